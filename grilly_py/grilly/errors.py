@@ -1,0 +1,29 @@
+"""The exceptions grilly raises besides ValueError and TypeError."""
+
+
+class GrillyError(Exception):
+    """Base class of grilly's own exceptions."""
+
+
+class NoDeviceError(GrillyError):
+    """No Vulkan device could be opened; the message lists each candidate with its cause and the remedy."""
+
+
+class UnsupportedError(GrillyError):
+    """This device or runtime cannot do what was asked; the message names what it lacks."""
+
+
+class DeviceLostError(GrillyError):
+    """The device stopped answering; what it held is gone. Open a new ``grilly.Compute()``."""
+
+
+class OutOfDeviceMemoryError(GrillyError, MemoryError):
+    """The device has no room for an allocation; the message says how much was asked for and is in use."""
+
+
+class ShaderError(GrillyError):
+    """A compiled shader or the manifest is missing or damaged, or the driver refused a shader."""
+
+
+class ClosedError(GrillyError):
+    """A backend, or a tensor whose backend was closed, was used after ``close()``."""

@@ -1,0 +1,218 @@
+"""The seam between operations and a Vulkan runtime: what every runtime must do.
+
+A runtime owns one device. Work is recorded in the order of the calls and runs in that order; the runtime inserts the
+memory barriers that the bindings' access letters call for. Implementations inherit this documentation.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """What is known of one device before anything runs on it.
+
+    Attributes
+    ----------
+    index : int
+        Position in ``grilly.devices()``.
+    name, vendor, driver, driver_version : str
+        As the driver reports them; ``vendor`` is a short lower-case name ("nvidia", "amd", "intel", "mesa", ...).
+    kind : str
+        "discrete", "integrated", "virtual", "cpu" or "other".
+    api_version : tuple of int
+        Vulkan version, (major, minor, patch).
+    subgroup_size : int
+        The default number of invocations in a subgroup.
+    subgroup_sizes : tuple of int
+        Smallest and largest size that can be requested; equal where none can.
+    limits : mapping
+        ``storage_range`` (bytes one binding may span), ``offset_alignment`` (bytes), ``push_bytes``,
+        ``shared_bytes``, ``invocations`` (per workgroup), ``groups`` (3 per-axis maxima), ``allocation`` (bytes).
+    features : frozenset of str
+        What the device offers; docs/architecture.md lists the names. A runtime may offer less.
+    memory_bytes : int
+        Size of the device's largest memory heap.
+    unified : bool
+        True where the host can address the device's memory directly (CPUs, integrated GPUs).
+    architecture : str
+        Filled in by the registry ("nvidia-hopper", "amd-rdna3", "llvmpipe", "generic", ...).
+    """
+
+    index: int
+    name: str
+    vendor: str
+    vendor_id: int
+    device_id: int
+    kind: str
+    driver: str
+    driver_version: str
+    api_version: tuple[int, int, int]
+    subgroup_size: int
+    subgroup_sizes: tuple[int, int]
+    limits: Mapping[str, object]
+    features: frozenset[str]
+    memory_bytes: int
+    unified: bool
+    properties: Mapping[str, object] = field(default_factory=dict)
+    architecture: str = "generic"
+
+
+@dataclass(frozen=True)
+class ProgramSpec:
+    """A shader binary with everything needed to make a pipeline of it. Equal specs share one pipeline.
+
+    Attributes
+    ----------
+    name : str
+        The variant's name, used as the label in errors and profiles.
+    digest : str
+        SHA-256 of ``spirv``, the binary's identity.
+    spirv : bytes
+        The binary.
+    access : tuple of str
+        One of "r", "w", "rw" for each storage-buffer binding, in order from binding 0.
+    push_bytes : int
+        Size of the push-constant block.
+    constants : tuple of (int, int)
+        Specialization constants: id and the 32 bits of its value.
+    subgroup_size : int or None
+        The subgroup size to request; None leaves it to the driver.
+    """
+
+    name: str
+    digest: str
+    spirv: bytes = field(repr=False, compare=False)
+    access: tuple[str, ...]
+    push_bytes: int
+    constants: tuple[tuple[int, int], ...] = ()
+    subgroup_size: int | None = None
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Bytes of device memory: ``in_use`` by live buffers now, their ``peak`` since the last reset, and ``reserved``
+    from the driver."""
+
+    in_use: int
+    peak: int
+    reserved: int
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Device time of one dispatch: its label (variant name), seconds, and the start in seconds on the device's clock."""
+
+    label: str
+    seconds: float
+    start: float
+
+
+class Buffer:
+    """A piece of device memory. Opaque: only the runtime that made it looks inside."""
+
+    __slots__ = ("nbytes",)
+
+    def __init__(self, nbytes: int):
+        self.nbytes = nbytes
+
+
+class Program:
+    """A pipeline ready to be dispatched. Opaque but for ``spec``."""
+
+    __slots__ = ("spec",)
+
+    def __init__(self, spec: ProgramSpec):
+        self.spec = spec
+
+
+class Runtime(abc.ABC):
+    """One open device. All methods may be called from any thread."""
+
+    #: The runtime's name, as in ``Compute(runtime=...)``.
+    name: str
+    #: The device this runtime has open.
+    device: DeviceInfo
+    #: What the device offers through this runtime.
+    features: frozenset[str]
+
+    @abc.abstractmethod
+    def allocate(self, nbytes: int) -> Buffer:
+        """Device memory of at least ``nbytes`` bytes (more than 0), its contents undefined.
+
+        Raises OutOfDeviceMemoryError when the device has no room.
+        """
+
+    @abc.abstractmethod
+    def free(self, buffer: Buffer) -> None:
+        """Give a buffer back. Work already recorded that uses it still runs; its memory is reused only after that."""
+
+    @abc.abstractmethod
+    def write(self, buffer: Buffer, array: np.ndarray, offset: int = 0) -> None:
+        """Copy ``array``, of any strides, in C order to byte ``offset``. The array may be changed after the call."""
+
+    @abc.abstractmethod
+    def read(self, buffer: Buffer, out: np.ndarray, offset: int = 0) -> None:
+        """Fill ``out`` (C-contiguous) from byte ``offset``, after all work recorded so far has run."""
+
+    @abc.abstractmethod
+    def program(self, spec: ProgramSpec) -> Program:
+        """The pipeline for ``spec``, made at first use and kept.
+
+        Raises ShaderError when the driver refuses the binary.
+        """
+
+    @abc.abstractmethod
+    def dispatch(
+        self,
+        program: Program,
+        bindings: Sequence[tuple[Buffer, int, int] | None],
+        push: bytes,
+        groups: tuple[int, int, int],
+        work: float = 0.0,
+    ) -> None:
+        """Record one dispatch.
+
+        Parameters
+        ----------
+        bindings : sequence of (buffer, byte offset, byte length) or None
+            One for each binding of the program. None where the shader does not touch it. Offsets other than 0 need
+            the ``descriptor-offsets`` feature and are multiples of ``limits["offset_alignment"]``.
+        push : bytes
+            At most the program's push bytes.
+        groups : tuple of int
+            Workgroups along x, y, z.
+        work : float
+            Estimated floating-point operations, by which long recordings are cut into several submissions.
+        """
+
+    @abc.abstractmethod
+    def flush(self) -> None:
+        """Submit what is recorded, without waiting."""
+
+    @abc.abstractmethod
+    def synchronize(self) -> None:
+        """Submit what is recorded and wait until everything has run.
+
+        Raises DeviceLostError when the device stopped answering.
+        """
+
+    @abc.abstractmethod
+    def profile(self, on: bool) -> list[Timing]:
+        """Switch timing of dispatches on or off; waits, then returns the timings gathered since it was switched on.
+
+        Needs the ``timestamps`` feature; raises UnsupportedError without it.
+        """
+
+    @abc.abstractmethod
+    def memory(self, reset_peak: bool = False) -> MemoryUse:
+        """Memory figures; ``reset_peak`` starts a new peak at the present use."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Wait for the device and release everything. Later calls raise ClosedError; closing twice is allowed."""
