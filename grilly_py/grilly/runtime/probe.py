@@ -1,0 +1,459 @@
+"""What Vulkan devices there are, and what each of them can do.
+
+Everything is read through instance-level calls; no logical device is made. ``describe`` works with any instance, so a
+runtime that keeps its own instance describes its device with the same code that made the list.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from ..errors import NoDeviceError, UnsupportedError
+from .interface import DeviceInfo
+
+#: The newest Vulkan version that grilly asks an instance for.
+REQUESTED_VERSION = (1, 3, 0)
+
+INSTALL_HINT = (
+    "Install the Vulkan loader with your GPU vendor's driver, or, to compute on the CPU:\n"
+    "  apt-get install libvulkan1 mesa-vulkan-drivers"
+)
+
+_VENDORS = {
+    0x10DE: "nvidia",
+    0x1002: "amd",
+    0x8086: "intel",
+    0x106B: "apple",
+    0x13B5: "arm",
+    0x5143: "qualcomm",
+    0x1010: "imagination",
+    0x14E4: "broadcom",
+    0x10005: "mesa",
+}
+_KINDS = ("other", "integrated", "discrete", "virtual", "cpu")  # indexed by VkPhysicalDeviceType
+_PREFERENCE = ("discrete", "integrated", "virtual", "cpu", "other")
+_COMPONENTS = {
+    0: "float16", 1: "float32", 2: "float64", 3: "int8", 4: "int16", 5: "int32", 6: "int64",
+    7: "uint8", 8: "uint16", 9: "uint32", 10: "uint64", 1000141000: "bfloat16",
+}  # VkComponentTypeKHR  # fmt: skip
+_SCOPES = {1: "device", 2: "workgroup", 3: "subgroup", 5: "queue-family"}  # VkScopeKHR
+_SUBGROUP_FEATURES = {  # VkSubgroupFeatureFlagBits
+    0x1: "subgroup-basic",
+    0x2: "subgroup-vote",
+    0x4: "subgroup-arithmetic",
+    0x10: "subgroup-shuffle",
+    0x20: "subgroup-shuffle-relative",
+}
+_COMPUTE = 0x20  # VK_SHADER_STAGE_COMPUTE_BIT
+_ENUMERATE_PORTABILITY = 0x1  # VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR
+
+# Extension -> the Vulkan version that made it core.
+_CORE_SINCE = {
+    "VK_KHR_16bit_storage": (1, 1),
+    "VK_KHR_8bit_storage": (1, 2),
+    "VK_KHR_shader_float16_int8": (1, 2),
+    "VK_KHR_vulkan_memory_model": (1, 2),
+    "VK_KHR_driver_properties": (1, 2),
+    "VK_EXT_subgroup_size_control": (1, 3),
+    "VK_KHR_maintenance4": (1, 3),
+}
+
+
+def load():
+    """The ``vulkan`` package's cffi objects.
+
+    Returns
+    -------
+    (ffi, lib)
+
+    Raises
+    ------
+    NoDeviceError
+        The package or the Vulkan loader is missing.
+    """
+    try:
+        from vulkan import ffi, lib
+    except ImportError as error:
+        raise NoDeviceError(
+            f"the Python package `vulkan` cannot be imported ({error}); install it: pip install vulkan"
+        ) from error
+    except OSError as error:
+        raise NoDeviceError(
+            f"the Vulkan loader (libvulkan.so.1, vulkan-1.dll or libvulkan.dylib) was not found. {INSTALL_HINT}"
+        ) from error
+    return ffi, lib
+
+
+def version(number: int) -> tuple[int, int, int]:
+    """Major, minor and patch of a packed Vulkan version number (specification, section "Version Numbers")."""
+    return (number >> 22) & 0x7F, (number >> 12) & 0x3FF, number & 0xFFF
+
+
+def offers(extension: str, api_version: tuple[int, int, int], extensions: frozenset[str]) -> bool:
+    """Whether a device has ``extension``, by itself or as part of its Vulkan version."""
+    return extension in extensions or api_version[:2] >= _CORE_SINCE.get(extension, (99, 0))
+
+
+def create_instance(layers: Sequence[str] = ()):
+    """A Vulkan instance of the newest version that both the loader and grilly know.
+
+    Parameters
+    ----------
+    layers : sequence of str
+        Layers to enable. (Layers named in ``VK_INSTANCE_LAYERS`` are enabled by the loader without this.)
+
+    Returns
+    -------
+    (VkInstance, (int, int, int))
+        The instance, to be destroyed by the caller, and the Vulkan version it was made with.
+
+    Raises
+    ------
+    NoDeviceError
+        The loader is missing, or it refused the instance.
+    """
+    ffi, lib = load()
+    found = ffi.new("uint32_t *", 1 << 22)
+    lib.vkEnumerateInstanceVersion(found)
+    wanted = min(version(found[0]), REQUESTED_VERSION)
+
+    count = ffi.new("uint32_t *")
+    lib.vkEnumerateInstanceExtensionProperties(ffi.NULL, count, ffi.NULL)
+    listed = ffi.new("VkExtensionProperties[]", max(count[0], 1))
+    lib.vkEnumerateInstanceExtensionProperties(ffi.NULL, count, listed)
+    portability = "VK_KHR_portability_enumeration"  # without it the loader hides MoltenVK's devices
+    offered = {ffi.string(listed[i].extensionName).decode() for i in range(count[0])}
+    names = [portability] if portability in offered else []
+
+    name = ffi.new("char[]", b"grilly")
+    application = ffi.new("VkApplicationInfo *", {
+        "sType": 0, "pApplicationName": name, "pEngineName": name,
+        "apiVersion": wanted[0] << 22 | wanted[1] << 12,
+    })  # fmt: skip
+    extension_strings = [ffi.new("char[]", text.encode()) for text in names]
+    extension_array = ffi.new("char *[]", extension_strings)
+    layer_strings = [ffi.new("char[]", text.encode()) for text in layers]
+    layer_array = ffi.new("char *[]", layer_strings)
+    info = ffi.new("VkInstanceCreateInfo *", {
+        "sType": 1, "flags": _ENUMERATE_PORTABILITY if names else 0, "pApplicationInfo": application,
+        "enabledLayerCount": len(layer_strings), "ppEnabledLayerNames": layer_array,
+        "enabledExtensionCount": len(extension_strings), "ppEnabledExtensionNames": extension_array,
+    })  # fmt: skip
+    instance = ffi.new("VkInstance *")
+    result = lib.vkCreateInstance(info, ffi.NULL, instance)
+    if result == -9:  # VK_ERROR_INCOMPATIBLE_DRIVER: the loader found no driver at all
+        raise NoDeviceError(f"the Vulkan loader found no driver. {INSTALL_HINT}")
+    if result != 0:
+        raise NoDeviceError(f"the Vulkan loader refused an instance with VkResult {result}. {INSTALL_HINT}")
+    return instance[0], wanted
+
+
+def physical_devices(instance) -> list:
+    """The instance's ``VkPhysicalDevice`` handles, in the driver's order."""
+    ffi, lib = load()
+    count = ffi.new("uint32_t *")
+    lib.vkEnumeratePhysicalDevices(instance, count, ffi.NULL)
+    if not count[0]:
+        return []
+    handles = ffi.new("VkPhysicalDevice[]", count[0])
+    lib.vkEnumeratePhysicalDevices(instance, count, handles)
+    return [handles[i] for i in range(count[0])]
+
+
+def enumerate_devices() -> list[DeviceInfo]:
+    """Describe every Vulkan device, in the driver's order.
+
+    Raises
+    ------
+    NoDeviceError
+        The loader is missing, or there is no device; the message says what to install.
+    """
+    ffi, lib = load()
+    instance, _ = create_instance()
+    try:
+        found = [describe(instance, handle, index) for index, handle in enumerate(physical_devices(instance))]
+    finally:
+        lib.vkDestroyInstance(instance, ffi.NULL)
+    if not found:
+        raise NoDeviceError(f"the Vulkan drivers that are installed offer no device. {INSTALL_HINT}")
+    return found
+
+
+class _Chain:
+    """Structs linked by ``pNext`` behind a first one, kept alive together."""
+
+    def __init__(self, ffi, kind: str, stype: int):
+        self.ffi = ffi
+        self.head = ffi.new(f"{kind} *")
+        self.head.sType = stype
+        self._kept = [self.head]
+
+    def add(self, kind: str, stype: int, wanted: bool = True):
+        """Append a zeroed struct; one that the device does not know stays out of the chain, all zeros."""
+        struct = self.ffi.new(f"{kind} *")
+        struct.sType = stype
+        if wanted:
+            self._kept[-1].pNext = self.ffi.cast("void *", struct)
+            self._kept.append(struct)
+        return struct
+
+
+def _extensions(ffi, lib, physical) -> frozenset[str]:
+    count = ffi.new("uint32_t *")
+    lib.vkEnumerateDeviceExtensionProperties(physical, ffi.NULL, count, ffi.NULL)
+    listed = ffi.new("VkExtensionProperties[]", max(count[0], 1))
+    lib.vkEnumerateDeviceExtensionProperties(physical, ffi.NULL, count, listed)
+    return frozenset(ffi.string(listed[i].extensionName).decode() for i in range(count[0]))
+
+
+def _compute_family(ffi, lib, physical) -> tuple[int, int]:
+    """Index and timestamp bits of the queue family for compute; one without graphics is preferred."""
+    count = ffi.new("uint32_t *")
+    lib.vkGetPhysicalDeviceQueueFamilyProperties(physical, count, ffi.NULL)
+    families = ffi.new("VkQueueFamilyProperties[]", max(count[0], 1))
+    lib.vkGetPhysicalDeviceQueueFamilyProperties(physical, count, families)
+    able = [i for i in range(count[0]) if families[i].queueFlags & 0x2]
+    if not able:
+        return -1, 0
+    # A family of its own runs beside the desktop's drawing; without timestamps it would be of less use than one with.
+    best = min(able, key=lambda i: (families[i].timestampValidBits == 0, families[i].queueFlags & 0x1, i))
+    return best, families[best].timestampValidBits
+
+
+def _memory(ffi, lib, physical, kind: str) -> tuple[int, bool]:
+    """Bytes of the largest heap, and whether the host addresses it as its own memory."""
+    memory = ffi.new("VkPhysicalDeviceMemoryProperties *")
+    lib.vkGetPhysicalDeviceMemoryProperties(physical, memory)
+    heaps = range(memory.memoryHeapCount)
+    local = [i for i in heaps if memory.memoryHeaps[i].flags & 0x1] or list(heaps)
+    main = max(local, key=lambda i: memory.memoryHeaps[i].size)
+    types = [memory.memoryTypes[i] for i in range(memory.memoryTypeCount) if memory.memoryTypes[i].heapIndex == main]
+    # DEVICE_LOCAL | HOST_VISIBLE | HOST_COHERENT. Discrete GPUs with a resizable BAR have such a type too, but there
+    # each access crosses the bus.
+    mapped = any(t.propertyFlags & 0x7 == 0x7 for t in types)
+    return memory.memoryHeaps[main].size, mapped and kind in ("integrated", "cpu")
+
+
+def _matrix_shapes(ffi, lib, instance, physical) -> tuple[tuple, ...]:
+    """The device's cooperative matrices: (M, N, K, A, B, C, result, scope), types and scope by name."""
+    name = ffi.new("char[]", b"vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR")
+    address = lib.vkGetInstanceProcAddr(instance, name)
+    if address == ffi.NULL:
+        return ()
+    query = ffi.cast("PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR", address)
+    count = ffi.new("uint32_t *")
+    if query(physical, count, ffi.NULL) != 0 or not count[0]:
+        return ()
+    listed = ffi.new("VkCooperativeMatrixPropertiesKHR[]", count[0])
+    for i in range(count[0]):
+        listed[i].sType = 1000506001
+    query(physical, count, listed)
+
+    def shape(p):
+        types = (_COMPONENTS.get(int(t), str(int(t))) for t in (p.AType, p.BType, p.CType, p.ResultType))
+        return (p.MSize, p.NSize, p.KSize, *types, _SCOPES.get(int(p.scope), str(int(p.scope))))
+
+    return tuple(shape(listed[i]) for i in range(count[0]))
+
+
+def describe(instance, physical, index: int = 0) -> DeviceInfo:
+    """Describe one physical device.
+
+    Parameters
+    ----------
+    instance : cffi VkInstance
+        The instance that ``physical`` came from; its version must be 1.1 or newer.
+    physical : cffi VkPhysicalDevice
+        The device.
+    index : int
+        Position in the list of devices.
+
+    Notes
+    -----
+    ``properties`` holds what helps to recognise an architecture or to open the device: ``device_type``,
+    ``driver_id`` (VkDriverId), ``device_uuid``, ``driver_uuid``, ``cache_uuid`` (hexadecimal), ``timestamp_period``
+    (nanoseconds a tick), ``timestamp_bits``, ``queue_family``, ``extensions``, ``cooperative_matrix`` (shapes),
+    ``memory_model``, ``subgroup_operations`` (bits), and, where the vendor tells, ``sm_count`` and ``warps_per_sm``
+    (NVIDIA), ``compute_units``, ``simd_per_compute_unit``, ``wavefront_size`` (AMD), ``shader_cores`` (Arm).
+    """
+    ffi, lib = load()
+    first = ffi.new("VkPhysicalDeviceProperties *")
+    lib.vkGetPhysicalDeviceProperties(physical, first)
+    api = version(first.apiVersion)
+    kind = _KINDS[first.deviceType] if first.deviceType < len(_KINDS) else "other"
+    memory_bytes, unified = _memory(ffi, lib, physical, kind)
+    family, timestamp_bits = _compute_family(ffi, lib, physical)
+    extensions = _extensions(ffi, lib, physical)
+
+    def has(extension: str) -> bool:
+        return offers(extension, api, extensions)
+
+    modern = api >= (1, 1, 0)  # a Vulkan 1.0 device is listed, with no features; select() refuses it
+    chain = _Chain(ffi, "VkPhysicalDeviceFeatures2", 1000059000)
+    half_storage = chain.add("VkPhysicalDevice16BitStorageFeatures", 1000083000)
+    byte_storage = chain.add("VkPhysicalDevice8BitStorageFeatures", 1000177000, has("VK_KHR_8bit_storage"))
+    small = chain.add("VkPhysicalDeviceShaderFloat16Int8Features", 1000082000, has("VK_KHR_shader_float16_int8"))
+    model = chain.add("VkPhysicalDeviceVulkanMemoryModelFeatures", 1000211000, has("VK_KHR_vulkan_memory_model"))
+    sized = chain.add("VkPhysicalDeviceSubgroupSizeControlFeatures", 1000225002, has("VK_EXT_subgroup_size_control"))
+    matrix = chain.add("VkPhysicalDeviceCooperativeMatrixFeaturesKHR", 1000506000, has("VK_KHR_cooperative_matrix"))
+    known = _Chain(ffi, "VkPhysicalDeviceProperties2", 1000059001)
+    identity = known.add("VkPhysicalDeviceIDProperties", 1000071004)
+    subgroup = known.add("VkPhysicalDeviceSubgroupProperties", 1000094000)
+    sizes = known.add("VkPhysicalDeviceMaintenance3Properties", 1000168000)
+    driver = known.add("VkPhysicalDeviceDriverProperties", 1000196000, has("VK_KHR_driver_properties"))
+    range_ = known.add("VkPhysicalDeviceSubgroupSizeControlProperties", 1000225000, has("VK_EXT_subgroup_size_control"))
+    large = known.add("VkPhysicalDeviceMaintenance4Properties", 1000413001, has("VK_KHR_maintenance4"))
+    nvidia = known.add("VkPhysicalDeviceShaderSMBuiltinsPropertiesNV", 1000154001, has("VK_NV_shader_sm_builtins"))
+    amd = known.add("VkPhysicalDeviceShaderCorePropertiesAMD", 1000185000, has("VK_AMD_shader_core_properties"))
+    arm = known.add(
+        "VkPhysicalDeviceShaderCoreBuiltinsPropertiesARM", 1000497001, has("VK_ARM_shader_core_builtins")
+    )
+    if modern:
+        lib.vkGetPhysicalDeviceFeatures2(physical, chain.head)
+        lib.vkGetPhysicalDeviceProperties2(physical, known.head)
+
+    features = {"descriptor-offsets"}
+    if subgroup.supportedStages & _COMPUTE:
+        features |= {name for bit, name in _SUBGROUP_FEATURES.items() if subgroup.supportedOperations & bit}
+    if sized.subgroupSizeControl and sized.computeFullSubgroups and range_.requiredSubgroupSizeStages & _COMPUTE:
+        features.add("subgroup-size-control")
+    if half_storage.storageBuffer16BitAccess:
+        features.add("float16-storage")
+    if small.shaderFloat16:
+        features.add("float16-arithmetic")
+    if byte_storage.storageBuffer8BitAccess:
+        features.add("int8-storage")
+    if timestamp_bits:
+        features.add("timestamps")
+    # glslang gives every module with cooperative matrices the Vulkan memory model.
+    matrices = matrix.cooperativeMatrix and model.vulkanMemoryModel
+    shapes = _matrix_shapes(ffi, lib, instance, physical) if matrices else ()
+    if shapes:
+        features.add("cooperative-matrix")
+
+    limits = first.limits
+    size = subgroup.subgroupSize or 1
+    controlled = "subgroup-size-control" in features
+    properties: dict[str, object] = {
+        "device_type": int(first.deviceType),
+        "driver_id": int(driver.driverID),
+        "device_uuid": bytes(identity.deviceUUID).hex(),
+        "driver_uuid": bytes(identity.driverUUID).hex(),
+        "cache_uuid": bytes(first.pipelineCacheUUID).hex(),
+        "timestamp_period": float(limits.timestampPeriod),
+        "timestamp_bits": timestamp_bits,
+        "queue_family": family,
+        "extensions": extensions,
+        "cooperative_matrix": shapes,
+        "memory_model": bool(model.vulkanMemoryModel),
+        "subgroup_operations": int(subgroup.supportedOperations),
+    }
+    if nvidia.shaderSMCount:
+        properties |= {"sm_count": nvidia.shaderSMCount, "warps_per_sm": nvidia.shaderWarpsPerSM}
+    if amd.shaderEngineCount:
+        units = amd.shaderEngineCount * amd.shaderArraysPerEngineCount * amd.computeUnitsPerShaderArray
+        properties |= {
+            "compute_units": units,
+            "simd_per_compute_unit": amd.simdPerComputeUnit,
+            "wavefront_size": amd.wavefrontSize,
+        }
+    if arm.shaderCoreCount:
+        properties["shader_cores"] = arm.shaderCoreCount
+
+    raw = first.driverVersion
+    packed = ".".join(map(str, version(raw)))
+    if first.vendorID == 0x10DE and driver.driverID == 4:  # NVIDIA's own driver packs 10, 8, 8 and 6 bits
+        packed = f"{raw >> 22}.{(raw >> 14) & 0xFF}.{(raw >> 6) & 0xFF}"
+    told = ffi.string(driver.driverInfo).decode(errors="replace")
+    return DeviceInfo(
+        index=index,
+        name=ffi.string(first.deviceName).decode(errors="replace"),
+        vendor=_VENDORS.get(first.vendorID, f"0x{first.vendorID:04x}"),
+        vendor_id=first.vendorID,
+        device_id=first.deviceID,
+        kind=kind,
+        driver=ffi.string(driver.driverName).decode(errors="replace") or "unknown",
+        driver_version=f"{packed} ({told})" if told and told != packed else packed,
+        api_version=api,
+        subgroup_size=size,
+        subgroup_sizes=(range_.minSubgroupSize, range_.maxSubgroupSize) if controlled else (size, size),
+        limits={
+            "storage_range": limits.maxStorageBufferRange,
+            "offset_alignment": int(limits.minStorageBufferOffsetAlignment),
+            "push_bytes": limits.maxPushConstantsSize,
+            "shared_bytes": limits.maxComputeSharedMemorySize,
+            "invocations": limits.maxComputeWorkGroupInvocations,
+            "group_size": tuple(limits.maxComputeWorkGroupSize),
+            "groups": tuple(limits.maxComputeWorkGroupCount),
+            "allocation": min(n for n in (sizes.maxMemoryAllocationSize, large.maxBufferSize, memory_bytes) if n),
+            "allocations": limits.maxMemoryAllocationCount,
+            "subgroups": range_.maxComputeWorkgroupSubgroups or limits.maxComputeWorkGroupInvocations // size,
+            "bindings": min(limits.maxPerStageDescriptorStorageBuffers, limits.maxDescriptorSetStorageBuffers),
+        },
+        features=frozenset(features),
+        memory_bytes=memory_bytes,
+        unified=unified,
+        properties=properties,
+    )
+
+
+def select(devices: Sequence[DeviceInfo], device: int | str | None = None) -> DeviceInfo:
+    """Choose one device.
+
+    Parameters
+    ----------
+    devices : sequence of DeviceInfo
+        What ``enumerate_devices`` returned.
+    device : int, str or None
+        Index in ``devices``; or a fragment of a name, in any case (a string of digits is an index); or None for
+        the environment variable ``GRILLY_DEVICE`` if it is set, else the first of the best kind: a discrete GPU,
+        then an integrated one, a virtual one, a CPU, anything else.
+
+    Raises
+    ------
+    ValueError
+        No device, or more than one, fits; the message lists them.
+    TypeError
+        ``device`` is neither an int, a str nor None.
+    UnsupportedError
+        The device chosen offers less than Vulkan 1.1, or no queue that computes.
+    """
+    source = "device"
+    if device is None:
+        device, source = os.environ.get("GRILLY_DEVICE") or None, "GRILLY_DEVICE"
+    listing = "\n".join(f"  {d.index}: {d.name} ({d.kind}, {d.driver})" for d in devices)
+    if isinstance(device, str) and device.strip().isdecimal():
+        device = int(device)
+    if device is None:
+        usable = [d for d in devices if _refusal(d) is None] or list(devices)
+        if not usable:
+            raise NoDeviceError(f"there is no Vulkan device. {INSTALL_HINT}")
+        chosen = min(usable, key=lambda d: _PREFERENCE.index(d.kind))
+    elif isinstance(device, bool) or not isinstance(device, int | str):
+        raise TypeError(f"device: expected an index, a part of a name or None, and received {type(device).__name__}")
+    elif isinstance(device, int):
+        if not 0 <= device < len(devices):
+            raise ValueError(f"{source}: there is no device {device}; the devices are\n{listing}")
+        chosen = devices[device]
+    else:
+        fragment = device.strip().lower()
+        fitting = [d for d in devices if fragment in d.name.lower()] if fragment else []
+        exact = [d for d in fitting if d.name.lower() == fragment]
+        fitting = exact if len(exact) == 1 else fitting
+        if len(fitting) != 1:
+            wrong = "no device's name contains" if not fitting else f"{len(fitting)} devices' names contain"
+            raise ValueError(f"{source}: {wrong} {device!r}; the devices are\n{listing}")
+        chosen = fitting[0]
+    refusal = _refusal(chosen)
+    if refusal:
+        raise UnsupportedError(f"{chosen.name} {refusal}; update its driver or choose another device:\n{listing}")
+    return chosen
+
+
+def _refusal(device: DeviceInfo) -> str | None:
+    if device.api_version < (1, 1, 0):
+        return f"offers Vulkan {'.'.join(map(str, device.api_version))}, and grilly needs 1.1"
+    if device.properties.get("queue_family", 0) == -1:
+        return "has no queue for compute"
+    return None
