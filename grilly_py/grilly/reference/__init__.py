@@ -1,0 +1,52 @@
+"""What grilly's operations compute, in NumPy: the executable specification that every kernel is tested against.
+
+Nothing here touches a device, and nothing else of grilly is imported. The functions compute in their inputs' dtype, or
+in ``dtype`` where it is given; tests compare kernels with ``dtype=np.float64``.
+
+Letters: B batch, H query heads, Hk key heads (Hk divides H), Sq and Sk numbers of queries and keys, D the width of q
+and k, Dv the width of v. Arrays are ``(S, D)``, ``(H, S, D)`` or ``(B, H, S, D)``; q, k and v have the same rank.
+
+The rules every attention here and on the device follows:
+
+- scores are ``scale * q k^T``, then ``bias`` is added, then ``mask`` is applied, then the softmax is taken;
+- ``scale`` is ``1 / sqrt(D)`` unless given;
+- a boolean ``mask`` attends where it is True, a floating one is added; in a floating mask minus infinity, anything
+  below -3.0e38 and the lowest finite number of the mask's own dtype (-65504 in float16) all mean "never attend";
+- ``causal=True`` is aligned to the bottom right: query i sees key j when ``j <= i + Sk - Sq``. With X for "sees"::
+
+      Sq = 2, Sk = 4        Sq = 4, Sk = 2
+      X X X .               . .
+      X X X X               . .
+                            X .
+                            X X
+
+- a query with nothing to attend to gives zeros, and minus infinity for its log-sum-exp;
+- what a masked key or value holds, NaN and infinity included, never reaches the result.
+"""
+
+from .attention import (
+    NEVER,
+    RunningState,
+    attention_weights,
+    flash_attention,
+    merge,
+    naive_attention,
+    never_attend,
+)
+from .layers import linear, multihead, rope, rope_frequencies, t5_bias, t5_bucket
+
+__all__ = [
+    "NEVER",
+    "RunningState",
+    "attention_weights",
+    "flash_attention",
+    "linear",
+    "merge",
+    "multihead",
+    "naive_attention",
+    "never_attend",
+    "rope",
+    "rope_frequencies",
+    "t5_bias",
+    "t5_bucket",
+]

@@ -1,0 +1,373 @@
+"""Masks, the naive and the tiled attention; the rules are in the package's own documentation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+#: An additive mask value below this means "never attend".
+NEVER = -3.0e38
+
+
+# ---------------------------------------------------------------------------------------------------- masks and layouts
+
+
+def never_attend(mask: ArrayLike) -> np.ndarray:
+    """Where a mask forbids attention.
+
+    Parameters
+    ----------
+    mask : array
+        Boolean (True = attend) or floating (added to the scores), any shape.
+
+    Returns
+    -------
+    ndarray of bool
+        True where the mask says "never attend"; the mask's shape.
+
+    Raises
+    ------
+    TypeError
+        If the mask is neither boolean nor floating.
+    """
+    mask = np.asarray(mask)
+    if mask.dtype == np.bool_:
+        return ~mask
+    if not np.issubdtype(mask.dtype, np.floating):
+        raise TypeError(f"mask: expected a boolean or floating array, got {mask.dtype}; use mask.astype(bool)")
+    lowest = np.finfo(mask.dtype).min
+    return mask <= lowest if lowest > NEVER else mask < mask.dtype.type(NEVER)
+
+
+class _Problem(NamedTuple):
+    """Inputs brought to a common form: q ``(B, Hk, G, Sq, D)``, k and v ``(B, Hk, 1, Sk, ...)``, G = H / Hk."""
+
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    bias: np.ndarray | None
+    mask: np.ndarray | None
+    scale: float
+    shape: tuple[int, ...]  # of the result, without the last dimension
+
+
+def _grouped(array: ArrayLike | None, heads: int, key_heads: int, full: tuple[int, ...]) -> np.ndarray | None:
+    """An array that broadcasts to ``(B, H, Sq, Sk)`` as one that broadcasts to ``(B, Hk, G, Sq, Sk)``, uncopied."""
+    if array is None:
+        return None
+    array = np.asarray(array)
+    if array.ndim > 4:
+        raise ValueError(f"mask: at most 4 dimensions, (B, H, Sq, Sk); got {array.shape}")
+    array = array.reshape((1,) * (4 - array.ndim) + array.shape)
+    np.broadcast_to(array, full)  # raises when it cannot
+    b, h, sq, sk = array.shape
+    return array.reshape((b, key_heads, heads // key_heads, sq, sk) if h == heads else (b, 1, 1, sq, sk))
+
+
+def _problem(q, k, v, scale, mask, bias, dtype) -> _Problem:
+    q, k, v = np.asarray(q), np.asarray(k), np.asarray(v)
+    if not (q.ndim == k.ndim == v.ndim and 2 <= q.ndim <= 4):
+        raise ValueError(f"attention: q, k, v need the same 2, 3 or 4 dimensions, got {q.shape}, {k.shape}, {v.shape}")
+    if q.shape[-1] != k.shape[-1]:
+        raise ValueError(f"attention: q has head dimension {q.shape[-1]} and k has {k.shape[-1]}; they must be equal")
+    if k.shape[:-1] != v.shape[:-1]:
+        raise ValueError(f"attention: k is {k.shape} and v is {v.shape}; all but the last dimension must be equal")
+    dtype = np.result_type(q, k, v) if dtype is None else np.dtype(dtype)
+    shape = q.shape[:-1]
+    q, k, v = (a.astype(dtype, copy=False).reshape((1,) * (4 - a.ndim) + a.shape) for a in (q, k, v))
+    batch, heads, queries, width = q.shape
+    key_heads, keys = k.shape[1:3]
+    if k.shape[0] != batch or key_heads == 0 or heads % key_heads:
+        raise ValueError(f"attention: k has {key_heads} heads and q has {heads}; q's must be a multiple")
+    full = (batch, heads, queries, keys)
+    return _Problem(
+        q.reshape(batch, key_heads, heads // key_heads, queries, width),
+        k[:, :, None],
+        v[:, :, None],
+        _grouped(bias, heads, key_heads, full),
+        _grouped(mask, heads, key_heads, full),
+        1.0 / math.sqrt(width) if scale is None else float(scale),
+        shape,
+    )
+
+
+def _causal(rows: slice, keys: slice, shift: int) -> np.ndarray:
+    """Which of the ``keys`` the ``rows`` may not see: ``(len(rows), len(keys))``, True = never."""
+    return np.arange(keys.start, keys.stop) > np.arange(rows.start, rows.stop)[:, None] + shift
+
+
+def _part(array: np.ndarray, rows: slice, keys: slice) -> np.ndarray:
+    """The block ``rows`` x ``keys`` of an array whose last two dimensions may be 1 for "all alike"."""
+    sq, sk = array.shape[-2:]
+    return array[..., rows if sq != 1 else slice(None), keys if sk != 1 else slice(None)]
+
+
+def _scores(p: _Problem, rows: slice, keys: slice, causal: bool) -> tuple[np.ndarray, int]:
+    """Scores of a block, minus infinity where nothing may be attended to, and the bytes of all arrays of that size."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        scores = np.matmul(p.q[..., rows, :], np.swapaxes(p.k[..., keys, :], -1, -2))
+        scores *= scores.dtype.type(p.scale)
+        if p.bias is not None:
+            scores += _part(p.bias, rows, keys)
+        used = scores.nbytes
+        if p.mask is not None:
+            part = _part(p.mask, rows, keys)
+            never = never_attend(part)
+            used += never.nbytes
+            if part.dtype != np.bool_:
+                scores += part
+            np.copyto(scores, -np.inf, where=never)
+        if causal:
+            never = _causal(rows, keys, p.k.shape[-2] - p.q.shape[-2])
+            used += never.nbytes
+            np.copyto(scores, -np.inf, where=never)
+    return scores, used
+
+
+def _weigh(weights: np.ndarray, visible: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """``weights @ v`` in which a value that is not visible counts as nothing, even if it is NaN or infinite."""
+    finite = np.isfinite(v)
+    if finite.all():
+        return np.matmul(weights, v)
+    with np.errstate(invalid="ignore"):
+        out = np.matmul(weights, np.where(finite, v, 0))
+        rest = np.where(finite, 0, v)
+        for j in np.flatnonzero(~finite.all(axis=(0, 1, 2, 4))):
+            out += np.where(visible[..., j, None], weights[..., j, None] * rest[..., j, None, :], 0)
+    return out
+
+
+# ------------------------------------------------------------------------------------------------------------ attention
+
+
+def attention_weights(
+    q: ArrayLike,
+    k: ArrayLike,
+    *,
+    scale: float | None = None,
+    mask: ArrayLike | None = None,
+    causal: bool = False,
+    bias: ArrayLike | None = None,
+    dtype: DTypeLike | None = None,
+) -> np.ndarray:
+    """Softmax of the scores: ``(..., H, Sq, Sk)``, each row summing to 1, or all zeros where nothing is attended to.
+
+    Parameters are those of `naive_attention`.
+    """
+    p = _problem(q, k, np.asarray(k)[..., :0], scale, mask, bias, dtype)
+    scores, _ = _scores(p, slice(0, p.q.shape[-2]), slice(0, p.k.shape[-2]), causal)
+    weights, _ = _softmax(scores)
+    return weights.reshape(*p.shape, p.k.shape[-2])
+
+
+def _softmax(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Softmax over the last dimension, in place, and its log-sum-exp."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+        top[top == -np.inf] = 0  # a row with nothing to attend to
+        np.subtract(scores, top, out=scores)
+        weights = np.exp(scores, out=scores)
+        total = weights.sum(axis=-1, keepdims=True)
+        lse = np.log(total) + top
+        weights /= np.where(total == 0, 1, total)
+    return weights, lse[..., 0]
+
+
+def naive_attention(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    scale: float | None = None,
+    mask: ArrayLike | None = None,
+    causal: bool = False,
+    *,
+    bias: ArrayLike | None = None,
+    return_lse: bool = False,
+    dtype: DTypeLike | None = None,
+) -> tuple[Any, ...]:
+    """Attention with the whole score matrix in memory: ``softmax(scale * q k^T + bias + mask) v``.
+
+    Parameters
+    ----------
+    q : array
+        Queries, ``(B, H, Sq, D)``, ``(H, Sq, D)`` or ``(Sq, D)``.
+    k, v : array
+        Keys ``(B, Hk, Sk, D)`` and values ``(B, Hk, Sk, Dv)``, or with the same dimensions missing as q's.
+    scale : float, optional
+        Multiplies ``q k^T``; ``1 / sqrt(D)`` by default.
+    mask : array, optional
+        Boolean (True = attend) or floating (added), broadcastable to ``(B, H, Sq, Sk)``.
+    causal : bool
+        Query i sees key j only when ``j <= i + Sk - Sq``.
+    bias : array, optional
+        Added to the scaled scores before the mask, broadcastable to ``(B, H, Sq, Sk)``.
+    return_lse : bool
+        Also return the log-sum-exp of each row of scores, ``(B, H, Sq)``.
+    dtype : dtype, optional
+        What to compute and return; the inputs' dtype by default.
+
+    Returns
+    -------
+    output : ndarray
+        ``(B, H, Sq, Dv)``, or with the same dimensions missing as q's.
+    nbytes : int
+        Bytes of every array with a row for each query and a column for each key that was made on the way: the scores
+        (which become the weights in place) and the boolean masks selected with.
+    lse : ndarray
+        Only with ``return_lse=True``.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit together.
+    TypeError
+        If the mask is neither boolean nor floating.
+    """
+    p = _problem(q, k, v, scale, mask, bias, dtype)
+    keys = p.k.shape[-2]
+    scores, nbytes = _scores(p, slice(0, p.q.shape[-2]), slice(0, keys), causal)
+    finite = np.isfinite(p.v).all()
+    visible = scores if finite else scores != -np.inf
+    nbytes += 0 if finite else visible.nbytes
+    weights, lse = _softmax(scores)
+    output = _weigh(weights, visible, p.v).reshape(*p.shape, p.v.shape[-1])
+    return (output, nbytes, lse.reshape(p.shape)) if return_lse else (output, nbytes)
+
+
+class RunningState(NamedTuple):
+    """The running statistics of the online softmax over the keys seen so far (Milakov and Gimelshein 2018).
+
+    `update` takes one more block of keys in; `finish` gives the result. The flash kernels keep exactly this in
+    registers, one state per query row.
+
+    Attributes
+    ----------
+    max_val : ndarray
+        ``(..., Sq)``, the largest score so far; minus infinity before the first visible key.
+    sum_exp : ndarray
+        ``(..., Sq)``, the sum of ``exp(score - max_val)``.
+    output : ndarray
+        ``(..., Sq, Dv)``, the sum of ``exp(score - max_val) * value``: not yet divided by ``sum_exp``.
+    """
+
+    max_val: np.ndarray
+    sum_exp: np.ndarray
+    output: np.ndarray
+
+    @classmethod
+    def start(cls, shape: tuple[int, ...], value_dim: int, dtype: DTypeLike = np.float32) -> RunningState:
+        """The state before any key, for query rows of shape ``shape``."""
+        return cls(np.full(shape, -np.inf, dtype), np.zeros(shape, dtype), np.zeros((*shape, value_dim), dtype))
+
+    def update(self, scores: np.ndarray, values: np.ndarray) -> RunningState:
+        """The state after one more block.
+
+        Parameters
+        ----------
+        scores : ndarray
+            ``(..., Sq, n)``, scaled and masked; minus infinity where a query does not see a key. Overwritten.
+        values : ndarray
+            ``(..., n, Dv)``.
+        """
+        with np.errstate(invalid="ignore", over="ignore"):
+            max_val = np.maximum(self.max_val, scores.max(axis=-1, initial=-np.inf))
+            top = np.where(max_val == -np.inf, 0, max_val)  # so that exp(-inf - top) is 0, not NaN
+            correction = np.exp(self.max_val - top)
+            visible = scores if np.isfinite(values).all() else scores != -np.inf
+            np.subtract(scores, top[..., None], out=scores)
+            weights = np.exp(scores, out=scores)
+            sum_exp = self.sum_exp * correction + weights.sum(axis=-1)
+            output = self.output * correction[..., None] + _weigh(weights, visible, values)
+        return RunningState(max_val, sum_exp, output)
+
+    def finish(self) -> tuple[np.ndarray, np.ndarray]:
+        """The attention's output ``(..., Sq, Dv)`` and log-sum-exp ``(..., Sq)``."""
+        with np.errstate(divide="ignore"):
+            total = np.where(self.sum_exp == 0, 1, self.sum_exp)
+            return self.output / total[..., None], np.log(self.sum_exp) + np.where(self.sum_exp == 0, 0, self.max_val)
+
+
+def merge(
+    output_a: np.ndarray, lse_a: np.ndarray, output_b: np.ndarray, lse_b: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Attention over two disjoint sets of keys, from the result over each: what the kernels' MERGE constant does.
+
+    Parameters
+    ----------
+    output_a, output_b : ndarray
+        ``(..., Sq, Dv)``.
+    lse_a, lse_b : ndarray
+        ``(..., Sq)``, minus infinity where nothing was attended to.
+
+    Returns
+    -------
+    output, lse : ndarray
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        top = np.maximum(lse_a, lse_b)
+        top = np.where(top == -np.inf, 0, top)
+        a, b = np.exp(lse_a - top), np.exp(lse_b - top)
+        total = np.where(a + b == 0, 1, a + b)
+        output = output_a * (a / total)[..., None] + output_b * (b / total)[..., None]
+        return output, np.log(a + b) + top
+
+
+def flash_attention(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    scale: float | None = None,
+    mask: ArrayLike | None = None,
+    causal: bool = False,
+    *,
+    bias: ArrayLike | None = None,
+    block_q: int = 512,
+    block_k: int = 512,
+    return_lse: bool = False,
+    dtype: DTypeLike | None = None,
+) -> Any:
+    """The same attention without the score matrix: tiles of ``block_q`` x ``block_k`` and the online softmax.
+
+    The algorithm is that of FlashAttention-2 (Dao 2023, https://arxiv.org/abs/2307.08691): for each block of queries,
+    walk over the blocks of keys with a `RunningState`, and divide once at the end. Beyond the inputs and the output it
+    holds ``block_q * block_k`` scores for each head.
+
+    Parameters
+    ----------
+    q, k, v, scale, mask, causal, bias, return_lse, dtype
+        As for `naive_attention`.
+    block_q, block_k : int
+        Queries and keys in a tile, at least 1.
+
+    Returns
+    -------
+    output : ndarray
+        ``(B, H, Sq, Dv)``, or with the same dimensions missing as q's.
+    lse : ndarray
+        ``(B, H, Sq)``; only with ``return_lse=True``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `naive_attention`, and for a block smaller than 1.
+    """
+    if block_q < 1 or block_k < 1:
+        raise ValueError(f"flash_attention: blocks of {block_q} x {block_k}; both must be at least 1")
+    p = _problem(q, k, v, scale, mask, bias, dtype)
+    queries, keys, width = p.q.shape[-2], p.k.shape[-2], p.v.shape[-1]
+    output = np.zeros((*p.q.shape[:-1], width), p.q.dtype)
+    lse = np.full(p.q.shape[:-1], -np.inf, p.q.dtype)
+    for i in range(0, queries, block_q):
+        rows = slice(i, min(i + block_q, queries))
+        state = RunningState.start((*p.q.shape[:-2], rows.stop - i), width, p.q.dtype)
+        seen = min(keys, rows.stop + keys - queries) if causal else keys  # keys that the block's last query sees
+        for j in range(0, seen, block_k):
+            block = slice(j, min(j + block_k, keys))
+            scores, _ = _scores(p, rows, block, causal)
+            state = state.update(scores, p.v[..., block, :])
+        output[..., rows, :], lse[..., rows] = state.finish()
+    output = output.reshape(*p.shape, width)
+    return (output, lse.reshape(p.shape)) if return_lse else output

@@ -1,0 +1,220 @@
+"""Rotary and relative positions, and the projections around attention."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from .attention import attention_weights, naive_attention
+
+
+def rope_frequencies(
+    dim: int,
+    base: float = 10000.0,
+    scaling: dict[str, Any] | None = None,
+    length: int = 0,
+    max_seq_len: int = 2048,
+) -> np.ndarray:
+    """The angle by which each pair of dimensions turns per position, in radians, float64, ``(dim / 2,)``.
+
+    ``base ** (-2 i / dim)``, changed by ``scaling``: ``{"type": "linear", "factor": f}`` divides every angle by f
+    (Chen et al. 2023, https://arxiv.org/abs/2306.15595); ``"ntk"`` uses ``base * f ** (dim / (dim - 2))``;
+    ``"dynamic"`` does that with ``f * length / max_seq_len - (f - 1)`` for f once ``length`` exceeds ``max_seq_len``,
+    as in transformers' dynamic NTK scaling.
+
+    Raises
+    ------
+    ValueError
+        If ``dim`` is not even and positive, or ``scaling`` has another type, no factor, or a factor below 1.
+    """
+    if dim < 2 or dim % 2:
+        raise ValueError(f"rope: dim is {dim}; it must be even and at least 2")
+    divide = 1.0
+    if scaling is not None:
+        kind, factor = scaling.get("type"), scaling.get("factor")
+        if kind not in ("linear", "ntk", "dynamic") or factor is None or not factor >= 1:
+            raise ValueError(
+                f'rope: scaling is {scaling}; expected {{"type": "linear", "ntk" or "dynamic", "factor": 1 or more}}'
+            )
+        if kind == "linear":
+            divide = float(factor)
+        elif dim > 2 and (kind == "ntk" or length > max_seq_len):
+            grow = factor if kind == "ntk" else factor * length / max_seq_len - (factor - 1)
+            base = base * grow ** (dim / (dim - 2))
+    return base ** (-np.arange(0, dim, 2, dtype=np.float64) / dim) / divide
+
+
+def rope(
+    x: ArrayLike,
+    *,
+    offset: int = 0,
+    positions: ArrayLike | None = None,
+    base: float = 10000.0,
+    interleaved: bool = False,
+    scaling: dict[str, Any] | None = None,
+    max_seq_len: int = 2048,
+    dim: int | None = None,
+    dtype: DTypeLike | None = None,
+) -> np.ndarray:
+    """Rotary position embedding (Su et al. 2021, https://arxiv.org/abs/2104.09864).
+
+    Pair i of the first ``dim`` elements turns by ``position * rope_frequencies(...)[i]``; the rest are left alone.
+    Pairs are elements ``i`` and ``i + dim / 2`` (LLaMA, GPT-NeoX), or ``2 i`` and ``2 i + 1`` when ``interleaved``
+    (GPT-J, the paper). Angles are computed in float64.
+
+    Parameters
+    ----------
+    x : array
+        ``(..., S, D)``.
+    offset : int
+        The position of the first row.
+    positions : array of int, optional
+        Positions ``(S,)`` or ``(B, S)``, instead of ``offset + arange(S)``.
+    base, interleaved, scaling, max_seq_len
+        As for `rope_frequencies` and above.
+    dim : int, optional
+        How many elements of each row are turned; D by default.
+    dtype : dtype, optional
+        What to compute and return; x's by default.
+
+    Returns
+    -------
+    ndarray
+        x's shape.
+    """
+    x = np.asarray(x)
+    x = x.astype(x.dtype if dtype is None else dtype)  # a copy: written below
+    dim = x.shape[-1] if dim is None else dim
+    positions = np.arange(x.shape[-2]) + offset if positions is None else np.asarray(positions)
+    length = int(positions.max(initial=-1)) + 1
+    angles = positions[..., None].astype(np.float64) * rope_frequencies(dim, base, scaling, length, max_seq_len)
+    if positions.ndim == 2:
+        angles = angles.reshape(len(positions), *(1,) * (x.ndim - 3), *angles.shape[1:])
+    cos, sin = np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype)
+    first, second = (slice(0, dim, 2), slice(1, dim, 2)) if interleaved else (slice(0, dim // 2), slice(dim // 2, dim))
+    a, b = x[..., first].copy(), x[..., second].copy()
+    x[..., first] = a * cos - b * sin
+    x[..., second] = b * cos + a * sin
+    return x
+
+
+def t5_bucket(
+    relative_position: ArrayLike, bidirectional: bool = True, num_buckets: int = 32, max_distance: int = 128
+) -> np.ndarray:
+    """The bucket of T5's relative attention bias for each distance (Raffel et al. 2020, section 2.1).
+
+    Half the buckets (of each direction, when ``bidirectional``) hold one distance each; the others are logarithmically
+    wider, up to ``max_distance``, and the last takes all that is farther.
+
+    Parameters
+    ----------
+    relative_position : array of int
+        Key position minus query position.
+    bidirectional : bool
+        Whether keys after the query get buckets of their own; otherwise they share bucket 0.
+    num_buckets, max_distance : int
+        The size of the table, and the distance from which all is alike.
+
+    Returns
+    -------
+    ndarray of int64
+    """
+    relative = np.asarray(relative_position, np.int64)
+    first = 0
+    if bidirectional:
+        num_buckets //= 2
+        first = (relative > 0) * num_buckets
+        distance = np.abs(relative)
+    else:
+        distance = np.maximum(-relative, 0)
+    exact = num_buckets // 2
+    # float32, as in the models these weights were trained in: it decides which side of a boundary a distance falls on
+    log = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact))
+    far = exact + (log / np.float32(math.log(max_distance / exact)) * np.float32(num_buckets - exact)).astype(np.int64)
+    return first + np.where(distance < exact, distance, np.minimum(far, num_buckets - 1))
+
+
+def t5_bias(
+    table: ArrayLike,
+    queries: int,
+    keys: int,
+    bidirectional: bool = True,
+    max_distance: int = 128,
+    offset: int = 0,
+) -> np.ndarray:
+    """T5's relative attention bias, ``(H, Sq, Sk)``.
+
+    Parameters
+    ----------
+    table : array
+        ``(num_buckets, H)``, the model's ``relative_attention_bias.weight``.
+    queries, keys : int
+        Sq and Sk.
+    bidirectional, max_distance
+        As for `t5_bucket`.
+    offset : int
+        The position of the first query among the keys: ``Sk - Sq`` when earlier keys come from a cache.
+    """
+    table = np.asarray(table)
+    relative = np.arange(keys) - (np.arange(queries)[:, None] + offset)
+    return np.moveaxis(table[t5_bucket(relative, bidirectional, len(table), max_distance)], -1, 0)
+
+
+def linear(
+    x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None, *, dtype: DTypeLike | None = None
+) -> np.ndarray:
+    """``x @ weight.T + bias``: x ``(..., n)``, weight ``(m, n)``, bias ``(m,)``, result ``(..., m)``."""
+    x, weight = np.asarray(x), np.asarray(weight)
+    dtype = np.result_type(x, weight) if dtype is None else np.dtype(dtype)
+    out = np.matmul(x.astype(dtype, copy=False), weight.astype(dtype, copy=False).T)
+    return out if bias is None else out + np.asarray(bias, dtype)
+
+
+def multihead(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    num_heads: int,
+    weights: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike],
+    biases: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike] | None = None,
+    *,
+    scale: float | None = None,
+    mask: ArrayLike | None = None,
+    causal: bool = False,
+    bias: ArrayLike | None = None,
+    dtype: DTypeLike | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Multi-head attention with its four projections (Vaswani et al. 2017, section 3.2.2).
+
+    Parameters
+    ----------
+    query, key, value : array
+        ``(B, Sq, E)``, ``(B, Sk, kdim)`` and ``(B, Sk, vdim)``, or without B.
+    num_heads : int
+        H.
+    weights, biases : tuple of four arrays
+        Of the projections of query, key, value and output: ``(H * D, E)``, ..., ``(E, H * D)`` and ``(H * D,)``, ...
+    scale, mask, causal, bias, dtype
+        As for `naive_attention`.
+
+    Returns
+    -------
+    output : ndarray
+        ``(B, Sq, E)``.
+    weights : ndarray
+        ``(B, H, Sq, Sk)``.
+    """
+
+    def heads(x, i):
+        y = linear(x, weights[i], None if biases is None else biases[i], dtype=dtype)
+        return np.moveaxis(y.reshape(*y.shape[:-1], num_heads, -1), -2, -3)
+
+    q, k, v = heads(query, 0), heads(key, 1), heads(value, 2)
+    output, _ = naive_attention(q, k, v, scale, mask, causal, bias=bias)
+    output = np.moveaxis(output, -3, -2)
+    output = output.reshape(*output.shape[:-2], -1)
+    output = linear(output, weights[3], None if biases is None else biases[3], dtype=dtype)
+    return output, attention_weights(q, k, scale=scale, mask=mask, causal=causal, bias=bias)
