@@ -1,0 +1,193 @@
+"""The logical device and its one compute queue, with each feature that grilly uses enabled by name."""
+
+from __future__ import annotations
+
+from ...errors import NoDeviceError
+from ..interface import DeviceInfo
+from .api import NULL, check, ffi, lib, out
+
+
+class Instance:
+    """A Vulkan instance at version 1.1 to 1.3, whichever the loader offers."""
+
+    def __init__(self):
+        version = out("uint32_t")
+        check(lib.vkEnumerateInstanceVersion(version), "vkEnumerateInstanceVersion")
+        self.api_version = min(version[0], lib.VK_API_VERSION_1_3 if hasattr(lib, "VK_API_VERSION_1_3") else 0x403000)
+        name = ffi.new("char[]", b"grilly")
+        application = ffi.new("VkApplicationInfo*")
+        application.sType = lib.VK_STRUCTURE_TYPE_APPLICATION_INFO
+        application.pApplicationName = name
+        application.apiVersion = self.api_version
+        extensions = [ffi.new("char[]", b"VK_KHR_portability_enumeration")] if self._portable() else []
+        names = ffi.new("char*[]", extensions)
+        info = ffi.new("VkInstanceCreateInfo*")
+        info.sType = lib.VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO
+        info.pApplicationInfo = application
+        info.enabledExtensionCount = len(extensions)
+        info.ppEnabledExtensionNames = names
+        info.flags = 1 if extensions else 0  # VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR (MoltenVK)
+        handle = out("VkInstance")
+        check(lib.vkCreateInstance(info, NULL, handle), "vkCreateInstance")
+        self.handle = handle[0]
+
+    @staticmethod
+    def _portable() -> bool:
+        count = out("uint32_t")
+        lib.vkEnumerateInstanceExtensionProperties(NULL, count, NULL)
+        found = ffi.new("VkExtensionProperties[]", max(count[0], 1))
+        lib.vkEnumerateInstanceExtensionProperties(NULL, count, found)
+        return any(ffi.string(e.extensionName) == b"VK_KHR_portability_enumeration" for e in found)
+
+    def physical_devices(self) -> list:
+        """Handles in the driver's order, which is the order of ``grilly.devices()``."""
+        count = out("uint32_t")
+        check(lib.vkEnumeratePhysicalDevices(self.handle, count, NULL), "vkEnumeratePhysicalDevices")
+        handles = ffi.new("VkPhysicalDevice[]", max(count[0], 1))
+        check(lib.vkEnumeratePhysicalDevices(self.handle, count, handles), "vkEnumeratePhysicalDevices")
+        return list(handles)[: count[0]]
+
+    def close(self) -> None:
+        lib.vkDestroyInstance(self.handle, NULL)
+
+
+class Device:
+    """A logical device, its queue and its memory types."""
+
+    def __init__(self, info: DeviceInfo):
+        self.info = info
+        self.instance = Instance()
+        try:
+            devices = self.instance.physical_devices()
+            if info.index >= len(devices):
+                raise NoDeviceError(f"device {info.index} ({info.name}) is no longer there; {len(devices)} are.")
+            self.physical = devices[info.index]
+            self.memory_properties = out("VkPhysicalDeviceMemoryProperties")
+            lib.vkGetPhysicalDeviceMemoryProperties(self.physical, self.memory_properties)
+            self.family, self.timestamp_bits = self._compute_family()
+            self._open()
+        except BaseException:
+            self.instance.close()
+            raise
+
+    def _compute_family(self) -> tuple[int, int]:
+        count = out("uint32_t")
+        lib.vkGetPhysicalDeviceQueueFamilyProperties(self.physical, count, NULL)
+        families = ffi.new("VkQueueFamilyProperties[]", count[0])
+        lib.vkGetPhysicalDeviceQueueFamilyProperties(self.physical, count, families)
+        compute = [i for i in range(count[0]) if families[i].queueFlags & lib.VK_QUEUE_COMPUTE_BIT]
+        if not compute:
+            raise NoDeviceError(f"{self.info.name} has no compute queue")
+        # The main family comes first on every driver; dedicated compute families share its units.
+        return compute[0], families[compute[0]].timestampValidBits
+
+    def _open(self) -> None:
+        have = self.info.features
+        keep = []  # every struct of the feature chain lives until vkCreateDevice returns
+
+        def feature(kind: str, stype: int, *fields: str):
+            struct = ffi.new(f"{kind}*")
+            struct.sType = stype
+            for name in fields:
+                setattr(struct, name, 1)
+            if keep:
+                keep[-1].pNext = struct
+            keep.append(struct)
+
+        features = ffi.new("VkPhysicalDeviceFeatures2*")
+        features.sType = lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2
+        keep.append(features)
+        extensions = []
+        core13 = self.info.api_version >= (1, 3, 0) and self.instance.api_version >= 0x403000
+        if "float16-storage" in have:
+            feature(
+                "VkPhysicalDevice16BitStorageFeatures",
+                lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES,
+                "storageBuffer16BitAccess",
+            )
+        if "float16-arithmetic" in have:
+            feature(
+                "VkPhysicalDeviceShaderFloat16Int8Features",
+                lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES,
+                "shaderFloat16",
+            )
+        if "int8-storage" in have:
+            feature(
+                "VkPhysicalDevice8BitStorageFeatures",
+                lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES,
+                "storageBuffer8BitAccess",
+            )
+        if "subgroup-size-control" in have:
+            feature(
+                "VkPhysicalDeviceSubgroupSizeControlFeatures",
+                lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES,
+                "subgroupSizeControl",
+                "computeFullSubgroups",
+            )
+            if not core13:
+                extensions.append(b"VK_EXT_subgroup_size_control")
+        if "cooperative-matrix" in have:
+            feature(
+                "VkPhysicalDeviceCooperativeMatrixFeaturesKHR",
+                lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR,
+                "cooperativeMatrix",
+            )
+            # Cooperative-matrix shaders declare the Vulkan memory model.
+            feature(
+                "VkPhysicalDeviceVulkanMemoryModelFeatures",
+                lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES,
+                "vulkanMemoryModel",
+            )
+            extensions.append(b"VK_KHR_cooperative_matrix")
+        if self._has_extension(b"VK_KHR_portability_subset"):
+            extensions.append(b"VK_KHR_portability_subset")  # must be enabled where it exists
+
+        priority = ffi.new("float[]", [1.0])
+        queue_info = ffi.new("VkDeviceQueueCreateInfo*")
+        queue_info.sType = lib.VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO
+        queue_info.queueFamilyIndex = self.family
+        queue_info.queueCount = 1
+        queue_info.pQueuePriorities = priority
+        strings = [ffi.new("char[]", name) for name in extensions]
+        names = ffi.new("char*[]", strings)
+        info = ffi.new("VkDeviceCreateInfo*")
+        info.sType = lib.VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO
+        info.pNext = features
+        info.queueCreateInfoCount = 1
+        info.pQueueCreateInfos = queue_info
+        info.enabledExtensionCount = len(strings)
+        info.ppEnabledExtensionNames = names
+        handle = out("VkDevice")
+        check(lib.vkCreateDevice(self.physical, info, NULL, handle), f"opening {self.info.name}")
+        self.handle = handle[0]
+        queue = out("VkQueue")
+        lib.vkGetDeviceQueue(self.handle, self.family, 0, queue)
+        self.queue = queue[0]
+
+    def _has_extension(self, name: bytes) -> bool:
+        count = out("uint32_t")
+        lib.vkEnumerateDeviceExtensionProperties(self.physical, NULL, count, NULL)
+        found = ffi.new("VkExtensionProperties[]", max(count[0], 1))
+        lib.vkEnumerateDeviceExtensionProperties(self.physical, NULL, count, found)
+        return any(ffi.string(found[i].extensionName) == name for i in range(count[0]))
+
+    def memory_type(self, bits: int, *wishes: int) -> tuple[int, int]:
+        """The first memory type allowed by ``bits`` that has all flags of a wish, tried in order: (index, flags)."""
+        types = self.memory_properties.memoryTypes
+        for wish in wishes:
+            for index in range(self.memory_properties.memoryTypeCount):
+                if bits >> index & 1 and types[index].propertyFlags & wish == wish:
+                    return index, types[index].propertyFlags
+        raise NoDeviceError(f"{self.info.name} has no memory type that grilly can use")
+
+    def heap_bytes(self, memory_type: int) -> int:
+        """Size of the heap behind a memory type."""
+        heap = self.memory_properties.memoryTypes[memory_type].heapIndex
+        return self.memory_properties.memoryHeaps[heap].size
+
+    def wait_idle(self) -> int:
+        return lib.vkDeviceWaitIdle(self.handle)
+
+    def close(self) -> None:
+        lib.vkDestroyDevice(self.handle, NULL)
+        self.instance.close()

@@ -1,0 +1,225 @@
+"""Device memory: large blocks from the driver, cut into buffers.
+
+Each block carries one VkBuffer, so a grilly buffer is (block, offset). A freed piece waits in a bin for its exact size,
+with the serial of the last submission that may still use it. Reuse by later device work is safe at once (the queue
+runs in order and the stream puts barriers between conflicting uses); the host must wait for the serial.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import defaultdict, deque
+
+from ...errors import OutOfDeviceMemoryError
+from ..interface import Buffer
+from .api import NULL, check, ffi, lib, out
+from .device import Device
+
+ALIGNMENT = 256  # at least every device's minStorageBufferOffsetAlignment
+BLOCK = 64 << 20
+
+
+class Block:
+    """One allocation of the driver with a VkBuffer over all of it, mapped where the memory type allows."""
+
+    __slots__ = ("buffer", "memory", "nbytes", "address", "view", "holes", "dedicated")
+
+    def __init__(self, device: Device, nbytes: int, wishes: tuple[int, ...], dedicated: bool):
+        info = ffi.new("VkBufferCreateInfo*")
+        info.sType = lib.VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO
+        info.size = nbytes
+        info.usage = (
+            lib.VK_BUFFER_USAGE_STORAGE_BUFFER_BIT
+            | lib.VK_BUFFER_USAGE_TRANSFER_SRC_BIT
+            | lib.VK_BUFFER_USAGE_TRANSFER_DST_BIT
+        )
+        info.sharingMode = lib.VK_SHARING_MODE_EXCLUSIVE
+        buffer = out("VkBuffer")
+        check(lib.vkCreateBuffer(device.handle, info, NULL, buffer), "vkCreateBuffer")
+        self.buffer = buffer[0]
+        self.nbytes = nbytes
+        self.dedicated = dedicated
+        self.view = None
+        needs = out("VkMemoryRequirements")
+        lib.vkGetBufferMemoryRequirements(device.handle, self.buffer, needs)
+        index, flags = device.memory_type(needs.memoryTypeBits, *wishes)
+        request = ffi.new("VkMemoryAllocateInfo*")
+        request.sType = lib.VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO
+        request.allocationSize = needs.size
+        request.memoryTypeIndex = index
+        memory = out("VkDeviceMemory")
+        result = lib.vkAllocateMemory(device.handle, request, NULL, memory)
+        if result < 0:
+            lib.vkDestroyBuffer(device.handle, self.buffer, NULL)
+            check(result, "vkAllocateMemory")
+        self.memory = memory[0]
+        check(lib.vkBindBufferMemory(device.handle, self.buffer, self.memory, 0), "vkBindBufferMemory")
+        if flags & lib.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT and flags & lib.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT:
+            pointer = out("void*")
+            check(lib.vkMapMemory(device.handle, self.memory, 0, nbytes, 0, pointer), "vkMapMemory")
+            self.view = ffi.buffer(pointer[0], nbytes)
+        self.holes = [(0, nbytes)]
+
+    def take(self, nbytes: int) -> int | None:
+        """Cut ``nbytes`` from the first hole that fits."""
+        for i, (start, length) in enumerate(self.holes):
+            if length >= nbytes:
+                if length == nbytes:
+                    del self.holes[i]
+                else:
+                    self.holes[i] = (start + nbytes, length - nbytes)
+                return start
+        return None
+
+    def give(self, start: int, length: int) -> None:
+        """Return a piece and join it with the holes beside it."""
+        insort(self.holes, (start, length))
+        joined = []
+        for begin, size in self.holes:
+            if joined and joined[-1][0] + joined[-1][1] == begin:
+                joined[-1] = (joined[-1][0], joined[-1][1] + size)
+            else:
+                joined.append((begin, size))
+        self.holes = joined
+
+    def close(self, device: Device) -> None:
+        self.view = None
+        lib.vkDestroyBuffer(device.handle, self.buffer, NULL)
+        lib.vkFreeMemory(device.handle, self.memory, NULL)
+
+
+class VulkanBuffer(Buffer):
+    """A piece of a block. ``serial`` is the last submission that may use it."""
+
+    __slots__ = ("block", "start", "size", "serial", "live")
+
+    def __init__(self, nbytes: int, block: Block, start: int, size: int, serial: int):
+        super().__init__(nbytes)
+        self.block = block
+        self.start = start
+        self.size = size
+        self.serial = serial
+        self.live = True
+
+
+class Pool:
+    """Buffers of one kind of memory: "device", or "host" for staging."""
+
+    def __init__(self, device: Device, wishes: tuple[int, ...], heap_bytes: int):
+        self._device = device
+        self._wishes = wishes
+        self._heap = heap_bytes
+        self._largest = int(device.info.limits.get("allocation") or heap_bytes)
+        self._blocks: list[Block] = []
+        self._bins: dict[int, deque] = defaultdict(deque)
+        self.in_use = 0
+        self.peak = 0
+        self.reserved = 0
+
+    @staticmethod
+    def _round(nbytes: int) -> int:
+        step = ALIGNMENT if nbytes <= 1 << 16 else 1 << 12
+        return -(-nbytes // step) * step
+
+    def allocate(self, nbytes: int, completed: int, idle: bool = False) -> VulkanBuffer | None:
+        """A buffer, or None when the pool must wait for the device before it can say whether there is room.
+
+        ``completed`` is the last finished submission; with ``idle`` only memory that no submission uses will do.
+        """
+        size = self._round(nbytes)
+        found = self._bins.get(size)
+        if found and (not idle or found[0][2] <= completed):
+            block, start, serial = found.popleft()
+        else:
+            block, start, serial = self._fresh(size, nbytes, completed)
+            if block is None:
+                return None
+        self.in_use += size
+        if self.in_use > self.peak:
+            self.peak = self.in_use
+        return VulkanBuffer(nbytes, block, start, size, serial)
+
+    def _fresh(self, size: int, nbytes: int, completed: int):
+        for block in self._blocks:
+            if not block.dedicated and (start := block.take(size)) is not None:
+                return block, start, 0
+        self._collect(completed)
+        for block in self._blocks:
+            if not block.dedicated and (start := block.take(size)) is not None:
+                return block, start, 0
+        dedicated = size > BLOCK // 2
+        want = size if dedicated else BLOCK
+        if want > self._largest or self.reserved + want > self._heap:
+            if self._pending():
+                return None, 0, 0
+            raise self._full(nbytes)
+        try:
+            block = Block(self._device, want, self._wishes, dedicated)
+        except OutOfDeviceMemoryError:
+            if self._pending():
+                return None, 0, 0
+            raise self._full(nbytes) from None
+        self._blocks.append(block)
+        self.reserved += want
+        return block, block.take(size), 0
+
+    def _full(self, nbytes: int) -> OutOfDeviceMemoryError:
+        return OutOfDeviceMemoryError(
+            f"{self._device.info.name} has no room for {nbytes:,} bytes: {self.in_use:,} are in use, {self.reserved:,} "
+            f"reserved, of {self._heap:,}; one allocation may take {self._largest:,}. Free tensors, or work on fewer "
+            "batches or heads at a time."
+        )
+
+    def _pending(self) -> bool:
+        return any(self._bins.values())
+
+    def _collect(self, completed: int) -> None:
+        """Return finished pieces to their blocks; give blocks that are then whole back to the driver."""
+        for size, pieces in list(self._bins.items()):
+            waiting = deque()
+            for block, start, serial in pieces:
+                if serial <= completed:
+                    block.give(start, size)
+                else:
+                    waiting.append((block, start, serial))
+            if waiting:
+                self._bins[size] = waiting
+            else:
+                del self._bins[size]
+        for block in [b for b in self._blocks if b.holes == [(0, b.nbytes)]]:
+            self._blocks.remove(block)
+            self.reserved -= block.nbytes
+            block.close(self._device)
+
+    def free(self, buffer: VulkanBuffer) -> None:
+        """Take back a buffer whose ``serial`` says when it was last used."""
+        self.in_use -= buffer.size
+        self._bins[buffer.size].append((buffer.block, buffer.start, buffer.serial))
+
+    def close(self) -> None:
+        for block in self._blocks:
+            block.close(self._device)
+        self._blocks.clear()
+        self._bins.clear()
+        self.in_use = self.reserved = 0
+
+
+def device_pool(device: Device) -> Pool:
+    """Memory for tensors: device-local, and mapped too where the host shares it."""
+    local = lib.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
+    host = lib.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | lib.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
+    cached = lib.VK_MEMORY_PROPERTY_HOST_CACHED_BIT
+    wishes = (local | host | cached, local | host, local) if device.info.unified else (local, 0)
+    index, _ = device.memory_type(0xFFFFFFFF, *wishes)
+    return Pool(device, wishes, device.heap_bytes(index))
+
+
+def staging_pool(device: Device) -> Pool:
+    """Host memory that the device copies to and from."""
+    host = lib.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | lib.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
+    wishes = (host | lib.VK_MEMORY_PROPERTY_HOST_CACHED_BIT, host)
+    index, _ = device.memory_type(0xFFFFFFFF, *wishes)
+    return Pool(device, wishes, device.heap_bytes(index))
+
+
+__all__ = ["Pool", "VulkanBuffer", "device_pool", "staging_pool"]

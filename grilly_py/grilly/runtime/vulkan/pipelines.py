@@ -1,0 +1,224 @@
+"""Compute pipelines, made once per ProgramSpec, and the pipeline cache kept on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from ...errors import GrillyError, ShaderError
+from ..interface import Program, ProgramSpec
+from .api import NULL, check, ffi, lib, out
+from .device import Device
+
+MAGIC = b"grilly-pipelines-1\n"
+
+
+def cache_folder() -> Path:
+    """Where grilly keeps per-user files: ``GRILLY_CACHE_DIR``, or the platform's own cache folder."""
+    if chosen := os.environ.get("GRILLY_CACHE_DIR"):
+        return Path(chosen)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "grilly"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "grilly"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grilly"
+
+
+class VulkanProgram(Program):
+    """A pipeline with its layouts, and the structs that each dispatch fills in again."""
+
+    __slots__ = ("pipeline", "layout", "set_layout", "module", "bindings", "writes", "infos")
+
+
+class Pipelines:
+    """All pipelines of one device."""
+
+    def __init__(self, device: Device):
+        self._device = device
+        self._programs: dict[ProgramSpec, VulkanProgram] = {}
+        self._layouts: dict[tuple[int, int], tuple] = {}
+        self._path = self._cache_path()
+        self._saved = 0
+        self._cache = self._load_cache()
+
+    # -- programs --------------------------------------------------------------------------------------------------
+
+    def get(self, spec: ProgramSpec) -> VulkanProgram:
+        """The program for ``spec``; the first call compiles it."""
+        program = self._programs.get(spec)
+        if program is None:
+            program = self._programs[spec] = self._make(spec)
+        return program
+
+    def _layout(self, bindings: int, push_bytes: int):
+        key = (bindings, push_bytes)
+        if key in self._layouts:
+            return self._layouts[key]
+        slots = ffi.new("VkDescriptorSetLayoutBinding[]", bindings)
+        for i in range(bindings):
+            slots[i].binding = i
+            slots[i].descriptorType = lib.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
+            slots[i].descriptorCount = 1
+            slots[i].stageFlags = lib.VK_SHADER_STAGE_COMPUTE_BIT
+        info = ffi.new("VkDescriptorSetLayoutCreateInfo*")
+        info.sType = lib.VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO
+        info.bindingCount = bindings
+        info.pBindings = slots
+        set_layout = out("VkDescriptorSetLayout")
+        check(lib.vkCreateDescriptorSetLayout(self._device.handle, info, NULL, set_layout), "descriptor set layout")
+        push = ffi.new("VkPushConstantRange*")
+        push.stageFlags = lib.VK_SHADER_STAGE_COMPUTE_BIT
+        push.size = push_bytes
+        layout_info = ffi.new("VkPipelineLayoutCreateInfo*")
+        layout_info.sType = lib.VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO
+        layout_info.setLayoutCount = 1
+        layout_info.pSetLayouts = set_layout
+        layout_info.pushConstantRangeCount = 1 if push_bytes else 0
+        layout_info.pPushConstantRanges = push
+        layout = out("VkPipelineLayout")
+        check(lib.vkCreatePipelineLayout(self._device.handle, layout_info, NULL, layout), "pipeline layout")
+        self._layouts[key] = (layout[0], set_layout[0])
+        return self._layouts[key]
+
+    def _module(self, spec: ProgramSpec):
+        # Drivers are free to crash on anything that is not SPIR-V, so what can be seen here is refused here.
+        if len(spec.spirv) < 20 or len(spec.spirv) % 4 or spec.spirv[:4] != b"\x03\x02\x23\x07":
+            raise ShaderError(f"{spec.name}: the shader binary is not SPIR-V")
+        code = ffi.new("uint32_t[]", len(spec.spirv) // 4)
+        ffi.memmove(code, spec.spirv, len(spec.spirv))
+        info = ffi.new("VkShaderModuleCreateInfo*")
+        info.sType = lib.VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO
+        info.codeSize = len(spec.spirv)
+        info.pCode = code
+        module = out("VkShaderModule")
+        try:
+            check(lib.vkCreateShaderModule(self._device.handle, info, NULL, module), "vkCreateShaderModule")
+        except GrillyError as error:
+            raise ShaderError(f"{spec.name}: the driver refused the shader: {error}") from error
+        return module[0]
+
+    def _make(self, spec: ProgramSpec) -> VulkanProgram:
+        layout, set_layout = self._layout(len(spec.access), spec.push_bytes)
+        module = self._module(spec)
+        entry = ffi.new("char[]", b"main")
+        count = len(spec.constants)
+        values = ffi.new("uint32_t[]", max(count, 1))
+        entries = ffi.new("VkSpecializationMapEntry[]", max(count, 1))
+        for i, (constant, value) in enumerate(spec.constants):
+            values[i] = value & 0xFFFFFFFF
+            entries[i].constantID = constant
+            entries[i].offset = 4 * i
+            entries[i].size = 4
+        special = ffi.new("VkSpecializationInfo*")
+        special.mapEntryCount = count
+        special.pMapEntries = entries
+        special.dataSize = 4 * count
+        special.pData = values
+        info = ffi.new("VkComputePipelineCreateInfo*")
+        info.sType = lib.VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO
+        info.layout = layout
+        stage = info.stage
+        stage.sType = lib.VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO
+        stage.stage = lib.VK_SHADER_STAGE_COMPUTE_BIT
+        stage.module = module
+        stage.pName = entry
+        stage.pSpecializationInfo = special
+        if spec.subgroup_size is not None and "subgroup-size-control" in self._device.info.features:
+            size = ffi.new("VkPipelineShaderStageRequiredSubgroupSizeCreateInfo*")
+            size.sType = lib.VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO
+            size.requiredSubgroupSize = spec.subgroup_size
+            stage.pNext = size
+            stage.flags = lib.VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT
+        pipeline = out("VkPipeline")
+        try:
+            result = lib.vkCreateComputePipelines(self._device.handle, self._cache, 1, info, NULL, pipeline)
+            check(result, "vkCreateComputePipelines")
+        except GrillyError as error:
+            lib.vkDestroyShaderModule(self._device.handle, module, NULL)
+            raise ShaderError(f"{spec.name}: {self._device.info.driver} could not compile it: {error}") from error
+        lib.vkDestroyShaderModule(self._device.handle, module, NULL)
+        program = VulkanProgram(spec)
+        program.pipeline, program.layout, program.set_layout = pipeline[0], layout, set_layout
+        self._prepare(program)
+        return program
+
+    @staticmethod
+    def _prepare(program: VulkanProgram) -> None:
+        """Structs for vkUpdateDescriptorSets, filled in again at each dispatch."""
+        count = len(program.spec.access)
+        program.bindings = count
+        program.infos = ffi.new("VkDescriptorBufferInfo[]", count)
+        program.writes = ffi.new("VkWriteDescriptorSet[]", count)
+        for i in range(count):
+            write = program.writes[i]
+            write.sType = lib.VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET
+            write.dstBinding = i
+            write.descriptorCount = 1
+            write.descriptorType = lib.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
+            write.pBufferInfo = program.infos + i
+
+    # -- the cache on disk -----------------------------------------------------------------------------------------
+
+    def _cache_path(self) -> Path:
+        info = self._device.info
+        identity = (
+            f"{info.vendor_id:x}-{info.device_id:x}-{info.driver_version}-{info.properties.get('pipelineCacheUUID', '')}"
+        )
+        return cache_folder() / "pipelines" / (hashlib.sha256(identity.encode()).hexdigest()[:24] + ".bin")
+
+    def _load_cache(self):
+        data = b""
+        try:
+            stored = self._path.read_bytes()
+            digest, payload = stored[len(MAGIC) : len(MAGIC) + 32], stored[len(MAGIC) + 32 :]
+            # Drivers trust this data, so a damaged file must not reach them.
+            if stored.startswith(MAGIC) and hashlib.sha256(payload).digest() == digest:
+                data = payload
+        except OSError:
+            pass
+        blob = ffi.new("uint8_t[]", data or b"\0")
+        info = ffi.new("VkPipelineCacheCreateInfo*")
+        info.sType = lib.VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO
+        info.initialDataSize = len(data)
+        info.pInitialData = blob
+        cache = out("VkPipelineCache")
+        check(lib.vkCreatePipelineCache(self._device.handle, info, NULL, cache), "vkCreatePipelineCache")
+        return cache[0]
+
+    def save(self) -> None:
+        """Write the cache if pipelines were made since the last time. A read-only home is no error."""
+        if len(self._programs) == self._saved:
+            return
+        size = out("size_t")
+        if lib.vkGetPipelineCacheData(self._device.handle, self._cache, size, NULL) < 0 or not size[0]:
+            return
+        blob = ffi.new("uint8_t[]", size[0])
+        if lib.vkGetPipelineCacheData(self._device.handle, self._cache, size, blob) != 0:
+            return
+        payload = bytes(ffi.buffer(blob, size[0]))
+        self._saved = len(self._programs)
+        temporary = None
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=self._path.parent, delete=False) as file:
+                temporary = file.name
+                file.write(MAGIC + hashlib.sha256(payload).digest() + payload)
+            os.replace(temporary, self._path)
+        except OSError:
+            if temporary is not None and os.path.exists(temporary):
+                os.unlink(temporary)
+
+    def close(self) -> None:
+        self.save()
+        handle = self._device.handle
+        for program in self._programs.values():
+            lib.vkDestroyPipeline(handle, program.pipeline, NULL)
+        for layout, set_layout in self._layouts.values():
+            lib.vkDestroyPipelineLayout(handle, layout, NULL)
+            lib.vkDestroyDescriptorSetLayout(handle, set_layout, NULL)
+        lib.vkDestroyPipelineCache(handle, self._cache, NULL)
+        self._programs.clear()
+        self._layouts.clear()

@@ -1,0 +1,335 @@
+"""The order of work on the device: recording, barriers, submission, completion, timing.
+
+Work is recorded into a slot (a command buffer with its fence, descriptor pool and timestamp queries). ``flush`` submits
+the slot and numbers it with a serial; a serial is complete when its fence has signalled. Slots are reused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from ..interface import Timing
+from .api import NULL, check, ffi, lib, out
+from .device import Device
+from .memory import VulkanBuffer
+from .pipelines import VulkanProgram
+
+SETS = 64  # dispatches a slot can hold
+BINDINGS = 8  # storage buffers a dispatch may use on average
+IN_FLIGHT = 16  # submissions the host may run ahead
+SPIN_SECONDS = 150e-6  # polling this long is cheaper than the wake-up after a wait
+# Floating-point operations in one submission, far below what a watchdog of two seconds allows on a slow device.
+WORK_LIMIT = {"cpu": float("inf"), "discrete": 4e12}
+DEFAULT_WORK_LIMIT = 2.5e11
+
+
+class Slot:
+    """One reusable command buffer and what belongs to it."""
+
+    __slots__ = ("command", "fence", "descriptors", "queries", "dispatches", "work", "labels", "serial")
+
+    def __init__(self, device: Device, pool, timestamps: bool):
+        info = ffi.new("VkCommandBufferAllocateInfo*")
+        info.sType = lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO
+        info.commandPool = pool
+        info.level = lib.VK_COMMAND_BUFFER_LEVEL_PRIMARY
+        info.commandBufferCount = 1
+        command = out("VkCommandBuffer")
+        check(lib.vkAllocateCommandBuffers(device.handle, info, command), "vkAllocateCommandBuffers")
+        self.command = command[0]
+        fence_info = ffi.new("VkFenceCreateInfo*")
+        fence_info.sType = lib.VK_STRUCTURE_TYPE_FENCE_CREATE_INFO
+        fence = out("VkFence")
+        check(lib.vkCreateFence(device.handle, fence_info, NULL, fence), "vkCreateFence")
+        self.fence = ffi.new("VkFence[1]", [fence[0]])
+        size = ffi.new("VkDescriptorPoolSize*")
+        size.type = lib.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
+        size.descriptorCount = SETS * BINDINGS
+        pool_info = ffi.new("VkDescriptorPoolCreateInfo*")
+        pool_info.sType = lib.VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO
+        pool_info.maxSets = SETS
+        pool_info.poolSizeCount = 1
+        pool_info.pPoolSizes = size
+        descriptors = out("VkDescriptorPool")
+        check(lib.vkCreateDescriptorPool(device.handle, pool_info, NULL, descriptors), "vkCreateDescriptorPool")
+        self.descriptors = descriptors[0]
+        self.queries = NULL
+        if timestamps:
+            query_info = ffi.new("VkQueryPoolCreateInfo*")
+            query_info.sType = lib.VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO
+            query_info.queryType = lib.VK_QUERY_TYPE_TIMESTAMP
+            query_info.queryCount = 2 * SETS
+            queries = out("VkQueryPool")
+            check(lib.vkCreateQueryPool(device.handle, query_info, NULL, queries), "vkCreateQueryPool")
+            self.queries = queries[0]
+        self.dispatches = 0
+        self.work = 0.0
+        self.labels: list[str] = []
+        self.serial = 0
+
+    def close(self, device: Device) -> None:
+        lib.vkDestroyFence(device.handle, self.fence[0], NULL)
+        lib.vkDestroyDescriptorPool(device.handle, self.descriptors, NULL)
+        if self.queries != NULL:
+            lib.vkDestroyQueryPool(device.handle, self.queries, NULL)
+
+
+class Stream:
+    """All work of one device, in order."""
+
+    def __init__(self, device: Device):
+        self._device = device
+        self._spin = 0.0 if device.info.kind == "cpu" else SPIN_SECONDS
+        self._work_limit = WORK_LIMIT.get(device.info.kind, DEFAULT_WORK_LIMIT)
+        info = ffi.new("VkCommandPoolCreateInfo*")
+        info.sType = lib.VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO
+        info.flags = lib.VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT
+        info.queueFamilyIndex = device.family
+        pool = out("VkCommandPool")
+        check(lib.vkCreateCommandPool(device.handle, info, NULL, pool), "vkCreateCommandPool")
+        self._pool = pool[0]
+        self._idle: list[Slot] = []
+        self._flying: deque[Slot] = deque()
+        self._slot: Slot | None = None
+        self.completed = 0  # last serial that has finished
+        self.serial = 1  # serial that what is being recorded will have
+        self._reads: list[tuple] = []
+        self._writes: list[tuple] = []
+        self.profiling = False
+        self._timings: list[Timing] = []
+        self._period = float(device.info.properties.get("timestamp_period", 1.0)) * 1e-9
+        self._tick_mask = (1 << device.timestamp_bits) - 1 if device.timestamp_bits else 0
+        self._structs()
+
+    def _structs(self) -> None:
+        """Structs used by every call, made once."""
+        stages = lib.VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | lib.VK_PIPELINE_STAGE_TRANSFER_BIT
+        self._stages = stages
+        access = lib.VK_ACCESS_SHADER_READ_BIT | lib.VK_ACCESS_SHADER_WRITE_BIT
+        access |= lib.VK_ACCESS_TRANSFER_READ_BIT | lib.VK_ACCESS_TRANSFER_WRITE_BIT
+        self._barrier = ffi.new("VkMemoryBarrier*")
+        self._barrier.sType = lib.VK_STRUCTURE_TYPE_MEMORY_BARRIER
+        self._barrier.srcAccessMask = access
+        self._barrier.dstAccessMask = access
+        self._to_host = ffi.new("VkMemoryBarrier*")
+        self._to_host.sType = lib.VK_STRUCTURE_TYPE_MEMORY_BARRIER
+        self._to_host.srcAccessMask = lib.VK_ACCESS_SHADER_WRITE_BIT | lib.VK_ACCESS_TRANSFER_WRITE_BIT
+        self._to_host.dstAccessMask = lib.VK_ACCESS_HOST_READ_BIT
+        self._begin = ffi.new("VkCommandBufferBeginInfo*")
+        self._begin.sType = lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO
+        self._begin.flags = lib.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT
+        self._commands = ffi.new("VkCommandBuffer[1]")
+        self._submit = ffi.new("VkSubmitInfo*")
+        self._submit.sType = lib.VK_STRUCTURE_TYPE_SUBMIT_INFO
+        self._submit.commandBufferCount = 1
+        self._submit.pCommandBuffers = self._commands
+        self._set_layouts = ffi.new("VkDescriptorSetLayout[1]")
+        self._sets = ffi.new("VkDescriptorSet[1]")
+        self._set_info = ffi.new("VkDescriptorSetAllocateInfo*")
+        self._set_info.sType = lib.VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO
+        self._set_info.descriptorSetCount = 1
+        self._set_info.pSetLayouts = self._set_layouts
+        self._region = ffi.new("VkBufferCopy*")
+
+    # -- recording -------------------------------------------------------------------------------------------------
+
+    def _recording(self) -> Slot:
+        slot = self._slot
+        if slot is None:
+            self.poll()
+            if not self._idle and len(self._flying) >= IN_FLIGHT:
+                self.wait(self._flying[0].serial)
+            slot = self._idle.pop() if self._idle else Slot(self._device, self._pool, self._tick_mask != 0)
+            check(lib.vkBeginCommandBuffer(slot.command, self._begin), "vkBeginCommandBuffer")
+            if self.profiling:
+                lib.vkCmdResetQueryPool(slot.command, slot.queries, 0, 2 * SETS)
+            self._slot = slot
+        return slot
+
+    def _order(self, command, uses: list[tuple]) -> None:
+        """Put a barrier before the next command if it touches what an earlier one wrote, or writes what one reads.
+
+        ``uses`` are (block, start, end, writes).
+        """
+        for block, start, end, writes in uses:
+            if self._overlaps(self._writes, block, start, end) or (
+                writes and self._overlaps(self._reads, block, start, end)
+            ):
+                self._separate(command)
+                break
+        for block, start, end, writes in uses:
+            (self._writes if writes else self._reads).append((block, start, end))
+
+    @staticmethod
+    def _overlaps(spans: list[tuple], block, start: int, end: int) -> bool:
+        return any(b is block and s < end and start < e for b, s, e in spans)
+
+    def _separate(self, command) -> None:
+        lib.vkCmdPipelineBarrier(command, self._stages, self._stages, 0, 1, self._barrier, 0, NULL, 0, NULL)
+        self._reads.clear()
+        self._writes.clear()
+
+    def dispatch(self, program: VulkanProgram, bindings, push: bytes, groups, work: float) -> None:
+        """Record one dispatch; see Runtime.dispatch."""
+        if self._slot is not None and self._slot.work and self._slot.work + work > self._work_limit:
+            self.flush()
+        slot = self._recording()
+        command = slot.command
+        infos = program.infos
+        filler = None
+        uses = []
+        for i, binding in enumerate(bindings):
+            info = infos[i]
+            if binding is None:
+                filler = filler or next(b for b in bindings if b is not None)
+                buffer, offset, length = filler
+            else:
+                buffer, offset, length = binding
+                start = buffer.start + offset
+                uses.append((buffer.block, start, start + length, program.spec.access[i] != "r"))
+                buffer.serial = self.serial
+            info.buffer = buffer.block.buffer
+            info.offset = buffer.start + offset
+            info.range = length
+        self._order(command, uses)
+        self._set_layouts[0] = program.set_layout
+        self._set_info.descriptorPool = slot.descriptors
+        check(lib.vkAllocateDescriptorSets(self._device.handle, self._set_info, self._sets), "vkAllocateDescriptorSets")
+        descriptor_set = self._sets[0]
+        for i in range(program.bindings):
+            program.writes[i].dstSet = descriptor_set
+        lib.vkUpdateDescriptorSets(self._device.handle, program.bindings, program.writes, 0, NULL)
+        lib.vkCmdBindPipeline(command, lib.VK_PIPELINE_BIND_POINT_COMPUTE, program.pipeline)
+        lib.vkCmdBindDescriptorSets(
+            command, lib.VK_PIPELINE_BIND_POINT_COMPUTE, program.layout, 0, 1, self._sets, 0, NULL
+        )
+        if push:
+            data = ffi.from_buffer(push)
+            lib.vkCmdPushConstants(command, program.layout, lib.VK_SHADER_STAGE_COMPUTE_BIT, 0, len(push), data)
+        if self.profiling:
+            self._stamp(slot, 2 * slot.dispatches, separate=True)
+        lib.vkCmdDispatch(command, groups[0], groups[1], groups[2])
+        if self.profiling:
+            self._stamp(slot, 2 * slot.dispatches + 1)
+            slot.labels.append(program.spec.name)
+        slot.dispatches += 1
+        slot.work += work
+        if slot.dispatches == SETS:
+            self.flush()
+
+    def _stamp(self, slot: Slot, query: int, separate: bool = False) -> None:
+        if separate:  # alone on the device, so that the difference of two stamps is this dispatch's time
+            self._separate(slot.command)
+        lib.vkCmdWriteTimestamp(slot.command, lib.VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, slot.queries, query)
+
+    def copy(self, source: VulkanBuffer, source_offset: int, target: VulkanBuffer, target_offset: int, nbytes: int):
+        """Record a copy between two buffers."""
+        slot = self._recording()
+        source_start = source.start + source_offset
+        target_start = target.start + target_offset
+        self._order(
+            slot.command,
+            [
+                (source.block, source_start, source_start + nbytes, False),
+                (target.block, target_start, target_start + nbytes, True),
+            ],
+        )
+        self._region.srcOffset = source_start
+        self._region.dstOffset = target_start
+        self._region.size = nbytes
+        lib.vkCmdCopyBuffer(slot.command, source.block.buffer, target.block.buffer, 1, self._region)
+        source.serial = target.serial = self.serial
+
+    # -- submission ------------------------------------------------------------------------------------------------
+
+    def flush(self) -> int:
+        """Submit what is recorded; returns the serial that covers all work so far."""
+        slot = self._slot
+        if slot is None:
+            return self.serial - 1
+        self._slot = None
+        lib.vkCmdPipelineBarrier(
+            slot.command, self._stages, lib.VK_PIPELINE_STAGE_HOST_BIT, 0, 1, self._to_host, 0, NULL, 0, NULL
+        )
+        check(lib.vkEndCommandBuffer(slot.command), "vkEndCommandBuffer")
+        self._commands[0] = slot.command
+        check(lib.vkQueueSubmit(self._device.queue, 1, self._submit, slot.fence[0]), "vkQueueSubmit")
+        slot.serial = self.serial
+        self.serial += 1
+        self._flying.append(slot)
+        return slot.serial
+
+    def poll(self) -> None:
+        """Notice finished submissions."""
+        while self._flying:
+            result = check(lib.vkGetFenceStatus(self._device.handle, self._flying[0].fence[0]), "vkGetFenceStatus")
+            if result != 0:
+                return
+            self._finish(self._flying.popleft())
+
+    def wait(self, serial: int) -> None:
+        """Wait until submission ``serial`` has finished: poll for a moment, then sleep."""
+        if serial >= self.serial:
+            self.flush()
+        while self.completed < serial and self._flying:
+            slot = self._flying[0]
+            give_up = time.perf_counter() + self._spin
+            while True:
+                result = lib.vkGetFenceStatus(self._device.handle, slot.fence[0])
+                if result != 1 or time.perf_counter() >= give_up:
+                    break
+            while result == 1:  # VK_NOT_READY
+                # In slices, so that an interrupt from the keyboard is noticed.
+                result = lib.vkWaitForFences(self._device.handle, 1, slot.fence, 1, 500_000_000)
+                if result == 2:  # VK_TIMEOUT
+                    result = 1
+            check(result, "waiting for the device")
+            self._flying.popleft()
+            self._finish(slot)
+
+    def _finish(self, slot: Slot) -> None:
+        if slot.labels:
+            self._collect_timings(slot)
+        self.completed = slot.serial
+        lib.vkResetFences(self._device.handle, 1, slot.fence)
+        lib.vkResetDescriptorPool(self._device.handle, slot.descriptors, 0)
+        slot.dispatches = 0
+        slot.work = 0.0
+        slot.labels = []
+        self._idle.append(slot)
+        if not self._flying and self._slot is None:
+            self._reads.clear()  # the device is idle, so nothing is left to order against
+            self._writes.clear()
+
+    # -- timing ----------------------------------------------------------------------------------------------------
+
+    def _collect_timings(self, slot: Slot) -> None:
+        count = 2 * len(slot.labels)
+        ticks = ffi.new("uint64_t[]", count)
+        flags = lib.VK_QUERY_RESULT_64_BIT | lib.VK_QUERY_RESULT_WAIT_BIT
+        result = lib.vkGetQueryPoolResults(
+            self._device.handle, slot.queries, 0, count, 8 * count, ticks, 8, flags
+        )
+        check(result, "vkGetQueryPoolResults")
+        for i, label in enumerate(slot.labels):
+            start = ticks[2 * i] & self._tick_mask
+            spent = (ticks[2 * i + 1] - ticks[2 * i]) & self._tick_mask
+            self._timings.append(Timing(label, spent * self._period, start * self._period))
+
+    def profile(self, on: bool) -> list[Timing]:
+        """Switch timing on or off and return what was gathered."""
+        self.wait(self.flush())
+        gathered, self._timings = self._timings, []
+        self.profiling = on
+        return gathered
+
+    def close(self) -> None:
+        for slot in [*self._idle, *self._flying, *([self._slot] if self._slot else [])]:
+            slot.close(self._device)
+        self._idle.clear()
+        self._flying.clear()
+        self._slot = None
+        lib.vkDestroyCommandPool(self._device.handle, self._pool, NULL)
+
+
