@@ -113,6 +113,15 @@ class Timing:
     start: float
 
 
+def work_limit(device: DeviceInfo) -> float:
+    """Floating-point operations to put in one submission at most.
+
+    Operating systems reset a device that does not answer for about two seconds; this stays far below that on the
+    slowest device of each kind. Processors have no such watchdog.
+    """
+    return {"cpu": float("inf"), "discrete": 4e12}.get(device.kind, 2.5e11)
+
+
 class Buffer:
     """A piece of device memory. Opaque: only the runtime that made it looks inside."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from ..interface import Timing
+from ..interface import Timing, work_limit
 from .api import NULL, check, ffi, lib, out
 from .device import Device
 from .memory import VulkanBuffer
@@ -19,9 +19,6 @@ SETS = 64  # dispatches a slot can hold
 BINDINGS = 8  # storage buffers a dispatch may use on average
 IN_FLIGHT = 16  # submissions the host may run ahead
 SPIN_SECONDS = 150e-6  # polling this long is cheaper than the wake-up after a wait
-# Floating-point operations in one submission, far below what a watchdog of two seconds allows on a slow device.
-WORK_LIMIT = {"cpu": float("inf"), "discrete": 4e12}
-DEFAULT_WORK_LIMIT = 2.5e11
 
 
 class Slot:
@@ -81,7 +78,7 @@ class Stream:
     def __init__(self, device: Device):
         self._device = device
         self._spin = 0.0 if device.info.kind == "cpu" else SPIN_SECONDS
-        self._work_limit = WORK_LIMIT.get(device.info.kind, DEFAULT_WORK_LIMIT)
+        self._work_limit = work_limit(device.info)
         info = ffi.new("VkCommandPoolCreateInfo*")
         info.sType = lib.VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO
         info.flags = lib.VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT

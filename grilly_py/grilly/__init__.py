@@ -1,0 +1,69 @@
+"""grilly: exact, memory-efficient attention for NumPy programs on any Vulkan device.
+
+Importing this package opens no device and loads no Vulkan; the first operation, or ``grilly.Compute()``, does.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from .errors import (
+    ClosedError,
+    DeviceLostError,
+    GrillyError,
+    NoDeviceError,
+    OutOfDeviceMemoryError,
+    ShaderError,
+    UnsupportedError,
+)
+
+if TYPE_CHECKING:
+    from .compute import Compute, Tensor, devices, use
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "Compute": "compute",
+    "Tensor": "compute",
+    "use": "compute",
+    "devices": "compute",
+    "functional": None,
+    "nn": None,
+    "reference": None,
+    "integrations": None,
+}
+
+__all__ = [
+    "ClosedError",
+    "Compute",
+    "DeviceLostError",
+    "GrillyError",
+    "NoDeviceError",
+    "OutOfDeviceMemoryError",
+    "ShaderError",
+    "Tensor",
+    "UnsupportedError",
+    "__version__",
+    "devices",
+    "functional",
+    "integrations",
+    "nn",
+    "reference",
+    "use",
+]
+
+
+def __getattr__(name: str):
+    if name not in _LAZY:
+        raise AttributeError(f"module 'grilly' has no attribute {name!r}")
+    home = _LAZY[name]
+    value = importlib.import_module(f".{name if home is None else home}", __name__)
+    if home is not None:
+        value = getattr(value, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

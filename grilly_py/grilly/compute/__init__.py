@@ -1,0 +1,6 @@
+"""What operations mean: argument checks, the plan, the result."""
+
+from .backend import Compute, Profile, default_backend, devices, use
+from .tensor import Tensor
+
+__all__ = ["Compute", "Profile", "Tensor", "default_backend", "devices", "use"]

@@ -1,0 +1,161 @@
+"""``backend.attention``: the attention operations of one backend, bound to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .flash import flash_attention
+
+if TYPE_CHECKING:
+    from .backend import Compute
+
+ATTENTION_DOC = """
+
+        With B the batch, H the query heads, N_q queries, N_kv keys and D, D_v the head dimensions, row i of each head is
+
+            output[i] = sum_j softmax_j(scale * q[i] . k[j] + mask[i, j]) v[j]
+
+        computed tile by tile with the online softmax, so that no N_q x N_kv matrix is ever stored. Products and
+        exponentials are float32 whatever the inputs are.
+
+        Parameters
+        ----------
+        q : numpy.ndarray or grilly.Tensor
+            ``(B, H, N_q, D)``, ``(H, N_q, D)`` or ``(N_q, D)``; float32 or float16; D from 1 to 256.
+        k, v : numpy.ndarray or grilly.Tensor
+            ``(B, H_kv, N_kv, D)`` and ``(B, H_kv, N_kv, D_v)``, of q's rank and dtype. H_kv divides H: query head h uses
+            key head h // (H / H_kv) (grouped-query attention).
+        mask : numpy.ndarray or grilly.Tensor, optional
+            Broadcastable to ``(B, H, N_q, N_kv)``. Boolean: True = attend (as in PyTorch's
+            scaled_dot_product_attention, the opposite of its MultiheadAttention). Floating: added to the scaled
+            scores; minus infinity and the dtype's lowest finite number both mean "never attend".
+        causal : bool
+            Query i attends to key j only where ``j <= i + N_kv - N_q``: the mask is aligned to the bottom right, as in
+            FlashAttention from 2.1 on. For N_q = 2, N_kv = 4 and for N_q = 4, N_kv = 2::
+
+                1 1 1 0        0 0
+                1 1 1 1        0 0
+                               1 0
+                               1 1
+        scale : float, optional
+            Multiplies the scores; ``1 / sqrt(D)`` when None.
+        return_lse : bool
+            Also return the log-sum-exp of each row's scores.
+        kernel : str, optional
+            Use only this shader family ("flash-attention2", "attention-naive", ...); None lets the registry choose.
+
+        Returns
+        -------
+        output : numpy.ndarray or grilly.Tensor
+            ``(B, H, N_q, D_v)`` (less the axes that q lacks), in the dtype of q; a Tensor when an input was one, and
+            then without waiting. A row with nothing to attend to is zeros.
+        lse : numpy.ndarray or grilly.Tensor
+            ``(B, H, N_q)`` float32, natural logarithm; minus infinity for a row with nothing to attend to. Only with
+            ``return_lse``.
+
+        Raises
+        ------
+        TypeError
+            For dtypes other than float32 and float16, differing dtypes, or a mask that is neither boolean nor floating.
+        ValueError
+            For shapes that do not go together, a mask that does not broadcast, or a scale that is not finite.
+        UnsupportedError
+            When no kernel for this device and dtype exists; the message lists each with what it lacks.
+        OutOfDeviceMemoryError
+            When the device has no room for the arrays.
+
+        References
+        ----------
+        T. Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", 2023,
+        arXiv:2307.08691, algorithm 1.
+"""
+
+
+class Attention:
+    """The attention operations of one ``grilly.Compute``."""
+
+    def __init__(self, backend: Compute):
+        self._backend = backend
+
+    def flash_attention2(
+        self, q, k, v, *, mask=None, causal=False, scale=None, return_lse=False, kernel=None
+    ):
+        return flash_attention(
+            "flash_attention2", self._backend, q, k, v,
+            mask=mask, causal=causal, scale=scale, return_lse=return_lse, kernel=kernel,
+        )  # fmt: skip
+
+    def flash_attention3(
+        self,
+        q,
+        k,
+        v,
+        *,
+        num_heads=None,
+        head_dim=None,
+        num_kv_heads=None,
+        mask=None,
+        causal=False,
+        scale=None,
+        return_lse=False,
+        kernel=None,
+    ):
+        options = {"mask": mask, "causal": causal, "scale": scale, "return_lse": return_lse, "kernel": kernel}
+        name = "flash_attention3"
+        if num_heads is None or len(getattr(q, "shape", ())) != 3:
+            check_heads(name, q, num_heads, head_dim)
+            return flash_attention(name, self._backend, q, k, v, **options)
+        kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        q, k, v = (
+            split_heads(name, label, array, heads, head_dim if label != "v" else None)
+            for label, array, heads in (("q", q, num_heads), ("k", k, kv_heads), ("v", v, kv_heads))
+        )
+        result = flash_attention(name, self._backend, q, k, v, **options)
+        return (join_heads(result[0]), *result[1:]) if return_lse else join_heads(result)
+
+
+Attention.flash_attention2.__doc__ = "Exact attention (FlashAttention-2)." + ATTENTION_DOC
+Attention.flash_attention3.__doc__ = (
+    """Exact attention, also on arrays whose heads are joined (FlashAttention-3's interface).
+
+        The same function as ``flash_attention2``; the registry chooses the fastest kernel the device can run for both.
+        With ``num_heads`` (and optionally ``head_dim``, which is then checked, and ``num_kv_heads`` for grouped heads),
+        three-axis arrays are read as ``(B, S, num_heads * head_dim)`` and the output has that layout."""
+    + ATTENTION_DOC
+    + """        J. Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision", 2024,
+        arXiv:2407.08608.
+"""
+)
+
+
+def check_heads(operation: str, q, num_heads, head_dim) -> None:
+    """Raise ValueError when four-axis ``q`` disagrees with the stated numbers."""
+    shape = tuple(getattr(q, "shape", ()))
+    if len(shape) != 4:
+        if num_heads is None and head_dim is None:
+            return
+        raise ValueError(
+            f"{operation}: q has shape {shape}; with num_heads give (B, H, S, D) or (B, S, num_heads * head_dim)"
+        )
+    for name, value, got in (("num_heads", num_heads, shape[1]), ("head_dim", head_dim, shape[3])):
+        if value is not None and value != got:
+            raise ValueError(f"{operation}: {name} is {value} and q has shape {shape}, where it is {got}")
+
+
+def split_heads(operation: str, name: str, array, num_heads: int, head_dim: int | None = None):
+    """``(B, S, H * D)`` as ``(B, H, S, D)``, a view. Raises ValueError when the last axis does not divide."""
+    shape = tuple(getattr(array, "shape", ()))
+    if len(shape) != 3:
+        raise ValueError(f"{operation}: {name} has shape {shape}; expected (B, S, num_heads * head_dim) like q")
+    if num_heads < 1 or shape[2] % num_heads or (head_dim is not None and shape[2] != num_heads * head_dim):
+        want = "num_heads" if head_dim is None else f"num_heads * head_dim = {num_heads} * {head_dim}"
+        raise ValueError(f"{operation}: {name}'s last axis has {shape[2]} elements, which is no multiple of {want}"
+                         if head_dim is None else
+                         f"{operation}: {name}'s last axis has {shape[2]} elements; expected {want}")  # fmt: skip
+    return array.reshape(shape[0], shape[1], num_heads, shape[2] // num_heads).transpose(0, 2, 1, 3)
+
+
+def join_heads(array):
+    """``(B, H, S, D)`` as ``(B, S, H * D)``; a view where the heads lie side by side in memory."""
+    batch, heads, rows, dim = array.shape
+    return array.transpose(0, 2, 1, 3).reshape(batch, rows, heads * dim)

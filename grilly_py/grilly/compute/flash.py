@@ -1,0 +1,302 @@
+"""Attention in one kernel: argument checks, the plan (how a call is cut into dispatches), and the call."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import struct
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..registry import Request
+from ..runtime.interface import work_limit
+from .launch import alignment, binding, check_float, fits_binding, program_of, span
+from .tensor import Storage, Tensor
+
+if TYPE_CHECKING:
+    from .backend import Compute
+
+MAX_DIM = 256
+# Where the driver ends loops silently (docs/architecture.md), with room for a kernel's outer loops.
+LOOP_TRIPS = {"llvmpipe": 65_000}
+_PUSH = struct.Struct("=27Iif")
+
+
+# -- arguments -------------------------------------------------------------------------------------------------------
+
+
+def check_qkv(operation: str, q, k, v) -> tuple[np.dtype, int]:
+    """Check q, k and v of one rank (2, 3 or 4) against each other; returns their dtype and rank."""
+    dtype = check_float(operation, q=q, k=k, v=v)
+    rank = len(q.shape)
+    if rank not in (2, 3, 4):
+        raise ValueError(
+            f"{operation}: q has shape {tuple(q.shape)}; expected (B, H, S, D), (H, S, D) or (S, D)"
+        )
+    for name, array in (("k", k), ("v", v)):
+        if len(array.shape) != rank:
+            raise ValueError(
+                f"{operation}: {name} has {len(array.shape)} axes and q has {rank}; give them the same number"
+            )
+    q_shape, k_shape, v_shape = ((1,) * (4 - rank) + tuple(a.shape) for a in (q, k, v))
+    for name, shape in (("k", k_shape), ("v", v_shape)):
+        if shape[0] != q_shape[0]:
+            raise ValueError(f"{operation}: {name} has batch {shape[0]} and q has {q_shape[0]}; they must be equal")
+    if k_shape[1] != v_shape[1]:
+        raise ValueError(f"{operation}: k has {k_shape[1]} heads and v has {v_shape[1]}; they must be equal")
+    if k_shape[1] == 0 or q_shape[1] % k_shape[1]:
+        if q_shape[1] or k_shape[1]:
+            raise ValueError(
+                f"{operation}: k has {k_shape[1]} heads and q has {q_shape[1]}; q's must be a multiple of k's"
+            )
+    if k_shape[2] != v_shape[2]:
+        raise ValueError(f"{operation}: k has {k_shape[2]} keys and v has {v_shape[2]}; they must be equal")
+    if k_shape[3] != q_shape[3]:
+        raise ValueError(f"{operation}: k has head dimension {k_shape[3]} and q has {q_shape[3]}; they must be equal")
+    for name, dim in (("q and k", q_shape[3]), ("v", v_shape[3])):
+        if not 1 <= dim <= MAX_DIM:
+            raise ValueError(f"{operation}: the head dimension of {name} is {dim}; expected 1 to {MAX_DIM}")
+    return dtype, rank
+
+
+def check_scale(operation: str, scale, head_dim: int) -> float:
+    """``scale``, or 1/sqrt(head_dim) for None. Raises ValueError unless it is finite."""
+    if scale is None:
+        return 1.0 / math.sqrt(head_dim)
+    scale = float(scale)
+    if not math.isfinite(scale):
+        raise ValueError(f"{operation}: scale is {scale}; expected a finite number or None for 1/sqrt(head dimension)")
+    return scale
+
+
+def check_mask(operation: str, mask, full: tuple[int, ...]):
+    """The mask as bool or float32, checked to broadcast to ``full`` = (B, H, Sq, Sk); a NumPy array or a Tensor.
+
+    In a float16 or float64 array the lowest finite number becomes minus infinity, as float32's own is read as such.
+    """
+    dtype = getattr(mask, "dtype", None)
+    if dtype is None:
+        raise TypeError(f"{operation}: mask is a {type(mask).__name__}; expected a numpy.ndarray or a grilly.Tensor")
+    shape = tuple(mask.shape)
+    padded = (1,) * (len(full) - len(shape)) + shape
+    if len(shape) > len(full) or any(m not in (1, f) for m, f in zip(padded, full, strict=True)):
+        raise ValueError(
+            f"{operation}: mask has shape {shape}, which does not broadcast to (B, H, Sq, Sk) = {tuple(full)}"
+        )
+    if dtype == np.bool_ or dtype == np.float32:
+        return mask
+    if isinstance(mask, Tensor) or np.dtype(dtype).kind != "f":
+        raise TypeError(
+            f"{operation}: mask is {dtype}; expected bool (True = attend) or float32 (added to the scores); "
+            "cast it with .astype(bool) or .astype(numpy.float32)"
+        )
+    with np.errstate(over="ignore"):
+        return np.where(mask <= np.finfo(dtype).min, np.float32(-np.inf), mask.astype(np.float32))
+
+
+# -- the plan --------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Piece:
+    """One dispatch: views of the operands and what changes with them."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    o: Tensor
+    lse: Tensor | None
+    mask: Tensor | None
+    shift: int
+    merge: bool
+
+    def cut(self, axis: str, at: int) -> tuple[Piece, Piece]:
+        """Two pieces that together do this one's work, cut along "batch", "group", "head", "query" or "key"."""
+        index = {"batch": 0, "group": 1, "head": 1, "query": 2, "key": 3}[axis]
+        pieces = []
+        for low, high in ((0, at), (at, None)):
+            part = (slice(None),) * index + (slice(low, high),)
+            fields: dict = {}
+            if axis == "key":
+                keys = (slice(None), slice(None), slice(low, high))
+                fields.update(k=self.k[keys], v=self.v[keys], shift=self.shift - low, merge=self.merge or low > 0)
+            else:
+                fields.update(q=self.q[part], o=self.o[part], lse=None if self.lse is None else self.lse[part])
+                if axis == "query":
+                    fields.update(shift=self.shift + low)
+                elif axis == "batch":
+                    fields.update(k=self.k[part], v=self.v[part])
+                elif axis == "group":
+                    ratio = self.q.shape[1] // self.k.shape[1]
+                    heads = (slice(None), slice(low // ratio, None if high is None else high // ratio))
+                    fields.update(k=self.k[heads], v=self.v[heads])
+            fields["mask"] = None if self.mask is None else self.mask[part]
+            pieces.append(dataclasses.replace(self, **fields))
+        return pieces[0], pieces[1]
+
+    def flops(self) -> float:
+        """Floating-point operations of the two products, halved where causal leaves out about half."""
+        b, h, queries, dim = self.q.shape
+        return 2.0 * b * h * queries * self.k.shape[2] * (dim + self.v.shape[3])
+
+
+def _axis_to_cut(backend: Compute, piece: Piece, limits: dict, max_keys: float, most_work: float):
+    """Where a piece that one dispatch cannot do is cut: (axis, position), or None when it can be done."""
+    batch, heads, queries, _ = piece.q.shape
+    kv_heads, keys = piece.k.shape[1], piece.k.shape[2]
+    if keys > max_keys:
+        chunks = math.ceil(keys / max_keys)
+        return "key", math.ceil(keys / chunks)
+    row_side = [t for t in (piece.q, piece.o, piece.lse) if t is not None and not fits_binding(backend, t)]
+    key_side = [t for t in (piece.k, piece.v) if not fits_binding(backend, t)]
+    mask_side = [t for t in (piece.mask,) if t is not None and not fits_binding(backend, t)]
+    heavy = piece.flops() > most_work
+    if not (row_side or key_side or mask_side or heavy) and batch <= limits["groups"][2] and heads <= limits["groups"][1]:
+        return None
+    large = row_side + key_side + mask_side
+
+    def shrinks(tensor: Tensor, axis: int) -> bool:
+        return tensor._steps[axis] * (tensor.shape[axis] // 2) * tensor.dtype.itemsize * 4 > span(tensor)
+
+    if batch > 1 and (not large or any(shrinks(t, 0) for t in large) or batch > limits["groups"][2]):
+        return "batch", batch // 2
+    if kv_heads > 1 and (not large or any(shrinks(t, 1) for t in large) or heads > limits["groups"][1]):
+        return "group", kv_heads // 2 * (heads // kv_heads)
+    if heads > kv_heads == 1 and (not key_side) and (not large or any(shrinks(t, 1) for t in large)):
+        return "head", heads // 2
+    if key_side and keys > 1:
+        return "key", keys // 2
+    if queries > 1:
+        return "query", queries // 2
+    if keys > 1:
+        return "key", keys // 2
+    raise AssertionError("a single query and key do not fit one binding")  # one row is at most 1 KiB
+
+
+def split(backend: Compute, piece: Piece, max_keys: float = math.inf) -> list[Piece]:
+    """The dispatches that do a piece, in the order in which they must run."""
+    limits = backend.device.limits
+    most_work = work_limit(backend.device)
+    todo, done = [piece], []
+    while todo:
+        piece = todo.pop()
+        place = _axis_to_cut(backend, piece, limits, max_keys, most_work)
+        if place is None:
+            done.append(piece)
+        else:
+            todo.extend(reversed(piece.cut(*place)))
+    return done
+
+
+# -- the call --------------------------------------------------------------------------------------------------------
+
+
+def output_like(backend: Compute, q: Tensor, value_dim: int) -> Tensor:
+    """An undefined (B, H, Sq, Dv) tensor whose axes lie in memory in the order of q's, so that joining heads is free."""
+    batch, heads, queries, _ = q.shape
+    order = sorted(range(3), key=lambda axis: (-q._steps[axis] if q.shape[axis] > 1 else -math.inf, axis))
+    shape = (batch, heads, queries)
+    laid = Tensor(
+        Storage(backend, batch * heads * queries * value_dim * q.dtype.itemsize),
+        (*(shape[a] for a in order), value_dim),
+        q.dtype,
+    )
+    return laid if order == [0, 1, 2] else laid.transpose([*(order.index(a) for a in range(3)), 3])
+
+
+def to_device(backend: Compute, array) -> Tensor:
+    """The array as a tensor of ``backend`` whose last axis is contiguous, as the kernels ask."""
+    tensor = array if isinstance(array, Tensor) else backend.tensor(array)
+    if tensor.shape[-1] > 1 and tensor._steps[-1] != 1:
+        tensor = tensor.contiguous()
+    return tensor
+
+
+def attend(
+    backend: Compute, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, lse: bool, kernel
+) -> tuple[Tensor, Tensor | None]:
+    """Record attention on checked 4-D tensors; returns o (B, H, Sq, Dv) and, if asked for, lse (B, H, Sq)."""
+    batch, heads, queries, head_dim = q.shape
+    kv_heads, keys, value_dim = k.shape[1], k.shape[2], v.shape[3]
+    o = output_like(backend, q, value_dim)
+    sums = backend.empty((batch, heads, queries)) if lse else None
+    if o.size == 0:
+        return o, sums
+    group = heads // kv_heads
+    strides = [*q._steps[:3], *k._steps[:3], *v._steps[:3], *o._steps[:3]]
+    aligned = alignment(q._offset, k._offset, v._offset, head_dim, value_dim, *strides)
+    choice = backend.registry.resolve(
+        Request("attention", q.dtype.name, facts=(("align", aligned), ("head_dim", head_dim), ("value_dim", value_dim)),
+                prefer=kernel)
+    )  # fmt: skip
+    trips = LOOP_TRIPS.get(backend.device.architecture)
+    max_keys = math.inf if trips is None else max(int(trips * choice.keys_per_trip), 1)
+    piece = Piece(q, k, v, o, sums, mask, keys - queries, False)
+    pieces = split(backend, piece, max_keys)
+    if sums is None and any(p.merge for p in pieces):
+        sums = backend.empty((batch, heads, queries))
+        pieces = split(backend, dataclasses.replace(piece, lse=sums), max_keys)
+    masked = 0 if mask is None else 1 if mask.dtype == np.bool_ else 2
+    rows = choice.tile["rows"]
+    for p in pieces:
+        _record(backend, choice, p, group, masked, causal, scale, rows, sums is not None)
+    return o, (sums if lse else None)
+
+
+def _record(backend, choice, p: Piece, group: int, masked: int, causal: bool, scale: float, rows: int, lse: bool):
+    constants = {
+        "HEAD_DIM": p.q.shape[3],
+        "VALUE_DIM": p.v.shape[3],
+        "MASK": masked,
+        "CAUSAL": int(causal),
+        "LSE": int(lse),
+        "MERGE": int(p.merge),
+    }
+    program = program_of(backend, choice, constants)
+    (q, q0), (k, k0), (v, v0), (o, o0) = (binding(backend, t) for t in (p.q, p.k, p.v, p.o))
+    lse_binding, lse0 = (None, 0) if p.lse is None else binding(backend, p.lse)
+    mask_binding, mask0 = (None, 0) if p.mask is None else binding(backend, p.mask)
+    mask_steps = (0, 0, 0, 0) if p.mask is None else p.mask._steps
+    lse_steps = (0, 0) if p.lse is None else p.lse._steps[:2]
+    batch, heads, queries, _ = p.q.shape
+    ratio = group if p.k.shape[1] > 1 else max(heads, 1)
+    push = _PUSH.pack(
+        q0, *p.q._steps[:3], k0, *p.k._steps[:3], v0, *p.v._steps[:3], o0, *p.o._steps[:3],
+        mask0, *mask_steps, lse0, *lse_steps, queries, p.k.shape[2], ratio, p.shift, scale,
+    )  # fmt: skip
+    groups = (-(-queries // rows), heads, batch)
+    backend.runtime.dispatch(program, [q, k, v, mask_binding, o, lse_binding], push, groups, p.flops())
+
+
+def flash_attention(
+    operation: str, backend: Compute, q, k, v, *, mask=None, causal=False, scale=None, return_lse=False, kernel=None
+):
+    """Check the arguments, attend, and return what users get. The public functions document the arguments."""
+    backend.check_open()
+    dtype, rank = check_qkv(operation, q, k, v)
+    q_shape, k_shape = ((1,) * (4 - rank) + tuple(a.shape) for a in (q, k))
+    scale = check_scale(operation, scale, q_shape[3])
+    full = (*q_shape[:3], k_shape[2])
+    if mask is not None:
+        mask = check_mask(operation, mask, full)
+    if "float16-storage" not in backend.runtime.features and dtype == np.float16:
+        # Resolve first, so that the error names every variant and what it lacks.
+        backend.registry.resolve(Request("attention", "float16", facts=(("head_dim", q_shape[3]),), prefer=kernel))
+    tensors = [_four(to_device(backend, a)) for a in (q, k, v)]
+    device_mask = None
+    if mask is not None:
+        device_mask = (mask if isinstance(mask, Tensor) else backend.tensor(mask)).broadcast_to(full)
+    o, lse = attend(backend, *tensors, device_mask, bool(causal), scale, return_lse, kernel)
+    shape = (*tuple(q.shape)[:-1], v.shape[-1])
+    o = o.reshape(shape) if rank != 4 else o
+    results = [o] if lse is None else [o, lse.reshape(shape[:-1])]
+    if any(isinstance(a, Tensor) for a in (q, k, v)):
+        backend.runtime.flush()
+    else:
+        results = [r.numpy() for r in results]
+    return results[0] if lse is None else tuple(results)
+
+
+def _four(tensor: Tensor) -> Tensor:
+    return tensor[(None,) * (4 - tensor.ndim)] if tensor.ndim < 4 else tensor

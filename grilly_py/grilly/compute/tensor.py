@@ -1,0 +1,276 @@
+"""Tensor: an array that lives in device memory."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import ClosedError
+
+if TYPE_CHECKING:
+    from ..runtime.interface import Buffer
+    from .backend import Compute
+
+#: Element types a tensor may have. Attention takes the floating ones; bool is for masks, int32 for positions.
+DTYPES = tuple(np.dtype(name) for name in ("float32", "float16", "bool", "int32"))
+
+
+class Storage:
+    """A device buffer that is given back when the last tensor over it goes."""
+
+    __slots__ = ("backend", "buffer", "nbytes", "__weakref__")
+
+    def __init__(self, backend: Compute, nbytes: int):
+        self.backend = backend
+        self.nbytes = max(-(-nbytes // 4) * 4, 4)  # whole words: shaders read byte masks through them
+        self.buffer: Buffer = backend.runtime.allocate(self.nbytes)
+
+    def __del__(self):
+        buffer = getattr(self, "buffer", None)
+        if buffer is not None:
+            self.backend.runtime.free(buffer)
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides, in elements, of a C-contiguous array."""
+    strides, step = [], 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))
+
+
+class Tensor:
+    """An array in device memory: a shape, a dtype and strides over a buffer, as in NumPy.
+
+    Made by ``backend.tensor(array)`` or by an operation on tensors. ``reshape``, ``transpose`` and slicing give views
+    and move no data. Work on tensors runs on the device without waiting; ``numpy()`` waits and copies.
+    """
+
+    __slots__ = ("_storage", "shape", "dtype", "_steps", "_offset")
+    __array_priority__ = 1000
+
+    def __init__(self, storage: Storage, shape: tuple[int, ...], dtype: np.dtype, steps=None, offset: int = 0):
+        self._storage = storage
+        #: Extent of each axis.
+        self.shape = shape
+        #: NumPy dtype of the elements.
+        self.dtype = dtype
+        self._steps = contiguous_strides(shape) if steps is None else steps
+        self._offset = offset
+
+    @property
+    def backend(self) -> Compute:
+        """The ``grilly.Compute`` that holds this tensor."""
+        return self._storage.backend
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one element to the next along each axis, as in NumPy."""
+        return tuple(step * self.dtype.itemsize for step in self._steps)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def T(self) -> Tensor:
+        """The tensor with its axes reversed, a view."""
+        return self.transpose()
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a tensor without axes")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        where = self._storage.backend.device.name
+        return f"grilly.Tensor(shape={self.shape}, dtype={self.dtype.name}, device={where!r})"
+
+    # -- views -----------------------------------------------------------------------------------------------------
+
+    def _view(self, shape, steps, offset=None) -> Tensor:
+        return Tensor(self._storage, tuple(shape), self.dtype, tuple(steps), self._offset if offset is None else offset)
+
+    def transpose(self, *axes) -> Tensor:
+        """Permute the axes (reverse them when none are given); a view. Raises ValueError for a bad permutation."""
+        if len(axes) == 1 and isinstance(axes[0], (tuple, list)):
+            axes = tuple(axes[0])
+        if not axes:
+            axes = tuple(range(self.ndim))[::-1]
+        order = [operator.index(axis) + (self.ndim if axis < 0 else 0) for axis in axes]
+        if sorted(order) != list(range(self.ndim)):
+            raise ValueError(f"transpose: axes {axes} are no permutation of the {self.ndim} axes of shape {self.shape}")
+        return self._view([self.shape[a] for a in order], [self._steps[a] for a in order])
+
+    def swapaxes(self, first: int, second: int) -> Tensor:
+        """Exchange two axes; a view."""
+        order = list(range(self.ndim))
+        order[first], order[second] = order[second], order[first]
+        return self.transpose(order)
+
+    def reshape(self, *shape) -> Tensor:
+        """The same elements, in C order, under another shape; one extent may be -1.
+
+        A view where the strides allow one; otherwise the elements are gathered on the device first. Raises ValueError
+        when the sizes differ.
+        """
+        if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
+            shape = tuple(shape[0])
+        shape = tuple(operator.index(extent) for extent in shape)
+        if shape.count(-1) == 1:
+            known = math.prod(extent for extent in shape if extent != -1)
+            if known and self.size % known == 0:
+                shape = tuple(self.size // known if extent == -1 else extent for extent in shape)
+        if any(extent < 0 for extent in shape) or math.prod(shape) != self.size:
+            raise ValueError(f"reshape: {self.shape} has {self.size} elements, which do not fill {shape}")
+        if self.size == 0:
+            return self._view(shape, contiguous_strides(shape))
+        steps = _reshaped(self.shape, self._steps, shape)
+        if steps is None:
+            return self.contiguous().reshape(shape)
+        return self._view(shape, steps)
+
+    def __getitem__(self, index) -> Tensor:
+        """Integers, slices with positive steps, ``None`` and ``...`` give views; other indices raise TypeError."""
+        index = index if isinstance(index, tuple) else (index,)
+        if index.count(Ellipsis) > 1:
+            raise IndexError("an index may hold one '...'")
+        taken = sum(1 for item in index if item is not None and item is not Ellipsis)
+        if taken > self.ndim:
+            raise IndexError(f"{taken} indices for a tensor of {self.ndim} axes")
+        if Ellipsis not in index:
+            index += (Ellipsis,)
+        place = index.index(Ellipsis)
+        index = index[:place] + (slice(None),) * (self.ndim - taken) + index[place + 1 :]
+        shape, steps, offset, axis = [], [], self._offset, 0
+        for item in index:
+            if item is None:
+                shape.append(1)
+                steps.append(0)
+                continue
+            extent, step = self.shape[axis], self._steps[axis]
+            if isinstance(item, slice):
+                start, stop, stride = item.indices(extent)
+                if stride < 1:
+                    raise IndexError("slices of a tensor need a positive step")
+                length = max(0, -(-(stop - start) // stride))
+                offset += start * step if length else 0
+                shape.append(length)
+                steps.append(step * stride)
+            else:
+                place = operator.index(item)
+                if not -extent <= place < extent:
+                    raise IndexError(f"index {place} is out of bounds for axis {axis} with size {extent}")
+                offset += (place % extent) * step
+            axis += 1
+        return self._view(shape, steps, offset)
+
+    def broadcast_to(self, shape: tuple[int, ...]) -> Tensor:
+        """A view repeated to ``shape`` by NumPy's broadcasting rules. Raises ValueError where they do not allow it."""
+        shape = tuple(shape)
+        missing = len(shape) - self.ndim
+        if missing < 0 or any(e not in (1, s) for e, s in zip(self.shape, shape[missing:], strict=True)):
+            raise ValueError(f"broadcast_to: {self.shape} does not broadcast to {shape}")
+        own = [step if e == s else 0 for e, s, step in zip(self.shape, shape[missing:], self._steps, strict=True)]
+        return self._view(shape, [0] * missing + own)
+
+    # -- copies ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_contiguous(self) -> bool:
+        """True when the elements lie in C order without gaps."""
+        want = contiguous_strides(self.shape)
+        return self.size == 0 or all(
+            e == 1 or a == b for e, a, b in zip(self.shape, self._steps, want, strict=True)
+        )
+
+    def contiguous(self) -> Tensor:
+        """This tensor if it is contiguous, else a copy in C order made on the device."""
+        if self.is_contiguous:
+            return self
+        from .copy import copy
+
+        return copy(self, self.dtype)
+
+    def astype(self, dtype) -> Tensor:
+        """A copy in another floating type (float32 or float16), made on the device; this tensor if it has it."""
+        dtype = np.dtype(dtype)
+        if dtype == self.dtype:
+            return self
+        from .copy import copy
+
+        return copy(self, dtype)
+
+    def numpy(self) -> np.ndarray:
+        """A NumPy array with the same shape and values; waits for the work that makes them.
+
+        The array's memory has the order of the tensor's, so a transposed view comes back as a transposed array.
+        Raises ClosedError after the backend was closed.
+        """
+        if self.size == 0:
+            self._storage.backend.check_open()
+            return np.empty(self.shape, self.dtype)
+        span = 1 + sum((e - 1) * s for e, s in zip(self.shape, self._steps, strict=True))
+        flat = np.empty(span, self.dtype)
+        backend = self._storage.backend
+        backend.runtime.read(self._storage.buffer, flat, self._offset * self.dtype.itemsize)
+        view = np.lib.stride_tricks.as_strided(flat, self.shape, self.strides)
+        # Repeated or sparsely used memory would surprise whoever writes to the result.
+        return view if span == self.size else view.copy()
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("a grilly.Tensor is device memory: it cannot become an array without a copy")
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __dlpack__(self, **options):
+        """DLPack capsule of the host copy."""
+        return np.ascontiguousarray(self.numpy()).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """(1, 0): the host, where the copy is."""
+        return (1, 0)
+
+
+def _reshaped(shape, steps, target) -> tuple[int, ...] | None:
+    """Strides that show ``shape`` with ``steps`` as ``target`` without a copy, or None."""
+    # Axes of extent 1 carry no information; runs of axes that lie end to end in memory act as one axis.
+    runs: list[list[int]] = []
+    for extent, step in zip(shape, steps, strict=True):
+        if extent == 1:
+            continue
+        if runs and runs[-1][1] == extent * step:
+            runs[-1] = [runs[-1][0] * extent, step]
+        else:
+            runs.append([extent, step])
+    result: list[int] = []
+    run = 0
+    left = runs[0][0] if runs else 1
+    for extent in target:
+        if extent == 1:
+            result.append(0)
+            continue
+        while left == 1 and run + 1 < len(runs):
+            run += 1
+            left = runs[run][0]
+        if left % extent:
+            return None
+        left //= extent
+        result.append(left * runs[run][1])
+    return tuple(result)
