@@ -1,0 +1,20 @@
+"""Which shader serves an operation on a device: the manifest, the architectures, and the choice between variants."""
+
+from .architecture import identify
+from .manifest import Manifest, Variant, default_manifest
+from .names import ARCHITECTURES, DTYPES, FEATURES, matches
+from .resolve import Choice, Registry, Request
+
+__all__ = [
+    "ARCHITECTURES",
+    "DTYPES",
+    "FEATURES",
+    "Choice",
+    "Manifest",
+    "Registry",
+    "Request",
+    "Variant",
+    "default_manifest",
+    "identify",
+    "matches",
+]

@@ -1,0 +1,68 @@
+"""The names that shader families, devices and the registry share. Imports nothing, as the build tool reads it."""
+
+from __future__ import annotations
+
+#: Version of manifest.json's layout; a package refuses a manifest of another version.
+MANIFEST_SCHEMA = 1
+
+#: Element types a binary may be compiled for.
+DTYPES = ("float32", "float16")
+
+#: Feature names a variant may require, as listed in docs/architecture.md.
+FEATURES = (
+    "subgroup-basic",
+    "subgroup-vote",
+    "subgroup-arithmetic",
+    "subgroup-ballot",
+    "subgroup-shuffle",
+    "subgroup-shuffle-relative",
+    "subgroup-size-control",
+    "float16-storage",
+    "float16-arithmetic",
+    "int8-storage",
+    "cooperative-matrix",
+    "descriptor-offsets",
+    "timestamps",
+)
+
+#: Every architecture ``identify`` can answer. A bare vendor name stands for a device of that vendor that is not known.
+ARCHITECTURES = (
+    "nvidia",
+    "nvidia-kepler",
+    "nvidia-maxwell",
+    "nvidia-pascal",
+    "nvidia-volta",
+    "nvidia-turing",
+    "nvidia-ampere",
+    "nvidia-ada",
+    "nvidia-hopper",
+    "nvidia-blackwell",
+    "amd",
+    "amd-gcn",
+    "amd-rdna",
+    "amd-rdna1",
+    "amd-rdna2",
+    "amd-rdna3",
+    "amd-rdna4",
+    "amd-cdna",
+    "intel",
+    "intel-gen",
+    "intel-xe",
+    "intel-xe2",
+    "apple",
+    "qualcomm-adreno",
+    "arm-mali",
+    "llvmpipe",
+    "generic",
+)
+
+
+def matches(pattern: str, architecture: str) -> bool:
+    """Whether ``pattern`` is ``architecture`` or a prefix of it that ends before a "-" or before a generation number.
+
+    "nvidia" matches "nvidia-hopper", "amd-rdna" matches "amd-rdna3", and "amd-rdna1" would not match "amd-rdna10".
+    """
+    if not pattern or not architecture.startswith(pattern):
+        return False
+    rest = architecture[len(pattern) :]
+    return not rest or rest[0] == "-" or (rest[0].isdigit() and not pattern[-1].isdigit())

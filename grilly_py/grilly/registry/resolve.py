@@ -1,0 +1,312 @@
+"""Chooses the binary for a request: one of the manifest's variants that this device and runtime can run."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from ..errors import UnsupportedError
+from ..runtime.interface import DeviceInfo, ProgramSpec
+from .architecture import identify
+from .manifest import Manifest, Variant, default_manifest
+from .names import DTYPES, matches
+
+_CACHE_SIZE = 4096
+#: Head dimensions that ``Registry.table`` asks for.
+TABLE_SIZES = (32, 64, 80, 128, 256)
+
+
+class Request(NamedTuple):
+    """What is to be computed, as far as the choice of a binary depends on it.
+
+    Attributes
+    ----------
+    operation, dtype, model : str
+        What the family's data file calls ``operation``, the element type, and the model architecture.
+    facts : mapping of str to int
+        Sizes that variants have limits on, such as ``head_dim``. ``align`` is the largest power of two that divides
+        every offset, stride and dimension, in elements (1 if left out).
+    prefer : str or None
+        Only variants of this family are looked at.
+    """
+
+    operation: str
+    dtype: str
+    model: str = "generic"
+    facts: Mapping[str, int] = {}  # noqa: RUF012  (never written to)
+    prefer: str | None = None
+
+
+class Choice:
+    """A variant chosen for a device; ``spec`` makes a program of it.
+
+    Attributes
+    ----------
+    variant : Variant
+        The manifest's entry.
+    subgroup_size : int or None
+        The size to request; None leaves it to the driver.
+    tile, threads, keys_per_trip
+        The variant's, for the plan.
+    """
+
+    __slots__ = ("variant", "subgroup_size", "tile", "threads", "keys_per_trip", "_manifest", "_specs")
+
+    def __init__(self, variant: Variant, subgroup_size: int | None, manifest: Manifest):
+        self.variant = variant
+        self.subgroup_size = subgroup_size
+        self.tile = variant.tile
+        self.threads = variant.threads
+        self.keys_per_trip = variant.keys_per_trip
+        self._manifest = manifest
+        self._specs: dict[tuple, ProgramSpec] = {}
+
+    def __repr__(self) -> str:
+        return f"Choice({self.variant.name}, subgroup_size={self.subgroup_size})"
+
+    def spec(self, constants: Mapping[str, int | float | bool] | None = None) -> ProgramSpec:
+        """The program with these specialization constants.
+
+        Parameters
+        ----------
+        constants : mapping
+            A value for every constant the family declares. A float becomes the 32 bits of a float32, True and False
+            1 and 0.
+
+        Raises
+        ------
+        ValueError
+            When a constant is missing, unknown, or does not fit 32 bits.
+        ShaderError
+            When the binary is missing or damaged.
+        """
+        # True == 1 == 1.0 as dictionary keys, and 1.0 has other bits than 1: the types belong to the key.
+        key = tuple([(name, value, value.__class__) for name, value in constants.items()]) if constants else ()
+        spec = self._specs.get(key)
+        if spec is None:
+            spec = self._specs[key] = self._make(dict(constants or {}))
+        return spec
+
+    def _make(self, constants: dict) -> ProgramSpec:
+        variant = self.variant
+        if constants.keys() != variant.constants.keys():
+            missing = sorted(variant.constants.keys() - constants.keys())
+            unknown = sorted(constants.keys() - variant.constants.keys())
+            raise ValueError(
+                f"{variant.name}: specialization constants missing: {missing}, unknown: {unknown}; "
+                f"it declares {sorted(variant.constants)}"
+            )
+        pairs = sorted((variant.constants[name], _bits(variant, name, value)) for name, value in constants.items())
+        return ProgramSpec(
+            name=variant.name,
+            digest=variant.sha256,
+            spirv=self._manifest.binary(variant),
+            access=variant.access,
+            push_bytes=variant.push_bytes,
+            constants=tuple(pairs),
+            subgroup_size=self.subgroup_size,
+        )
+
+
+def _bits(variant: Variant, name: str, value) -> int:
+    if isinstance(value, float):
+        try:
+            return struct.unpack("<I", struct.pack("<f", value))[0]
+        except OverflowError:
+            raise ValueError(f"{variant.name}: constant {name} = {value} does not fit a float32") from None
+    try:
+        number = value.__index__()
+    except AttributeError:
+        raise ValueError(f"{variant.name}: constant {name} = {value!r}; wanted int, float or bool") from None
+    if not -(2**31) <= number < 2**32:
+        raise ValueError(f"{variant.name}: constant {name} = {number} does not fit 32 bits")
+    return number & 0xFFFFFFFF
+
+
+class Registry:
+    """Resolves requests for one device through one runtime.
+
+    Parameters
+    ----------
+    device : DeviceInfo
+        The open device. An ``architecture`` of "generic" is identified from the rest.
+    features : frozenset of str
+        What the device offers through the runtime (``Runtime.features``).
+    manifest : Manifest, optional
+        The package's own by default.
+    """
+
+    def __init__(self, device: DeviceInfo, features: Iterable[str], manifest: Manifest | None = None):
+        self.device = device
+        self.features = frozenset(features)
+        self.manifest = manifest if manifest is not None else default_manifest()
+        self.architecture = device.architecture if device.architecture != "generic" else identify(device)
+        self._choices: dict[tuple, Choice] = {}
+        self._lock = threading.Lock()
+
+    def resolve(self, request: Request) -> Choice:
+        """The variant of highest rank that can run; among equals the first by family, variant and place in its file.
+
+        Raises
+        ------
+        UnsupportedError
+            When none can run; names the operation, dtype, architecture, and what each candidate lacks.
+        """
+        operation, dtype, model, facts, prefer = request
+        key = (operation, dtype, model, prefer, *facts.items())
+        choice = self._choices.get(key)
+        return choice if choice is not None else self._resolve(request, key)
+
+    def _resolve(self, request: Request, key: tuple) -> Choice:
+        able = [variant for variant, reason in self.explain(request) if reason is None]
+        if not able:
+            raise UnsupportedError(self._miss(request))
+        best = min(able, key=self._precedence)
+        with self._lock:
+            if len(self._choices) >= _CACHE_SIZE:  # oldest first; keeping the order of use would slow every hit
+                self._choices.pop(next(iter(self._choices)))
+            size = self._subgroup(best)[0]
+            return self._choices.setdefault(key, Choice(best, size, self.manifest))
+
+    def explain(self, request: Request) -> list[tuple[Variant, str | None]]:
+        """Every variant of the operation, with None where it can run or the reason why it cannot."""
+        variants = self.manifest.by_operation.get(request.operation, ())
+        return [(variant, self._lacks(variant, request)) for variant in variants]
+
+    def rank(self, variant: Variant) -> int:
+        """The variant's rank on this architecture: ``rank_on``'s for the longest prefix that matches, else ``rank``."""
+        best = max((p for p in variant.rank_on if matches(p, self.architecture)), key=len, default=None)
+        return variant.rank if best is None else variant.rank_on[best]
+
+    def table(self, sizes: Iterable[int] = TABLE_SIZES) -> list[dict]:
+        """Which variants this device uses, for ``grilly shaders``.
+
+        Parameters
+        ----------
+        sizes : iterable of int
+            Values given to every fact that a variant of the operation has limits on.
+
+        Returns
+        -------
+        list of dict
+            One row for each operation, model and binary: ``operation``, ``model``, ``variant``, ``dtype``, ``rank``,
+            ``chosen`` (the sizes for which it is the choice) and ``reason`` (why it is never chosen; None otherwise).
+        """
+        rows = []
+        for operation, variants in sorted(self.manifest.by_operation.items()):
+            facts = sorted({fact for variant in variants for fact in variant.limits})
+            swept = tuple(sizes) if facts else (0,)
+            for model in sorted({model for variant in variants for model in variant.models}):
+                for dtype in DTYPES:
+                    served = [v for v in variants if v.dtype == dtype and model in v.models]
+                    requests = [
+                        Request(operation, dtype, model, {**dict.fromkeys(facts, size), "align": size & -size or 2**20})
+                        for size in swept
+                    ]
+                    rows += self._rows(served, requests, swept, model)
+        return rows
+
+    def _rows(self, served: list[Variant], requests: list[Request], sizes: tuple, model: str) -> list[dict]:
+        chosen: dict[str, list[int]] = {variant.name: [] for variant in served}
+        reasons: dict[str, str] = {}
+        for request, size in zip(requests, sizes, strict=True):
+            found = [(variant, self._lacks(variant, request)) for variant in served]
+            able = sorted((variant for variant, reason in found if reason is None), key=self._precedence)
+            if able:
+                chosen[able[0].name].append(size)
+            for variant in able[1:]:
+                reasons[variant.name] = f"{able[0].label} ranks higher"
+            for variant, reason in found:
+                if reason is not None:
+                    reasons.setdefault(variant.name, reason)
+        return [
+            {
+                "operation": variant.operation,
+                "model": model,
+                "variant": variant.label,
+                "dtype": variant.dtype,
+                "rank": self.rank(variant),
+                "chosen": tuple(chosen[variant.name]),
+                "reason": None if chosen[variant.name] else reasons.get(variant.name),
+            }
+            for variant in sorted(served, key=self._precedence)
+        ]
+
+    def _precedence(self, variant: Variant) -> tuple:
+        return (-self.rank(variant), variant.family, variant.variant, variant.position)
+
+    def _lacks(self, variant: Variant, request: Request) -> str | None:
+        """Why the variant cannot serve the request here, or None."""
+        limits, facts = self.device.limits, request.facts
+        if request.prefer is not None and variant.family != request.prefer:
+            return f"family {request.prefer} was asked for"
+        if variant.dtype != request.dtype:
+            return f"it is for {variant.dtype}"
+        if request.model not in variant.models:
+            return f"it is for model {', '.join(variant.models)}"
+        if variant.architectures and not any(matches(p, self.architecture) for p in variant.architectures):
+            return f"it is for {', '.join(variant.architectures)}"
+        missing = [feature for feature in variant.requires if feature not in self.features]
+        if missing:
+            return f"the device lacks {', '.join(missing)}"
+        reason = self._subgroup(variant)[1]
+        if reason:
+            return reason
+        for fact, (low, high) in variant.limits.items():
+            value = facts.get(fact)
+            if value is None:
+                return f"it needs {fact}, which the request lacks"
+            if not low <= value <= high:
+                return f"{fact} is {value}, it takes {low} to {high}"
+        if facts.get("align", 1) % variant.align:
+            return f"offsets, strides or dimensions are not multiples of {variant.align}"
+        for what, need, limit in (
+            ("bytes of shared memory", variant.shared_bytes, "shared_bytes"),
+            ("invocations in a workgroup", variant.threads, "invocations"),
+            ("bytes of push constants", variant.push_bytes, "push_bytes"),
+            ("storage buffers", len(variant.access), "storage_buffers"),
+        ):
+            have = limits.get(limit)
+            if have is not None and need > have:
+                return f"it needs {need} {what}, the device has {have}"
+        return None
+
+    def _subgroup(self, variant: Variant) -> tuple[int | None, str | None]:
+        """The subgroup size to request (None: none) and why the variant cannot run (None: it can)."""
+        if not variant.subgroup_sizes:
+            return None, None
+        low, high = self.device.subgroup_sizes
+        if "subgroup-size-control" in self.features:
+            for size in variant.subgroup_sizes:
+                if low <= size <= high:
+                    return size, None
+            offers = f"{low} to {high}"
+        elif low == high:
+            # No size can be requested, and a device with one size only has no other to give.
+            if low in variant.subgroup_sizes:
+                return None, None
+            offers = f"{low} only"
+        else:
+            offers = f"{low} to {high}, and it cannot be requested"
+        wanted = " or ".join(map(str, variant.subgroup_sizes))
+        return None, f"it needs subgroups of {wanted}, the device has {offers}"
+
+    def _miss(self, request: Request) -> str:
+        facts = ", ".join(f"{name} {value}" for name, value in request.facts.items())
+        text = (
+            f"{request.operation}: no shader for {request.dtype}, model {request.model}"
+            f"{', ' + facts if facts else ''} on {self.architecture} ({self.device.name})"
+        )
+        candidates = self.explain(request)
+        if not candidates:
+            known = ", ".join(sorted(self.manifest.by_operation))
+            return f"{text}; the manifest has no such operation, only {known}"
+        if request.prefer is not None:
+            candidates = [c for c in candidates if c[0].family == request.prefer]
+            if not candidates:
+                families = ", ".join(sorted({v.family for v in self.manifest.by_operation[request.operation]}))
+                return f"{text}; the operation has no family {request.prefer}, only {families}"
+        lines = "\n".join(f"  {variant.name}: {reason}" for variant, reason in candidates)
+        return f"{text}; candidates:\n{lines}"
