@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 ATTENTION_DOC = """
 
-        With B the batch, H the query heads, N_q queries, N_kv keys and D, D_v the head dimensions, row i of each head is
+        With B the batch, H the query heads, N_q queries, N_kv keys and D, D_v the head dimensions, row i of a head is
 
             output[i] = sum_j softmax_j(scale * q[i] . k[j] + mask[i, j]) v[j]
 
@@ -23,8 +23,8 @@ ATTENTION_DOC = """
         q : numpy.ndarray or grilly.Tensor
             ``(B, H, N_q, D)``, ``(H, N_q, D)`` or ``(N_q, D)``; float32 or float16; D from 1 to 256.
         k, v : numpy.ndarray or grilly.Tensor
-            ``(B, H_kv, N_kv, D)`` and ``(B, H_kv, N_kv, D_v)``, of q's rank and dtype. H_kv divides H: query head h uses
-            key head h // (H / H_kv) (grouped-query attention).
+            ``(B, H_kv, N_kv, D)`` and ``(B, H_kv, N_kv, D_v)``, of q's rank and dtype. H_kv divides H: query
+            head h uses key head h // (H / H_kv) (grouped-query attention).
         mask : numpy.ndarray or grilly.Tensor, optional
             Broadcastable to ``(B, H, N_q, N_kv)``. Boolean: True = attend (as in PyTorch's
             scaled_dot_product_attention, the opposite of its MultiheadAttention). Floating: added to the scaled
@@ -122,8 +122,8 @@ Attention.flash_attention3.__doc__ = (
         With ``num_heads`` (and optionally ``head_dim``, which is then checked, and ``num_kv_heads`` for grouped heads),
         three-axis arrays are read as ``(B, S, num_heads * head_dim)`` and the output has that layout."""
     + ATTENTION_DOC
-    + """        J. Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision", 2024,
-        arXiv:2407.08608.
+    + """        J. Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision",
+        2024, arXiv:2407.08608.
 """
 )
 

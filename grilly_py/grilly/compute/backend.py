@@ -115,7 +115,7 @@ class Compute:
         laid = array.transpose(order)
         self.runtime.write(storage.buffer, laid)
         tensor = Tensor(storage, laid.shape, array.dtype)
-        return tensor if order == list(range(array.ndim)) else tensor.transpose([order.index(a) for a in range(array.ndim)])
+        return tensor.transpose([order.index(axis) for axis in range(array.ndim)])
 
     def empty(self, shape, dtype=np.float32) -> Tensor:
         """A tensor whose contents are undefined. ``shape`` is an int or a tuple; dtypes as in ``tensor``."""
