@@ -176,6 +176,10 @@ _DEFAULTS = {
 }
 
 
+#: What an operation's plan takes from every variant.
+_PLAN_READS = {"attention": ("tile.rows", "keys_per_trip")}
+
+
 class _Lines:
     """Finds the line of a key, since TOML readers do not tell. Good for files laid out one key a line."""
 
@@ -275,6 +279,10 @@ def read_family(path: Path, display: str | None = None) -> list[Case]:
             for define in settings["defines"]:
                 if define.startswith("DTYPE_"):
                     fail(line, f"{define} is defined by the build tool; choose another macro name")
+            for key in _PLAN_READS.get(data["operation"], ()):
+                table, _, entry = key.partition(".")
+                if settings[table] is None or (entry and entry not in settings[table]):
+                    fail(line, f"operation {data['operation']} needs {key}, which its plan reads")
             for dtype in settings["dtypes"]:
                 new = Case(
                     family=path.stem,

@@ -10,21 +10,20 @@ from array import array
 from dataclasses import dataclass, field
 
 _MAGIC = 0x07230203
-#: Capabilities (section 3.31) that need a feature, any one of those named. Clustered and quad operations have none yet.
+#: Capabilities (section 3.31) and the feature each needs. Ballots, broadcasts, clusters and quads have no feature yet.
 CAPABILITY_FEATURES = {
-    61: ("GroupNonUniform", ("subgroup-*",)),
-    62: ("GroupNonUniformVote", ("subgroup-vote",)),
-    63: ("GroupNonUniformArithmetic", ("subgroup-arithmetic",)),
-    64: ("GroupNonUniformBallot", ("subgroup-ballot",)),
-    65: ("GroupNonUniformShuffle", ("subgroup-shuffle",)),
-    66: ("GroupNonUniformShuffleRelative", ("subgroup-shuffle-relative",)),
-    9: ("Float16", ("float16-arithmetic",)),
-    4433: ("StorageBuffer16BitAccess", ("float16-storage",)),
-    4434: ("UniformAndStorageBuffer16BitAccess", ("float16-storage",)),
-    4448: ("StorageBuffer8BitAccess", ("int8-storage",)),
-    4449: ("UniformAndStorageBuffer8BitAccess", ("int8-storage",)),
-    5345: ("VulkanMemoryModel", ("cooperative-matrix",)),
-    6022: ("CooperativeMatrixKHR", ("cooperative-matrix",)),
+    61: ("GroupNonUniform", "subgroup-*"),
+    62: ("GroupNonUniformVote", "subgroup-vote"),
+    63: ("GroupNonUniformArithmetic", "subgroup-arithmetic"),
+    65: ("GroupNonUniformShuffle", "subgroup-shuffle"),
+    66: ("GroupNonUniformShuffleRelative", "subgroup-shuffle-relative"),
+    9: ("Float16", "float16-arithmetic"),
+    4433: ("StorageBuffer16BitAccess", "float16-storage"),
+    4434: ("UniformAndStorageBuffer16BitAccess", "float16-storage"),
+    4448: ("StorageBuffer8BitAccess", "int8-storage"),
+    4449: ("UniformAndStorageBuffer8BitAccess", "int8-storage"),
+    5345: ("VulkanMemoryModel", "cooperative-matrix"),
+    6022: ("CooperativeMatrixKHR", "cooperative-matrix"),
 }
 #: Matrix and Shader: every Vulkan device has them.
 _FREE = {0, 1}
@@ -168,10 +167,10 @@ def missing_features(facts: Facts, requires: set[str]) -> list[str]:
         if capability not in CAPABILITY_FEATURES:
             found.append(f"it uses SPIR-V capability {capability}, for which grilly has no feature name")
             continue
-        name, features = CAPABILITY_FEATURES[capability]
-        if features == ("subgroup-*",):
-            if not any(feature.startswith("subgroup-") for feature in requires):
+        name, feature = CAPABILITY_FEATURES[capability]
+        if feature == "subgroup-*":
+            if not any(other.startswith("subgroup-") for other in requires):
                 found.append(f"it uses {name}, so requires must hold a subgroup feature (subgroup-basic at least)")
-        elif not requires & set(features):
-            found.append(f"it uses {name}, so requires must hold {' or '.join(features)}")
+        elif feature not in requires:
+            found.append(f"it uses {name}, so requires must hold {feature}")
     return found

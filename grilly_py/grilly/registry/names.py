@@ -13,7 +13,6 @@ FEATURES = (
     "subgroup-basic",
     "subgroup-vote",
     "subgroup-arithmetic",
-    "subgroup-ballot",
     "subgroup-shuffle",
     "subgroup-shuffle-relative",
     "subgroup-size-control",

@@ -25,7 +25,7 @@ class Request(NamedTuple):
     ----------
     operation, dtype, model : str
         What the family's data file calls ``operation``, the element type, and the model architecture.
-    facts : mapping of str to int
+    facts : mapping of str to int, or tuple of (str, int)
         Sizes that variants have limits on, such as ``head_dim``. ``align`` is the largest power of two that divides
         every offset, stride and dimension, in elements (1 if left out).
     prefer : str or None
@@ -35,7 +35,7 @@ class Request(NamedTuple):
     operation: str
     dtype: str
     model: str = "generic"
-    facts: Mapping[str, int] = {}  # noqa: RUF012  (never written to)
+    facts: Mapping[str, int] | tuple[tuple[str, int], ...] = ()
     prefer: str | None = None
 
 
@@ -143,7 +143,7 @@ class Registry:
         self.features = frozenset(features)
         self.manifest = manifest if manifest is not None else default_manifest()
         self.architecture = device.architecture if device.architecture != "generic" else identify(device)
-        self._choices: dict[tuple, Choice] = {}
+        self._choices: dict[Request, Choice] = {}
         self._lock = threading.Lock()
 
     def resolve(self, request: Request) -> Choice:
@@ -154,12 +154,12 @@ class Registry:
         UnsupportedError
             When none can run; names the operation, dtype, architecture, and what each candidate lacks.
         """
-        operation, dtype, model, facts, prefer = request
-        key = (operation, dtype, model, prefer, *facts.items())
-        choice = self._choices.get(key)
-        return choice if choice is not None else self._resolve(request, key)
+        if request.facts.__class__ is not tuple:
+            request = request._replace(facts=tuple(request.facts.items()))
+        choice = self._choices.get(request)
+        return choice if choice is not None else self._resolve(request)
 
-    def _resolve(self, request: Request, key: tuple) -> Choice:
+    def _resolve(self, request: Request) -> Choice:
         able = [variant for variant, reason in self.explain(request) if reason is None]
         if not able:
             raise UnsupportedError(self._miss(request))
@@ -168,7 +168,7 @@ class Registry:
             if len(self._choices) >= _CACHE_SIZE:  # oldest first; keeping the order of use would slow every hit
                 self._choices.pop(next(iter(self._choices)))
             size = self._subgroup(best)[0]
-            return self._choices.setdefault(key, Choice(best, size, self.manifest))
+            return self._choices.setdefault(request, Choice(best, size, self.manifest))
 
     def explain(self, request: Request) -> list[tuple[Variant, str | None]]:
         """Every variant of the operation, with None where it can run or the reason why it cannot."""
@@ -239,7 +239,7 @@ class Registry:
 
     def _lacks(self, variant: Variant, request: Request) -> str | None:
         """Why the variant cannot serve the request here, or None."""
-        limits, facts = self.device.limits, request.facts
+        limits, facts = self.device.limits, dict(request.facts)
         if request.prefer is not None and variant.family != request.prefer:
             return f"family {request.prefer} was asked for"
         if variant.dtype != request.dtype:
@@ -251,9 +251,10 @@ class Registry:
         missing = [feature for feature in variant.requires if feature not in self.features]
         if missing:
             return f"the device lacks {', '.join(missing)}"
-        reason = self._subgroup(variant)[1]
+        size, reason = self._subgroup(variant)
         if reason:
             return reason
+        subgroups = -(-variant.threads // (size or self.device.subgroup_sizes[0]))
         for fact, (low, high) in variant.limits.items():
             value = facts.get(fact)
             if value is None:
@@ -265,8 +266,9 @@ class Registry:
         for what, need, limit in (
             ("bytes of shared memory", variant.shared_bytes, "shared_bytes"),
             ("invocations in a workgroup", variant.threads, "invocations"),
+            ("subgroups in a workgroup", subgroups, "subgroups"),
             ("bytes of push constants", variant.push_bytes, "push_bytes"),
-            ("storage buffers", len(variant.access), "storage_buffers"),
+            ("storage buffers", len(variant.access), "bindings"),
         ):
             have = limits.get(limit)
             if have is not None and need > have:
@@ -294,7 +296,7 @@ class Registry:
         return None, f"it needs subgroups of {wanted}, the device has {offers}"
 
     def _miss(self, request: Request) -> str:
-        facts = ", ".join(f"{name} {value}" for name, value in request.facts.items())
+        facts = ", ".join(f"{name} {value}" for name, value in dict(request.facts).items())
         text = (
             f"{request.operation}: no shader for {request.dtype}, model {request.model}"
             f"{', ' + facts if facts else ''} on {self.architecture} ({self.device.name})"
