@@ -5,19 +5,22 @@ from __future__ import annotations
 import dataclasses
 import math
 import struct
+from math import gcd
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..registry import Request
 from ..runtime.interface import work_limit
-from .launch import alignment, binding, check_float, fits_binding, program_of, span
-from .tensor import Storage, Tensor
+from .launch import ALIGN_MOST, FLOAT32, binding, check_float, fits_binding, program_of, span
+from .tensor import Storage, Tensor, contiguous_strides
 
 if TYPE_CHECKING:
+    from ..runtime.interface import Program
     from .backend import Compute
 
 MAX_DIM = 256
+MAX_PLANS = 1024
 # Where the driver ends loops silently (docs/architecture.md), with room for a kernel's outer loops.
 LOOP_TRIPS = {"llvmpipe": 65_000}
 _PUSH = struct.Struct("=27Iif")
@@ -26,9 +29,9 @@ _PUSH = struct.Struct("=27Iif")
 # -- arguments -------------------------------------------------------------------------------------------------------
 
 
-def check_qkv(operation: str, q, k, v) -> tuple[np.dtype, int]:
-    """Check q, k and v of one rank (2, 3 or 4) against each other; returns their dtype and rank."""
-    dtype = check_float(operation, q=q, k=k, v=v)
+def check_qkv(operation: str, q, k, v) -> int:
+    """Check q, k and v of one rank (2, 3 or 4) against each other; returns their rank."""
+    check_float(operation, q=q, k=k, v=v)
     rank = len(q.shape)
     if rank not in (2, 3, 4):
         raise ValueError(
@@ -57,7 +60,7 @@ def check_qkv(operation: str, q, k, v) -> tuple[np.dtype, int]:
     for name, dim in (("q and k", q_shape[3]), ("v", v_shape[3])):
         if not 1 <= dim <= MAX_DIM:
             raise ValueError(f"{operation}: the head dimension of {name} is {dim}; expected 1 to {MAX_DIM}")
-    return dtype, rank
+    return rank
 
 
 def check_scale(operation: str, scale, head_dim: int) -> float:
@@ -213,10 +216,56 @@ def to_device(backend: Compute, array) -> Tensor:
     return tensor
 
 
+@dataclasses.dataclass(frozen=True)
+class Ready:
+    """A call that one dispatch does, prepared: all that depends on shapes and strides, nothing that depends on data."""
+
+    program: Program
+    before_mask: tuple[tuple, ...]  # strides of q, k, v, o
+    after_mask: tuple  # what follows lse_offset
+    groups: tuple[int, int, int]
+    work: float
+    out_shape: tuple[int, ...]
+    out_steps: tuple[int, ...]
+    out_bytes: int
+    lse_shape: tuple[int, ...]
+
+    def run(self, backend: Compute, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, lse: bool):
+        """Record the dispatch; returns o and, if asked for, lse."""
+        o = Tensor(Storage(backend, self.out_bytes), self.out_shape, q.dtype, self.out_steps)
+        sums = Tensor(Storage(backend, 4 * math.prod(self.lse_shape)), self.lse_shape, FLOAT32) if lse else None
+        q_steps, k_steps, v_steps, o_steps = self.before_mask
+        mask_place = (0, 0, 0, 0, 0) if mask is None else (mask._offset, *mask._steps)
+        push = _PUSH.pack(
+            q._offset, *q_steps, k._offset, *k_steps, v._offset, *v_steps, 0, *o_steps,
+            *mask_place, 0, *self.after_mask,
+        )  # fmt: skip
+        bindings = [
+            None if t is None else (t._storage.buffer, 0, t._storage.nbytes) for t in (q, k, v, mask, o, sums)
+        ]
+        backend.runtime.dispatch(self.program, bindings, push, self.groups, self.work)
+        return o, sums
+
+
 def attend(
     backend: Compute, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, lse: bool, kernel
 ) -> tuple[Tensor, Tensor | None]:
     """Record attention on checked 4-D tensors; returns o (B, H, Sq, Dv) and, if asked for, lse (B, H, Sq)."""
+    limit = backend.device.limits["storage_range"]
+    whole = all(t is None or t._storage.nbytes <= limit for t in (q, k, v, mask))
+    key = (
+        q.shape, q._steps, k.shape, k._steps, v.shape, v._steps, q.dtype, causal, scale, lse, kernel,
+        gcd(ALIGN_MOST, q._offset, k._offset, v._offset),
+        None if mask is None else (mask.dtype, mask._steps),
+    )  # fmt: skip
+    ready = backend.plans.get(key) if whole else None
+    if ready is not None:
+        return ready.run(backend, q, k, v, mask, lse)
+    return _plan(backend, q, k, v, mask, causal, scale, lse, kernel, key if whole else None)
+
+
+def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, key):
+    """Plan a call and record it; a plan of one dispatch over whole storages is kept under ``key``."""
     batch, heads, queries, head_dim = q.shape
     kv_heads, keys, value_dim = k.shape[1], k.shape[2], v.shape[3]
     o = output_like(backend, q, value_dim)
@@ -225,11 +274,9 @@ def attend(
         return o, sums
     group = heads // kv_heads
     strides = [*q._steps[:3], *k._steps[:3], *v._steps[:3], *o._steps[:3]]
-    aligned = alignment(q._offset, k._offset, v._offset, head_dim, value_dim, *strides)
-    choice = backend.registry.resolve(
-        Request("attention", q.dtype.name, facts=(("align", aligned), ("head_dim", head_dim), ("value_dim", value_dim)),
-                prefer=kernel)
-    )  # fmt: skip
+    aligned = gcd(ALIGN_MOST, q._offset, k._offset, v._offset, head_dim, value_dim, *strides)
+    facts = (("align", aligned), ("head_dim", head_dim), ("value_dim", value_dim))
+    choice = backend.registry.resolve(Request("attention", q.dtype.name, facts=facts, prefer=kernel))
     trips = LOOP_TRIPS.get(backend.device.architecture)
     max_keys = math.inf if trips is None else max(int(trips * choice.keys_per_trip), 1)
     piece = Piece(q, k, v, o, sums, mask, keys - queries, False)
@@ -238,25 +285,36 @@ def attend(
         sums = backend.empty((batch, heads, queries))
         pieces = split(backend, dataclasses.replace(piece, lse=sums), max_keys)
     masked = 0 if mask is None else 1 if mask.dtype == np.bool_ else 2
-    rows = choice.tile["rows"]
+    constants = {
+        "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "MASK": masked, "CAUSAL": int(causal),
+        "LSE": int(sums is not None), "MERGE": 0,
+    }  # fmt: skip
     for p in pieces:
-        _record(backend, choice, p, group, masked, causal, scale, rows, sums is not None)
+        program = program_of(backend, choice, {**constants, "MERGE": int(p.merge)})
+        _record(backend, program, p, group, scale, choice.tile["rows"])
+    small = key is not None and len(pieces) == 1 and (lse or sums is None) and o._offset == 0
+    if small and o._storage.nbytes <= backend.device.limits["storage_range"]:
+        if len(backend.plans) >= MAX_PLANS:
+            backend.plans.clear()
+        lse_steps = contiguous_strides((batch, heads, queries))[:2] if lse else (0, 0)
+        backend.plans[key] = Ready(
+            program,
+            (q._steps[:3], k._steps[:3], v._steps[:3], o._steps[:3]),
+            (*lse_steps, queries, keys, group, keys - queries, scale),
+            (-(-queries // choice.tile["rows"]), heads, batch),
+            piece.flops(),
+            o.shape,
+            o._steps,
+            o._storage.nbytes,
+            (batch, heads, queries),
+        )
     return o, (sums if lse else None)
 
 
-def _record(backend, choice, p: Piece, group: int, masked: int, causal: bool, scale: float, rows: int, lse: bool):
-    constants = {
-        "HEAD_DIM": p.q.shape[3],
-        "VALUE_DIM": p.v.shape[3],
-        "MASK": masked,
-        "CAUSAL": int(causal),
-        "LSE": int(lse),
-        "MERGE": int(p.merge),
-    }
-    program = program_of(backend, choice, constants)
+def _record(backend: Compute, program: Program, p: Piece, group: int, scale: float, rows: int) -> None:
     (q, q0), (k, k0), (v, v0), (o, o0) = (binding(backend, t) for t in (p.q, p.k, p.v, p.o))
-    lse_binding, lse0 = (None, 0) if p.lse is None else binding(backend, p.lse)
-    mask_binding, mask0 = (None, 0) if p.mask is None else binding(backend, p.mask)
+    lse, lse0 = (None, 0) if p.lse is None else binding(backend, p.lse)
+    mask, mask0 = (None, 0) if p.mask is None else binding(backend, p.mask)
     mask_steps = (0, 0, 0, 0) if p.mask is None else p.mask._steps
     lse_steps = (0, 0) if p.lse is None else p.lse._steps[:2]
     batch, heads, queries, _ = p.q.shape
@@ -265,8 +323,7 @@ def _record(backend, choice, p: Piece, group: int, masked: int, causal: bool, sc
         q0, *p.q._steps[:3], k0, *p.k._steps[:3], v0, *p.v._steps[:3], o0, *p.o._steps[:3],
         mask0, *mask_steps, lse0, *lse_steps, queries, p.k.shape[2], ratio, p.shift, scale,
     )  # fmt: skip
-    groups = (-(-queries // rows), heads, batch)
-    backend.runtime.dispatch(program, [q, k, v, mask_binding, o, lse_binding], push, groups, p.flops())
+    backend.runtime.dispatch(program, [q, k, v, mask, o, lse], push, (-(-queries // rows), heads, batch), p.flops())
 
 
 def flash_attention(
@@ -274,15 +331,12 @@ def flash_attention(
 ):
     """Check the arguments, attend, and return what users get. The public functions document the arguments."""
     backend.check_open()
-    dtype, rank = check_qkv(operation, q, k, v)
+    rank = check_qkv(operation, q, k, v)
     q_shape, k_shape = ((1,) * (4 - rank) + tuple(a.shape) for a in (q, k))
     scale = check_scale(operation, scale, q_shape[3])
     full = (*q_shape[:3], k_shape[2])
     if mask is not None:
         mask = check_mask(operation, mask, full)
-    if "float16-storage" not in backend.runtime.features and dtype == np.float16:
-        # Resolve first, so that the error names every variant and what it lacks.
-        backend.registry.resolve(Request("attention", "float16", facts=(("head_dim", q_shape[3]),), prefer=kernel))
     tensors = [_four(to_device(backend, a)) for a in (q, k, v)]
     device_mask = None
     if mask is not None:

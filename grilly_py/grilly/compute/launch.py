@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from ..runtime.interface import Program
     from .backend import Compute
 
-FLOATS = (np.dtype(np.float32), np.dtype(np.float16))
+FLOAT32 = np.dtype(np.float32)
+FLOATS = (FLOAT32, np.dtype(np.float16))
+#: Alignments beyond this many elements make no difference to any kernel.
+ALIGN_MOST = 16
 
 
 def backend_of(operation: str, *arrays) -> Compute:
@@ -58,9 +61,9 @@ def check_float(operation: str, **arrays) -> np.dtype:
     return np.dtype(first[1])
 
 
-def alignment(*numbers: int, most: int = 16) -> int:
-    """The largest power of two up to ``most`` that divides all numbers."""
-    return gcd(most, *numbers)
+def alignment(*numbers: int) -> int:
+    """The largest power of two, up to ALIGN_MOST, that divides all numbers."""
+    return gcd(ALIGN_MOST, *numbers)
 
 
 def binding(backend: Compute, tensor: Tensor) -> tuple[tuple, int]:

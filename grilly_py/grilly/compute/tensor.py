@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import ClosedError
-
 if TYPE_CHECKING:
     from ..runtime.interface import Buffer
     from .backend import Compute
