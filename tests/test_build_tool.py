@@ -324,6 +324,12 @@ def test_a_missing_include_is_named(repo):
             "its shared_bytes depend on specialization constants, so the data file must state shared_bytes",
         ),
         (
+            "add.toml",
+            "requires = []",
+            'requires = ["subgroup-size-control"]',
+            "it uses GroupNonUniform, so requires must hold a subgroup feature",
+        ),
+        (
             "add.comp",
             "#include",
             "#extension GL_KHR_shader_subgroup_shuffle : require\n#define V0 subgroupShuffle(s[0], 1).x\n#include",
@@ -335,10 +341,13 @@ def test_a_binary_must_be_what_its_data_file_says(repo, file, old, new, said):
     edit(repo / "shaders" / file, old, new)
     if "V0" in new:
         edit(repo / "shaders/add.comp", "T(s[0].x *", "T(V0 *")
+    if "size-control" in new:
+        edit(repo / "shaders/add.comp", "#include", "#extension GL_KHR_shader_subgroup_basic : require\n#include")
+        edit(repo / "shaders/add.comp", "s[0].x *", "gl_SubgroupSize *")
     done = tool(repo)
     assert done.returncode == 1
     assert said in done.stderr
-    line = 17 if file == "add.toml" else 16
+    line = 17 if new.startswith("rank") else 16
     assert f"shaders/add.toml:{line}: add.x.small.float32: " in done.stderr
 
 

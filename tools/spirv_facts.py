@@ -169,7 +169,7 @@ def missing_features(facts: Facts, requires: set[str]) -> list[str]:
             continue
         name, feature = CAPABILITY_FEATURES[capability]
         if feature == "subgroup-*":
-            if not any(other.startswith("subgroup-") for other in requires):
+            if not any(other.startswith("subgroup-") for other in requires - {"subgroup-size-control"}):
                 found.append(f"it uses {name}, so requires must hold a subgroup feature (subgroup-basic at least)")
         elif feature not in requires:
             found.append(f"it uses {name}, so requires must hold {feature}")
