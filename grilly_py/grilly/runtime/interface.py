@@ -106,7 +106,7 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class Timing:
-    """Device time of one dispatch: its label (variant name), seconds, and the start in seconds on the device's clock."""
+    """Device time of one dispatch: label (variant name), seconds, and start in seconds on the device's clock."""
 
     label: str
     seconds: float

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from ...errors import GrillyError, ShaderError
+from ..binary import verify
 from ..interface import Program, ProgramSpec
 from .api import NULL, check, ffi, lib, out
 from .device import Device
@@ -101,6 +102,7 @@ class Pipelines:
         return module[0]
 
     def _make(self, spec: ProgramSpec) -> VulkanProgram:
+        verify(spec)  # drivers crash on damaged binaries
         layout, set_layout = self._layout(len(spec.access), spec.push_bytes)
         module = self._module(spec)
         entry = ffi.new("char[]", b"main")
@@ -165,7 +167,7 @@ class Pipelines:
     def _cache_path(self) -> Path:
         info = self._device.info
         identity = (
-            f"{info.vendor_id:x}-{info.device_id:x}-{info.driver_version}-{info.properties.get('pipelineCacheUUID', '')}"
+            f"{info.vendor_id:x}-{info.device_id:x}-{info.driver_version}-{info.properties.get('cache_uuid')}"
         )
         return cache_folder() / "pipelines" / (hashlib.sha256(identity.encode()).hexdigest()[:24] + ".bin")
 
