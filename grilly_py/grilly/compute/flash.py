@@ -144,47 +144,49 @@ class Piece:
         return 2.0 * b * h * queries * self.k.shape[2] * (dim + self.v.shape[3])
 
 
-def _axis_to_cut(backend: Compute, piece: Piece, limits: dict, max_keys: float, most_work: float):
-    """Where a piece that one dispatch cannot do is cut: (axis, position), or None when it can be done."""
+def _place_to_cut(backend: Compute, piece: Piece, max_keys: float, most_work: float) -> tuple[str, int] | None:
+    """Where to cut a piece that one dispatch cannot do, as arguments of ``Piece.cut``; None when it can."""
     batch, heads, queries, _ = piece.q.shape
     kv_heads, keys = piece.k.shape[1], piece.k.shape[2]
     if keys > max_keys:
-        chunks = math.ceil(keys / max_keys)
-        return "key", math.ceil(keys / chunks)
-    row_side = [t for t in (piece.q, piece.o, piece.lse) if t is not None and not fits_binding(backend, t)]
-    key_side = [t for t in (piece.k, piece.v) if not fits_binding(backend, t)]
-    mask_side = [t for t in (piece.mask,) if t is not None and not fits_binding(backend, t)]
-    heavy = piece.flops() > most_work
-    if not (row_side or key_side or mask_side or heavy) and batch <= limits["groups"][2] and heads <= limits["groups"][1]:
+        return "key", math.ceil(keys / math.ceil(keys / max_keys))
+    _, most_heads, most_batch = backend.device.limits["groups"]
+    if batch > most_batch:
+        return "batch", most_batch
+    if heads > most_heads:
+        return ("group", kv_heads // 2 * (heads // kv_heads)) if kv_heads > 1 else ("head", heads // 2)
+    large = [t for t in (piece.q, piece.k, piece.v, piece.o, piece.lse, piece.mask) if t is not None]
+    large = [t for t in large if not fits_binding(backend, t)]
+    if not large and piece.flops() <= most_work:
         return None
-    large = row_side + key_side + mask_side
 
-    def shrinks(tensor: Tensor, axis: int) -> bool:
-        return tensor._steps[axis] * (tensor.shape[axis] // 2) * tensor.dtype.itemsize * 4 > span(tensor)
+    def helps(axis: int) -> bool:
+        """Halving the axis shortens what is too large; it does not where another axis is outermost in memory."""
+        return not large or any(
+            4 * t._steps[axis] * (t.shape[axis] // 2) * t.dtype.itemsize > span(t) for t in large
+        )
 
-    if batch > 1 and (not large or any(shrinks(t, 0) for t in large) or batch > limits["groups"][2]):
+    if batch > 1 and helps(0):
         return "batch", batch // 2
-    if kv_heads > 1 and (not large or any(shrinks(t, 1) for t in large) or heads > limits["groups"][1]):
+    if kv_heads > 1 and helps(1):
         return "group", kv_heads // 2 * (heads // kv_heads)
-    if heads > kv_heads == 1 and (not key_side) and (not large or any(shrinks(t, 1) for t in large)):
+    if heads > kv_heads == 1 and helps(1):
         return "head", heads // 2
-    if key_side and keys > 1:
+    key_side = any(t is piece.k or t is piece.v for t in large)
+    if keys > 1 and (key_side or queries == 1):
         return "key", keys // 2
     if queries > 1:
         return "query", queries // 2
-    if keys > 1:
-        return "key", keys // 2
-    raise AssertionError("a single query and key do not fit one binding")  # one row is at most 1 KiB
+    raise AssertionError("one query and one key, 1 KiB each, do not fit a binding")
 
 
 def split(backend: Compute, piece: Piece, max_keys: float = math.inf) -> list[Piece]:
     """The dispatches that do a piece, in the order in which they must run."""
-    limits = backend.device.limits
     most_work = work_limit(backend.device)
     todo, done = [piece], []
     while todo:
         piece = todo.pop()
-        place = _axis_to_cut(backend, piece, limits, max_keys, most_work)
+        place = _place_to_cut(backend, piece, max_keys, most_work)
         if place is None:
             done.append(piece)
         else:
@@ -196,7 +198,7 @@ def split(backend: Compute, piece: Piece, max_keys: float = math.inf) -> list[Pi
 
 
 def output_like(backend: Compute, q: Tensor, value_dim: int) -> Tensor:
-    """An undefined (B, H, Sq, Dv) tensor whose axes lie in memory in the order of q's, so that joining heads is free."""
+    """An undefined (B, H, Sq, Dv) tensor; its axes lie in memory in the order of q's, so that joining heads is free."""
     batch, heads, queries, _ = q.shape
     order = sorted(range(3), key=lambda axis: (-q._steps[axis] if q.shape[axis] > 1 else -math.inf, axis))
     shape = (batch, heads, queries)
@@ -248,7 +250,15 @@ class Ready:
 
 
 def attend(
-    backend: Compute, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, lse: bool, kernel
+    backend: Compute,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    scale: float,
+    lse: bool,
+    kernel: str | None,
 ) -> tuple[Tensor, Tensor | None]:
     """Record attention on checked 4-D tensors; returns o (B, H, Sq, Dv) and, if asked for, lse (B, H, Sq)."""
     limit = backend.device.limits["storage_range"]

@@ -50,7 +50,7 @@ def check_float(operation: str, **arrays) -> np.dtype:
             )
         if dtype not in FLOATS:
             raise TypeError(
-                f"{operation}: {name} is {dtype}; expected float32 or float16: cast it with {name}.astype(numpy.float32)"
+                f"{operation}: {name} is {dtype}; expected float32 or float16; cast with {name}.astype(numpy.float32)"
             )
         if first is None:
             first = (name, dtype)
