@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from cases import CASES, Case, assert_as_accurate, expected, make_arrays
 
 import grilly
+from cases import CASES, Case, assert_as_accurate, expected, make_arrays
 from grilly import reference
 from grilly.registry import Request
 

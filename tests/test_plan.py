@@ -7,8 +7,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from cases import Case, make_arrays
 
+from cases import Case, make_arrays
 from grilly.compute import flash
 
 
