@@ -291,6 +291,7 @@ def test_compiler_errors_keep_their_file_and_line(repo):
     assert done.returncode == 1
     assert "shaders/add.comp:14: 'barier'" in done.stderr
     assert "add.x.small.float32: glslangValidator failed" in done.stderr
+    assert "0 compiled, 0 up to date, 4 problems" in done.stdout
     assert {path: path.read_bytes() for path in spirv(repo).glob("*")} == before, "old binaries and entries stay"
     assert tool(repo, "--check").returncode == 1
     edit(repo / "shaders/add.comp", "barier();", "barrier();")

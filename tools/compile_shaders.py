@@ -415,7 +415,8 @@ def build(builder: Builder, only: list[str] | None, check: bool, rebuild: bool) 
             path.unlink()
     if not manifest.is_file() or manifest.read_text(encoding="utf-8") != text:
         _replace(manifest, text.encode())
-    print(f"{len(stale)} compiled, {len(jobs) - len(stale)} up to date, {len(problems)} problems")
+    compiled = sum(f"{job.case.name}.spv" not in failed for job in stale)
+    print(f"{compiled} compiled, {len(jobs) - len(stale)} up to date, {len(problems)} problems")
     return problems
 
 
