@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from grilly.errors import ClosedError, OutOfDeviceMemoryError, ShaderError, UnsupportedError
 from grilly.runtime.interface import Program, ProgramSpec
 
