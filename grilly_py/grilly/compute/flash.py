@@ -261,17 +261,25 @@ def attend(
     kernel: str | None,
 ) -> tuple[Tensor, Tensor | None]:
     """Record attention on checked 4-D tensors; returns o (B, H, Sq, Dv) and, if asked for, lse (B, H, Sq)."""
-    limit = backend.device.limits["storage_range"]
-    whole = all(t is None or t._storage.nbytes <= limit for t in (q, k, v, mask))
-    key = (
-        q.shape, q._steps, k.shape, k._steps, v.shape, v._steps, q.dtype, causal, scale, lse, kernel,
-        gcd(ALIGN_MOST, q._offset, k._offset, v._offset),
-        None if mask is None else (mask.dtype, mask._steps),
-    )  # fmt: skip
-    ready = backend.plans.get(key) if whole else None
+    key = _plan_key(backend, q, k, v, mask, causal, scale, lse, kernel)
+    ready = backend.plans.get(key)
     if ready is not None:
         return ready.run(backend, q, k, v, mask, lse)
-    return _plan(backend, q, k, v, mask, causal, scale, lse, kernel, key if whole else None)
+    return _plan(backend, q, k, v, mask, causal, scale, lse, kernel, key)
+
+
+def _plan_key(backend, q, k, v, mask, causal, scale, lse, kernel) -> tuple | None:
+    """All that a plan over whole storages depends on; None when a storage is larger than a binding."""
+    limit = backend.device.limits["storage_range"]
+    if max(q._storage.nbytes, k._storage.nbytes, v._storage.nbytes) > limit:
+        return None
+    if mask is not None and mask._storage.nbytes > limit:
+        return None
+    return (
+        q.shape, k.shape, v.shape, q._steps, k._steps, v._steps, q.dtype, k.dtype, v.dtype, causal, scale, lse, kernel,
+        gcd(ALIGN_MOST, q._offset, k._offset, v._offset),
+        None if mask is None else (mask.dtype, mask.shape, mask._steps),
+    )  # fmt: skip
 
 
 def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, key):
@@ -341,6 +349,18 @@ def flash_attention(
 ):
     """Check the arguments, attend, and return what users get. The public functions document the arguments."""
     backend.check_open()
+    for array in (q, k, v, mask):
+        if isinstance(array, Tensor) and array._storage.backend is not backend:
+            raise ValueError(f"{operation}: a tensor belongs to another backend; move it with backend.tensor(...)")
+    if mask is None and type(q) is type(k) is type(v) is Tensor and len(q.shape) == 4:
+        # A call like an earlier one needs no checks: only calls that passed them have a plan.
+        number = scale if scale is not None else 1.0 / math.sqrt(q.shape[3] or 1)
+        key = _plan_key(backend, q, k, v, None, causal, number, return_lse, kernel)
+        ready = backend.plans.get(key)
+        if ready is not None:
+            result = ready.run(backend, q, k, v, None, return_lse)
+            backend.runtime.flush()
+            return result if return_lse else result[0]
     rank = check_qkv(operation, q, k, v)
     q_shape, k_shape = ((1,) * (4 - rank) + tuple(a.shape) for a in (q, k))
     scale = check_scale(operation, scale, q_shape[3])

@@ -29,9 +29,9 @@ def cache_folder() -> Path:
 
 
 class VulkanProgram(Program):
-    """A pipeline with its layouts, and the structs that each dispatch fills in again."""
+    """A pipeline with its layouts."""
 
-    __slots__ = ("pipeline", "layout", "set_layout", "module", "bindings", "writes", "infos")
+    __slots__ = ("pipeline", "layout", "set_layout")
 
 
 class Pipelines:
@@ -144,23 +144,7 @@ class Pipelines:
         lib.vkDestroyShaderModule(self._device.handle, module, NULL)
         program = VulkanProgram(spec)
         program.pipeline, program.layout, program.set_layout = pipeline[0], layout, set_layout
-        self._prepare(program)
         return program
-
-    @staticmethod
-    def _prepare(program: VulkanProgram) -> None:
-        """Structs for vkUpdateDescriptorSets, filled in again at each dispatch."""
-        count = len(program.spec.access)
-        program.bindings = count
-        program.infos = ffi.new("VkDescriptorBufferInfo[]", count)
-        program.writes = ffi.new("VkWriteDescriptorSet[]", count)
-        for i in range(count):
-            write = program.writes[i]
-            write.sType = lib.VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET
-            write.dstBinding = i
-            write.descriptorCount = 1
-            write.descriptorType = lib.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
-            write.pBufferInfo = program.infos + i
 
     # -- the cache on disk -----------------------------------------------------------------------------------------
 

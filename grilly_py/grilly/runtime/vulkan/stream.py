@@ -1,6 +1,6 @@
 """The order of work on the device: recording, barriers, submission, completion, timing.
 
-Work is recorded into a slot (a command buffer with its fence, descriptor pool and timestamp queries). ``flush`` submits
+Work is recorded into a slot (a command buffer with its fence and timestamp queries). ``flush`` submits
 the slot and numbers it with a serial; a serial is complete when its fence has signalled. Slots are reused.
 """
 
@@ -11,12 +11,12 @@ from collections import deque
 
 from ..interface import Timing, work_limit
 from .api import NULL, check, ffi, lib, out
+from .descriptors import Descriptors
 from .device import Device
 from .memory import VulkanBuffer
 from .pipelines import VulkanProgram
 
-SETS = 64  # dispatches a slot can hold
-BINDINGS = 8  # storage buffers a dispatch may use on average
+DISPATCHES = 64  # in one submission at most
 IN_FLIGHT = 16  # submissions the host may run ahead
 SPIN_SECONDS = 150e-6  # polling this long is cheaper than the wake-up after a wait
 
@@ -24,7 +24,7 @@ SPIN_SECONDS = 150e-6  # polling this long is cheaper than the wake-up after a w
 class Slot:
     """One reusable command buffer and what belongs to it."""
 
-    __slots__ = ("command", "fence", "descriptors", "queries", "dispatches", "work", "labels", "serial")
+    __slots__ = ("command", "fence", "queries", "dispatches", "work", "labels", "serial")
 
     def __init__(self, device: Device, pool, timestamps: bool):
         info = ffi.new("VkCommandBufferAllocateInfo*")
@@ -40,23 +40,12 @@ class Slot:
         fence = out("VkFence")
         check(lib.vkCreateFence(device.handle, fence_info, NULL, fence), "vkCreateFence")
         self.fence = ffi.new("VkFence[1]", [fence[0]])
-        size = ffi.new("VkDescriptorPoolSize*")
-        size.type = lib.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
-        size.descriptorCount = SETS * BINDINGS
-        pool_info = ffi.new("VkDescriptorPoolCreateInfo*")
-        pool_info.sType = lib.VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO
-        pool_info.maxSets = SETS
-        pool_info.poolSizeCount = 1
-        pool_info.pPoolSizes = size
-        descriptors = out("VkDescriptorPool")
-        check(lib.vkCreateDescriptorPool(device.handle, pool_info, NULL, descriptors), "vkCreateDescriptorPool")
-        self.descriptors = descriptors[0]
         self.queries = NULL
         if timestamps:
             query_info = ffi.new("VkQueryPoolCreateInfo*")
             query_info.sType = lib.VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO
             query_info.queryType = lib.VK_QUERY_TYPE_TIMESTAMP
-            query_info.queryCount = 2 * SETS
+            query_info.queryCount = 2 * DISPATCHES
             queries = out("VkQueryPool")
             check(lib.vkCreateQueryPool(device.handle, query_info, NULL, queries), "vkCreateQueryPool")
             self.queries = queries[0]
@@ -67,7 +56,6 @@ class Slot:
 
     def close(self, device: Device) -> None:
         lib.vkDestroyFence(device.handle, self.fence[0], NULL)
-        lib.vkDestroyDescriptorPool(device.handle, self.descriptors, NULL)
         if self.queries != NULL:
             lib.vkDestroyQueryPool(device.handle, self.queries, NULL)
 
@@ -77,6 +65,7 @@ class Stream:
 
     def __init__(self, device: Device):
         self._device = device
+        self._descriptors = Descriptors(device)
         self._spin = 0.0 if device.info.kind == "cpu" else SPIN_SECONDS
         self._work_limit = work_limit(device.info)
         info = ffi.new("VkCommandPoolCreateInfo*")
@@ -121,12 +110,6 @@ class Stream:
         self._submit.sType = lib.VK_STRUCTURE_TYPE_SUBMIT_INFO
         self._submit.commandBufferCount = 1
         self._submit.pCommandBuffers = self._commands
-        self._set_layouts = ffi.new("VkDescriptorSetLayout[1]")
-        self._sets = ffi.new("VkDescriptorSet[1]")
-        self._set_info = ffi.new("VkDescriptorSetAllocateInfo*")
-        self._set_info.sType = lib.VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO
-        self._set_info.descriptorSetCount = 1
-        self._set_info.pSetLayouts = self._set_layouts
         self._region = ffi.new("VkBufferCopy*")
 
     # -- recording -------------------------------------------------------------------------------------------------
@@ -140,27 +123,19 @@ class Stream:
             slot = self._idle.pop() if self._idle else Slot(self._device, self._pool, self._tick_mask != 0)
             check(lib.vkBeginCommandBuffer(slot.command, self._begin), "vkBeginCommandBuffer")
             if self.profiling:
-                lib.vkCmdResetQueryPool(slot.command, slot.queries, 0, 2 * SETS)
+                lib.vkCmdResetQueryPool(slot.command, slot.queries, 0, 2 * DISPATCHES)
             self._slot = slot
         return slot
 
-    def _order(self, command, uses: list[tuple]) -> None:
-        """Put a barrier before the next command if it touches what an earlier one wrote, or writes what one reads.
-
-        ``uses`` are (block, start, end, writes).
-        """
-        for block, start, end, writes in uses:
-            if self._overlaps(self._writes, block, start, end) or (
-                writes and self._overlaps(self._reads, block, start, end)
-            ):
-                self._separate(command)
-                break
-        for block, start, end, writes in uses:
-            (self._writes if writes else self._reads).append((block, start, end))
-
-    @staticmethod
-    def _overlaps(spans: list[tuple], block, start: int, end: int) -> bool:
-        return any(b is block and s < end and start < e for b, s, e in spans)
+    def _use(self, command, block, start: int, end: int, writes: bool) -> None:
+        """Put a barrier before the next command if it reads what an earlier one wrote, or writes what one touched."""
+        for other, begin, stop in self._writes:
+            if other is block and begin < end and start < stop:
+                return self._separate(command)
+        if writes:
+            for other, begin, stop in self._reads:
+                if other is block and begin < end and start < stop:
+                    return self._separate(command)
 
     def _separate(self, command) -> None:
         lib.vkCmdPipelineBarrier(command, self._stages, self._stages, 0, 1, self._barrier, 0, NULL, 0, NULL)
@@ -171,36 +146,31 @@ class Stream:
         """Record one dispatch; see Runtime.dispatch."""
         if self._slot is not None and self._slot.work and self._slot.work + work > self._work_limit:
             self.flush()
+        if self._descriptors.full:
+            self.wait(self.flush())  # no set may be in use while they are given back
+            self._descriptors.reset()
         slot = self._recording()
         command = slot.command
-        infos = program.infos
-        filler = None
-        uses = []
+        access = program.spec.access
+        key = [program.set_layout]
         for i, binding in enumerate(bindings):
-            info = infos[i]
             if binding is None:
-                filler = filler or next(b for b in bindings if b is not None)
-                buffer, offset, length = filler
-            else:
+                key.append(None)
+                continue
+            buffer, offset, length = binding
+            start = buffer.start + offset
+            block = buffer.block
+            key += (block, start, length)
+            self._use(command, block, start, start + length, access[i] != "r")
+            buffer.serial = self.serial
+        for binding, letters in zip(bindings, access, strict=True):
+            if binding is not None:
                 buffer, offset, length = binding
                 start = buffer.start + offset
-                uses.append((buffer.block, start, start + length, program.spec.access[i] != "r"))
-                buffer.serial = self.serial
-            info.buffer = buffer.block.buffer
-            info.offset = buffer.start + offset
-            info.range = length
-        self._order(command, uses)
-        self._set_layouts[0] = program.set_layout
-        self._set_info.descriptorPool = slot.descriptors
-        check(lib.vkAllocateDescriptorSets(self._device.handle, self._set_info, self._sets), "vkAllocateDescriptorSets")
-        descriptor_set = self._sets[0]
-        for i in range(program.bindings):
-            program.writes[i].dstSet = descriptor_set
-        lib.vkUpdateDescriptorSets(self._device.handle, program.bindings, program.writes, 0, NULL)
+                (self._reads if letters == "r" else self._writes).append((buffer.block, start, start + length))
         lib.vkCmdBindPipeline(command, lib.VK_PIPELINE_BIND_POINT_COMPUTE, program.pipeline)
-        lib.vkCmdBindDescriptorSets(
-            command, lib.VK_PIPELINE_BIND_POINT_COMPUTE, program.layout, 0, 1, self._sets, 0, NULL
-        )
+        sets = self._descriptors.get(tuple(key))
+        lib.vkCmdBindDescriptorSets(command, lib.VK_PIPELINE_BIND_POINT_COMPUTE, program.layout, 0, 1, sets, 0, NULL)
         if push:
             data = ffi.from_buffer(push)
             lib.vkCmdPushConstants(command, program.layout, lib.VK_SHADER_STAGE_COMPUTE_BIT, 0, len(push), data)
@@ -212,7 +182,7 @@ class Stream:
             slot.labels.append(program.spec.name)
         slot.dispatches += 1
         slot.work += work
-        if slot.dispatches == SETS:
+        if slot.dispatches == DISPATCHES:
             self.flush()
 
     def _stamp(self, slot: Slot, query: int, separate: bool = False) -> None:
@@ -225,13 +195,10 @@ class Stream:
         slot = self._recording()
         source_start = source.start + source_offset
         target_start = target.start + target_offset
-        self._order(
-            slot.command,
-            [
-                (source.block, source_start, source_start + nbytes, False),
-                (target.block, target_start, target_start + nbytes, True),
-            ],
-        )
+        self._use(slot.command, source.block, source_start, source_start + nbytes, False)
+        self._use(slot.command, target.block, target_start, target_start + nbytes, True)
+        self._reads.append((source.block, source_start, source_start + nbytes))
+        self._writes.append((target.block, target_start, target_start + nbytes))
         self._region.srcOffset = source_start
         self._region.dstOffset = target_start
         self._region.size = nbytes
@@ -290,7 +257,6 @@ class Stream:
             self._collect_timings(slot)
         self.completed = slot.serial
         lib.vkResetFences(self._device.handle, 1, slot.fence)
-        lib.vkResetDescriptorPool(self._device.handle, slot.descriptors, 0)
         slot.dispatches = 0
         slot.work = 0.0
         slot.labels = []
@@ -327,6 +293,7 @@ class Stream:
         self._idle.clear()
         self._flying.clear()
         self._slot = None
+        self._descriptors.close()
         lib.vkDestroyCommandPool(self._device.handle, self._pool, NULL)
 
 

@@ -1,0 +1,93 @@
+"""Descriptor sets, kept by what they bind: a repeated call finds its set and writes nothing.
+
+A set is never changed once written, so it may be in use by any number of submissions. When there are too many they all
+go at once, which the stream does while the device is idle.
+"""
+
+from __future__ import annotations
+
+from .api import NULL, check, ffi, lib, out
+from .device import Device
+
+MOST = 4096
+PER_POOL = 256
+BINDINGS = 16  # of one set at most
+
+
+class Descriptors:
+    """The descriptor sets of one device."""
+
+    def __init__(self, device: Device):
+        self._device = device
+        self._pools: list = []
+        self._sets: dict[tuple, object] = {}
+        self._info = ffi.new("VkDescriptorSetAllocateInfo*")
+        self._info.sType = lib.VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO
+        self._info.descriptorSetCount = 1
+        self._layouts = ffi.new("VkDescriptorSetLayout[1]")
+        self._info.pSetLayouts = self._layouts
+        self._buffers = ffi.new("VkDescriptorBufferInfo[]", BINDINGS)
+        self._writes = ffi.new("VkWriteDescriptorSet[]", BINDINGS)
+        for i in range(BINDINGS):
+            write = self._writes[i]
+            write.sType = lib.VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET
+            write.dstBinding = i
+            write.descriptorCount = 1
+            write.descriptorType = lib.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
+            write.pBufferInfo = self._buffers + i
+
+    @property
+    def full(self) -> bool:
+        """True when ``reset`` should be called before the next ``get``."""
+        return len(self._sets) >= MOST
+
+    def get(self, key: tuple):
+        """The set for ``key``: the layout, then for each binding block, start and length in bytes, or one None."""
+        found = self._sets.get(key)
+        if found is None:
+            found = self._sets[key] = self._make(key)
+        return found
+
+    def _make(self, key: tuple):
+        if len(self._sets) == len(self._pools) * PER_POOL:
+            self._pools.append(self._pool())
+        self._layouts[0] = key[0]
+        self._info.descriptorPool = self._pools[-1]
+        made = ffi.new("VkDescriptorSet[1]")
+        check(lib.vkAllocateDescriptorSets(self._device.handle, self._info, made), "vkAllocateDescriptorSets")
+        parts = list(key[1:])
+        filler = next(i for i, part in enumerate(parts) if part is not None)
+        filler = parts[filler : filler + 3]  # what a binding that the shader leaves alone shows
+        count = 0
+        while parts:
+            block, start, length = filler if parts[0] is None else parts[:3]
+            del parts[: 1 if parts[0] is None else 3]
+            info = self._buffers[count]
+            info.buffer, info.offset, info.range = block.buffer, start, length
+            self._writes[count].dstSet = made[0]
+            count += 1
+        lib.vkUpdateDescriptorSets(self._device.handle, count, self._writes, 0, NULL)
+        return made
+
+    def _pool(self):
+        size = ffi.new("VkDescriptorPoolSize*")
+        size.type = lib.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
+        size.descriptorCount = PER_POOL * BINDINGS
+        info = ffi.new("VkDescriptorPoolCreateInfo*")
+        info.sType = lib.VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO
+        info.maxSets = PER_POOL
+        info.poolSizeCount = 1
+        info.pPoolSizes = size
+        pool = out("VkDescriptorPool")
+        check(lib.vkCreateDescriptorPool(self._device.handle, info, NULL, pool), "vkCreateDescriptorPool")
+        return pool[0]
+
+    def reset(self) -> None:
+        """Give all sets back. No submission may be using one."""
+        for pool in self._pools:
+            lib.vkDestroyDescriptorPool(self._device.handle, pool, NULL)
+        self._pools.clear()
+        self._sets.clear()
+
+    def close(self) -> None:
+        self.reset()
