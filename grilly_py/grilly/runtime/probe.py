@@ -208,17 +208,15 @@ def _extensions(ffi, lib, physical) -> frozenset[str]:
 
 
 def _compute_family(ffi, lib, physical) -> tuple[int, int]:
-    """Index and timestamp bits of the queue family for compute; one without graphics is preferred."""
+    """Index and timestamp bits of the first queue family that computes, the one that the runtimes open."""
     count = ffi.new("uint32_t *")
     lib.vkGetPhysicalDeviceQueueFamilyProperties(physical, count, ffi.NULL)
     families = ffi.new("VkQueueFamilyProperties[]", max(count[0], 1))
     lib.vkGetPhysicalDeviceQueueFamilyProperties(physical, count, families)
-    able = [i for i in range(count[0]) if families[i].queueFlags & 0x2]
-    if not able:
-        return -1, 0
-    # A family of its own runs beside the desktop's drawing; without timestamps it would be of less use than one with.
-    best = min(able, key=lambda i: (families[i].timestampValidBits == 0, families[i].queueFlags & 0x1, i))
-    return best, families[best].timestampValidBits
+    for i in range(count[0]):
+        if families[i].queueFlags & 0x2:  # VK_QUEUE_COMPUTE_BIT
+            return i, families[i].timestampValidBits
+    return -1, 0
 
 
 def _memory(ffi, lib, physical, kind: str) -> tuple[int, bool]:
