@@ -1,6 +1,7 @@
 """The floors of docs/architecture.md: a module imports only from floors below its own."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -60,5 +61,7 @@ def test_import_touches_no_vulkan():
         "import grilly, grilly.functional, grilly.nn, grilly.reference\n"
         "print(sorted(m for m in sys.modules if m.startswith('grilly.runtime.vulkan')))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
