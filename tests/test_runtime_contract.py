@@ -188,7 +188,7 @@ def test_more_than_the_device_has(runtime):
         runtime.allocate(runtime.device.memory_bytes + 1)
     held = []
     piece = min(runtime.device.memory_bytes // 4, int(runtime.device.limits["allocation"]))
-    if runtime.device.kind == "cpu":  # where nothing is touched it costs nothing; a GPU may be another's too
+    if runtime.device.kind == "cpu" and runtime.device.memory_bytes <= 4 << 30:  # more would crowd out others
         with pytest.raises(OutOfDeviceMemoryError):
             for _ in range(6):
                 held.append(runtime.allocate(piece))

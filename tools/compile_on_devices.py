@@ -1,0 +1,250 @@
+"""Compiles every shader that a device can take with the device's own driver, and reports registers and spills.
+
+    python tools/compile_on_devices.py NAME [--report FILE]
+
+Nothing runs on the device, so a stand-in for a GPU will do (mesa-drm-shim; tools/lanes.sh lists them). NAME is for the
+report. Each binary is compiled for the largest head dimension that it serves, once plain and, for attention, once with
+mask, causality, log-sum-exp and merging. Statistics are the driver's (VK_KHR_pipeline_executable_properties).
+
+Exits with 1 when the driver refuses a shader, when a variant that the registry could choose on an AMD device spills,
+when there is nothing to compile, or when an AMD driver gives no statistics.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "grilly_py"))
+
+from grilly.registry import Choice, Registry, Request, Variant, matches
+from grilly.runtime import probe
+from grilly.runtime.interface import DeviceInfo, ProgramSpec
+
+CAPTURE_STATISTICS = 0x40  # VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR
+FULL_SUBGROUPS = 0x2  # VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT
+EXTENSION = "VK_KHR_pipeline_executable_properties"
+FEATURES = (  # struct, sType, and the extension that offers it
+    ("VkPhysicalDevice16BitStorageFeatures", 1000083000, "VK_KHR_16bit_storage"),
+    ("VkPhysicalDevice8BitStorageFeatures", 1000177000, "VK_KHR_8bit_storage"),
+    ("VkPhysicalDeviceShaderFloat16Int8Features", 1000082000, "VK_KHR_shader_float16_int8"),
+    ("VkPhysicalDeviceVulkanMemoryModelFeatures", 1000211000, "VK_KHR_vulkan_memory_model"),
+    ("VkPhysicalDeviceSubgroupSizeControlFeatures", 1000225002, "VK_EXT_subgroup_size_control"),
+    ("VkPhysicalDeviceCooperativeMatrixFeaturesKHR", 1000506000, "VK_KHR_cooperative_matrix"),
+    ("VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR", 1000269000, EXTENSION),
+)
+
+
+class Compiler:
+    """A logical device with everything enabled that it offers, used for nothing but making pipelines."""
+
+    def __init__(self):
+        self.ffi, self.lib = probe.load()
+        self.instance, _ = probe.create_instance()
+        self.physical = probe.physical_devices(self.instance)[0]
+        self.info = probe.describe(self.instance, self.physical)
+        self.device = self._open()
+        self.executables = self._function("vkGetPipelineExecutablePropertiesKHR")
+        self.statistics = self._function("vkGetPipelineExecutableStatisticsKHR")
+
+    def _function(self, name: str):
+        symbol = self.ffi.new("char[]", name.encode())
+        return self.ffi.cast(f"PFN_{name}", self.lib.vkGetDeviceProcAddr(self.device, symbol))
+
+    def _open(self):
+        ffi, lib, info = self.ffi, self.lib, self.info
+        extensions = info.properties["extensions"]
+        offered = [f for f in FEATURES if probe.offers(f[2], info.api_version, extensions)]
+        head = ffi.new("VkPhysicalDeviceFeatures2 *")
+        head.sType = 1000059000
+        chain = [head]
+        for kind, stype, _ in offered:
+            struct = ffi.new(f"{kind} *")
+            struct.sType = stype
+            chain[-1].pNext = ffi.cast("void *", struct)
+            chain.append(struct)
+        lib.vkGetPhysicalDeviceFeatures2(self.physical, head)
+        names = [ffi.new("char[]", f[2].encode()) for f in offered if f[2] in extensions]
+        name_array = ffi.new("char *[]", names)
+        priority = ffi.new("float[]", [1.0])
+        queue = ffi.new("VkDeviceQueueCreateInfo *", {
+            "sType": 2, "queueFamilyIndex": info.properties["queue_family"], "queueCount": 1,
+            "pQueuePriorities": priority,
+        })  # fmt: skip
+        request = ffi.new("VkDeviceCreateInfo *", {
+            "sType": 3, "pNext": ffi.cast("void *", head), "queueCreateInfoCount": 1, "pQueueCreateInfos": queue,
+            "enabledExtensionCount": len(names), "ppEnabledExtensionNames": name_array,
+        })  # fmt: skip
+        device = ffi.new("VkDevice *")
+        self._must(lib.vkCreateDevice(self.physical, request, ffi.NULL, device), "vkCreateDevice")
+        self.has_statistics = EXTENSION in extensions and bool(chain[-1].pipelineExecutableInfo)
+        return device[0]
+
+    @staticmethod
+    def _must(result: int, what: str) -> None:
+        if result < 0:
+            raise RuntimeError(f"{what} failed with VkResult {result}")
+
+    def compile(self, spec: ProgramSpec) -> dict[str, float]:
+        """Make a pipeline of ``spec`` and return the driver's statistics. Raises RuntimeError when it is refused."""
+        ffi, lib, device = self.ffi, self.lib, self.device
+        slots = ffi.new("VkDescriptorSetLayoutBinding[]", len(spec.access))
+        for i in range(len(spec.access)):
+            slots[i].binding, slots[i].descriptorType, slots[i].descriptorCount, slots[i].stageFlags = i, 7, 1, 0x20
+        set_info = ffi.new("VkDescriptorSetLayoutCreateInfo *", {
+            "sType": 32, "bindingCount": len(spec.access), "pBindings": slots,
+        })  # fmt: skip
+        set_layout, layout = ffi.new("VkDescriptorSetLayout *"), ffi.new("VkPipelineLayout *")
+        module, pipeline = ffi.new("VkShaderModule *"), ffi.new("VkPipeline *")
+        null = ffi.NULL
+        try:
+            self._must(lib.vkCreateDescriptorSetLayout(device, set_info, null, set_layout), "descriptor set layout")
+            ranges = ffi.new("VkPushConstantRange[]", [{"stageFlags": 0x20, "size": spec.push_bytes}])
+            layout_info = ffi.new("VkPipelineLayoutCreateInfo *", {
+                "sType": 30, "setLayoutCount": 1, "pSetLayouts": set_layout,
+                "pushConstantRangeCount": 1 if spec.push_bytes else 0, "pPushConstantRanges": ranges,
+            })  # fmt: skip
+            self._must(lib.vkCreatePipelineLayout(device, layout_info, null, layout), "pipeline layout")
+            code = ffi.new("uint32_t[]", len(spec.spirv) // 4)
+            ffi.memmove(code, spec.spirv, len(spec.spirv))
+            module_info = ffi.new("VkShaderModuleCreateInfo *", {
+                "sType": 16, "codeSize": len(spec.spirv), "pCode": code,
+            })  # fmt: skip
+            self._must(lib.vkCreateShaderModule(device, module_info, null, module), "shader module")
+            values = ffi.new("uint32_t[]", [value for _, value in spec.constants] or [0])
+            entries = ffi.new("VkSpecializationMapEntry[]", [
+                {"constantID": constant, "offset": 4 * i, "size": 4} for i, (constant, _) in enumerate(spec.constants)
+            ])  # fmt: skip
+            special = ffi.new("VkSpecializationInfo *", {
+                "mapEntryCount": len(spec.constants), "pMapEntries": entries, "dataSize": 4 * len(spec.constants),
+                "pData": ffi.cast("void *", values),
+            })  # fmt: skip
+            entry = ffi.new("char[]", b"main")
+            size = ffi.new("VkPipelineShaderStageRequiredSubgroupSizeCreateInfo *", {
+                "sType": 1000225001, "requiredSubgroupSize": spec.subgroup_size or 0,
+            })  # fmt: skip
+            request = ffi.new("VkComputePipelineCreateInfo *")
+            request.sType, request.flags, request.layout = 29, CAPTURE_STATISTICS, layout[0]
+            request.stage.sType, request.stage.stage = 18, 0x20
+            request.stage.module, request.stage.pName, request.stage.pSpecializationInfo = module[0], entry, special
+            if not self.has_statistics:
+                request.flags = 0
+            if spec.subgroup_size:
+                request.stage.pNext, request.stage.flags = ffi.cast("void *", size), FULL_SUBGROUPS
+            result = lib.vkCreateComputePipelines(device, null, 1, request, null, pipeline)
+            self._must(result, "vkCreateComputePipelines")
+            return self._read(pipeline[0]) if self.has_statistics else {}
+        finally:
+            lib.vkDestroyPipeline(device, pipeline[0], null)
+            lib.vkDestroyShaderModule(device, module[0], null)
+            lib.vkDestroyPipelineLayout(device, layout[0], null)
+            lib.vkDestroyDescriptorSetLayout(device, set_layout[0], null)
+
+    def _read(self, pipeline) -> dict[str, float]:
+        ffi = self.ffi
+        about = ffi.new("VkPipelineInfoKHR *", {"sType": 1000269001, "pipeline": pipeline})
+        count = ffi.new("uint32_t *")
+        self._must(self.executables(self.device, about, count, ffi.NULL), "executable properties")
+        found: dict[str, float] = {}
+        for index in range(count[0]):
+            which = ffi.new("VkPipelineExecutableInfoKHR *", {
+                "sType": 1000269003, "pipeline": pipeline, "executableIndex": index,
+            })  # fmt: skip
+            number = ffi.new("uint32_t *")
+            self._must(self.statistics(self.device, which, number, ffi.NULL), "statistics")
+            listed = ffi.new("VkPipelineExecutableStatisticKHR[]", max(number[0], 1))
+            for i in range(number[0]):
+                listed[i].sType = 1000269004
+            self._must(self.statistics(self.device, which, number, listed), "statistics")
+            for i in range(number[0]):
+                kind, value = int(listed[i].format), listed[i].value
+                number_of = (value.b32, value.i64, value.u64, value.f64)[kind]
+                name = ffi.string(listed[i].name).decode()
+                found[name] = found.get(name, 0) + number_of
+        return found
+
+
+def constant_sets(variant: Variant) -> list[dict[str, int]]:
+    """Values for the variant's specialization constants: plain, and, for attention, with every option on."""
+    plain = dict.fromkeys(variant.constants, 0)
+    for constant, fact in (("HEAD_DIM", "head_dim"), ("VALUE_DIM", "value_dim")):
+        if constant in plain:
+            plain[constant] = variant.limits.get(fact, (1, 128))[1] // variant.align * variant.align
+    if variant.operation != "attention":
+        return [plain]
+    options = {"MASK": 2, "CAUSAL": 1, "LSE": 1, "MERGE": 1}
+    return [plain, plain | {name: value for name, value in options.items() if name in plain}]
+
+
+def obstacle(registry: Registry, variant: Variant) -> str | None:
+    """What the device lacks for the variant, its architectures left aside; None when it can take it."""
+    facts = {fact: high for fact, (_, high) in variant.limits.items()} | {"align": variant.align}
+    request = Request(variant.operation, variant.dtype, variant.models[0], facts)
+    return registry._lacks(dataclasses.replace(variant, architectures=()), request)
+
+
+def spills(statistics: dict[str, float]) -> float:
+    """Registers spilled, and bytes of scratch memory, whatever the driver calls them."""
+    words = ("spill", "scratch")
+    return sum(value for name, value in statistics.items() if any(word in name.lower() for word in words))
+
+
+def examine(name: str, compiler: Compiler) -> tuple[list[dict], list[str]]:
+    """Compile what the device can take; returns a row for each pipeline, and the complaints."""
+    info: DeviceInfo = compiler.info
+    registry = Registry(info, info.features)
+    rows, complaints = [], []
+    for variant in registry.manifest.variants:
+        if obstacle(registry, variant):
+            continue
+        patterns = variant.architectures
+        choosable = not patterns or any(matches(p, registry.architecture) for p in patterns)
+        choice = Choice(variant, registry._subgroup(variant)[0], registry.manifest)
+        for constants in constant_sets(variant):
+            row = {"device": name, "variant": variant.name, "constants": constants, "choosable": choosable}
+            start = time.perf_counter()
+            try:
+                row["statistics"] = compiler.compile(choice.spec(constants))
+            except RuntimeError as error:
+                complaints.append(f"{name}: {variant.name} {constants}: {error}")
+                continue
+            row["seconds"] = round(time.perf_counter() - start, 3)
+            rows.append(row)
+            spilled = spills(row["statistics"])
+            if info.vendor == "amd" and choosable and spilled:
+                complaints.append(f"{name}: {variant.name} {constants}: spills ({spilled:g})")
+    if not rows:
+        complaints.append(f"{name}: no variant could be compiled")
+    if info.vendor == "amd" and not any(row["statistics"] for row in rows):
+        complaints.append(f"{name}: the driver gave no statistics, so spills would not be seen")
+    return rows, complaints
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", help="the device's name in the report")
+    parser.add_argument("--report", type=Path, help="write all statistics to this file, as JSON")
+    options = parser.parse_args()
+    compiler = Compiler()
+    rows, complaints = examine(options.name, compiler)
+    if options.report:
+        options.report.write_text(json.dumps(rows, indent=1))
+    for complaint in complaints:
+        print(complaint, file=sys.stderr)
+    spilling = [row for row in rows if spills(row["statistics"])]
+    slowest = max((row["seconds"] for row in rows), default=0)
+    print(
+        f"{options.name}: {compiler.info.name}, {compiler.info.driver_version}: {len(rows)} pipelines of "
+        f"{len({row['variant'] for row in rows})} binaries compiled, {len(spilling)} with spills "
+        f"({sum(row['choosable'] for row in spilling)} of variants meant for it), slowest {slowest} s, "
+        f"{len(complaints)} complaints"
+    )
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

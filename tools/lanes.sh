@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# Checks that need more than this machine's own drivers, run inside the folder that tools/lab makes:
+#   tools/lanes.sh validation   the device tests under the newest Vulkan validation layers, synchronization validation
+#                               included, on the newest CPU driver; any message fails
+#   tools/lanes.sh devices      every shader compiled by the drivers of thirteen GPUs that are not here; a refusal, or
+#                               spilled registers on AMD, fails
+#   tools/lanes.sh              both
+# Where root or debootstrap is missing they are not run: that is said, and the status is 0 (GRILLY_REQUIRE_LANES=1: 1).
+# GRILLY_VALIDATION_TESTS     what pytest runs under validation (default: below)
+set -euo pipefail
+cd "$(dirname "$(readlink -f "$0")")/.."
+python=${PYTHON:-python3}
+libraries=/usr/lib/x86_64-linux-gnu
+drivers=/usr/share/vulkan/icd.d
+
+not_run() {
+  printf '\n*** NOT RUN: %s\n*** Reason: %s\n\n' "$1" "$2"
+  [[ ${GRILLY_REQUIRE_LANES:-} != 1 ]]
+}
+
+# The stand-ins, by the variable that chooses the chip.
+devices() {
+  local name chip
+  while read -r name chip; do
+    echo "$name AMDGPU_GPU_ID=$chip LD_PRELOAD=$libraries/libamdgpu_noop_drm_shim.so VK_DRIVER_FILES=$drivers/radeon_icd.json"
+  done <<<"amd-gcn4-rx580 polaris10
+amd-gcn5-vega20 vega20
+amd-rdna1-rx5700xt navi10
+amd-rdna2-rx6800 navi21
+amd-rdna3-rx7900xtx navi31
+amd-rdna3.5-890m strix1
+amd-rdna4-rx9070xt gfx1201"
+  while read -r name chip; do
+    echo "$name NOUVEAU_CHIPSET=$chip LD_PRELOAD=$libraries/libnouveau_noop_drm_shim.so VK_DRIVER_FILES=$drivers/nouveau_icd.json"
+  done <<<"nvidia-ampere-nvk 174
+nvidia-ada-nvk 192"
+  for chip in 630 740 750; do
+    echo "qualcomm-adreno$chip FD_GPU_ID=$chip LD_PRELOAD=$libraries/libfreedreno_noop_drm_shim.so VK_DRIVER_FILES=$drivers/freedreno_icd.json"
+  done
+  echo "apple-m1-honeykrisp LD_PRELOAD=$libraries/libasahi_noop_drm_shim.so VK_DRIVER_FILES=$drivers/asahi_icd.json"
+}
+
+# Puts the checkout, and the vulkan package (plain Python), into the lab.
+fill() {
+  local package
+  package=$("$python" -c 'import importlib.util as u; print(u.find_spec("vulkan").submodule_search_locations[0])')
+  rm -rf "$lab/grilly"; mkdir -p "$lab/grilly/site"
+  tar -c --exclude=__pycache__ pyproject.toml grilly_py tests tools shaders | tar -x -C "$lab/grilly"
+  tar -c --exclude=__pycache__ -C "$(dirname "$package")" vulkan | tar -x -C "$lab/grilly/site"
+}
+
+inside() { # inside COMMAND...: run it in the lab, in the checkout
+  chroot "$lab" env -i PATH=/usr/local/bin:/usr/bin:/bin HOME=/tmp LANG=C.UTF-8 PYTHONPATH=/grilly/site:/grilly/grilly_py \
+    PYTHONDONTWRITEBYTECODE=1 GRILLY_CACHE_DIR=/tmp/grilly-cache sh -c 'cd /grilly && exec "$@"' sh "$@"
+}
+
+validation() {
+  local log=$lab/grilly/validation.log fault tests status=0
+  read -ra tests <<<"${GRILLY_VALIDATION_TESTS:-tests/test_runtime_contract.py tests/test_flash_attention.py}"
+  # The layer writes to standard output: a log file would be begun anew by every instance.
+  cat >"$lab/grilly/vk_layer_settings.txt" <<'SETTINGS'
+khronos_validation.validate_sync = true
+khronos_validation.syncval_shader_accesses_heuristic = true
+khronos_validation.report_flags = error,warn
+khronos_validation.debug_action = VK_DBG_LAYER_ACTION_LOG_MSG
+khronos_validation.enable_message_limit = false
+SETTINGS
+  local layers=(env VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation VK_LAYER_SETTINGS_PATH=/grilly/vk_layer_settings.txt
+    VK_DRIVER_FILES=$drivers/lvp_icd.json)
+  local message='^Validation (Error|Warning)|VUID-|SYNC-HAZARD'
+  # First see that the layers speak up: about a call that is wrong, and about a barrier that is missing.
+  for fault in call:VUID-VkBufferCreateInfo-size barrier:SYNC-HAZARD; do
+    inside "${layers[@]}" python3 tools/validation_faults.py "${fault%%:*}" >"$log" 2>&1
+    grep -q "${fault##*:}" "$log" || { tail -5 "$log"; echo "the layers missed the deliberate fault: $fault"; return 1; }
+  done
+  inside "${layers[@]}" python3 -m pytest -q -s -p no:cacheprovider -k "not kompute" "${tests[@]}" >"$log" 2>&1 || status=1
+  if grep -qE "$message" "$log"; then
+    echo "$(grep -cE '^Validation (Error|Warning)' "$log" || true) messages of the validation layers; by kind, and the first:"
+    grep -oE 'VUID-[A-Za-z0-9-]+|SYNC-HAZARD[A-Z-]*' "$log" | sort | uniq -c | sort -rn | head -10
+    grep -m1 -A12 -E "$message" "$log" | cut -c1-2000
+    return 1
+  fi
+  tail -n "$((status ? 60 : 1))" "$log"
+  ((status == 0)) || return 1
+  echo "validation: no messages ($(chroot "$lab" dpkg-query -W -f '${Package} ${Version}' vulkan-validationlayers), $(
+    chroot "$lab" dpkg-query -W -f '${Package} ${Version}' mesa-vulkan-drivers))"
+}
+
+compile_one() { # compile_one NAME VARIABLE=VALUE...
+  local name=$1; shift
+  inside env "$@" MESA_SHADER_CACHE_DISABLE=1 python3 tools/compile_on_devices.py "$name" --report "reports/$name.json" \
+    >"$lab/grilly/reports/$name.log" 2>&1
+  local status=$?
+  cat "$lab/grilly/reports/$name.log"
+  return $status
+}
+
+compile_all() {
+  local line failed=0 running=0
+  mkdir -p "$lab/grilly/reports"
+  while read -r line; do
+    # shellcheck disable=SC2086  # the line is a name and variables
+    compile_one $line & running=$((running + 1))
+    if ((running >= $(nproc))); then wait -n || failed=1; running=$((running - 1)); fi
+  done < <(devices)
+  while ((running > 0)); do wait -n || failed=1; running=$((running - 1)); done
+  local reports; reports=$(find "$lab/grilly/reports" -name '*.json' | wc -l)
+  echo "devices: $reports of $(devices | wc -l) drivers compiled what they could take"
+  ((failed == 0))
+}
+
+lanes=("${@:-validation}"); (($#)) || lanes+=(devices)
+lab=$(tools/lab 2>/tmp/grilly-lab-reason.$$) || {
+  reason=$(tail -1 /tmp/grilly-lab-reason.$$); rm -f /tmp/grilly-lab-reason.$$
+  not_run "${lanes[*]} (newest validation layers; stand-ins for 13 GPUs)" "$reason"; exit; }
+rm -f /tmp/grilly-lab-reason.$$
+fill
+status=0
+for lane in "${lanes[@]}"; do
+  echo "== lane: $lane"
+  case $lane in
+    validation) validation || { echo "validation: FAILED"; status=1; } ;;
+    devices) compile_all || { echo "devices: FAILED"; status=1; } ;;
+    *) echo "unknown lane $lane"; exit 2 ;;
+  esac
+done
+exit $status
