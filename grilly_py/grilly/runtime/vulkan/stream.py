@@ -122,6 +122,8 @@ class Stream:
                 self.wait(self._flying[0].serial)
             slot = self._idle.pop() if self._idle else Slot(self._device, self._pool, self._tick_mask != 0)
             check(lib.vkBeginCommandBuffer(slot.command, self._begin), "vkBeginCommandBuffer")
+            # A fence makes earlier writes available but not visible, so even after a wait the device needs a barrier.
+            self._separate(slot.command)
             if self.profiling:
                 lib.vkCmdResetQueryPool(slot.command, slot.queries, 0, 2 * DISPATCHES)
             self._slot = slot
@@ -261,9 +263,6 @@ class Stream:
         slot.work = 0.0
         slot.labels = []
         self._idle.append(slot)
-        if not self._flying and self._slot is None:
-            self._reads.clear()  # the device is idle, so nothing is left to order against
-            self._writes.clear()
 
     # -- timing ----------------------------------------------------------------------------------------------------
 
