@@ -9,7 +9,7 @@
 # GRILLY_VALIDATION_TESTS     what pytest runs under validation (default: below)
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
-python=${PYTHON:-python3}
+python=${PYTHON:-$([[ -x .venv/bin/python ]] && echo .venv/bin/python || echo python3)}
 libraries=/usr/lib/x86_64-linux-gnu
 drivers=/usr/share/vulkan/icd.d
 
@@ -43,7 +43,8 @@ nvidia-ada-nvk 192"
 # Puts the checkout, and the vulkan package (plain Python), into the lab.
 fill() {
   local package
-  package=$("$python" -c 'import importlib.util as u; print(u.find_spec("vulkan").submodule_search_locations[0])')
+  package=$("$python" -c 'import importlib.util as u; print(u.find_spec("vulkan").submodule_search_locations[0])' 2>/dev/null) \
+    || { echo "the Python package vulkan is missing from $python; tools/test sets one up"; exit 1; }
   rm -rf "$lab/grilly"; mkdir -p "$lab/grilly/site"
   tar -c --exclude=__pycache__ pyproject.toml grilly_py tests tools shaders | tar -x -C "$lab/grilly"
   tar -c --exclude=__pycache__ -C "$(dirname "$package")" vulkan | tar -x -C "$lab/grilly/site"
