@@ -44,6 +44,6 @@ kompute() {
   PATH="$PWD/.venv/bin:$PATH" KOMPUTE_OPT_USE_BUILT_IN_VULKAN_HEADER=OFF KOMPUTE_OPT_USE_BUILT_IN_FMT=OFF \
     KOMPUTE_OPT_USE_BUILT_IN_PYBIND11=OFF KOMPUTE_OPT_INSTALL=OFF KOMPUTE_OPT_DISABLE_VK_DEBUG_LAYERS=ON \
     KOMPUTE_PYTHON_NUM_PARALLEL_THREADS=$(nproc) \
-    .venv/bin/pip install -q --disable-pip-version-check --no-deps kp==0.9.0
+    .venv/bin/pip install -q --disable-pip-version-check --use-pep517 --no-deps kp==0.9.0
   .venv/bin/python -c 'import kp'
 }
