@@ -136,6 +136,8 @@ def assert_as_accurate(result, exact, plain, what: str = "", magnitude: float | 
     floor = rounding * (np.abs(exact).max() if magnitude is None else magnitude)
     mine, its = np.abs(result - exact), np.abs(plain - exact)
     assert mine.max() <= 2 * its.max() + floor, f"{what}: largest error {mine.max():.3g}, plain NumPy's {its.max():.3g}"
+    if mine.size < 64:
+        return  # too few for a mean to say more than the largest error does
     mine, its = np.sqrt(np.mean(mine**2)), np.sqrt(np.mean(its**2))
     assert mine <= 2 * its + floor / 4, f"{what}: RMS error {mine:.3g}, plain NumPy's {its:.3g}"
 
