@@ -115,6 +115,7 @@ lab=$(tools/lab 2>/tmp/grilly-lab-reason.$$) || {
   reason=$(tail -1 /tmp/grilly-lab-reason.$$); rm -f /tmp/grilly-lab-reason.$$
   not_run "${lanes[*]} (newest validation layers; stand-ins for 13 GPUs)" "$reason"; exit; }
 rm -f /tmp/grilly-lab-reason.$$
+exec 9>"$lab.lock"; flock 9  # one checkout at a time
 fill
 status=0
 for lane in "${lanes[@]}"; do

@@ -1,0 +1,71 @@
+"""tools/compile_on_devices.py: that it would see a spill and a refusal. The GPUs themselves are tools/lanes.sh's."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+
+from grilly.errors import NoDeviceError
+from manifests import entry, write_manifest
+
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+import compile_on_devices as tool
+from grilly.registry import Manifest, Registry
+from test_runtime_contract import scale_spec
+
+
+@pytest.mark.parametrize(
+    ("statistics", "spilled"),
+    [
+        ({"VGPRs": 96, "Spilled VGPRs": 0, "Spilled SGPRs": 0, "Scratch size": 0}, 0),
+        ({"VGPRs": 256, "Spilled VGPRs": 12, "Scratch size": 1024}, 1036),
+        ({"Spilled SGPRs": 3}, 3),
+        ({"Spills to memory": 2, "Fills from memory": 5}, 2),
+        ({}, 0),
+    ],
+)
+def test_spills(statistics, spilled):
+    assert tool.spills(statistics) == spilled
+
+
+def test_constants_follow_the_variants_limits(tmp_path):
+    constants = {"HEAD_DIM": 0, "VALUE_DIM": 1, "MASK": 2, "CAUSAL": 3}
+    limits = {"head_dim": [33, 64], "value_dim": [1, 128]}
+    write_manifest(tmp_path, [entry("flash.tile.float32", constants=constants, limits=limits)])
+    (variant,) = Manifest(tmp_path).variants
+    plain = {"HEAD_DIM": 64, "VALUE_DIM": 128, "MASK": 0, "CAUSAL": 0}
+    assert tool.constant_sets(variant) == [plain, plain | {"MASK": 2, "CAUSAL": 1}]
+    assert tool.constant_sets(dataclasses.replace(variant, operation="rope")) == [plain]
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    try:
+        return tool.Compiler()
+    except NoDeviceError as error:
+        pytest.skip(f"there is no Vulkan device: {error}")
+
+
+def test_a_good_shader_compiles(compiler):
+    statistics = compiler.compile(scale_spec())
+    assert isinstance(statistics, dict)
+    assert compiler.has_statistics == bool(statistics)
+
+
+def test_a_refusal_is_a_complaint(compiler, monkeypatch, tmp_path):
+    manifest = Manifest(write_manifest(tmp_path, [entry("flash.good.float32"), entry("flash.refused.float16")]))
+    monkeypatch.setattr(tool, "Registry", lambda info, features: Registry(info, features, manifest))
+
+    def compile_(spec):
+        if "refused" in spec.name:
+            raise RuntimeError("VkResult -1")
+        return {"Spilled VGPRs": 4}
+
+    monkeypatch.setattr(compiler, "compile", compile_)
+    rows, complaints = tool.examine("test", compiler)
+    assert {row["variant"].split(".")[1] for row in rows} == {"good"}
+    assert any("refused" in text for text in complaints) and not any("spills" in text for text in complaints)
+    monkeypatch.setattr(compiler, "info", dataclasses.replace(compiler.info, vendor="amd"))
+    _, complaints = tool.examine("test", compiler)
+    assert any("good" in text and "spills (4)" in text for text in complaints)
