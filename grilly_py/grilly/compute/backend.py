@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import threading
 from collections.abc import Iterator
 
@@ -111,7 +112,8 @@ class Compute:
         if array.dtype.byteorder == ">":
             array = array.astype(array.dtype.newbyteorder("="))
         storage = Storage(self, array.nbytes)
-        order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+        # Outermost first; repeated axes (stride 0) count as outermost, so that the others keep their neighbours.
+        order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]) or -math.inf)
         laid = array.transpose(order)
         self.runtime.write(storage.buffer, laid)
         tensor = Tensor(storage, laid.shape, array.dtype)

@@ -212,10 +212,11 @@ def output_like(backend: Compute, q: Tensor, value_dim: int) -> Tensor:
 
 def to_device(backend: Compute, array) -> Tensor:
     """The array as a tensor of ``backend`` whose last axis is contiguous, as the kernels ask."""
-    tensor = array if isinstance(array, Tensor) else backend.tensor(array)
-    if tensor.shape[-1] > 1 and tensor._steps[-1] != 1:
-        tensor = tensor.contiguous()
-    return tensor
+    if not isinstance(array, Tensor):
+        if array.shape[-1] > 1 and array.strides[-1] != array.itemsize:
+            array = np.ascontiguousarray(array)
+        return backend.tensor(array)
+    return array if array.shape[-1] <= 1 or array._steps[-1] == 1 else array.contiguous()
 
 
 @dataclasses.dataclass(frozen=True)
