@@ -3,8 +3,8 @@
     python tools/compile_on_devices.py NAME [--report FILE]
 
 Nothing runs on the device, so a stand-in for a GPU will do (mesa-drm-shim; tools/lanes.sh lists them). NAME is for the
-report. Each binary is compiled for the largest head dimension that it serves, once plain and, for attention, once with
-mask, causality, log-sum-exp and merging. Statistics are the driver's (VK_KHR_pipeline_executable_properties).
+report. Each binary is compiled for the largest head dimension that it serves; attention with mask, causality,
+log-sum-exp and merging, and on AMD, where spills are judged, once more without them. Statistics are the driver's (VK_KHR_pipeline_executable_properties).
 
 Exits with 1 when the driver refuses a shader, when a variant that the registry could choose on an AMD device spills,
 when there is nothing to compile, or when an AMD driver gives no statistics.
@@ -169,7 +169,7 @@ class Compiler:
 
 
 def constant_sets(variant: Variant) -> list[dict[str, int]]:
-    """Values for the variant's specialization constants: plain, and, for attention, with every option on."""
+    """Values for the variant's specialization constants: with every option on and, for attention, plain."""
     plain = dict.fromkeys(variant.constants, 0)
     for constant, fact in (("HEAD_DIM", "head_dim"), ("VALUE_DIM", "value_dim")):
         if constant in plain:
@@ -177,7 +177,7 @@ def constant_sets(variant: Variant) -> list[dict[str, int]]:
     if variant.operation != "attention":
         return [plain]
     options = {"MASK": 2, "CAUSAL": 1, "LSE": 1, "MERGE": 1}
-    return [plain, plain | {name: value for name, value in options.items() if name in plain}]
+    return [plain | {name: value for name, value in options.items() if name in plain}, plain]
 
 
 def obstacle(registry: Registry, variant: Variant) -> str | None:
@@ -188,9 +188,10 @@ def obstacle(registry: Registry, variant: Variant) -> str | None:
 
 
 def spills(statistics: dict[str, float]) -> float:
-    """Registers spilled, and bytes of scratch memory, whatever the driver calls them."""
-    words = ("spill", "scratch")
-    return sum(value for name, value in statistics.items() if any(word in name.lower() for word in words))
+    """Registers spilled to memory, and bytes of scratch memory, whatever the driver calls them."""
+    names = {name: name.lower() for name in statistics}
+    found = (name for name, lower in names.items() if "spill" in lower or "scratch" in lower)
+    return sum(statistics[name] for name in found if not name.endswith("to reg"))  # NVK's, between register files
 
 
 def examine(name: str, compiler: Compiler) -> tuple[list[dict], list[str]]:
@@ -204,7 +205,8 @@ def examine(name: str, compiler: Compiler) -> tuple[list[dict], list[str]]:
         patterns = variant.architectures
         choosable = not patterns or any(matches(p, registry.architecture) for p in patterns)
         choice = Choice(variant, registry._subgroup(variant)[0], registry.manifest)
-        for constants in constant_sets(variant):
+        sets = constant_sets(variant)
+        for constants in sets if info.vendor == "amd" else sets[:1]:
             row = {"device": name, "variant": variant.name, "constants": constants, "choosable": choosable}
             start = time.perf_counter()
             try:

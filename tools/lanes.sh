@@ -18,9 +18,13 @@ not_run() {
   [[ ${GRILLY_REQUIRE_LANES:-} != 1 ]]
 }
 
-# The stand-ins, by the variable that chooses the chip.
+# The stand-ins, by the variable that chooses the chip; the slowest compilers first.
 devices() {
   local name chip
+  while read -r name chip; do
+    echo "$name NOUVEAU_CHIPSET=$chip LD_PRELOAD=$libraries/libnouveau_noop_drm_shim.so VK_DRIVER_FILES=$drivers/nouveau_icd.json"
+  done <<<"nvidia-ampere-nvk 174
+nvidia-ada-nvk 192"
   while read -r name chip; do
     echo "$name AMDGPU_GPU_ID=$chip LD_PRELOAD=$libraries/libamdgpu_noop_drm_shim.so VK_DRIVER_FILES=$drivers/radeon_icd.json"
   done <<<"amd-gcn4-rx580 polaris10
@@ -30,10 +34,6 @@ amd-rdna2-rx6800 navi21
 amd-rdna3-rx7900xtx navi31
 amd-rdna3.5-890m strix1
 amd-rdna4-rx9070xt gfx1201"
-  while read -r name chip; do
-    echo "$name NOUVEAU_CHIPSET=$chip LD_PRELOAD=$libraries/libnouveau_noop_drm_shim.so VK_DRIVER_FILES=$drivers/nouveau_icd.json"
-  done <<<"nvidia-ampere-nvk 174
-nvidia-ada-nvk 192"
   for chip in 630 740 750; do
     echo "qualcomm-adreno$chip FD_GPU_ID=$chip LD_PRELOAD=$libraries/libfreedreno_noop_drm_shim.so VK_DRIVER_FILES=$drivers/freedreno_icd.json"
   done
