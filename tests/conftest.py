@@ -14,6 +14,17 @@ REQUIRED = [name for name in os.environ.get("GRILLY_REQUIRE_RUNTIMES", "").split
 _causes: dict[str, str] = {}
 
 
+def pytest_addoption(parser):
+    parser.addoption("--devices-only", action="store_true", help="leave out the tests that take no fixture of a device")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--devices-only"):
+        chosen = [item for item in items if {"runtime", "backend", "vulkan_backend"} & set(item.fixturenames)]
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = chosen
+
+
 def open_or_skip(name, opener):
     """What ``opener`` returns; or a skip that says why the runtime ``name`` cannot be opened here."""
     from grilly.errors import NoDeviceError

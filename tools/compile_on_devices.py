@@ -4,7 +4,8 @@
 
 Nothing runs on the device, so a stand-in for a GPU will do (mesa-drm-shim; tools/lanes.sh lists them). NAME is for the
 report. Each binary is compiled for the largest head dimension that it serves; attention with mask, causality,
-log-sum-exp and merging, and on AMD, where spills are judged, once more without them. Statistics are the driver's (VK_KHR_pipeline_executable_properties).
+log-sum-exp and merging, and on AMD, where spills are judged, once more without them. Statistics are the driver's
+(VK_KHR_pipeline_executable_properties).
 
 Exits with 1 when the driver refuses a shader, when a variant that the registry could choose on an AMD device spills,
 when there is nothing to compile, or when an AMD driver gives no statistics.

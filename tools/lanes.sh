@@ -6,7 +6,7 @@
 #                               spilled registers on AMD, fails
 #   tools/lanes.sh              both
 # Where root or debootstrap is missing they are not run: that is said, and the status is 0 (GRILLY_REQUIRE_LANES=1: 1).
-# GRILLY_VALIDATION_TESTS     what pytest runs under validation (default: below)
+# GRILLY_VALIDATION_TESTS     what pytest runs under validation (default: tests --devices-only)
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 python=${PYTHON:-$([[ -x .venv/bin/python ]] && echo .venv/bin/python || echo python3)}
@@ -57,7 +57,7 @@ inside() { # inside COMMAND...: run it in the lab, in the checkout
 
 validation() {
   local log=$lab/grilly/validation.log fault tests status=0
-  read -ra tests <<<"${GRILLY_VALIDATION_TESTS:-tests/test_runtime_contract.py tests/test_flash_attention.py}"
+  read -ra tests <<<"${GRILLY_VALIDATION_TESTS:-tests --devices-only}"
   # The layer writes to standard output: a log file would be begun anew by every instance.
   cat >"$lab/grilly/vk_layer_settings.txt" <<'SETTINGS'
 khronos_validation.validate_sync = true
