@@ -1,0 +1,76 @@
+"""The ``grilly`` command: info, shaders. ``main`` is its entry point; each command has a module."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from .. import __version__
+from ..errors import GrillyError
+
+#: Command name -> what ``grilly --help`` says of it. The module of that name has add_arguments() and run().
+COMMANDS = {
+    "info": "list the Vulkan devices, what each offers, and the kernels grilly would use",
+    "shaders": "show which compiled kernel serves what on a device, and why not the others",
+}
+
+
+class CommandError(Exception):
+    """A command cannot do what was asked; the message is for the person at the terminal."""
+
+
+def _parser(only: str | None) -> argparse.ArgumentParser:
+    """The parser; only the command named by ``only`` is imported, so that the others cost nothing."""
+    parser = argparse.ArgumentParser(
+        prog="grilly", description="Exact, memory-efficient attention on Vulkan devices.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"grilly {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="command", required=True)
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        if name == only:
+            importlib.import_module(f".{name}", __name__).add_arguments(command)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments after the program's name; ``sys.argv[1:]`` by default.
+
+    Returns
+    -------
+    int
+        Exit status: 0, or 1 when the command failed (its reason is on stderr), or 130 when interrupted.
+
+    Raises
+    ------
+    SystemExit
+        With status 2 for wrong arguments, and 0 after ``--help`` and ``--version``.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    args = _parser(next((word for word in argv if word in COMMANDS), None)).parse_args(argv)
+    command = importlib.import_module(f".{args.command}", __name__)
+    try:
+        status = command.run(args)
+        sys.stdout.flush()
+        return status
+    except (GrillyError, CommandError) as error:
+        print(f"grilly {args.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"grilly {args.command}: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough; keep the interpreter from complaining when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+__all__ = ["COMMANDS", "CommandError", "main"]

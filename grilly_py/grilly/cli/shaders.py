@@ -1,0 +1,134 @@
+"""``grilly shaders``: which compiled kernel serves what on a device, and why each other one does not."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from ..compute import devices
+from ..errors import GrillyError
+from ..registry import Registry, Request
+from . import CommandError
+from .common import HEAD_DIMS, add_device, choose, numbers, registry_of, sizes_of
+from .output import as_json, bytes_text, heading, table
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add_device(parser)
+    parser.add_argument("--all", action="store_true", help="every device, not one")
+    parser.add_argument("--operation", metavar="NAME", help="only this operation (attention, softmax, ...)")
+    parser.add_argument("--dims", type=numbers, default=HEAD_DIMS, metavar="D,...",
+                        help="dimensions to choose for (default: " + ",".join(map(str, HEAD_DIMS)) + ")")
+    parser.add_argument("--explain", action="store_true", help="for each dimension, every kernel in order of rank")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table of one device or of all; 1 when a device could not be opened."""
+    failures, report = [], []
+    for device in devices() if args.all else [choose(args)]:
+        try:
+            runtime, registry = registry_of(device, args.runtime)
+        except GrillyError as error:
+            if not args.all:
+                raise
+            failures.append(f"device {device.index}: {error}")
+            continue
+        operations = registry.manifest.by_operation
+        if args.operation is not None and args.operation not in operations:
+            raise CommandError(f"no operation is called {args.operation!r}; there are {', '.join(sorted(operations))}")
+        rows = [r for r in registry.table(args.dims) if args.operation in (None, r["operation"])]
+        if args.json:
+            report.append({
+                "device": device.index, "name": device.name, "architecture": registry.architecture,
+                "runtime": runtime, "variants": [{**row, "chosen": sizes_of(row)} for row in rows],
+            })  # fmt: skip
+            continue
+        heading(f"Device {device.index}: {device.name} ({registry.architecture}), {runtime} runtime")
+        if args.explain:
+            _explain(registry, args.operation, args.dims)
+        else:
+            _print(rows)
+    if args.json:
+        print(as_json(report))
+    for failure in failures:
+        print(f"grilly shaders: {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def grouped(rows: list[dict]) -> list[dict]:
+    """The rows with those joined that say the same of several models, dtypes, or cases of a variant.
+
+    Each result has ``operation``, ``models``, ``dtypes``, ``kernel``, ``rank``, ``dims`` and ``reason``.
+    """
+    cases: dict[tuple, list[str]] = {}
+    for row in rows:
+        family_variant = ".".join(row["variant"].split(".")[:2])
+        reason = row["reason"] or ""
+        if reason.endswith(" ranks higher"):
+            reason = ".".join(reason.split(" ")[0].split(".")[:2]) + " ranks higher"
+        name = row["variant"] if row["chosen"] else family_variant
+        key = (row["operation"], row["model"], row["dtype"], name, row["rank"], row["chosen"], reason)
+        cases.setdefault(key, []).append(row["variant"])
+    joined: dict[tuple, tuple[list[str], list[str]]] = {}
+    for (operation, model, dtype, name, rank, chosen, reason), labels in cases.items():
+        kernel = labels[0] if len(labels) == 1 else f"{name}.* ({len(labels)})"
+        key = (operation, kernel, rank, chosen, reason)
+        models, dtypes = joined.setdefault(key, ([], []))
+        models.extend({model} - set(models))
+        dtypes.extend({dtype} - set(dtypes))
+    return [
+        {"operation": operation, "models": models, "dtypes": dtypes, "kernel": kernel, "rank": rank,
+         "dims": (" ".join(str(size) for size in chosen if size) or "all") if chosen else "", "reason": reason}
+        for (operation, kernel, rank, chosen, reason), (models, dtypes) in joined.items()
+    ]  # fmt: skip
+
+
+def _print(rows: list[dict]) -> None:
+    shown = grouped(rows)
+    for operation in dict.fromkeys(row["operation"] for row in shown):
+        print(f"\n{operation}:")
+        table(
+            ("kernel", "dtype", "model", "rank", "dims", "why not"),
+            [
+                (r["kernel"], " ".join(r["dtypes"]), " ".join(r["models"]), r["rank"], r["dims"], r["reason"])
+                for r in shown
+                if r["operation"] == operation
+            ],
+            right=("rank",),
+        )
+
+
+def _explain(registry: Registry, operation: str | None, dims: tuple[int, ...]) -> None:
+    """For each operation, model, dtype and size: the variants by rank, the choice first among those that can run."""
+    for name, variants in sorted(registry.manifest.by_operation.items()):
+        if operation not in (None, name):
+            continue
+        facts = sorted({fact for variant in variants for fact in variant.limits})
+        for model, dtype in sorted({(model, v.dtype) for v in variants for model in v.models}):
+            for size in dims if facts else (0,):
+                request = Request(name, dtype, model, {**dict.fromkeys(facts, size), "align": size & -size or 2**20})
+                found = [(v, why) for v, why in registry.explain(request) if v.dtype == dtype and model in v.models]
+                found.sort(key=lambda pair: -registry.rank(pair[0]))
+                try:
+                    best = registry.resolve(request)
+                except GrillyError:
+                    best = None
+                asked = f"{name}, {model}, {dtype}" + (f", {' = '.join([*facts, str(size)])}" if facts else "")
+                heading(asked)
+                table(
+                    ("kernel", "rank", "tile", "threads", "shared", "verdict"),
+                    [
+                        (v.label, registry.rank(v), " ".join(f"{k} {n}" for k, n in v.tile.items()), v.threads,
+                         bytes_text(v.shared_bytes), _verdict(v, why, best))
+                        for v, why in found
+                    ],
+                    right=("rank", "threads", "shared"),
+                )  # fmt: skip
+
+
+def _verdict(variant, reason: str | None, best) -> str:
+    if best is not None and best.variant is variant:
+        return "used" + (f", with subgroups of {best.subgroup_size}" if best.subgroup_size else "")
+    return reason or f"can run; {best.variant.label} ranks higher"
