@@ -1,0 +1,19 @@
+"""Layers built of grilly's operations: modules with parameters and state dicts, in PyTorch's terms."""
+
+from .flash import FlashAttention2, FlashAttention3
+from .linear import Linear
+from .module import LoadResult, Module, ModuleList, Parameter
+from .multihead import MultiheadAttention
+from .rope import RoPE
+
+__all__ = [
+    "FlashAttention2",
+    "FlashAttention3",
+    "Linear",
+    "LoadResult",
+    "Module",
+    "ModuleList",
+    "MultiheadAttention",
+    "Parameter",
+    "RoPE",
+]

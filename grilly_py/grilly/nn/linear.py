@@ -1,0 +1,72 @@
+"""Linear: ``x W^T + b`` on the device."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .. import functional as F
+from .module import Module, Parameter, shapes
+
+
+def uniform(rng: np.random.Generator, bound: float, *shape: int) -> np.ndarray:
+    """float32 values drawn evenly from -bound to bound."""
+    return rng.uniform(-bound, bound, shape).astype(np.float32)
+
+
+class Linear(Module):
+    """``y = x W^T + b``, computed on the device.
+
+    Parameters
+    ----------
+    in_features, out_features : int
+        Widths of x and y, at least 1.
+    bias : bool
+        Whether there is a b.
+    rng : int or numpy.random.Generator, optional
+        Where the first weights come from: evenly spread in plus or minus ``1 / sqrt(in_features)``, as in PyTorch.
+
+    Attributes
+    ----------
+    weight : Parameter
+        W, ``(out_features, in_features)``.
+    bias : Parameter or None
+        b, ``(out_features,)``.
+
+    Raises
+    ------
+    ValueError
+        If a width is below 1.
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, *, rng=None):
+        super().__init__()
+        if in_features < 1 or out_features < 1:
+            raise ValueError(f"Linear: {in_features} inputs and {out_features} outputs; both must be at least 1")
+        rng = np.random.default_rng(rng)
+        self.in_features = in_features
+        self.out_features = out_features
+        bound = 1 / math.sqrt(in_features)
+        self.weight = Parameter(uniform(rng, bound, out_features, in_features))
+        self.bias = Parameter(uniform(rng, bound, out_features)) if bias else None
+
+    def forward(self, x):
+        """``(..., in_features)`` to ``(..., out_features)``.
+
+        Raises
+        ------
+        ValueError
+            If x's last axis has another length.
+        TypeError
+            If x is not of the weights' dtype.
+        """
+        (shape,) = shapes("Linear", x=x)
+        if not shape or shape[-1] != self.in_features:
+            raise ValueError(f"Linear: x has shape {shape}; its last axis must have {self.in_features} elements")
+        backend, (x,), keep = self._send(x)
+        y = F.linear(x, self.weight.on(backend), None if self.bias is None else self.bias.on(backend))
+        return y if keep else y.numpy()
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"

@@ -1,0 +1,354 @@
+"""Module and Parameter: layers with weights, in PyTorch's terms, without gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..compute import Compute, Tensor
+from ..compute.launch import backend_of
+
+_DTYPES = (np.dtype(np.float32), np.dtype(np.float16))
+
+
+class LoadResult(NamedTuple):
+    """What ``load_state_dict(strict=False)`` passed over: names the state dict lacked, and names it had too many."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+class Parameter:
+    """An array that belongs to a module: kept in NumPy, and copied to a device when a module first runs there.
+
+    Parameters
+    ----------
+    data : array or grilly.Tensor
+        float32 or float16, any shape. An array is copied; a Tensor is kept where it is.
+
+    Attributes
+    ----------
+    data : numpy.ndarray or grilly.Tensor
+        The values. An array here is read-only, because the device has copies of it: assign a new one to change it.
+
+    Raises
+    ------
+    TypeError
+        For another dtype.
+    """
+
+    __slots__ = ("_data", "_copies")
+
+    def __init__(self, data):
+        self.data = data
+
+    @property
+    def data(self):
+        return self._data
+
+    @data.setter
+    def data(self, value):
+        if not isinstance(value, Tensor):
+            value = np.array(value)
+            value.flags.writeable = False
+        if value.dtype not in _DTYPES:
+            raise TypeError(f"Parameter: dtype {value.dtype}; expected float32 or float16: use .astype(numpy.float32)")
+        self._data = value
+        self._copies: dict[int, Tensor] = {}
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extent of each axis."""
+        return tuple(self._data.shape)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """NumPy dtype of the elements."""
+        return self._data.dtype
+
+    def numpy(self) -> np.ndarray:
+        """The values as a NumPy array; read-only, except for a copy of a Tensor."""
+        return self._data.numpy() if isinstance(self._data, Tensor) else self._data
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        array = self.numpy()
+        return array.astype(array.dtype if dtype is None else dtype, copy=bool(copy))
+
+    def on(self, backend: Compute) -> Tensor:
+        """The values in ``backend``'s device memory, copied there at the first call and kept until ``data`` changes."""
+        tensor = self._copies.get(id(backend))
+        if tensor is None or tensor.backend is not backend:
+            tensor = self._copies[id(backend)] = backend.tensor(self._data)
+        return tensor
+
+    def __repr__(self) -> str:
+        return f"Parameter(shape={self.shape}, dtype={self.dtype})"
+
+
+def _to_numpy(name: str, value) -> np.ndarray:
+    """An entry of a state dict as an array; PyTorch's tensors are recognised by their methods, without PyTorch."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        if "bfloat16" in str(value.dtype):  # which NumPy does not have
+            value = value.float()
+        value = value.numpy()
+    array = np.asarray(value)
+    if array.dtype.kind != "f":
+        raise TypeError(f"load_state_dict: {name} is {array.dtype}; expected a floating array")
+    return array
+
+
+def shapes(owner: str, **arrays) -> list[tuple[int, ...]]:
+    """The shapes of the named arrays. Raises TypeError for what is no array."""
+    for name, array in arrays.items():
+        if not isinstance(array, (np.ndarray, Tensor)):
+            kind = type(array).__name__
+            raise TypeError(f"{owner}: {name} is a {kind}; expected a numpy.ndarray or a grilly.Tensor")
+    return [tuple(array.shape) for array in arrays.values()]
+
+
+class Module:
+    """Base class of layers. Assigning a `Parameter` or a Module to an attribute registers it under that name.
+
+    A layer takes NumPy arrays or Tensors and gives back what it was given: Tensors stay on the device and nothing is
+    waited for; NumPy arrays are sent once, all steps run on the device, and the result is fetched. The work runs on
+    the inputs' backend, on the one chosen with `to`, or on the default one (``grilly.use``).
+
+    There are no gradients: ``train`` and ``eval`` only set ``training``.
+    """
+
+    def __init__(self):
+        object.__setattr__(self, "_parameters", {})
+        object.__setattr__(self, "_modules", {})
+        self.training = True
+        self._backend: Compute | None = None
+
+    def forward(self, *args, **kwargs):
+        """What the layer computes; subclasses define it."""
+        raise NotImplementedError(f"{type(self).__name__} has no forward()")
+
+    def __call__(self, *args, **kwargs):
+        return self.forward(*args, **kwargs)
+
+    # -- attributes ------------------------------------------------------------------------------------------------
+
+    def __setattr__(self, name: str, value) -> None:
+        if "_parameters" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__}: call super().__init__() before setting attributes")
+        if isinstance(value, (Parameter, Module)):
+            for home in (self.__dict__, self._parameters, self._modules):
+                home.pop(name, None)
+            (self._parameters if isinstance(value, Parameter) else self._modules)[name] = value
+            return
+        if name in self._parameters and value is not None:
+            raise TypeError(f"{type(self).__name__}: {name} is a parameter; assign nn.Parameter(array), or None")
+        if name in self._modules and value is not None:
+            raise TypeError(f"{type(self).__name__}: {name} is a module; assign another nn.Module, or None")
+        self._parameters.pop(name, None)
+        self._modules.pop(name, None)
+        object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str):
+        for home in ("_parameters", "_modules"):
+            if name in self.__dict__.get(home, ()):
+                return self.__dict__[home][name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        for home in (self._parameters, self._modules):
+            if name in home:
+                del home[name]
+                return
+        object.__delattr__(self, name)
+
+    # -- walking ---------------------------------------------------------------------------------------------------
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """The modules directly inside this one, with their names."""
+        yield from self._modules.items()
+
+    def children(self) -> Iterator[Module]:
+        """The modules directly inside this one."""
+        yield from self._modules.values()
+
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """This module and all inside it, at any depth, with dotted names; one that is shared comes once."""
+        seen: set[int] = set()
+        stack = [(prefix, self)]
+        while stack:
+            name, module = stack.pop()
+            if id(module) in seen:
+                continue
+            seen.add(id(module))
+            yield name, module
+            inner = [(f"{name}.{child}" if name else child, m) for child, m in module._modules.items()]
+            stack.extend(reversed(inner))
+
+    def modules(self) -> Iterator[Module]:
+        """This module and all inside it, at any depth."""
+        for _, module in self.named_modules():
+            yield module
+
+    def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
+        """All parameters, at any depth, with dotted names; one that is shared comes once."""
+        seen: set[int] = set()
+        for path, parameter in self._entries(prefix):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield path, parameter
+
+    def parameters(self) -> Iterator[Parameter]:
+        """All parameters, at any depth."""
+        for _, parameter in self.named_parameters():
+            yield parameter
+
+    def _entries(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
+        """Every name a parameter has, as in a state dict; a shared one comes once for each."""
+        start = f"{prefix}." if prefix else ""
+        for name, parameter in self._parameters.items():
+            yield start + name, parameter
+        for name, module in self._modules.items():
+            yield from module._entries(start + name)
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """All parameters by dotted name, as NumPy arrays (read-only where the module shares them)."""
+        return {name: parameter.numpy() for name, parameter in self._entries()}
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> LoadResult:
+        """Replace the parameters by those of a state dict, cast to the parameters' dtypes.
+
+        Parameters
+        ----------
+        state : mapping
+            Arrays by dotted name: NumPy arrays, Tensors, or PyTorch's tensors.
+        strict : bool
+            Whether names that are missing or unexpected are an error.
+
+        Returns
+        -------
+        LoadResult
+            The names passed over; empty lists when ``strict``.
+
+        Raises
+        ------
+        ValueError
+            For missing or unexpected names when ``strict``, and for shapes that differ; all of them are listed, and
+            the module is left as it was.
+        TypeError
+            If an entry is not a floating array.
+        """
+        own = dict(self._entries())
+        missing = [name for name in own if name not in state]
+        unexpected = [name for name in state if name not in own]
+        arrays, problems = {}, []
+        for name, parameter in own.items():
+            if name in state:
+                arrays[name] = _to_numpy(name, state[name])
+                if arrays[name].shape != parameter.shape:
+                    problems.append(f"{name} has shape {arrays[name].shape}, expected {parameter.shape}")
+        if strict:
+            problems = [
+                *(f"missing: {name}" for name in missing),
+                *(f"unexpected: {name}" for name in unexpected),
+                *problems,
+            ]
+        if problems:
+            raise ValueError(f"load_state_dict: the state does not fit {type(self).__name__}: " + "; ".join(problems))
+        for name, array in arrays.items():
+            own[name].data = array.astype(own[name].dtype)
+        return LoadResult(missing, unexpected)
+
+    def train(self, mode: bool = True) -> Module:
+        """Set ``training`` here and in all modules inside. Returns the module."""
+        for module in self.modules():
+            module.training = bool(mode)
+        return self
+
+    def eval(self) -> Module:
+        """The same as ``train(False)``."""
+        return self.train(False)
+
+    def to(self, backend: Compute | None = None, dtype=None) -> Module:
+        """Choose the backend that NumPy inputs are computed on, and the parameters' dtype. Returns the module.
+
+        Parameters
+        ----------
+        backend : grilly.Compute, optional
+            For this module and all inside it. None leaves it as it is. Parameters are copied there at first use.
+        dtype : dtype, optional
+            float32 or float16: casts the parameters; the inputs must then have that dtype.
+
+        Raises
+        ------
+        TypeError
+            For anything else.
+        """
+        if backend is not None and not isinstance(backend, Compute):
+            raise TypeError(
+                f"to: expected a grilly.Compute, got {type(backend).__name__}; for a dtype use to(dtype=...)"
+            )
+        if dtype is not None:
+            if np.dtype(dtype) not in _DTYPES:
+                raise TypeError(f"to: dtype {np.dtype(dtype)}; expected float32 or float16")
+            for parameter in self.parameters():
+                parameter.data = parameter.data.astype(dtype)
+        if backend is not None:
+            for module in self.modules():
+                module._backend = backend
+        return self
+
+    # -- the device ------------------------------------------------------------------------------------------------
+
+    def _send(self, *arrays, mask=None) -> tuple[Compute, list[Tensor], bool]:
+        """The backend to run on, the arrays as its Tensors (one that comes twice is sent once), and whether the
+        result is to be a Tensor. A mask only takes part in the choice of the backend."""
+        keep = any(isinstance(array, Tensor) for array in (*arrays, mask))
+        backend = backend_of(type(self).__name__, *arrays, mask) if keep or self._backend is None else self._backend
+        sent: dict[int, Tensor] = {}
+        for array in arrays:
+            if id(array) not in sent:
+                sent[id(array)] = backend.tensor(array)
+        return backend, [sent[id(array)] for array in arrays], keep
+
+    # -- text ------------------------------------------------------------------------------------------------------
+
+    def extra_repr(self) -> str:
+        """What stands between the parentheses of the repr."""
+        return ""
+
+    def __repr__(self) -> str:
+        lines = [self.extra_repr()] if self.extra_repr() else []
+        for name, module in self._modules.items():
+            lines.append(f"({name}): " + repr(module).replace("\n", "\n  "))
+        if not self._modules:
+            return f"{type(self).__name__}({', '.join(lines)})"
+        return f"{type(self).__name__}(\n  " + "\n  ".join(lines) + "\n)"
+
+
+class ModuleList(Module):
+    """Modules in a list, registered under their numbers."""
+
+    def __init__(self, modules=()):
+        super().__init__()
+        for module in modules:
+            self.append(module)
+
+    def append(self, module: Module) -> ModuleList:
+        """Add a module at the end. Returns the list."""
+        if not isinstance(module, Module):
+            raise TypeError(f"ModuleList: expected an nn.Module, got {type(module).__name__}")
+        setattr(self, str(len(self)), module)
+        return self
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(self._modules.values())
+
+    def __getitem__(self, index: int) -> Module:
+        return list(self._modules.values())[index]

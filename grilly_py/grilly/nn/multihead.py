@@ -1,0 +1,279 @@
+"""MultiheadAttention: PyTorch's layer, GPT's causal one and T5's, on the device."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .. import functional as F
+from .flash import check_heads, join_heads, split_heads
+from .linear import Linear, uniform
+from .module import Module, Parameter, shapes
+
+_ARCHITECTURES = ("generic", "gpt", "t5")
+
+
+class MultiheadAttention(Module):
+    """Multi-head attention with its projections (Vaswani et al. 2017, section 3.2.2).
+
+    Loads ``torch.nn.MultiheadAttention``'s state dict unchanged, and with ``architecture="t5"`` that of Hugging Face's
+    T5Attention. Two things differ from PyTorch's layer: **a boolean mask is True where a query attends** (PyTorch's
+    layer reads True as "ignore"; its scaled_dot_product_attention reads it as here), and inputs are always
+    ``(B, S, E)`` or ``(S, E)``.
+
+    Parameters
+    ----------
+    embed_dim : int
+        Width of the queries and the output, E.
+    num_heads : int
+        H; divides ``embed_dim`` unless ``head_dim`` is given.
+    bias : bool
+        Whether the projections add a bias.
+    kdim, vdim : int, optional
+        Widths of the keys and values; E by default.
+    causal : bool
+        Query i attends only to keys ``j <= i + Sk - Sq``.
+    architecture : str
+        "generic"; "gpt": always causal, a query never reads keys after it, and where there are more keys than queries
+        the first Sk - Sq keys come from a cache; "t5": scores are not scaled, and a learned bias for the distance
+        between query and key is added (Raffel et al. 2020, section 2.1).
+    head_dim : int, optional
+        Width of a head, D; only for "t5", where H * D need not be E.
+    bidirectional : bool
+        "t5" only: whether keys after the query have buckets of their own, as in an encoder.
+    relative_attention_bias : bool
+        "t5" only: whether this layer has the table of biases. In T5 only the first layer of a stack has; the others
+        are given its ``position_bias``, and cross-attention has none.
+    relative_attention_num_buckets, relative_attention_max_distance : int
+        "t5" only: rows of the table, and the distance from which all is alike.
+    rng : int or numpy.random.Generator, optional
+        Where the first weights come from.
+
+    Raises
+    ------
+    ValueError
+        For an unknown architecture, heads that do not divide the width, or an option of another architecture.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        bias: bool = True,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        causal: bool = False,
+        architecture: str = "generic",
+        head_dim: int | None = None,
+        bidirectional: bool = True,
+        relative_attention_bias: bool = True,
+        relative_attention_num_buckets: int = 32,
+        relative_attention_max_distance: int = 128,
+        rng=None,
+    ):
+        super().__init__()
+        if architecture not in _ARCHITECTURES:
+            raise ValueError(f"MultiheadAttention: architecture is {architecture!r}; expected one of {_ARCHITECTURES}")
+        if head_dim is None:
+            check_heads("MultiheadAttention", embed_dim, num_heads)
+        elif architecture != "t5" and head_dim * num_heads != embed_dim:
+            raise ValueError(
+                f'MultiheadAttention: head_dim is {head_dim}; only architecture="t5" takes another than E / H'
+            )
+        elif min(embed_dim, num_heads, head_dim) < 1:
+            raise ValueError("MultiheadAttention: embed_dim, num_heads and head_dim must be at least 1")
+        rng = np.random.default_rng(rng)
+        self.embed_dim = embed_dim
+        self.num_heads = num_heads
+        self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
+        self.kdim = embed_dim if kdim is None else kdim
+        self.vdim = embed_dim if vdim is None else vdim
+        self.architecture = architecture
+        self.causal = causal or architecture == "gpt"
+        self.bidirectional = bidirectional
+        self.max_distance = relative_attention_max_distance
+        if architecture == "t5":
+            self._make_t5(bias, relative_attention_num_buckets if relative_attention_bias else 0, rng)
+        else:
+            self._make_generic(bias, rng)
+
+    def _make_generic(self, bias: bool, rng) -> None:
+        width = self.embed_dim
+        # Glorot and Bengio 2010, over the matrices as they are stored, and zero biases: PyTorch's choice for this layer
+        if self.kdim == self.vdim == width:
+            self.in_proj_weight = Parameter(uniform(rng, math.sqrt(6 / (4 * width)), 3 * width, width))
+        else:
+            for name, columns in (("q", width), ("k", self.kdim), ("v", self.vdim)):
+                bound = math.sqrt(6 / (width + columns))
+                setattr(self, f"{name}_proj_weight", Parameter(uniform(rng, bound, width, columns)))
+        self.in_proj_bias = Parameter(np.zeros(3 * width, np.float32)) if bias else None
+        self.out_proj = Linear(width, width, bias, rng=rng)
+        if bias:
+            self.out_proj.bias = Parameter(np.zeros(width, np.float32))
+
+    def _make_t5(self, bias: bool, buckets: int, rng) -> None:
+        inner = self.num_heads * self.head_dim
+        for name, columns in (("q", self.embed_dim), ("k", self.kdim), ("v", self.vdim)):
+            setattr(self, name, Linear(columns, inner, bias, rng=rng))
+        self.o = Linear(inner, self.embed_dim, bias, rng=rng)
+        self.relative_attention_bias = _Table(buckets, self.num_heads, rng) if buckets else None
+
+    # -- computing -------------------------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        query,
+        key=None,
+        value=None,
+        *,
+        mask=None,
+        causal: bool | None = None,
+        need_weights: bool = True,
+        average_attn_weights: bool = False,
+        position_bias=None,
+        position_offset: int | None = None,
+    ):
+        """Attend.
+
+        Parameters
+        ----------
+        query : numpy.ndarray or grilly.Tensor
+            ``(B, Sq, E)`` or ``(Sq, E)``.
+        key, value : numpy.ndarray or grilly.Tensor, optional
+            ``(B, Sk, kdim)`` and ``(B, Sk, vdim)``, or without B. The query and the key by default.
+        mask : numpy.ndarray or grilly.Tensor, optional
+            Boolean (**True = attend**) or additive, broadcastable to ``(B, H, Sq, Sk)``.
+        causal : bool, optional
+            Instead of the layer's own; "gpt" is always causal.
+        need_weights : bool
+            Whether to return the weights. Without them "generic" and "gpt" run in one kernel that never stores the
+            ``Sq x Sk`` matrix; with them, and in "t5", it is stored.
+        average_attn_weights : bool
+            Whether to return the weights' mean over the heads.
+        position_bias : numpy.ndarray or grilly.Tensor, optional
+            "t5" only: float32, broadcastable to ``(B, H, Sq, Sk)``, added to the scores instead of this layer's own
+            relative bias.
+        position_offset : int, optional
+            "t5" only: the position of the first query among the keys. By default 0 when bidirectional, and Sk - Sq
+            otherwise, where the first keys come from a cache.
+
+        Returns
+        -------
+        output : numpy.ndarray or grilly.Tensor
+            In the query's shape. A query with nothing to attend to gives the output projection's bias.
+        weights : numpy.ndarray, grilly.Tensor or None
+            ``(B, H, Sq, Sk)``, or ``(B, Sq, Sk)`` when averaged, less B where the query lacks it; None without
+            ``need_weights``.
+
+        Raises
+        ------
+        ValueError, TypeError
+            For shapes and dtypes that do not go together, and options of another architecture.
+        """
+        key = query if key is None else key
+        value = key if value is None else value
+        rank = self._check(query, key, value, causal, position_bias, position_offset)
+        causal = self.causal if causal is None else causal
+        backend, (query, key, value), keep = self._send(query, key, value, mask=mask)
+        if rank == 2:
+            alike = key is query, value is query
+            query = query.reshape(1, *query.shape)
+            key = query if alike[0] else key.reshape(1, *key.shape)
+            value = query if alike[1] else value.reshape(1, *value.shape)
+        q, k, v = (split_heads(array, self.num_heads) for array in self._project(backend, query, key, value))
+        weights = None
+        if self.architecture != "t5" and not need_weights:
+            output = F.flash_attention2(q, k, v, mask=mask, causal=causal)
+        else:
+            scores = F.attention_scores(q, k, scale=1.0 if self.architecture == "t5" else None)
+            if self.architecture == "t5":
+                scores = self._add_bias(backend, scores, position_bias, position_offset)
+            weights = F.softmax(F.attention_mask(scores, mask=mask, causal=causal))
+            output = F.attention_output(weights, v, architecture=self.architecture)
+        output = (self.o if self.architecture == "t5" else self.out_proj)(join_heads(output))
+        weights = self._returned(backend, weights, average_attn_weights) if need_weights else None
+        if rank == 2:
+            output = output.reshape(output.shape[1:])
+            weights = None if weights is None else weights.reshape(weights.shape[1:])
+        if not keep:
+            output, weights = output.numpy(), None if weights is None else weights.numpy()
+        return output, weights
+
+    def _check(self, query, key, value, causal, position_bias, position_offset) -> int:
+        """Raise unless the arguments go together; returns the rank."""
+        found = shapes("MultiheadAttention", query=query, key=key, value=value)
+        rank = len(found[0])
+        if rank not in (2, 3) or {len(shape) for shape in found} != {rank}:
+            raise ValueError(
+                f"MultiheadAttention: query, key and value have shapes {found[0]}, {found[1]} and {found[2]}; "
+                f"expected all (B, S, width) or all (S, width)"
+            )
+        for name, shape, width in zip(
+            ("query", "key", "value"), found, (self.embed_dim, self.kdim, self.vdim), strict=True
+        ):
+            if shape[-1] != width:
+                raise ValueError(f"MultiheadAttention: {name} has shape {shape}; its last axis must be {width}")
+        if found[1][:-1] != found[2][:-1]:
+            raise ValueError(f"MultiheadAttention: key is {found[1]} and value is {found[2]}; B and Sk must be equal")
+        if rank == 3 and found[0][0] != found[1][0]:
+            raise ValueError(f"MultiheadAttention: query is {found[0]} and key is {found[1]}; B must be equal")
+        if self.architecture == "gpt" and causal is False:
+            raise ValueError('MultiheadAttention: architecture="gpt" is always causal; use "generic"')
+        if self.architecture != "t5" and not (position_bias is None and position_offset is None):
+            raise ValueError('MultiheadAttention: position_bias and position_offset are for architecture="t5"')
+        return rank
+
+    def _project(self, backend, query, key, value):
+        """The projected query, key and value, ``(B, S, H * D)``."""
+        if self.architecture == "t5":
+            return self.q(query), self.k(key), self.v(value)
+        width = self.embed_dim
+        parts = [slice(i * width, (i + 1) * width) for i in range(3)]
+        bias = None if self.in_proj_bias is None else self.in_proj_bias.on(backend)
+        fused = "in_proj_weight" in self._parameters
+        if fused and query is key and key is value:  # one product instead of three
+            joined = F.linear(query, self.in_proj_weight.on(backend), bias)
+            return [joined[..., part] for part in parts]
+        if fused:
+            weights = [self.in_proj_weight.on(backend)[part] for part in parts]
+        else:
+            weights = [getattr(self, f"{name}_proj_weight").on(backend) for name in "qkv"]
+        biases = [None if bias is None else bias[part] for part in parts]
+        return [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)]
+
+    def _add_bias(self, backend, scores, position_bias, position_offset):
+        if position_bias is not None:
+            return F.attention_mask(scores, mask=position_bias)  # a finite mask is a sum
+        if self.relative_attention_bias is None:
+            return scores
+        queries, keys = scores.shape[-2:]
+        if position_offset is None:
+            position_offset = 0 if self.bidirectional else keys - queries
+        return F.t5_bias(
+            scores, self.relative_attention_bias.weight.on(backend),
+            bidirectional=self.bidirectional, max_distance=self.max_distance, offset=position_offset,
+        )  # fmt: skip
+
+    def _returned(self, backend, weights, average: bool):
+        if not average:
+            return weights
+        # a mean over heads is a product with a row of 1 / H, which keeps it on the device
+        row = backend.tensor(np.full((1, self.num_heads), 1 / self.num_heads, weights.dtype))
+        return F.linear(weights.transpose(0, 2, 3, 1), row).reshape(weights.shape[0], *weights.shape[2:])
+
+    def extra_repr(self) -> str:
+        text = f"embed_dim={self.embed_dim}, num_heads={self.num_heads}"
+        return text if self.architecture == "generic" else f"{text}, architecture={self.architecture!r}"
+
+
+class _Table(Module):
+    """T5's learned biases: ``weight`` is ``(buckets, heads)``."""
+
+    def __init__(self, buckets: int, heads: int, rng):
+        super().__init__()
+        self.weight = Parameter(rng.standard_normal((buckets, heads)).astype(np.float32))
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.shape[0]}, {self.weight.shape[1]}"

@@ -1,0 +1,100 @@
+"""RoPE: rotary position embedding as a layer."""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+
+from .. import functional as F
+from ..reference import rope_frequencies
+from .module import Module, shapes
+
+
+class RoPE(Module):
+    """Rotary position embedding: turns pairs of elements by angles that grow with the position.
+
+    Su et al. 2021, https://arxiv.org/abs/2104.09864. `grilly.reference.rope` has the formula.
+
+    Parameters
+    ----------
+    dim : int
+        Elements of each row that are turned; even. Rows may be longer: the rest is left alone.
+    max_seq_len : int
+        The length the model was trained for; only dynamic scaling reads it. Longer inputs are fine.
+    base : float
+        Pair i turns by ``position * base ** (-2 i / dim)`` radians.
+    interleaved : bool
+        Whether pairs are elements 2 i and 2 i + 1 (GPT-J), and not i and ``i + dim / 2`` (LLaMA, GPT-NeoX).
+    scaling : dict, optional
+        ``{"type": "linear" | "ntk" | "dynamic", "factor": f}`` with f at least 1: to run models past the length they
+        were trained for; see `grilly.reference.rope_frequencies`.
+
+    Raises
+    ------
+    ValueError
+        If ``dim`` is odd or below 2, ``base`` or ``max_seq_len`` is not positive, or ``scaling`` is not understood.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        max_seq_len: int = 2048,
+        base: float = 10000.0,
+        interleaved: bool = False,
+        scaling: dict | None = None,
+    ):
+        super().__init__()
+        if not base > 0 or max_seq_len < 1:
+            raise ValueError(f"RoPE: base is {base} and max_seq_len is {max_seq_len}; both must be positive")
+        rope_frequencies(dim, base, scaling)  # refuses what it does not understand
+        self.dim = dim
+        self.max_seq_len = max_seq_len
+        self.base = float(base)
+        self.interleaved = interleaved
+        self.scaling = None if scaling is None else dict(scaling)
+
+    def forward(self, q, k=None, *, offset: int = 0, positions=None):
+        """Turn the rows of q, and of k if it is given.
+
+        Parameters
+        ----------
+        q, k : numpy.ndarray or grilly.Tensor
+            ``(..., S, D)`` with D at least ``dim``; both are turned by the same positions.
+        offset : int
+            The position of the first row, as when earlier keys come from a cache.
+        positions : array of int, optional
+            Positions ``(S,)`` or ``(B, S)``, instead of ``offset + arange(S)``.
+
+        Returns
+        -------
+        numpy.ndarray or grilly.Tensor, or a pair of them
+            Of the shapes of q and k.
+
+        Raises
+        ------
+        ValueError
+            For rows shorter than ``dim``, negative positions, or positions of another length than S.
+        TypeError
+            For positions that are not integers.
+        """
+        arrays = (q,) if k is None else (q, k)
+        turned = tuple(self._turn(array, operator.index(offset), positions) for array in arrays)
+        return turned[0] if k is None else turned
+
+    def _turn(self, x, offset, positions):
+        (shape,) = shapes("RoPE", x=x)
+        if len(shape) < 2 or shape[-1] < self.dim:
+            raise ValueError(f"RoPE: got shape {shape}; expected (..., S, D) with D at least {self.dim}")
+        length = 0
+        if self.scaling is not None and self.scaling["type"] == "dynamic":
+            length = 1 + (offset + shape[-2] - 1 if positions is None else int(np.max(positions, initial=-1)))
+        _, (sent,), keep = self._send(x)
+        frequencies = rope_frequencies(self.dim, self.base, self.scaling, length, self.max_seq_len)
+        options = {"offset": offset, "positions": positions, "interleaved": self.interleaved}
+        out = F.rope(sent, frequencies=frequencies, **options)
+        return out if keep else out.numpy()
+
+    def extra_repr(self) -> str:
+        text = f"dim={self.dim}, max_seq_len={self.max_seq_len}, base={self.base}, interleaved={self.interleaved}"
+        return text if self.scaling is None else f"{text}, scaling={self.scaling}"

@@ -1,0 +1,212 @@
+"""Module and Parameter: registration, state dicts, text. Needs no device."""
+
+import numpy as np
+import pytest
+
+from grilly import nn
+
+
+def two_layers():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(3, 4, rng=0)
+            self.rest = nn.ModuleList([nn.Linear(4, 2, bias=False, rng=1)])
+            self.scale = nn.Parameter(np.ones(2, np.float32))
+
+    return Net()
+
+
+def test_names_and_order():
+    net = two_layers()
+    names = ["scale", "first.weight", "first.bias", "rest.0.weight"]
+    assert [name for name, _ in net.named_parameters()] == list(net.state_dict()) == names
+    assert [p.shape for p in net.parameters()] == [(2,), (4, 3), (4,), (2, 4)]
+    assert [name for name, _ in net.named_modules()] == ["", "first", "rest", "rest.0"]
+    assert [name for name, _ in net.named_children()] == ["first", "rest"]
+    assert list(net.children()) == [net.first, net.rest]
+    assert net.rest[0].in_features == 4 and len(net.rest) == 1
+
+
+def test_a_shared_parameter_is_listed_once_and_saved_under_both_names():
+    net = two_layers()
+    net.tied = net.first
+    assert len(list(net.parameters())) == 4
+    assert {"first.weight", "tied.weight"} <= set(net.state_dict())
+    net.load_state_dict(net.state_dict())
+
+
+def test_state_goes_round():
+    one, two = two_layers(), two_layers()
+    two.first.weight.data = np.zeros((4, 3), np.float32)
+    result = two.load_state_dict(one.state_dict())
+    assert result == ([], [])
+    for name, array in one.state_dict().items():
+        np.testing.assert_array_equal(two.state_dict()[name], array)
+
+
+def test_load_lists_every_misfit_and_changes_nothing():
+    net = two_layers()
+    before = net.state_dict()
+    state = {**before, "first.weight": np.zeros((4, 9), np.float32), "extra": np.zeros(1), "scale": np.full(2, 7.0)}
+    del state["first.bias"]
+    with pytest.raises(ValueError) as error:
+        net.load_state_dict(state)
+    for words in ("missing: first.bias", "unexpected: extra", "first.weight has shape (4, 9), expected (4, 3)"):
+        assert words in str(error.value)
+    for name, array in net.state_dict().items():
+        assert array is before[name]
+
+
+def test_load_not_strict():
+    net = two_layers()
+    state = {"scale": np.full(2, 7.0), "extra": np.zeros(1)}  # float64 is cast
+    result = net.load_state_dict(state, strict=False)
+    assert result.missing_keys == ["first.weight", "first.bias", "rest.0.weight"]
+    assert result.unexpected_keys == ["extra"]
+    assert net.scale.dtype == np.float32 and (net.scale.numpy() == 7).all()
+    with pytest.raises(ValueError, match="scale has shape"):
+        net.load_state_dict({"scale": np.zeros(3)}, strict=False)
+    with pytest.raises(TypeError, match="scale is int64; expected a floating"):
+        net.load_state_dict({"scale": np.zeros(2, np.int64)}, strict=False)
+
+
+def test_load_takes_torch_tensors_by_their_methods():
+    class Like:
+        """What load_state_dict may use of a torch.Tensor."""
+
+        dtype = "torch.bfloat16"
+
+        def detach(self):
+            return self
+
+        cpu = detach
+
+        def float(self):
+            return Array()
+
+    class Array:
+        def numpy(self):
+            return np.full(2, 5, np.float32)
+
+    net = two_layers()
+    net.load_state_dict({"scale": Like()}, strict=False)
+    assert (net.scale.numpy() == 5).all()
+
+
+def test_live_torch_state():
+    torch = pytest.importorskip("torch", reason="torch is not installed; the recorded state dicts are used instead")
+    source = torch.nn.MultiheadAttention(8, 2, dtype=torch.bfloat16)
+    layer = nn.MultiheadAttention(8, 2)
+    layer.load_state_dict(source.state_dict())
+    np.testing.assert_array_equal(layer.in_proj_weight.numpy(), source.in_proj_weight.detach().float().numpy())
+
+
+def test_parameters_are_read_only_copies():
+    source = np.ones((2, 2), np.float32)
+    parameter = nn.Parameter(source)
+    source[:] = 9
+    assert (parameter.numpy() == 1).all()
+    with pytest.raises(ValueError, match="read-only"):
+        parameter.data[0] = 3
+    parameter.data = np.zeros(3, np.float16)
+    assert parameter.shape == (3,) and parameter.dtype == np.float16
+    assert np.asarray(parameter).dtype == np.float16
+    with pytest.raises(TypeError, match="float64.*astype"):
+        nn.Parameter(np.zeros(3))
+
+
+def test_attributes():
+    net = two_layers()
+    with pytest.raises(TypeError, match="scale is a parameter; assign nn.Parameter"):
+        net.scale = np.ones(2)
+    with pytest.raises(TypeError, match="first is a module"):
+        net.first = 3
+    net.scale = None
+    assert net.scale is None and "scale" not in net.state_dict()
+    net.scale = nn.Parameter(np.ones(5, np.float32))
+    assert net.state_dict()["scale"].shape == (5,)
+    del net.first
+    with pytest.raises(AttributeError, match="'Net' object has no attribute 'first'"):
+        net.first  # noqa: B018
+
+    class Forgot(nn.Module):
+        def __init__(self):
+            self.x = 1
+
+    with pytest.raises(AttributeError, match="super"):
+        Forgot()
+    with pytest.raises(NotImplementedError, match="Module has no forward"):
+        nn.Module()()
+
+
+def test_train_and_eval_reach_every_module():
+    net = two_layers()
+    assert net.training and net.eval() is net
+    assert not any(module.training for module in net.modules())
+    assert all(module.training for module in net.train().modules())
+
+
+def test_to_casts_and_checks():
+    net = two_layers()
+    assert net.to(dtype=np.float16) is net
+    assert {p.dtype for p in net.parameters()} == {np.dtype(np.float16)}
+    with pytest.raises(TypeError, match="float64"):
+        net.to(dtype=np.float64)
+    with pytest.raises(TypeError, match="expected a grilly.Compute, got str"):
+        net.to("cuda")
+
+
+def test_text():
+    assert repr(two_layers()) == (
+        "Net(\n"
+        "  (first): Linear(in_features=3, out_features=4, bias=True)\n"
+        "  (rest): ModuleList(\n"
+        "    (0): Linear(in_features=4, out_features=2, bias=False)\n"
+        "  )\n"
+        ")"
+    )
+    assert repr(nn.FlashAttention2(8, 2)) == "FlashAttention2(embed_dim=8, num_heads=2, causal=False)"
+    assert repr(nn.RoPE(8)) == "RoPE(dim=8, max_seq_len=2048, base=10000.0, interleaved=False)"
+    assert "architecture='t5'" in repr(nn.MultiheadAttention(8, 2, architecture="t5"))
+
+
+def test_first_weights_repeat_with_a_seed():
+    one, two, other = (nn.Linear(30, 40, rng=seed) for seed in (3, np.random.default_rng(3), 4))
+    np.testing.assert_array_equal(one.weight.numpy(), two.weight.numpy())
+    assert (one.weight.numpy() != other.weight.numpy()).any()
+    bound = 30**-0.5
+    assert 0.9 * bound < np.abs(one.weight.numpy()).max() <= bound
+    mha = nn.MultiheadAttention(16, 4, rng=0)
+    assert (mha.in_proj_bias.numpy() == 0).all() and (mha.out_proj.bias.numpy() == 0).all()
+    assert 0.9 < np.abs(mha.in_proj_weight.numpy()).max() / (6 / 64) ** 0.5 <= 1
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: nn.Linear(0, 3), "at least 1"),
+        (lambda: nn.FlashAttention2(10, 4), "embed_dim is 10 and num_heads is 4"),
+        (lambda: nn.FlashAttention3(8, 0), "FlashAttention3"),
+        (lambda: nn.MultiheadAttention(10, 4), "embed_dim is 10 and num_heads is 4"),
+        (lambda: nn.MultiheadAttention(8, 4, architecture="bert"), "architecture is 'bert'"),
+        (lambda: nn.MultiheadAttention(8, 4, head_dim=3), "only architecture"),
+        (lambda: nn.MultiheadAttention(8, 4, head_dim=0, architecture="t5"), "at least 1"),
+        (lambda: nn.RoPE(7), "even"),
+        (lambda: nn.RoPE(8, base=0), "positive"),
+        (lambda: nn.RoPE(8, scaling={"type": "yarn", "factor": 2}), "yarn"),
+    ],
+)
+def test_bad_arguments(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_every_public_name_has_a_docstring():
+    for name in nn.__all__:
+        thing = getattr(nn, name)
+        assert thing.__doc__, name
+        for attribute, value in vars(thing).items():
+            if callable(value) and not attribute.startswith("_") and not isinstance(value, property):
+                inherited = any(getattr(getattr(base, attribute, None), "__doc__", None) for base in thing.__mro__)
+                assert inherited, f"{name}.{attribute}"
