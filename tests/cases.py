@@ -37,7 +37,7 @@ def _dims() -> list[Case]:
 CASES = [
     *_dims(),
     Case("one-query-one-key", queries=1, keys=1, heads=1),
-    Case("one-query", queries=1, keys=257),
+    Case("one-query", batch=4, heads=8, queries=1, keys=257),
     Case("one-key", queries=131, keys=1),
     Case("prime", batch=2, heads=3, queries=127, keys=131, dim=64),
     Case("prime-odd-dim", batch=2, heads=3, queries=101, keys=67, dim=37),

@@ -1,6 +1,7 @@
 """Real device names, as drivers report them, and the architecture each belongs to."""
 
 import pytest
+
 from grilly.registry import ARCHITECTURES, identify, matches
 from grilly.runtime.interface import DeviceInfo
 

@@ -144,9 +144,10 @@ def test_mixed_backends(backend):
             F.flash_attention2(a, b, a)
 
 
-def run_python(code: str, **environment) -> subprocess.CompletedProcess:
-    package = str(Path(grilly.__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": package, **environment}
+def run_python(code: str, **environment: str | Path) -> subprocess.CompletedProcess:
+    package = environment.pop("package", Path(grilly.__file__).parents[1])
+    path = os.pathsep.join([str(package), *(entry for entry in sys.path if entry)])
+    environment = {**os.environ, "PYTHONPATH": path, **environment}
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
 
 
@@ -197,6 +198,6 @@ def test_damaged_shaders_are_named(damaged_package, damage):
         manifest.write_bytes(b"\xff\xfe nonsense")
     elif damage == "no manifest":
         manifest.unlink()
-    done = run_python(ATTEND, PYTHONPATH=str(damaged_package))
+    done = run_python(ATTEND, package=damaged_package)
     assert "caught" in done.stdout, done.stderr
     assert (".spv" in done.stdout) or ("manifest.json" in done.stdout)

@@ -1,8 +1,9 @@
 """The NumPy reference against what PyTorch and transformers computed; needs neither, and no device."""
 
-import goldens
 import numpy as np
 import pytest
+
+import goldens
 from grilly import reference as ref
 
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 
 import pytest
+
 from grilly.errors import ShaderError
 from grilly.registry import Manifest, manifest
 from manifests import SPIRV, entry, write_manifest

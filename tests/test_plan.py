@@ -65,8 +65,8 @@ def test_bindings_smaller_than_the_arrays(backend, case, storage_range, layout):
         got, got_lse = run(backend, case, layout)
     assert len(dispatches) > 1
     assert all(b is None or b[2] <= storage_range for d in dispatches for b in d[1])
-    assert np.allclose(got, want, rtol=0, atol=1e-6)
-    assert np.allclose(got_lse, want_lse, rtol=1e-6, atol=1e-6)
+    assert np.allclose(got, want, rtol=0, atol=3e-6)
+    assert np.allclose(got_lse, want_lse, rtol=1e-6, atol=3e-6)
 
 
 def test_grid_smaller_than_the_call(backend):
@@ -87,7 +87,7 @@ def test_work_of_one_submission_is_bounded(backend, monkeypatch, causal):
     with smaller(backend) as dispatches:
         got, _ = run(backend, case)
     assert len(dispatches) > 20
-    assert np.allclose(got, want, rtol=0, atol=1e-6)
+    assert np.allclose(got, want, rtol=0, atol=3e-6)
 
 
 def test_keys_per_dispatch(backend):
@@ -111,8 +111,8 @@ def test_keys_per_dispatch(backend):
     for p in pieces:
         constants = {"HEAD_DIM": 32, "VALUE_DIM": 32, "MASK": 1, "CAUSAL": 0, "LSE": 1, "MERGE": int(p.merge)}
         flash._record(backend, program_of(backend, choice, constants), p, 1, 32**-0.5, choice.tile["rows"])
-    assert np.allclose(o.numpy(), want, rtol=0, atol=1e-6)
-    assert np.allclose(lse.numpy(), want_lse, rtol=1e-6, atol=1e-6)
+    assert np.allclose(o.numpy(), want, rtol=0, atol=3e-6)
+    assert np.allclose(lse.numpy(), want_lse, rtol=1e-6, atol=3e-6)
     assert (o.numpy()[:, :, 5] == 0).all() and np.isneginf(lse.numpy()[:, :, 5]).all()
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import struct
 
 import pytest
+
 from grilly.errors import UnsupportedError
 from grilly.registry import Manifest, Registry, Request
 from grilly.runtime.interface import DeviceInfo

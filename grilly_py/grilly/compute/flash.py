@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 MAX_DIM = 256
 MAX_PLANS = 1024
+# Keys in one dispatch at most. Rounding errors of a float32 sum grow with its length; ranges beyond this are summed by
+# themselves and merged, which keeps the error of 200,000 keys at that of NumPy's blocked products for next to no time.
+MAX_KEYS = 16_384
 # Where the driver ends loops silently (docs/architecture.md), with room for a kernel's outer loops.
 LOOP_TRIPS = {"llvmpipe": 65_000}
 _PUSH = struct.Struct("=27Iif")
@@ -149,7 +152,10 @@ def _place_to_cut(backend: Compute, piece: Piece, max_keys: float, most_work: fl
     batch, heads, queries, _ = piece.q.shape
     kv_heads, keys = piece.k.shape[1], piece.k.shape[2]
     if keys > max_keys:
-        return "key", math.ceil(keys / math.ceil(keys / max_keys))
+        # Equal shares, of whole 256s where they are large, so that kernels see full tiles.
+        share = math.ceil(keys / math.ceil(keys / max_keys))
+        whole = -(-share // 256) * 256
+        return "key", whole if whole <= max_keys else min(share, int(max_keys))
     _, most_heads, most_batch = backend.device.limits["groups"]
     if batch > most_batch:
         return "batch", most_batch
@@ -296,8 +302,8 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, key):
     aligned = gcd(ALIGN_MOST, q._offset, k._offset, v._offset, head_dim, value_dim, *strides)
     facts = (("align", aligned), ("head_dim", head_dim), ("value_dim", value_dim))
     choice = backend.registry.resolve(Request("attention", q.dtype.name, facts=facts, prefer=kernel))
-    trips = LOOP_TRIPS.get(backend.device.architecture)
-    max_keys = math.inf if trips is None else max(int(trips * choice.keys_per_trip), 1)
+    trips = LOOP_TRIPS.get(backend.device.architecture, math.inf)
+    max_keys = max(min(MAX_KEYS, trips * choice.keys_per_trip), 1)
     piece = Piece(q, k, v, o, sums, mask, keys - queries, False)
     pieces = split(backend, piece, max_keys)
     if sums is None and any(p.merge for p in pieces):

@@ -22,7 +22,7 @@ BLOCK = 64 << 20
 class Block:
     """One allocation of the driver with a VkBuffer over all of it, mapped where the memory type allows."""
 
-    __slots__ = ("buffer", "memory", "nbytes", "address", "view", "holes", "dedicated")
+    __slots__ = ("buffer", "memory", "nbytes", "view", "readable", "holes", "dedicated")
 
     def __init__(self, device: Device, nbytes: int, wishes: tuple[int, ...], dedicated: bool):
         info = ffi.new("VkBufferCreateInfo*")
@@ -58,6 +58,8 @@ class Block:
             pointer = out("void*")
             check(lib.vkMapMemory(device.handle, self.memory, 0, nbytes, 0, pointer), "vkMapMemory")
             self.view = ffi.buffer(pointer[0], nbytes)
+        # Reading write-combined memory takes microseconds a cache line: there only writes go through the mapping.
+        self.readable = self.view is not None and bool(flags & lib.VK_MEMORY_PROPERTY_HOST_CACHED_BIT)
         self.holes = [(0, nbytes)]
 
     def take(self, nbytes: int) -> int | None:
@@ -205,13 +207,20 @@ class Pool:
 
 
 def device_pool(device: Device) -> Pool:
-    """Memory for tensors: device-local, and mapped too where the host shares it."""
+    """Memory for tensors: device-local, and mapped too where the host can address all of it.
+
+    That is so on processors, integrated GPUs, and discrete GPUs with a resizable BAR; without one only a window of 256
+    MB can be addressed, which is not worth spending on tensors.
+    """
     local = lib.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
     host = lib.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | lib.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
     cached = lib.VK_MEMORY_PROPERTY_HOST_CACHED_BIT
-    wishes = (local | host | cached, local | host, local) if device.info.unified else (local, 0)
-    index, _ = device.memory_type(0xFFFFFFFF, *wishes)
-    return Pool(device, wishes, device.heap_bytes(index))
+    plain, _ = device.memory_type(0xFFFFFFFF, local, 0)
+    mapped, flags = device.memory_type(0xFFFFFFFF, local | host | cached, local | host, 0)
+    wishes = (local, 0)
+    if flags & (local | host) == local | host and device.heap_bytes(mapped) >= device.heap_bytes(plain):
+        wishes = (local | host | cached, local | host, local)
+    return Pool(device, wishes, device.heap_bytes(plain))
 
 
 def staging_pool(device: Device) -> Pool:

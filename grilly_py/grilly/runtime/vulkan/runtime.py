@@ -15,6 +15,7 @@ from .memory import VulkanBuffer, device_pool, staging_pool
 from .pipelines import Pipelines, VulkanProgram
 from .stream import Stream
 
+MAPPED_WRITE = 1 << 20  # bytes up to which storing across the bus beats a copy by the device
 CHUNK = 16 << 20  # staging goes in pieces, so that the host's copy overlaps the device's
 
 
@@ -110,7 +111,7 @@ class VulkanRuntime(Runtime):
         with self._lock:
             parts = self._open()
             stream = parts.stream
-            if buffer.block.view is not None:
+            if self._maps_write(buffer, array.nbytes, stream):
                 if buffer.serial > stream.completed:
                     self._wait(stream, buffer.serial)
                 begin = buffer.start + offset
@@ -131,6 +132,16 @@ class VulkanRuntime(Runtime):
                 if array.size > step:
                     stream.flush()
 
+    @staticmethod
+    def _maps_write(buffer: VulkanBuffer, nbytes: int, stream: Stream) -> bool:
+        """Whether the host writes straight into the buffer's memory instead of through staging."""
+        if buffer.block.view is None:
+            return False
+        if buffer.block.readable:
+            return True
+        # Across a bus: one thread's stores pay for little data, and only where there is nothing to wait for.
+        return nbytes <= MAPPED_WRITE and buffer.serial <= stream.completed
+
     def read(self, buffer: VulkanBuffer, out: np.ndarray, offset: int = 0) -> None:
         if out.nbytes == 0:
             return
@@ -138,8 +149,8 @@ class VulkanRuntime(Runtime):
         with self._lock:
             parts = self._open()
             stream = parts.stream
-            if buffer.block.view is not None:
-                self._wait(stream, max(stream.flush(), 0) if buffer.serial >= stream.serial else buffer.serial)
+            if buffer.block.readable:
+                self._wait(stream, buffer.serial)
                 begin = buffer.start + offset
                 np.copyto(target, np.frombuffer(buffer.block.view, np.uint8, target.size, begin))
                 return
