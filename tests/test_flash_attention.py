@@ -246,7 +246,7 @@ def test_keys_past_the_loop_limit(backend, keys):
     q = rng.standard_normal((1, 1, 9, 64)).astype(np.float32)
     k = rng.standard_normal((1, 1, keys, 64)).astype(np.float32)
     v = rng.standard_normal((1, 1, keys, 64)).astype(np.float32)
-    v[:, :, -7:] += 1e4  # the last keys decide the result
+    v[:, :, -7:] += 100  # losing the last keys changes the result by far more than rounding
     out, lse = backend.attention.flash_attention2(q, k, v, return_lse=True)
     exact, _, exact_lse = reference.naive_attention(q, k, v, dtype=np.float64, return_lse=True)
     plain, _, plain_lse = reference.naive_attention(q, k, v, return_lse=True)
