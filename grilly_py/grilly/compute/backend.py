@@ -106,11 +106,11 @@ class Compute:
         if isinstance(array, Tensor):
             return array if array.backend is self else self.tensor(array.numpy())
         array = np.asarray(array)
+        if not array.dtype.isnative:
+            array = array.astype(array.dtype.newbyteorder("="))
         if array.dtype not in DTYPES:
             hint = "; cast it with .astype(numpy.float32)" if array.dtype.kind in "fiu" else ""
             raise TypeError(f"tensor: dtype {array.dtype} cannot live on the device{hint}")
-        if array.dtype.byteorder == ">":
-            array = array.astype(array.dtype.newbyteorder("="))
         storage = Storage(self, array.nbytes)
         # Outermost first; repeated axes (stride 0) count as outermost, so that the others keep their neighbours.
         order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]) or -math.inf)

@@ -1,0 +1,133 @@
+"""Tensors behave like the NumPy arrays they stand for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import grilly
+
+ARRAY = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
+
+
+def test_round_trip_of_every_dtype(backend):
+    for dtype in (np.float32, np.float16, np.bool_, np.int32):
+        array = (np.random.default_rng(0).standard_normal((5, 7)) * 3).astype(dtype)
+        tensor = backend.tensor(array)
+        assert tensor.dtype == array.dtype and tensor.shape == array.shape and tensor.nbytes == array.nbytes
+        assert (tensor.numpy() == array).all()
+        assert "5, 7" in repr(tensor) and backend.device.name in repr(tensor)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_views_are_numpys(vulkan_backend, data):
+    """A random chain of views gives what NumPy gives, without a copy."""
+    array, tensor = ARRAY, vulkan_backend.tensor(ARRAY)
+    storage = tensor._storage
+    for _ in range(data.draw(st.integers(1, 5))):
+        kind = data.draw(st.sampled_from(["transpose", "slice", "int", "none", "merge", "broadcast"]))
+        if kind == "transpose":
+            axes = data.draw(st.permutations(range(array.ndim)))
+            array, tensor = array.transpose(axes), tensor.transpose(*axes) if axes else tensor.transpose()
+        elif kind == "slice" and array.ndim:
+            axis = data.draw(st.integers(0, array.ndim - 1))
+            stop = data.draw(st.one_of(st.none(), st.integers(-6, 6)))
+            part = slice(data.draw(st.integers(-6, 6)), stop, data.draw(st.integers(1, 3)))
+            index = (slice(None),) * axis + (part,)
+            array, tensor = array[index], tensor[index]
+        elif kind == "int" and array.ndim > 1 and array.shape[0]:
+            place = data.draw(st.integers(-array.shape[0], array.shape[0] - 1))
+            array, tensor = array[place], tensor[place]
+        elif kind == "none":
+            array, tensor = array[..., None], tensor[..., None]
+        elif kind == "merge" and array.flags.c_contiguous:
+            array, tensor = array.reshape(-1), tensor.reshape(-1)
+        elif kind == "broadcast":
+            array, tensor = np.broadcast_to(array, (2, *array.shape)), tensor.broadcast_to((2, *tensor.shape))
+        if array.size > 2000 or array.ndim > 7:
+            break
+    assert tensor._storage is storage
+    assert tensor.shape == array.shape
+    assert (tensor.numpy() == array).all()
+    assert len(tensor) == len(array) if array.ndim else True
+
+
+def test_reshape_copies_only_where_it_must(backend):
+    tensor = backend.tensor(ARRAY)
+    assert tensor.reshape(6, 20)._storage is tensor._storage
+    assert (tensor.reshape(2, -1).numpy() == ARRAY.reshape(2, -1)).all()
+    turned = tensor.transpose(0, 2, 1, 3)
+    assert turned.reshape(2, 4, 3, 5, 1)._storage is tensor._storage
+    gathered = turned.reshape(2, 4, 15)
+    assert gathered._storage is not tensor._storage
+    assert (gathered.numpy() == ARRAY.transpose(0, 2, 1, 3).reshape(2, 4, 15)).all()
+
+
+def test_bad_views(backend):
+    tensor = backend.tensor(ARRAY)
+    for call, error in [
+        (lambda: tensor.reshape(7, 7), ValueError),
+        (lambda: tensor.reshape(-1, -1), ValueError),
+        (lambda: tensor.transpose(0, 0, 1, 2), ValueError),
+        (lambda: tensor.transpose(0, 1), ValueError),
+        (lambda: tensor[5], IndexError),
+        (lambda: tensor[0, 0, 0, 0, 0], IndexError),
+        (lambda: tensor[..., ...], IndexError),
+        (lambda: tensor[::-1], IndexError),
+        (lambda: tensor["a"], TypeError),
+        (lambda: tensor.broadcast_to((3, 3, 4, 5)), ValueError),
+        (lambda: len(backend.tensor(np.float32(1))), TypeError),
+    ]:
+        with pytest.raises(error):
+            call()
+
+
+def test_protocols(backend):
+    tensor = backend.tensor(ARRAY)
+    assert (np.asarray(tensor) == ARRAY).all()
+    assert np.asarray(tensor, dtype=np.float64).dtype == np.float64
+    assert (np.from_dlpack(tensor) == ARRAY).all()
+    assert tensor.__dlpack_device__() == (1, 0)
+    with pytest.raises(ValueError, match="copy"):
+        tensor.__array__(copy=False)
+
+
+def test_float_conversions(backend):
+    if "float16-storage" not in backend.runtime.features:
+        pytest.skip(f"float16-storage is not offered by {backend.device.name} through {backend.runtime.name}")
+    values = np.random.default_rng(3).standard_normal((3, 5, 7)).astype(np.float32)
+    half = backend.tensor(values).astype(np.float16)
+    assert half.dtype == np.float16 and (half.numpy() == values.astype(np.float16)).all()
+    assert (half.transpose(2, 0, 1).astype(np.float32).numpy() == values.astype(np.float16).transpose(2, 0, 1)).all()
+
+
+def test_written_arrays_may_change_at_once(backend):
+    """The tensor holds what the array held at the call, whatever happens to the array afterwards."""
+    array = np.ones((64, 64), np.float32)
+    tensors = []
+    for i in range(50):
+        array[:] = i
+        tensors.append(backend.tensor(array))
+    array[:] = -1
+    assert [float(t.numpy()[5, 5]) for t in tensors] == list(range(50))
+
+
+def test_read_only_and_foreign_byte_order(backend):
+    array = np.arange(6, dtype=">f4").reshape(2, 3)
+    array.flags.writeable = False
+    assert (backend.tensor(array).numpy() == array).all()
+
+
+def test_default_backend_and_use(backend):
+    import grilly.functional as F
+
+    x = np.ones((1, 1, 3, 4), np.float32)
+    former = grilly.use(backend)
+    try:
+        assert np.allclose(F.flash_attention2(x, x, x), 1)
+        assert grilly.use(backend) is backend
+    finally:
+        grilly.use(former)
