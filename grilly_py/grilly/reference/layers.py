@@ -185,8 +185,9 @@ def multihead(
     mask: ArrayLike | None = None,
     causal: bool = False,
     bias: ArrayLike | None = None,
+    need_weights: bool = True,
     dtype: DTypeLike | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray | None]:
     """Multi-head attention with its four projections (Vaswani et al. 2017, section 3.2.2).
 
     Parameters
@@ -199,12 +200,14 @@ def multihead(
         Of the projections of query, key, value and output: ``(H * D, E)``, ..., ``(E, H * D)`` and ``(H * D,)``, ...
     scale, mask, causal, bias, dtype
         As for `naive_attention`.
+    need_weights : bool
+        Whether to return the attention weights too.
 
     Returns
     -------
     output : ndarray
         ``(B, Sq, E)``.
-    weights : ndarray
+    weights : ndarray or None
         ``(B, H, Sq, Sk)``.
     """
 
@@ -217,4 +220,6 @@ def multihead(
     output = np.moveaxis(output, -3, -2)
     output = output.reshape(*output.shape[:-2], -1)
     output = linear(output, weights[3], None if biases is None else biases[3], dtype=dtype)
-    return output, attention_weights(q, k, scale=scale, mask=mask, causal=causal, bias=bias)
+    return output, None if not need_weights else attention_weights(
+        q, k, scale=scale, mask=mask, causal=causal, bias=bias
+    )
