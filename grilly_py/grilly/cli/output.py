@@ -20,10 +20,10 @@ def _rich():
     if not sys.stdout.isatty():
         return None
     try:
-        from rich import box, console, table
+        from rich import box, console, table, text
     except ImportError:
         return None
-    return console, table, box
+    return console, table, box, text
 
 
 def heading(text: str) -> None:
@@ -35,7 +35,12 @@ def heading(text: str) -> None:
     rich[0].Console(highlight=False).print(f"\n{text}", style="bold", markup=False)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Iterable[str] = ()) -> None:
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    right: Iterable[str] = (),
+    styles: Mapping[tuple[int, int], str] | None = None,
+) -> None:
     """Print a table.
 
     Parameters
@@ -46,6 +51,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Itera
         Cells, one for each column; None is shown as "-".
     right : iterable of str
         Headings of the columns that are aligned to the right (numbers).
+    styles : mapping, optional
+        (row, column) to a style of rich's, such as "bold green"; without colour nothing is lost but emphasis.
     """
     right = frozenset(right)
     cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
@@ -53,14 +60,14 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Itera
     if rich is None:
         print(plain_table(columns, cells, right, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
         return
-    console, tables, box = rich
-    shown = tables.Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    console, tables, box, text = rich
+    shown = tables.Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     for name in columns:  # only the last column may be wrapped, as in the plain table
         shown.add_column(
             name, justify="right" if name in right else "left", overflow="fold", no_wrap=name != columns[-1]
         )
-    for row in cells:
-        shown.add_row(*(cell.replace("[", "\\[") for cell in row))
+    for i, row in enumerate(cells):
+        shown.add_row(*(text.Text(cell, (styles or {}).get((i, j), "")) for j, cell in enumerate(row)))
     console.Console(highlight=False).print(shown)
 
 

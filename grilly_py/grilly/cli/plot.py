@@ -1,0 +1,71 @@
+"""The picture of ``grilly bench --plot``: time and device memory over sequence length."""
+
+from __future__ import annotations
+
+from . import CommandError
+
+#: Method -> colour and marker. Flash is drawn thick; the rest recede.
+STYLES = {
+    "flash": ("#0b6e4f", "o", 2.6),
+    "flash, NumPy in and out": ("#6bbf9c", "o", 1.6),
+    "naive on the device": ("#c1440e", "s", 1.6),
+    "naive in NumPy": ("#3b5b92", "^", 1.6),
+    "torch on cpu": ("#8a8a8a", "D", 1.6),
+    "torch on cuda": ("#444444", "v", 1.6),
+}
+
+
+def draw(path: str, report: dict) -> None:
+    """Draw a report of ``grilly bench`` into a file, whose ending gives the format (png, svg, pdf).
+
+    Raises CommandError when the file cannot be written.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (times, memory) = pyplot.subplots(1, 2, figsize=(11, 4.8), layout="constrained")
+    lengths = sorted({r["length"] for r in report["results"]})
+    for name in dict.fromkeys(r["method"] for r in report["results"]):
+        color, marker, width = STYLES.get(name, ("#777777", "x", 1.6))
+        style = {"color": color, "marker": marker, "markersize": 5, "linewidth": width, "label": name}
+        mine = [r for r in report["results"] if r["method"] == name]
+        timed = [r for r in mine if r["median_seconds"] is not None]
+        if timed:
+            x = [r["length"] for r in timed]
+            times.plot(x, [r["median_seconds"] * 1e3 for r in timed], **style)
+            times.fill_between(
+                x, [r["p10_seconds"] * 1e3 for r in timed], [r["p90_seconds"] * 1e3 for r in timed],
+                color=color, alpha=0.15, linewidth=0,
+            )  # fmt: skip
+        used = [r for r in mine if r["device_bytes"] is not None]
+        if used and name in ("flash", "naive on the device"):
+            memory.plot([r["length"] for r in used], [r["device_bytes"] / 2**20 for r in used], **style)
+    limit = report["limits"]["memory_bytes"] / 2**20
+    top = max(r["device_bytes"] or 0 for r in report["results"]) / 2**20
+    if limit < 20 * top:
+        memory.axhline(limit, color="#999999", linestyle="--", linewidth=1)
+        place = {"xytext": (0, 4), "textcoords": "offset points", "color": "#666666"}
+        memory.annotate("device memory", (lengths[0], limit), **place)
+    for axes, title, unit in ((times, "Time of a call (median, p10 to p90)", "milliseconds"),
+                              (memory, "Peak device memory, inputs and output included", "MiB")):  # fmt: skip
+        axes.set(title=title, xlabel="sequence length S", ylabel=unit, xscale="log", yscale="log")
+        axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
+        axes.minorticks_off()
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.grid(True, which="major", color="#e4e4e4", linewidth=0.8)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=9)
+    p = report["problem"]
+    figure.suptitle(
+        f"Attention on {report['device']['name']}: batch {p['batch']}, {p['heads']} heads of {p['dim']}, {p['dtype']}"
+        + (", causal" if p["causal"] else ""),
+        fontsize=11,
+    )
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise CommandError(f"{path} cannot be written: {error}") from error
+    finally:
+        pyplot.close(figure)
