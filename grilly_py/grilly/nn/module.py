@@ -46,6 +46,7 @@ class Parameter:
 
     @property
     def data(self):
+        """The value: a read-only NumPy array, or a Tensor."""
         return self._data
 
     @data.setter

@@ -90,4 +90,5 @@ class Descriptors:
         self._sets.clear()
 
     def close(self) -> None:
+        """Give everything back to the driver; nothing may be in flight."""
         self.reset()

@@ -48,6 +48,7 @@ class Instance:
         return list(handles)[: count[0]]
 
     def close(self) -> None:
+        """Destroy the instance."""
         lib.vkDestroyInstance(self.handle, NULL)
 
 
@@ -186,8 +187,10 @@ class Device:
         return self.memory_properties.memoryHeaps[heap].size
 
     def wait_idle(self) -> int:
+        """Wait until the device has nothing to do; returns the VkResult."""
         return lib.vkDeviceWaitIdle(self.handle)
 
     def close(self) -> None:
+        """Destroy the device, then its instance."""
         lib.vkDestroyDevice(self.handle, NULL)
         self.instance.close()

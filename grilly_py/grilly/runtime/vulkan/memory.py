@@ -85,6 +85,7 @@ class Block:
         self.holes = joined
 
     def close(self, device: Device) -> None:
+        """Give the block back to the driver."""
         self.view = None
         lib.vkDestroyBuffer(device.handle, self.buffer, NULL)
         lib.vkFreeMemory(device.handle, self.memory, NULL)
@@ -199,6 +200,7 @@ class Pool:
         self._bins[buffer.size].append((buffer.block, buffer.start, buffer.serial))
 
     def close(self) -> None:
+        """Give all memory back to the driver."""
         for block in self._blocks:
             block.close(self._device)
         self._blocks.clear()

@@ -198,6 +198,7 @@ class Pipelines:
                 os.unlink(temporary)
 
     def close(self) -> None:
+        """Keep the cache on disk, then destroy every pipeline."""
         self.save()
         handle = self._device.handle
         for program in self._programs.values():

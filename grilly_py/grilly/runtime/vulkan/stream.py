@@ -55,6 +55,7 @@ class Slot:
         self.serial = 0
 
     def close(self, device: Device) -> None:
+        """Destroy what the slot holds; it must not be in flight."""
         lib.vkDestroyFence(device.handle, self.fence[0], NULL)
         if self.queries != NULL:
             lib.vkDestroyQueryPool(device.handle, self.queries, NULL)
@@ -287,6 +288,7 @@ class Stream:
         return gathered
 
     def close(self) -> None:
+        """Destroy all slots; the device must be idle."""
         for slot in [*self._idle, *self._flying, *([self._slot] if self._slot else [])]:
             slot.close(self._device)
         self._idle.clear()
