@@ -86,7 +86,7 @@ def _version(package: str) -> dict[str, str]:
 
 
 def _sweep(methods, problems, repeat, max_seconds, progress, device) -> list:
-    from .measure import Check, Result, measure, naive_bytes
+    from .measure import HOST_BYTES, Check, Result, measure, naive_bytes
 
     results, last = [], {}
     for problem in problems:
@@ -100,6 +100,9 @@ def _sweep(methods, problems, repeat, max_seconds, progress, device) -> list:
             naive = method.name.startswith("naive on")
             if naive and naive_bytes(problem) > device.memory_bytes:
                 result = Result(method.name, problem.length, skipped="does not fit the device's memory")
+            elif method.name == "naive in NumPy" and problem.score_bytes() > HOST_BYTES:
+                skipped = f"its scores take {bytes_text(problem.score_bytes())}"
+                result = Result(method.name, problem.length, skipped=skipped)
             elif expected is not None and expected > max_seconds:
                 result = Result(method.name, problem.length, skipped=f"one call would take about {expected:.0f} s")
             else:

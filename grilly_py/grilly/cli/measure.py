@@ -19,6 +19,8 @@ from ..errors import GrillyError
 
 #: Elements of the float64 score matrix that the check of a result may make; more rows than fit are sampled.
 CHECK_ELEMENTS = 1 << 23
+#: Bytes of scores from which naive attention is not tried on the host.
+HOST_BYTES = 4 << 30
 
 
 @dataclass(frozen=True)
@@ -248,7 +250,7 @@ def _measure(result: Result, method: Method, problem: Problem, arrays, check: Ch
     result.gflops = problem.flops / result.quantile(0.5) / 1e9
     if method.on_device and "timestamps" in backend.runtime.features:
         seconds = []
-        for _ in range(min(3, len(result.times))):
+        for _ in range(3 if 3 * result.quantile(0.5) < max_seconds else 1):
             with backend.profile() as profile:
                 call()
             seconds.append(profile.seconds)

