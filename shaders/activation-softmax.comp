@@ -1,0 +1,105 @@
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+// What it computes: softmax along the last axis, y = exp(x - max) / sum, the third of the unfused path's steps. A row of
+//     nothing but minus infinity becomes zeros.
+// Shapes and layouts: x and y (B, H, rows, cols), last axis contiguous, all other strides are arguments.
+// Bindings: 0 x, 1 y.
+// Specialization constants: none.
+// Push constants: see the block; offsets and strides in elements.
+// Workgroup: THREADS / LANES rows of one head (y head, z batch). LANES invocations share a row: each takes every LANES-th
+//     element, walks them once for its maximum and sum (online) and, after these are merged, once to write.
+// Accumulation: float32; exponentials to about one unit in the last place (exp_accurate).
+// Preconditions: LANES is a power of two that divides THREADS. With LANES 1 there is no barrier.
+
+#include "io.glsl"
+
+layout(local_size_x = THREADS) in;
+
+layout(push_constant, std430) uniform Push {
+    uint x_offset, x_batch, x_head, x_row;
+    uint y_offset, y_batch, y_head, y_row;
+    uint rows, cols;
+} pc;
+
+layout(set = 0, binding = 0, std430) restrict readonly buffer Input { IO_SCALAR x_data[]; };
+layout(set = 0, binding = 1, std430) restrict writeonly buffer Result { IO_SCALAR y_data[]; };
+
+const uint UNROLL = 8u;
+
+// exp(x) for x <= 0, within about a unit in the last place; the built-in may err by |x| units. x = n ln 2 + r, where n
+// times ln 2's first part (few bits) is exact; exp(r) by its Taylor series up to r^7 (r^8 / 8! < 6e-9).
+float exp_accurate(float x) {
+    float n = round(max(x, -87.0) * 1.44269504);
+    float r = fma(n, -0.693359375, max(x, -87.0));
+    r = fma(n, 2.12194440e-4, r);
+    float p = 1.0 / 5040.0;
+    p = fma(p, r, 1.0 / 720.0);
+    p = fma(p, r, 1.0 / 120.0);
+    p = fma(p, r, 1.0 / 24.0);
+    p = fma(p, r, 1.0 / 6.0);
+    p = fma(p, r, 0.5);
+    p = fma(p, r, 1.0);
+    p = fma(p, r, 1.0);
+    float value = p * uintBitsToFloat(uint(int(n) + 127) << 23);
+    return x < -87.0 ? 0.0 : value + (non_finite(x) ? x : 0.0);
+}
+
+// exp(x - maximum) with exactly 0 for minus infinity, whatever the maximum. NaN stays NaN.
+float weight(float x, float maximum) { return x < MASK_FLOOR ? 0.0 : exp_accurate(x - maximum); }
+
+#if LANES > 1
+shared float maxima[THREADS];
+shared float sums[THREADS];
+#endif
+
+void main() {
+    uint lane = gl_LocalInvocationIndex % uint(LANES);
+    uint row = gl_WorkGroupID.x * uint(THREADS / LANES) + gl_LocalInvocationIndex / uint(LANES);
+    bool inside = row < pc.rows;
+    uint x_row = pc.x_offset + gl_WorkGroupID.z * pc.x_batch + gl_WorkGroupID.y * pc.x_head + row * pc.x_row;
+    uint y_row = pc.y_offset + gl_WorkGroupID.z * pc.y_batch + gl_WorkGroupID.y * pc.y_head + row * pc.y_row;
+    uint cols = inside ? pc.cols : 0u;
+
+    float maximum = MASK_FLOOR;
+    float sum = 0.0;
+    for (uint first = lane; first < cols; first += UNROLL * uint(LANES)) {
+        float x[UNROLL];
+        float top = maximum;
+        [[unroll]] for (uint i = 0u; i < UNROLL; i++) {
+            uint col = first + i * uint(LANES);
+            x[i] = minus_infinity();
+            if (col < cols) x[i] = float(x_data[x_row + col]);
+            top = max(top, x[i]);
+        }
+        sum *= exp_accurate(maximum - top);
+        maximum = top;
+        [[unroll]] for (uint i = 0u; i < UNROLL; i++) sum += weight(x[i], maximum);
+    }
+#if LANES > 1
+    uint me = gl_LocalInvocationIndex;
+    maxima[me] = maximum;
+    sums[me] = sum;
+    [[unroll]] for (uint step = uint(LANES) / 2u; step > 0u; step /= 2u) {
+        barrier();
+        if (lane < step) {
+            float other = maxima[me + step];
+            float top = max(maximum, other);
+            sum = sum * exp_accurate(maximum - top) + sums[me + step] * exp_accurate(other - top);
+            maximum = top;
+            maxima[me] = maximum;
+            sums[me] = sum;
+        }
+    }
+    barrier();
+    maximum = maxima[me - lane];
+    sum = sums[me - lane];
+#endif
+    float total = sum == 0.0 ? 1.0 : sum;
+    for (uint first = lane; first < cols; first += UNROLL * uint(LANES)) {
+        [[unroll]] for (uint i = 0u; i < UNROLL; i++) {
+            uint col = first + i * uint(LANES);
+            if (col < cols) y_data[y_row + col] = IO_SCALAR(weight(float(x_data[x_row + col]), maximum) / total);
+        }
+    }
+}

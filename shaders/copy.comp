@@ -1,0 +1,75 @@
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+// What it computes: a strided copy, with conversion between float32 and float16 where the two sides differ.
+// Shapes and layouts: four axes of any strides on both sides.
+// Bindings: 0 source, 1 destination.
+// Specialization constants: none.
+// Push constants: see the block; offsets and strides in elements.
+// Workgroup: THREADS runs of RUN elements along the last axis (x and y together count the workgroups, STRIPE of them
+//     along x). Invocation: one run.
+// Accumulation: none. float32 to float16 rounds to nearest, ties to even, where the device does; elements of equal width
+//     are moved as bits.
+// Preconditions: fewer than 2^32 runs.
+// Defines: FROM_BITS and TO_BITS (32, 16 or 8; equal, or 32 and 16), THREADS, RUN, STRIPE.
+
+#if FROM_BITS != TO_BITS
+#extension GL_EXT_shader_16bit_storage : require
+#define TYPE_32 float
+#define TYPE_16 float16_t
+#elif FROM_BITS == 16
+#extension GL_EXT_shader_16bit_storage : require
+#define TYPE_16 uint16_t
+#elif FROM_BITS == 8
+#extension GL_EXT_shader_8bit_storage : require
+#define TYPE_8 uint8_t
+#else
+#define TYPE_32 uint
+#endif
+#if FROM_BITS == 32
+#define FROM TYPE_32
+#elif FROM_BITS == 16
+#define FROM TYPE_16
+#else
+#define FROM TYPE_8
+#endif
+#if TO_BITS == 32
+#define TO TYPE_32
+#elif TO_BITS == 16
+#define TO TYPE_16
+#else
+#define TO TYPE_8
+#endif
+#if FROM_BITS == TO_BITS
+#define CONVERT(value) value
+#else
+#define CONVERT(value) TO(value)
+#endif
+
+layout(local_size_x = THREADS) in;
+
+layout(push_constant, std430) uniform Push {
+    uint from_offset, from_0, from_1, from_2, from_3;
+    uint to_offset, to_0, to_1, to_2, to_3;
+    uint extent_0, extent_1, extent_2, extent_3;
+} pc;
+
+layout(set = 0, binding = 0, std430) restrict readonly buffer Source { FROM from_data[]; };
+layout(set = 0, binding = 1, std430) restrict writeonly buffer Destination { TO to_data[]; };
+
+void main() {
+    uint runs = (pc.extent_3 + uint(RUN) - 1u) / uint(RUN);
+    uint index = (gl_WorkGroupID.y * uint(STRIPE) + gl_WorkGroupID.x) * uint(THREADS) + gl_LocalInvocationIndex;
+    uint i3 = index % runs * uint(RUN);
+    index /= runs;
+    uint i2 = index % pc.extent_2;
+    index /= pc.extent_2;
+    uint i1 = index % pc.extent_1;
+    uint i0 = index / pc.extent_1;
+    if (i0 >= pc.extent_0) return;
+    uint from = pc.from_offset + i0 * pc.from_0 + i1 * pc.from_1 + i2 * pc.from_2 + i3 * pc.from_3;
+    uint to = pc.to_offset + i0 * pc.to_0 + i1 * pc.to_1 + i2 * pc.to_2 + i3 * pc.to_3;
+    [[unroll]] for (uint i = 0u; i < uint(RUN); i++) {
+        if (i3 + i < pc.extent_3) to_data[to + i * pc.to_3] = CONVERT(from_data[from + i * pc.from_3]);
+    }
+}

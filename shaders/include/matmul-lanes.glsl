@@ -1,0 +1,104 @@
+// matmul.glsl for processors (llvmpipe), where invocations run as the lanes of vector instructions and loads from
+// buffers are the scarce thing: a workgroup is one subgroup of 8 lanes without barriers or shared memory. It owns 8 R x C
+// of c: lane l the rows row_first + 8 i + l (i < R), all in registers. A trip covers 4 of the depth: each lane loads
+// those of its own rows of a, and with the others one vector of each of C / 8 (or 4 C / 32) groups of b, which shuffles
+// with constant lanes then hand to all. Every element is loaded once a workgroup.
+// Workgroup (x, y, z) as in matmul-tile.glsl. Requires subgroups of 8 (full) and C % 32 = 0, or C % 8 = 0 where
+// B_ROWS_ARE_COLS.
+
+#ifdef B_ROWS_ARE_COLS
+const int LOADS_B = C / 8;
+#else
+const int LOADS_B = C / 8;  // 4 rows of C / 4 vectors, 8 lanes
+#endif
+
+layout(local_size_x = 8) in;
+
+void main() {
+    const int rows = int(pc.rows);
+    const int cols = int(pc.cols);
+    const uint row_blocks = (pc.rows + uint(8 * R) - 1u) / uint(8 * R);
+    const uint head = gl_WorkGroupID.y / row_blocks;
+    const uint batch = gl_WorkGroupID.z;
+    const int row_first = int(gl_WorkGroupID.y % row_blocks) * 8 * R;
+    const int col_first = int(gl_WorkGroupID.x) * C;
+    const uint a_first = pc.a_offset + batch * pc.a_batch + head * pc.a_head;
+    const uint b_first = pc.b_offset + batch * pc.b_batch + (head / pc.group) * pc.b_head;
+    const uint c_first = pc.c_offset + batch * pc.c_batch + head * pc.c_head;
+    const int lane = int(gl_SubgroupInvocationID);
+    // The same for all lanes, so that none leaves the loop before the others have its vectors.
+    const int depth = row_depth(min(row_first + 8 * R, rows) - 1);
+
+    // Rows and columns past the end are computed from the last one and not stored: no test inside the loop.
+#define ROW(i) (row_first + 8 * (i) + lane)
+    uint a_row[R];
+    [[unroll]] for (int i = 0; i < R; i++) a_row[i] = a_first + uint(min(ROW(i), rows - 1)) * pc.a_row;
+    uint b_row[LOADS_B];
+    int b_count[LOADS_B];
+    [[unroll]] for (int l = 0; l < LOADS_B; l++) {
+#ifdef B_ROWS_ARE_COLS
+        b_row[l] = b_first + uint(min(col_first + 8 * l + lane, cols - 1)) * pc.b_row;
+        b_count[l] = 4;
+#else
+        int col = col_first + 32 * (l / 4) + 4 * lane;
+        b_row[l] = b_first + uint(l % 4) * pc.b_row + uint(col);
+        b_count[l] = cols - col;
+#endif
+    }
+    float sum[R][C];
+    [[unroll]] for (int i = 0; i < R; i++) {
+        [[unroll]] for (int j = 0; j < C; j++) sum[i][j] = 0.0;
+    }
+
+#ifdef B_ROWS_ARE_COLS
+#define LOAD_B(l, k) load_b(b_row[l] + uint(k), depth - (k))
+    // b at column 8 l + n and depth m of the trip
+#define VALUE_B(j, m) subgroupShuffle(b[(j) / 8][m], uint((j) % 8))
+#else
+#define LOAD_B(l, k) load_b(b_row[l] + uint(k) * pc.b_row, (k) + l % 4 < depth ? b_count[l] : 0)
+#define VALUE_B(j, m) subgroupShuffle(b[(j) / 32 * 4 + (m)][(j) % 4], uint((j) / 4 % 8))
+#endif
+#ifdef CAUSAL
+#define TRIM(value, i, k) mix(vec4(0.0), value, lessThan(ivec4(0, 1, 2, 3), ivec4(row_depth(ROW(i)) - (k))))
+#else
+#define TRIM(value, i, k) value
+#endif
+#define TRIPS(PRODUCT) \
+    for (int k = 0; k < depth; k += 4) { \
+        vec4 a[R]; \
+        vec4 b[LOADS_B]; \
+        [[unroll]] for (int i = 0; i < R; i++) a[i] = TRIM(load_a(a_row[i] + uint(k), depth - k), i, k); \
+        [[unroll]] for (int l = 0; l < LOADS_B; l++) b[l] = LOAD_B(l, k); \
+        [[unroll]] for (int j = 0; j < C; j++) { \
+            [[unroll]] for (int m = 0; m < 4; m++) { \
+                float value = VALUE_B(j, m); \
+                [[unroll]] for (int i = 0; i < R; i++) sum[i][j] += PRODUCT; \
+            } \
+        } \
+    }
+
+    TRIPS(a[i][m] * value)
+#ifdef WEIGHTS
+    uint largest = 0u;  // exponent of the largest sum; all ones stand for NaN and infinity
+    [[unroll]] for (int i = 0; i < R; i++) {
+        [[unroll]] for (int j = 0; j < C; j++) largest = max(largest, floatBitsToUint(sum[i][j]) & 0x7f800000u);
+    }
+    if (subgroupAny(largest == 0x7f800000u)) {
+        [[unroll]] for (int i = 0; i < R; i++) {
+            [[unroll]] for (int j = 0; j < C; j++) sum[i][j] = 0.0;
+        }
+        TRIPS((a[i][m] == 0.0 ? 0.0 : a[i][m] * value))
+    }
+#endif
+
+    [[unroll]] for (int j = 0; j < C; j += 4) {
+        int col = col_first + j;
+        if (col < cols) {
+            vec4 bias = bias_at(col, cols);
+            [[unroll]] for (int i = 0; i < R; i++) {
+                vec4 value = vec4(sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]);
+                if (ROW(i) < rows) store_c(c_first + uint(ROW(i)) * pc.c_row + uint(col), value * pc.scale + bias, cols - col);
+            }
+        }
+    }
+}
