@@ -1,0 +1,365 @@
+#version 450
+// Exact attention for Mesa's CPU driver (llvmpipe), one workgroup = one subgroup of 8 invocations.
+//
+// What decides the speed there, and hence the shape (docs/benchmarks/lavapipe.md has the measurements):
+//   - Private arrays are registers only where every index is a constant, so all loops but the one over keys are
+//     unrolled. HEAD_DIM and VALUE_DIM are specialization constants: the driver does the unrolling, and one binary
+//     serves every dimension.
+//   - A buffer load in a loop is a scalar loop over the 8 lanes. Its cost grows with the number of components, not with
+//     their size, so keys and values are fetched as 64-bit integers, 8 floats a lane, and handed round by shuffles with
+//     constant lanes (one instruction each). Each lane owns ROWS query rows and every fetched float serves all of them.
+//   - The unrolled body is bound by instruction fetch; ROWS x HEAD_DIM near 256 keeps it in the first-level cache.
+//   - A branch costs what it skips, only loops jump. Rescaling the output when the running maximum grows therefore sits
+//     behind the end of the inner loop, and the maximum may lag by up to SLACK: weights are then at most e^SLACK,
+//     which is exact in the same sense, as numerator and denominator share the factor.
+//
+// Compiled with ROWS, KEYS (keys in one trip of the inner loop), WIDTH (elements a lane fetches at once: 8 as 64-bit
+// integers, 4 as 4-vectors) and UNALIGNED (1: rows start anywhere; a fetch reads the two pieces that hold its elements
+// and shifts). UNALIGNED may read up to a piece past either end of an array, and relies on this driver's bounds checks,
+// which are made for every component and give zero.
+
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_shader_subgroup_vote : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#if WIDTH == 8
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#endif
+#define ALIGN 4
+#include "include/attention.glsl"
+
+layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
+
+#define UNROLL [[unroll]]
+
+const float SLACK = 5.0;
+// Below every score that counts and above NEVER, so that exp(NEVER - LOWEST) is 0.
+const float LOWEST = -3.2e38;
+const bool SELECTIVE = MASK != 0 || CAUSAL != 0;
+
+// Chunks of WIDTH elements in a row, and fetches (of 8 chunks, one a lane) for the keys of one trip.
+const int K_CHUNKS = (HEAD_DIM + WIDTH - 1) / WIDTH;
+const int V_CHUNKS = (VALUE_DIM + WIDTH - 1) / WIDTH;
+const int K_FETCHES = (KEYS * K_CHUNKS + 7) / 8;
+const int V_FETCHES = (KEYS * V_CHUNKS + 7) / 8;
+
+// ---- WIDTH elements at once ----
+
+#if WIDTH == 8
+
+#ifdef DTYPE_float16
+#define WORDS u64vec2
+#define PER_WORD 4
+#else
+#define WORDS u64vec4
+#define PER_WORD 2
+#endif
+layout(set = 0, binding = 0, std430) restrict readonly buffer WideQueries { WORDS q_words[]; };
+layout(set = 0, binding = 1, std430) restrict readonly buffer WideKeys { WORDS k_words[]; };
+layout(set = 0, binding = 2, std430) restrict readonly buffer WideValues { WORDS v_words[]; };
+layout(set = 0, binding = 4, std430) buffer WideOutput { WORDS o_words[]; };
+
+#define PIECE(TO, AT, NAME, INDEX) { \
+    WORDS words = NAME##_words[INDEX]; \
+    UNROLL for (int w = 0; w < 8 / PER_WORD; w++) { \
+        uvec2 halves = unpack32(words[w]); \
+        SPLIT(TO, (AT) + w * PER_WORD) \
+    } }
+#ifdef DTYPE_float16
+#define SPLIT(TO, AT) { \
+    vec2 low = unpackHalf2x16(halves.x), high = unpackHalf2x16(halves.y); \
+    TO[AT] = low.x; TO[(AT) + 1] = low.y; TO[(AT) + 2] = high.x; TO[(AT) + 3] = high.y; }
+#else
+#define SPLIT(TO, AT) { TO[AT] = uintBitsToFloat(halves.x); TO[(AT) + 1] = uintBitsToFloat(halves.y); }
+#endif
+
+#else
+
+#define PIECE(TO, AT, NAME, INDEX) { \
+    vec4 piece = vec4(NAME##_data[INDEX]); \
+    TO[AT] = piece.x; TO[(AT) + 1] = piece.y; TO[(AT) + 2] = piece.z; TO[(AT) + 3] = piece.w; }
+
+#endif
+
+#if UNALIGNED
+layout(set = 0, binding = 4, std430) restrict buffer NarrowOutput { IO_SCALAR o_scalars[]; };
+#define SHIFT(X, BY, STEP) \
+    UNROLL for (int w = 0; w < WIDTH - 1 + STEP; w++) X[w] = (BY & uint(STEP)) != 0u ? X[w + STEP] : X[w];
+#if WIDTH == 8
+#define SHIFT_WIDE(X, BY) SHIFT(X, BY, 4)
+#else
+#define SHIFT_WIDE(X, BY)
+#endif
+#define FETCH(TO, AT, NAME, ELEMENT) { \
+    uint element = ELEMENT; \
+    float both[2 * WIDTH]; \
+    PIECE(both, 0, NAME, element / uint(WIDTH)) \
+    PIECE(both, WIDTH, NAME, element / uint(WIDTH) + 1u) \
+    SHIFT_WIDE(both, element) SHIFT(both, element, 2) SHIFT(both, element, 1) \
+    UNROLL for (int w = 0; w < WIDTH; w++) TO[(AT) + w] = both[w]; }
+#else
+#define FETCH(TO, AT, NAME, ELEMENT) PIECE(TO, AT, NAME, (ELEMENT) / uint(WIDTH))
+#endif
+
+// ---- numbers ----
+
+// 2^x to a few units in the last place, 0 below -126.5, NaN for NaN. The driver's own has an error of its own choosing.
+// The polynomial is a Chebyshev fit of 2^x on [-0.5, 0.5], relative error 2e-9 before rounding.
+float power2(float x) {
+    x = x < -127.0 ? -127.0 : x;
+    float whole = roundEven(x);
+    float part = x - whole;
+    float p = 0.00015353362;
+    p = p * part + 0.0013398875;
+    p = p * part + 0.009618437;
+    p = p * part + 0.055503324;
+    p = p * part + 0.24022648;
+    p = p * part + 0.6931472;
+    p = p * part + 1.0;
+    return p * intBitsToFloat((int(whole) + 127) << 23);
+}
+
+// e^x. The difference from the maximum is taken before the factor, so that the largest weights, whose argument is near
+// 0, are the most accurate.
+float power(float x) { return power2(x * LOG2_E); }
+
+// The driver's logarithm has about 16 good bits; one Newton step with power2 makes it whole. x >= 2^-100.
+float logarithm2(float x) {
+    float y = log2(x);
+    return y + (x * power2(-y) - 1.0) * LOG2_E;
+}
+
+bool attends(uint row, uint key, uint visible) { return key < visible && causal_allows(row, key); }
+
+void main() {
+    const uint lane = gl_SubgroupInvocationID;
+    const uint batch = gl_WorkGroupID.z;
+    const uint head = gl_WorkGroupID.y;
+    const uint first_row = gl_WorkGroupID.x * uint(8 * ROWS);
+    const uint last_row = min(first_row + uint(8 * ROWS), pc.queries) - 1u;
+    const uint visible = visible_keys(last_row);
+    const uint last_key = max(visible, 1u) - 1u;
+    const uint k_base = k_index(batch, head, 0u);
+    const uint v_base = v_index(batch, head, 0u);
+
+    // Which key of the trip and which chunk of its row this lane fetches.
+    uint k_key[K_FETCHES], k_chunk[K_FETCHES], v_key[V_FETCHES], v_chunk[V_FETCHES];
+    UNROLL for (int i = 0; i < K_FETCHES; i++) {
+        uint chunk = uint(8 * i) + lane;
+        k_key[i] = chunk / uint(K_CHUNKS);
+        k_chunk[i] = k_base + chunk % uint(K_CHUNKS) * uint(WIDTH);
+    }
+    UNROLL for (int i = 0; i < V_FETCHES; i++) {
+        uint chunk = uint(8 * i) + lane;
+        v_key[i] = chunk / uint(V_CHUNKS);
+        v_chunk[i] = v_base + chunk % uint(V_CHUNKS) * uint(WIDTH);
+    }
+
+    float q[ROWS * HEAD_DIM];
+    float o[ROWS * VALUE_DIM];
+    float maximum[ROWS], top[ROWS];
+    float total[ROWS], excess[ROWS];  // the sum of the weights is total - excess (compensated summation, Kahan 1965)
+    uint mask_base[ROWS];
+    UNROLL for (int r = 0; r < ROWS; r++) {
+        UNROLL for (int d = 0; d < HEAD_DIM; d++) q[r * HEAD_DIM + d] = 0.0;
+        UNROLL for (int d = 0; d < VALUE_DIM; d++) o[r * VALUE_DIM + d] = 0.0;
+        maximum[r] = LOWEST;
+        total[r] = 0.0;
+        excess[r] = 0.0;
+        if (MASK != 0) mask_base[r] = mask_index(batch, head, min(first_row + uint(8 * r) + lane, last_row));
+    }
+    // A loop with selections instead of ROWS times the loads: most of the driver's compile time is in loads and stores.
+    for (int each = 0; each < ROWS; each++) {
+        uint base = q_index(batch, head, min(first_row + uint(8 * each) + lane, last_row));
+        float x[K_CHUNKS * WIDTH];
+        UNROLL for (int i = 0; i < K_CHUNKS; i++) FETCH(x, i * WIDTH, q, base + uint(i * WIDTH))
+        UNROLL for (int d = 0; d < HEAD_DIM; d++)
+            UNROLL for (int r = 0; r < ROWS; r++) q[r * HEAD_DIM + d] = each == r ? x[d] : q[r * HEAD_DIM + d];
+    }
+
+    bool bad = false;  // a value that is not finite was fetched by this lane
+    uint key = 0u;
+    do {
+        do {
+            float score[ROWS * KEYS];
+            UNROLL for (int i = 0; i < ROWS * KEYS; i++) score[i] = 0.0;
+            float kx[K_FETCHES * WIDTH];
+            UNROLL for (int i = 0; i < K_FETCHES; i++)
+                FETCH(kx, i * WIDTH, k, k_chunk[i] + min(key + k_key[i], last_key) * pc.k_row)
+            UNROLL for (int d = 0; d < HEAD_DIM; d++) {
+                float x[KEYS];
+                UNROLL for (int j = 0; j < KEYS; j++) {
+                    int chunk = j * K_CHUNKS + d / WIDTH;
+                    x[j] = subgroupShuffle(kx[chunk / 8 * WIDTH + d % WIDTH], uint(chunk % 8));
+                }
+                UNROLL for (int r = 0; r < ROWS; r++)
+                    UNROLL for (int j = 0; j < KEYS; j++) score[r * KEYS + j] += q[r * HEAD_DIM + d] * x[j];
+            }
+
+            bool grows = false;
+            UNROLL for (int r = 0; r < ROWS; r++) {
+                uint row = first_row + uint(8 * r) + lane;
+                top[r] = LOWEST;
+                UNROLL for (int j = 0; j < KEYS; j++) {
+                    float x = score[r * KEYS + j] * pc.scale;
+                    if (MASK != 0) {
+                        float bias = mask_bias(mask_base[r] + min(key + uint(j), last_key) * pc.mask_key);
+                        x = bias <= NEVER ? NEVER : x + bias;
+                    }
+                    x = attends(row, key + uint(j), visible) ? x : NEVER;
+                    score[r * KEYS + j] = x;
+                    top[r] = max(top[r], x);
+                }
+                grows = grows || top[r] > maximum[r] + SLACK;
+            }
+            if (subgroupAny(grows)) break;
+
+            float vx[V_FETCHES * WIDTH];
+            UNROLL for (int i = 0; i < V_FETCHES; i++) {
+                FETCH(vx, i * WIDTH, v, v_chunk[i] + min(key + v_key[i], last_key) * pc.v_row)
+                UNROLL for (int w = 0; w < WIDTH; w++) {
+                    float x = vx[i * WIDTH + w];
+                    // Weight 0 times infinity would be NaN: values past the range, and in masked attention all that
+                    // are not finite (added after the loop where they belong), are left out.
+                    bool skip = key + v_key[i] >= visible;
+                    if (SELECTIVE) {
+                        bool wild = non_finite(x) && !skip;
+                        bad = bad || wild;
+                        skip = skip || wild;
+                    }
+                    vx[i * WIDTH + w] = skip ? 0.0 : x;
+                }
+            }
+            UNROLL for (int r = 0; r < ROWS; r++) {
+                precise float sum = 0.0;
+                UNROLL for (int j = 0; j < KEYS; j++) {
+                    score[r * KEYS + j] = power(score[r * KEYS + j] - maximum[r]);
+                    sum += score[r * KEYS + j];
+                }
+                precise float part = sum - excess[r];
+                precise float next = total[r] + part;
+                precise float over = (next - total[r]) - part;
+                excess[r] = over;
+                total[r] = next;
+            }
+            UNROLL for (int d = 0; d < VALUE_DIM; d++) {
+                float x[KEYS];
+                UNROLL for (int j = 0; j < KEYS; j++) {
+                    int chunk = j * V_CHUNKS + d / WIDTH;
+                    x[j] = subgroupShuffle(vx[chunk / 8 * WIDTH + d % WIDTH], uint(chunk % 8));
+                }
+                UNROLL for (int r = 0; r < ROWS; r++) {
+                    float sum = score[r * KEYS] * x[0];
+                    UNROLL for (int j = 1; j < KEYS; j++) sum += score[r * KEYS + j] * x[j];
+                    o[r * VALUE_DIM + d] += sum;
+                }
+            }
+            key += uint(KEYS);
+        } while (key < visible);
+
+        UNROLL for (int r = 0; r < ROWS; r++) {
+            float grown = max(maximum[r], top[r]);
+            float shrink = power(maximum[r] - grown);
+            maximum[r] = grown;
+            total[r] *= shrink;
+            excess[r] *= shrink;
+            UNROLL for (int d = 0; d < VALUE_DIM; d++) o[r * VALUE_DIM + d] *= shrink;
+        }
+    } while (key < visible);
+
+    if (SELECTIVE) {
+        // Infinities and NaN among the values, for the rows that attend to them. Runs one empty trip when there are none.
+        key = subgroupAny(bad) ? 0u : visible;
+        do {
+            UNROLL for (int j = 0; j < KEYS; j++) {
+                float vx[(V_CHUNKS + 7) / 8 * WIDTH];
+                uint at = min(key + uint(j), last_key);
+                UNROLL for (int i = 0; i < (V_CHUNKS + 7) / 8; i++) {
+                    uint chunk = min(uint(8 * i) + lane, uint(V_CHUNKS) - 1u);
+                    FETCH(vx, i * WIDTH, v, v_base + at * pc.v_row + chunk * uint(WIDTH))
+                }
+                bool sees[ROWS];
+                UNROLL for (int r = 0; r < ROWS; r++) {
+                    sees[r] = attends(first_row + uint(8 * r) + lane, key + uint(j), visible);
+                    if (MASK != 0) sees[r] = sees[r] && mask_bias(mask_base[r] + at * pc.mask_key) > NEVER;
+                }
+                UNROLL for (int d = 0; d < VALUE_DIM; d++) {
+                    int chunk = d / WIDTH;
+                    float x = subgroupShuffle(vx[chunk / 8 * WIDTH + d % WIDTH], uint(chunk % 8));
+                    x = non_finite(x) ? x : 0.0;
+                    UNROLL for (int r = 0; r < ROWS; r++) o[r * VALUE_DIM + d] += sees[r] ? x : 0.0;
+                }
+            }
+            key += uint(KEYS);
+        } while (key < visible);
+    }
+
+    for (int each = 0; each < ROWS; each++) {
+        float sum = total[0], highest = maximum[0];
+        float x[V_CHUNKS * WIDTH];
+        UNROLL for (int d = 0; d < VALUE_DIM; d++) x[d] = o[d];
+        UNROLL for (int r = 1; r < ROWS; r++) {
+            bool it = each == r;
+            sum = it ? total[r] : sum;
+            highest = it ? maximum[r] : highest;
+            UNROLL for (int d = 0; d < VALUE_DIM; d++) x[d] = it ? o[r * VALUE_DIM + d] : x[d];
+        }
+        uint row = first_row + uint(8 * each) + lane;
+        if (row >= pc.queries) continue;
+
+        bool empty = sum == 0.0;
+        float add = empty ? 0.0 : 1.0 / sum;
+        float keep = 0.0;
+        if (LSE != 0 || MERGE != 0) {
+            uint at = lse_index(batch, head, row);
+            float lse = empty ? minus_infinity() : highest + logarithm2(sum) * LN_2;
+            if (MERGE != 0) {
+                float before = lse_data[at];
+                bool none_before = before < MASK_FLOOR;
+                if (empty) {
+                    keep = none_before ? 0.0 : 1.0;
+                    lse = before;
+                } else if (!none_before) {
+                    float larger = max(before, lse);
+                    float a = power(before - larger), b = power(lse - larger);
+                    keep = a / (a + b);
+                    add *= b / (a + b);
+                    lse = larger + logarithm2(a + b) * LN_2;
+                }
+            }
+            lse_data[at] = lse;
+        }
+        uint base = o_index(batch, head, row);
+        UNROLL for (int i = 0; i < V_CHUNKS; i++) {
+            if (MERGE != 0) {
+                float old[WIDTH];
+                FETCH(old, 0, o, base + uint(i * WIDTH))
+                UNROLL for (int w = 0; w < WIDTH; w++) old[w] = keep == 0.0 ? 0.0 : old[w] * keep;
+                UNROLL for (int w = 0; w < WIDTH; w++) x[i * WIDTH + w] = x[i * WIDTH + w] * add + old[w];
+            } else {
+                UNROLL for (int w = 0; w < WIDTH; w++) x[i * WIDTH + w] *= add;
+            }
+        }
+#if UNALIGNED
+        UNROLL for (int d = 0; d < VALUE_DIM; d++) o_scalars[base + uint(d)] = IO_SCALAR(x[d]);
+#elif WIDTH == 8
+        UNROLL for (int i = 0; i < V_CHUNKS; i++) {
+            WORDS words;
+            UNROLL for (int w = 0; w < 8 / PER_WORD; w++) {
+                int d = i * 8 + w * PER_WORD;
+#ifdef DTYPE_float16
+                words[w] = pack64(uvec2(packHalf2x16(vec2(x[d], x[d + 1])), packHalf2x16(vec2(x[d + 2], x[d + 3]))));
+#else
+                words[w] = pack64(uvec2(floatBitsToUint(x[d]), floatBitsToUint(x[d + 1])));
+#endif
+            }
+            o_words[(base + uint(i * 8)) / 8u] = words;
+        }
+#else
+        UNROLL for (int i = 0; i < V_CHUNKS; i++) {
+            vec4 four = vec4(x[i * 4], x[i * 4 + 1], x[i * 4 + 2], x[i * 4 + 3]);
+            o_data[(base + uint(i * 4)) / 4u] = IO_VECTOR(four);
+        }
+#endif
+    }
+}
