@@ -9,7 +9,7 @@
 // shared memory:
 //   scores   in chunks of DC head-dimension columns:  tile = q chunk (ROWS x DC), k chunk (KEYS x DC)
 //   output   in chunks of TX JC keys:                 tile = v chunk (TX JC x 4 TX CV), weights (ROWS x TX JC)
-// Rows in shared memory are an odd number of 4-vectors long, so that consecutive rows start in different banks.
+// Chunk rows are an odd number of 4-vectors long, so that consecutive rows start in different banks.
 // With PREFETCH, what a chunk needs is loaded into registers before the chunk ahead of it is multiplied, and stored after.
 //
 // tx is made of lane bits TX_SHIFT and up, ty of the others: with TX_SHIFT 1 each run of 8 lanes spans 4 x 2 rather than
@@ -18,8 +18,7 @@
 // The including shader defines THREADS, TX, TX_SHIFT, TM, KT, CV, DC, JC (KT a multiple of it), PREFETCH, UNROLL_CHUNKS
 // (the steps of a chunk), UNROLL_PHASES (the chunks of keys), and, for the row maximum by subgroup shuffles, SHUFFLE:
 // subgroups must then be full and of at least TX << TX_SHIFT invocations. HEAD_DIM is free; VALUE_DIM is at most
-// 4 TX CV. Shared memory: 16 (max(5 (ROWS + KEYS), TX JC TX CV + ROWS (TX JC / 4 + 1)) + 1) bytes at DC = 16, and
-// 4 ROWS TX more without SHUFFLE.
+// 4 TX CV. ROWS and KEYS are multiples of 8.
 
 #ifdef SHUFFLE
 #extension GL_KHR_shader_subgroup_basic : require
@@ -36,7 +35,7 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 #define D_STRIDE (DC4 + 1)
 #define CHUNK (TX * JC)
 #define V_STRIDE (TX * CV)
-#define P_STRIDE (CHUNK / 4 + 1)
+#define P_STRIDE (CHUNK / 4 + (JC % 2 == 0 ? TX / 4 : 0))
 #define K_START (ROWS * D_STRIDE)
 #define P_START (CHUNK * V_STRIDE)
 #define SCORE_VECTORS (K_START + KEYS * D_STRIDE)
@@ -69,19 +68,26 @@ vec4 held_v[PER_THREAD(CHUNK * V_STRIDE)];
 float s[TM][KT];
 vec4 o[TM][CV];
 
+// The row of a chunk that vector e of it belongs to. Eight lanes store two rows of four vectors; rows four apart, five
+// vectors long each, fill the eight bank groups, where rows next to each other would meet in one.
+uint chunk_row(uint e) {
+    uint row = e / DC4;
+    return DC4 == 4 ? (row & ~7u) | (row >> 1 & 3u) | (row & 1u) << 2 : row;
+}
+
 // Rows past the last one are read as copies of the last one. Nobody stores such a query row, mask_scores overrules such
 // a key, and such a value is multiplied by zero or, if it is not finite, skipped. Columns past the head are zeros.
 void fetch_scores_chunk(uint first_key, uint column) {
     [[unroll]] for (uint n = 0u; n < PER_THREAD(ROWS * DC4); ++n) {
         uint e = lane + n * THREADS;
         uint d = column + 4u * (e % DC4);
-        uint row = min(first_row + e / DC4, pc.queries - 1u);
+        uint row = min(first_row + chunk_row(e), pc.queries - 1u);
         held_q[n] = load_q4(q_base + row * pc.q_row + d, HEAD_DIM % DC == 0 ? 4 : HEAD_DIM - int(d));
     }
     [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * DC4); ++n) {
         uint e = lane + n * THREADS;
         uint d = column + 4u * (e % DC4);
-        uint key = min(first_key + e / DC4, end - 1u);
+        uint key = min(first_key + chunk_row(e), end - 1u);
         held_k[n] = load_k4(k_base + key * pc.k_row + d, HEAD_DIM % DC == 0 ? 4 : HEAD_DIM - int(d));
     }
 }
@@ -89,11 +95,11 @@ void fetch_scores_chunk(uint first_key, uint column) {
 void store_scores_chunk() {
     [[unroll]] for (uint n = 0u; n < PER_THREAD(ROWS * DC4); ++n) {
         uint e = lane + n * THREADS;
-        if ((ROWS * DC4) % THREADS == 0 || e < ROWS * DC4) tile[e / DC4 * D_STRIDE + e % DC4] = held_q[n];
+        if ((ROWS * DC4) % THREADS == 0 || e < ROWS * DC4) tile[chunk_row(e) * D_STRIDE + e % DC4] = held_q[n];
     }
     [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * DC4); ++n) {
         uint e = lane + n * THREADS;
-        if ((KEYS * DC4) % THREADS == 0 || e < KEYS * DC4) tile[K_START + e / DC4 * D_STRIDE + e % DC4] = held_k[n];
+        if ((KEYS * DC4) % THREADS == 0 || e < KEYS * DC4) tile[K_START + chunk_row(e) * D_STRIDE + e % DC4] = held_k[n];
     }
 }
 
@@ -116,21 +122,13 @@ void store_values_chunk(bool masked) {
     if (bad) poisoned = 1u;
 }
 
-// Weights of keys j0 .. j0 + JC - 1 of every invocation. Slot tx JC + j of a row is key tx + TX (j0 + j) of the tile,
-// an order in which an invocation's weights are neighbours; multiply_values_chunk reads value rows in the same order.
+// Weights of keys j0 .. j0 + JC - 1 of every invocation. TX neighbours write TX neighbouring floats of each row, and
+// P_STRIDE puts the rows of 32 lanes into different banks.
 void store_weights(uint j0) {
     [[unroll]] for (uint i = 0u; i < TM; ++i) {
-        uint row = P_START + (ty + TY * i) * P_STRIDE;
-#if JC % 4 == 0
-        [[unroll]] for (uint j = 0u; j < JC; j += 4u) {
-            tile[row + (tx * JC + j) / 4u] = vec4(s[i][j0 + j], s[i][j0 + j + 1u], s[i][j0 + j + 2u], s[i][j0 + j + 3u]);
-        }
-#else
         [[unroll]] for (uint j = 0u; j < JC; ++j) {
-            uint slot = tx * JC + j;
-            tile[row + slot / 4u][slot % 4u] = s[i][j0 + j];
+            tile[P_START + (ty + TY * i) * P_STRIDE + (tx + TX * j) / 4u][tx % 4u] = s[i][j0 + j];
         }
-#endif
     }
 }
 
@@ -149,14 +147,12 @@ void multiply_scores_chunk() {
     }
 }
 
-uint value_row(uint slot) { return slot / JC + TX * (slot % JC); }
-
 void multiply_values_chunk() {
     UNROLL_CHUNK for (uint n = 0u; n < CHUNK / 4; ++n) {
         vec4 v[4][CV];
         [[unroll]] for (uint r = 0u; r < 4u; ++r) {
             [[unroll]] for (uint c = 0u; c < CV; ++c) {
-                if (4 * TX * int(c) < VALUE_DIM) v[r][c] = tile[value_row(4u * n + r) * V_STRIDE + tx + TX * c];
+                if (4 * TX * int(c) < VALUE_DIM) v[r][c] = tile[(4u * n + r) * V_STRIDE + tx + TX * c];
             }
         }
         [[unroll]] for (uint i = 0u; i < TM; ++i) {
@@ -175,12 +171,12 @@ void multiply_values_chunk() {
 
 // The same, one key at a time, never multiplying a weight of zero: 0 times infinity would be NaN.
 void multiply_poisoned_values_chunk() {
-    [[dont_unroll]] for (uint slot = 0u; slot < CHUNK; ++slot) {
+    [[dont_unroll]] for (uint key = 0u; key < CHUNK; ++key) {
         [[unroll]] for (uint i = 0u; i < TM; ++i) {
-            float p = tile[P_START + (ty + TY * i) * P_STRIDE + slot / 4u][slot % 4u];
+            float p = tile[P_START + (ty + TY * i) * P_STRIDE + key / 4u][key % 4u];
             [[unroll]] for (uint c = 0u; c < CV; ++c) {
                 if (4 * TX * int(c) < VALUE_DIM) {
-                    vec4 v = tile[value_row(slot) * V_STRIDE + tx + TX * c];
+                    vec4 v = tile[key * V_STRIDE + tx + TX * c];
                     if (p != 0.0) o[i][c] += p * v;
                 }
             }
@@ -188,7 +184,7 @@ void multiply_poisoned_values_chunk() {
     }
 }
 
-// The scores of a tile in which some slot is masked: NEVER there, whatever the product was.
+// The scores of a tile in which some key is masked: NEVER there, whatever the product was.
 void mask_scores(uint first_key) {
     [[unroll]] for (uint i = 0u; i < TM; ++i) {
         uint row = first_row + ty + TY * i;
