@@ -1,11 +1,13 @@
 """Attention and its companions as functions of NumPy arrays or grilly.Tensors.
 
-``import grilly.functional as F``. Tensors in give a Tensor out, without transfer or waiting; NumPy arrays in give a NumPy
-array out. The work runs on the tensors' backend, or on the default one (see ``grilly.use``).
+``import grilly.functional as F``. Tensors in give a Tensor out, without transfer or waiting; NumPy arrays in give a
+NumPy array out. The work runs on the tensors' backend, or on the default one (see ``grilly.use``).
 """
 
 from __future__ import annotations
 
+from .compute import linear as _linear
+from .compute import rope as _rope
 from .compute.attention import Attention
 from .compute.launch import backend_of
 
@@ -26,7 +28,49 @@ def flash_attention3(
     )  # fmt: skip
 
 
+def attention_scores(q, k, *, scale=None):
+    return backend_of("attention_scores", q, k).attention.attention_scores(q, k, scale=scale)
+
+
+def attention_mask(scores, *, mask=None, causal=False):
+    return backend_of("attention_mask", scores, mask).attention.attention_mask(scores, mask=mask, causal=causal)
+
+
+def t5_bias(scores, table, *, bidirectional=True, max_distance=128, offset=0):
+    return backend_of("t5_bias", scores, table).attention.t5_bias(
+        scores, table, bidirectional=bidirectional, max_distance=max_distance, offset=offset
+    )
+
+
+def softmax(x):
+    return backend_of("softmax", x).attention.softmax(x)
+
+
+def attention_output(weights, v, *, architecture="generic"):
+    return backend_of("attention_output", weights, v).attention.attention_output(
+        weights, v, architecture=architecture
+    )
+
+
+def linear(x, weight, bias=None):
+    return _linear.linear(backend_of("linear", x, weight, bias), x, weight, bias)
+
+
+def rope(x, *, frequencies=None, base=10000.0, offset=0, positions=None, interleaved=False):
+    return _rope.rope(
+        backend_of("rope", x, positions), x,
+        frequencies=frequencies, base=base, offset=offset, positions=positions, interleaved=interleaved,
+    )  # fmt: skip
+
+
+for _function in (attention_scores, attention_mask, t5_bias, softmax, attention_output):
+    _function.__doc__ = getattr(Attention, _function.__name__).__doc__
+linear.__doc__ = _linear.linear.__doc__
+rope.__doc__ = _rope.rope.__doc__
 flash_attention2.__doc__ = Attention.flash_attention2.__doc__
 flash_attention3.__doc__ = Attention.flash_attention3.__doc__
 
-__all__ = ["flash_attention2", "flash_attention3"]
+__all__ = [
+    "attention_mask", "attention_output", "attention_scores", "flash_attention2", "flash_attention3", "linear", "rope",
+    "softmax", "t5_bias",
+]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from . import three_shader
 from .flash import flash_attention
 
 if TYPE_CHECKING:
@@ -113,7 +114,26 @@ class Attention:
         result = flash_attention(name, self._backend, q, k, v, **options)
         return (join_heads(result[0]), *result[1:]) if return_lse else join_heads(result)
 
+    def attention_scores(self, q, k, *, scale=None):
+        return three_shader.attention_scores(self._backend, q, k, scale=scale)
 
+    def attention_mask(self, scores, *, mask=None, causal=False):
+        return three_shader.attention_mask(self._backend, scores, mask=mask, causal=causal)
+
+    def t5_bias(self, scores, table, *, bidirectional=True, max_distance=128, offset=0):
+        return three_shader.t5_bias(
+            self._backend, scores, table, bidirectional=bidirectional, max_distance=max_distance, offset=offset
+        )
+
+    def softmax(self, x):
+        return three_shader.softmax(self._backend, x)
+
+    def attention_output(self, weights, v, *, architecture="generic"):
+        return three_shader.attention_output(self._backend, weights, v, architecture=architecture)
+
+
+for _name in ("attention_scores", "attention_mask", "t5_bias", "softmax", "attention_output"):
+    getattr(Attention, _name).__doc__ = getattr(three_shader, _name).__doc__
 Attention.flash_attention2.__doc__ = "Exact attention (FlashAttention-2)." + ATTENTION_DOC
 Attention.flash_attention3.__doc__ = (
     """Exact attention, also on arrays whose heads are joined (FlashAttention-3's interface).

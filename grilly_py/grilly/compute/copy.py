@@ -1,0 +1,74 @@
+"""Copies on the device: strided to contiguous, and between float32 and float16."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import struct
+
+import numpy as np
+
+from ..registry import Request
+from .launch import FLOATS, launch, program_of
+from .parts import parts
+from .tensor import Tensor
+
+_PUSH = struct.Struct("=14I")
+
+
+def copy(tensor: Tensor, dtype: np.dtype) -> Tensor:
+    """A new tensor in C order with the elements of ``tensor`` as ``dtype``.
+
+    Raises
+    ------
+    TypeError
+        Unless ``dtype`` is the tensor's or both are float32 or float16.
+    UnsupportedError
+        When the device cannot address elements of this width.
+    """
+    dtype = np.dtype(dtype)
+    backend = tensor.backend
+    if dtype != tensor.dtype and not (dtype in FLOATS and tensor.dtype in FLOATS):
+        raise TypeError(f"astype: the device converts between float32 and float16, not from {tensor.dtype} to {dtype}")
+    result = backend.empty(tensor.shape, dtype)
+    if tensor.size == 0:
+        return result
+    facts = (("from_bits", 8 * tensor.dtype.itemsize), ("to_bits", 8 * dtype.itemsize))
+    choice = backend.registry.resolve(Request("copy", "float32", facts=facts))
+    program = program_of(backend, choice, {})
+    run, stripe, threads = choice.tile["run"], choice.tile["stripe"], choice.threads
+
+    def groups(shape):
+        count = -(-math.prod(shape[:3]) * -(-shape[3] // run) // threads)
+        return min(count, stripe), -(-count // stripe), 1
+
+    shape, own, new = _fewest_axes(tensor.shape, tensor._steps, result._steps)
+    outer = len(shape) - 4
+    for place in itertools.product(*(range(extent) for extent in shape[:outer])):
+        source = tensor._view(shape[outer:], own[outer:], tensor._offset + _dot(place, own))
+        target = result._view(shape[outer:], new[outer:], result._offset + _dot(place, new))
+        for (to, of), _ in parts(backend, (target, source), groups, ((), (0, 1, 2), ())):
+
+            def push(offsets, to=to, of=of):
+                return _PUSH.pack(offsets[0], *of._steps, offsets[1], *to._steps, *to.shape)
+
+            launch(backend, program, (of, to), push, groups(to.shape))
+    return result
+
+
+def _dot(place, steps) -> int:
+    return sum(i * s for i, s in zip(place, steps, strict=False))
+
+
+def _fewest_axes(shape, own, new) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Shape and both strides with axes joined where they lie end to end in both arrays, and at least four axes."""
+    axes: list[tuple[int, int, int]] = []
+    for extent, a, b in zip(shape, own, new, strict=True):
+        if extent == 1:
+            continue
+        if axes and axes[-1][1] == extent * a and axes[-1][2] == extent * b:
+            axes[-1] = (axes[-1][0] * extent, a, b)
+        else:
+            axes.append((extent, a, b))
+    axes = [(1, 0, 0)] * (4 - len(axes)) + axes
+    return tuple(tuple(column) for column in zip(*axes, strict=True))

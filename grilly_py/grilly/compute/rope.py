@@ -1,0 +1,157 @@
+"""Rotary position embedding."""
+
+from __future__ import annotations
+
+import math
+import operator
+import struct
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..registry import Request
+from .flash import output_like, to_device
+from .launch import check_float, finish, launch, program_of
+from .parts import parts, strides
+from .tensor import Tensor
+
+if TYPE_CHECKING:
+    from .backend import Compute
+
+_PUSH = struct.Struct("=17I")
+_MOST = 2**31 - 1
+
+
+def rope(
+    backend: Compute,
+    x,
+    *,
+    frequencies=None,
+    base: float = 10000.0,
+    offset: int = 0,
+    positions=None,
+    interleaved: bool = False,
+):
+    """Turn pairs of elements of each row by angles that grow with its position (Su et al. 2021, arXiv:2104.09864).
+
+    Parameters
+    ----------
+    x : numpy.ndarray or grilly.Tensor
+        ``(B, H, S, D)``, ``(B, S, D)`` or ``(S, D)``; float32 or float16.
+    frequencies : array_like, optional
+        Radians per position of each pair, ``(P,)`` with 2 P <= D; further elements are left alone. By default
+        ``base ** (-2 i / D)`` for i below D / 2. Angles are exact to 2^-32 of a turn at any position.
+    base : float
+        For the default frequencies.
+    offset : int
+        The position of the first row.
+    positions : numpy.ndarray or grilly.Tensor, optional
+        Positions ``(S,)`` or ``(B, S)``, instead of ``offset + arange(S)``. A Tensor must be int32, and is trusted to
+        hold no negative number.
+    interleaved : bool
+        Whether pairs are elements 2 i and 2 i + 1 (GPT-J), and not i and i + P (LLaMA, GPT-NeoX).
+
+    Returns
+    -------
+    numpy.ndarray or grilly.Tensor
+        Of x's shape and dtype; a Tensor when x was one, and then without waiting.
+
+    Raises
+    ------
+    TypeError
+        For dtypes other than float32 and float16, or positions that are not integers.
+    ValueError
+        For shapes that do not go together, an odd D without frequencies, or negative positions.
+    """
+    backend.check_open()
+    dtype = check_float("rope", x=x)
+    shape = tuple(x.shape)
+    if len(shape) not in (2, 3, 4):
+        raise ValueError(f"rope: x has shape {shape}; expected (B, H, S, D), (B, S, D) or (S, D)")
+    rows, width = shape[-2:]
+    turns = _checked_frequencies(frequencies, base, width)
+    offset = operator.index(offset)
+    if not 0 <= offset <= _MOST - rows:
+        raise ValueError(f"rope: offset is {offset}; expected 0 to {_MOST} less the {rows} rows")
+    if positions is not None:
+        positions = _checked_positions(positions, shape)
+    if 0 in shape:
+        return finish(backend, backend.empty(shape, dtype), x)
+    tensor = to_device(backend, x)
+    batch = shape[0] if len(shape) > 2 else 1
+    four = tensor[None, None] if len(shape) == 2 else tensor[:, None] if len(shape) == 3 else tensor
+    y = output_like(backend, four, width)
+    place = None
+    if positions is not None:
+        place = positions if isinstance(positions, Tensor) else backend.tensor(positions)
+        # An axis for the heads, and one that stands for the row's elements.
+        place = (place[:, None, :, None] if place.ndim == 2 else place[None, None, :, None]).broadcast_to(
+            (batch, four.shape[1], rows, 1)
+        )
+    words = _words(backend, turns)
+    choice = backend.registry.resolve(Request("rope", dtype.name))
+    program = program_of(backend, choice, {"INTERLEAVED": int(interleaved), "POSITIONS": int(place is not None)})
+    row_block, items = choice.tile["rows"], choice.tile["items"]
+
+    def groups(part):
+        return -(-(width - len(turns)) // items), -(-part[2] // row_block), part[0] * part[1]
+
+    for (y_part, x_part, at), starts in parts(backend, (y, four, place), groups, ((), (2,), (0, 1))):
+
+        def push(offsets, y=y_part, x=x_part, at=at, starts=starts):
+            steps = (0, 0) if at is None else (strides(at)[0], strides(at)[2])
+            return _PUSH.pack(
+                offsets[0], *strides(x), offsets[3], *strides(y), offsets[2], *steps, offsets[1] // 2,
+                offset + starts[2], y.shape[2], len(turns), width, y.shape[1],
+            )  # fmt: skip
+
+        launch(backend, program, (x_part, words, at, y_part), push, groups(y_part.shape))
+    y = y[0, 0] if len(shape) == 2 else y[:, 0] if len(shape) == 3 else y
+    return finish(backend, y, x)
+
+
+def _checked_frequencies(frequencies, base: float, width: int) -> np.ndarray:
+    if frequencies is None:
+        if width % 2 or not width:
+            raise ValueError(f"rope: rows have {width} elements; without frequencies the number must be even")
+        if not (base > 0 and math.isfinite(base)):
+            raise ValueError(f"rope: base is {base}; it must be positive and finite")
+        return base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
+    frequencies = np.asarray(frequencies, np.float64)
+    if frequencies.ndim != 1 or not 1 <= len(frequencies) <= width // 2:
+        raise ValueError(
+            f"rope: frequencies have shape {frequencies.shape} and rows {width} elements; "
+            f"expected (P,) with P from 1 to {width // 2}"
+        )
+    if not (np.isfinite(frequencies) & (frequencies >= 0)).all():
+        raise ValueError("rope: frequencies must be finite and not negative")
+    return frequencies
+
+
+def _checked_positions(positions, shape):
+    """The positions as an int32 array, or the tensor; their shape checked."""
+    if not isinstance(positions, Tensor):
+        positions = np.asarray(positions)
+    if positions.dtype.kind not in "iu" or (isinstance(positions, Tensor) and positions.dtype != np.int32):
+        raise TypeError(f"rope: positions are {positions.dtype}; expected integers (int32 in a Tensor)")
+    wanted = [(shape[-2],)] + ([(shape[0], shape[-2])] if len(shape) > 2 else [])
+    if tuple(positions.shape) not in wanted:
+        raise ValueError(
+            f"rope: positions have shape {tuple(positions.shape)} and x has {shape}; expected "
+            + " or ".join(map(str, wanted))
+        )
+    if isinstance(positions, Tensor):
+        return positions
+    if positions.size and not 0 <= int(positions.min()) <= int(positions.max()) <= _MOST:
+        raise ValueError(f"rope: positions run from {positions.min()} to {positions.max()}; expected 0 to {_MOST}")
+    return positions.astype(np.int32)
+
+
+def _words(backend: Compute, frequencies: np.ndarray) -> Tensor:
+    """The frequencies as fractions of a turn times 2^64, two words each, on the device; kept for the next call."""
+    key = ("rope", frequencies.tobytes())
+    words = backend.plans.get(key)
+    if words is None:
+        fractions = [int(math.ldexp(math.fmod(f / (2 * math.pi), 1.0), 64)) % 2**64 for f in frequencies.tolist()]
+        words = backend.plans[key] = backend.tensor(np.array(fractions, "<u8").view("<i4"))
+    return words
