@@ -300,7 +300,8 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, key):
     group = heads // kv_heads
     strides = [*q._steps[:3], *k._steps[:3], *v._steps[:3], *o._steps[:3]]
     aligned = gcd(ALIGN_MOST, q._offset, k._offset, v._offset, head_dim, value_dim, *strides)
-    facts = (("align", aligned), ("head_dim", head_dim), ("value_dim", value_dim))
+    rows = 1 << (batch * heads * queries - 1).bit_length()  # rounded, so that the registry sees few different requests
+    facts = (("align", aligned), ("head_dim", head_dim), ("rows", rows), ("value_dim", value_dim))
     choice = backend.registry.resolve(Request("attention", q.dtype.name, facts=facts, prefer=kernel))
     trips = LOOP_TRIPS.get(backend.device.architecture, math.inf)
     max_keys = max(min(MAX_KEYS, trips * choice.keys_per_trip), 1)

@@ -223,11 +223,14 @@ class Tensor:
         if self.size == 0:
             self._storage.backend.check_open()
             return np.empty(self.shape, self.dtype)
+        if self.is_contiguous:
+            array = np.empty(self.shape, self.dtype)
+            self.backend.runtime.read(self._storage.buffer, array, self._offset * self.dtype.itemsize)
+            return array
         span = 1 + sum((e - 1) * s for e, s in zip(self.shape, self._steps, strict=True))
         flat = np.empty(span, self.dtype)
-        backend = self._storage.backend
-        backend.runtime.read(self._storage.buffer, flat, self._offset * self.dtype.itemsize)
-        view = np.lib.stride_tricks.as_strided(flat, self.shape, self.strides)
+        self.backend.runtime.read(self._storage.buffer, flat, self._offset * self.dtype.itemsize)
+        view = np.ndarray(self.shape, self.dtype, flat, 0, self.strides)
         # Repeated or sparsely used memory would surprise whoever writes to the result.
         return view if span == self.size else view.copy()
 

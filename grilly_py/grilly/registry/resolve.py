@@ -16,6 +16,8 @@ from .names import DTYPES, matches
 _CACHE_SIZE = 4096
 #: Head dimensions that ``Registry.table`` asks for.
 TABLE_SIZES = (32, 64, 80, 128, 256)
+#: Facts that count a call's work rather than a dimension; the table takes a call that fills any device.
+TABLE_COUNTS = {"rows": 1 << 24, "outputs": 1 << 24}
 
 
 class Request(NamedTuple):
@@ -186,7 +188,7 @@ class Registry:
         Parameters
         ----------
         sizes : iterable of int
-            Values given to every fact that a variant of the operation has limits on.
+            Values given to every fact that a variant of the operation has limits on, but for TABLE_COUNTS.
 
         Returns
         -------
@@ -197,13 +199,14 @@ class Registry:
         rows = []
         for operation, variants in sorted(self.manifest.by_operation.items()):
             facts = sorted({fact for variant in variants for fact in variant.limits})
+            counts = {fact: count for fact, count in TABLE_COUNTS.items() if fact in facts}
             swept = tuple(sizes) if facts else (0,)
             for model in sorted({model for variant in variants for model in variant.models}):
                 for dtype in DTYPES:
                     served = [v for v in variants if v.dtype == dtype and model in v.models]
                     requests = [
-                        Request(operation, dtype, model, {**dict.fromkeys(facts, size), "align": size & -size or 2**20})
-                        for size in swept
+                        Request(operation, dtype, model, {**sized, **counts, "align": size & -size or 2**20})
+                        for size, sized in ((size, dict.fromkeys(facts, size)) for size in swept)
                     ]
                     rows += self._rows(served, requests, swept, model)
         return rows
