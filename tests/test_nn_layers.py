@@ -148,9 +148,9 @@ def test_rope_far_out(backend, rng):
 
 def test_rope_bad_positions(backend, rng):
     rope, x = nn.RoPE(8).to(backend), draw(rng, 1, 1, 4, 8)
-    with pytest.raises(ValueError, match="negative|at least 0"):
+    with pytest.raises(ValueError, match="expected 0 to"):
         rope(x, offset=-1)
-    with pytest.raises(ValueError, match="negative|at least 0"):
+    with pytest.raises(ValueError, match="expected 0 to"):
         rope(x, positions=np.array([0, 1, -2, 3]))
     with pytest.raises(ValueError):
         rope(x, positions=np.arange(3))

@@ -69,7 +69,7 @@ def test_t5_takes_the_bias_of_another_layer(backend, name):
     assert np.abs(mha(case.query, mask=case.mask)[0] - case.output).max() > 1e-2
 
 
-def test_the_issue_s_example(backend, rng):
+def test_an_additive_causal_mask(backend, rng):
     S = 11
     query = key = value = draw(rng, 2, S, 512)
     mha = nn.MultiheadAttention(embed_dim=512, num_heads=8, rng=0).to(backend)
@@ -121,6 +121,24 @@ def test_a_query_with_nothing_to_attend_to_gives_the_bias(backend, rng, architec
     np.testing.assert_array_equal(output[0, 2], last.bias.numpy())
     if need_weights:
         assert (weights[:, :, 2] == 0).all() and np.isfinite(weights).all()
+
+
+@pytest.mark.parametrize("architecture", ["generic", "gpt", "t5"])
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_float16(backend, rng, architecture, need_weights):
+    if "float16-storage" not in backend.runtime.features:
+        pytest.skip(f"the device has no float16 storage through the {backend.runtime.name} runtime")
+    mha = nn.MultiheadAttention(32, 4, architecture=architecture, rng=0).to(backend, np.float16)
+    x = draw(rng, 2, 9, 32).astype(np.float16)
+    exact = nn.MultiheadAttention(32, 4, architecture=architecture).to(backend)
+    exact.load_state_dict(mha.state_dict())
+    output, weights = mha(x, need_weights=need_weights)
+    want, want_weights = exact(x.astype(np.float32))
+    assert output.dtype == np.float16
+    np.testing.assert_allclose(output, want, rtol=4e-3, atol=4e-3)
+    if need_weights:
+        assert weights.dtype == np.float32
+        np.testing.assert_allclose(weights, want_weights, rtol=1e-2, atol=2e-3)
 
 
 def test_without_a_batch(backend, rng):

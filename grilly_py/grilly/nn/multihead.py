@@ -164,7 +164,7 @@ class MultiheadAttention(Module):
         output : numpy.ndarray or grilly.Tensor
             In the query's shape. A query with nothing to attend to gives the output projection's bias.
         weights : numpy.ndarray, grilly.Tensor or None
-            ``(B, H, Sq, Sk)``, or ``(B, Sq, Sk)`` when averaged, less B where the query lacks it; None without
+            float32; ``(B, H, Sq, Sk)``, or ``(B, Sq, Sk)`` when averaged, less B where the query lacks it; None without
             ``need_weights``.
 
         Raises
@@ -251,10 +251,11 @@ class MultiheadAttention(Module):
         queries, keys = scores.shape[-2:]
         if position_offset is None:
             position_offset = 0 if self.bidirectional else keys - queries
+        # the scores are float32 whatever the layer's dtype is
+        table = self.relative_attention_bias.weight.on(backend).astype(np.float32)
         return F.t5_bias(
-            scores, self.relative_attention_bias.weight.on(backend),
-            bidirectional=self.bidirectional, max_distance=self.max_distance, offset=position_offset,
-        )  # fmt: skip
+            scores, table, bidirectional=self.bidirectional, max_distance=self.max_distance, offset=position_offset
+        )
 
     def _returned(self, backend, weights, average: bool):
         if not average:
