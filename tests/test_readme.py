@@ -1,4 +1,4 @@
-"""README.md's Python runs as printed, and its links lead somewhere."""
+"""The Python of README.md and docs/guide.md runs as printed, and links lead somewhere."""
 
 from __future__ import annotations
 
@@ -41,6 +41,21 @@ def test_python_blocks_run(vulkan_backend):
         for value in names.values():
             if isinstance(value, grilly.Compute):
                 value.close()
+
+
+def test_the_guide_runs(vulkan_backend):
+    """docs/guide.md's blocks assert what they say, and leave no backend open."""
+    blocks = BLOCK.findall((ROOT / "docs/guide.md").read_text(encoding="utf-8"))
+    assert len(blocks) >= 5
+    names: dict = {}
+    former = grilly.use(None)
+    try:
+        for number, block in enumerate(blocks, 1):
+            exec(compile(block, f"docs/guide.md, Python block {number}", "exec"), names)
+        with pytest.raises(grilly.ClosedError):
+            names["heads"].numpy()
+    finally:
+        grilly.use(former)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

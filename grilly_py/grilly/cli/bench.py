@@ -149,19 +149,21 @@ def _print(report: dict, results: list) -> None:
             f"FAILED: {r.failed}" if r.failed else f"left out: {r.skipped}" if r.skipped else "",
         ))  # fmt: skip
         former = r.length
+    columns = ("S", "method", "median", "p10 .. p90", "GFLOP/s", "on device", "memory", "saved", "error", "note")
+    shown = len(columns) if any(row[-1] for row in rows) else -1  # no column of notes without notes
     table(
-        ("S", "method", "median", "p10 .. p90", "GFLOP/s", "on device", "memory", "saved", "error", ""),
-        rows,
+        columns[:shown],
+        [row[:shown] for row in rows],
         right=("S", "median", "GFLOP/s", "on device", "memory", "saved", "error"),
     )
     print("median, p10 .. p90: from the call to the finished result; on device: kernels alone, by the device's clock")
     print("memory: peak of device memory with inputs and output; saved: against naive; error: largest, against float64")
     if any(r.computed_bytes for r in results):
-        print("*: computed (inputs, output, scores and weights), not run")
+        print("*: computed (inputs, scores and weights), not run")
     print(
-        f"\nNaive attention no longer fits the device from S = {limits['naive_memory']:,} on: inputs, output, and two "
-        f"float32\nscore matrices then exceed its {bytes_text(limits['memory_bytes'])} (computed). One matrix exceeds "
-        f"the largest allocation\nfrom S = {limits['naive_allocation']:,} on, and one head's scores exceed a binding "
-        f"({bytes_text(device['limits']['storage_range'])}) from S = {limits['naive_one_head_binding']:,} on.\n"
+        f"\nNaive attention no longer fits the device from S = {limits['naive_memory']:,} on: the inputs and two "
+        f"float32\nmatrices, scores and weights, then exceed its {bytes_text(limits['memory_bytes'])} (computed). One matrix "
+        f"exceeds the largest\nallocation from S = {limits['naive_allocation']:,} on, and one head's scores exceed a "
+        f"binding ({bytes_text(device['limits']['storage_range'])}) from S = {limits['naive_one_head_binding']:,} on.\n"
         f"Flash attention fits up to S = {limits['flash_memory'] - 1:,}."
     )

@@ -258,8 +258,9 @@ def _measure(result: Result, method: Method, problem: Problem, arrays, check: Ch
 
 
 def naive_bytes(problem: Problem, length: int | None = None) -> int:
-    """Device bytes that naive attention needs: q, k, v, the output, and two score matrices (scores and weights)."""
-    return problem.operand_bytes(length) + 2 * problem.score_bytes(length)
+    """Device bytes of naive attention at its peak: inputs and weights, with the scores before or the output after."""
+    operand, scores = problem.operand_bytes(length) // 4, problem.score_bytes(length)
+    return 3 * operand + scores + max(scores, operand)
 
 
 def first_length(problem: Problem, fits: Callable[[int], bool]) -> int:

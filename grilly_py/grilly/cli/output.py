@@ -79,7 +79,7 @@ def plain_table(columns: Sequence[str], rows: list[list[str]], right: frozenset[
         widths[-1] = min(widths[-1], max(width - indent, 20))
     lines = []
     for row in [list(columns), ["-" * w for w in widths], *rows]:
-        wrapped = textwrap.wrap(row[-1], widths[-1]) or [""]
+        wrapped = textwrap.wrap(row[-1], widths[-1] or 1) or [""]
         first = [
             cell.rjust(w) if name in right else cell.ljust(w)
             for name, cell, w in zip(columns, [*row[:-1], wrapped[0]], widths, strict=True)

@@ -8,6 +8,7 @@ import sys
 from ..compute import devices
 from ..errors import GrillyError
 from ..registry import Registry, Request
+from ..registry.resolve import TABLE_COUNTS
 from . import CommandError
 from .common import HEAD_DIMS, add_device, choose, numbers, registry_of, sizes_of
 from .output import as_json, bytes_text, heading, table
@@ -102,22 +103,24 @@ def _print(rows: list[dict]) -> None:
 
 
 def _explain(registry: Registry, operation: str | None, dims: tuple[int, ...]) -> None:
-    """For each operation, model, dtype and size: the variants by rank, the choice first among those that can run."""
+    """For each operation, model, dtype and dimension: the variants by rank, and which of them is used."""
     for name, variants in sorted(registry.manifest.by_operation.items()):
         if operation not in (None, name):
             continue
         facts = sorted({fact for variant in variants for fact in variant.limits})
+        counts = {fact: count for fact, count in TABLE_COUNTS.items() if fact in facts}
+        swept = [fact for fact in facts if fact not in counts]
         for model, dtype in sorted({(model, v.dtype) for v in variants for model in v.models}):
-            for size in dims if facts else (0,):
-                request = Request(name, dtype, model, {**dict.fromkeys(facts, size), "align": size & -size or 2**20})
+            for size in dims if swept else (0,):
+                sized = {**dict.fromkeys(swept, size), **counts}
+                request = Request(name, dtype, model, {**sized, "align": size & -size or 2**20})
                 found = [(v, why) for v, why in registry.explain(request) if v.dtype == dtype and model in v.models]
                 found.sort(key=lambda pair: -registry.rank(pair[0]))
                 try:
                     best = registry.resolve(request)
                 except GrillyError:
                     best = None
-                asked = f"{name}, {model}, {dtype}" + (f", {' = '.join([*facts, str(size)])}" if facts else "")
-                heading(asked)
+                heading(", ".join([name, model, dtype, *(f"{fact} {value:,}" for fact, value in sized.items())]))
                 table(
                     ("kernel", "rank", "tile", "threads", "shared", "verdict"),
                     [

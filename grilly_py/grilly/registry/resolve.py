@@ -16,8 +16,8 @@ from .names import DTYPES, matches
 _CACHE_SIZE = 4096
 #: Head dimensions that ``Registry.table`` asks for.
 TABLE_SIZES = (32, 64, 80, 128, 256)
-#: Facts that count a call's work rather than a dimension; the table takes a call that fills any device.
-TABLE_COUNTS = {"rows": 1 << 24, "outputs": 1 << 24}
+#: Facts that are no dimension: the table takes a call that fills any device, and copies of float32.
+TABLE_COUNTS = {"rows": 1 << 24, "outputs": 1 << 24, "from_bits": 32, "to_bits": 32}
 
 
 class Request(NamedTuple):
@@ -200,7 +200,7 @@ class Registry:
         for operation, variants in sorted(self.manifest.by_operation.items()):
             facts = sorted({fact for variant in variants for fact in variant.limits})
             counts = {fact: count for fact, count in TABLE_COUNTS.items() if fact in facts}
-            swept = tuple(sizes) if facts else (0,)
+            swept = tuple(sizes) if set(facts) - set(counts) else (0,)
             for model in sorted({model for variant in variants for model in variant.models}):
                 for dtype in DTYPES:
                     served = [v for v in variants if v.dtype == dtype and model in v.models]
