@@ -41,6 +41,10 @@ const bool SELECTIVE = MASK != 0 || CAUSAL != 0;
 const int K_CHUNKS = (HEAD_DIM + WIDTH - 1) / WIDTH;
 const int V_CHUNKS = (VALUE_DIM + WIDTH - 1) / WIDTH;
 const int K_FETCHES = (KEYS * K_CHUNKS + 7) / 8;
+// Columns of q and o that are loaded or stored at once, and how many times that is in a row.
+const int GROUP = 32;
+const int K_GROUPS = (HEAD_DIM + GROUP - 1) / GROUP;
+const int V_GROUPS = (VALUE_DIM + GROUP - 1) / GROUP;
 const int V_FETCHES = (KEYS * V_CHUNKS + 7) / 8;
 
 // ---- WIDTH elements at once ----
@@ -168,13 +172,16 @@ void main() {
         excess[r] = 0.0;
         if (MASK != 0) mask_base[r] = mask_index(batch, head, min(first_row + uint(8 * r) + lane, last_row));
     }
-    // A loop with selections instead of ROWS times the loads: most of the driver's compile time is in loads and stores.
-    for (int each = 0; each < ROWS; each++) {
-        uint base = q_index(batch, head, min(first_row + uint(8 * each) + lane, last_row));
-        float x[K_CHUNKS * WIDTH];
-        UNROLL for (int i = 0; i < K_CHUNKS; i++) FETCH(x, i * WIDTH, q, base + uint(i * WIDTH))
-        UNROLL for (int d = 0; d < HEAD_DIM; d++)
-            UNROLL for (int r = 0; r < ROWS; r++) q[r * HEAD_DIM + d] = each == r ? x[d] : q[r * HEAD_DIM + d];
+    // A loop with selections instead of all the loads: most of the driver's compile time is in loads and stores.
+    for (int each = 0; each < ROWS * K_GROUPS; each++) {
+        int start = each % K_GROUPS * GROUP;
+        uint base = q_index(batch, head, min(first_row + uint(8 * (each / K_GROUPS)) + lane, last_row));
+        float x[GROUP];
+        UNROLL for (int i = 0; i < GROUP; i += WIDTH)
+            FETCH(x, i, q, base + uint(min(start + i, (K_CHUNKS - 1) * WIDTH)))
+        UNROLL for (int r = 0; r < ROWS; r++)
+            UNROLL for (int d = 0; d < HEAD_DIM; d++)
+                q[r * HEAD_DIM + d] = each == r * K_GROUPS + d / GROUP ? x[d % GROUP] : q[r * HEAD_DIM + d];
     }
 
     bool bad = false;  // a value that is not finite was fetched by this lane
@@ -186,14 +193,26 @@ void main() {
             float kx[K_FETCHES * WIDTH];
             UNROLL for (int i = 0; i < K_FETCHES; i++)
                 FETCH(kx, i * WIDTH, k, k_chunk[i] + min(key + k_key[i], last_key) * pc.k_row)
-            UNROLL for (int d = 0; d < HEAD_DIM; d++) {
-                float x[KEYS];
-                UNROLL for (int j = 0; j < KEYS; j++) {
-                    int chunk = j * K_CHUNKS + d / WIDTH;
-                    x[j] = subgroupShuffle(kx[chunk / 8 * WIDTH + d % WIDTH], uint(chunk % 8));
-                }
+            // Products are added in pairs, then fours: as many additions, a quarter of the rounding depth.
+            UNROLL for (int d = 0; d < HEAD_DIM; d += 4) {
+                float x[4 * KEYS];
+                UNROLL for (int j = 0; j < KEYS; j++)
+                    UNROLL for (int c = 0; c < 4; c++) {
+                        int chunk = j * K_CHUNKS + (d + c) / WIDTH;
+                        x[4 * j + c] = d + c < HEAD_DIM
+                            ? subgroupShuffle(kx[chunk / 8 * WIDTH + (d + c) % WIDTH], uint(chunk % 8)) : 0.0;
+                    }
                 UNROLL for (int r = 0; r < ROWS; r++)
-                    UNROLL for (int j = 0; j < KEYS; j++) score[r * KEYS + j] += q[r * HEAD_DIM + d] * x[j];
+                    UNROLL for (int j = 0; j < KEYS; j++) {
+                        int at = r * HEAD_DIM + d;
+                        float sum = q[at] * x[4 * j];
+                        if (d + 1 < HEAD_DIM) sum += q[at + 1] * x[4 * j + 1];
+                        float more = 0.0;
+                        if (d + 2 < HEAD_DIM) more = q[at + 2] * x[4 * j + 2];
+                        if (d + 3 < HEAD_DIM) more += q[at + 3] * x[4 * j + 3];
+                        if (d + 2 < HEAD_DIM) sum += more;
+                        score[r * KEYS + j] += sum;
+                    }
             }
 
             bool grows = false;
@@ -294,17 +313,18 @@ void main() {
         } while (key < visible);
     }
 
-    for (int each = 0; each < ROWS; each++) {
-        float sum = total[0], highest = maximum[0];
-        float x[V_CHUNKS * WIDTH];
-        UNROLL for (int d = 0; d < VALUE_DIM; d++) x[d] = o[d];
-        UNROLL for (int r = 1; r < ROWS; r++) {
-            bool it = each == r;
-            sum = it ? total[r] : sum;
-            highest = it ? maximum[r] : highest;
-            UNROLL for (int d = 0; d < VALUE_DIM; d++) x[d] = it ? o[r * VALUE_DIM + d] : x[d];
+    for (int each = 0; each < ROWS * V_GROUPS; each++) {
+        int start = each % V_GROUPS * GROUP;
+        float sum = 0.0, highest = 0.0;
+        float x[GROUP];
+        UNROLL for (int i = 0; i < GROUP; i++) x[i] = 0.0;
+        UNROLL for (int r = 0; r < ROWS; r++) {
+            sum = each / V_GROUPS == r ? total[r] : sum;
+            highest = each / V_GROUPS == r ? maximum[r] : highest;
+            UNROLL for (int d = 0; d < VALUE_DIM; d++)
+                x[d % GROUP] = each == r * V_GROUPS + d / GROUP ? o[r * VALUE_DIM + d] : x[d % GROUP];
         }
-        uint row = first_row + uint(8 * each) + lane;
+        uint row = first_row + uint(8 * (each / V_GROUPS)) + lane;
         if (row >= pc.queries) continue;
 
         bool empty = sum == 0.0;
@@ -327,39 +347,36 @@ void main() {
                     lse = larger + logarithm2(a + b) * LN_2;
                 }
             }
-            lse_data[at] = lse;
+            // Every group of the row reads what was there before; the last one replaces it.
+            if (start + GROUP >= VALUE_DIM) lse_data[at] = lse;
         }
-        uint base = o_index(batch, head, row);
-        UNROLL for (int i = 0; i < V_CHUNKS; i++) {
-            if (MERGE != 0) {
-                float old[WIDTH];
-                FETCH(old, 0, o, base + uint(i * WIDTH))
-                UNROLL for (int w = 0; w < WIDTH; w++) old[w] = keep == 0.0 ? 0.0 : old[w] * keep;
-                UNROLL for (int w = 0; w < WIDTH; w++) x[i * WIDTH + w] = x[i * WIDTH + w] * add + old[w];
-            } else {
-                UNROLL for (int w = 0; w < WIDTH; w++) x[i * WIDTH + w] *= add;
-            }
-        }
+        uint base = o_index(batch, head, row) + uint(start);
+        UNROLL for (int i = 0; i < GROUP; i++) x[i] *= add;
+        UNROLL for (int i = 0; i < GROUP; i += WIDTH) {
+            if (start + i < VALUE_DIM) {
+                if (MERGE != 0) {
+                    float old[WIDTH];
+                    FETCH(old, 0, o, base + uint(i))
+                    UNROLL for (int w = 0; w < WIDTH; w++) x[i + w] += keep == 0.0 ? 0.0 : old[w] * keep;
+                }
 #if UNALIGNED
-        UNROLL for (int d = 0; d < VALUE_DIM; d++) o_scalars[base + uint(d)] = IO_SCALAR(x[d]);
+                UNROLL for (int w = 0; w < WIDTH; w++)
+                    if (start + i + w < VALUE_DIM) o_scalars[base + uint(i + w)] = IO_SCALAR(x[i + w]);
 #elif WIDTH == 8
-        UNROLL for (int i = 0; i < V_CHUNKS; i++) {
-            WORDS words;
-            UNROLL for (int w = 0; w < 8 / PER_WORD; w++) {
-                int d = i * 8 + w * PER_WORD;
+                WORDS words;
+                UNROLL for (int w = 0; w < 8 / PER_WORD; w++) {
+                    int d = i + w * PER_WORD;
 #ifdef DTYPE_float16
-                words[w] = pack64(uvec2(packHalf2x16(vec2(x[d], x[d + 1])), packHalf2x16(vec2(x[d + 2], x[d + 3]))));
+                    words[w] = pack64(uvec2(packHalf2x16(vec2(x[d], x[d + 1])), packHalf2x16(vec2(x[d + 2], x[d + 3]))));
 #else
-                words[w] = pack64(uvec2(floatBitsToUint(x[d]), floatBitsToUint(x[d + 1])));
+                    words[w] = pack64(uvec2(floatBitsToUint(x[d]), floatBitsToUint(x[d + 1])));
+#endif
+                }
+                o_words[(base + uint(i)) / 8u] = words;
+#else
+                o_data[(base + uint(i)) / 4u] = IO_VECTOR(vec4(x[i], x[i + 1], x[i + 2], x[i + 3]));
 #endif
             }
-            o_words[(base + uint(i * 8)) / 8u] = words;
         }
-#else
-        UNROLL for (int i = 0; i < V_CHUNKS; i++) {
-            vec4 four = vec4(x[i * 4], x[i * 4 + 1], x[i * 4 + 2], x[i * 4 + 3]);
-            o_data[(base + uint(i * 4)) / 4u] = IO_VECTOR(four);
-        }
-#endif
     }
 }
