@@ -62,7 +62,9 @@ void main() {
     uint cols = inside ? pc.cols : 0u;
 
     float maximum = MASK_FLOOR;
-    float sum = 0.0;
+    // Compensated (Kahan): one invocation may add a hundred thousand weights. `lost` is what rounding added too much.
+    precise float sum = 0.0;
+    precise float lost = 0.0;
     for (uint first = lane; first < cols; first += UNROLL * uint(LANES)) {
         float x[UNROLL];
         float top = maximum;
@@ -72,9 +74,14 @@ void main() {
             if (col < cols) x[i] = float(x_data[x_row + col]);
             top = max(top, x[i]);
         }
-        sum *= exp_accurate(maximum - top);
+        float shrink = exp_accurate(maximum - top);
         maximum = top;
-        [[unroll]] for (uint i = 0u; i < UNROLL; i++) sum += weight(x[i], maximum);
+        [[unroll]] for (uint i = 0u; i < UNROLL; i++) x[i] = weight(x[i], maximum);
+        float some = ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
+        precise float rest = some - lost * shrink;
+        precise float before = sum * shrink;
+        sum = before + rest;
+        lost = (sum - before) - rest;
     }
 #if LANES > 1
     uint me = gl_LocalInvocationIndex;
