@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .. import functional as F
+from ..compute.attention import join_heads
 from .module import Module, shapes
 
 
@@ -10,12 +11,6 @@ def split_heads(array, heads: int):
     """``(B, S, H * D)`` as ``(B, H, S, D)``, a view."""
     batch, rows, width = array.shape
     return array.reshape(batch, rows, heads, width // heads).transpose(0, 2, 1, 3)
-
-
-def join_heads(array):
-    """``(B, H, S, D)`` as ``(B, S, H * D)``; a view where the heads lie side by side in memory."""
-    batch, heads, rows, dim = array.shape
-    return array.transpose(0, 2, 1, 3).reshape(batch, rows, heads * dim)
 
 
 class FlashAttention2(Module):

@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from .. import functional as F
-from .flash import check_heads, join_heads, split_heads
+from ..compute.attention import join_heads
+from .flash import check_heads, split_heads
 from .linear import Linear, uniform
 from .module import Module, Parameter, shapes
 
@@ -190,7 +191,9 @@ class MultiheadAttention(Module):
             scores = F.attention_scores(q, k, scale=1.0 if self.architecture == "t5" else None)
             if self.architecture == "t5":
                 scores = self._add_bias(backend, scores, position_bias, position_offset)
-            weights = F.softmax(F.attention_mask(scores, mask=mask, causal=causal))
+            if mask is not None or causal:
+                scores = F.attention_mask(scores, mask=mask, causal=causal)
+            weights = F.softmax(scores)
             output = F.attention_output(weights, v, architecture=self.architecture)
         output = (self.o if self.architecture == "t5" else self.out_proj)(join_heads(output))
         weights = self._returned(backend, weights, average_attn_weights) if need_weights else None
