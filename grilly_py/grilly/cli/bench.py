@@ -146,7 +146,7 @@ def _print(report: dict, results: list) -> None:
             "" if memory is None else memory + (" *" if r.computed_bytes else ""),
             "" if r.saved_percent is None else f"{r.saved_percent:.1f} %",
             "" if r.error is None else f"{r.error:.1e}",
-            f"FAILED: {r.failed}" if r.failed else f"left out: {r.skipped}" if r.skipped else "",
+            "FAILED" if r.failed else f"left out: {r.skipped}" if r.skipped else "",
         ))  # fmt: skip
         former = r.length
     columns = ("S", "method", "median", "p10 .. p90", "GFLOP/s", "on device", "memory", "saved", "error", "note")
@@ -156,6 +156,8 @@ def _print(report: dict, results: list) -> None:
         [row[:shown] for row in rows],
         right=("S", "median", "GFLOP/s", "on device", "memory", "saved", "error"),
     )
+    for method, reason in dict.fromkeys((r.method, r.failed) for r in results if r.failed):
+        print(f"FAILED, {method}: {reason}")
     print("median, p10 .. p90: from the call to the finished result; on device: kernels alone, by the device's clock")
     print("memory: peak of device memory with inputs and output; saved: against naive; error: largest, against float64")
     if any(r.computed_bytes for r in results):
