@@ -49,7 +49,8 @@ def product(
     aligned = alignment(
         a._offset, b._offset, c._offset, depth, cols, *strides(a), *strides(b), *strides(c)
     )
-    facts = (("align", aligned), ("rows", min(rows, _MOST)), ("outputs", min(c.size, _MOST)))
+    sizes = (("rows", rows), ("cols", cols), ("outputs", c.size))
+    facts = (("align", aligned), *((name, min(size, _MOST)) for name, size in sizes))
     choice = backend.registry.resolve(Request(operation, b.dtype.name, model, facts))
     check_trips(backend, operation, "columns of the left matrix", depth, choice.keys_per_trip)
     program = program_of(backend, choice, {} if operation != "linear" else {"HAS_BIAS": int(bias is not None)})
