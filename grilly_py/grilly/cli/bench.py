@@ -162,10 +162,10 @@ def _print(report: dict, results: list) -> None:
     print("memory: peak of device memory with inputs and output; saved: against naive; error: largest, against float64")
     if any(r.computed_bytes for r in results):
         print("*: computed (inputs, scores and weights), not run")
+    memory, binding = bytes_text(limits["memory_bytes"]), bytes_text(device["limits"]["storage_range"])
     print(
-        f"\nNaive attention no longer fits the device from S = {limits['naive_memory']:,} on: the inputs and two "
-        f"float32\nmatrices, scores and weights, then exceed its {bytes_text(limits['memory_bytes'])} (computed). One matrix "
-        f"exceeds the largest\nallocation from S = {limits['naive_allocation']:,} on, and one head's scores exceed a "
-        f"binding ({bytes_text(device['limits']['storage_range'])}) from S = {limits['naive_one_head_binding']:,} on.\n"
-        f"Flash attention fits up to S = {limits['flash_memory'] - 1:,}."
+        f"\nNaive attention no longer fits the device from S = {limits['naive_memory']:,} on: the inputs and two float32"
+        f"\nmatrices, scores and weights, then exceed its {memory} (computed). One matrix exceeds the largest allocation"
+        f"\nfrom S = {limits['naive_allocation']:,} on, and one head's scores exceed a binding ({binding}) "
+        f"from S = {limits['naive_one_head_binding']:,} on.\nFlash attention fits up to S = {limits['flash_memory'] - 1:,}."
     )
