@@ -42,6 +42,10 @@ def draw(path: str, report: dict) -> None:
         used = [r for r in mine if r["device_bytes"] is not None]
         if used and name in ("flash", "naive on the device"):
             memory.plot([r["length"] for r in used], [r["device_bytes"] / 2**20 for r in used], **style)
+            computed = [(r["length"], r["device_bytes"] / 2**20) for r in used if r["computed_bytes"]]
+            if computed:
+                hollow = {**style, "linestyle": "", "markerfacecolor": "white", "label": f"{name}, computed"}
+                memory.plot(*zip(*computed, strict=True), **hollow)
     limit = report["limits"]["memory_bytes"] / 2**20
     top = max(r["device_bytes"] or 0 for r in report["results"]) / 2**20
     if limit < 20 * top:
