@@ -165,7 +165,8 @@ def _print(report: dict, results: list) -> None:
     memory, binding = bytes_text(limits["memory_bytes"]), bytes_text(device["limits"]["storage_range"])
     print(
         f"\nNaive attention no longer fits the device from S = {limits['naive_memory']:,} on: the inputs and two "
-        f"float32\nmatrices, scores and weights, then exceed its {memory} (computed). One matrix exceeds the largest allocation"
-        f"\nfrom S = {limits['naive_allocation']:,} on, and one head's scores exceed a binding ({binding}) "
-        f"from S = {limits['naive_one_head_binding']:,} on.\nFlash attention fits up to S = {limits['flash_memory'] - 1:,}."
+        f"float32\nmatrices, scores and weights, then exceed its {memory} (computed). One matrix exceeds the largest\n"
+        f"allocation from S = {limits['naive_allocation']:,} on, and one head's scores exceed a binding ({binding})\n"
+        f"from S = {limits['naive_one_head_binding']:,} on. Flash attention fits up to "
+        f"S = {limits['flash_memory'] - 1:,}."
     )
