@@ -41,8 +41,11 @@ void main() {
         b_count[l] = 4;
 #else
         int col = col_first + 32 * (l / 4) + 4 * lane;
-        b_row[l] = b_first + uint(l % 4) * pc.b_row + uint(col);
         b_count[l] = cols - col;
+#if ALIGN == 4
+        col = min(col, cols - 4);
+#endif
+        b_row[l] = b_first + uint(l % 4) * pc.b_row + uint(col);
 #endif
     }
     float sum[R][C];
@@ -50,12 +53,26 @@ void main() {
         [[unroll]] for (int j = 0; j < C; j++) sum[i][j] = 0.0;
     }
 
+#if ALIGN == 4
+    // Depth and columns are multiples of 4, so that nothing need be tested in the loop, where tests are dear.
+#define LOAD_A(i, k) vec4(a_data[(a_row[i] + uint(k)) >> 2])
+#ifdef B_ROWS_ARE_COLS
+#define LOAD_B(l, k) vec4(b_data[(b_row[l] + uint(k)) >> 2])
+#else
+#define LOAD_B(l, k) vec4(b_data[(b_row[l] + uint(k) * pc.b_row) >> 2])
+#endif
+#else
+#define LOAD_A(i, k) load_a(a_row[i] + uint(k), depth - (k))
 #ifdef B_ROWS_ARE_COLS
 #define LOAD_B(l, k) load_b(b_row[l] + uint(k), depth - (k))
-    // b at column 8 l + n and depth m of the trip
-#define VALUE_B(j, m) subgroupShuffle(b[(j) / 8][m], uint((j) % 8))
 #else
 #define LOAD_B(l, k) load_b(b_row[l] + uint(k) * pc.b_row, (k) + l % 4 < depth ? b_count[l] : 0)
+#endif
+#endif
+    // b at column j and depth m of the trip
+#ifdef B_ROWS_ARE_COLS
+#define VALUE_B(j, m) subgroupShuffle(b[(j) / 8][m], uint((j) % 8))
+#else
 #define VALUE_B(j, m) subgroupShuffle(b[(j) / 32 * 4 + (m)][(j) % 4], uint((j) / 4 % 8))
 #endif
 #ifdef CAUSAL
@@ -67,7 +84,7 @@ void main() {
     for (int k = 0; k < depth; k += 4) { \
         vec4 a[R]; \
         vec4 b[LOADS_B]; \
-        [[unroll]] for (int i = 0; i < R; i++) a[i] = TRIM(load_a(a_row[i] + uint(k), depth - k), i, k); \
+        [[unroll]] for (int i = 0; i < R; i++) a[i] = TRIM(LOAD_A(i, k), i, k); \
         [[unroll]] for (int l = 0; l < LOADS_B; l++) b[l] = LOAD_B(l, k); \
         [[unroll]] for (int j = 0; j < C; j++) { \
             [[unroll]] for (int m = 0; m < 4; m++) { \
