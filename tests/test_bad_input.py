@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import children
 import grilly
 import grilly.functional as F
 
@@ -146,8 +146,7 @@ def test_mixed_backends(backend):
 
 def run_python(code: str, **environment: str | Path) -> subprocess.CompletedProcess:
     package = environment.pop("package", Path(grilly.__file__).parents[1])
-    path = os.pathsep.join([str(package), *(entry for entry in sys.path if entry)])
-    environment = {**os.environ, "PYTHONPATH": path, **environment}
+    environment = children.environment(package, **environment)
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import children
 import grilly
 from grilly.cli import COMMANDS, main, output
 
@@ -20,7 +21,7 @@ PACKAGE = Path(grilly.__file__).parents[1]
 
 def shell(*arguments, **variables) -> subprocess.CompletedProcess:
     """``python -m grilly`` with these arguments and environment variables (None: unset)."""
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE), **variables}
+    environment = children.environment(**variables)
     environment = {name: value for name, value in environment.items() if value is not None}
     return subprocess.run(
         [sys.executable, "-m", "grilly", *arguments], env=environment, capture_output=True, text=True, timeout=300
@@ -126,7 +127,7 @@ def test_a_runtime_that_does_not_open_says_why(vulkan_backend):
     for arguments, status in ((["info"], 0), (["info", "--runtime", "kompute"], 1)):
         done = subprocess.run(
             [sys.executable, "-c", hide, *arguments],
-            env={**os.environ, "PYTHONPATH": str(PACKAGE)}, capture_output=True, text=True,
+            env=children.environment(), capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == status, done.stderr
         line = next(line for line in done.stdout.splitlines() if line.split()[:1] == ["kompute"])
@@ -332,7 +333,7 @@ def test_demo_without_its_packages(vulkan_backend):
         "from grilly.cli import main; sys.exit(main(['demo']))"
     )  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-c", hide], env={**os.environ, "PYTHONPATH": str(PACKAGE)}, capture_output=True, text=True
+        [sys.executable, "-c", hide], env=children.environment(), capture_output=True, text=True
     )
     assert done.returncode == 1
     assert "tokenizers" in done.stderr and "pip install" in done.stderr
@@ -380,7 +381,7 @@ def test_a_closed_pipe(vulkan_backend):
     read, write = os.pipe()
     process = subprocess.Popen(
         [sys.executable, "-m", "grilly", "shaders", "--explain"],
-        env={**os.environ, "PYTHONPATH": str(PACKAGE)}, stdout=write, stderr=subprocess.PIPE, text=True,
+        env=children.environment(), stdout=write, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     os.close(write)
     os.read(read, 1)

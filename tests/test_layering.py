@@ -1,12 +1,13 @@
 """The floors of docs/architecture.md: a module imports only from floors below its own."""
 
 import ast
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import children
 
 PACKAGE = Path(__file__).parents[1] / "grilly_py" / "grilly"
 # Floor of each top-level part; a higher number may import a lower or an equal one.
@@ -61,7 +62,6 @@ def test_import_touches_no_vulkan():
         "import grilly, grilly.functional, grilly.nn, grilly.reference\n"
         "print(sorted(m for m in sys.modules if m.startswith('grilly.runtime.vulkan')))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=children.environment())
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"

@@ -121,10 +121,10 @@ def test_profile_without_timestamps_says_so():
 
 def test_exit_without_closing():
     """An interpreter that ends with work in flight and tensors alive exits cleanly."""
-    import os
     import subprocess
     import sys
-    from pathlib import Path
+
+    import children
 
     code = (
         "import numpy as np, grilly, grilly.functional as F\n"
@@ -132,7 +132,5 @@ def test_exit_without_closing():
         "y = [F.flash_attention2(x, x, x) for _ in range(5)]\n"
         "print('end')"
     )
-    path = os.pathsep.join([str(Path(grilly.__file__).parents[1]), *(p for p in sys.path if p)])
-    environment = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=children.environment())
     assert done.returncode == 0 and done.stdout.strip() == "end" and not done.stderr, done.stderr

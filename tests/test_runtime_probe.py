@@ -1,6 +1,5 @@
 """The list of devices and the choice of one. Most of it needs no device."""
 
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import children
 from grilly.errors import NoDeviceError, UnsupportedError
 from grilly.runtime import open_runtime, probe
 from grilly.runtime.interface import DeviceInfo
@@ -91,7 +91,7 @@ def test_an_unknown_runtime():
 def run(code, **environment):
     result = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(PACKAGE), **environment},
+        env=children.environment(**environment),
         capture_output=True,
         text=True,
         timeout=120,
