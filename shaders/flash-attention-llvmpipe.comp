@@ -32,6 +32,8 @@ layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
 
 #define UNROLL [[unroll]]
 
+// Keys whose weighted values are summed on their own, so that rounding does not grow with the number of keys.
+const uint BLOCK = 512u;
 const float SLACK = 5.0;
 // Below every score that counts and above NEVER, so that exp(NEVER - LOWEST) is 0.
 const float LOWEST = -3.2e38;
@@ -160,13 +162,16 @@ void main() {
     }
 
     float q[ROWS * HEAD_DIM];
-    float o[ROWS * VALUE_DIM];
+    float o[ROWS * VALUE_DIM], recent[ROWS * VALUE_DIM];  // the weighted values, and those of the last BLOCK keys
     float maximum[ROWS], top[ROWS];
     float total[ROWS], excess[ROWS];  // the sum of the weights is total - excess (compensated summation, Kahan 1965)
     uint mask_base[ROWS];
     UNROLL for (int r = 0; r < ROWS; r++) {
         UNROLL for (int d = 0; d < HEAD_DIM; d++) q[r * HEAD_DIM + d] = 0.0;
-        UNROLL for (int d = 0; d < VALUE_DIM; d++) o[r * VALUE_DIM + d] = 0.0;
+        UNROLL for (int d = 0; d < VALUE_DIM; d++) {
+            o[r * VALUE_DIM + d] = 0.0;
+            recent[r * VALUE_DIM + d] = 0.0;
+        }
         maximum[r] = LOWEST;
         total[r] = 0.0;
         excess[r] = 0.0;
@@ -187,6 +192,7 @@ void main() {
     bool bad = false;  // a value that is not finite was fetched by this lane
     uint key = 0u;
     do {
+        uint stop = min(key + BLOCK, visible);
         do {
             float score[ROWS * KEYS];
             UNROLL for (int i = 0; i < ROWS * KEYS; i++) score[i] = 0.0;
@@ -270,11 +276,11 @@ void main() {
                 UNROLL for (int r = 0; r < ROWS; r++) {
                     float sum = score[r * KEYS] * x[0];
                     UNROLL for (int j = 1; j < KEYS; j++) sum += score[r * KEYS + j] * x[j];
-                    o[r * VALUE_DIM + d] += sum;
+                    recent[r * VALUE_DIM + d] += sum;
                 }
             }
             key += uint(KEYS);
-        } while (key < visible);
+        } while (key < stop);
 
         UNROLL for (int r = 0; r < ROWS; r++) {
             float grown = max(maximum[r], top[r]);
@@ -282,12 +288,16 @@ void main() {
             maximum[r] = grown;
             total[r] *= shrink;
             excess[r] *= shrink;
-            UNROLL for (int d = 0; d < VALUE_DIM; d++) o[r * VALUE_DIM + d] *= shrink;
+            UNROLL for (int d = 0; d < VALUE_DIM; d++) {
+                int at = r * VALUE_DIM + d;
+                o[at] = (o[at] + recent[at]) * shrink;
+                recent[at] = 0.0;
+            }
         }
     } while (key < visible);
 
     if (SELECTIVE) {
-        // Infinities and NaN among the values, for the rows that attend to them. Runs one empty trip when there are none.
+        // Infinities and NaN among the values, for the rows that attend to them. One empty trip when there are none.
         key = subgroupAny(bad) ? 0u : visible;
         do {
             UNROLL for (int j = 0; j < KEYS; j++) {
@@ -367,7 +377,8 @@ void main() {
                 UNROLL for (int w = 0; w < 8 / PER_WORD; w++) {
                     int d = i + w * PER_WORD;
 #ifdef DTYPE_float16
-                    words[w] = pack64(uvec2(packHalf2x16(vec2(x[d], x[d + 1])), packHalf2x16(vec2(x[d + 2], x[d + 3]))));
+                    uint low = packHalf2x16(vec2(x[d], x[d + 1]));
+                    words[w] = pack64(uvec2(low, packHalf2x16(vec2(x[d + 2], x[d + 3]))));
 #else
                     words[w] = pack64(uvec2(floatBitsToUint(x[d]), floatBitsToUint(x[d + 1])));
 #endif
