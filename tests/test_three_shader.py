@@ -133,7 +133,7 @@ def test_zero_weights_keep_values_out(attention, poison, keys, architecture):
     weights[..., 40:50] = 0
     clean = attention.attention_output(weights, v, architecture=architecture)
     v[..., 40:50, ::5] = poison
-    # The selecting pass is a loop of its own, in which a compiler may fuse other multiply-adds (Mesa 26 does): equal but
+    # The selecting pass is a loop of its own, where a compiler may fuse other multiply-adds (Mesa 26 does): equal but
     # for a rounding, where a leak would be NaN, infinity or of the poison's size.
     dirty = attention.attention_output(weights, v, architecture=architecture)
     np.testing.assert_allclose(dirty, clean, rtol=1e-6, atol=1e-6)
