@@ -36,6 +36,7 @@ FEATURES = (  # struct, sType, and the extension that offers it
     ("VkPhysicalDeviceVulkanMemoryModelFeatures", 1000211000, "VK_KHR_vulkan_memory_model"),
     ("VkPhysicalDeviceSubgroupSizeControlFeatures", 1000225002, "VK_EXT_subgroup_size_control"),
     ("VkPhysicalDeviceCooperativeMatrixFeaturesKHR", 1000506000, "VK_KHR_cooperative_matrix"),
+    (*probe.BFLOAT16_FEATURES, "VK_KHR_shader_bfloat16"),
     ("VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR", 1000269000, EXTENSION),
 )
 

@@ -202,7 +202,7 @@ class Builder:
             raise CompileError(f"{case.name}: the binary cannot be read: {error!r}") from error
         wrong = []
         requires = set(settings["requires"])
-        if case.dtype == "float16":
+        if case.dtype in names.SIXTEEN_BITS:
             requires.add("float16-storage")
         wrong += missing_features(facts, requires)
         if facts.descriptor_sets - {0}:

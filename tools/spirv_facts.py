@@ -18,10 +18,13 @@ CAPABILITY_FEATURES = {
     65: ("GroupNonUniformShuffle", "subgroup-shuffle"),
     66: ("GroupNonUniformShuffleRelative", "subgroup-shuffle-relative"),
     9: ("Float16", "float16-arithmetic"),
+    11: ("Int64", "int64-arithmetic"),
     4433: ("StorageBuffer16BitAccess", "float16-storage"),
     4434: ("UniformAndStorageBuffer16BitAccess", "float16-storage"),
     4448: ("StorageBuffer8BitAccess", "int8-storage"),
     4449: ("UniformAndStorageBuffer8BitAccess", "int8-storage"),
+    5116: ("BFloat16TypeKHR", "matrix-bfloat16-*"),
+    5118: ("BFloat16CooperativeMatrixKHR", "matrix-bfloat16-*"),
     5345: ("VulkanMemoryModel", "cooperative-matrix"),
     6022: ("CooperativeMatrixKHR", "cooperative-matrix"),
 }
@@ -171,6 +174,9 @@ def missing_features(facts: Facts, requires: set[str]) -> list[str]:
         if feature == "subgroup-*":
             if not any(other.startswith("subgroup-") for other in requires - {"subgroup-size-control"}):
                 found.append(f"it uses {name}, so requires must hold a subgroup feature (subgroup-basic at least)")
+        elif feature.endswith("-*"):
+            if not any(other.startswith(feature[:-1]) for other in requires):
+                found.append(f"it uses {name}, so requires must hold a feature {feature}")
         elif feature not in requires:
             found.append(f"it uses {name}, so requires must hold {feature}")
     return found

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import ShaderError
-from .names import DTYPES, FEATURES, MANIFEST_SCHEMA
+from .names import DTYPES, FEATURES, MANIFEST_SCHEMA, SIXTEEN_BITS
 
 #: Set to 1, it compiles the changed shaders of a source checkout before the manifest is loaded.
 COMPILE_VARIABLE = "GRILLY_COMPILE_SHADERS"
@@ -135,7 +135,7 @@ def _variant(entry: dict, position: int) -> Variant:
     if Path(entry["file"]).name != entry["file"]:
         raise ValueError(f"file {entry['file']!r} is not a bare file name")
     requires = set(entry["requires"])
-    if entry["dtype"] == "float16":
+    if entry["dtype"] in SIXTEEN_BITS:
         requires.add("float16-storage")
     values = {key: entry[key] for key in _REQUIRED}
     for key in ("models", "architectures", "subgroup_sizes"):

@@ -6,7 +6,13 @@ from __future__ import annotations
 MANIFEST_SCHEMA = 1
 
 #: Element types a binary may be compiled for.
-DTYPES = ("float32", "float16")
+DTYPES = ("float32", "float16", "bfloat16")
+
+#: Element types whose binaries read and write 16-bit words, and so need the feature float16-storage.
+SIXTEEN_BITS = ("float16", "bfloat16")
+
+#: Shapes (M, N, K) of the cooperative matrices that variants are written for, with 16-bit factors and float32 sums.
+MATRIX_SHAPES = ("16x16x16", "8x16x16", "8x8x8")
 
 #: Feature names a variant may require, as listed in docs/architecture.md.
 FEATURES = (
@@ -20,6 +26,8 @@ FEATURES = (
     "float16-arithmetic",
     "int8-storage",
     "cooperative-matrix",
+    *(f"matrix-{dtype}-{shape}" for dtype in ("float16", "bfloat16") for shape in MATRIX_SHAPES),
+    "int64-arithmetic",
     "descriptor-offsets",
     "timestamps",
 )

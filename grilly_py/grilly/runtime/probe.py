@@ -37,6 +37,9 @@ _COMPONENTS = {
     0: "float16", 1: "float32", 2: "float64", 3: "int8", 4: "int16", 5: "int32", 6: "int64",
     7: "uint8", 8: "uint16", 9: "uint32", 10: "uint64", 1000141000: "bfloat16",
 }  # VkComponentTypeKHR  # fmt: skip
+# VkPhysicalDeviceShaderBfloat16FeaturesKHR is newer than the binding. This struct has the same layout, three flags:
+# the type, its dot product, its cooperative matrices.
+BFLOAT16_FEATURES = ("VkPhysicalDevice8BitStorageFeatures", 1000141000)
 _SCOPES = {1: "device", 2: "workgroup", 3: "subgroup", 5: "queue-family"}  # VkScopeKHR
 _SUBGROUP_FEATURES = {  # VkSubgroupFeatureFlagBits
     0x1: "subgroup-basic",
@@ -295,6 +298,7 @@ def describe(instance, physical, index: int = 0) -> DeviceInfo:
     model = chain.add("VkPhysicalDeviceVulkanMemoryModelFeatures", 1000211000, has("VK_KHR_vulkan_memory_model"))
     sized = chain.add("VkPhysicalDeviceSubgroupSizeControlFeatures", 1000225002, has("VK_EXT_subgroup_size_control"))
     matrix = chain.add("VkPhysicalDeviceCooperativeMatrixFeaturesKHR", 1000506000, has("VK_KHR_cooperative_matrix"))
+    brain = chain.add(*BFLOAT16_FEATURES, has("VK_KHR_shader_bfloat16"))
     known = _Chain(ffi, "VkPhysicalDeviceProperties2", 1000059001)
     identity = known.add("VkPhysicalDeviceIDProperties", 1000071004)
     subgroup = known.add("VkPhysicalDeviceSubgroupProperties", 1000094000)
@@ -329,6 +333,13 @@ def describe(instance, physical, index: int = 0) -> DeviceInfo:
     shapes = _matrix_shapes(ffi, lib, instance, physical) if matrices else ()
     if shapes:
         features.add("cooperative-matrix")
+    # The third flag of BFLOAT16_FEATURES.
+    types = {"float16": small.shaderFloat16, "bfloat16": brain.storagePushConstant8}
+    for m, n, k, a, b, c, result, scope in shapes:
+        if a == b and types.get(a) and c == result == "float32" and scope == "subgroup":
+            features.add(f"matrix-{a}-{m}x{n}x{k}")
+    if chain.head.features.shaderInt64:
+        features.add("int64-arithmetic")
 
     limits = first.limits
     size = subgroup.subgroupSize or 1

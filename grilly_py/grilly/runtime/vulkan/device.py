@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...errors import NoDeviceError
 from ..interface import DeviceInfo
+from ..probe import BFLOAT16_FEATURES
 from .api import NULL, check, ffi, lib, out
 
 
@@ -140,6 +141,12 @@ class Device:
                 "vulkanMemoryModel",
             )
             extensions.append(b"VK_KHR_cooperative_matrix")
+        if any(name.startswith("matrix-bfloat16") for name in have):
+            kind, stype = BFLOAT16_FEATURES
+            feature(kind, stype, "storageBuffer8BitAccess", "storagePushConstant8")  # the type, its matrices
+            extensions.append(b"VK_KHR_shader_bfloat16")
+        if "int64-arithmetic" in have:
+            features.features.shaderInt64 = 1
         if self._has_extension(b"VK_KHR_portability_subset"):
             extensions.append(b"VK_KHR_portability_subset")  # must be enabled where it exists
 
