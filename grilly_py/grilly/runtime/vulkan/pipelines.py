@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import os
-import sys
-import tempfile
 from pathlib import Path
 
 from ...errors import GrillyError, ShaderError
 from ..binary import verify
+from ..folders import cache_folder, replace_file
 from ..interface import Program, ProgramSpec
 from .api import NULL, check, ffi, lib, out
 from .device import Device
 
 MAGIC = b"grilly-pipelines-1\n"
-
-
-def cache_folder() -> Path:
-    """Where grilly keeps per-user files: ``GRILLY_CACHE_DIR``, or the platform's own cache folder."""
-    if chosen := os.environ.get("GRILLY_CACHE_DIR"):
-        return Path(chosen)
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "grilly"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "grilly"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grilly"
 
 
 class VulkanProgram(Program):
@@ -186,16 +174,8 @@ class Pipelines:
             return
         payload = bytes(ffi.buffer(blob, size[0]))
         self._saved = len(self._programs)
-        temporary = None
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self._path.parent, delete=False) as file:
-                temporary = file.name
-                file.write(MAGIC + hashlib.sha256(payload).digest() + payload)
-            os.replace(temporary, self._path)
-        except OSError:
-            if temporary is not None and os.path.exists(temporary):
-                os.unlink(temporary)
+        with contextlib.suppress(OSError):
+            replace_file(self._path, MAGIC + hashlib.sha256(payload).digest() + payload)
 
     def close(self) -> None:
         """Keep the cache on disk, then destroy every pipeline."""

@@ -1,0 +1,128 @@
+"""The folder of per-user files, and small JSON files in it that hold what was learnt about one device."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+import threading
+import warnings
+from pathlib import Path
+
+from .interface import DeviceInfo
+
+_lock = threading.Lock()
+
+
+def cache_folder() -> Path:
+    """Where grilly keeps per-user files: ``GRILLY_CACHE_DIR``, or the platform's own cache folder."""
+    if chosen := os.environ.get("GRILLY_CACHE_DIR"):
+        return Path(chosen)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "grilly"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "grilly"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grilly"
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file so that readers see the former contents or all of ``data``. Raises OSError, leaving nothing behind.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            temporary = file.name
+            file.write(data)
+        os.replace(temporary, path)
+    except OSError:
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+
+
+class DeviceFile:
+    """A JSON file ``<kind>/<device and driver>.json`` in the cache folder: text keys, each with an object.
+
+    Device and driver are told apart by the device's UUID, the driver's UUID and its version, so that a new driver
+    begins with an empty file. A device that reports no UUID has no file: it reads as empty, and writing does nothing.
+
+    Parameters
+    ----------
+    device : DeviceInfo
+        The device that the file is about.
+    kind : str
+        What is kept, also the folder's name.
+    schema : int
+        Version of the entries' layout; a file of another version is ignored.
+    fields : mapping of str to type
+        What each entry must hold; others are ignored.
+    """
+
+    def __init__(self, device: DeviceInfo, kind: str, schema: int, fields: dict[str, type | tuple[type, ...]]):
+        self._schema, self._fields = schema, fields
+        about = device.properties
+        self._about = {
+            "device": device.name,
+            "device_uuid": about.get("device_uuid"),
+            "driver": device.driver,
+            "driver_uuid": about.get("driver_uuid"),
+            "driver_version": device.driver_version,
+        }
+        identity = json.dumps([device.vendor_id, device.device_id, *self._about.values()])
+        name = hashlib.sha256(identity.encode()).hexdigest()[:24] + ".json"
+        #: The file; None for a device without identity.
+        self.path: Path | None = cache_folder() / kind / name if about.get("device_uuid") else None
+
+    def read(self) -> dict[str, dict]:
+        """The entries. A file that is damaged or of another version is ignored, with a RuntimeWarning."""
+        entries, fault = self._load()
+        if fault is not None:
+            warnings.warn(f"{self.path} {fault}; ignored, and replaced when next written", RuntimeWarning, stacklevel=3)
+        return entries
+
+    def _load(self) -> tuple[dict[str, dict], str | None]:
+        """The sound entries, and what is wrong with the file (None: nothing)."""
+        if self.path is None:
+            return {}, None
+        try:
+            data = json.loads(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}, None
+        except (OSError, ValueError) as error:
+            return {}, f"cannot be read ({error})"
+        if not isinstance(data, dict) or data.get("schema") != self._schema:
+            found = data.get("schema") if isinstance(data, dict) else None
+            return {}, f"has schema {found!r}, this grilly reads {self._schema}"
+        entries = data.get("entries")
+        if any(data.get(name) != value for name, value in self._about.items()) or not isinstance(entries, dict):
+            return {}, "is damaged or of another device"
+        good = {key: entry for key, entry in entries.items() if self._fits(entry)}
+        return good, None if len(good) == len(entries) else f"has {len(entries) - len(good)} damaged entries"
+
+    def _fits(self, entry) -> bool:
+        return isinstance(entry, dict) and all(
+            isinstance(entry.get(name), kind) and not isinstance(entry[name], bool)
+            for name, kind in self._fields.items()
+        )
+
+    def update(self, entries: dict[str, dict]) -> None:
+        """Add or replace entries. Raises OSError where the folder cannot be written."""
+        if self.path is None:
+            return
+        with _lock:
+            merged = {**self._load()[0], **entries}
+            data = {"schema": self._schema, **self._about, "entries": merged}
+            replace_file(self.path, (json.dumps(data, indent=1, sort_keys=True) + "\n").encode())
+
+    def remove(self) -> bool:
+        """Delete the file; False where there was none. Raises OSError where it cannot be deleted."""
+        try:
+            if self.path is None:
+                return False
+            self.path.unlink()
+            return True
+        except FileNotFoundError:
+            return False
