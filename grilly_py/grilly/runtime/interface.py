@@ -97,11 +97,12 @@ class ProgramSpec:
 @dataclass(frozen=True)
 class MemoryUse:
     """Bytes of device memory: ``in_use`` by live buffers now, their ``peak`` since the last reset, and ``reserved``
-    from the driver."""
+    from the driver. ``host`` is not among them: bytes that arrays of ``host_array`` hold."""
 
     in_use: int
     peak: int
     reserved: int
+    host: int = 0
 
 
 @dataclass(frozen=True)
@@ -151,9 +152,10 @@ class Runtime(abc.ABC):
     features: frozenset[str]
 
     @abc.abstractmethod
-    def allocate(self, nbytes: int) -> Buffer:
+    def allocate(self, nbytes: int, idle: bool = False) -> Buffer:
         """Device memory of at least ``nbytes`` bytes (more than 0), its contents undefined.
 
+        ``idle`` asks for memory that no work in flight uses, because the host is about to write it.
         Raises OutOfDeviceMemoryError when the device has no room.
         """
 
@@ -168,6 +170,27 @@ class Runtime(abc.ABC):
     @abc.abstractmethod
     def read(self, buffer: Buffer, out: np.ndarray, offset: int = 0) -> None:
         """Fill ``out`` (C-contiguous) from byte ``offset``, after all work recorded so far has run."""
+
+    def host_array(self, nbytes: int) -> np.ndarray:
+        """Bytes, undefined, that ``write`` and ``read`` move without a copy by the host.
+
+        The memory lives as long as any array over it, also after ``close``. A runtime that has no such memory gives an
+        ordinary array, which is moved like any other.
+        """
+        return np.empty(nbytes, np.uint8)
+
+    def holds(self, array: np.ndarray) -> bool:
+        """Whether a C-contiguous array lies in memory of this runtime's ``host_array``."""
+        return False
+
+    def lend(self, array: np.ndarray) -> tuple[Buffer, int] | None:
+        """The buffer behind a C-contiguous array over ``host_array`` memory and the array's byte offset in it.
+
+        None where the device should not use such memory in place, or where the array is not of that kind. The next
+        ``flush`` or ``read`` of the same thread waits for the work that was given the buffer, so that the array may be
+        changed after it. The caller keeps the array alive while it uses the buffer.
+        """
+        return None
 
     @abc.abstractmethod
     def program(self, spec: ProgramSpec) -> Program:

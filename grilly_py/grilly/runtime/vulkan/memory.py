@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import defaultdict, deque
+from collections.abc import Callable
+
+import numpy as np
 
 from ...errors import OutOfDeviceMemoryError
 from ..interface import Buffer
@@ -20,11 +23,11 @@ BLOCK = 64 << 20
 
 
 class Block:
-    """One allocation of the driver with a VkBuffer over all of it, mapped where the memory type allows."""
+    """One allocation of the driver with a VkBuffer over all of it, mapped if asked and the memory type allows."""
 
     __slots__ = ("buffer", "memory", "nbytes", "view", "readable", "holes", "dedicated")
 
-    def __init__(self, device: Device, nbytes: int, wishes: tuple[int, ...], dedicated: bool):
+    def __init__(self, device: Device, nbytes: int, wishes: tuple[int, ...], dedicated: bool, mapped: bool):
         info = ffi.new("VkBufferCreateInfo*")
         info.sType = lib.VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO
         info.size = nbytes
@@ -54,7 +57,8 @@ class Block:
             check(result, "vkAllocateMemory")
         self.memory = memory[0]
         check(lib.vkBindBufferMemory(device.handle, self.buffer, self.memory, 0), "vkBindBufferMemory")
-        if flags & lib.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT and flags & lib.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT:
+        coherent = lib.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | lib.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
+        if mapped and flags & coherent == coherent:
             pointer = out("void*")
             check(lib.vkMapMemory(device.handle, self.memory, 0, nbytes, 0, pointer), "vkMapMemory")
             self.view = ffi.buffer(pointer[0], nbytes)
@@ -105,13 +109,50 @@ class VulkanBuffer(Buffer):
         self.live = True
 
 
-class Pool:
-    """Buffers of one kind of memory: "device", or "host" for staging."""
+class HostMemory:
+    """Bytes that the host and the device both address, shown to NumPy; given back when the last array over them goes.
 
-    def __init__(self, device: Device, wishes: tuple[int, ...], heap_bytes: int):
+    NumPy keeps this object as the base of the arrays made of it, which is how ``of`` recognises them.
+    """
+
+    __slots__ = ("buffer", "address", "owner", "_give_back", "__array_interface__")
+
+    def __init__(self, buffer: VulkanBuffer, owner: object, give_back: Callable[[VulkanBuffer], None]):
+        self.buffer = buffer
+        self.owner = owner
+        self.address = int(ffi.cast("uintptr_t", ffi.from_buffer(buffer.block.view))) + buffer.start
+        self._give_back = give_back
+        self.__array_interface__ = {
+            "version": 3, "typestr": "|u1", "shape": (buffer.nbytes,), "data": (self.address, False),
+        }  # fmt: skip
+
+    def __del__(self):
+        give_back = getattr(self, "_give_back", None)
+        if give_back is not None:
+            give_back(self.buffer)
+
+    @staticmethod
+    def of(array: np.ndarray, owner: object) -> tuple[HostMemory, int] | None:
+        """The memory of ``owner`` that a C-contiguous array lies in, with the array's place there in bytes; or None."""
+        base = array.base
+        while isinstance(base, np.ndarray):
+            base = base.base
+        if type(base) is not HostMemory or base.owner is not owner or not array.flags.c_contiguous:
+            return None
+        return base, array.__array_interface__["data"][0] - base.address
+
+
+class Pool:
+    """Buffers of one kind of memory: the device's for tensors, or the host's.
+
+    ``mapped`` says whether the host addresses it, where its memory type lets it.
+    """
+
+    def __init__(self, device: Device, wishes: tuple[int, ...], heap_bytes: int, mapped: bool = True):
         self._device = device
         self._wishes = wishes
         self._heap = heap_bytes
+        self._mapped = mapped
         self._largest = int(device.info.limits.get("allocation") or heap_bytes)
         self._blocks: list[Block] = []
         self._bins: dict[int, deque] = defaultdict(deque)
@@ -132,7 +173,9 @@ class Pool:
         size = self._round(nbytes)
         found = self._bins.get(size)
         if found and (not idle or found[0][2] <= completed):
-            block, start, serial = found.popleft()
+            # The newest where the device's order makes it safe: a repeated call then finds the same buffers, and with
+            # them its descriptors and its recording. The oldest where the host must find it finished.
+            block, start, serial = found.popleft() if idle else found.pop()
         else:
             block, start, serial = self._fresh(size, nbytes, completed)
             if block is None:
@@ -143,13 +186,13 @@ class Pool:
         return VulkanBuffer(nbytes, block, start, size, serial)
 
     def _fresh(self, size: int, nbytes: int, completed: int):
-        for block in self._blocks:
-            if not block.dedicated and (start := block.take(size)) is not None:
-                return block, start, 0
-        self._collect(completed)
-        for block in self._blocks:
-            if not block.dedicated and (start := block.take(size)) is not None:
-                return block, start, 0
+        for collected in (False, True):
+            if collected:
+                self._collect(completed)
+            for block in self._blocks:
+                if not block.dedicated and (start := block.take(size)) is not None:
+                    return block, start, 0
+        self._release()
         dedicated = size > BLOCK // 2
         want = size if dedicated else BLOCK
         if want > self._largest or self.reserved + want > self._heap:
@@ -157,7 +200,7 @@ class Pool:
                 return None, 0, 0
             raise self._full(nbytes)
         try:
-            block = Block(self._device, want, self._wishes, dedicated)
+            block = Block(self._device, want, self._wishes, dedicated, self._mapped)
         except OutOfDeviceMemoryError:
             if self._pending():
                 return None, 0, 0
@@ -177,7 +220,7 @@ class Pool:
         return any(self._bins.values())
 
     def _collect(self, completed: int) -> None:
-        """Return finished pieces to their blocks; give blocks that are then whole back to the driver."""
+        """Return finished pieces to their blocks."""
         for size, pieces in list(self._bins.items()):
             waiting = deque()
             for block, start, serial in pieces:
@@ -189,6 +232,9 @@ class Pool:
                 self._bins[size] = waiting
             else:
                 del self._bins[size]
+
+    def _release(self) -> None:
+        """Give blocks that are whole back to the driver."""
         for block in [b for b in self._blocks if b.holes == [(0, b.nbytes)]]:
             self._blocks.remove(block)
             self.reserved -= block.nbytes
@@ -225,12 +271,12 @@ def device_pool(device: Device) -> Pool:
     return Pool(device, wishes, device.heap_bytes(plain))
 
 
-def staging_pool(device: Device) -> Pool:
-    """Host memory that the device copies to and from."""
+def host_pool(device: Device) -> Pool:
+    """Host memory that the device copies to and from, for staging and for arrays."""
     host = lib.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | lib.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
     wishes = (host | lib.VK_MEMORY_PROPERTY_HOST_CACHED_BIT, host)
     index, _ = device.memory_type(0xFFFFFFFF, *wishes)
     return Pool(device, wishes, device.heap_bytes(index))
 
 
-__all__ = ["Pool", "VulkanBuffer", "device_pool", "staging_pool"]
+__all__ = ["HostMemory", "Pool", "VulkanBuffer", "device_pool", "host_pool"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections import deque
@@ -11,12 +12,10 @@ import numpy as np
 from ...errors import ClosedError, DeviceLostError, OutOfDeviceMemoryError, UnsupportedError
 from ..interface import DeviceInfo, MemoryUse, ProgramSpec, Runtime, Timing
 from .device import Device
-from .memory import VulkanBuffer, device_pool, staging_pool
+from .memory import HostMemory, VulkanBuffer, device_pool, host_pool
 from .pipelines import Pipelines, VulkanProgram
 from .stream import Stream
-
-MAPPED_WRITE = 1 << 20  # bytes up to which storing across the bus beats a copy by the device
-CHUNK = 16 << 20  # staging goes in pieces, so that the host's copy overlaps the device's
+from .transfer import Transfers
 
 
 class _Parts:
@@ -26,13 +25,18 @@ class _Parts:
         self.device = Device(info)
         try:
             self.pool = device_pool(self.device)
-            self.staging = staging_pool(self.device)
+            self.staging = host_pool(self.device)
+            self.host = host_pool(self.device)
             self.pipelines = Pipelines(self.device)
             self.stream = Stream(self.device)
         except BaseException:
             self.device.close()
             raise
         self.garbage: deque[VulkanBuffer] = deque()
+        self.host_garbage: deque[VulkanBuffer] = deque()
+        self.closed = False
+        self._ending = threading.Lock()
+        self._ended = False
 
     def close(self) -> None:
         self.device.wait_idle()
@@ -40,7 +44,33 @@ class _Parts:
         self.pipelines.close()
         self.staging.close()
         self.pool.close()
-        self.device.close()
+        self.closed = True
+        self._end()
+
+    def give_back(self, buffer: VulkanBuffer) -> None:
+        """Take a host array's memory back; a finalizer calls this at any moment, in any thread."""
+        self.host_garbage.append(buffer)
+        if self.closed:
+            self._end()
+
+    def sweep_host(self) -> None:
+        while self.host_garbage:
+            self.host.free(self.host_garbage.popleft())
+
+    def _end(self, finalizing=sys.is_finalizing) -> None:
+        """Close the device once no array lies in its memory: arrays outlive the backend that made them."""
+        # Whoever holds the lock looks again after letting go of it, so an array that goes meanwhile is not missed.
+        while not finalizing() and self._ending.acquire(blocking=False):
+            try:
+                self.sweep_host()
+                if self.host.in_use == 0 and not self._ended:
+                    self._ended = True
+                    self.host.close()
+                    self.device.close()
+            finally:
+                self._ending.release()
+            if not self.host_garbage:
+                return
 
 
 class VulkanRuntime(Runtime):
@@ -52,6 +82,15 @@ class VulkanRuntime(Runtime):
         self._lock = threading.RLock()
         self._parts: _Parts | None = _Parts(device)
         self._lost: str | None = None
+        self._lent = threading.local()  # .buffers: host arrays that work of this thread uses in place
+        parts = self._parts
+        self._transfers = Transfers(
+            parts.stream,
+            parts.staging,
+            parts,
+            lambda pool, nbytes: self._allocate(parts, pool, nbytes, idle=True),
+            lambda serial: self._wait(parts.stream, serial),
+        )
         self.device = device
         self.features = device.features
         self._finalizer = weakref.finalize(self, _Parts.close, self._parts)
@@ -70,11 +109,40 @@ class VulkanRuntime(Runtime):
 
     # -- memory ----------------------------------------------------------------------------------------------------
 
-    def allocate(self, nbytes: int) -> VulkanBuffer:
+    def allocate(self, nbytes: int, idle: bool = False) -> VulkanBuffer:
         with self._lock:
             parts = self._open()
             self._sweep(parts)
-            return self._allocate(parts, parts.pool, nbytes, idle=False)
+            return self._allocate(parts, parts.pool, nbytes, idle)
+
+    def host_array(self, nbytes: int) -> np.ndarray:
+        with self._lock:
+            parts = self._open()
+            parts.sweep_host()
+            buffer = self._allocate(parts, parts.host, max(nbytes, 1), idle=True)
+            return np.asarray(HostMemory(buffer, parts, parts.give_back))[:nbytes]
+
+    def holds(self, array: np.ndarray) -> bool:
+        with self._lock:
+            return HostMemory.of(array, self._open()) is not None
+
+    def lend(self, array: np.ndarray) -> tuple[VulkanBuffer, int] | None:
+        with self._lock:
+            held = HostMemory.of(array, self._open()) if self.device.unified else None
+            if held is None:
+                return None
+            memory, place = held
+            if not hasattr(self._lent, "buffers"):
+                self._lent.buffers = []
+            self._lent.buffers.append(memory.buffer)
+            return memory.buffer, place
+
+    def _take_back(self, stream: Stream) -> None:
+        """Wait for this thread's work on the arrays it lent, which are then the caller's to change again."""
+        lent = getattr(self._lent, "buffers", None)
+        if lent:
+            self._lent.buffers = []
+            self._wait(stream, max(buffer.serial for buffer in lent))
 
     def _allocate(self, parts: _Parts, pool, nbytes: int, idle: bool) -> VulkanBuffer:
         stream = parts.stream
@@ -106,70 +174,17 @@ class VulkanRuntime(Runtime):
             raise self._guard(error) from None
 
     def write(self, buffer: VulkanBuffer, array: np.ndarray, offset: int = 0) -> None:
-        if array.nbytes == 0:
-            return
-        with self._lock:
-            parts = self._open()
-            stream = parts.stream
-            if self._maps_write(buffer, array.nbytes, stream):
-                if buffer.serial > stream.completed:
-                    self._wait(stream, buffer.serial)
-                begin = buffer.start + offset
-                target = np.frombuffer(buffer.block.view, array.dtype, array.size, begin)
-                np.copyto(target.reshape(array.shape), array)
-                return
-            if array.nbytes > CHUNK and not array.flags.c_contiguous:
-                array = np.ascontiguousarray(array)
-            flat = array.reshape(-1) if array.flags.c_contiguous else array
-            step = max(CHUNK // array.itemsize, 1) if flat.ndim == 1 else array.size
-            for first in range(0, array.size, step):
-                piece = flat[first : first + step] if flat.ndim == 1 else flat
-                staging = self._allocate(parts, parts.staging, piece.nbytes, idle=True)
-                target = np.frombuffer(staging.block.view, piece.dtype, piece.size, staging.start)
-                np.copyto(target.reshape(piece.shape), piece)
-                stream.copy(staging, 0, buffer, offset + first * array.itemsize, piece.nbytes)
-                parts.staging.free(staging)
-                if array.size > step:
-                    stream.flush()
-
-    @staticmethod
-    def _maps_write(buffer: VulkanBuffer, nbytes: int, stream: Stream) -> bool:
-        """Whether the host writes straight into the buffer's memory instead of through staging."""
-        if buffer.block.view is None:
-            return False
-        if buffer.block.readable:
-            return True
-        # Across a bus: one thread's stores pay for little data, and only where there is nothing to wait for.
-        return nbytes <= MAPPED_WRITE and buffer.serial <= stream.completed
+        if array.nbytes:
+            with self._lock:
+                self._open()
+                self._transfers.write(buffer, array, offset)
 
     def read(self, buffer: VulkanBuffer, out: np.ndarray, offset: int = 0) -> None:
-        if out.nbytes == 0:
-            return
-        target = out.reshape(-1).view(np.uint8)
-        with self._lock:
-            parts = self._open()
-            stream = parts.stream
-            if buffer.block.readable:
-                self._wait(stream, buffer.serial)
-                begin = buffer.start + offset
-                np.copyto(target, np.frombuffer(buffer.block.view, np.uint8, target.size, begin))
-                return
-            pieces = []
-            for first in range(0, target.size, CHUNK):
-                size = min(CHUNK, target.size - first)
-                staging = self._allocate(parts, parts.staging, size, idle=True)
-                stream.copy(buffer, offset + first, staging, 0, size)
-                pieces.append((stream.flush(), staging, first, size))
-                if len(pieces) > 4:
-                    self._take(parts, pieces.pop(0), target)
-            for piece in pieces:
-                self._take(parts, piece, target)
-
-    def _take(self, parts: _Parts, piece: tuple, target: np.ndarray) -> None:
-        serial, staging, first, size = piece
-        self._wait(parts.stream, serial)
-        np.copyto(target[first : first + size], np.frombuffer(staging.block.view, np.uint8, size, staging.start))
-        parts.staging.free(staging)
+        if out.nbytes:
+            with self._lock:
+                parts = self._open()
+                self._transfers.read(buffer, out, offset)
+                self._take_back(parts.stream)
 
     # -- work ------------------------------------------------------------------------------------------------------
 
@@ -191,12 +206,14 @@ class VulkanRuntime(Runtime):
                 parts.stream.flush()
             except DeviceLostError as error:
                 raise self._guard(error) from None
+            self._take_back(parts.stream)
             self._sweep(parts)
 
     def synchronize(self) -> None:
         with self._lock:
             parts = self._open()
             self._wait(parts.stream, parts.stream.flush())
+            self._take_back(parts.stream)
             self._sweep(parts)
 
     def profile(self, on: bool) -> list[Timing]:
@@ -213,10 +230,12 @@ class VulkanRuntime(Runtime):
             pool = parts.pool
             if reset_peak:
                 pool.peak = pool.in_use
-            return MemoryUse(pool.in_use, pool.peak, pool.reserved)
+            parts.sweep_host()
+            return MemoryUse(pool.in_use, pool.peak, pool.reserved, parts.host.in_use)
 
     def close(self) -> None:
         with self._lock:
             if self._parts is not None:
                 self._parts = None
+                self._transfers.close()
                 self._finalizer()

@@ -2,6 +2,9 @@
 
 Work is recorded into a slot (a command buffer with its fence and timestamp queries). ``flush`` submits
 the slot and numbers it with a serial; a serial is complete when its fence has signalled. Slots are reused.
+
+A submission of one dispatch, which is what a call on tensors is, is recorded once for each set of arguments it is seen
+with twice, and submitted again after that. So a first dispatch is held back until it is known whether it stays alone.
 """
 
 from __future__ import annotations
@@ -19,6 +22,19 @@ from .pipelines import VulkanProgram
 DISPATCHES = 64  # in one submission at most
 IN_FLIGHT = 16  # submissions the host may run ahead
 SPIN_SECONDS = 150e-6  # polling this long is cheaper than the wake-up after a wait
+RECORDINGS = 256  # kept at most
+
+
+def _command(device: Device, pool):
+    """A new command buffer."""
+    info = ffi.new("VkCommandBufferAllocateInfo*")
+    info.sType = lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO
+    info.commandPool = pool
+    info.level = lib.VK_COMMAND_BUFFER_LEVEL_PRIMARY
+    info.commandBufferCount = 1
+    command = out("VkCommandBuffer")
+    check(lib.vkAllocateCommandBuffers(device.handle, info, command), "vkAllocateCommandBuffers")
+    return command[0]
 
 
 class Slot:
@@ -27,14 +43,7 @@ class Slot:
     __slots__ = ("command", "fence", "queries", "dispatches", "work", "labels", "serial")
 
     def __init__(self, device: Device, pool, timestamps: bool):
-        info = ffi.new("VkCommandBufferAllocateInfo*")
-        info.sType = lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO
-        info.commandPool = pool
-        info.level = lib.VK_COMMAND_BUFFER_LEVEL_PRIMARY
-        info.commandBufferCount = 1
-        command = out("VkCommandBuffer")
-        check(lib.vkAllocateCommandBuffers(device.handle, info, command), "vkAllocateCommandBuffers")
-        self.command = command[0]
+        self.command = _command(device, pool)
         fence_info = ffi.new("VkFenceCreateInfo*")
         fence_info.sType = lib.VK_STRUCTURE_TYPE_FENCE_CREATE_INFO
         fence = out("VkFence")
@@ -87,6 +96,9 @@ class Stream:
         self._timings: list[Timing] = []
         self._period = float(device.info.properties.get("timestamp_period", 1.0)) * 1e-9
         self._tick_mask = (1 << device.timestamp_bits) - 1 if device.timestamp_bits else 0
+        self._held: tuple | None = None  # a first dispatch, not recorded yet
+        self._seen: set[tuple] = set()  # dispatches that stayed alone once
+        self._recordings: dict[tuple, object] = {}  # and those that did again, with their command buffers
         self._structs()
 
     def _structs(self) -> None:
@@ -106,6 +118,9 @@ class Stream:
         self._begin = ffi.new("VkCommandBufferBeginInfo*")
         self._begin.sType = lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO
         self._begin.flags = lib.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT
+        self._begin_kept = ffi.new("VkCommandBufferBeginInfo*")
+        self._begin_kept.sType = lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO
+        self._begin_kept.flags = lib.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT
         self._commands = ffi.new("VkCommandBuffer[1]")
         self._submit = ffi.new("VkSubmitInfo*")
         self._submit.sType = lib.VK_STRUCTURE_TYPE_SUBMIT_INFO
@@ -115,19 +130,24 @@ class Stream:
 
     # -- recording -------------------------------------------------------------------------------------------------
 
+    def _free_slot(self) -> Slot:
+        self.poll()
+        if not self._idle and len(self._flying) >= IN_FLIGHT:
+            self.wait(self._flying[0].serial)
+        return self._idle.pop() if self._idle else Slot(self._device, self._pool, self._tick_mask != 0)
+
     def _recording(self) -> Slot:
         slot = self._slot
         if slot is None:
-            self.poll()
-            if not self._idle and len(self._flying) >= IN_FLIGHT:
-                self.wait(self._flying[0].serial)
-            slot = self._idle.pop() if self._idle else Slot(self._device, self._pool, self._tick_mask != 0)
+            slot = self._slot = self._free_slot()
             check(lib.vkBeginCommandBuffer(slot.command, self._begin), "vkBeginCommandBuffer")
             # A fence makes earlier writes available but not visible, so even after a wait the device needs a barrier.
             self._separate(slot.command)
             if self.profiling:
                 lib.vkCmdResetQueryPool(slot.command, slot.queries, 0, 2 * DISPATCHES)
-            self._slot = slot
+            if self._held is not None:
+                held, self._held = self._held, None
+                self._record(slot, *held)
         return slot
 
     def _use(self, command, block, start: int, end: int, writes: bool) -> None:
@@ -146,37 +166,49 @@ class Stream:
         self._writes.clear()
 
     def dispatch(self, program: VulkanProgram, bindings, push: bytes, groups, work: float) -> None:
-        """Record one dispatch; see Runtime.dispatch."""
-        if self._slot is not None and self._slot.work and self._slot.work + work > self._work_limit:
-            self.flush()
+        """Take one dispatch; see Runtime.dispatch."""
         if self._descriptors.full:
             self.wait(self.flush())  # no set may be in use while they are given back
+            self._forget()
             self._descriptors.reset()
+        if self._slot is None and self._held is None and not self.profiling:
+            for binding, _ in zip(bindings, program.spec.access, strict=True):
+                if binding is not None:
+                    binding[0].serial = self.serial
+            self._held = program, bindings, push, tuple(groups), work
+            return
         slot = self._recording()
-        command = slot.command
-        access = program.spec.access
+        if slot.work and slot.work + work > self._work_limit:
+            self.flush()
+            slot = self._recording()
+        self._record(slot, program, bindings, push, groups, work)
+
+    def _sets(self, program: VulkanProgram, bindings) -> tuple:
+        """What names the descriptor set: the layout, then each binding's block, start and length, or one None."""
         key = [program.set_layout]
-        for i, binding in enumerate(bindings):
+        for binding in bindings:
             if binding is None:
                 key.append(None)
-                continue
-            buffer, offset, length = binding
-            start = buffer.start + offset
-            block = buffer.block
-            key += (block, start, length)
-            self._use(command, block, start, start + length, access[i] != "r")
-            buffer.serial = self.serial
+            else:
+                buffer, offset, length = binding
+                key += (buffer.block, buffer.start + offset, length)
+        return tuple(key)
+
+    def _record(self, slot: Slot, program: VulkanProgram, bindings, push: bytes, groups, work: float) -> None:
+        command = slot.command
+        access = program.spec.access
+        for binding, letters in zip(bindings, access, strict=True):
+            if binding is not None:
+                buffer, offset, length = binding
+                start = buffer.start + offset
+                self._use(command, buffer.block, start, start + length, letters != "r")
+                buffer.serial = self.serial
         for binding, letters in zip(bindings, access, strict=True):
             if binding is not None:
                 buffer, offset, length = binding
                 start = buffer.start + offset
                 (self._reads if letters == "r" else self._writes).append((buffer.block, start, start + length))
-        lib.vkCmdBindPipeline(command, lib.VK_PIPELINE_BIND_POINT_COMPUTE, program.pipeline)
-        sets = self._descriptors.get(tuple(key))
-        lib.vkCmdBindDescriptorSets(command, lib.VK_PIPELINE_BIND_POINT_COMPUTE, program.layout, 0, 1, sets, 0, NULL)
-        if push:
-            data = ffi.from_buffer(push)
-            lib.vkCmdPushConstants(command, program.layout, lib.VK_SHADER_STAGE_COMPUTE_BIT, 0, len(push), data)
+        self._bind(command, program, self._descriptors.get(self._sets(program, bindings)), push)
         if self.profiling:
             self._stamp(slot, 2 * slot.dispatches, separate=True)
         lib.vkCmdDispatch(command, groups[0], groups[1], groups[2])
@@ -187,6 +219,48 @@ class Stream:
         slot.work += work
         if slot.dispatches == DISPATCHES:
             self.flush()
+
+    @staticmethod
+    def _bind(command, program: VulkanProgram, sets, push: bytes) -> None:
+        lib.vkCmdBindPipeline(command, lib.VK_PIPELINE_BIND_POINT_COMPUTE, program.pipeline)
+        lib.vkCmdBindDescriptorSets(command, lib.VK_PIPELINE_BIND_POINT_COMPUTE, program.layout, 0, 1, sets, 0, NULL)
+        if push:
+            data = ffi.from_buffer(push)
+            lib.vkCmdPushConstants(command, program.layout, lib.VK_SHADER_STAGE_COMPUTE_BIT, 0, len(push), data)
+
+    def _kept(self, program: VulkanProgram, bindings, push: bytes, groups):
+        """The recording of a dispatch that stays alone in its submission; None at the first sight of it."""
+        sets = self._sets(program, bindings)
+        key = (program, push, groups, sets)
+        command = self._recordings.get(key)
+        if command is not None:
+            return command
+        if key not in self._seen:
+            if len(self._seen) >= 4 * RECORDINGS:
+                self._seen.clear()
+            self._seen.add(key)
+            return None
+        self._seen.remove(key)
+        if len(self._recordings) >= RECORDINGS:
+            self._forget()
+        command = _command(self._device, self._pool)
+        check(lib.vkBeginCommandBuffer(command, self._begin_kept), "vkBeginCommandBuffer")
+        self._separate(command)
+        self._bind(command, program, self._descriptors.get(sets), push)
+        lib.vkCmdDispatch(command, groups[0], groups[1], groups[2])
+        self._end(command)
+        self._recordings[key] = command
+        return command
+
+    def _forget(self) -> None:
+        """Give all recordings back, once none is in flight."""
+        if self._flying:
+            self.wait(self._flying[-1].serial)
+        if self._recordings:
+            commands = ffi.new("VkCommandBuffer[]", list(self._recordings.values()))
+            lib.vkFreeCommandBuffers(self._device.handle, self._pool, len(self._recordings), commands)
+        self._recordings.clear()
+        self._seen.clear()
 
     def _stamp(self, slot: Slot, query: int, separate: bool = False) -> None:
         if separate:  # alone on the device, so that the difference of two stamps is this dispatch's time
@@ -212,15 +286,28 @@ class Stream:
 
     def flush(self) -> int:
         """Submit what is recorded; returns the serial that covers all work so far."""
-        slot = self._slot
+        if self._held is not None:
+            held, self._held = self._held, None
+            command = self._kept(*held[:4])
+            if command is not None:
+                return self._submit_to(self._free_slot(), command)
+            self._record(self._recording(), *held)
+        slot, self._slot = self._slot, None
         if slot is None:
             return self.serial - 1
-        self._slot = None
+        self._end(slot.command)
+        return self._submit_to(slot, slot.command)
+
+    def _end(self, command) -> None:
+        """End a recording, with what lets the host see its results."""
         lib.vkCmdPipelineBarrier(
-            slot.command, self._stages, lib.VK_PIPELINE_STAGE_HOST_BIT, 0, 1, self._to_host, 0, NULL, 0, NULL
+            command, self._stages, lib.VK_PIPELINE_STAGE_HOST_BIT, 0, 1, self._to_host, 0, NULL, 0, NULL
         )
-        check(lib.vkEndCommandBuffer(slot.command), "vkEndCommandBuffer")
-        self._commands[0] = slot.command
+        check(lib.vkEndCommandBuffer(command), "vkEndCommandBuffer")
+
+    def _submit_to(self, slot: Slot, command) -> int:
+        """Submit a recording, with the slot's fence; returns its serial."""
+        self._commands[0] = command
         check(lib.vkQueueSubmit(self._device.queue, 1, self._submit, slot.fence[0]), "vkQueueSubmit")
         slot.serial = self.serial
         self.serial += 1
@@ -293,7 +380,7 @@ class Stream:
             slot.close(self._device)
         self._idle.clear()
         self._flying.clear()
-        self._slot = None
+        self._slot = self._held = None
         self._descriptors.close()
         lib.vkDestroyCommandPool(self._device.handle, self._pool, NULL)
 

@@ -1,0 +1,249 @@
+"""Moving NumPy arrays into and out of device memory at the speed of the bus.
+
+One thread copies slower than a bus moves data, and a large array fresh from the system has no memory behind it until
+it is first touched. So large arrays go in chunks: several threads copy (NumPy lets go of the interpreter meanwhile, and
+the first touch is theirs too) while earlier chunks travel.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+from .memory import HostMemory, Pool, VulkanBuffer
+from .stream import Stream
+
+MAPPED_WRITE = 1 << 20  # bytes up to which storing across the bus beats a copy by the device
+LARGEST_CHUNK = 4 << 20  # bytes in one piece: large against a submission, small against what is in flight
+SMALLEST_CHUNK = 1 << 20
+MOST_THREADS = 8
+LANDING = 16  # chunks of a download that may be under way
+
+
+def usable_processors() -> int:
+    """Processors that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Copier:
+    """Threads that copy arrays. With one or two processors there are none: they would only take turns."""
+
+    def __init__(self, threads: int | None = None):
+        if threads is None:
+            processors = usable_processors()
+            threads = min(MOST_THREADS, processors) if processors > 2 else 1
+        self.threads = threads
+        self._executor: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    def start(self, target: np.ndarray, source: np.ndarray) -> Future | None:
+        """Begin a copy; None when it is already done."""
+        if self.threads > 1:
+            with self._lock:
+                if self._executor is None:
+                    self._executor = ThreadPoolExecutor(self.threads, "grilly-copy")
+            try:
+                return self._executor.submit(np.copyto, target, source)
+            except RuntimeError:  # the interpreter is ending and starts no more work in threads
+                pass
+        np.copyto(target, source)
+        return None
+
+    def chunk(self, nbytes: int) -> int:
+        """Bytes in one piece of an array of ``nbytes``: a power of two that gives each thread a few."""
+        share = max(nbytes // (2 * self.threads), SMALLEST_CHUNK)
+        return min(1 << (share.bit_length() - 1), LARGEST_CHUNK) if self.threads > 1 else LARGEST_CHUNK
+
+    def copy(self, target: np.ndarray, source: np.ndarray) -> None:
+        """Copy ``source``, of any strides, in C order to the flat ``target`` of its dtype."""
+        chunk = self.chunk(source.nbytes)
+        if self.threads == 1 or source.nbytes <= chunk:
+            np.copyto(target.reshape(source.shape), source)
+            return
+        place, started = 0, []
+        try:
+            for piece in pieces(source, chunk):
+                started.append(self.start(target[place : place + piece.size].reshape(piece.shape), piece))
+                place += piece.size
+        finally:
+            for future in started:
+                finish(future)
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._executor is not None:
+            self._executor.shutdown()
+
+
+def finish(future: Future | None) -> None:
+    """Wait for a copy."""
+    if future is not None:
+        future.result()
+
+
+def pieces(array: np.ndarray, most: int) -> Iterator[np.ndarray]:
+    """Views of at most ``most`` bytes (or one element) that make up the array, in C order."""
+    if array.nbytes <= most or array.size == 1:
+        yield array
+        return
+    if array.flags.c_contiguous:
+        array = array.reshape(-1)
+    row = array.nbytes // len(array)
+    if row > most:
+        for part in array:
+            yield from pieces(part, most)
+        return
+    step = most // row
+    for first in range(0, len(array), step):
+        yield array[first : first + step]
+
+
+class Transfers:
+    """Copies between NumPy arrays and the buffers of one runtime, whose lock the caller holds.
+
+    Parameters
+    ----------
+    stream : Stream
+        Where copies by the device are recorded.
+    staging : Pool
+        Host memory for chunks on their way.
+    owner : object
+        What ``HostMemory.owner`` is for the runtime's own host arrays.
+    allocate, wait : callable
+        The runtime's: idle memory from a pool, and waiting for a serial.
+    """
+
+    def __init__(self, stream: Stream, staging: Pool, owner: object, allocate: Callable, wait: Callable):
+        self._stream = stream
+        self._staging = staging
+        self._owner = owner
+        self._allocate = allocate
+        self._wait = wait
+        self.copier = Copier()
+
+    # -- to the device ---------------------------------------------------------------------------------------------
+
+    def write(self, buffer: VulkanBuffer, array: np.ndarray, offset: int) -> None:
+        """Runtime.write."""
+        stream = self._stream
+        if array.dtype.isbuiltin != 1:  # bits are bits; NumPy copies its own types without the interpreter's lock
+            array = array.view(f"u{array.itemsize}")
+        if self._maps_write(buffer, array.nbytes):
+            if buffer.serial > stream.completed:
+                self._wait(buffer.serial)
+            self.copier.copy(np.frombuffer(buffer.block.view, array.dtype, array.size, buffer.start + offset), array)
+            return
+        if array.nbytes > MAPPED_WRITE and (held := HostMemory.of(array, self._owner)) is not None:
+            memory, place = held
+            stream.copy(memory.buffer, place, buffer, offset, array.nbytes)
+            self._wait(stream.flush())  # from here on the array is the caller's again
+            return
+        chunk = self.copier.chunk(array.nbytes)
+        if array.nbytes <= chunk:
+            staging = self._allocate(self._staging, array.nbytes)
+            np.copyto(_shown(staging, array.dtype, array.size).reshape(array.shape), array)
+            stream.copy(staging, 0, buffer, offset, array.nbytes)
+            self._staging.free(staging)
+            return
+        copying: deque[tuple] = deque()
+        try:
+            for piece in pieces(array, chunk):
+                staging = self._allocate(self._staging, chunk)
+                target = _shown(staging, piece.dtype, piece.size).reshape(piece.shape)
+                copying.append((self.copier.start(target, piece), staging, offset, piece.nbytes))
+                offset += piece.nbytes
+                if len(copying) > 2 * self.copier.threads or self.copier.threads == 1:
+                    self._send(copying, buffer)
+            while copying:
+                self._send(copying, buffer)
+        finally:  # after an interruption no thread may go on writing to memory that others will get
+            for future, staging, _, _ in copying:
+                finish(future)
+                self._staging.free(staging)
+
+    def _send(self, copying: deque, buffer: VulkanBuffer) -> None:
+        future, staging, offset, nbytes = copying[0]
+        finish(future)
+        copying.popleft()
+        self._stream.copy(staging, 0, buffer, offset, nbytes)
+        self._staging.free(staging)
+        self._stream.flush()
+
+    def _maps_write(self, buffer: VulkanBuffer, nbytes: int) -> bool:
+        """Whether the host writes straight into the buffer's memory instead of through staging."""
+        if buffer.block.view is None:
+            return False
+        if buffer.block.readable:
+            return True
+        # Across a bus: one thread's stores pay for little data, and only where there is nothing to wait for.
+        return nbytes <= MAPPED_WRITE and buffer.serial <= self._stream.completed
+
+    # -- to the host -----------------------------------------------------------------------------------------------
+
+    def read(self, buffer: VulkanBuffer, out: np.ndarray, offset: int) -> None:
+        """Runtime.read."""
+        stream = self._stream
+        target = out.reshape(-1).view(np.uint8)
+        if buffer.block.readable:
+            self._wait(buffer.serial)
+            self.copier.copy(target, np.frombuffer(buffer.block.view, np.uint8, target.size, buffer.start + offset))
+            return
+        if (held := HostMemory.of(out, self._owner)) is not None:
+            memory, place = held
+            stream.copy(buffer, offset, memory.buffer, place, target.size)
+            self._wait(stream.flush())
+            return
+        chunk = self.copier.chunk(target.size)
+        if target.size <= chunk:
+            staging = self._allocate(self._staging, target.size)
+            try:
+                stream.copy(buffer, offset, staging, 0, target.size)
+                self._wait(stream.flush())
+                np.copyto(target, _shown(staging, np.uint8, target.size))
+            finally:
+                self._staging.free(staging)
+            return
+        travelling: deque[tuple] = deque()  # (serial, staging, where in the target)
+        landing: deque[tuple] = deque()  # (copy, staging)
+        try:
+            for first in range(0, target.size, chunk):
+                where = target[first : first + chunk]
+                staging = self._allocate(self._staging, chunk)
+                stream.copy(buffer, offset + first, staging, 0, where.size)
+                travelling.append((stream.flush(), staging, where))
+                if len(travelling) > LANDING // 2:
+                    self._land(travelling, landing)
+            while travelling:
+                self._land(travelling, landing)
+        finally:
+            for future, staging in landing:
+                finish(future)
+                self._staging.free(staging)
+            for _, staging, _ in travelling:  # only after an interruption
+                self._staging.free(staging)
+
+    def _land(self, travelling: deque, landing: deque) -> None:
+        serial, staging, where = travelling[0]
+        self._wait(serial)
+        landing.append((self.copier.start(where, _shown(staging, np.uint8, where.size)), staging))
+        travelling.popleft()
+        while len(landing) > LANDING or (landing and (landing[0][0] is None or landing[0][0].done())):
+            finish(landing[0][0])
+            self._staging.free(landing.popleft()[1])
+
+    def close(self) -> None:
+        """End the threads."""
+        self.copier.close()
+
+
+def _shown(buffer: VulkanBuffer, dtype, count: int) -> np.ndarray:
+    """A mapped buffer's first ``count`` elements as an array."""
+    return np.frombuffer(buffer.block.view, dtype, count, buffer.start)
+
+
+__all__ = ["MAPPED_WRITE", "Copier", "Transfers", "pieces"]
