@@ -12,7 +12,7 @@
 // Accumulation: float32; exponentials to about one unit in the last place (exp_accurate).
 // Preconditions: LANES is a power of two that divides THREADS. With LANES 1 there is no barrier.
 
-#include "io.glsl"
+#include "elements.glsl"
 
 layout(local_size_x = THREADS) in;
 
@@ -71,7 +71,7 @@ void main() {
         [[unroll]] for (uint i = 0u; i < UNROLL; i++) {
             uint col = first + i * uint(LANES);
             x[i] = minus_infinity();
-            if (col < cols) x[i] = float(x_data[x_row + col]);
+            if (col < cols) x[i] = IO_LOAD(x_data[x_row + col]);
             top = max(top, x[i]);
         }
         float shrink = exp_accurate(maximum - top);
@@ -106,7 +106,7 @@ void main() {
     for (uint first = lane; first < cols; first += UNROLL * uint(LANES)) {
         [[unroll]] for (uint i = 0u; i < UNROLL; i++) {
             uint col = first + i * uint(LANES);
-            if (col < cols) y_data[y_row + col] = IO_SCALAR(weight(float(x_data[x_row + col]), maximum) / total);
+            if (col < cols) y_data[y_row + col] = IO_STORE(weight(IO_LOAD(x_data[x_row + col]), maximum) / total);
         }
     }
 }

@@ -13,7 +13,7 @@
 // Accumulation: none; one float32 addition.
 // Preconditions: the mask's binding spans whole words. An additive value below -3.0e38 means "never attend".
 
-#include "io.glsl"
+#include "elements.glsl"
 
 layout(local_size_x = 64) in;
 

@@ -1,49 +1,64 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// What it computes: a strided copy, with conversion between float32 and float16 where the two sides differ.
+// What it computes: a strided copy, with conversion between float32, float16 and bfloat16 where the two sides differ.
 // Shapes and layouts: four axes of any strides on both sides.
 // Bindings: 0 source, 1 destination.
 // Specialization constants: none.
 // Push constants: see the block; offsets and strides in elements.
 // Workgroup: THREADS runs of RUN elements along the last axis (x and y together count the workgroups, STRIPE of them
 //     along x). Invocation: one run.
-// Accumulation: none. float32 to float16 rounds to nearest, ties to even, where the device does; elements of equal width
-//     are moved as bits.
+// Accumulation: none. To float16 rounds to nearest, ties to even, where the device does; to bfloat16 always. Elements of
+//     one type are moved as bits.
 // Preconditions: fewer than 2^32 runs.
-// Defines: FROM_BITS and TO_BITS (32, 16 or 8; equal, or 32 and 16), THREADS, RUN, STRIPE.
+// Defines: FROM_BITS and TO_BITS (32, 16 or 8; equal, or 32 and 16), BFLOAT16 (default 0; 1: the source is bfloat16 and
+//     the destination is not, 2: the reverse), THREADS, RUN, STRIPE.
 
-#if FROM_BITS != TO_BITS
+#if FROM_BITS == 16 || TO_BITS == 16
 #extension GL_EXT_shader_16bit_storage : require
-#define TYPE_32 float
-#define TYPE_16 float16_t
-#elif FROM_BITS == 16
-#extension GL_EXT_shader_16bit_storage : require
-#define TYPE_16 uint16_t
 #elif FROM_BITS == 8
 #extension GL_EXT_shader_8bit_storage : require
-#define TYPE_8 uint8_t
-#else
-#define TYPE_32 uint
 #endif
+#include "elements.glsl"
+#ifndef BFLOAT16
+#define BFLOAT16 0
+#endif
+
+#if FROM_BITS == TO_BITS && BFLOAT16 == 0
+#define CONVERT(value) value
 #if FROM_BITS == 32
-#define FROM TYPE_32
+#define FROM uint
 #elif FROM_BITS == 16
-#define FROM TYPE_16
+#define FROM uint16_t
 #else
-#define FROM TYPE_8
+#define FROM uint8_t
+#endif
+#define TO FROM
+#else
+
+#if FROM_BITS == 32
+#define FROM float
+#elif BFLOAT16 == 1
+#define FROM uint16_t
+#define READ(value) uintBitsToFloat(uint(value) << 16)
+#else
+#define FROM float16_t
+#endif
+#ifndef READ
+#define READ(value) float(value)
 #endif
 #if TO_BITS == 32
-#define TO TYPE_32
-#elif TO_BITS == 16
-#define TO TYPE_16
+#define TO float
+#elif BFLOAT16 == 2
+#define TO uint16_t
+#define WRITE(value) uint16_t(bfloat16_word(value))
 #else
-#define TO TYPE_8
+#define TO float16_t
 #endif
-#if FROM_BITS == TO_BITS
-#define CONVERT(value) value
-#else
-#define CONVERT(value) TO(value)
+#ifndef WRITE
+#define WRITE(value) TO(value)
+#endif
+#define CONVERT(value) WRITE(READ(value))
 #endif
 
 layout(local_size_x = THREADS) in;

@@ -82,7 +82,7 @@ layout(set = 0, binding = 4, std430) buffer WideOutput { WORDS o_words[]; };
 #else
 
 #define PIECE(TO, AT, NAME, INDEX) { \
-    vec4 piece = vec4(NAME##_data[INDEX]); \
+    vec4 piece = IO_LOAD4(NAME##_data[INDEX]); \
     TO[AT] = piece.x; TO[(AT) + 1] = piece.y; TO[(AT) + 2] = piece.z; TO[(AT) + 3] = piece.w; }
 
 #endif
@@ -371,7 +371,7 @@ void main() {
                 }
 #if UNALIGNED
                 UNROLL for (int w = 0; w < WIDTH; w++)
-                    if (start + i + w < VALUE_DIM) o_scalars[base + uint(i + w)] = IO_SCALAR(x[i + w]);
+                    if (start + i + w < VALUE_DIM) o_scalars[base + uint(i + w)] = IO_STORE(x[i + w]);
 #elif WIDTH == 8
                 WORDS words;
                 UNROLL for (int w = 0; w < 8 / PER_WORD; w++) {
@@ -385,7 +385,7 @@ void main() {
                 }
                 o_words[(base + uint(i)) / 8u] = words;
 #else
-                o_data[(base + uint(i)) / 4u] = IO_VECTOR(vec4(x[i], x[i + 1], x[i + 2], x[i + 3]));
+                o_data[(base + uint(i)) / 4u] = IO_STORE4(vec4(x[i], x[i + 1], x[i + 2], x[i + 3]));
 #endif
             }
         }

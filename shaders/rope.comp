@@ -16,7 +16,7 @@
 // Accumulation: float32.
 // Preconditions: 2 * pairs <= width; positions are not negative.
 
-#include "io.glsl"
+#include "elements.glsl"
 
 layout(local_size_x = 32, local_size_y = ROWS) in;
 
@@ -88,8 +88,8 @@ void main() {
     vec2 turn = cos_sin(position * frequency_words[word + 1u] + high);
     uint first = INTERLEAVED == 1 ? 2u * item : item;
     uint second = INTERLEAVED == 1 ? first + 1u : item + pc.pairs;
-    float a = float(x_data[x_row + first]);
-    float b = float(x_data[x_row + second]);
-    y_data[y_row + first] = IO_SCALAR(a * turn.x - b * turn.y);
-    y_data[y_row + second] = IO_SCALAR(b * turn.x + a * turn.y);
+    float a = IO_LOAD(x_data[x_row + first]);
+    float b = IO_LOAD(x_data[x_row + second]);
+    y_data[y_row + first] = IO_STORE(a * turn.x - b * turn.y);
+    y_data[y_row + second] = IO_STORE(b * turn.x + a * turn.y);
 }

@@ -16,7 +16,7 @@
 // Accumulation: one float32 addition.
 // Preconditions: buckets >= 2, exact = buckets / 2 >= 1.
 
-#include "io.glsl"
+#include "elements.glsl"
 
 layout(local_size_x = 64) in;
 

@@ -6,29 +6,18 @@
 // Offsets and strides are in elements of the array they belong to (bytes for a boolean mask).
 //
 // The including shader is compiled with
-//   DTYPE_float32 or DTYPE_float16   element type of q, k, v and o; arithmetic is float32 in both cases
+//   DTYPE_float32, DTYPE_float16 or DTYPE_bfloat16   element type of q, k, v and o (include/elements.glsl)
 //   ALIGN  1 (default) or 4          with 4, every offset, stride, HEAD_DIM and VALUE_DIM is a multiple of 4 elements,
 //                                    q, k, v and o are seen as arrays of 4-vectors, and element indices given to the
 //                                    4-wide functions must be multiples of 4
-// and must enable GL_GOOGLE_include_directive. float16 asks of the device 16-bit storage and nothing else.
+//          8                         the same with 8 for 16-bit types: q, k, v and o are seen as arrays of 16-byte words,
+//                                    and the shader unpacks them itself
+// and must enable GL_GOOGLE_include_directive.
 
 #ifndef GRILLY_ATTENTION_GLSL
 #define GRILLY_ATTENTION_GLSL
 
-#ifndef ALIGN
-#define ALIGN 1
-#endif
-
-#if defined(DTYPE_float16)
-#extension GL_EXT_shader_16bit_storage : require
-#define IO_SCALAR float16_t
-#define IO_VECTOR f16vec4
-#elif defined(DTYPE_float32)
-#define IO_SCALAR float
-#define IO_VECTOR vec4
-#else
-#error "define DTYPE_float32 or DTYPE_float16"
-#endif
+#include "elements.glsl"
 
 layout(constant_id = 0) const int HEAD_DIM = 64;
 layout(constant_id = 1) const int VALUE_DIM = 64;
@@ -49,7 +38,9 @@ layout(push_constant, std430) uniform Push {
     float scale;
 } pc;
 
-#if ALIGN == 4
+#if ALIGN == 8
+#define IO_ELEMENT uvec4
+#elif ALIGN == 4
 #define IO_ELEMENT IO_VECTOR
 #else
 #define IO_ELEMENT IO_SCALAR
@@ -71,27 +62,20 @@ const float LN_2 = 0.69314718055994530942;
 // A score that stands for "never attend". It is finite, because Vulkan lets a device lack infinities; no real score
 // comes near it: additive values below MASK_FLOOR are read as "never", and kernels keep base-2 scores above it.
 const float NEVER = -3.4e38;
-const float MASK_FLOOR = -3.0e38;
-float minus_infinity() { return uintBitsToFloat(0xff800000u); }
-
-// True for NaN and both infinities. By bits, because compilers may assume that neither occurs.
-bool non_finite(float x) { return (floatBitsToUint(x) & 0x7f800000u) == 0x7f800000u; }
-bool non_finite(vec4 x) {
-    return any(equal(floatBitsToUint(x) & uvec4(0x7f800000u), uvec4(0x7f800000u)));
-}
 
 // ---- element access ----
 // load_*4(element, count) reads elements element .. element + 3 as floats; those at position `count` and later are
 // neither read nor anything but zero. With ALIGN 4 a count is at least 4 or at most 0, dimensions being multiples.
 
-#if ALIGN == 4
+#if ALIGN == 8
+#elif ALIGN == 4
 
 #define GRILLY_LOADS(NAME, DATA) \
-    vec4 load_##NAME##4(uint element, int count) { return count > 0 ? vec4(DATA[element >> 2]) : vec4(0.0); } \
-    float load_##NAME(uint element) { return vec4(DATA[element >> 2])[element & 3u]; }
+    vec4 load_##NAME##4(uint element, int count) { return count > 0 ? IO_LOAD4(DATA[element >> 2]) : vec4(0.0); } \
+    float load_##NAME(uint element) { return IO_LOAD4(DATA[element >> 2])[element & 3u]; }
 
 void store_o4(uint element, vec4 value, int count) {
-    if (count > 0) o_data[element >> 2] = IO_VECTOR(value);
+    if (count > 0) o_data[element >> 2] = IO_STORE4(value);
 }
 
 #else
@@ -99,28 +83,30 @@ void store_o4(uint element, vec4 value, int count) {
 #define GRILLY_LOADS(NAME, DATA) \
     vec4 load_##NAME##4(uint element, int count) { \
         vec4 value = vec4(0.0); \
-        if (count > 0) value.x = float(DATA[element]); \
-        if (count > 1) value.y = float(DATA[element + 1u]); \
-        if (count > 2) value.z = float(DATA[element + 2u]); \
-        if (count > 3) value.w = float(DATA[element + 3u]); \
+        if (count > 0) value.x = IO_LOAD(DATA[element]); \
+        if (count > 1) value.y = IO_LOAD(DATA[element + 1u]); \
+        if (count > 2) value.z = IO_LOAD(DATA[element + 2u]); \
+        if (count > 3) value.w = IO_LOAD(DATA[element + 3u]); \
         return value; \
     } \
-    float load_##NAME(uint element) { return float(DATA[element]); }
+    float load_##NAME(uint element) { return IO_LOAD(DATA[element]); }
 
 void store_o4(uint element, vec4 value, int count) {
-    if (count > 0) o_data[element] = IO_SCALAR(value.x);
-    if (count > 1) o_data[element + 1u] = IO_SCALAR(value.y);
-    if (count > 2) o_data[element + 2u] = IO_SCALAR(value.z);
-    if (count > 3) o_data[element + 3u] = IO_SCALAR(value.w);
+    if (count > 0) o_data[element] = IO_STORE(value.x);
+    if (count > 1) o_data[element + 1u] = IO_STORE(value.y);
+    if (count > 2) o_data[element + 2u] = IO_STORE(value.z);
+    if (count > 3) o_data[element + 3u] = IO_STORE(value.w);
 }
-void store_o(uint element, float value) { o_data[element] = IO_SCALAR(value); }  // ALIGN 1 only
+void store_o(uint element, float value) { o_data[element] = IO_STORE(value); }  // ALIGN 1 only
 
 #endif
 
+#if ALIGN != 8
 GRILLY_LOADS(q, q_data)
 GRILLY_LOADS(k, k_data)
 GRILLY_LOADS(v, v_data)
 GRILLY_LOADS(o, o_data)
+#endif
 
 // Element index of column 0 of a row. `head` is the query head everywhere.
 uint q_index(uint batch, uint head, uint row) {

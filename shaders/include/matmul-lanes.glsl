@@ -55,11 +55,11 @@ void main() {
 
 #if ALIGN == 4
     // Depth and columns are multiples of 4, so that nothing need be tested in the loop, where tests are dear.
-#define LOAD_A(i, k) vec4(a_data[(a_row[i] + uint(k)) >> 2])
+#define LOAD_A(i, k) A_LOAD4(a_data[(a_row[i] + uint(k)) >> 2])
 #ifdef B_ROWS_ARE_COLS
-#define LOAD_B(l, k) vec4(b_data[(b_row[l] + uint(k)) >> 2])
+#define LOAD_B(l, k) IO_LOAD4(b_data[(b_row[l] + uint(k)) >> 2])
 #else
-#define LOAD_B(l, k) vec4(b_data[(b_row[l] + uint(k) * pc.b_row) >> 2])
+#define LOAD_B(l, k) IO_LOAD4(b_data[(b_row[l] + uint(k) * pc.b_row) >> 2])
 #endif
 #else
 #define LOAD_A(i, k) load_a(a_row[i] + uint(k), depth - (k))

@@ -7,7 +7,7 @@
 // Bindings  0 a, 1 b, 2 c, 3 bias (cols), the last only where BIASED is defined
 // Constants 0 HAS_BIAS, where BIASED is defined
 // Push      see the block: offsets and strides in elements, 19 words
-// Compiled with DTYPE_* and ALIGN (io.glsl), and
+// Compiled with DTYPE_* and ALIGN (elements.glsl), and
 //   A_FLOAT, C_FLOAT   a, c are float32 whatever the dtype
 //   WEIGHTS            a holds attention weights: a weight of exactly 0 keeps its row of b out of the result, whatever
 //                      bits it holds. The product is computed plainly first; where that gave NaN or infinity, again
@@ -21,21 +21,29 @@
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_KHR_shader_subgroup_vote : require
 #endif
-#include "io.glsl"
+#include "elements.glsl"
 
 #ifdef A_FLOAT
 #define A_SCALAR float
 #define A_VECTOR vec4
+#define A_LOAD(element) float(element)
+#define A_LOAD4(vector) vec4(vector)
 #else
 #define A_SCALAR IO_SCALAR
 #define A_VECTOR IO_VECTOR
+#define A_LOAD IO_LOAD
+#define A_LOAD4 IO_LOAD4
 #endif
 #ifdef C_FLOAT
 #define C_SCALAR float
 #define C_VECTOR vec4
+#define C_STORE(value) float(value)
+#define C_STORE4(value) vec4(value)
 #else
 #define C_SCALAR IO_SCALAR
 #define C_VECTOR IO_VECTOR
+#define C_STORE IO_STORE
+#define C_STORE4 IO_STORE4
 #endif
 #if ALIGN == 4
 #define A_ELEMENT A_VECTOR
@@ -68,32 +76,32 @@ layout(set = 0, binding = 3, std430) restrict readonly buffer Bias { IO_SCALAR b
 // load_*(element, count): elements element .. element + 3 as floats; those at position `count` and later are neither read
 // nor anything but zero.
 #if ALIGN == 4
-#define GRILLY_LOAD(NAME, DATA) \
-    vec4 NAME(uint element, int count) { return count > 0 ? vec4(DATA[element >> 2]) : vec4(0.0); }
-float load_a_one(uint element) { return vec4(a_data[element >> 2])[element & 3u]; }
+#define GRILLY_LOAD(NAME, DATA, ONE, FOUR) \
+    vec4 NAME(uint element, int count) { return count > 0 ? FOUR(DATA[element >> 2]) : vec4(0.0); }
+float load_a_one(uint element) { return A_LOAD4(a_data[element >> 2])[element & 3u]; }
 void store_c(uint element, vec4 value, int count) {
-    if (count > 0) c_data[element >> 2] = C_VECTOR(value);
+    if (count > 0) c_data[element >> 2] = C_STORE4(value);
 }
 #else
-float load_a_one(uint element) { return float(a_data[element]); }
-#define GRILLY_LOAD(NAME, DATA) \
+float load_a_one(uint element) { return A_LOAD(a_data[element]); }
+#define GRILLY_LOAD(NAME, DATA, ONE, FOUR) \
     vec4 NAME(uint element, int count) { \
         vec4 value = vec4(0.0); \
-        if (count > 0) value.x = float(DATA[element]); \
-        if (count > 1) value.y = float(DATA[element + 1u]); \
-        if (count > 2) value.z = float(DATA[element + 2u]); \
-        if (count > 3) value.w = float(DATA[element + 3u]); \
+        if (count > 0) value.x = ONE(DATA[element]); \
+        if (count > 1) value.y = ONE(DATA[element + 1u]); \
+        if (count > 2) value.z = ONE(DATA[element + 2u]); \
+        if (count > 3) value.w = ONE(DATA[element + 3u]); \
         return value; \
     }
 void store_c(uint element, vec4 value, int count) {
-    if (count > 0) c_data[element] = C_SCALAR(value.x);
-    if (count > 1) c_data[element + 1u] = C_SCALAR(value.y);
-    if (count > 2) c_data[element + 2u] = C_SCALAR(value.z);
-    if (count > 3) c_data[element + 3u] = C_SCALAR(value.w);
+    if (count > 0) c_data[element] = C_STORE(value.x);
+    if (count > 1) c_data[element + 1u] = C_STORE(value.y);
+    if (count > 2) c_data[element + 2u] = C_STORE(value.z);
+    if (count > 3) c_data[element + 3u] = C_STORE(value.w);
 }
 #endif
-GRILLY_LOAD(load_a, a_data)
-GRILLY_LOAD(load_b, b_data)
+GRILLY_LOAD(load_a, a_data, A_LOAD, A_LOAD4)
+GRILLY_LOAD(load_b, b_data, IO_LOAD, IO_LOAD4)
 
 // The columns of a that `row` may use.
 int row_depth(int row) {
@@ -108,10 +116,10 @@ vec4 bias_at(int col, int cols) {
     vec4 bias = vec4(0.0);
 #ifdef BIASED
     if (HAS_BIAS == 1) {
-        if (col < cols) bias.x = float(bias_data[pc.bias_offset + uint(col)]);
-        if (col + 1 < cols) bias.y = float(bias_data[pc.bias_offset + uint(col + 1)]);
-        if (col + 2 < cols) bias.z = float(bias_data[pc.bias_offset + uint(col + 2)]);
-        if (col + 3 < cols) bias.w = float(bias_data[pc.bias_offset + uint(col + 3)]);
+        if (col < cols) bias.x = IO_LOAD(bias_data[pc.bias_offset + uint(col)]);
+        if (col + 1 < cols) bias.y = IO_LOAD(bias_data[pc.bias_offset + uint(col + 1)]);
+        if (col + 2 < cols) bias.z = IO_LOAD(bias_data[pc.bias_offset + uint(col + 2)]);
+        if (col + 3 < cols) bias.w = IO_LOAD(bias_data[pc.bias_offset + uint(col + 3)]);
     }
 #endif
     return bias;

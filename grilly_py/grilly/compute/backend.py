@@ -14,7 +14,8 @@ from ..errors import ClosedError
 from ..registry import Registry, identify
 from ..runtime import open_runtime
 from ..runtime.interface import DeviceInfo, MemoryUse, Timing
-from .tensor import DTYPES, Storage, Tensor
+from .dtypes import dtype_of, is_storable, plain
+from .tensor import Storage, Tensor
 
 
 class Profile:
@@ -88,7 +89,7 @@ class Compute:
         Parameters
         ----------
         array : array_like
-            float32, float16, bool or int32, of any shape and strides. The order of its axes in memory is kept, so a
+            float32, float16, bfloat16, bool or int32, of any shape and strides. The order of its axes in memory is kept, so a
             transposed array is copied as it lies.
 
         Returns
@@ -108,14 +109,14 @@ class Compute:
         array = np.asarray(array)
         if not array.dtype.isnative:
             array = array.astype(array.dtype.newbyteorder("="))
-        if array.dtype not in DTYPES:
+        if not is_storable(array.dtype):
             hint = "; cast it with .astype(numpy.float32)" if array.dtype.kind in "fiu" else ""
             raise TypeError(f"tensor: dtype {array.dtype} cannot live on the device{hint}")
         storage = Storage(self, array.nbytes)
         # Outermost first; repeated axes (stride 0) count as outermost, so that the others keep their neighbours.
         order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]) or -math.inf)
         laid = array.transpose(order)
-        self.runtime.write(storage.buffer, laid)
+        self.runtime.write(storage.buffer, plain(laid))
         tensor = Tensor(storage, laid.shape, array.dtype)
         return tensor.transpose([order.index(axis) for axis in range(array.ndim)])
 
@@ -123,8 +124,8 @@ class Compute:
         """A tensor whose contents are undefined. ``shape`` is an int or a tuple; dtypes as in ``tensor``."""
         self.check_open()
         shape = (int(shape),) if np.isscalar(shape) else tuple(int(extent) for extent in shape)
-        dtype = np.dtype(dtype)
-        if dtype not in DTYPES:
+        dtype = dtype_of(dtype)
+        if not is_storable(dtype):
             raise TypeError(f"empty: dtype {dtype} cannot live on the device")
         size = 1
         for extent in shape:

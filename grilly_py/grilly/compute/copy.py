@@ -1,4 +1,4 @@
-"""Copies on the device: strided to contiguous, and between float32 and float16."""
+"""Copies on the device: strided to contiguous, and between float32, float16 and bfloat16."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import struct
 
 import numpy as np
 
+from ..errors import UnsupportedError
 from ..registry import Request
-from .launch import FLOATS, launch, program_of
+from .dtypes import dtype_of, is_float
+from .launch import fits_binding, launch, program_of
 from .parts import parts
 from .tensor import Tensor
 
@@ -22,18 +24,25 @@ def copy(tensor: Tensor, dtype: np.dtype) -> Tensor:
     Raises
     ------
     TypeError
-        Unless ``dtype`` is the tensor's or both are float32 or float16.
+        Unless ``dtype`` is the tensor's or both are float32, float16 or bfloat16.
     UnsupportedError
-        When the device cannot address elements of this width.
+        When the device cannot address elements of this width, or cannot for arrays of this size.
     """
-    dtype = np.dtype(dtype)
+    dtype = dtype_of(dtype)
     backend = tensor.backend
-    if dtype != tensor.dtype and not (dtype in FLOATS and tensor.dtype in FLOATS):
-        raise TypeError(f"astype: the device converts between float32 and float16, not from {tensor.dtype} to {dtype}")
+    if dtype != tensor.dtype and not (is_float(dtype) and is_float(tensor.dtype)):
+        raise TypeError(
+            f"astype: the device converts between float32, float16 and bfloat16, not from {tensor.dtype} to {dtype}"
+        )
     result = backend.empty(tensor.shape, dtype)
     if tensor.size == 0:
         return result
-    facts = (("from_bits", 8 * tensor.dtype.itemsize), ("to_bits", 8 * dtype.itemsize))
+    from_bfloat16, to_bfloat16 = tensor.dtype.name == "bfloat16", dtype.name == "bfloat16"
+    facts = (
+        ("from_bits", 8 * tensor.dtype.itemsize),
+        ("to_bits", 8 * dtype.itemsize),
+        ("bfloat16", 0 if from_bfloat16 == to_bfloat16 else 1 if from_bfloat16 else 2),
+    )
     choice = backend.registry.resolve(Request("copy", "float32", facts=facts))
     program = program_of(backend, choice, {})
     run, stripe, threads = choice.tile["run"], choice.tile["stripe"], choice.threads
@@ -42,6 +51,8 @@ def copy(tensor: Tensor, dtype: np.dtype) -> Tensor:
         count = -(-math.prod(shape[:3]) * -(-shape[3] // run) // threads)
         return min(count, stripe), -(-count // stripe), 1
 
+    if "whole" in choice.tile:
+        return _whole(backend, program, tensor, result, groups)
     shape, own, new = _fewest_axes(tensor.shape, tensor._steps, result._steps)
     outer = len(shape) - 4
     for place in itertools.product(*(range(extent) for extent in shape[:outer])):
@@ -53,6 +64,23 @@ def copy(tensor: Tensor, dtype: np.dtype) -> Tensor:
                 return _PUSH.pack(offsets[0], *of._steps, offsets[1], *to._steps, *to.shape)
 
             launch(backend, program, (of, to), push, groups(to.shape))
+    return result
+
+
+def _whole(backend, program, tensor: Tensor, result: Tensor, groups) -> Tensor:
+    """The copy in one dispatch, by a kernel that takes four axes of the source and writes a whole array in C order."""
+    shape, own, _ = _fewest_axes(tensor.shape, tensor._steps, tensor._steps)
+    if len(shape) > 4 or not (fits_binding(backend, tensor) and fits_binding(backend, result)):
+        raise UnsupportedError(
+            f"a copy of shape {tensor.shape} with 16-bit elements: this device has no 16-bit storage, where a copy takes "
+            "four axes and arrays of one binding; cast before the array goes to the device, with .astype(numpy.float32)"
+        )
+    source = tensor._view(shape, own)
+
+    def push(offsets):
+        return _PUSH.pack(offsets[0], *own, offsets[1], 0, 0, 0, 0, *shape)
+
+    launch(backend, program, (source, result), push, groups((1, 1, 1, result.size)))
     return result
 
 

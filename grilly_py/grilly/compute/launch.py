@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import UnsupportedError
+from .dtypes import FLOATS_TEXT, is_float
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from .backend import Compute
 
 FLOAT32 = np.dtype(np.float32)
-FLOATS = (FLOAT32, np.dtype(np.float16))
 #: Alignments beyond this many elements make no difference to any kernel.
 ALIGN_MOST = 16
 
@@ -40,7 +40,7 @@ def backend_of(operation: str, *arrays) -> Compute:
 
 
 def check_float(operation: str, **arrays) -> np.dtype:
-    """The common dtype of the named arrays. Raises TypeError unless all are float32 or all float16."""
+    """The common dtype of the named arrays. Raises TypeError unless all are of one floating type of ours."""
     first = None
     for name, array in arrays.items():
         dtype = getattr(array, "dtype", None)
@@ -48,9 +48,9 @@ def check_float(operation: str, **arrays) -> np.dtype:
             raise TypeError(
                 f"{operation}: {name} is a {type(array).__name__}; expected a numpy.ndarray or a grilly.Tensor"
             )
-        if dtype not in FLOATS:
+        if not is_float(dtype):
             raise TypeError(
-                f"{operation}: {name} is {dtype}; expected float32 or float16; cast with {name}.astype(numpy.float32)"
+                f"{operation}: {name} is {dtype}; expected {FLOATS_TEXT}; cast with {name}.astype(numpy.float32)"
             )
         if first is None:
             first = (name, dtype)

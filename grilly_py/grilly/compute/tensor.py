@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .dtypes import dtype_of, plain
+
 if TYPE_CHECKING:
     from ..runtime.interface import Buffer
     from .backend import Compute
-
-#: Element types a tensor may have. Attention takes the floating ones; bool is for masks, int32 for positions.
-DTYPES = tuple(np.dtype(name) for name in ("float32", "float16", "bool", "int32"))
 
 
 class Storage:
@@ -206,8 +205,8 @@ class Tensor:
         return copy(self, self.dtype)
 
     def astype(self, dtype) -> Tensor:
-        """A copy in another floating type (float32 or float16), made on the device; this tensor if it has it."""
-        dtype = np.dtype(dtype)
+        """A copy in another floating type (float32, float16 or bfloat16), made on the device; this tensor if it has it."""
+        dtype = dtype_of(dtype)
         if dtype == self.dtype:
             return self
         from .copy import copy
@@ -225,12 +224,12 @@ class Tensor:
             return np.empty(self.shape, self.dtype)
         if self.is_contiguous:
             array = np.empty(self.shape, self.dtype)
-            self.backend.runtime.read(self._storage.buffer, array, self._offset * self.dtype.itemsize)
+            self.backend.runtime.read(self._storage.buffer, plain(array), self._offset * self.dtype.itemsize)
             return array
         span = 1 + sum((e - 1) * s for e, s in zip(self.shape, self._steps, strict=True))
         flat = np.empty(span, self.dtype)
-        self.backend.runtime.read(self._storage.buffer, flat, self._offset * self.dtype.itemsize)
-        view = np.ndarray(self.shape, self.dtype, flat, 0, self.strides)
+        self.backend.runtime.read(self._storage.buffer, plain(flat), self._offset * self.dtype.itemsize)
+        view = np.ndarray(self.shape, self.dtype, plain(flat), 0, self.strides)
         # Repeated or sparsely used memory would surprise whoever writes to the result.
         return view if span == self.size else view.copy()
 

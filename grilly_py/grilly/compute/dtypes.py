@@ -1,0 +1,51 @@
+"""The element types of arrays and tensors. bfloat16 is that of the ml_dtypes package, which is optional."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..registry.names import DTYPES as FLOAT_NAMES
+from ..registry.names import SIXTEEN_BITS
+
+#: For messages: "float32, float16 or bfloat16".
+FLOATS_TEXT = f"{', '.join(FLOAT_NAMES[:-1])} or {FLOAT_NAMES[-1]}"
+_OTHERS = ("bool", "int32")
+
+
+def is_float(dtype) -> bool:
+    """Whether operations compute with arrays of a dtype."""
+    return dtype.name in FLOAT_NAMES
+
+
+def is_sixteen_bits(dtype) -> bool:
+    """Whether kernels need 16-bit storage for arrays of a dtype."""
+    return dtype.name in SIXTEEN_BITS
+
+
+def is_storable(dtype: np.dtype) -> bool:
+    """Whether a tensor may have a dtype."""
+    return dtype.name in FLOAT_NAMES or dtype.name in _OTHERS
+
+
+def dtype_of(dtype) -> np.dtype:
+    """``numpy.dtype(dtype)`` that also knows "bfloat16".
+
+    Raises
+    ------
+    ImportError
+        For bfloat16 where ml_dtypes is not installed.
+    TypeError
+        As ``numpy.dtype``.
+    """
+    if isinstance(dtype, str) and dtype == "bfloat16":
+        try:
+            import ml_dtypes
+        except ModuleNotFoundError as error:
+            raise ImportError("bfloat16 needs the package ml_dtypes; run: pip install grilly[bfloat16]") from error
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(dtype)
+
+
+def plain(array: np.ndarray) -> np.ndarray:
+    """The array, or a view of its bits where the elements are no type of NumPy's own and so offer no buffer."""
+    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
