@@ -164,8 +164,12 @@ class Runtime(abc.ABC):
         """Give a buffer back. Work already recorded that uses it still runs; its memory is reused only after that."""
 
     @abc.abstractmethod
-    def write(self, buffer: Buffer, array: np.ndarray, offset: int = 0) -> None:
-        """Copy ``array``, of any strides, in C order to byte ``offset``. The array may be changed after the call."""
+    def write(self, buffer: Buffer, array: np.ndarray, offset: int = 0, borrow: bool = False) -> None:
+        """Copy ``array``, of any strides, in C order to byte ``offset``. The array may be changed after the call.
+
+        With ``borrow`` an array over ``host_array`` memory may be changed only after the next ``flush`` or ``read`` of
+        the same thread, which waits for it.
+        """
 
     @abc.abstractmethod
     def read(self, buffer: Buffer, out: np.ndarray, offset: int = 0) -> None:

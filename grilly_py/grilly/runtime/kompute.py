@@ -256,7 +256,7 @@ class KomputeRuntime(Runtime):
             raise ValueError(f"{what}: bytes {offset} to {offset + nbytes} of a buffer of {buffer.nbytes}")
         return slice(offset, offset + nbytes)
 
-    def write(self, buffer: Buffer, array: np.ndarray, offset: int = 0) -> None:
+    def write(self, buffer: Buffer, array: np.ndarray, offset: int = 0, borrow: bool = False) -> None:
         with self._lock:
             self._check_open()
             held = self._held(buffer, "write")

@@ -132,10 +132,13 @@ class VulkanRuntime(Runtime):
             if held is None:
                 return None
             memory, place = held
-            if not hasattr(self._lent, "buffers"):
-                self._lent.buffers = []
-            self._lent.buffers.append(memory.buffer)
+            self._lent_here().append(memory.buffer)
             return memory.buffer, place
+
+    def _lent_here(self) -> list[VulkanBuffer]:
+        if not hasattr(self._lent, "buffers"):
+            self._lent.buffers = []
+        return self._lent.buffers
 
     def _take_back(self, stream: Stream) -> None:
         """Wait for this thread's work on the arrays it lent, which are then the caller's to change again."""
@@ -173,11 +176,13 @@ class VulkanRuntime(Runtime):
         except DeviceLostError as error:
             raise self._guard(error) from None
 
-    def write(self, buffer: VulkanBuffer, array: np.ndarray, offset: int = 0) -> None:
+    def write(self, buffer: VulkanBuffer, array: np.ndarray, offset: int = 0, borrow: bool = False) -> None:
         if array.nbytes:
             with self._lock:
                 self._open()
-                self._transfers.write(buffer, array, offset)
+                lent = self._transfers.write(buffer, array, offset, borrow)
+                if lent is not None:
+                    self._lent_here().append(lent)
 
     def read(self, buffer: VulkanBuffer, out: np.ndarray, offset: int = 0) -> None:
         if out.nbytes:

@@ -19,6 +19,7 @@ from .memory import HostMemory, Pool, VulkanBuffer
 from .stream import Stream
 
 MAPPED_WRITE = 1 << 20  # bytes up to which storing across the bus beats a copy by the device
+BORROWED_WRITE = 1 << 16  # the same where the copy needs no wait of its own
 LARGEST_CHUNK = 4 << 20  # bytes in one piece: large against a submission, small against what is in flight
 SMALLEST_CHUNK = 1 << 20
 MOST_THREADS = 8
@@ -128,28 +129,32 @@ class Transfers:
 
     # -- to the device ---------------------------------------------------------------------------------------------
 
-    def write(self, buffer: VulkanBuffer, array: np.ndarray, offset: int) -> None:
-        """Runtime.write."""
+    def write(self, buffer: VulkanBuffer, array: np.ndarray, offset: int, borrow: bool) -> VulkanBuffer | None:
+        """Runtime.write; returns the buffer behind an array that is still on its way."""
         stream = self._stream
         if array.dtype.isbuiltin != 1:  # bits are bits; NumPy copies its own types without the interpreter's lock
             array = array.view(f"u{array.itemsize}")
+        if not buffer.block.readable and array.nbytes > (BORROWED_WRITE if borrow else MAPPED_WRITE):
+            held = HostMemory.of(array, self._owner)
+            if held is not None:
+                memory, place = held
+                stream.copy(memory.buffer, place, buffer, offset, array.nbytes)
+                if borrow:
+                    return memory.buffer
+                self._wait(stream.flush())  # from here on the array is the caller's again
+                return None
         if self._maps_write(buffer, array.nbytes):
             if buffer.serial > stream.completed:
                 self._wait(buffer.serial)
             self.copier.copy(np.frombuffer(buffer.block.view, array.dtype, array.size, buffer.start + offset), array)
-            return
-        if array.nbytes > MAPPED_WRITE and (held := HostMemory.of(array, self._owner)) is not None:
-            memory, place = held
-            stream.copy(memory.buffer, place, buffer, offset, array.nbytes)
-            self._wait(stream.flush())  # from here on the array is the caller's again
-            return
+            return None
         chunk = self.copier.chunk(array.nbytes)
         if array.nbytes <= chunk:
             staging = self._allocate(self._staging, array.nbytes)
             np.copyto(_shown(staging, array.dtype, array.size).reshape(array.shape), array)
             stream.copy(staging, 0, buffer, offset, array.nbytes)
             self._staging.free(staging)
-            return
+            return None
         copying: deque[tuple] = deque()
         try:
             for piece in pieces(array, chunk):
@@ -165,6 +170,7 @@ class Transfers:
             for future, staging, _, _ in copying:
                 finish(future)
                 self._staging.free(staging)
+        return None
 
     def _send(self, copying: deque, buffer: VulkanBuffer) -> None:
         future, staging, offset, nbytes = copying[0]
