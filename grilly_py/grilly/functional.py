@@ -52,8 +52,8 @@ def attention_output(weights, v, *, architecture="generic"):
     )
 
 
-def linear(x, weight, bias=None):
-    return _linear.linear(backend_of("linear", x, weight, bias), x, weight, bias)
+def linear(x, weight, bias=None, *, precision="highest"):
+    return _linear.linear(backend_of("linear", x, weight, bias), x, weight, bias, precision=precision)
 
 
 def rope(x, *, frequencies=None, base=10000.0, offset=0, positions=None, interleaved=False):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .backend import Compute
 
 _PUSH = struct.Struct("=17Iif")
+_SPLIT_PUSH = struct.Struct("=9I")
 _MOST = 2**31 - 1
 
 
@@ -30,6 +31,7 @@ def product(
     bias: Tensor | None = None,
     scale: float = 1.0,
     shift: int = 0,
+    high: bool = False,
 ) -> None:
     """Record ``c = scale * a b + bias`` with the kernels of ``operation``.
 
@@ -41,6 +43,8 @@ def product(
         ``(B, H / g, N, K)`` if ``columns_are_rows``, else ``(B, H / g, K, N)``; the last axis contiguous.
     shift : int
         For the "gpt" model: row i uses the first ``i + shift + 1`` of K.
+    high : bool
+        For "linear" in float32: whether a and b may be split into 16-bit parts for matrix units.
     """
     if c.size == 0:
         return
@@ -51,10 +55,13 @@ def product(
     )
     sizes = (("rows", rows), ("cols", cols), ("outputs", c.size))
     facts = (("align", aligned), *((name, min(size, _MOST)) for name, size in sizes))
+    if operation == "linear":
+        facts = (*facts, ("high", int(high)))
     choice = backend.registry.resolve(Request(operation, b.dtype.name, model, facts))
     check_trips(backend, operation, "columns of the left matrix", depth, choice.keys_per_trip)
-    program = program_of(backend, choice, {} if operation != "linear" else {"HAS_BIAS": int(bias is not None)})
     block_rows, block_cols = choice.tile["rows"], choice.tile["cols"]
+    if choice.tile.get("split"):
+        a, b = split(backend, a), split(backend, b[:1, :1]).broadcast_to((*b.shape[:3], split_words(depth)))
 
     def groups(shape):
         return -(-shape[3] // block_cols), -(-shape[2] // block_rows) * shape[1], shape[0]
@@ -70,6 +77,12 @@ def product(
             )  # fmt: skip
 
         bound = (a, b, c) if operation != "linear" else (a, b, c, bias)
+        known = {
+            "HAS_BIAS": int(bias is not None),
+            "WHOLE": int(c.shape[2] % block_rows == 0 and c.shape[3] % block_cols == 0),
+            "DEPTH": known_depth(a, b, depth, c.size),
+        }
+        program = program_of(backend, choice, {name: known[name] for name in choice.variant.constants})
         launch(backend, program, bound, push, groups(c.shape), work(c.shape))
 
     def cut(a, b, c, bias):
@@ -97,7 +110,8 @@ def product(
     if columns_are_rows:  # b's rows are what a block of columns needs: halve them until they fit
         while step > 1 and not fits_binding(backend, b[:1, :1, :step]):
             step = -(-step // 2)
-        step = min(-(-step // 16) * 16, cols)
+        if 16 <= step < cols:
+            step -= step % 16
     for first in range(0, cols, step):
         some = slice(first, first + step)
         b_part = b[:, :, some] if columns_are_rows else b
@@ -109,3 +123,42 @@ def product(
         for head in range(b.shape[1]):
             own = slice(head * group, (head + 1) * group)
             cut(a[:, own], b_part[:, head : head + 1], c_part[:, own], bias_part)
+
+
+def known_depth(a: Tensor, b: Tensor, depth: int, outputs: int) -> int:
+    """The depth to compile into a kernel where rows are packed, so that addresses follow from it; 0 for none."""
+    return 0
+
+
+def split_words(depth: int) -> int:
+    """32-bit words in a split row of ``depth`` elements: 16 + 16 bits each, in blocks of 32, and the exponent's."""
+    return -(-depth // 32) * 32 + 32
+
+
+def split(backend: Compute, x: Tensor) -> Tensor:
+    """Rows of float32 as two 16-bit parts and an exponent (shaders/linear-split.comp), in a float32 tensor's words.
+
+    Parameters
+    ----------
+    x : Tensor
+        ``(B, H, M, K)``, the last axis contiguous.
+
+    Returns
+    -------
+    Tensor
+        ``(B, H, M, split_words(K))``.
+    """
+    depth = x.shape[3]
+    result = backend.empty((*x.shape[:3], split_words(depth)), x.dtype)
+    program = program_of(backend, backend.registry.resolve(Request("linear-split", x.dtype.name)), {})
+
+    def groups(shape):
+        return min(math.prod(shape[:3]), 65535), 1, 1
+
+    for (to, part), _ in parts(backend, (result, x), groups, ((), (), ())):
+
+        def push(offsets, part=part):
+            return _SPLIT_PUSH.pack(offsets[0], *strides(part), offsets[1], *part.shape[:3], depth)
+
+        launch(backend, program, (part, to), push, groups(to.shape), 4.0 * part.size)
+    return result

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from .. import functional as F
+from ..compute.linear import PRECISIONS
 from .module import Module, Parameter, shapes
 
 
@@ -24,6 +25,8 @@ class Linear(Module):
         Widths of x and y, at least 1.
     bias : bool
         Whether there is a b.
+    precision : str
+        "highest" or "high", as in ``grilly.functional.linear``.
     rng : int or numpy.random.Generator, optional
         Where the first weights come from: evenly spread in plus or minus ``1 / sqrt(in_features)``, as in PyTorch.
 
@@ -37,14 +40,17 @@ class Linear(Module):
     Raises
     ------
     ValueError
-        If a width is below 1.
+        If a width is below 1, or for another precision.
     """
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True, *, rng=None):
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, *, precision="highest", rng=None):
         super().__init__()
         if in_features < 1 or out_features < 1:
             raise ValueError(f"Linear: {in_features} inputs and {out_features} outputs; both must be at least 1")
+        if precision not in PRECISIONS:
+            raise ValueError(f"Linear: precision is {precision!r}; expected 'highest' or 'high'")
         rng = np.random.default_rng(rng)
+        self.precision = precision
         self.in_features = in_features
         self.out_features = out_features
         bound = 1 / math.sqrt(in_features)
@@ -65,7 +71,8 @@ class Linear(Module):
         if not shape or shape[-1] != self.in_features:
             raise ValueError(f"Linear: x has shape {shape}; its last axis must have {self.in_features} elements")
         backend, (x,), keep = self._send(x)
-        y = F.linear(x, self.weight.on(backend), None if self.bias is None else self.bias.on(backend))
+        bias = None if self.bias is None else self.bias.on(backend)
+        y = F.linear(x, self.weight.on(backend), bias, precision=self.precision)
         return y if keep else y.numpy()
 
     def extra_repr(self) -> str:

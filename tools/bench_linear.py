@@ -1,0 +1,252 @@
+"""Measures every variant of linear on matrix units, beside PyTorch, and checks each against float64.
+
+    python tools/bench_linear.py [--types float16 bfloat16 float32] [--variants TEXT ...] [--repeats 20] [--json FILE]
+
+A variant is first run on small problems with ragged edges, then on the large ones with a sample of rows checked; one
+that errs more than twice as much as NumPy at the same precision is named and not timed. Times are the device's
+timestamps (PyTorch's: its events) of all dispatches of a call: float32 includes splitting x and W. Variants take
+turns, three arrays x rotate so that none is found in the cache, and the device is warmed first. "+k" is a variant
+with the depth compiled in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "grilly_py"))
+
+import grilly
+from grilly.compute import matmul
+from grilly.compute.linear import linear
+from grilly.registry import Choice, Request
+
+SHAPES = {  # rows, columns, depth
+    "float16": [(4096, 4096, 4096), (8192, 8192, 8192), (16384, 1024, 1024), (512, 4096, 4096)],
+    "bfloat16": [(4096, 4096, 4096), (8192, 8192, 8192), (16384, 1024, 1024)],
+    "float32": [(4096, 4096, 4096), (16384, 1024, 1024)],
+}
+RAGGED = [(1, 8, 8), (7, 264, 72), (129, 136, 200), (300, 520, 1000)]
+
+
+def dtype_of(name: str) -> np.dtype:
+    """The NumPy type; bfloat16 is that of ml_dtypes."""
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
+class Only:
+    """A registry that answers one operation with one variant."""
+
+    def __init__(self, registry, variant):
+        self.registry = registry
+        self.chosen = Choice(variant, registry._subgroup(variant)[0], registry.manifest)
+
+    def resolve(self, request: Request):
+        return self.chosen if request.operation == "linear" else self.registry.resolve(request)
+
+
+class Subject:
+    """A variant, with the depth compiled in or not."""
+
+    def __init__(self, backend, registry, variant, known: bool):
+        self.backend, self.known, self.registry = backend, known, registry
+        self.variant = variant
+        self.only = Only(registry, variant)
+        self.name = f"{variant.family}.{variant.variant}{'.' + variant.case if variant.case else ''}{' +k' * known}"
+
+    def __call__(self, x, weight, bias):
+        own = matmul.known_depth
+        self.backend.registry = self.only
+        if self.known:
+            matmul.known_depth = lambda a, b, depth, outputs: depth
+        try:
+            return linear(self.backend, x, weight, bias, precision="high")
+        finally:
+            self.backend.registry, matmul.known_depth = self.registry, own
+
+
+def errors(y, x, weight, bias) -> tuple[float, float]:
+    """Largest errors, of y and of NumPy in the same precision, from float64."""
+    exact = x.astype(np.float64) @ weight.astype(np.float64).T + bias.astype(np.float64)
+    plain = (x.astype(np.float32) @ weight.astype(np.float32).T + bias.astype(np.float32)).astype(y.dtype)
+    return tuple(float(np.abs(found.astype(np.float64) - exact).max()) for found in (y, plain))
+
+
+def arrays(rng, rows, cols, depth, dtype):
+    """x of unit variance, W scaled so that y is, b."""
+    return (
+        rng.standard_normal((rows, depth), dtype=np.float32).astype(dtype),
+        (rng.standard_normal((cols, depth), dtype=np.float32) / np.float32(depth**0.5)).astype(dtype),
+        rng.standard_normal(cols, dtype=np.float32).astype(dtype),
+    )
+
+
+def right(subject: Subject, dtype: np.dtype) -> str | None:
+    """What is wrong with the subject on ragged problems, None where nothing is."""
+    rng = np.random.default_rng(1)
+    for rows, cols, depth in RAGGED:
+        x, weight, bias = arrays(rng, rows, cols, depth, dtype)
+        mine, plain = errors(subject(x, weight, bias), x, weight, bias)
+        floor = 2 * float(np.abs(x.astype(np.float64) @ weight.astype(np.float64).T).max()) * 2.0**-23
+        if not mine <= 2 * plain + floor:
+            return f"({rows}, {cols}, {depth}): error {mine:.3g}, NumPy's {plain:.3g}"
+    return None
+
+
+def seconds(backend, subject, xs, weight, bias, turn: int) -> float:
+    """Device seconds of one call."""
+    with backend.profile() as profile:
+        subject(xs[turn % len(xs)], weight, bias)
+    return sum(timing.seconds for timing in profile.timings)
+
+
+class Torch:
+    """PyTorch's linear, timed by its events."""
+
+    name = "torch"
+
+    def __init__(self, torch, arrays, name, tensor_cores=False):
+        self.torch, self.tensor_cores = torch, tensor_cores
+        to = getattr(torch, name)
+        self.xs, (self.weight, self.bias) = (
+            [torch.from_numpy(a.astype(np.float32)).cuda().to(to) for a in some] for some in arrays
+        )
+        if tensor_cores:
+            self.name = "torch tf32"
+
+    def call(self, turn):
+        self.torch.backends.cuda.matmul.allow_tf32 = self.tensor_cores
+        return self.torch.nn.functional.linear(self.xs[turn % len(self.xs)], self.weight, self.bias)
+
+    def seconds(self, turn):
+        start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        self.call(turn)
+        end.record()
+        self.torch.cuda.synchronize()
+        return start.elapsed_time(end) / 1000
+
+    def sample(self, turn, rows):
+        return self.call(turn)[rows].to(self.torch.float32).cpu().numpy()
+
+
+def report(name, shape, times, note, rows):
+    """Print and keep one line: TFLOP/s at the median time and at the 90th and 10th percentiles."""
+    work = 2.0 * shape[0] * shape[1] * shape[2] / 1e12
+    low, high = np.percentile(times, [10, 90])
+    middle = statistics.median(times)
+    row = {"name": name, "shape": shape, "tflops": work / middle, "p90": work / high, "p10": work / low, "note": note}
+    rows.append(row)
+    spread = f"({row['p90']:.1f} to {row['p10']:.1f})"
+    print(f"  {name:34} {row['tflops']:7.1f} TFLOP/s {spread} {middle * 1e6:9.1f} us  {note}", flush=True)
+
+
+def measure(backend, torch, name, shape, subjects, repeats, rows):
+    """Check and time all subjects, and PyTorch, on one shape."""
+    dtype = dtype_of(name)
+    rng = np.random.default_rng(2)
+    x, weight, bias = arrays(rng, *shape, dtype)
+    others = [np.roll(x, shift, axis=0) for shift in (1, 2)]
+    sent = [backend.tensor(a) for a in (x, *others)]
+    sent_weight, sent_bias = backend.tensor(weight), backend.tensor(bias)
+    sample = np.unique(rng.integers(0, shape[0], 32))
+    print(f"\n{name} {shape[0]} x {shape[1]} x {shape[2]}", flush=True)
+    able, notes = [], {}
+    for subject in subjects:
+        begin = time.perf_counter()
+        y = subject(sent[0], sent_weight, sent_bias)
+        backend.synchronize()
+        took = time.perf_counter() - begin
+        mine, plain = errors(y.numpy()[sample], x[sample], weight, bias)
+        notes[subject] = f"error {mine:.2e}, NumPy's {plain:.2e}; first call {took:.2f} s"
+        if mine <= 2 * plain:
+            able.append(subject)
+        else:
+            print(f"  {subject.name:34} WRONG: {notes[subject]}", flush=True)
+            rows.append({"name": subject.name, "shape": shape, "wrong": notes[subject]})
+    theirs = []
+    if torch is not None:
+        theirs.append(Torch(torch, ((x, *others), (weight, bias)), name))
+        if name == "float32":
+            theirs.append(Torch(torch, ((x, *others), (weight, bias)), name, tensor_cores=True))
+    times = {subject: [] for subject in (*able, *theirs)}
+    until = time.perf_counter() + 0.5
+    turn = 0
+    while able and time.perf_counter() < until:
+        seconds(backend, able[turn % len(able)], sent, sent_weight, sent_bias, turn)
+        turn += 1
+    for turn in range(repeats):
+        for subject in able:
+            # Two calls in a row, the second one timed: the first brings the clock back up.
+            for again in range(2):
+                took = seconds(backend, subject, sent, sent_weight, sent_bias, 2 * turn + again)
+            times[subject].append(took)
+        for other in theirs:
+            for again in range(2):
+                took = other.seconds(2 * turn + again)
+            times[other].append(took)
+    for other in theirs:
+        mine = errors(other.sample(0, sample), x[sample], weight, bias)[0]
+        report(other.name, shape, times[other], f"error {mine:.2e}", rows)
+    for subject in able:
+        report(subject.name, shape, times[subject], notes[subject], rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--types", nargs="+", default=list(SHAPES), choices=list(SHAPES))
+    parser.add_argument("--variants", nargs="+", default=["linear-matrix"], help="parts of variants' names")
+    parser.add_argument("--shape", nargs=3, type=int, action="append", help="rows, columns and depth, in place of all")
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    try:
+        import torch
+
+        torch = torch if torch.cuda.is_available() else None
+    except ModuleNotFoundError:
+        torch = None
+    backend = grilly.Compute()
+    registry = backend.registry
+    rows: list[dict] = []
+    print(f"{backend.device.name}, {backend.device.driver_version}; torch {torch and torch.__version__}")
+    for name in options.types:
+        subjects = []
+        for variant in registry.manifest.by_operation["linear"]:
+            facts = {fact: high for fact, (_, high) in variant.limits.items()} | {"align": variant.align}
+            if variant.dtype != name or not any(text in variant.name for text in options.variants):
+                continue
+            reason = registry._lacks(variant, Request("linear", name, "generic", facts))
+            if reason:
+                print(f"  not here: {variant.name}: {reason}")
+                continue
+            known = (False, True) if "DEPTH" in variant.constants else (False,)
+            subjects += [Subject(backend, registry, variant, k) for k in known]
+        good = []
+        for subject in subjects:
+            wrong = right(subject, dtype_of(name))
+            print(f"  {subject.name:34} {'ragged sizes right' if wrong is None else 'WRONG ' + wrong}", flush=True)
+            if wrong is None:
+                good.append(subject)
+            else:
+                rows.append({"name": subject.name, "wrong": wrong})
+        for shape in [tuple(shape) for shape in options.shape or SHAPES[name]]:
+            measure(backend, torch, name, shape, good, options.repeats, rows)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1))
+    backend.close()
+    return int(any("wrong" in row for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
