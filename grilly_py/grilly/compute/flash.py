@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import struct
 from math import gcd
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from ..registry import Request
 from ..runtime.interface import work_limit
+from . import decode
 from .launch import ALIGN_MOST, FLOAT32, binding, check_float, fits_binding, program_of, span
 from .tensor import Storage, Tensor, contiguous_strides
 
@@ -26,7 +26,7 @@ MAX_PLANS = 1024
 MAX_KEYS = 16_384
 # Where the driver ends loops silently (docs/architecture.md), with room for a kernel's outer loops.
 LOOP_TRIPS = {"llvmpipe": 65_000}
-_PUSH = struct.Struct("=27Iif")
+_PUSH = decode.PUSH
 
 
 # -- arguments -------------------------------------------------------------------------------------------------------
@@ -300,6 +300,13 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, key):
     group = heads // kv_heads
     strides = [*q._steps[:3], *k._steps[:3], *v._steps[:3], *o._steps[:3]]
     aligned = gcd(ALIGN_MOST, q._offset, k._offset, v._offset, head_dim, value_dim, *strides)
+    if kernel is None or kernel == decode.FAMILY:
+        split_keys = decode.plan(
+            backend, q, k, v, o, mask, causal, scale, lse, aligned, kernel is not None, key is not None
+        )
+        if split_keys is not None:
+            _keep(backend, key, split_keys)
+            return split_keys.run(backend, q, k, v, mask, lse)
     rows = 1 << (batch * heads * queries - 1).bit_length()  # rounded, so that the registry sees few different requests
     facts = (("align", aligned), ("head_dim", head_dim), ("rows", rows), ("value_dim", value_dim))
     choice = backend.registry.resolve(Request("attention", q.dtype.name, facts=facts, prefer=kernel))
@@ -320,10 +327,8 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, key):
         _record(backend, program, p, group, scale, choice.tile["rows"])
     small = key is not None and len(pieces) == 1 and (lse or sums is None) and o._offset == 0
     if small and o._storage.nbytes <= backend.device.limits["storage_range"]:
-        if len(backend.plans) >= MAX_PLANS:
-            backend.plans.clear()
         lse_steps = contiguous_strides((batch, heads, queries))[:2] if lse else (0, 0)
-        backend.plans[key] = Ready(
+        ready = Ready(
             program,
             (q._steps[:3], k._steps[:3], v._steps[:3], o._steps[:3]),
             (*lse_steps, queries, keys, group, keys - queries, scale),
@@ -334,7 +339,14 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, key):
             o._storage.nbytes,
             (batch, heads, queries),
         )
+        _keep(backend, key, ready)
     return o, (sums if lse else None)
+
+
+def _keep(backend: Compute, key: tuple, ready: Ready | decode.Ready) -> None:
+    if len(backend.plans) >= MAX_PLANS:
+        backend.plans.clear()
+    backend.plans[key] = ready
 
 
 def _record(backend: Compute, program: Program, p: Piece, group: int, scale: float, rows: int) -> None:

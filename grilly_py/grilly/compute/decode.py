@@ -1,0 +1,204 @@
+"""Attention of few queries over many keys: the keys are split over the device, and a second dispatch joins the splits.
+
+The plan of the families flash-decode and flash-decode-merge, used by flash.py: when it pays, how rows, invocations and
+keys are dealt out, and the prepared call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import struct
+from typing import TYPE_CHECKING
+
+from ..errors import UnsupportedError
+from ..registry import Request
+from ..runtime.interface import work_limit
+from .launch import FLOAT32, program_of
+from .tensor import Storage, Tensor
+
+if TYPE_CHECKING:
+    from ..registry import Choice
+    from ..runtime.interface import DeviceInfo, Program
+    from .backend import Compute
+
+FAMILY = "flash-decode"
+#: The push constants of shaders/include/attention.glsl.
+PUSH = struct.Struct("=27Iif")
+_MERGE_PUSH = struct.Struct("=6I")
+# Fewer keys than this are no work for a device, whoever does them: one dispatch is then faster than two.
+FEWEST_KEYS = 512
+# Rows that share a key head, up to which reading the keys once for each pass of the kernel's rows pays. Beyond it the
+# tiled kernels do, unless they leave most of the device idle.
+MOST_ROWS = 64
+# Rounding errors of a float32 sum grow with its length; see flash.MAX_KEYS.
+MOST_KEYS = 16_384
+# Multiprocessors where the device does not tell.
+UNITS = {"cpu": 8, "integrated": 12}
+
+
+def units_of(device: DeviceInfo) -> int:
+    """The device's multiprocessors, or a guess."""
+    for name in ("sm_count", "compute_units", "shader_cores"):
+        count = device.properties.get(name)
+        if count:
+            return int(count)
+    return UNITS.get(device.kind, 48)
+
+
+def pays(device: DeviceInfo, batch: int, heads: int, kv_heads: int, queries: int, keys: int) -> bool:
+    """Whether splitting the keys is faster than the kernels that walk all keys of a tile of queries."""
+    if device.architecture == "llvmpipe" or keys < FEWEST_KEYS:  # llvmpipe: docs/benchmarks/decode.md
+        return False
+    rows = queries * (heads // kv_heads)
+    if rows <= 16:
+        return True
+    return rows <= MOST_ROWS and batch * heads * -(-queries // 16) < units_of(device)
+
+
+@dataclasses.dataclass(frozen=True)
+class Deal:
+    """How a call is dealt out: rows of a workgroup and passes over the keys, invocations that share a key's row, keys
+    an invocation has in flight, and splits of the keys."""
+
+    rows: int
+    passes: int
+    lanes: int
+    unroll: int
+    splits: int
+
+
+def deal(
+    choice: Choice, size: int, units: int, batch: int, kv_heads: int, rows: int, keys: int, dims: tuple[int, int]
+) -> Deal:
+    """Rows, invocations and keys for ``rows`` query rows a key head, subgroups of ``size``, and q's and v's ``dims``."""
+    tile = choice.tile
+    wide = 4 if choice.variant.dtype == "float32" else 8
+    words = max(dims) // wide  # of 16 bytes, in the longer row
+    lanes = 1
+    while lanes < size and lanes * max(tile["columns"] // wide, 1) < words:
+        lanes *= 2
+    held = -(-words // lanes)  # words that an invocation holds
+    most = max(min(tile["rows"], tile["values"] // (held * wide)), 1)
+    passes = -(-rows // most)
+    unroll = max(tile["words"] // held, 1)
+    step = size // lanes * unroll * (choice.threads // size)
+    wanted = -(-tile["resident"] * units // (batch * kv_heads * passes))
+    splits = min(wanted, -(-keys // tile["keys"]))
+    splits = max(splits, -(-keys // MOST_KEYS), 1)
+    share = -(-max(keys, 1) // (splits * step)) * step  # keys of a split, whole trips of a workgroup
+    return Deal(-(-rows // passes), passes, lanes, unroll, max(-(-keys // share), 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Ready:
+    """A call of two dispatches, prepared: all that depends on shapes and strides, nothing that depends on data."""
+
+    split: Program
+    merge: Program
+    before_mask: tuple[tuple, ...]  # strides of q, k and v, and of the splits' outputs
+    after_mask: tuple
+    groups: tuple[int, int, int]
+    merge_push: bytes
+    merge_groups: tuple[int, int, int]
+    scratch_bytes: int
+    work: float
+    out_shape: tuple[int, ...]
+    out_steps: tuple[int, ...]
+    out_bytes: int
+    lse_shape: tuple[int, ...]
+
+    def run(self, backend: Compute, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, lse: bool):
+        """Record the dispatches; returns o and, if asked for, lse."""
+        o = Tensor(Storage(backend, self.out_bytes), self.out_shape, q.dtype, self.out_steps)
+        sums = Tensor(Storage(backend, 4 * math.prod(self.lse_shape)), self.lse_shape, FLOAT32) if lse else None
+        scratch = Storage(backend, self.scratch_bytes)
+        parts = (scratch.buffer, 0, scratch.nbytes)
+        q_steps, k_steps, v_steps, part_steps = self.before_mask
+        mask_place = (0, 0, 0, 0, 0) if mask is None else (mask._offset, *mask._steps)
+        push = PUSH.pack(
+            q._offset, *q_steps, k._offset, *k_steps, v._offset, *v_steps, 0, *part_steps,
+            *mask_place, *self.after_mask,
+        )  # fmt: skip
+        inputs = [None if t is None else (t._storage.buffer, 0, t._storage.nbytes) for t in (q, k, v, mask)]
+        backend.runtime.dispatch(self.split, [*inputs, parts, parts], push, self.groups, self.work)
+        outputs = [None if t is None else (t._storage.buffer, 0, t._storage.nbytes) for t in (o, sums)]
+        backend.runtime.dispatch(self.merge, [parts, parts, *outputs], self.merge_push, self.merge_groups)
+        return o, sums
+
+
+def plan(
+    backend: Compute,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    scale: float,
+    lse: bool,
+    aligned: int,
+    forced: bool,
+    whole: bool,
+) -> Ready | None:
+    """The call prepared; None where it does not pay or cannot be done.
+
+    ``o`` stands for the outputs that are to come. ``aligned`` divides all offsets, strides and dimensions, ``whole``
+    says that every storage fits a binding. Raises UnsupportedError instead of returning None when ``forced``.
+    """
+    batch, heads, queries, head_dim = q.shape
+    kv_heads, keys, value_dim = k.shape[1], k.shape[2], v.shape[3]
+    if not forced and (not whole or not pays(backend.device, batch, heads, kv_heads, queries, keys)):
+        return None
+    facts = (("align", aligned), ("head_dim", head_dim), ("value_dim", value_dim))
+    try:
+        choice = backend.registry.resolve(Request("attention-decode", q.dtype.name, facts=facts))
+        merging = backend.registry.resolve(Request("attention-decode-merge", q.dtype.name, facts=facts))
+    except UnsupportedError:
+        if forced:
+            raise
+        return None
+    size = choice.subgroup_size or backend.device.subgroup_sizes[0]
+    group = heads // kv_heads
+    dealt = deal(
+        choice, size, units_of(backend.device), batch, kv_heads, group * queries, keys, (head_dim, value_dim)
+    )
+    rows, splits = batch * heads * queries, dealt.splits
+    part_bytes, scratch_bytes = 4 * rows * splits * value_dim, 4 * rows * splits * (value_dim + 2)
+    groups = (splits, kv_heads * dealt.passes, batch)
+    merge_groups = (queries, heads, batch)
+    work = 2.0 * rows * keys * (head_dim + value_dim)
+    limits = backend.device.limits
+    for true, problem in (
+        (not whole or max(scratch_bytes, o._storage.nbytes) > limits["storage_range"], "an array is beyond a binding"),
+        (splits > merging.tile["splits"], f"{keys:,} keys would be {splits} splits"),
+        (any(n > most for g in (groups, merge_groups) for n, most in zip(g, limits["groups"], strict=True)),
+         f"{groups} and {merge_groups} workgroups are beyond the device's limits"),
+        (work > work_limit(backend.device), "one submission would take too long"),
+    ):  # fmt: skip
+        if true:
+            if forced:
+                raise UnsupportedError(f"{FAMILY}: {problem}; leave the kernel to the registry (kernel=None)")
+            return None
+    constants = {
+        "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "CAUSAL": int(causal), "LSE": 0, "MERGE": 0,
+        "MASK": 0 if mask is None else 1 if mask.dtype.kind == "b" else 2,
+        "ROWS": dealt.rows, "LANES": dealt.lanes, "UNROLL": dealt.unroll, "SUBGROUP": size,
+        "THREADS": choice.threads, "STAGES": choice.tile["stages"],
+    }  # fmt: skip
+    row = splits * value_dim
+    return Ready(
+        program_of(backend, choice, constants),
+        program_of(backend, merging, {"VALUE_DIM": value_dim, "LSE": int(lse)}),
+        (q._steps[:3], k._steps[:3], v._steps[:3], (heads * queries * row, queries * row, row)),
+        (part_bytes // 4, heads * queries * splits * 2, queries * splits * 2, queries, keys, group, keys - queries, scale),
+        groups,
+        _MERGE_PUSH.pack(part_bytes // 4, o._offset, *o._steps[:3], splits),
+        merge_groups,
+        scratch_bytes,
+        work,
+        o.shape,
+        o._steps,
+        o._storage.nbytes,
+        o.shape[:3],
+    )

@@ -1,0 +1,336 @@
+"""Attention of few queries with the keys split over the device, against float64 NumPy."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import grilly
+from cases import Case, assert_as_accurate, expected, make_arrays, output_magnitude
+from grilly import reference
+from grilly.compute import decode, flash
+from grilly.registry import Request
+
+FAMILY = decode.FAMILY
+
+
+def need(backend, dtype="float32"):
+    """Skip, saying what the device lacks, when the family has no variant for it."""
+    for operation in ("attention-decode", "attention-decode-merge"):
+        try:
+            backend.registry.resolve(Request(operation, dtype, facts={"align": 8, "head_dim": 64, "value_dim": 64}))
+        except grilly.UnsupportedError as error:
+            pytest.skip(str(error).splitlines()[0])
+
+
+@pytest.fixture
+def retiled(backend, monkeypatch):
+    """Changes the data file's numbers for the family's variants."""
+
+    def change(threads=None, **tile):
+        for dtype, align in (("float32", 4), ("float16", 8), ("bfloat16", 8)):
+            for size in (64, 128):
+                facts = (("align", align), ("head_dim", size), ("value_dim", size))
+                try:
+                    choice = backend.registry.resolve(Request("attention-decode", dtype, facts=facts))
+                except grilly.UnsupportedError:
+                    continue
+                monkeypatch.setattr(choice, "tile", {**choice.tile, **tile})
+                monkeypatch.setattr(choice, "threads", threads or choice.threads)
+        backend.plans.clear()
+
+    yield change
+    backend.plans.clear()
+
+
+def check(backend, case: Case, dtype=np.float32, view=lambda tensor: tensor, arrays=None):
+    q, k, v, mask = arrays or make_arrays(case, dtype)
+    exact, exact_lse, plain, plain_lse = expected(case, q, k, v, mask)
+    out, lse = backend.attention.flash_attention2(
+        *(view(backend.tensor(a)) for a in (q, k, v)),
+        mask=mask, causal=case.causal, scale=case.scale, return_lse=True, kernel=FAMILY,
+    )  # fmt: skip
+    assert_as_accurate(out.numpy(), exact, plain, f"{case.name} output", output_magnitude(case, q, k, v, mask))
+    assert_as_accurate(lse.numpy(), exact_lse, plain_lse, f"{case.name} lse")
+
+
+LENGTHS = [Case(f"keys-{n}", heads=4, kv_heads=2, queries=1, keys=n) for n in (1, 7, 257, 1023, 8195)]
+GROUPS = [Case(f"group-{n}", heads=2 * n, kv_heads=2, queries=1, keys=600) for n in (1, 3, 4, 8, 13)]
+DIMS = [Case(f"dim-{n}", heads=3, kv_heads=1, queries=2, keys=300, dim=n) for n in (8, 16, 40, 64, 80, 128, 192, 256)]
+QUERIES = [Case(f"queries-{n}", heads=4, kv_heads=2, queries=n, keys=515, causal=True) for n in (1, 2, 5, 16, 67)]
+MASKS = [
+    Case(f"{mask}-{n}", batch=2, heads=4, kv_heads=2, queries=n, keys=531, mask=mask, causal=n == 3)
+    for mask in ("bool-full", "bool-keys", "bool-2d", "bool-dead-rows", "bool-all-false", "add-full", "add-rows")
+    for n in (1, 3)
+]
+MASKS += [Case(f"{mask}-6", heads=2, queries=6, keys=290, mask=mask) for mask in ("add-inf-rows", "add-lowest-rows")]
+OTHERS = [
+    Case("value-wider", heads=2, queries=3, keys=290, dim=32, value_dim=80),
+    Case("value-narrower", heads=2, queries=3, keys=290, dim=96, value_dim=8),
+    Case("more-queries-than-keys", heads=2, queries=40, keys=33, causal=True),
+    Case("scale", heads=2, queries=1, keys=290, scale=0.7),
+    Case("scale-negative", heads=2, queries=1, keys=290, scale=-0.3),
+    Case("scale-zero", heads=2, queries=1, keys=290, scale=0.0),
+    Case("batch", batch=5, heads=2, queries=1, keys=290),
+]
+ALL = [*LENGTHS, *GROUPS, *DIMS, *QUERIES, *MASKS, *OTHERS]
+
+
+@pytest.mark.parametrize("case", ALL, ids=str)
+def test_float32(backend, case):
+    need(backend)
+    check(backend, case)
+
+
+@pytest.mark.parametrize("case", ALL, ids=str)
+def test_float16(backend, case):
+    need(backend, "float16")
+    check(backend, case, np.float16)
+
+
+@pytest.mark.parametrize("case", [*DIMS, LENGTHS[3], QUERIES[2], MASKS[1]], ids=str)
+def test_bfloat16(backend, case):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    need(backend, "bfloat16")
+    q, k, v, mask = make_arrays(case, ml_dtypes.bfloat16)
+    exact, exact_lse, plain, plain_lse = expected(case, q, k, v, mask)
+    out, lse = backend.attention.flash_attention2(
+        *(backend.tensor(a) for a in (q, k, v)), mask=mask, causal=case.causal, return_lse=True, kernel=FAMILY
+    )
+    mine = np.abs(out.numpy().astype(np.float64) - exact).max()
+    its = np.abs(plain.astype(np.float64) - exact).max()
+    assert mine <= 2 * its + 2**-8 * output_magnitude(case, *(a.astype(np.float32) for a in (q, k, v)), mask)
+    assert_as_accurate(lse.numpy(), exact_lse, plain_lse, f"{case.name} lse")
+
+
+@pytest.mark.parametrize(
+    "tile",
+    [
+        {"stages": 1},
+        {"words": 1},
+        {"words": 8, "stages": 1},
+        {"columns": 16},
+        {"columns": 64},
+        {"rows": 1},
+        {"rows": 3, "keys": 32},
+        {"threads": 8},
+        {"threads": 64, "resident": 1},
+        {"keys": 1000000},
+        {"keys": 16, "resident": 1000, "words": 1},
+    ],
+    ids=str,
+)
+def test_every_way_to_deal_out(backend, retiled, tile):
+    """Rows, invocations, keys and splits other than the data file's."""
+    need(backend)
+    size = backend.device.subgroup_sizes[1]
+    if tile.get("threads", size) % size:
+        pytest.skip(f"a workgroup of {tile['threads']} is no whole number of subgroups of {size}")
+    retiled(**tile)
+    for case in (
+        Case("deal", heads=5, kv_heads=1, queries=2, keys=1030, dim=128, causal=True),
+        Case("deal-mask", heads=4, kv_heads=2, queries=1, keys=771, mask="bool-keys"),
+    ):
+        check(backend, case)
+
+
+def test_deal_covers_every_key_and_row():
+    """For any subgroup size and shape: the splits hold all keys, the passes all rows, the lanes the whole row."""
+
+    @dataclasses.dataclass
+    class Variant:
+        dtype: str
+
+    @dataclasses.dataclass
+    class Choice:
+        variant: Variant
+        tile: dict
+        threads: int = 128
+
+    tile = {"rows": 8, "columns": 8, "values": 64, "words": 4, "stages": 2, "keys": 256, "resident": 8}
+    for dtype, wide in (("float32", 4), ("float16", 8)):
+        for size in (8, 16, 32, 64):
+            for dim in (wide, 64, 80, 128, 192, 256):
+                for rows in (1, 4, 9, 64):
+                    for keys in (0, 1, 257, 8192, 300_001):
+                        dealt = decode.deal(Choice(Variant(dtype), tile), size, 132, 1, 8, rows, keys, (dim, wide))
+                        assert size % dealt.lanes == 0
+                        assert dealt.rows * dealt.passes >= rows > dealt.rows * (dealt.passes - 1)
+                        step = size // dealt.lanes * dealt.unroll * (128 // size)
+                        share = -(-(-(-keys // dealt.splits)) // step) * step  # as the shader has it
+                        assert share * dealt.splits >= keys
+                        assert share <= decode.MOST_KEYS + step
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf, 1e30])
+@pytest.mark.parametrize("kind", ["bool", "additive", "causal"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_masked_slots_do_not_leak(backend, poison, kind, dtype):
+    """What masked keys and values hold never reaches the output, not by a bit."""
+    need(backend, dtype)
+    q, k, v, _ = make_arrays(Case("leak", heads=4, kv_heads=2, queries=3, keys=700, dim=32), dtype)
+    allowed = np.ones((3, 700), bool)
+    if kind == "causal":
+        allowed = np.arange(700) <= np.arange(3)[:, None] + 697
+        hidden, mask = slice(699, 700), None  # of rows 0 and 1
+    else:
+        hidden = slice(333, 610)
+        allowed[:, hidden] = False
+        mask = allowed if kind == "bool" else np.where(allowed, np.float32(0), np.float32(-np.inf))
+    run = backend.attention.flash_attention2
+    clean = run(q, k, v, mask=mask, causal=kind == "causal", kernel=FAMILY)
+    k2, v2 = k.copy(), v.copy()
+    with np.errstate(over="ignore"):
+        k2[:, :, hidden] = poison
+        v2[:, :, hidden] = poison
+    dirty = run(q, k2, v2, mask=mask, causal=kind == "causal", kernel=FAMILY)
+    rows = slice(0, 2) if kind == "causal" else slice(None)
+    assert np.isfinite(clean).all()
+    assert (clean[:, :, rows] == dirty[:, :, rows]).all()
+    if kind == "causal" and not np.isfinite(poison):
+        assert not np.isfinite(dirty[:, :, 2]).any()
+
+
+@pytest.mark.parametrize("key", [0, 300, 1022])
+def test_what_is_not_finite_shows(backend, key):
+    """A NaN in a key that is attended to reaches the output, from whichever split; so does an infinite value."""
+    need(backend)
+    q, k, v, _ = make_arrays(Case("shows", heads=4, kv_heads=1, queries=1, keys=1023))
+    run = backend.attention.flash_attention2
+    spoiled = k.copy()
+    spoiled[:, :, key] = np.nan
+    assert np.isnan(run(q, spoiled, v, kernel=FAMILY)).all()
+    assert np.isnan(run(q, np.full_like(k, np.nan), v, kernel=FAMILY)).all()
+    spoiled = v.copy()
+    spoiled[:, :, key] = np.inf
+    assert np.isposinf(run(q, k, spoiled, kernel=FAMILY)).all()
+
+
+def test_slots_past_the_end_do_not_leak(backend):
+    """The arrays are windows into larger ones filled with NaN; nothing outside reaches the result."""
+    need(backend)
+    case = Case("window", heads=2, queries=3, keys=261, dim=40)
+    arrays = make_arrays(case)
+
+    def window(array):
+        big = np.full((1, 2, array.shape[2] + 9, array.shape[3] + 8), np.nan, np.float32)
+        big[:, :, : array.shape[2], : array.shape[3]] = array
+        return backend.tensor(big)[:, :, : array.shape[2], : array.shape[3]]
+
+    out = backend.attention.flash_attention2(*(window(a) for a in arrays[:3]), kernel=FAMILY).numpy()
+    exact, _, plain, _ = expected(case, *arrays)
+    assert_as_accurate(out, exact, plain)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_heads_inside_rows(backend, dtype):
+    """(B, S, H, D) seen as (B, H, S, D): only strides differ, and the result has q's layout."""
+    need(backend, dtype)
+    case = Case("joined", batch=2, heads=6, kv_heads=2, queries=2, keys=530, dim=64)
+    arrays = make_arrays(case, dtype)
+    swapped = [np.ascontiguousarray(a.transpose(0, 2, 1, 3)) for a in arrays[:3]]
+    tensors = [backend.tensor(a).transpose(0, 2, 1, 3) for a in swapped]
+    run = backend.attention.flash_attention2
+    out = run(*tensors, kernel=FAMILY)
+    assert out.transpose(0, 2, 1, 3).is_contiguous
+    assert (out.numpy() == run(*arrays[:3], kernel=FAMILY)).all()
+
+
+def test_scores_beyond_float16(backend):
+    need(backend, "float16")
+    q, k, v, mask = make_arrays(Case("large", heads=2, queries=1, keys=300), np.float16)
+    check(backend, Case("large", heads=2, queries=1, keys=300), np.float16, arrays=(q * 100, k * 100, v, mask))
+
+
+def test_smallest_float16_numbers_count(backend):
+    """Subnormal values are not taken for zero."""
+    need(backend, "float16")
+    q, k, _, _ = make_arrays(Case("tiny", heads=2, queries=1, keys=300), np.float16)
+    v = np.full(k.shape, 3 * 2.0**-24, np.float16)
+    assert (backend.attention.flash_attention2(q, k, v, kernel=FAMILY) == v[:, :, :1]).all()
+
+
+def test_repeats_are_equal_to_the_bit(backend):
+    need(backend)
+    q, k, v, _ = make_arrays(Case("repeat", heads=8, kv_heads=2, queries=1, keys=2100))
+    tensors = [backend.tensor(a) for a in (q, k, v)]
+    first = backend.attention.flash_attention2(*tensors, kernel=FAMILY).numpy()
+    for _ in range(30):
+        assert (backend.attention.flash_attention2(*tensors, kernel=FAMILY).numpy() == first).all()
+
+
+def test_plans_are_reused_with_other_offsets(backend):
+    """A prepared plan serves other windows of the same storage: nothing of the first call's data is kept."""
+    need(backend)
+    rng = np.random.default_rng(5)
+    k, v = (rng.standard_normal((6, 2, 520, 64), dtype=np.float32) for _ in range(2))
+    q = rng.standard_normal((6, 4, 1, 64), dtype=np.float32)
+    mask = rng.random((6, 1, 1, 520)) < 0.5
+    tq, tk, tv, tm = (backend.tensor(a) for a in (q, k, v, mask))
+    backend.plans.clear()
+    for i in range(6):
+        part = slice(i, i + 1)
+        out = backend.attention.flash_attention2(tq[part], tk[part], tv[part], mask=tm[part], kernel=FAMILY).numpy()
+        want = reference.naive_attention(q[part], k[part], v[part], mask=mask[part], dtype=np.float64)[0]
+        assert np.abs(out - want).max() < 1e-6
+    assert len(backend.plans) == 1
+    assert isinstance(next(iter(backend.plans.values())), decode.Ready)
+
+
+def test_chosen_where_it_pays(backend, monkeypatch):
+    """One query over many keys takes the split kernel, many queries the tiled ones; a named family is obeyed."""
+    need(backend)
+    monkeypatch.setattr(backend, "device", dataclasses.replace(backend.device, architecture="nvidia-hopper"))
+    backend.plans.clear()
+
+    def kind(queries, keys, kernel=None, heads=2):
+        q, k, v, _ = make_arrays(Case("chosen", heads=heads, kv_heads=2, queries=queries, keys=keys))
+        backend.plans.clear()
+        backend.attention.flash_attention2(*(backend.tensor(a) for a in (q, k, v)), kernel=kernel)
+        return type(next(iter(backend.plans.values())))
+
+    assert kind(1, 1024) is decode.Ready
+    assert kind(16, 1024) is decode.Ready
+    assert kind(2, 700, heads=8) is decode.Ready
+    assert kind(1, 64) is flash.Ready
+    assert kind(1, 64, FAMILY) is decode.Ready
+    assert kind(500, 1024) is flash.Ready
+    assert kind(1, 1024, "attention-naive") is flash.Ready
+    backend.plans.clear()
+
+
+def test_sizes_that_do_not_align_are_refused_by_name(backend):
+    """kernel="flash-decode" is never ignored: what it cannot do raises and says why; without it, another kernel does."""
+    need(backend)
+    q, k, v, mask = make_arrays(Case("odd", heads=2, queries=1, keys=600, dim=37))
+    with pytest.raises(grilly.UnsupportedError, match="multiples of 4"):
+        backend.attention.flash_attention2(q, k, v, kernel=FAMILY)
+    want = reference.naive_attention(q, k, v, dtype=np.float64)[0]
+    assert np.abs(backend.attention.flash_attention2(q, k, v) - want).max() < 1e-6
+
+
+def test_no_keys(backend):
+    need(backend)
+    q, k = np.ones((1, 2, 1, 8), np.float32), np.ones((1, 2, 0, 8), np.float32)
+    out, lse = backend.attention.flash_attention2(q, k, k, return_lse=True, kernel=FAMILY)
+    assert (out == 0).all() and np.isneginf(lse).all()
+
+
+def test_scratch_is_given_back(backend):
+    need(backend)
+    q, k, v, _ = make_arrays(Case("memory", heads=2, queries=1, keys=1000))
+    tensors = [backend.tensor(a) for a in (q, k, v)]
+    backend.attention.flash_attention2(*tensors, kernel=FAMILY).numpy()
+    before = backend.memory().in_use
+    for _ in range(5):
+        backend.attention.flash_attention2(*tensors, kernel=FAMILY).numpy()
+    assert backend.memory().in_use == before
+
+
+@pytest.mark.parametrize("keys", [70_000])
+def test_many_keys(backend, keys):
+    """Past the 65,535 trips after which a driver ends loops."""
+    need(backend)
+    check(backend, Case("many", heads=1, queries=1, keys=keys, dim=16))
