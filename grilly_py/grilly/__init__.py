@@ -19,7 +19,7 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
-    from .compute import Compute, Tensor, devices, use
+    from .compute import Compute, Tensor, asarray, devices, empty, use
 
 __version__ = "0.1.0"
 
@@ -27,6 +27,8 @@ _LAZY = {
     "Compute": "compute",
     "Tensor": "compute",
     "use": "compute",
+    "asarray": "compute",
+    "empty": "compute",
     "devices": "compute",
     "functional": None,
     "nn": None,
@@ -45,7 +47,9 @@ __all__ = [
     "Tensor",
     "UnsupportedError",
     "__version__",
+    "asarray",
     "devices",
+    "empty",
     "functional",
     "integrations",
     "nn",

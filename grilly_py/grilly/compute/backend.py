@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import operator
 import threading
 from collections.abc import Iterator
 
@@ -15,7 +16,7 @@ from ..registry import Registry, identify
 from ..runtime import open_runtime
 from ..runtime.interface import DeviceInfo, MemoryUse, Timing
 from .dtypes import dtype_of, is_storable, plain
-from .tensor import Storage, Tensor
+from .tensor import LentStorage, Storage, Tensor
 
 
 class Profile:
@@ -89,8 +90,8 @@ class Compute:
         Parameters
         ----------
         array : array_like
-            float32, float16, bfloat16, bool or int32, of any shape and strides. The order of its axes in memory is kept, so a
-            transposed array is copied as it lies.
+            float32, float16, bfloat16 (of ml_dtypes), bool or int32, of any shape and strides. The order of its axes in
+            memory is kept, so a transposed array is copied as it lies.
 
         Returns
         -------
@@ -103,6 +104,17 @@ class Compute:
         OutOfDeviceMemoryError
             When the device has no room.
         """
+        return self._place(array, lend=False)
+
+    def borrow(self, array) -> Tensor:
+        """As ``tensor``, but the device may still be reading an array of ``grilly.empty`` when this returns.
+
+        For operations: the array must not change before their ``runtime.flush()`` or ``Tensor.numpy()``, either of
+        which waits for that. Where host and device share memory, the device uses the array in place.
+        """
+        return self._place(array, lend=True)
+
+    def _place(self, array, lend: bool) -> Tensor:
         self.check_open()
         if isinstance(array, Tensor):
             return array if array.backend is self else self.tensor(array.numpy())
@@ -112,13 +124,20 @@ class Compute:
         if not is_storable(array.dtype):
             hint = "; cast it with .astype(numpy.float32)" if array.dtype.kind in "fiu" else ""
             raise TypeError(f"tensor: dtype {array.dtype} cannot live on the device{hint}")
-        storage = Storage(self, array.nbytes)
-        # Outermost first; repeated axes (stride 0) count as outermost, so that the others keep their neighbours.
-        order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]) or -math.inf)
-        laid = array.transpose(order)
-        self.runtime.write(storage.buffer, plain(laid))
-        tensor = Tensor(storage, laid.shape, array.dtype)
-        return tensor.transpose([order.index(axis) for axis in range(array.ndim)])
+        order, laid = None, array
+        if not array.flags.c_contiguous:
+            # Outermost first; repeated axes (stride 0) count as outermost, so that the others keep their neighbours.
+            order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]) or -math.inf)
+            laid = array.transpose(order)
+        lent = self.runtime.lend(laid) if lend and array.base is not None and array.size else None
+        if lent is not None and lent[1] % array.itemsize == 0:
+            storage = LentStorage(self, lent[0], array)
+            tensor = Tensor(storage, laid.shape, array.dtype, offset=lent[1] // array.itemsize)
+        else:
+            storage = Storage(self, array.nbytes, idle=True)
+            self.runtime.write(storage.buffer, plain(laid), borrow=lend)
+            tensor = Tensor(storage, laid.shape, array.dtype)
+        return tensor if order is None else tensor.transpose([order.index(axis) for axis in range(array.ndim)])
 
     def empty(self, shape, dtype=np.float32) -> Tensor:
         """A tensor whose contents are undefined. ``shape`` is an int or a tuple; dtypes as in ``tensor``."""
@@ -131,6 +150,48 @@ class Compute:
         for extent in shape:
             size *= extent
         return Tensor(Storage(self, size * dtype.itemsize), shape, dtype)
+
+    def host_empty(self, shape, dtype=np.float32) -> np.ndarray:
+        """An undefined NumPy array over memory that this device reads and writes directly.
+
+        It is an ordinary ``numpy.ndarray``; operations of this backend move it, or a contiguous part of it, without a
+        copy by the host. ``Tensor.numpy(out=...)`` fills one the same way. The memory is given back when the last array
+        over it goes, and outlives the backend. Memory that a device addresses is locked in place: make such arrays for
+        data that is moved often, and use them again. A process forked while one is alive must not touch it.
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+        dtype : dtype_like
+            Any NumPy dtype but those of Python objects.
+
+        Raises
+        ------
+        TypeError
+            For a dtype that holds Python objects.
+        OutOfDeviceMemoryError
+            When the device can address no more memory of the host.
+        """
+        self.check_open()
+        shape = (operator.index(shape),) if np.isscalar(shape) else tuple(operator.index(extent) for extent in shape)
+        dtype = dtype_of(dtype)
+        if dtype.hasobject:
+            raise TypeError(f"empty: dtype {dtype} holds Python objects, which a device cannot read")
+        if any(extent < 0 for extent in shape):
+            raise ValueError(f"empty: shape {shape} has a negative extent")
+        nbytes = math.prod(shape) * dtype.itemsize
+        return self.runtime.host_array(nbytes).view(dtype).reshape(shape) if nbytes else np.empty(shape, dtype)
+
+    def host_asarray(self, array, dtype=None) -> np.ndarray:
+        """The array over memory of ``host_empty``: itself if it is there already, C-contiguous and of the dtype, else a
+        copy. Parameters and errors as in ``host_empty``."""
+        self.check_open()
+        array = np.asarray(array, dtype)
+        if self.runtime.holds(array):
+            return array
+        held = self.host_empty(array.shape, array.dtype)
+        np.copyto(held, array)
+        return held
 
     # -- order and measurement -------------------------------------------------------------------------------------
 
@@ -196,6 +257,53 @@ def default_backend() -> Compute:
                 _default = Compute()
             backend = _default
     return backend
+
+
+def empty(shape, dtype=np.float32) -> np.ndarray:
+    """An undefined NumPy array over memory that the default backend's device reads directly.
+
+    As ``Compute.host_empty``, whose notes apply: the array moves to and from the device without a copy by the host.
+    Opens the default backend if there is none yet. Other backends take the array as they take any other.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+    dtype : dtype_like
+        Any NumPy dtype but those of Python objects; float32 by default.
+
+    Returns
+    -------
+    numpy.ndarray
+
+    Raises
+    ------
+    TypeError
+        For a dtype that holds Python objects.
+    OutOfDeviceMemoryError
+        When the device can address no more memory of the host.
+    """
+    return default_backend().host_empty(shape, dtype)
+
+
+def asarray(array, dtype=None) -> np.ndarray:
+    """``array`` over memory of ``empty``: itself if it is there already and C-contiguous, else a copy.
+
+    Parameters
+    ----------
+    array : array_like
+    dtype : dtype_like, optional
+        Of the result; the array's own when None.
+
+    Returns
+    -------
+    numpy.ndarray
+
+    Raises
+    ------
+    TypeError, OutOfDeviceMemoryError
+        As ``empty``.
+    """
+    return default_backend().host_asarray(array, dtype)
 
 
 def use(backend: Compute | None) -> Compute | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from ..registry.names import DTYPES as FLOAT_NAMES
@@ -12,16 +14,20 @@ FLOATS_TEXT = f"{', '.join(FLOAT_NAMES[:-1])} or {FLOAT_NAMES[-1]}"
 _OTHERS = ("bool", "int32")
 
 
+# NumPy puts a dtype's name together anew at each look, which takes longer than the rest of a small call's checks.
+@functools.lru_cache(maxsize=64)
 def is_float(dtype) -> bool:
     """Whether operations compute with arrays of a dtype."""
     return dtype.name in FLOAT_NAMES
 
 
+@functools.lru_cache(maxsize=64)
 def is_sixteen_bits(dtype) -> bool:
     """Whether kernels need 16-bit storage for arrays of a dtype."""
     return dtype.name in SIXTEEN_BITS
 
 
+@functools.lru_cache(maxsize=64)
 def is_storable(dtype: np.dtype) -> bool:
     """Whether a tensor may have a dtype."""
     return dtype.name in FLOAT_NAMES or dtype.name in _OTHERS
@@ -48,4 +54,4 @@ def dtype_of(dtype) -> np.dtype:
 
 def plain(array: np.ndarray) -> np.ndarray:
     """The array, or a view of its bits where the elements are no type of NumPy's own and so offer no buffer."""
-    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+    return array if array.dtype.isbuiltin == 1 else array.view(np.uint16)

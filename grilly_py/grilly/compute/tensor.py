@@ -20,15 +20,30 @@ class Storage:
 
     __slots__ = ("backend", "buffer", "nbytes", "__weakref__")
 
-    def __init__(self, backend: Compute, nbytes: int):
+    def __init__(self, backend: Compute, nbytes: int, idle: bool = False):
         self.backend = backend
         self.nbytes = max(-(-nbytes // 4) * 4, 4)  # whole words: shaders read byte masks through them
-        self.buffer: Buffer = backend.runtime.allocate(self.nbytes)
+        self.buffer: Buffer = backend.runtime.allocate(self.nbytes, idle)
 
     def __del__(self):
         buffer = getattr(self, "buffer", None)
         if buffer is not None:
             self.backend.runtime.free(buffer)
+
+
+class LentStorage(Storage):
+    """The memory behind an array of ``grilly.empty``, which the device uses in place."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, backend: Compute, buffer: Buffer, array: np.ndarray):
+        self.backend = backend
+        self.nbytes = -(-buffer.nbytes // 4) * 4  # within the buffer: the runtime rounds further up
+        self.buffer = buffer
+        self.array = array
+
+    def __del__(self):
+        pass  # the memory goes with the last array over it
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -205,7 +220,7 @@ class Tensor:
         return copy(self, self.dtype)
 
     def astype(self, dtype) -> Tensor:
-        """A copy in another floating type (float32, float16 or bfloat16), made on the device; this tensor if it has it."""
+        """A copy as float32, float16 or "bfloat16" (ml_dtypes' type), made on the device; this tensor if it has it."""
         dtype = dtype_of(dtype)
         if dtype == self.dtype:
             return self
@@ -213,17 +228,37 @@ class Tensor:
 
         return copy(self, dtype)
 
-    def numpy(self) -> np.ndarray:
+    def numpy(self, out: np.ndarray | None = None) -> np.ndarray:
         """A NumPy array with the same shape and values; waits for the work that makes them.
 
         The array's memory has the order of the tensor's, so a transposed view comes back as a transposed array.
-        Raises ClosedError after the backend was closed.
+
+        Parameters
+        ----------
+        out : numpy.ndarray, optional
+            Filled and returned instead of a new array; of this shape and dtype. One made by ``grilly.empty`` is filled
+            by the device, without a copy by the host.
+
+        Raises
+        ------
+        ValueError
+            When ``out`` has another shape or dtype.
+        ClosedError
+            After the backend was closed.
         """
+        if out is not None:
+            if out.shape != self.shape or out.dtype != self.dtype:
+                raise ValueError(
+                    f"numpy: out is {out.dtype} {out.shape}; expected {self.dtype} {self.shape}, as the tensor is"
+                )
+            if not (self.size and self.is_contiguous and out.flags.c_contiguous and out.flags.writeable):
+                np.copyto(out, self.numpy())
+                return out
         if self.size == 0:
             self._storage.backend.check_open()
             return np.empty(self.shape, self.dtype)
         if self.is_contiguous:
-            array = np.empty(self.shape, self.dtype)
+            array = np.empty(self.shape, self.dtype) if out is None else out
             self.backend.runtime.read(self._storage.buffer, plain(array), self._offset * self.dtype.itemsize)
             return array
         span = 1 + sum((e - 1) * s for e, s in zip(self.shape, self._steps, strict=True))

@@ -3,8 +3,8 @@
 Work is recorded into a slot (a command buffer with its fence and timestamp queries). ``flush`` submits
 the slot and numbers it with a serial; a serial is complete when its fence has signalled. Slots are reused.
 
-A submission of one dispatch, which is what a call on tensors is, is recorded once for each set of arguments it is seen
-with twice, and submitted again after that. So a first dispatch is held back until it is known whether it stays alone.
+A submission of few commands, which is what a call is, is recorded once for each set of arguments it is seen with twice,
+and submitted again after that. So the first commands are held back until it is known whether more follow.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from .pipelines import VulkanProgram
 DISPATCHES = 64  # in one submission at most
 IN_FLIGHT = 16  # submissions the host may run ahead
 SPIN_SECONDS = 150e-6  # polling this long is cheaper than the wake-up after a wait
-RECORDINGS = 256  # kept at most
+HELD = 8  # commands of a submission whose recording may be kept, at most
+RECORDINGS = 512  # kept at most
 
 
 def _command(device: Device, pool):
@@ -96,9 +97,10 @@ class Stream:
         self._timings: list[Timing] = []
         self._period = float(device.info.properties.get("timestamp_period", 1.0)) * 1e-9
         self._tick_mask = (1 << device.timestamp_bits) - 1 if device.timestamp_bits else 0
-        self._held: tuple | None = None  # a first dispatch, not recorded yet
-        self._seen: set[tuple] = set()  # dispatches that stayed alone once
-        self._recordings: dict[tuple, object] = {}  # and those that did again, with their command buffers
+        self._held: list[tuple] = []  # first commands, not recorded yet: see _record and _record_copy
+        self._held_work = 0.0
+        self._seen: set[tuple] = set()  # submissions seen once
+        self._recordings: dict[tuple, object] = {}  # and those seen again, with their command buffers
         self._structs()
 
     def _structs(self) -> None:
@@ -145,10 +147,20 @@ class Stream:
             self._separate(slot.command)
             if self.profiling:
                 lib.vkCmdResetQueryPool(slot.command, slot.queries, 0, 2 * DISPATCHES)
-            if self._held is not None:
-                held, self._held = self._held, None
-                self._record(slot, *held)
+            for command in self._take_held():
+                self._record(slot.command, *command)
+                self._count(slot, command)
         return slot
+
+    def _take_held(self) -> list[tuple]:
+        held, self._held, self._held_work = self._held, [], 0.0
+        return held
+
+    @staticmethod
+    def _count(slot: Slot, command: tuple) -> None:
+        if command[0] is not None:
+            slot.dispatches += 1
+            slot.work += command[-1]
 
     def _use(self, command, block, start: int, end: int, writes: bool) -> None:
         """Put a barrier before the next command if it reads what an earlier one wrote, or writes what one touched."""
@@ -171,17 +183,32 @@ class Stream:
             self.wait(self.flush())  # no set may be in use while they are given back
             self._forget()
             self._descriptors.reset()
-        if self._slot is None and self._held is None and not self.profiling:
+        if self._slot is None and not self.profiling and len(self._held) < HELD:
+            if self._held_work and self._held_work + work > self._work_limit:
+                self.flush()
             for binding, _ in zip(bindings, program.spec.access, strict=True):
                 if binding is not None:
                     binding[0].serial = self.serial
-            self._held = program, bindings, push, tuple(groups), work
+            self._held.append((program, bindings, push, tuple(groups), work))
+            self._held_work += work
             return
         slot = self._recording()
         if slot.work and slot.work + work > self._work_limit:
             self.flush()
             slot = self._recording()
-        self._record(slot, program, bindings, push, groups, work)
+        if self.profiling:
+            self._stamp(slot, 2 * slot.dispatches, separate=True)
+        self._record(slot.command, program, bindings, push, groups, work)
+        for binding in bindings:
+            if binding is not None:
+                binding[0].serial = self.serial
+        if self.profiling:
+            self._stamp(slot, 2 * slot.dispatches + 1)
+            slot.labels.append(program.spec.name)
+        slot.dispatches += 1
+        slot.work += work
+        if slot.dispatches == DISPATCHES:
+            self.flush()
 
     def _sets(self, program: VulkanProgram, bindings) -> tuple:
         """What names the descriptor set: the layout, then each binding's block, start and length, or one None."""
@@ -194,44 +221,45 @@ class Stream:
                 key += (buffer.block, buffer.start + offset, length)
         return tuple(key)
 
-    def _record(self, slot: Slot, program: VulkanProgram, bindings, push: bytes, groups, work: float) -> None:
-        command = slot.command
+    def _record(self, command, program: VulkanProgram | None, *arguments) -> None:
+        """Record one command of ``_held``: a program and its arguments, or None and a copy's."""
+        if program is None:
+            return self._record_copy(command, *arguments)
+        bindings, push, groups, _ = arguments
         access = program.spec.access
         for binding, letters in zip(bindings, access, strict=True):
             if binding is not None:
                 buffer, offset, length = binding
                 start = buffer.start + offset
                 self._use(command, buffer.block, start, start + length, letters != "r")
-                buffer.serial = self.serial
         for binding, letters in zip(bindings, access, strict=True):
             if binding is not None:
                 buffer, offset, length = binding
                 start = buffer.start + offset
                 (self._reads if letters == "r" else self._writes).append((buffer.block, start, start + length))
-        self._bind(command, program, self._descriptors.get(self._sets(program, bindings)), push)
-        if self.profiling:
-            self._stamp(slot, 2 * slot.dispatches, separate=True)
-        lib.vkCmdDispatch(command, groups[0], groups[1], groups[2])
-        if self.profiling:
-            self._stamp(slot, 2 * slot.dispatches + 1)
-            slot.labels.append(program.spec.name)
-        slot.dispatches += 1
-        slot.work += work
-        if slot.dispatches == DISPATCHES:
-            self.flush()
-
-    @staticmethod
-    def _bind(command, program: VulkanProgram, sets, push: bytes) -> None:
+        sets = self._descriptors.get(self._sets(program, bindings))
         lib.vkCmdBindPipeline(command, lib.VK_PIPELINE_BIND_POINT_COMPUTE, program.pipeline)
         lib.vkCmdBindDescriptorSets(command, lib.VK_PIPELINE_BIND_POINT_COMPUTE, program.layout, 0, 1, sets, 0, NULL)
         if push:
             data = ffi.from_buffer(push)
             lib.vkCmdPushConstants(command, program.layout, lib.VK_SHADER_STAGE_COMPUTE_BIT, 0, len(push), data)
+        lib.vkCmdDispatch(command, groups[0], groups[1], groups[2])
 
-    def _kept(self, program: VulkanProgram, bindings, push: bytes, groups):
-        """The recording of a dispatch that stays alone in its submission; None at the first sight of it."""
-        sets = self._sets(program, bindings)
-        key = (program, push, groups, sets)
+    def _record_copy(self, command, source, source_start: int, target, target_start: int, nbytes: int) -> None:
+        self._use(command, source, source_start, source_start + nbytes, False)
+        self._use(command, target, target_start, target_start + nbytes, True)
+        self._reads.append((source, source_start, source_start + nbytes))
+        self._writes.append((target, target_start, target_start + nbytes))
+        self._region.srcOffset = source_start
+        self._region.dstOffset = target_start
+        self._region.size = nbytes
+        lib.vkCmdCopyBuffer(command, source.buffer, target.buffer, 1, self._region)
+
+    def _kept(self, held: list[tuple]):
+        """The recording of a submission of these commands alone; None at the first sight of them."""
+        key = tuple(
+            [c if c[0] is None else (c[0], c[2], c[3], self._sets(c[0], c[1])) for c in held]
+        )
         command = self._recordings.get(key)
         if command is not None:
             return command
@@ -246,8 +274,8 @@ class Stream:
         command = _command(self._device, self._pool)
         check(lib.vkBeginCommandBuffer(command, self._begin_kept), "vkBeginCommandBuffer")
         self._separate(command)
-        self._bind(command, program, self._descriptors.get(sets), push)
-        lib.vkCmdDispatch(command, groups[0], groups[1], groups[2])
+        for one in held:
+            self._record(command, *one)
         self._end(command)
         self._recordings[key] = command
         return command
@@ -267,31 +295,33 @@ class Stream:
             self._separate(slot.command)
         lib.vkCmdWriteTimestamp(slot.command, lib.VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, slot.queries, query)
 
-    def copy(self, source: VulkanBuffer, source_offset: int, target: VulkanBuffer, target_offset: int, nbytes: int):
-        """Record a copy between two buffers."""
-        slot = self._recording()
-        source_start = source.start + source_offset
-        target_start = target.start + target_offset
-        self._use(slot.command, source.block, source_start, source_start + nbytes, False)
-        self._use(slot.command, target.block, target_start, target_start + nbytes, True)
-        self._reads.append((source.block, source_start, source_start + nbytes))
-        self._writes.append((target.block, target_start, target_start + nbytes))
-        self._region.srcOffset = source_start
-        self._region.dstOffset = target_start
-        self._region.size = nbytes
-        lib.vkCmdCopyBuffer(slot.command, source.block.buffer, target.block.buffer, 1, self._region)
+    def copy(
+        self,
+        source: VulkanBuffer,
+        source_offset: int,
+        target: VulkanBuffer,
+        target_offset: int,
+        nbytes: int,
+        keep: bool = True,
+    ) -> None:
+        """Take a copy between two buffers; ``keep`` where the like may come again."""
+        copy = (None, source.block, source.start + source_offset, target.block, target.start + target_offset, nbytes)
+        if keep and self._slot is None and len(self._held) < HELD:
+            self._held.append(copy)
+        else:
+            self._record(self._recording().command, *copy)
         source.serial = target.serial = self.serial
 
     # -- submission ------------------------------------------------------------------------------------------------
 
     def flush(self) -> int:
         """Submit what is recorded; returns the serial that covers all work so far."""
-        if self._held is not None:
-            held, self._held = self._held, None
-            command = self._kept(*held[:4])
+        if self._held:
+            command = self._kept(self._held)
             if command is not None:
+                self._take_held()
                 return self._submit_to(self._free_slot(), command)
-            self._record(self._recording(), *held)
+            self._recording()
         slot, self._slot = self._slot, None
         if slot is None:
             return self.serial - 1
@@ -380,7 +410,7 @@ class Stream:
             slot.close(self._device)
         self._idle.clear()
         self._flying.clear()
-        self._slot = self._held = None
+        self._slot = None
         self._descriptors.close()
         lib.vkDestroyCommandPool(self._device.handle, self._pool, NULL)
 

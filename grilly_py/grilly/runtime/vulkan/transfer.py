@@ -132,7 +132,7 @@ class Transfers:
     def write(self, buffer: VulkanBuffer, array: np.ndarray, offset: int, borrow: bool) -> VulkanBuffer | None:
         """Runtime.write; returns the buffer behind an array that is still on its way."""
         stream = self._stream
-        if array.dtype.isbuiltin != 1:  # bits are bits; NumPy copies its own types without the interpreter's lock
+        if array.dtype.isbuiltin == 2:  # a type from outside NumPy: its bits are copied without the interpreter's lock
             array = array.view(f"u{array.itemsize}")
         if not buffer.block.readable and array.nbytes > (BORROWED_WRITE if borrow else MAPPED_WRITE):
             held = HostMemory.of(array, self._owner)
@@ -176,7 +176,7 @@ class Transfers:
         future, staging, offset, nbytes = copying[0]
         finish(future)
         copying.popleft()
-        self._stream.copy(staging, 0, buffer, offset, nbytes)
+        self._stream.copy(staging, 0, buffer, offset, nbytes, keep=False)
         self._staging.free(staging)
         self._stream.flush()
 
@@ -220,7 +220,7 @@ class Transfers:
             for first in range(0, target.size, chunk):
                 where = target[first : first + chunk]
                 staging = self._allocate(self._staging, chunk)
-                stream.copy(buffer, offset + first, staging, 0, where.size)
+                stream.copy(buffer, offset + first, staging, 0, where.size, keep=False)
                 travelling.append((stream.flush(), staging, where))
                 if len(travelling) > LANDING // 2:
                     self._land(travelling, landing)
