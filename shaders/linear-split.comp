@@ -10,7 +10,8 @@
 // Accumulation: none.
 // Workgroup x owns rows x, x + count, ...
 
-layout(local_size_x = 128) in;
+#define THREADS 128u
+layout(local_size_x = THREADS) in;
 
 layout(push_constant, std430) uniform Push {
     uint x_offset, x_batch, x_head, x_row;
@@ -22,7 +23,7 @@ layout(set = 0, binding = 0, std430) readonly buffer Source { float x_data[]; };
 layout(set = 0, binding = 0, std430) readonly buffer SourceVectors { vec4 x_vectors[]; };
 layout(set = 0, binding = 1, std430) writeonly buffer Split { uvec4 split_data[]; };
 
-shared uint largest;
+shared uint maxima[THREADS];
 
 // Elements k .. k + 3 of the row at `first`, zeros past the depth.
 vec4 load(uint first, uint k, bool vectors) {
@@ -52,20 +53,23 @@ void main() {
         const uint first = pc.x_offset + row / (pc.heads * pc.rows) * pc.x_batch + row / pc.rows % pc.heads * pc.x_head
             + row % pc.rows * pc.x_row;
         const uint to = pc.split_offset / 4u + row * (2u * groups + 8u);
-        barrier();  // the row before is done with `largest`
-        if (thread == 0u) largest = 0u;
-        barrier();
         uint own = 0u;
-        for (uint k = 4u * thread; k < pc.depth; k += 4u * gl_WorkGroupSize.x) {
+        for (uint k = 4u * thread; k < pc.depth; k += 4u * THREADS) {
             vec4 value = load(first, k, vectors);
             [[unroll]] for (int e = 0; e < 4; e++) own = max(own, finite_bits(value[e]));
         }
-        atomicMax(largest, own);
+        barrier();  // the row before is done with them
+        maxima[thread] = own;
+        [[unroll]] for (uint left = THREADS / 2u; left > 0u; left /= 2u) {
+            barrier();
+            if (thread < left) maxima[thread] = max(maxima[thread], maxima[thread + left]);
+        }
         barrier();
+        const uint largest = maxima[0];
         // At most 2^126 is multiplied by; a row so small keeps full precision all the same.
         const int power = max(int(largest >> 23) - 127 - 14, -126);
         const float factor = uintBitsToFloat(uint(127 - power) << 23);
-        for (uint group = thread; group < groups; group += gl_WorkGroupSize.x) {
+        for (uint group = thread; group < groups; group += THREADS) {
             uvec4 high, low;
             [[unroll]] for (uint half_group = 0u; half_group < 2u; half_group++) {
                 const vec4 value = load(first, 8u * group + 4u * half_group, vectors) * factor;
