@@ -1,5 +1,6 @@
 """Linear layers against float64 NumPy, with the device's own kernels and with those for GPUs."""
 
+import contextlib
 import dataclasses
 
 import numpy as np
@@ -8,8 +9,9 @@ import pytest
 import grilly
 import grilly.functional as F
 from cases import assert_as_accurate
-from grilly import reference
+from grilly import nn, reference
 from grilly.compute.linear import linear
+from grilly.registry import Choice, Request
 from kernels import chosen_as_on
 
 ARCHITECTURES = [None, "nvidia-hopper"]
@@ -33,8 +35,8 @@ def check(backend, x, weight, bias, given=None):
     assert_as_accurate(out, exact, plain, f"{x.shape} x {weight.shape}", magnitude)
 
 
-def backend_linear(backend, x, *rest):
-    out = linear(backend, x, *rest)
+def backend_linear(backend, x, *rest, **options):
+    out = linear(backend, x, *rest, **options)
     return out.numpy() if isinstance(out, grilly.Tensor) else out
 
 
@@ -133,3 +135,199 @@ def test_functional_takes_both(backend):
 def test_refused(backend, shapes, dtypes, error, text):
     with pytest.raises(error, match=f"linear: .*{text}"):
         linear(backend, *(np.zeros(s, d) for s, d in zip(shapes, dtypes, strict=True)))
+
+
+# -- matrix units ----------------------------------------------------------------------------------------------------
+
+
+class Only:
+    """A registry that answers "linear" with one variant."""
+
+    def __init__(self, registry, variant):
+        self.registry = registry
+        self.chosen = Choice(variant, registry._subgroup(variant)[0], registry.manifest)
+
+    def resolve(self, request):
+        return self.chosen if request.operation == "linear" else self.registry.resolve(request)
+
+
+@contextlib.contextmanager
+def only(backend, variant):
+    own = backend.registry
+    backend.registry = Only(own, variant)
+    try:
+        yield
+    finally:
+        backend.registry = own
+
+
+def matrix_variants(backend, dtype):
+    """The variants on matrix units that the device can run; a skip where there are none."""
+    registry = backend.registry
+    found = []
+    for variant in registry.manifest.by_operation["linear"]:
+        facts = {fact: high for fact, (_, high) in variant.limits.items()} | {"align": variant.align}
+        usable = registry._lacks(variant, Request("linear", dtype, "generic", facts)) is None
+        if usable and "cooperative-matrix" in variant.requires:
+            found.append(variant)
+    if not found:
+        pytest.skip(f"the device has no matrix units that linear has a kernel for in {dtype}")
+    return found
+
+
+def numpy_type(name):
+    return np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if name == "bfloat16" else name)
+
+
+ROUNDINGS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}
+
+
+def check_matrix(backend, variant, x, weight, bias, given=None):
+    with only(backend, variant):
+        out = backend_linear(backend, x if given is None else given, weight, bias, precision="high")
+    wide = [None if a is None else a.astype(np.float64) for a in (x, weight, bias)]
+    single = [None if a is None else a.astype(np.float32) for a in (x, weight, bias)]
+    exact = reference.linear(*wide, dtype=np.float64)
+    plain = reference.linear(*single, dtype=np.float32).astype(x.dtype).astype(np.float64)
+    magnitude = reference.linear(*(None if a is None else np.abs(a) for a in wide), dtype=np.float64).max()
+    assert out.shape == exact.shape and out.dtype == x.dtype
+    error, its = np.abs(out.astype(np.float64) - exact).max(), np.abs(plain - exact).max()
+    assert error <= 2 * its + ROUNDINGS[variant.dtype] * magnitude, f"{variant.name}: {error:.3g}, NumPy's {its:.3g}"
+    return out
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("rows", [1, 7, 129])
+def test_matrix_units(vulkan_backend, dtype, rows):
+    backend = vulkan_backend
+    for variant in matrix_variants(backend, dtype):
+        block = max(variant.tile["rows"], variant.tile["cols"])
+        sizes = [(block, 64), (8, 8), (72, 200), (136, 1000)]
+        if variant.align == 1:
+            sizes += [(1, 1), (5, 3), (67, 131), (66, 34)]
+        for cols, depth in sizes:
+            rng = np.random.default_rng([rows, cols, depth])
+            shapes = ((rows, depth), (cols, depth), (cols,))
+            x, weight, bias = (draw(rng, *shape, dtype=np.float32).astype(numpy_type(dtype)) for shape in shapes)
+            check_matrix(backend, variant, x, weight, bias)
+            check_matrix(backend, variant, x, weight, None)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_matrix_units_strided(vulkan_backend, dtype):
+    backend = vulkan_backend
+    rng = np.random.default_rng(4)
+    for variant in matrix_variants(backend, dtype):
+        shapes = ((3, 4, 40, 48), (80, 48), (80,))
+        x, weight, bias = (draw(rng, *shape, dtype=np.float32).astype(numpy_type(dtype)) for shape in shapes)
+        sent = backend.tensor(x)
+        first = check_matrix(backend, variant, x, weight, bias, given=sent)
+        for view in (
+            lambda a: a.transpose(0, 2, 1, 3), lambda a: a[:, 1:3], lambda a: a[1:, :, ::2], lambda a: a[0, 1],
+        ):  # fmt: skip
+            check_matrix(backend, variant, view(x), weight, bias, given=view(sent))
+        for _ in range(10):
+            again = check_matrix(backend, variant, x, weight, bias, given=sent)
+            assert again.tobytes() == first.tobytes(), "not the same bits again"
+
+
+def test_matrix_units_where_aligned(backend):
+    """The registry gives 16-bit products to matrix units, and those they cannot load to the other kernels."""
+    matrix_variants(backend, "float16")
+    with chosen_as_on(backend, "nvidia-hopper"):
+        for align, expected in ((8, "linear-matrix"), (4, "linear")):
+            facts = {"align": align, "rows": 4096, "cols": 4096, "outputs": 1 << 24, "high": 0}
+            assert backend.registry.resolve(Request("linear", "float16", "generic", facts)).variant.family == expected
+        rng = np.random.default_rng(5)
+        check(backend, *(draw(rng, *shape, dtype=np.float16) for shape in ((33, 36), (20, 36), (20,))))
+
+
+def test_float32_is_split_only_on_request(backend):
+    facts = {"align": 8, "rows": 4096, "cols": 4096, "outputs": 1 << 24}
+    with chosen_as_on(backend, "nvidia-hopper"):
+        choose = backend.registry.resolve
+        assert not choose(Request("linear", "float32", "generic", {**facts, "high": 0})).tile.get("split")
+        matrix_variants(backend, "float32")
+        assert choose(Request("linear", "float32", "generic", {**facts, "high": 1})).tile.get("split")
+
+
+def bound(x, weight):
+    """The largest error that linear's documentation allows for "high", with float32's over a sum of K terms."""
+    x, weight = np.abs(x).astype(np.float64), np.abs(weight).astype(np.float64)
+    depth = x.shape[1]
+    largest = x.max(axis=1)[:, None] * weight.max(axis=1)[None, :]
+    return (2.0**-20 + depth * 2.0**-24) * (x @ weight.T) + 2.0**-37 * depth * largest
+
+
+def test_split_any_finite_input(vulkan_backend):
+    """Rows from the smallest to the largest numbers: nothing overflows on the way, and small rows keep their digits."""
+    backend = vulkan_backend
+    rng = np.random.default_rng(6)
+    powers = np.array([-37, -36, -30, -20, -5, 0, 5, 20, 30, 37], np.float64)
+    signs = rng.choice([-1, 1], (2, 10, 96))
+    x, weight = (rng.uniform(0.5, 1.5, (2, 10, 96)) * signs * 10 ** powers[:, None]).astype(np.float32)
+    x[3, 5] = 0
+    x[4] = 0
+    x[8, ::2] *= 1e-8
+    exact = x.astype(np.float64) @ weight.astype(np.float64).T
+    fits = np.abs(x).astype(np.float64) @ np.abs(weight).astype(np.float64).T < 3e38
+    for variant in matrix_variants(backend, "float32"):
+        with only(backend, variant):
+            out = backend_linear(backend, x, weight, precision="high")
+        error = np.abs(out.astype(np.float64) - exact)
+        # Devices may take numbers below the normal ones for zero.
+        assert (error <= bound(x, weight) + 2.0**-126)[fits].all()
+        assert (out[4] == 0).all()
+        assert fits.sum() > 60 and (np.abs(exact[fits]) > 1e-30).sum() > 30
+
+
+def test_split_infinite_input(vulkan_backend):
+    """Infinity and NaN show in their own rows and columns, and nowhere else."""
+    backend = vulkan_backend
+    rng = np.random.default_rng(7)
+    x, weight = draw(rng, 40, 64), draw(rng, 40, 64)
+    x[3, 5], x[7, 0], weight[9, 63] = np.inf, np.nan, -np.inf
+    spoilt = np.zeros((40, 40), bool)
+    spoilt[[3, 7]] = spoilt[:, 9] = True
+    clean = bound(np.where(np.isfinite(x), x, 0), np.where(np.isfinite(weight), weight, 0))
+    with np.errstate(invalid="ignore"):
+        exact = x.astype(np.float64) @ weight.astype(np.float64).T
+    for variant in matrix_variants(backend, "float32"):
+        with only(backend, variant):
+            out = backend_linear(backend, x, weight, precision="high")
+        assert not np.isfinite(out[spoilt]).any()
+        assert (np.abs(out[~spoilt] - exact[~spoilt]) <= clean[~spoilt]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_matrix_units_cut_to_fit(vulkan_backend, monkeypatch, dtype):
+    backend = vulkan_backend
+    rng = np.random.default_rng(8)
+    variant = matrix_variants(backend, dtype)[0]
+    x, weight, bias = (draw(rng, *shape, dtype=dtype) for shape in ((3, 200, 64), (600, 64), (600,)))
+    with only(backend, variant):
+        whole = linear(backend, x, weight, bias, precision="high")
+        limits = {**backend.device.limits, "storage_range": 60_000, "groups": (65535, 2, 65535)}
+        monkeypatch.setattr(backend, "device", dataclasses.replace(backend.device, limits=limits))
+        assert (linear(backend, x, weight, bias, precision="high") == whole).all()
+
+
+def test_precision_refused(backend):
+    zeros = np.zeros((2, 4), np.float32)
+    for call in (
+        lambda: F.linear(zeros, zeros, precision="low"),
+        lambda: linear(backend, zeros, zeros, precision=None),
+        lambda: nn.Linear(4, 4, precision="fast"),
+    ):
+        with pytest.raises(ValueError, match="precision is .*; expected 'highest' or 'high'"):
+            call()
+
+
+def test_precision_where_there_are_no_matrix_units(backend):
+    """ "high" allows less, and asks for nothing: any device takes it."""
+    rng = np.random.default_rng(9)
+    x, weight = draw(rng, 5, 12), draw(rng, 3, 12)
+    np.testing.assert_allclose(F.linear(x, weight, precision="high"), x @ weight.T, rtol=0, atol=1e-5)
+    layer = nn.Linear(12, 3, precision="high", rng=0)
+    expected = x @ np.asarray(layer.weight).T + np.asarray(layer.bias)
+    np.testing.assert_allclose(layer(x), expected, rtol=0, atol=1e-5)
