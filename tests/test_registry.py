@@ -274,7 +274,7 @@ def test_table(registry):
     assert rows["c.x"]["reason"] == "b.x ranks higher"
     assert rows["d.x"] == {
         "operation": "attention", "model": "generic", "variant": "d.x", "dtype": "float32", "rank": 9, "chosen": (),
-        "reason": "the device lacks int8-storage",
+        "reason": "the device lacks int8-storage", "unchecked": False,
     }  # fmt: skip
     assert rows["e.x"]["chosen"], "an operation without limits is asked for once"
 

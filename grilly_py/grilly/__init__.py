@@ -14,6 +14,7 @@ from .errors import (
     GrillyError,
     NoDeviceError,
     OutOfDeviceMemoryError,
+    SelfCheckWarning,
     ShaderError,
     UnsupportedError,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "GrillyError",
     "NoDeviceError",
     "OutOfDeviceMemoryError",
+    "SelfCheckWarning",
     "ShaderError",
     "Tensor",
     "UnsupportedError",

@@ -27,3 +27,7 @@ class ShaderError(GrillyError):
 
 class ClosedError(GrillyError):
     """A backend, or a tensor whose backend was closed, was used after ``close()``."""
+
+
+class SelfCheckWarning(RuntimeWarning):
+    """A kernel computed wrongly on this device and driver and is not used; the message says what is used instead."""

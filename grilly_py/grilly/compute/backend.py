@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import operator
 import threading
@@ -16,6 +17,7 @@ from ..registry import Registry, identify
 from ..runtime import open_runtime
 from ..runtime.interface import DeviceInfo, MemoryUse, Timing
 from .dtypes import dtype_of, is_storable, plain
+from .selfcheck import prove
 from .tensor import LentStorage, Storage, Tensor
 
 
@@ -66,7 +68,7 @@ class Compute:
         info = self.runtime.device
         #: What the device is and offers, as a DeviceInfo with its architecture recognised.
         self.device: DeviceInfo = dataclasses.replace(info, architecture=identify(info))
-        self.registry = Registry(self.device, self.runtime.features)
+        self.registry = Registry(self.device, self.runtime.features, prove=functools.partial(prove, self))
         self.plans: dict = {}
         from .attention import Attention
 

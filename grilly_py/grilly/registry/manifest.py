@@ -88,6 +88,11 @@ class Variant:
         object.__setattr__(self, "label", label)
         object.__setattr__(self, "name", f"{label}.{self.dtype}")
 
+    @property
+    def unproven(self) -> bool:
+        """Whether it uses matrix units, which some drivers offer and compute wrongly: it needs a self-check."""
+        return any(feature == "cooperative-matrix" or feature.startswith("matrix-") for feature in self.requires)
+
 
 _REQUIRED = {
     "family": str,

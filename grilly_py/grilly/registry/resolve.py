@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import threading
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from ..errors import UnsupportedError
+from ..errors import DeviceLostError, SelfCheckWarning, UnsupportedError
 from ..runtime.interface import DeviceInfo, ProgramSpec
 from .architecture import identify
 from .manifest import Manifest, Variant, default_manifest
+from .measured import Verdicts, Winners, check_mode
 from .names import DTYPES, matches
 
 _CACHE_SIZE = 4096
@@ -127,6 +130,10 @@ def _bits(variant: Variant, name: str, value) -> int:
     return number & 0xFFFFFFFF
 
 
+def _failed(failure: str | None) -> str | None:
+    return f"failed its self-check on this driver: {failure}" if failure else None
+
+
 class Registry:
     """Resolves requests for one device through one runtime.
 
@@ -138,18 +145,42 @@ class Registry:
         What the device offers through the runtime (``Runtime.features``).
     manifest : Manifest, optional
         The package's own by default.
+    prove : callable, optional
+        ``prove(choice, facts)`` runs a variant on small problems and returns what was wrong with its results, or
+        None. It is called once for each ``Variant.unproven`` variant that would be chosen; without it such variants
+        are chosen unless they are known to have failed.
+
+    Attributes
+    ----------
+    winners : Winners
+        What ``grilly tune`` measured on this device; it goes before ranks.
     """
 
-    def __init__(self, device: DeviceInfo, features: Iterable[str], manifest: Manifest | None = None):
+    def __init__(
+        self,
+        device: DeviceInfo,
+        features: Iterable[str],
+        manifest: Manifest | None = None,
+        prove: Callable[[Choice, Mapping[str, int]], str | None] | None = None,
+    ):
         self.device = device
         self.features = frozenset(features)
         self.manifest = manifest if manifest is not None else default_manifest()
         self.architecture = device.architecture if device.architecture != "generic" else identify(device)
         self._choices: dict[Request, Choice] = {}
         self._lock = threading.Lock()
+        self.winners = Winners(device)
+        self._verdicts = Verdicts(device)
+        self._prove = prove
+        self._proving = threading.RLock()  # a check resolves other operations
+        self._warned: set[str] = set()
+        self._shaders: dict[tuple[str, str], str] = {}
 
     def resolve(self, request: Request) -> Choice:
-        """The variant of highest rank that can run; among equals the first by family, variant and place in its file.
+        """The variant that was measured fastest, or else the one of highest rank, that can run.
+
+        Among equals it is the first by family, variant and place in its file. An unproven variant is checked before
+        it is first chosen, and passed over with a SelfCheckWarning when it computes wrongly.
 
         Raises
         ------
@@ -162,20 +193,132 @@ class Registry:
         return choice if choice is not None else self._resolve(request)
 
     def _resolve(self, request: Request) -> Choice:
-        able = [variant for variant, reason in self.explain(request) if reason is None]
-        if not able:
+        facts, failed = dict(request.facts), {}
+        for variant in self._able(request):
+            choice = self.choice(variant)
+            failure = self._failure(choice, facts)
+            if failure is None:
+                break
+            failed[variant] = failure
+        else:
             raise UnsupportedError(self._miss(request))
-        best = min(able, key=self._precedence)
+        for variant, failure in failed.items():
+            self._warn(variant, failure, choice.variant)
         with self._lock:
             if len(self._choices) >= _CACHE_SIZE:  # oldest first; keeping the order of use would slow every hit
                 self._choices.pop(next(iter(self._choices)))
-            size = self._subgroup(best)[0]
-            return self._choices.setdefault(request, Choice(best, size, self.manifest))
+            return self._choices.setdefault(request, choice)
 
     def explain(self, request: Request) -> list[tuple[Variant, str | None]]:
-        """Every variant of the operation, with None where it can run or the reason why it cannot."""
+        """Every variant of the operation, with None where it can run or the reason why it cannot.
+
+        A variant whose self-check has not been run counts as one that can.
+        """
+        facts = dict(request.facts)
         variants = self.manifest.by_operation.get(request.operation, ())
-        return [(variant, self._lacks(variant, request)) for variant in variants]
+        return [(v, self._lacks(v, request) or _failed(self._known_failure(v, facts))) for v in variants]
+
+    def candidates(self, request: Request) -> list[Choice]:
+        """Every variant that can serve the request, best first, unproven ones checked."""
+        facts = dict(request.facts)
+        choices = (self.choice(variant) for variant in self._able(request))
+        return [choice for choice in choices if self._failure(choice, facts) is None]
+
+    def choice(self, variant: Variant) -> Choice:
+        """The variant with the subgroup size that would be requested here, whether or not it can run."""
+        return Choice(variant, self._subgroup(variant)[0], self.manifest)
+
+    # -- self-checks -----------------------------------------------------------------------------------------------
+
+    def unchecked(self, variant: Variant, facts: Mapping[str, int]) -> bool:
+        """Whether the variant will be checked at first use with these facts."""
+        if not variant.unproven or check_mode() == "off":
+            return False
+        return self._verdicts.find(variant, self._subgroup(variant)[0], facts) is None
+
+    def _known_failure(self, variant: Variant, facts: Mapping[str, int]) -> str | None:
+        if not variant.unproven or check_mode() == "off":
+            return None
+        return self._verdicts.find(variant, self._subgroup(variant)[0], facts) or None
+
+    def _failure(self, choice: Choice, facts: Mapping[str, int]) -> str | None:
+        """What is wrong with a variant's results, checking it if that was not done; None where nothing is."""
+        variant, size = choice.variant, choice.subgroup_size
+        if not variant.unproven or check_mode() == "off":
+            return None
+        with self._proving:  # another thread may be checking the same one
+            failure = self._verdicts.find(variant, size, facts)
+            if failure is None and self._prove is not None:
+                try:
+                    failure = self._prove(choice, facts) or ""
+                except DeviceLostError:
+                    # This device is gone; the next one to be opened must not be lost to the same kernel.
+                    self._verdicts.keep(variant, size, facts, "the device was lost")
+                    raise
+                self._verdicts.keep(variant, size, facts, failure)
+        return failure or None
+
+    def _warn(self, variant: Variant, failure: str, instead: Variant) -> None:
+        with self._lock:
+            if variant.name in self._warned:
+                return
+            self._warned.add(variant.name)
+        warnings.warn(
+            f"{variant.name} {_failed(failure)} ({self.device.driver} {self.device.driver_version}, "
+            f"{self.device.name}); {instead.name} is used instead",
+            SelfCheckWarning,
+            stacklevel=4,
+        )
+
+    # -- order -----------------------------------------------------------------------------------------------------
+
+    def _able(self, request: Request) -> list[Variant]:
+        """The variants that can serve the request, best first; self-checks are not looked at."""
+        variants = self.manifest.by_operation.get(request.operation, ())
+        return self._ordered([v for v in variants if self._lacks(v, request) is None], request)
+
+    def _ordered(self, variants: Iterable[Variant], request: Request) -> list[Variant]:
+        won = self.winners.find(request, self.shaders(request.operation, request.dtype))
+        return sorted(variants, key=lambda v: (v.name != won, *self._precedence(v)))
+
+    def measured(self, request: Request) -> str | None:
+        """Name of the variant that ``grilly tune`` found fastest for requests like this one, or None."""
+        return self.winners.find(request, self.shaders(request.operation, request.dtype))
+
+    def remember(self, request: Request, choice: Choice, seconds: float, shape: str) -> None:
+        """Keep a measured winner and use it from now on.
+
+        Parameters
+        ----------
+        request : Request
+            As the plan made it; the winner serves all requests of the same ``bucket``.
+        choice : Choice
+            The winner.
+        seconds : float
+            Its device time.
+        shape : str
+            What was measured, for people.
+
+        Raises
+        ------
+        OSError
+            Where the cache folder cannot be written.
+        """
+        shaders = self.shaders(request.operation, request.dtype)
+        self.winners.keep(request, shaders, choice.variant, seconds, shape)
+        with self._lock:
+            self._choices.clear()
+
+    def shaders(self, operation: str, dtype: str) -> str:
+        """The version of an operation's shaders for a dtype: a digest over their binaries.
+
+        A winner stands only as long as the kernels that it was measured against.
+        """
+        key = (operation, dtype)
+        if key not in self._shaders:
+            some = sorted(v.sha256 for v in self.manifest.by_operation.get(operation, ()) if v.dtype == dtype)
+            self._shaders[key] = hashlib.sha256("".join(some).encode()).hexdigest()[:16]
+        return self._shaders[key]
 
     def rank(self, variant: Variant) -> int:
         """The variant's rank on this architecture: ``rank_on``'s for the longest prefix that matches, else ``rank``."""
@@ -194,7 +337,8 @@ class Registry:
         -------
         list of dict
             One row for each operation, model and binary: ``operation``, ``model``, ``variant``, ``dtype``, ``rank``,
-            ``chosen`` (the sizes for which it is the choice) and ``reason`` (why it is never chosen; None otherwise).
+            ``chosen`` (the sizes for which it is the choice), ``reason`` (why it is never chosen; None otherwise) and
+            ``unchecked`` (whether a self-check at first use may still change that).
         """
         rows = []
         for operation, variants in sorted(self.manifest.by_operation.items()):
@@ -214,13 +358,17 @@ class Registry:
     def _rows(self, served: list[Variant], requests: list[Request], sizes: tuple, model: str) -> list[dict]:
         chosen: dict[str, list[int]] = {variant.name: [] for variant in served}
         reasons: dict[str, str] = {}
+        unchecked: set[str] = set()
         for request, size in zip(requests, sizes, strict=True):
-            found = [(variant, self._lacks(variant, request)) for variant in served]
-            able = sorted((variant for variant, reason in found if reason is None), key=self._precedence)
+            facts = dict(request.facts)
+            found = [(v, self._lacks(v, request) or _failed(self._known_failure(v, facts))) for v in served]
+            able = self._ordered((variant for variant, reason in found if reason is None), request)
+            unchecked.update(variant.name for variant in able if self.unchecked(variant, facts))
             if able:
                 chosen[able[0].name].append(size)
+            better = "was measured faster" if able and able[0].name == self.measured(request) else "ranks higher"
             for variant in able[1:]:
-                reasons[variant.name] = f"{able[0].label} ranks higher"
+                reasons[variant.name] = f"{able[0].label} {better}"
             for variant, reason in found:
                 if reason is not None:
                     reasons.setdefault(variant.name, reason)
@@ -233,6 +381,7 @@ class Registry:
                 "rank": self.rank(variant),
                 "chosen": tuple(chosen[variant.name]),
                 "reason": None if chosen[variant.name] else reasons.get(variant.name),
+                "unchecked": variant.name in unchecked,
             }
             for variant in sorted(served, key=self._precedence)
         ]

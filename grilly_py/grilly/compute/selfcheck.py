@@ -1,0 +1,216 @@
+"""The numeric check that a matrix-unit kernel must pass on a device before it is used there.
+
+Drivers have offered matrix shapes that their hardware lacks and returned wrong products; some arrange elements in
+another order than a kernel assumes. So the kernel runs on a few small problems, and its results are compared with
+those of the kernels that use no matrix units, on the same device. The registry remembers the verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import ClosedError, DeviceLostError, GrillyError, OutOfDeviceMemoryError, UnsupportedError
+from ..registry import Choice, Request
+from . import flash
+from .dtypes import dtype_of
+from .linear import linear
+from .pinned import pin, view_of
+
+if TYPE_CHECKING:
+    from .backend import Compute
+
+NAIVE = "attention-naive"
+#: Distance between neighbouring numbers at 1.
+ROUNDING = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}
+#: What float32 kernels on matrix units (split operands) may be off by, relative to the sum of their terms' magnitudes.
+HIGH_BOUND = 1e-5
+#: Scores of this spread (their standard deviation, natural base) make exp overflow or vanish under a wrong maximum.
+SPREAD = 10.0
+
+
+def prove(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str | None:
+    """Run a variant on small random problems and compare it with the kernels that need no proof.
+
+    Parameters
+    ----------
+    backend : Compute
+        Where to run.
+    choice : Choice
+        The variant; its operation is "attention" or "linear".
+    facts : mapping
+        The request's; ``head_dim`` and ``value_dim`` are those of the problems.
+
+    Returns
+    -------
+    str or None
+        What was wrong, or None.
+
+    Raises
+    ------
+    DeviceLostError
+        When the device was lost to the check.
+    OutOfDeviceMemoryError, ClosedError
+        When it could not be made; that is no verdict.
+    ShaderError
+        When the binary is missing or damaged.
+    """
+    backend.registry.manifest.binary(choice.variant)  # a damaged file says nothing of the device
+    check = {"attention": _attention, "linear": _linear}.get(choice.variant.operation)
+    if check is None:
+        return f"there is no self-check for {choice.variant.operation}"
+    try:
+        with np.errstate(all="ignore"):  # a wrong kernel's results are compared, whatever they are
+            return check(backend, choice, facts)
+    except (DeviceLostError, OutOfDeviceMemoryError, ClosedError):
+        raise
+    except GrillyError as error:
+        if isinstance(error.__cause__, DeviceLostError):
+            raise error.__cause__ from None
+        return str(error)
+
+
+def proven(backend: Compute, operation: str, dtype: str, facts: Mapping[str, int], family: str | None = None) -> Choice:
+    """The best variant that needs no proof, to compare with. Raises UnsupportedError where there is none."""
+    request = Request(operation, dtype, facts=tuple(sorted(facts.items())), prefer=family)
+    found = [v for v, reason in backend.registry.explain(request) if reason is None and not v.unproven]
+    if not found:
+        raise UnsupportedError(f"there is no {family or 'other'} kernel for {dtype} to compare with")
+    return backend.registry.choice(min(found, key=lambda v: (-backend.registry.rank(v), v.position)))
+
+
+def difference(got: np.ndarray, expected: np.ndarray, bound: np.ndarray, dtype: str) -> str | None:
+    """What sets two results apart, or None.
+
+    Parameters
+    ----------
+    got, expected : numpy.ndarray
+        ``(..., D)``. Rows with infinities must have them in the same places.
+    bound : numpy.ndarray
+        The largest difference that roundings explain, of each element.
+    dtype : str
+        For 16-bit types the root mean square is held to two roundings as well: sums of random terms come out far
+        more alike than a bound on each element says, and a forgotten key shows only there.
+    """
+    got, expected = got.astype(np.float64), expected.astype(np.float64)
+    finite = np.isfinite(expected)
+    if not np.array_equal(got[~finite], expected[~finite]):
+        return "wrong infinities"
+    error = np.abs(got[finite] - expected[finite])
+    bound = np.broadcast_to(bound, expected.shape)[finite]
+    if not np.all(error <= bound):  # NaN too
+        worst = np.nanargmax(np.where(np.isfinite(error), error / np.maximum(bound, 1e-300), np.inf))
+        return f"error {error[worst]:.2g}, {bound[worst]:.2g} expected at most"
+    size = np.sqrt(np.mean(expected[finite] ** 2)) if finite.any() else 0.0
+    apart = np.sqrt(np.mean(error**2)) if finite.any() else 0.0
+    if dtype != "float32" and apart > 2 * ROUNDING[dtype] * size:
+        return f"root mean square error {apart / size:.2g} of the result's, {2 * ROUNDING[dtype]:.2g} expected at most"
+    return None
+
+
+# -- attention -------------------------------------------------------------------------------------------------------
+
+
+def attention_bound(magnitude: np.ndarray, scores: float, dtype: str) -> np.ndarray:
+    """The largest difference expected between two attention kernels.
+
+    Parameters
+    ----------
+    magnitude : numpy.ndarray
+        Attention over the absolute values of V: the sum of the magnitudes of each output's terms.
+    scores : float
+        The largest sum of magnitudes behind a score.
+    dtype : str
+        For a 16-bit type: half a rounding each of P, of the row sum made of it, and of both results, with as much to
+        spare. For float32: HIGH_BOUND, and more in proportion where scores exceed those of unit normal inputs.
+    """
+    if dtype != "float32":
+        return 4 * ROUNDING[dtype] * magnitude + 1e-6
+    return HIGH_BOUND * max(1.0, scores / 8) * magnitude + 1e-7
+
+
+def _longer(rng, shape, dtype, scale: float = 1.0) -> np.ndarray:
+    """Random normal numbers ``(B, H, S + 8, D)``, the last 8 rows NaN: beyond what is attended to."""
+    made = rng.standard_normal((*shape[:2], shape[2] + 8, shape[3])) * scale
+    made[:, :, shape[2] :] = np.nan
+    return made.astype(dtype)
+
+
+def _run(backend: Compute, q, k, v, **options) -> list[np.ndarray]:
+    """O, and the log-sum-exp if asked for, of arrays by ``_longer``."""
+    tensors = [backend.tensor(array)[:, :, :-8] for array in (q, k, v)]
+    # Naming a family keeps the call from the kernels for decoding; which variant runs is pinned.
+    result = flash.flash_attention("self-check", backend, *tensors, kernel=NAIVE, **options)
+    return [part.numpy() for part in (result if isinstance(result, tuple) else (result,))]
+
+
+def _attention(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str | None:
+    variant, dtype = choice.variant, dtype_of(choice.variant.dtype)
+    dim, value_dim = facts["head_dim"], facts["value_dim"]
+    naive = proven(backend, "attention", variant.dtype, facts, NAIVE)
+    tested, trusted = pin(view_of(backend), choice), pin(view_of(backend), naive)
+    queries, keys = 2 * variant.tile["rows"] + 5, 2 * variant.tile.get("keys", 64) + 67
+    for name, spread in (("plain", 1.0), ("causal", SPREAD), ("masked", SPREAD)):
+        rng = np.random.default_rng([dim, value_dim])
+        q = _longer(rng, (1, 2, queries, dim), dtype, spread)
+        k, v = (_longer(rng, (1, 1, keys, last), dtype) for last in (dim, value_dim))
+        # The kernel compared with gets every problem as a mask, so that it is one program.
+        seen = np.ones((1, 1, queries, keys), bool)
+        options: dict = {}
+        if name == "causal":
+            options["causal"], seen = True, np.tril(seen, keys - queries)
+        elif name == "masked":
+            seen = rng.random(seen.shape) < 0.7
+            seen[:, :, 3] = False
+            options.update(mask=seen, return_lse=True)
+        got, *got_lse = _run(tested, q, k, v, **options)
+        expected, expected_lse = _run(trusted, q, k, v, mask=seen, return_lse=True)
+        magnitude = _run(trusted, q, k, np.abs(v), mask=seen, return_lse=True)[0].astype(np.float64)
+        wide = [np.abs(array.astype(np.float64))[:, :, :-8] for array in (q, k)]
+        scores = float(np.max(wide[0] @ wide[1].swapaxes(2, 3))) / dim**0.5
+        off = difference(got, expected, attention_bound(magnitude, scores, variant.dtype), variant.dtype)
+        if off is None and got_lse:
+            lse_bound = (HIGH_BOUND if variant.dtype == "float32" else ROUNDING[variant.dtype]) * max(1.0, scores / 8)
+            off = difference(got_lse[0], expected_lse, np.float64(lse_bound), "float32")
+            off = off and f"log-sum-exp, {off}"
+        if off is not None:
+            return f"{name} attention of {queries} queries to {keys} keys, D = {dim}, Dv = {value_dim}: {off}"
+    return None
+
+
+# -- linear ----------------------------------------------------------------------------------------------------------
+
+
+def product_bound(result: np.ndarray, magnitude: np.ndarray, dtype: str) -> np.ndarray:
+    """The largest difference expected between two kernels' products.
+
+    ``result`` is the product, ``magnitude`` the product of the absolute values. For 16-bit types: a rounding of the
+    result for each of the two, and float32's over the sum, where matrix units may truncate; for float32 HIGH_BOUND.
+    """
+    if dtype != "float32":
+        return 2 * ROUNDING[dtype] * np.abs(result) + 2.0**-18 * magnitude + 1e-7
+    return HIGH_BOUND * magnitude + 1e-7
+
+
+def _linear(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str | None:
+    variant, dtype = choice.variant, dtype_of(choice.variant.dtype)
+    align = variant.align
+    block_rows, block_cols = 2 * variant.tile["rows"], 2 * variant.tile["cols"]
+    odd = (block_rows + 5, block_cols + (align if align > 1 else 3), 193 // align * align)
+    for rows, cols, depth in (odd, (block_rows, block_cols, 256)):  # whole blocks may be another program
+        facts = {"align": align, "rows": rows, "cols": cols, "outputs": rows * cols, "high": 0}
+        trusted = pin(view_of(backend), proven(backend, "linear", variant.dtype, facts))
+        tested = pin(view_of(backend), choice)
+        rng = np.random.default_rng([rows, cols])
+        x, weight, bias = (rng.standard_normal(shape).astype(dtype) for shape in ((rows, depth), (cols, depth), cols))
+        bias = bias if (rows, cols, depth) == odd else None
+        got, expected = (linear(where, x, weight, bias) for where in (tested, trusted))
+        magnitude = np.abs(x.astype(np.float64)) @ np.abs(weight.astype(np.float64)).T
+        magnitude += 0 if bias is None else np.abs(bias.astype(np.float64))
+        bound = product_bound(expected.astype(np.float64), magnitude, variant.dtype)
+        off = difference(got, expected, bound, variant.dtype)
+        if off is not None:
+            return f"linear, {rows} x {cols} x {depth}: {off}"
+    return None
