@@ -75,11 +75,16 @@ class Subject:
             self.backend.registry, matmul.known_depth = self.registry, own
 
 
-def errors(y, x, weight, bias) -> tuple[float, float]:
-    """Largest errors, of y and of NumPy in the same precision, from float64."""
+def references(x, weight, bias) -> tuple[np.ndarray, float]:
+    """y in float64, and the largest error of NumPy's in the precision of x."""
     exact = x.astype(np.float64) @ weight.astype(np.float64).T + bias.astype(np.float64)
-    plain = (x.astype(np.float32) @ weight.astype(np.float32).T + bias.astype(np.float32)).astype(y.dtype)
-    return tuple(float(np.abs(found.astype(np.float64) - exact).max()) for found in (y, plain))
+    plain = (x.astype(np.float32) @ weight.astype(np.float32).T + bias.astype(np.float32)).astype(x.dtype)
+    return exact, error(plain, exact)
+
+
+def error(y, exact) -> float:
+    """The largest difference."""
+    return float(np.abs(y.astype(np.float64) - exact).max())
 
 
 def arrays(rng, rows, cols, depth, dtype):
@@ -94,10 +99,11 @@ def arrays(rng, rows, cols, depth, dtype):
 def right(subject: Subject, dtype: np.dtype) -> str | None:
     """What is wrong with the subject on ragged problems, None where nothing is."""
     rng = np.random.default_rng(1)
-    for rows, cols, depth in RAGGED:
+    for rows, cols, depth in RAGGED[-1:] if subject.known else RAGGED:  # each depth is a pipeline to compile
         x, weight, bias = arrays(rng, rows, cols, depth, dtype)
-        mine, plain = errors(subject(x, weight, bias), x, weight, bias)
-        floor = 2 * float(np.abs(x.astype(np.float64) @ weight.astype(np.float64).T).max()) * 2.0**-23
+        exact, plain = references(x, weight, bias)
+        mine = error(subject(x, weight, bias), exact)
+        floor = 2.0**-22 * float(np.abs(exact).max())
         if not mine <= 2 * plain + floor:
             return f"({rows}, {cols}, {depth}): error {mine:.3g}, NumPy's {plain:.3g}"
     return None
@@ -161,13 +167,14 @@ def measure(backend, torch, name, shape, subjects, repeats, rows):
     sent_weight, sent_bias = backend.tensor(weight), backend.tensor(bias)
     sample = np.unique(rng.integers(0, shape[0], 32))
     print(f"\n{name} {shape[0]} x {shape[1]} x {shape[2]}", flush=True)
+    exact, plain = references(x[sample], weight, bias)
     able, notes = [], {}
     for subject in subjects:
         begin = time.perf_counter()
         y = subject(sent[0], sent_weight, sent_bias)
         backend.synchronize()
         took = time.perf_counter() - begin
-        mine, plain = errors(y.numpy()[sample], x[sample], weight, bias)
+        mine = error(y.numpy()[sample], exact)
         notes[subject] = f"error {mine:.2e}, NumPy's {plain:.2e}; first call {took:.2f} s"
         if mine <= 2 * plain:
             able.append(subject)
@@ -196,8 +203,8 @@ def measure(backend, torch, name, shape, subjects, repeats, rows):
                 took = other.seconds(2 * turn + again)
             times[other].append(took)
     for other in theirs:
-        mine = errors(other.sample(0, sample), x[sample], weight, bias)[0]
-        report(other.name, shape, times[other], f"error {mine:.2e}", rows)
+        note = f"error {error(other.sample(0, sample), exact):.2e}"
+        report(other.name, shape, times[other], note, rows)
     for subject in able:
         report(subject.name, shape, times[subject], notes[subject], rows)
 

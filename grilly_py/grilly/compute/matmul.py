@@ -126,7 +126,10 @@ def product(
 
 
 def known_depth(a: Tensor, b: Tensor, depth: int, outputs: int) -> int:
-    """The depth to compile into a kernel where rows are packed, so that addresses follow from it; 0 for none."""
+    """The depth to compile into a kernel where rows are packed, so that addresses follow from it; 0 for none.
+
+    A pipeline for each depth takes up to two seconds to compile; until that is seen to pay, none is made.
+    """
     return 0
 
 
