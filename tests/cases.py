@@ -5,8 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 
 from grilly import reference
+
+try:
+    from ml_dtypes import bfloat16 as BFLOAT16
+except ModuleNotFoundError:
+    BFLOAT16 = None
+needs_bfloat16 = pytest.mark.skipif(BFLOAT16 is None, reason="ml_dtypes is not installed")
+#: Parameters of tests over element types.
+SIXTEEN_BITS = [
+    pytest.param(np.float16, id="float16"),
+    pytest.param(BFLOAT16, id="bfloat16", marks=needs_bfloat16),
+]
+DTYPES = [pytest.param(np.float32, id="float32"), *SIXTEEN_BITS]
+
+
+def epsilon(dtype) -> float:
+    """The distance from 1 to the next number of a dtype."""
+    dtype = np.dtype(dtype)
+    return 2.0**-7 if dtype.name == "bfloat16" else float(np.finfo(dtype).eps)
 
 
 @dataclass(frozen=True)
@@ -123,7 +142,7 @@ def assert_as_accurate(result, exact, plain, what: str = "", magnitude: float | 
     result, plain = np.asarray(result), np.asarray(plain)
     assert result.shape == exact.shape, f"{what}: shape {result.shape}, expected {exact.shape}"
     assert result.dtype == plain.dtype, f"{what}: dtype {result.dtype}, expected {plain.dtype}"
-    rounding = np.finfo(plain.dtype).eps
+    rounding = epsilon(plain.dtype)
     infinite = np.isneginf(exact)
     assert (np.isneginf(result) == infinite).all(), f"{what}: minus infinity in the wrong places"
     if exact.size == 0:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import grilly
-from cases import CASES, Case, assert_as_accurate, expected, make_arrays, output_magnitude
+from cases import CASES, SIXTEEN_BITS, Case, assert_as_accurate, expected, make_arrays, output_magnitude
 from grilly import reference
 from grilly.registry import Request
 
@@ -19,6 +19,8 @@ SMALL = [c for c in CASES if not c.name.startswith("dim-") or c.dim in (1, 7, 32
 def need(backend, family, dtype="float32", **facts):
     """Skip, saying what the device lacks, when a family has no variant for it."""
     facts = {"align": 1, "head_dim": 64, "value_dim": 64, **facts}
+    if "float16-storage" not in backend.runtime.features:
+        dtype = "float32"  # to which 16-bit arrays are converted
     try:
         backend.registry.resolve(Request("attention", dtype, facts=facts, prefer=family))
     except grilly.UnsupportedError as error:
@@ -55,9 +57,10 @@ def test_each_family(backend, family, case):
     [c for c in SMALL if c.name in "prime dim-7 dim-80 dim-256 bool-dead-rows causal value-wider".split()],
     ids=str,
 )
-def test_float16(backend, family, case):
-    need(backend, family, "float16")
-    check(backend, case, family, np.float16)
+@pytest.mark.parametrize("dtype", SIXTEEN_BITS)
+def test_sixteen_bits(backend, family, case, dtype):
+    need(backend, family, np.dtype(dtype).name)
+    check(backend, case, family, dtype)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -8,7 +8,7 @@ import pytest
 
 import grilly
 import grilly.functional as F
-from cases import assert_as_accurate
+from cases import DTYPES, assert_as_accurate
 from grilly import nn, reference
 from grilly.compute.linear import linear
 from grilly.registry import Choice, Request
@@ -41,11 +41,9 @@ def backend_linear(backend, x, *rest, **options):
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows, cols, depth", SHAPES)
 def test_shapes(backend, architecture, dtype, rows, cols, depth):
-    if dtype == np.float16 and "float16-storage" not in backend.runtime.features:
-        pytest.skip("the device has no float16-storage")
     rng = np.random.default_rng([rows, cols, depth])
     x, weight, bias = (draw(rng, *s, dtype=dtype) for s in ((rows, depth), (cols, depth), (cols,)))
     with chosen_as_on(backend, architecture):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import goldens
+from cases import SIXTEEN_BITS, epsilon
 from grilly import nn
 from grilly import reference as ref
 
@@ -125,20 +126,20 @@ def test_a_query_with_nothing_to_attend_to_gives_the_bias(backend, rng, architec
 
 @pytest.mark.parametrize("architecture", ["generic", "gpt", "t5"])
 @pytest.mark.parametrize("need_weights", [False, True])
-def test_float16(backend, rng, architecture, need_weights):
-    if "float16-storage" not in backend.runtime.features:
-        pytest.skip(f"the device has no float16 storage through the {backend.runtime.name} runtime")
-    mha = nn.MultiheadAttention(32, 4, architecture=architecture, rng=0).to(backend, np.float16)
-    x = draw(rng, 2, 9, 32).astype(np.float16)
+@pytest.mark.parametrize("dtype", SIXTEEN_BITS)
+def test_sixteen_bits(backend, rng, architecture, need_weights, dtype):
+    mha = nn.MultiheadAttention(32, 4, architecture=architecture, rng=0).to(backend, dtype)
+    x = draw(rng, 2, 9, 32).astype(dtype)
+    step = epsilon(dtype)
     exact = nn.MultiheadAttention(32, 4, architecture=architecture).to(backend)
     exact.load_state_dict(mha.state_dict())
     output, weights = mha(x, need_weights=need_weights)
     want, want_weights = exact(x.astype(np.float32))
-    assert output.dtype == np.float16
-    np.testing.assert_allclose(output, want, rtol=4e-3, atol=4e-3)
+    assert output.dtype == dtype
+    np.testing.assert_allclose(output.astype(np.float32), want, rtol=4 * step, atol=4 * step)
     if need_weights:
         assert weights.dtype == np.float32
-        np.testing.assert_allclose(weights, want_weights, rtol=1e-2, atol=2e-3)
+        np.testing.assert_allclose(weights, want_weights, rtol=10 * step, atol=2 * step)
 
 
 def test_without_a_batch(backend, rng):

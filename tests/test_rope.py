@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import grilly
-from cases import assert_as_accurate
+from cases import DTYPES, assert_as_accurate
 from grilly import reference
 from grilly.compute.rope import rope
 
@@ -28,11 +28,9 @@ def check(backend, x, **options):
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(2, 3, 37, 64), (2, 37, 30), (5, 2), (1, 1, 1, 256), (131, 80)], ids=str)
 def test_shapes(backend, interleaved, dtype, shape):
-    if dtype == np.float16 and "float16-storage" not in backend.runtime.features:
-        pytest.skip("the device has no float16-storage")
     check(backend, draw(*shape, dtype=dtype), interleaved=interleaved)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import grilly
-from cases import CASES, assert_as_accurate, expected, make_arrays, output_magnitude
+from cases import CASES, DTYPES, assert_as_accurate, expected, make_arrays, output_magnitude
 from grilly import reference
 from grilly.compute.three_shader import bucket_starts
 from kernels import chosen_as_on
@@ -25,11 +25,9 @@ def draw(*shape, dtype=np.float32):
     return np.random.default_rng([*shape]).standard_normal(shape).astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", SMALL, ids=str)
 def test_whole_path(attention, backend, case, dtype):
-    if dtype == np.float16 and "float16-storage" not in backend.runtime.features:
-        pytest.skip("the device has no float16-storage")
     q, k, v, mask = make_arrays(case, dtype)
     exact, _, plain, _ = expected(case, q, k, v, mask)
     scores = attention.attention_scores(backend.tensor(q), k, scale=case.scale)

@@ -8,6 +8,7 @@ import sys
 from ..compute import devices
 from ..errors import GrillyError
 from ..registry import Registry, Request
+from ..registry.names import DTYPES, SIXTEEN_BITS
 from ..registry.resolve import TABLE_COUNTS
 from . import CommandError
 from .common import HEAD_DIMS, add_device, choose, numbers, registry_of, sizes_of
@@ -19,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
     parser.add_argument("--all", action="store_true", help="every device, not one")
     parser.add_argument("--operation", metavar="NAME", help="only this operation (attention, softmax, ...)")
+    parser.add_argument("--dtype", choices=DTYPES, help="only this element type")
     parser.add_argument("--dims", type=numbers, default=HEAD_DIMS, metavar="D,...",
                         help="dimensions to choose for (default: " + ",".join(map(str, HEAD_DIMS)) + ")")
     parser.add_argument("--explain", action="store_true", help="for each dimension, every kernel in order of rank")
@@ -39,24 +41,35 @@ def run(args: argparse.Namespace) -> int:
         operations = registry.manifest.by_operation
         if args.operation is not None and args.operation not in operations:
             raise CommandError(f"no operation is called {args.operation!r}; there are {', '.join(sorted(operations))}")
-        rows = [r for r in registry.table(args.dims) if args.operation in (None, r["operation"])]
+        rows = [
+            r for r in registry.table(args.dims)
+            if args.operation in (None, r["operation"]) and args.dtype in (None, r["dtype"])
+        ]  # fmt: skip
+        converted = [dtype for dtype in SIXTEEN_BITS if args.dtype in (None, dtype) and lacks_storage(registry)]
         if args.json:
             report.append({
                 "device": device.index, "name": device.name, "architecture": registry.architecture,
-                "runtime": runtime,
+                "runtime": runtime, "converted_to_float32": converted,
                 "variants": [{**row, "used": bool(row["chosen"]), "chosen": sizes_of(row)} for row in rows],
             })  # fmt: skip
             continue
         heading(f"Device {device.index}: {device.name} ({registry.architecture}), {runtime} runtime")
         if args.explain:
-            _explain(registry, args.operation, args.dims)
+            _explain(registry, args.operation, args.dtype, args.dims)
         else:
             _print(rows)
+            for dtype in converted:
+                print(f"\n{dtype} arrays are converted to float32 on this device: no 16-bit storage")
     if args.json:
         print(as_json(report))
     for failure in failures:
         print(f"grilly shaders: {failure}", file=sys.stderr)
     return 1 if failures else 0
+
+
+def lacks_storage(registry: Registry) -> bool:
+    """Whether operations convert 16-bit arrays because the device's kernels cannot read them."""
+    return "float16-storage" not in registry.features
 
 
 def grouped(rows: list[dict]) -> list[dict]:
@@ -102,7 +115,7 @@ def _print(rows: list[dict]) -> None:
         )
 
 
-def _explain(registry: Registry, operation: str | None, dims: tuple[int, ...]) -> None:
+def _explain(registry: Registry, operation: str | None, only: str | None, dims: tuple[int, ...]) -> None:
     """For each operation, model, dtype and dimension: the variants by rank, and which of them is used."""
     for name, variants in sorted(registry.manifest.by_operation.items()):
         if operation not in (None, name):
@@ -111,6 +124,8 @@ def _explain(registry: Registry, operation: str | None, dims: tuple[int, ...]) -
         counts = {fact: count for fact, count in TABLE_COUNTS.items() if fact in facts}
         swept = [fact for fact in facts if fact not in counts]
         for model, dtype in sorted({(model, v.dtype) for v in variants for model in v.models}):
+            if only not in (None, dtype):
+                continue
             for size in dims if swept else (0,):
                 sized = {**dict.fromkeys(swept, size), **counts}
                 request = Request(name, dtype, model, {**sized, "align": size & -size or 2**20})
@@ -121,6 +136,8 @@ def _explain(registry: Registry, operation: str | None, dims: tuple[int, ...]) -
                 except GrillyError:
                     best = None
                 heading(", ".join([name, model, dtype, *(f"{fact} {value:,}" for fact, value in sized.items())]))
+                if dtype in SIXTEEN_BITS and lacks_storage(registry):
+                    print(f"{dtype} arrays are converted to float32 on this device: no 16-bit storage")
                 table(
                     ("kernel", "rank", "tile", "threads", "shared", "verdict"),
                     [

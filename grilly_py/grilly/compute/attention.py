@@ -22,7 +22,7 @@ ATTENTION_DOC = """
         Parameters
         ----------
         q : numpy.ndarray or grilly.Tensor
-            ``(B, H, N_q, D)``, ``(H, N_q, D)`` or ``(N_q, D)``; float32 or float16; D from 1 to 256.
+            ``(B, H, N_q, D)``, ``(H, N_q, D)`` or ``(N_q, D)``; float32, float16 or bfloat16; D from 1 to 256.
         k, v : numpy.ndarray or grilly.Tensor
             ``(B, H_kv, N_kv, D)`` and ``(B, H_kv, N_kv, D_v)``, of q's rank and dtype. H_kv divides H: query
             head h uses key head h // (H / H_kv) (grouped-query attention).
@@ -57,7 +57,8 @@ ATTENTION_DOC = """
         Raises
         ------
         TypeError
-            For dtypes other than float32 and float16, differing dtypes, or a mask that is neither boolean nor floating.
+            For dtypes other than float32, float16 and bfloat16, differing dtypes, or a mask that is neither boolean nor
+            floating.
         ValueError
             For shapes that do not go together, a mask that does not broadcast, or a scale that is not finite.
         UnsupportedError

@@ -72,8 +72,9 @@ def _whole(backend, program, tensor: Tensor, result: Tensor, groups) -> Tensor:
     shape, own, _ = _fewest_axes(tensor.shape, tensor._steps, tensor._steps)
     if len(shape) > 4 or not (fits_binding(backend, tensor) and fits_binding(backend, result)):
         raise UnsupportedError(
-            f"a copy of shape {tensor.shape} with 16-bit elements: this device has no 16-bit storage, where a copy takes "
-            "four axes and arrays of one binding; cast before the array goes to the device, with .astype(numpy.float32)"
+            f"a copy of shape {tensor.shape} with 16-bit elements: without 16-bit storage, as on this device, a copy "
+            "takes four axes and arrays of one binding; cast before the array goes to the device, with "
+            ".astype(numpy.float32)"
         )
     source = tensor._view(shape, own)
 

@@ -9,6 +9,7 @@ from .launch import check_float, finish
 from .matmul import product
 from .parts import four_axes
 from .tensor import _reshaped
+from .widen import widens
 
 if TYPE_CHECKING:
     from .backend import Compute
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 PRECISIONS = ("highest", "high")
 
 
+@widens("x", "weight", "bias")
 def linear(backend: Compute, x, weight, bias=None, *, precision="highest"):
     """``y = x W^T + b``, accumulated in float32.
 

@@ -14,6 +14,7 @@ from .flash import output_like, to_device
 from .launch import check_float, finish, launch, program_of
 from .parts import parts, strides
 from .tensor import Tensor
+from .widen import widens
 
 if TYPE_CHECKING:
     from .backend import Compute
@@ -22,6 +23,7 @@ _PUSH = struct.Struct("=17I")
 _MOST = 2**31 - 1
 
 
+@widens("x")
 def rope(
     backend: Compute,
     x,
@@ -37,7 +39,7 @@ def rope(
     Parameters
     ----------
     x : numpy.ndarray or grilly.Tensor
-        ``(B, H, S, D)``, ``(B, S, D)`` or ``(S, D)``; float32 or float16.
+        ``(B, H, S, D)``, ``(B, S, D)`` or ``(S, D)``; float32, float16 or bfloat16.
     frequencies : array_like, optional
         Radians per position of each pair, ``(P,)`` with 2 P <= D; further elements are left alone. By default
         ``base ** (-2 i / D)`` for i below D / 2. Angles are exact to 2^-32 of a turn at any position.
@@ -59,7 +61,7 @@ def rope(
     Raises
     ------
     TypeError
-        For dtypes other than float32 and float16, or positions that are not integers.
+        For dtypes other than float32, float16 and bfloat16, or positions that are not integers.
     ValueError
         For shapes that do not go together, an odd D without frequencies, or negative positions.
     """

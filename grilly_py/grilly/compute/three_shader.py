@@ -19,6 +19,7 @@ from .launch import FLOAT32, check_float, finish, launch, program_of
 from .matmul import product
 from .parts import check_trips, four_axes, parts, strides
 from .tensor import Tensor
+from .widen import widens
 
 if TYPE_CHECKING:
     from .backend import Compute
@@ -75,13 +76,14 @@ def _full(shape) -> tuple[int, ...]:
     return (1,) * (4 - len(shape)) + tuple(shape)
 
 
+@widens("q", "k", narrow=False)
 def attention_scores(backend: Compute, q, k, *, scale=None):
     """``scale * q k^T``.
 
     Parameters
     ----------
     q : numpy.ndarray or grilly.Tensor
-        ``(B, H, Sq, D)``, ``(H, Sq, D)`` or ``(Sq, D)``; float32 or float16.
+        ``(B, H, Sq, D)``, ``(H, Sq, D)`` or ``(Sq, D)``; float32, float16 or bfloat16.
     k : numpy.ndarray or grilly.Tensor
         ``(B, H_kv, Sk, D)``, of q's rank and dtype; H_kv divides H.
     scale : float, optional
@@ -96,7 +98,7 @@ def attention_scores(backend: Compute, q, k, *, scale=None):
     Raises
     ------
     TypeError
-        For dtypes other than float32 and float16, or differing ones.
+        For dtypes other than float32, float16 and bfloat16, or differing ones.
     ValueError
         For shapes that do not go together, or a scale that is not finite.
     """
@@ -266,13 +268,14 @@ def bucket_starts(buckets: int, max_distance: int) -> np.ndarray:
     return (exact + np.searchsorted(bucket, np.arange(exact, buckets))).astype(np.int32)
 
 
+@widens("x")
 def softmax(backend: Compute, x):
     """Softmax along the last axis; a row of nothing but minus infinity becomes zeros.
 
     Parameters
     ----------
     x : numpy.ndarray or grilly.Tensor
-        Any shape with at least one axis; float32 or float16, computed in float32.
+        Any shape with at least one axis; float32, float16 or bfloat16, computed in float32.
 
     Returns
     -------
@@ -315,6 +318,7 @@ def softmax(backend: Compute, x):
     return finish(backend, out, x)
 
 
+@widens("v")
 def attention_output(backend: Compute, weights, v, *, architecture="generic"):
     """The weighted sum of values, ``weights v``. A weight of exactly 0 keeps its value out, even NaN.
 
@@ -323,7 +327,7 @@ def attention_output(backend: Compute, weights, v, *, architecture="generic"):
     weights : numpy.ndarray or grilly.Tensor
         ``(B, H, Sq, Sk)``, ``(H, Sq, Sk)`` or ``(Sq, Sk)``, float32.
     v : numpy.ndarray or grilly.Tensor
-        ``(B, H_kv, Sk, D)``, of the weights' rank; float32 or float16; H_kv divides H.
+        ``(B, H_kv, Sk, D)``, of the weights' rank; float32, float16 or bfloat16; H_kv divides H.
     architecture : str
         "generic"; "gpt": causal and autoregressive: query i never reads weights or values past key ``i + Sk - Sq``, the
         first ``Sk - Sq`` keys being cached ones; "t5": the heads of a query lie side by side in memory, so that joining
@@ -338,7 +342,7 @@ def attention_output(backend: Compute, weights, v, *, architecture="generic"):
     Raises
     ------
     TypeError
-        If the weights are not float32, or v neither float32 nor float16.
+        If the weights are not float32, or v neither float32, float16 nor bfloat16.
     ValueError
         For an unknown architecture, or shapes that do not go together.
     UnsupportedError

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..compute import Compute, Tensor
+from ..compute.dtypes import FLOATS_TEXT, dtype_of, is_float
 from ..compute.launch import backend_of
-
-_DTYPES = (np.dtype(np.float32), np.dtype(np.float16))
 
 
 class LoadResult(NamedTuple):
@@ -26,7 +25,7 @@ class Parameter:
     Parameters
     ----------
     data : array or grilly.Tensor
-        float32 or float16, any shape. An array is copied; a Tensor is kept where it is.
+        float32, float16 or bfloat16, any shape. An array is copied; a Tensor is kept where it is.
 
     Attributes
     ----------
@@ -54,8 +53,8 @@ class Parameter:
         if not isinstance(value, Tensor):
             value = np.array(value)
             value.flags.writeable = False
-        if value.dtype not in _DTYPES:
-            raise TypeError(f"Parameter: dtype {value.dtype}; expected float32 or float16: use .astype(numpy.float32)")
+        if not is_float(value.dtype):
+            raise TypeError(f"Parameter: dtype {value.dtype}; expected {FLOATS_TEXT}: use .astype(numpy.float32)")
         self._data = value
         self._copies: dict[int, Tensor] = {}
 
@@ -92,11 +91,11 @@ def _to_numpy(name: str, value) -> np.ndarray:
     """An entry of a state dict as an array; PyTorch's tensors are recognised by their methods, without PyTorch."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
-        if "bfloat16" in str(value.dtype):  # which NumPy does not have
+        if "bfloat16" in str(value.dtype):  # which PyTorch does not give to NumPy
             value = value.float()
         value = value.numpy()
     array = np.asarray(value)
-    if array.dtype.kind != "f":
+    if array.dtype.kind != "f" and not is_float(array.dtype):
         raise TypeError(f"load_state_dict: {name} is {array.dtype}; expected a floating array")
     return array
 
@@ -281,7 +280,7 @@ class Module:
         backend : grilly.Compute, optional
             For this module and all inside it. None leaves it as it is. Parameters are copied there at first use.
         dtype : dtype, optional
-            float32 or float16: casts the parameters; the inputs must then have that dtype.
+            float32, float16 or bfloat16: casts the parameters; the inputs must then have that dtype.
 
         Raises
         ------
@@ -293,8 +292,9 @@ class Module:
                 f"to: expected a grilly.Compute, got {type(backend).__name__}; for a dtype use to(dtype=...)"
             )
         if dtype is not None:
-            if np.dtype(dtype) not in _DTYPES:
-                raise TypeError(f"to: dtype {np.dtype(dtype)}; expected float32 or float16")
+            dtype = dtype_of(dtype)
+            if not is_float(dtype):
+                raise TypeError(f"to: dtype {dtype}; expected {FLOATS_TEXT}")
             for parameter in self.parameters():
                 parameter.data = parameter.data.astype(dtype)
         if backend is not None:

@@ -36,10 +36,18 @@ def never_attend(mask: ArrayLike) -> np.ndarray:
     mask = np.asarray(mask)
     if mask.dtype == np.bool_:
         return ~mask
+    if mask.dtype.name == "bfloat16":
+        mask = mask.astype(np.float32)
     if not np.issubdtype(mask.dtype, np.floating):
         raise TypeError(f"mask: expected a boolean or floating array, got {mask.dtype}; use mask.astype(bool)")
     lowest = np.finfo(mask.dtype).min
     return mask <= lowest if lowest > NEVER else mask < mask.dtype.type(NEVER)
+
+
+def common_dtype(*arrays: np.ndarray) -> np.dtype:
+    """What to compute in by default: the arrays' common dtype; float32 for bfloat16, which NumPy cannot multiply."""
+    dtype = np.result_type(*arrays)
+    return np.dtype(np.float32) if dtype.name == "bfloat16" else dtype
 
 
 class _Problem(NamedTuple):
@@ -75,7 +83,7 @@ def _problem(q, k, v, scale, mask, bias, dtype) -> _Problem:
         raise ValueError(f"attention: q has head dimension {q.shape[-1]} and k has {k.shape[-1]}; they must be equal")
     if k.shape[:-1] != v.shape[:-1]:
         raise ValueError(f"attention: k is {k.shape} and v is {v.shape}; all but the last dimension must be equal")
-    dtype = np.result_type(q, k, v) if dtype is None else np.dtype(dtype)
+    dtype = common_dtype(q, k, v) if dtype is None else np.dtype(dtype)
     shape = q.shape[:-1]
     q, k, v = (a.astype(dtype, copy=False).reshape((1,) * (4 - a.ndim) + a.shape) for a in (q, k, v))
     batch, heads, queries, width = q.shape
@@ -207,7 +215,7 @@ def naive_attention(
     return_lse : bool
         Also return the log-sum-exp of each row of scores, ``(B, H, Sq)``.
     dtype : dtype, optional
-        What to compute and return; the inputs' dtype by default.
+        What to compute and return; the inputs' dtype by default, and float32 for bfloat16.
 
     Returns
     -------

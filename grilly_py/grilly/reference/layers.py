@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from .attention import attention_weights, naive_attention
+from .attention import attention_weights, common_dtype, naive_attention
 
 
 def rope_frequencies(
@@ -78,7 +78,7 @@ def rope(
     dim : int, optional
         How many elements of each row are turned; D by default.
     dtype : dtype, optional
-        What to compute and return; x's by default.
+        What to compute and return; x's by default, and float32 for bfloat16.
 
     Returns
     -------
@@ -86,7 +86,7 @@ def rope(
         x's shape.
     """
     x = np.asarray(x)
-    x = x.astype(x.dtype if dtype is None else dtype)  # a copy: written below
+    x = x.astype(common_dtype(x) if dtype is None else dtype)  # a copy: written below
     dim = x.shape[-1] if dim is None else dim
     positions = np.arange(x.shape[-2]) + offset if positions is None else np.asarray(positions)
     length = int(positions.max(initial=-1)) + 1
@@ -168,7 +168,7 @@ def linear(
 ) -> np.ndarray:
     """``x @ weight.T + bias``: x ``(..., n)``, weight ``(m, n)``, bias ``(m,)``, result ``(..., m)``."""
     x, weight = np.asarray(x), np.asarray(weight)
-    dtype = np.result_type(x, weight) if dtype is None else np.dtype(dtype)
+    dtype = common_dtype(x, weight) if dtype is None else np.dtype(dtype)
     out = np.matmul(x.astype(dtype, copy=False), weight.astype(dtype, copy=False).T)
     return out if bias is None else out + np.asarray(bias, dtype)
 

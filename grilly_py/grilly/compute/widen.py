@@ -1,0 +1,65 @@
+"""float16 and bfloat16 arrays on devices without 16-bit storage: computed as float32, and rounded once at the end."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+
+import numpy as np
+
+from .dtypes import is_sixteen_bits
+from .tensor import Tensor
+
+_FLOAT32 = np.dtype(np.float32)
+
+
+def lacks_sixteen_bits(backend) -> bool:
+    """Whether kernels of this backend cannot read arrays of 16-bit elements."""
+    return "float16-storage" not in backend.runtime.features
+
+
+def widens(*names: str, narrow: bool = True):
+    """Make an operation take 16-bit arrays on every device.
+
+    Where the device has no 16-bit storage, the arguments called ``names`` become float32, by the host where they are
+    NumPy arrays and by the device where they are Tensors; the operation runs in float32, and its result (of several,
+    the first) is rounded to the arguments' dtype. Arguments of differing dtypes are left for the operation to refuse.
+
+    Parameters
+    ----------
+    names : str
+        Of the arguments that must have one dtype. The operation also has an argument ``backend``.
+    narrow : bool
+        False where the result is float32 whatever the arguments are.
+    """
+
+    def wrap(operation):
+        signature = inspect.signature(operation)
+        at = list(signature.parameters).index("backend")
+
+        @functools.wraps(operation)
+        def call(*args, **options):
+            backend = args[at]
+            if not lacks_sixteen_bits(backend):
+                return operation(*args, **options)
+            bound = signature.bind(*args, **options)
+            arrays = {name: bound.arguments[name] for name in names if bound.arguments.get(name) is not None}
+            dtypes = {getattr(array, "dtype", None) for array in arrays.values()}
+            dtype = dtypes.pop()
+            if dtypes or not isinstance(dtype, np.dtype) or not is_sixteen_bits(dtype):
+                return operation(*args, **options)
+            backend.check_open()
+            bound.arguments.update((name, array.astype(_FLOAT32)) for name, array in arrays.items())
+            result = operation(*bound.args, **bound.kwargs)
+            if not narrow:
+                return result
+            first, *others = result if isinstance(result, tuple) else (result,)
+            with np.errstate(over="ignore"):
+                first = first.astype(dtype)
+            if isinstance(first, Tensor):
+                backend.runtime.flush()
+            return (first, *others) if isinstance(result, tuple) else first
+
+        return call
+
+    return wrap
