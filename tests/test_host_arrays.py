@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import children
 import grilly
+import grilly.functional as F
 from grilly import reference
 from test_runtime_contract import download, reverse_spec, scale, upload, whole
 
@@ -337,6 +338,14 @@ def test_attention_on_host_arrays(backend):
     got = backend.attention.flash_attention2(*held)
     assert np.array_equal(got, want)
     assert all(np.array_equal(a, b) for a, b in zip(held, (q, k, v), strict=True))
+    mixed = backend.attention.flash_attention2(backend.tensor(q), held[1], held[2])
+    weights = rng.standard_normal((48, 16), dtype=np.float32)
+    weight = backend.host_asarray(weights)
+    tensor = F.linear(backend.tensor(q), weight)
+    for array in (*held, weight):
+        array[:] = np.nan  # the calls have returned: their tensors do not change any more
+    assert np.array_equal(mixed.numpy(), want)
+    assert np.abs(tensor.numpy() - q @ weights.T).max() < 1e-5
 
 
 def test_empty_and_asarray(backend):
