@@ -14,8 +14,9 @@
 //     ROWS      query rows of a workgroup            LANES     invocations that share a key's row, a power of two
 //     UNROLL    keys an invocation has in flight     SUBGROUP  the subgroup size
 //     THREADS   invocations of a workgroup           STAGES    2: the next keys are loaded before these are used up
-// Workgroup (x, y, z) owns split x of the keys, batch z, and ROWS of the group * queries rows that share a key head,
-//     which is y / passes; rows are numbered query by query, and in it head by head.
+// Workgroup (x, y, z) owns key head y, batch z, split x / passes of the keys, and ROWS of the group * queries rows that
+//     share the key head, starting at ROWS * (x % passes): neighbours read the same keys, and meet in the cache. Rows are
+//     numbered query by query, and in it head by head.
 // Invocation: LANES of them hold a key's row, 16 bytes at a time and far apart, so that neighbours read neighbouring
 //     words; SUBGROUP / LANES keys are handled side by side, each with statistics and sums of its own until the end.
 // Accumulation: float32, exponentials of base 2.
@@ -94,16 +95,17 @@ void load_values(uint origin, uint stride, uint first, uint last) {
 void main() {
     lane = gl_SubgroupInvocationID % uint(LANES);
     slot = gl_SubgroupInvocationID / uint(LANES);
-    uint split = gl_WorkGroupID.x;
     uint rows = pc.queries * pc.group;
     uint passes = (rows + uint(ROWS) - 1u) / uint(ROWS);
-    uint key_head = gl_WorkGroupID.y / passes;
-    uint first_row = gl_WorkGroupID.y % passes * uint(ROWS);
+    uint split = gl_WorkGroupID.x / passes;
+    uint splits = gl_NumWorkGroups.x / passes;
+    uint first_row = gl_WorkGroupID.x % passes * uint(ROWS);
+    uint key_head = gl_WorkGroupID.y;
     uint batch = gl_WorkGroupID.z;
 
     // The split: equal shares, of whole trips of the workgroup.
     uint step = uint(STEP * SUBGROUPS);
-    uint share = (pc.keys + gl_NumWorkGroups.x - 1u) / gl_NumWorkGroups.x;
+    uint share = (pc.keys + splits - 1u) / splits;
     share = (share + step - 1u) / step * step;
     uint last_query = (min(first_row + uint(ROWS), rows) - 1u) / pc.group;
     uint begin = split * share;
@@ -274,7 +276,7 @@ void main() {
             }
             if (gl_LocalInvocationIndex == 0u) {
                 uint at = pc.lse_offset + batch * pc.lse_batch + head * pc.lse_head
-                        + (query * gl_NumWorkGroups.x + split) * 2u;
+                        + (query * splits + split) * 2u;
                 lse_data[at] = top;
                 lse_data[at + 1u] = sum;
             }

@@ -4,8 +4,8 @@
 
 Nothing runs on the device, so a stand-in for a GPU will do (mesa-drm-shim; tools/lanes.sh lists them). NAME is for the
 report. Each binary is compiled for the largest head dimension that it serves; attention with mask, causality,
-log-sum-exp and merging, and on AMD, where spills are judged, once more without them. Statistics are the driver's
-(VK_KHR_pipeline_executable_properties).
+log-sum-exp and merging, and on AMD, where spills are judged, once more without them; split attention for several
+numbers of rows. Statistics are the driver's (VK_KHR_pipeline_executable_properties).
 
 Exits with 1 when the driver refuses a shader, when a variant that the registry could choose on an AMD device spills,
 when there is nothing to compile, or when an AMD driver gives no statistics.
@@ -22,6 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "grilly_py"))
 
+from grilly.compute import decode
 from grilly.registry import Choice, Registry, Request, Variant, matches
 from grilly.runtime import probe
 from grilly.runtime.interface import DeviceInfo, ProgramSpec
@@ -182,6 +183,19 @@ def constant_sets(variant: Variant) -> list[dict[str, int]]:
     return [plain | {name: value for name, value in options.items() if name in plain}, plain]
 
 
+def decode_sets(choice: Choice, size: int) -> list[dict[str, int]]:
+    """The same for attention-decode, as its plan deals out one, four and eight rows in subgroups of ``size``."""
+    sets = []
+    for dim, rows in ((256, 8), (128, 8), (128, 4), (128, 1), (64, 8)):
+        dealt = decode.deal(choice, size, 64, 1, 8, rows, 8192, (dim, dim))
+        plain = dict.fromkeys(choice.variant.constants, 0) | {
+            "HEAD_DIM": dim, "VALUE_DIM": dim, "ROWS": dealt.rows, "LANES": dealt.lanes, "UNROLL": dealt.unroll,
+            "SUBGROUP": size, "THREADS": choice.threads, "STAGES": choice.tile["stages"],
+        }  # fmt: skip
+        sets += [plain | {"MASK": 2, "CAUSAL": 1}, plain]
+    return sets
+
+
 def obstacle(registry: Registry, variant: Variant) -> str | None:
     """What the device lacks for the variant, its architectures left aside; None when it can take it."""
     facts = {fact: high for fact, (_, high) in variant.limits.items()} | {"align": variant.align}
@@ -207,7 +221,10 @@ def examine(name: str, compiler: Compiler) -> tuple[list[dict], list[str]]:
         patterns = variant.architectures
         choosable = not patterns or any(matches(p, registry.architecture) for p in patterns)
         choice = Choice(variant, registry._subgroup(variant)[0], registry.manifest)
-        sets = constant_sets(variant)
+        if variant.operation == "attention-decode":
+            sets = decode_sets(choice, choice.subgroup_size or info.subgroup_sizes[0])
+        else:
+            sets = constant_sets(variant)
         for constants in sets if info.vendor == "amd" else sets[:1]:
             row = {"device": name, "variant": variant.name, "constants": constants, "choosable": choosable}
             start = time.perf_counter()

@@ -48,8 +48,10 @@ def units_of(device: DeviceInfo) -> int:
 
 def pays(device: DeviceInfo, batch: int, heads: int, kv_heads: int, queries: int, keys: int) -> bool:
     """Whether splitting the keys is faster than the kernels that walk all keys of a tile of queries."""
-    if device.architecture == "llvmpipe" or keys < FEWEST_KEYS:  # llvmpipe: docs/benchmarks/decode.md
+    if keys < FEWEST_KEYS:
         return False
+    if device.architecture == "llvmpipe":  # a processor is filled by less: docs/benchmarks/decode.md
+        return queries == 1
     rows = queries * (heads // kv_heads)
     if rows <= 16:
         return True
@@ -165,7 +167,7 @@ def plan(
     )
     rows, splits = batch * heads * queries, dealt.splits
     part_bytes, scratch_bytes = 4 * rows * splits * value_dim, 4 * rows * splits * (value_dim + 2)
-    groups = (splits, kv_heads * dealt.passes, batch)
+    groups = (splits * dealt.passes, kv_heads, batch)
     merge_groups = (queries, heads, batch)
     work = 2.0 * rows * keys * (head_dim + value_dim)
     limits = backend.device.limits

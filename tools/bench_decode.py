@@ -1,0 +1,289 @@
+#!/usr/bin/env python3
+"""Times decoding (few queries over many keys) on the chosen device, beside torch where it is installed.
+
+    python tools/bench_decode.py                 the cases as the registry does them, and torch
+    python tools/bench_decode.py --sweep         also other tile sizes, splits and loads in flight
+    python tools/bench_decode.py --cases b16 b1 --dtype bfloat16 --no-torch
+
+Every case reads keys and values out of two arrays of --megabytes each, another part at every call, so that no cache
+holds them. Figures: device time of both dispatches by timestamps (median), the time from the first's start to the
+second's end, bytes of keys and values read by that time, the time of one call and of each of many calls in a row, and
+the largest error against float64 over the first batch and key head. torch: each kernel that takes the case, alone on
+the device by a CUDA graph of rotated calls, and per call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+import grilly
+from grilly import reference
+from grilly.registry import Request
+
+
+@dataclass(frozen=True)
+class Case:
+    """(batch, heads, kv_heads, queries, keys, dim); ``sweep``: the other settings are tried on it."""
+
+    name: str
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    dim: int
+    sweep: bool = False
+
+
+CASES = [
+    Case("b16", 16, 32, 8, 1, 8192, 128, True),
+    Case("b1", 1, 32, 8, 1, 8192, 128, True),
+    Case("b4", 4, 32, 8, 1, 8192, 128),
+    Case("b1-1k", 1, 32, 8, 1, 1024, 128, True),
+    Case("b16-1k", 16, 32, 8, 1, 1024, 128),
+    Case("b1-64k", 1, 32, 8, 1, 65536, 128),
+    Case("b16-d64", 16, 32, 8, 1, 8192, 64),
+    Case("b16-mha", 8, 16, 16, 1, 8192, 128),
+    Case("b16-group8", 16, 64, 8, 1, 8192, 128, True),
+    Case("b1-q4", 1, 32, 8, 4, 8192, 128, True),
+    Case("b1-q16", 1, 32, 8, 16, 8192, 128),
+    Case("b1-q64-few", 1, 4, 4, 64, 8192, 128),
+]
+# Settings of the data file, and `threads`, one or two changed at a time.
+SWEEP = [
+    {"resident": 2}, {"resident": 4}, {"resident": 16}, {"resident": 32}, {"resident": 64},
+    {"keys": 128}, {"keys": 128, "resident": 32}, {"keys": 64, "resident": 32}, {"keys": 512},
+    {"stages": 1}, {"words": 2}, {"words": 2, "stages": 1}, {"words": 8}, {"words": 8, "stages": 1},
+    {"columns": 16}, {"columns": 16, "words": 2}, {"rows": 4}, {"rows": 2}, {"threads": 64}, {"threads": 64, "resident": 16},
+    {"threads": 256}, {"threads": 256, "resident": 4},
+]  # fmt: skip
+
+
+def median(values) -> float:
+    return statistics.median(values)
+
+
+class Bench:
+    """Two large arrays of keys and values on the device, and the host's copy of them."""
+
+    def __init__(self, backend, dtype: str, megabytes: int):
+        self.backend = backend
+        self.dtype = np.dtype(dtype) if dtype != "bfloat16" else __import__("ml_dtypes").bfloat16
+        self.elements = megabytes * 1_000_000 // 2**20 * 2**20 // np.dtype(self.dtype).itemsize
+        rng = np.random.default_rng(0)
+        block = rng.standard_normal(2**24 + 4096, dtype=np.float32).astype(self.dtype)
+        # Blocks of unlike beginnings: no two heads hold the same numbers in the same place.
+        starts = range(0, -(-self.elements // 2**24))
+        self.host = [
+            np.concatenate([block[64 * (i + shift) % 4096 :][: 2**24] for i in starts])[: self.elements]
+            for shift in (0, 17)
+        ]
+        self.device = [backend.tensor(array) for array in self.host]
+        self.queries = rng.standard_normal((128, 64, 64, 256), dtype=np.float32)
+
+    def parts(self, case: Case, arrays, make_query):
+        """(q, k, v) for each part of the arrays that makes a call of the case."""
+        size = case.batch * case.kv_heads * case.keys * case.dim
+        count = min(self.elements // size, 16)
+        if count == 0:
+            return []
+        shape = (count * case.batch, case.kv_heads, case.keys, case.dim)
+        k, v = (a[: count * size].reshape(shape) for a in arrays)
+        q = self.queries[: case.batch, : case.heads, : case.queries, : case.dim].astype(self.dtype)
+        q = make_query(np.ascontiguousarray(q))
+        return [(q, k[i * case.batch : (i + 1) * case.batch], v[i * case.batch : (i + 1) * case.batch])
+                for i in range(count)]  # fmt: skip
+
+    def exact(self, case: Case):
+        """The float64 output of the first batch and key head."""
+        group = case.heads // case.kv_heads
+        q, k, v = self.parts(case, self.host, np.asarray)[0]
+        return reference.naive_attention(
+            q[:1, :group].astype(np.float64), k[:1, :1].astype(np.float64), v[:1, :1].astype(np.float64), dtype=np.float64
+        )[0]
+
+    def error(self, case: Case, out, exact) -> float:
+        return float(np.abs(out[:1, : case.heads // case.kv_heads].astype(np.float64) - exact).max())
+
+
+def keys_bytes(case: Case, itemsize: int) -> int:
+    return 2 * case.batch * case.kv_heads * case.keys * case.dim * itemsize
+
+
+def measure(bench: Bench, case: Case, exact, label: str, repeats: int, kernel=None) -> None:
+    backend = bench.backend
+    parts = bench.parts(case, bench.device, backend.tensor)
+    run = backend.attention.flash_attention2
+    out = run(*parts[0], kernel=kernel).numpy()
+    error = bench.error(case, out, exact)
+    turns = list(itertools.islice(itertools.cycle(parts), repeats))
+    for part in turns[: max(len(turns) // 2, 5)]:
+        run(*part, kernel=kernel)
+    backend.synchronize()
+    with backend.profile() as profile:
+        for part in turns:
+            run(*part, kernel=kernel)
+    each = len(profile.timings) // len(turns)
+    calls = [profile.timings[i : i + each] for i in range(0, len(profile.timings), each)]
+    device = median([sum(t.seconds for t in call) for call in calls])
+    span = median([call[-1].start + call[-1].seconds - call[0].start for call in calls])
+    first = median([call[0].seconds for call in calls])
+    one = []
+    for part in turns:
+        start = time.perf_counter()
+        run(*part, kernel=kernel)
+        backend.synchronize()
+        one.append(time.perf_counter() - start)
+    issue = []
+    start = time.perf_counter()
+    for part in turns:
+        begin = time.perf_counter()
+        run(*part, kernel=kernel)
+        issue.append(time.perf_counter() - begin)
+    backend.synchronize()
+    row = (time.perf_counter() - start) / len(turns)
+    rate = keys_bytes(case, np.dtype(bench.dtype).itemsize) / device / 1e9
+    groups = next((p.groups for p in reversed(backend.plans.values()) if hasattr(p, "merge_groups")), None)
+    print(
+        f"  {label:34} device {device * 1e6:8.1f} us ({first * 1e6:.1f} first) span {span * 1e6:8.1f} {rate:7.0f} GB/s  "
+        f"call {median(one) * 1e6:7.1f} issue {median(issue) * 1e6:6.1f} in a row {row * 1e6:7.1f} us  "
+        f"error {error:.1e}  groups {groups}",
+        flush=True,
+    )
+
+
+def sweep(bench: Bench, case: Case, exact, repeats: int) -> None:
+    backend = bench.backend
+    name = np.dtype(bench.dtype).name
+    facts = (("align", 16), ("head_dim", case.dim), ("value_dim", case.dim))
+    choice = backend.registry.resolve(Request("attention-decode", name, facts=facts))
+    own = choice.tile, choice.threads
+    for change in SWEEP:
+        settings = dict(change)
+        choice.threads = settings.pop("threads", own[1])
+        choice.tile = {**own[0], **settings}
+        backend.plans.clear()
+        measure(bench, case, exact, " ".join(f"{k} {v}" for k, v in change.items()), repeats)
+    choice.tile, choice.threads = own
+    backend.plans.clear()
+
+
+def torch_rows(bench: Bench, cases, exacts, repeats: int) -> None:
+    try:
+        import torch
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+    except ImportError as error:
+        print(f"torch: {error}")
+        return
+    if not torch.cuda.is_available():
+        print("torch has no GPU")
+        return
+    attend = torch.nn.functional.scaled_dot_product_attention
+    name = np.dtype(bench.dtype).name
+    print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}, {name}")
+
+    def upload(array):
+        bits = np.ascontiguousarray(array).view({2: np.int16, 4: np.int32}[array.dtype.itemsize])
+        return torch.from_numpy(bits).cuda().view(getattr(torch, name))
+
+    big = [upload(a) for a in bench.host]
+    kernels = {"default": None, "flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
+               "efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH}  # fmt: skip
+    for case in cases:
+        parts = bench.parts(case, big, upload)
+        if not parts or exacts.get(case.name) is None:
+            continue
+        turns = list(itertools.islice(itertools.cycle(parts), repeats))
+        print(case)
+        for label, which in kernels.items():
+            if label == "math" and keys_bytes(case, 2) > 1e8:
+                continue
+
+            def run(part):
+                return attend(*part, enable_gqa=case.heads != case.kv_heads)
+
+            try:
+                with sdpa_kernel(which) if which else sdpa_kernel(list(kernels.values())[1:]):
+                    error = bench.error(case, run(parts[0]).float().cpu().numpy(), exacts[case.name])
+                    for part in turns:
+                        run(part)
+                    torch.cuda.synchronize()
+                    one = []
+                    for part in turns:
+                        start = time.perf_counter()
+                        run(part)
+                        torch.cuda.synchronize()
+                        one.append(time.perf_counter() - start)
+                    start = time.perf_counter()
+                    for part in turns:
+                        run(part)
+                    torch.cuda.synchronize()
+                    row = (time.perf_counter() - start) / len(turns)
+                    stream = torch.cuda.Stream()
+                    graph = torch.cuda.CUDAGraph()
+                    with torch.cuda.stream(stream):
+                        run(parts[0])
+                    torch.cuda.synchronize()
+                    with torch.cuda.graph(graph, stream=stream):
+                        for part in turns:
+                            run(part)
+                    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                    times = []
+                    for _ in range(5):
+                        begin.record()
+                        graph.replay()
+                        end.record()
+                        torch.cuda.synchronize()
+                        times.append(begin.elapsed_time(end) / 1e3 / len(turns))
+                    del graph
+            except RuntimeError as problem:
+                print(f"  torch {label:28} {str(problem).splitlines()[0][:90]}")
+                continue
+            device = median(times)
+            rate = keys_bytes(case, np.dtype(bench.dtype).itemsize) / device / 1e9
+            print(
+                f"  torch {label:28} device {device * 1e6:8.1f} us {rate:7.0f} GB/s  call {median(one) * 1e6:7.1f} "
+                f"in a row {row * 1e6:7.1f} us  error {error:.1e}",
+                flush=True,
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="*", help=f"of {' '.join(c.name for c in CASES)}")
+    parser.add_argument("--dtype", default="float16", choices=["float32", "float16", "bfloat16"])
+    parser.add_argument("--megabytes", type=int, default=300, help="of each of the two arrays")
+    parser.add_argument("--repeats", type=int, default=60)
+    parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--kernel", help="also time this family, say flash-attention3")
+    parser.add_argument("--no-torch", action="store_true")
+    options = parser.parse_args()
+    cases = [c for c in CASES if not options.cases or c.name in options.cases]
+    with grilly.Compute(runtime="vulkan") as backend:
+        print(f"{backend.device.name}, {backend.device.driver} {backend.device.driver_version}, {options.dtype}")
+        bench = Bench(backend, options.dtype, options.megabytes)
+        exacts = {}
+        for case in cases:
+            if not bench.parts(case, bench.host, np.asarray):
+                print(f"{case.name}: needs more than --megabytes {options.megabytes}")
+                continue
+            exacts[case.name] = bench.exact(case)
+            backend.plans.clear()
+            print(f"{case}, {keys_bytes(case, np.dtype(bench.dtype).itemsize) / 1e6:.0f} MB of keys and values")
+            measure(bench, case, exacts[case.name], "as chosen", options.repeats)
+            if options.kernel:
+                measure(bench, case, exacts[case.name], options.kernel, max(options.repeats // 10, 3), options.kernel)
+            if options.sweep and case.sweep:
+                sweep(bench, case, exacts[case.name], max(options.repeats // 2, 5))
+    if not options.no_torch:
+        torch_rows(bench, cases, exacts, options.repeats)
+
+
+if __name__ == "__main__":
+    main()
