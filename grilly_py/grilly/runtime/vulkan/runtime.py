@@ -15,7 +15,7 @@ from .device import Device
 from .memory import HostMemory, VulkanBuffer, device_pool, host_pool
 from .pipelines import Pipelines, VulkanProgram
 from .stream import Stream
-from .transfer import Transfers
+from .transfer import MAPPED_WRITE, Transfers
 
 
 class _Parts:
@@ -113,6 +113,8 @@ class VulkanRuntime(Runtime):
         with self._lock:
             parts = self._open()
             self._sweep(parts)
+            # What goes through staging waits for nothing, and may go to memory that is still in use.
+            idle = idle and (self.device.unified or nbytes <= MAPPED_WRITE)
             return self._allocate(parts, parts.pool, nbytes, idle)
 
     def host_array(self, nbytes: int) -> np.ndarray:
