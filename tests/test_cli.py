@@ -210,10 +210,10 @@ def test_bench_json(vulkan_backend, tmp_path):
         assert flash["saved_percent"] == pytest.approx(100 * (1 - flash["device_bytes"] / naive["device_bytes"]))
 
 
-@pytest.mark.parametrize("more", [["--causal"], ["--dtype", "float16"]], ids=" ".join)
+@pytest.mark.parametrize("more", [["--causal"], ["--dtype", "float16"], ["--dtype", "bfloat16"]], ids=" ".join)
 def test_bench_variations(vulkan_backend, capsys, more):
-    if "float16" in more and "float16-storage" not in vulkan_backend.runtime.features:
-        pytest.skip("the device lacks float16-storage")
+    if "bfloat16" in more:
+        pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
     assert main(small_bench("--json", "-", *more)) == 0
     report = json.loads(capsys.readouterr().out)
     assert not [r for r in report["results"] if r["failed"]]

@@ -17,8 +17,8 @@ from grilly.registry import Registry
 
 
 @pytest.fixture(scope="module")
-def narrow():
-    """A backend that offers everything but 16-bit storage."""
+def narrow(vulkan_backend):
+    """A backend on the device of ``vulkan_backend`` that offers everything but 16-bit storage."""
     backend = open_or_skip("vulkan", lambda: grilly.Compute(runtime="vulkan"))
     backend.runtime.features = frozenset(backend.runtime.features) - {"float16-storage"}
     backend.registry = Registry(backend.device, backend.runtime.features)

@@ -7,6 +7,7 @@ import dataclasses
 import importlib.metadata
 import importlib.util
 
+from ..registry.names import DTYPES
 from . import CommandError
 from .common import add_device, device_facts, numbers, open_backend
 from .info import versions
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, default in (("batch", 1), ("heads", 8), ("dim", 64)):
         parser.add_argument(f"--{name}", type=_count, default=default, metavar="N", help="default: %(default)s")
     parser.add_argument("--causal", action="store_true", help="each query sees the keys up to its own position")
-    parser.add_argument("--dtype", choices=("float32", "float16"), default="float32", help="default: %(default)s")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="default: %(default)s")
     parser.add_argument("--repeat", type=_count, default=20, metavar="N",
                         help="timed calls of each method at each length, at most (default: %(default)s)")  # fmt: skip
     parser.add_argument("--max-seconds", type=float, default=10.0, metavar="T",

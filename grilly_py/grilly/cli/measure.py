@@ -15,6 +15,7 @@ import numpy as np
 
 from .. import reference
 from ..compute import Compute
+from ..compute.dtypes import dtype_of, epsilon
 from ..errors import GrillyError
 
 #: Elements of the float64 score matrix that the check of a result may make; more rows than fit are sampled.
@@ -38,7 +39,7 @@ class Problem:
         """q, k and v, the same for the same problem."""
         rng = np.random.default_rng([self.length, self.dim])
         shape = (self.batch, self.heads, self.length, self.dim)
-        return tuple(rng.standard_normal(shape, dtype=np.float32).astype(self.dtype) for _ in range(3))
+        return tuple(rng.standard_normal(shape, dtype=np.float32).astype(dtype_of(self.dtype)) for _ in range(3))
 
     @property
     def flops(self) -> float:
@@ -49,7 +50,7 @@ class Problem:
     def operand_bytes(self, length: int | None = None) -> int:
         """Bytes of q, k, v and the output, at this or another length."""
         length = self.length if length is None else length
-        return 4 * self.batch * self.heads * length * self.dim * np.dtype(self.dtype).itemsize
+        return 4 * self.batch * self.heads * length * self.dim * dtype_of(self.dtype).itemsize
 
     def score_bytes(self, length: int | None = None) -> int:
         """Bytes of one float32 score matrix of all heads, at this or another length."""
@@ -68,14 +69,14 @@ class Check:
         mask = np.arange(length) <= self.rows[:, None] if problem.causal else None
         part = q[:, :, self.rows]
         self.exact, _ = reference.naive_attention(part, k, v, mask=mask, dtype=np.float64)
-        plain, _ = reference.naive_attention(part, k, v, mask=mask, dtype=np.float32)
-        plain = plain.astype(q.dtype).astype(np.float64)
+        single, _ = reference.naive_attention(part, k, v, mask=mask, dtype=np.float32)
+        single = single.astype(q.dtype).astype(np.float64)
         #: Largest error of NumPy computing in float32 and rounding to the inputs' dtype.
-        self.plain_error = float(np.abs(plain - self.exact).max())
+        self.plain_error = float(np.abs(single - self.exact).max())
         terms, _ = reference.naive_attention(part, k, np.abs(v), mask=mask, dtype=np.float64)
         #: The error from which a result counts as wrong: twice NumPy's (a random number too), and one rounding of the
         #: largest sum of absolute terms behind an output. tests/cases.py judges alike.
-        self.limit = 2 * self.plain_error + float(np.finfo(q.dtype).eps * terms.max())
+        self.limit = 2 * self.plain_error + epsilon(q.dtype) * float(terms.max())
 
     def error(self, output: np.ndarray) -> float:
         """Largest difference of ``output`` (B, H, S, D) from the float64 result on the rows checked."""
@@ -159,9 +160,15 @@ def torch_methods() -> list[Method]:
     except ImportError:
         return []
 
+    def fetch(tensor):
+        return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).cpu().numpy()
+
     def on(place):
         def prepare(problem, q, k, v):
-            tensors = [torch.from_numpy(array).to(place) for array in (q, k, v)]
+            kind = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}[q.dtype.name]
+            if kind is torch.bfloat16:
+                q, k, v = (array.view(np.int16) for array in (q, k, v))  # torch takes NumPy's own types only
+            tensors = [torch.from_numpy(array).view(kind).to(place) for array in (q, k, v)]
 
             def call():
                 with torch.inference_mode():
@@ -172,7 +179,7 @@ def torch_methods() -> list[Method]:
 
             return call
 
-        return Method(f"torch on {place}", prepare, lambda tensor: tensor.cpu().numpy())
+        return Method(f"torch on {place}", prepare, fetch)
 
     return [on("cpu"), *([on("cuda")] if torch.cuda.is_available() else [])]
 

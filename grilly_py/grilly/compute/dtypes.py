@@ -52,6 +52,11 @@ def dtype_of(dtype) -> np.dtype:
     return np.dtype(dtype)
 
 
+def epsilon(dtype: np.dtype) -> float:
+    """The distance from 1 to the next number of a floating dtype."""
+    return 2.0**-7 if dtype.name == "bfloat16" else float(np.finfo(dtype).eps)
+
+
 def plain(array: np.ndarray) -> np.ndarray:
     """The array, or a view of its bits where the elements are no type of NumPy's own and so offer no buffer."""
     return array if array.dtype.isbuiltin == 1 else array.view(np.uint16)
