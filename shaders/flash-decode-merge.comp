@@ -65,11 +65,23 @@ float sum_of(float value) {
     return result;
 }
 
+// Four of an invocation's splits at a time, so that four loads are under way together.
+vec4 taken[4];
+void take(uint row, uint column, uint first) {
+    [[unroll]] for (uint i = 0u; i < 4u; i++) {
+        uint s = min(first + i * SHARES, pc.splits - 1u);
+        taken[i] = parts[(row * pc.splits + s) * COLUMNS + column];
+    }
+}
+
 void main() {
     uint me = gl_LocalInvocationIndex;
     uint batch = gl_WorkGroupID.z, head = gl_WorkGroupID.y, query = gl_WorkGroupID.x;
     uint row = (batch * gl_NumWorkGroups.y + head) * gl_NumWorkGroups.x + query;
     uint first = pc.statistics_offset + row * pc.splits * 2u;
+    uint column = me % COLUMNS;
+    uint share = me / COLUMNS;
+    take(row, column, share);  // before the statistics, which are as far away
 
     float mine = NEVER;
     for (uint s = me; s < pc.splits; s += uint(THREADS)) mine = max(mine, statistics[first + 2u * s]);
@@ -84,11 +96,12 @@ void main() {
     }
     float total = sum_of(part);  // its barriers also make the factors visible
 
-    uint column = me % COLUMNS;
     vec4 value = vec4(0.0);
-    if (me < SHARES * COLUMNS) {
-        uint origin = row * pc.splits * COLUMNS + column;
-        for (uint s = me / COLUMNS; s < pc.splits; s += SHARES) value += factors[s] * parts[origin + s * COLUMNS];
+    for (uint s = share; s < pc.splits && share < SHARES; s += 4u * SHARES) {
+        if (s != share) take(row, column, s);
+        [[unroll]] for (uint i = 0u; i < 4u; i++) {
+            if (s + i * SHARES < pc.splits) value += factors[s + i * SHARES] * taken[i];
+        }
     }
     sums[me] = value;
     barrier();

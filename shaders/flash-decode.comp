@@ -111,6 +111,17 @@ void main() {
     uint begin = split * share;
     uint end = min(begin + share, visible_keys(last_query));
 
+    uint k_origin = (pc.k_offset + batch * pc.k_batch + key_head * pc.k_head) / uint(WIDE);
+    uint v_origin = (pc.v_offset + batch * pc.v_batch + key_head * pc.v_head) / uint(WIDE);
+    uint k_stride = pc.k_row / uint(WIDE);
+    uint v_stride = pc.v_row / uint(WIDE);
+    uint first = begin + gl_SubgroupID * uint(STEP);
+    uint last = end - 1u;
+    if (STAGES == 2 && first < end) {
+        load_keys(k_origin, k_stride, first, last);
+        load_values(v_origin, v_stride, first, last);
+    }
+
     vec4 q[ROWS * K_WORDS * QUADS];
     uint mask_rows[ROWS];
     int sees[ROWS];  // the last key that causality lets a row see
@@ -139,16 +150,6 @@ void main() {
         total[r] = 0.0;
     }
 
-    uint k_origin = (pc.k_offset + batch * pc.k_batch + key_head * pc.k_head) / uint(WIDE);
-    uint v_origin = (pc.v_offset + batch * pc.v_batch + key_head * pc.v_head) / uint(WIDE);
-    uint k_stride = pc.k_row / uint(WIDE);
-    uint v_stride = pc.v_row / uint(WIDE);
-    uint first = begin + gl_SubgroupID * uint(STEP);
-    uint last = end - 1u;
-    if (STAGES == 2 && first < end) {
-        load_keys(k_origin, k_stride, first, last);
-        load_values(v_origin, v_stride, first, last);
-    }
     for (; first < end; first += step) {
         if (STAGES == 1) {
             load_keys(k_origin, k_stride, first, last);
