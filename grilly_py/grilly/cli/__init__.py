@@ -1,4 +1,4 @@
-"""The ``grilly`` command: info, shaders, bench, demo. ``main`` is its entry point; each command has a module."""
+"""The ``grilly`` command: info, shaders, bench, tune, demo. ``main`` is its entry point; each command has a module."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ COMMANDS = {
     "info": "list the Vulkan devices, what each offers, and the kernels grilly would use",
     "shaders": "show which compiled kernel serves what on a device, and why not the others",
     "bench": "time flash attention against naive attention, NumPy and PyTorch over sequence lengths",
+    "tune": "measure which kernel is fastest for given shapes on this device, and use it from then on",
     "demo": "embed sentences with all-MiniLM-L6-v2 on the device and check the result",
 }
 

@@ -24,14 +24,14 @@ class _Pin:
 
     def __init__(self, registry: Registry):
         self.registry = registry
-        self.choice: Choice | None = None
+        self.pinned: Choice | None = None
         self.asking = False
 
     def resolve(self, request: Request) -> Choice:
         if self.asking:
             raise _Asked(request)
-        if self.choice is not None and self.choice.variant.operation == request.operation:
-            return self.choice
+        if self.pinned is not None and self.pinned.variant.operation == request.operation:
+            return self.pinned
         return self.registry.resolve(request)
 
     def __getattr__(self, name):
@@ -51,7 +51,7 @@ def view_of(backend: Compute) -> Compute:
 
 def pin(view: Compute, choice: Choice | None) -> Compute:
     """Make the view run the variant's operation with it, however the registry would decide; None ends that."""
-    view.registry.choice = choice
+    view.registry.pinned = choice
     view.plans.clear()
     return view
 
