@@ -14,6 +14,7 @@ from ..runtime.interface import work_limit
 from . import decode
 from .launch import ALIGN_MOST, FLOAT32, binding, check_float, fits_binding, program_of, span
 from .tensor import Storage, Tensor, contiguous_strides
+from .widen import widens
 
 if TYPE_CHECKING:
     from ..runtime.interface import Program
@@ -92,6 +93,8 @@ def check_mask(operation: str, mask, full: tuple[int, ...]):
         )
     if dtype == np.bool_ or dtype == np.float32:
         return mask
+    if np.dtype(dtype).name == "bfloat16" and not isinstance(mask, Tensor):
+        return mask.astype(np.float32)  # its lowest number is below what the kernels read as "never"
     if isinstance(mask, Tensor) or np.dtype(dtype).kind != "f":
         raise TypeError(
             f"{operation}: mask is {dtype}; expected bool (True = attend) or float32 (added to the scores); "
@@ -364,6 +367,7 @@ def _record(backend: Compute, program: Program, p: Piece, group: int, scale: flo
     backend.runtime.dispatch(program, [q, k, v, mask, o, lse], push, (-(-queries // rows), heads, batch), p.flops())
 
 
+@widens("q", "k", "v")
 def flash_attention(
     operation: str, backend: Compute, q, k, v, *, mask=None, causal=False, scale=None, return_lse=False, kernel=None
 ):
