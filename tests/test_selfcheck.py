@@ -334,6 +334,25 @@ def test_threads_check_once(make):
     assert calls == ["a.x.float32"]
 
 
+def test_grilly_shaders_says_what_failed_and_what_was_not_checked(make, capsys):
+    from grilly.cli import shaders
+
+    def shown(registry):
+        shaders._print(registry.table(sizes=(64,)))
+        shaders._explain(registry, None, None, (64,))
+        return capsys.readouterr().out
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert shown(make(None)).count(f"{shaders.UNCHECKED}") == 2
+        prover = Prover("a.x.float32")
+        with pytest.warns(grilly.SelfCheckWarning):
+            make(prover).resolve(SMALL)
+        text = shown(make(None))
+    assert text.count("failed its self-check on this driver: error 0.5") == 2
+    assert shaders.UNCHECKED not in text and "used" in text
+
+
 # -- the comparison ---------------------------------------------------------------------------------------------------
 
 

@@ -129,6 +129,16 @@ def test_table_shows_measured_choices(make):
     assert rows["a.x"]["reason"] == "b.x was measured faster"
 
 
+def test_grilly_shaders_shows_measured_choices(make, capsys):
+    from grilly.cli import shaders
+
+    registry = make(entry("d.x.float32", rank=-1, limits={"head_dim": [1, 256], "rows": [1, 1 << 30]}))
+    keep(registry, request=PLAIN._replace(facts={"head_dim": 64, "rows": 1 << 24, "align": 16}))
+    shaders._explain(registry, None, "float32", (64,))
+    text = capsys.readouterr().out
+    assert "used, measured by grilly tune" in text and "can run; b.x was measured faster" in text
+
+
 # -- on a device ------------------------------------------------------------------------------------------------------
 
 SHAPES = ["--shape", "1,2,33,65,40", "--shape", "33,40,64"]

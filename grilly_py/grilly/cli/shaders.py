@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 
 from ..compute import devices
-from ..errors import GrillyError
+from ..errors import GrillyError, SelfCheckWarning
 from ..registry import Registry, Request
 from ..registry.names import DTYPES, SIXTEEN_BITS
 from ..registry.resolve import TABLE_COUNTS
 from . import CommandError
 from .common import HEAD_DIMS, add_device, choose, numbers, registry_of, sizes_of
 from .output import as_json, bytes_text, heading, table
+from .tune import winners_table
+
+#: Said of a variant that uses matrix units and was not run on this driver yet.
+UNCHECKED = "not checked yet: used once its self-check passes"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +63,9 @@ def run(args: argparse.Namespace) -> int:
             _explain(registry, args.operation, args.dtype, args.dims)
         else:
             _print(rows)
+            if registry.winners.entries:
+                print("\nMeasured by grilly tune; these go before ranks:")
+                winners_table(registry)
             for dtype in converted:
                 print(f"\n{dtype} arrays are converted to float32 on this device: no 16-bit storage")
     if args.json:
@@ -80,7 +88,7 @@ def grouped(rows: list[dict]) -> list[dict]:
     cases: dict[tuple, list[str]] = {}
     for row in rows:
         family_variant = ".".join(row["variant"].split(".")[:2])
-        reason = row["reason"] or ""
+        reason = row["reason"] or (UNCHECKED if row["unchecked"] else "")
         if reason.endswith(" ranks higher"):
             reason = ".".join(reason.split(" ")[0].split(".")[:2]) + " ranks higher"
         name = row["variant"] if row["chosen"] else family_variant
@@ -132,7 +140,9 @@ def _explain(registry: Registry, operation: str | None, only: str | None, dims: 
                 found = [(v, why) for v, why in registry.explain(request) if v.dtype == dtype and model in v.models]
                 found.sort(key=lambda pair: -registry.rank(pair[0]))
                 try:
-                    best = registry.resolve(request)
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore", SelfCheckWarning)  # the table says so
+                        best = registry.resolve(request)
                 except GrillyError:
                     best = None
                 heading(", ".join([name, model, dtype, *(f"{fact} {value:,}" for fact, value in sized.items())]))
@@ -142,14 +152,20 @@ def _explain(registry: Registry, operation: str | None, only: str | None, dims: 
                     ("kernel", "rank", "tile", "threads", "shared", "verdict"),
                     [
                         (v.label, registry.rank(v), " ".join(f"{k} {n}" for k, n in v.tile.items()), v.threads,
-                         bytes_text(v.shared_bytes), _verdict(v, why, best))
+                         bytes_text(v.shared_bytes), _verdict(registry, request, v, why, best))
                         for v, why in found
                     ],
                     right=("rank", "threads", "shared"),
                 )  # fmt: skip
 
 
-def _verdict(variant, reason: str | None, best) -> str:
+def _verdict(registry: Registry, request: Request, variant, reason: str | None, best) -> str:
+    if reason is not None:
+        return reason
+    measured = best is not None and best.variant.name == registry.measured(request)
     if best is not None and best.variant is variant:
-        return "used" + (f", with subgroups of {best.subgroup_size}" if best.subgroup_size else "")
-    return reason or f"can run; {best.variant.label} ranks higher"
+        parts = [f"with subgroups of {best.subgroup_size}"] if best.subgroup_size else []
+        parts += ["measured by grilly tune"] if measured else []
+        parts += [UNCHECKED] if registry.unchecked(variant, dict(request.facts)) else []
+        return ", ".join(["used", *parts])
+    return f"can run; {best.variant.label} {'was measured faster' if measured else 'ranks higher'}"
