@@ -60,9 +60,13 @@ SWEEP = [
     {"resident": 2}, {"resident": 4}, {"resident": 16}, {"resident": 32}, {"resident": 64},
     {"keys": 128}, {"keys": 128, "resident": 32}, {"keys": 64, "resident": 32}, {"keys": 512},
     {"stages": 1}, {"words": 2}, {"words": 2, "stages": 1}, {"words": 8}, {"words": 8, "stages": 1},
-    {"columns": 16}, {"columns": 16, "words": 2}, {"rows": 4}, {"rows": 2}, {"threads": 64}, {"threads": 64, "resident": 16},
+    {"columns": 16}, {"columns": 16, "words": 2}, {"rows": 8}, {"rows": 8, "words": 2}, {"rows": 2}, {"threads": 64},
+    {"threads": 64, "resident": 16},
     {"threads": 256}, {"threads": 256, "resident": 4},
 ]  # fmt: skip
+
+
+WARM_SECONDS = 0.1
 
 
 def median(values) -> float:
@@ -90,7 +94,7 @@ class Bench:
     def parts(self, case: Case, arrays, make_query):
         """(q, k, v) for each part of the arrays that makes a call of the case."""
         size = case.batch * case.kv_heads * case.keys * case.dim
-        count = min(self.elements // size, 16)
+        count = min(self.elements // size, 64)
         if count == 0:
             return []
         shape = (count * case.batch, case.kv_heads, case.keys, case.dim)
@@ -104,9 +108,8 @@ class Bench:
         """The float64 output of the first batch and key head."""
         group = case.heads // case.kv_heads
         q, k, v = self.parts(case, self.host, np.asarray)[0]
-        return reference.naive_attention(
-            q[:1, :group].astype(np.float64), k[:1, :1].astype(np.float64), v[:1, :1].astype(np.float64), dtype=np.float64
-        )[0]
+        q, k, v = (a.astype(np.float64) for a in (q[:1, :group], k[:1, :1], v[:1, :1]))
+        return reference.naive_attention(q, k, v, dtype=np.float64)[0]
 
     def error(self, case: Case, out, exact) -> float:
         return float(np.abs(out[:1, : case.heads // case.kv_heads].astype(np.float64) - exact).max())
@@ -123,9 +126,10 @@ def measure(bench: Bench, case: Case, exact, label: str, repeats: int, kernel=No
     out = run(*parts[0], kernel=kernel).numpy()
     error = bench.error(case, out, exact)
     turns = list(itertools.islice(itertools.cycle(parts), repeats))
-    for part in turns[: max(len(turns) // 2, 5)]:
-        run(*part, kernel=kernel)
-    backend.synchronize()
+    start = time.perf_counter()
+    while time.perf_counter() - start < WARM_SECONDS:
+        run(*turns[0], kernel=kernel)
+        backend.synchronize()
     with backend.profile() as profile:
         for part in turns:
             run(*part, kernel=kernel)
@@ -151,7 +155,8 @@ def measure(bench: Bench, case: Case, exact, label: str, repeats: int, kernel=No
     rate = keys_bytes(case, np.dtype(bench.dtype).itemsize) / device / 1e9
     groups = next((p.groups for p in reversed(backend.plans.values()) if hasattr(p, "merge_groups")), None)
     print(
-        f"  {label:34} device {device * 1e6:8.1f} us ({first * 1e6:.1f} first) span {span * 1e6:8.1f} {rate:7.0f} GB/s  "
+        f"  {label:34} device {device * 1e6:8.1f} us ({first * 1e6:.1f} first) span {span * 1e6:8.1f} "
+        f"{rate:7.0f} GB/s  "
         f"call {median(one) * 1e6:7.1f} issue {median(issue) * 1e6:6.1f} in a row {row * 1e6:7.1f} us  "
         f"error {error:.1e}  groups {groups}",
         flush=True,
@@ -205,8 +210,8 @@ def torch_rows(bench: Bench, cases, exacts, repeats: int) -> None:
             if label == "math" and keys_bytes(case, 2) > 1e8:
                 continue
 
-            def run(part):
-                return attend(*part, enable_gqa=case.heads != case.kv_heads)
+            def run(part, grouped=case.heads != case.kv_heads):
+                return attend(*part, enable_gqa=grouped)
 
             try:
                 with sdpa_kernel(which) if which else sdpa_kernel(list(kernels.values())[1:]):

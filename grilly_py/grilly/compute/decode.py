@@ -73,7 +73,7 @@ class Deal:
 def deal(
     choice: Choice, size: int, units: int, batch: int, kv_heads: int, rows: int, keys: int, dims: tuple[int, int]
 ) -> Deal:
-    """Rows, invocations and keys for ``rows`` query rows a key head, subgroups of ``size``, and q's and v's ``dims``."""
+    """How to deal out ``rows`` query rows a key head to subgroups of ``size``; ``dims`` are q's and v's."""
     tile = choice.tile
     wide = 4 if choice.variant.dtype == "float32" else 8
     words = max(dims) // wide  # of 16 bytes, in the longer row
@@ -189,11 +189,12 @@ def plan(
         "THREADS": choice.threads, "STAGES": choice.tile["stages"],
     }  # fmt: skip
     row = splits * value_dim
+    statistics = (part_bytes // 4, heads * queries * splits * 2, queries * splits * 2)
     return Ready(
         program_of(backend, choice, constants),
         program_of(backend, merging, {"VALUE_DIM": value_dim, "LSE": int(lse)}),
         (q._steps[:3], k._steps[:3], v._steps[:3], (heads * queries * row, queries * row, row)),
-        (part_bytes // 4, heads * queries * splits * 2, queries * splits * 2, queries, keys, group, keys - queries, scale),
+        (*statistics, queries, keys, group, keys - queries, scale),
         groups,
         _MERGE_PUSH.pack(part_bytes // 4, o._offset, *o._steps[:3], splits),
         merge_groups,
