@@ -392,6 +392,20 @@ def test_right_products_pass(vulkan_backend, dtype):
         assert selfcheck.prove(vulkan_backend, registry.choice(variant), facts) is None, variant.name
 
 
+def test_this_devices_matrix_kernels_pass(vulkan_backend):
+    """On a correct driver; where one fails here, it is the kernel or the check that is wrong."""
+    registry, checked = vulkan_backend.registry, 0
+    for variant in registry.manifest.variants:
+        facts = {fact: high for fact, (low, high) in variant.limits.items()} | {"align": 16}
+        request = Request(variant.operation, variant.dtype, variant.models[0], facts, variant.family)
+        able = {v for v, why in registry.explain(request) if why is None}
+        if variant.unproven and variant in able:
+            assert selfcheck.prove(vulkan_backend, registry.choice(variant), facts) is None, variant.name
+            checked += 1
+    if not checked:
+        pytest.skip("this device has no matrix units that a kernel is written for")
+
+
 def test_a_kernel_that_passes_is_used(registry_on, tmp_path, cache):
     registry = registry_on(borrowed(tmp_path))
     with warnings.catch_warnings():
