@@ -32,7 +32,7 @@ layout(set = 0, binding = 2, std430) restrict writeonly buffer Output { IO_VECTO
 layout(set = 0, binding = 3, std430) restrict writeonly buffer LogSumExp { float lse_data[]; };
 
 const float LN_2 = 0.69314718055994530942;
-const float NEVER = -3.4e38;
+const float LOWEST = -3.2e38;  // the maximum of a part with nothing to attend to
 const uint COLUMNS = uint(VALUE_DIM / 4);
 const uint SHARES = uint(THREADS) / COLUMNS;
 
@@ -83,14 +83,12 @@ void main() {
     uint share = me / COLUMNS;
     take(row, column, share);  // before the statistics, which are as far away
 
-    float mine = NEVER;
+    float mine = LOWEST;
     for (uint s = me; s < pc.splits; s += uint(THREADS)) mine = max(mine, statistics[first + 2u * s]);
     float top = largest(mine);
     float part = 0.0;
     for (uint s = me; s < pc.splits; s += uint(THREADS)) {
-        float maximum = statistics[first + 2u * s];
-        // A part without a maximum holds zeros, or a NaN that must show.
-        float factor = maximum <= NEVER ? 1.0 : exp2(maximum - top);
+        float factor = exp2(statistics[first + 2u * s] - top);
         factors[s] = factor;
         part += factor * statistics[first + 2u * s + 1u];
     }

@@ -6,7 +6,7 @@
 // What it computes: attention of few query rows over one range of keys ("split"): for every row the sum of
 //     exp2(score - maximum) v, not divided by anything, the maximum, and the sum of exp2(score - maximum).
 //     flash-decode-merge.comp makes o and lse of all splits' results. A row with nothing to attend to in the split
-//     leaves the maximum NEVER and zeros.
+//     leaves the maximum LOWEST (below) and zeros.
 // Shapes and layouts, bindings, push constants: include/attention.glsl with ALIGN 8 (16-byte words), but for
 //     o    float32 (B, H, queries, splits, VALUE_DIM); o_row is splits * VALUE_DIM; offset and strides of 4 elements
 //     lse  float32 (B, H, queries, splits, 2), the base-2 maximum and the sum; lse_head is queries * splits * 2
@@ -63,9 +63,9 @@ vec4 quad(uvec4 word, int i) {
 #endif
 }
 
-// What multiplies the sums of a part of the keys when the maximum rises to `top`. A part without a maximum holds
-// zeros, or a NaN that must show.
-float rescale(float maximum, float top) { return maximum <= NEVER ? 1.0 : exp2(maximum - top); }
+// A maximum starts here: below every score that is attended to, and so far above NEVER that exp2(NEVER - maximum) is 0
+// whatever the maximum is. No weight needs a test.
+const float LOWEST = -3.2e38;
 
 uvec4 k_words[UNROLL * K_WORDS];
 uvec4 v_words[UNROLL * V_WORDS];
@@ -146,7 +146,7 @@ void main() {
     float total[ROWS];
     [[unroll]] for (int i = 0; i < ROWS * V_WORDS * QUADS; i++) acc[i] = vec4(0.0);
     [[unroll]] for (int r = 0; r < ROWS; r++) {
-        maximum[r] = NEVER;
+        maximum[r] = LOWEST;
         total[r] = 0.0;
     }
 
@@ -177,39 +177,41 @@ void main() {
                 score[i] += subgroupShuffleXor(score[i], uint(distance));
             }
         }
-        [[unroll]] for (int u = 0; u < UNROLL; u++) {
-            uint key = first + uint(u * SLOTS) + slot;
-            [[unroll]] for (int r = 0; r < ROWS; r++) {
-                if (MASK != 0) {
-                    float bias = mask_bias(mask_rows[r] + min(key, last) * pc.mask_key);
-                    score[u * ROWS + r] = biased_score(score[u * ROWS + r], bias);
+        if (MASK != 0 || CAUSAL == 1 || first + uint(STEP) > end) {
+            [[unroll]] for (int u = 0; u < UNROLL; u++) {
+                uint key = first + uint(u * SLOTS) + slot;
+                [[unroll]] for (int r = 0; r < ROWS; r++) {
+                    if (MASK != 0) {
+                        float bias = mask_bias(mask_rows[r] + min(key, last) * pc.mask_key);
+                        score[u * ROWS + r] = biased_score(score[u * ROWS + r], bias);
+                    }
+                    if (key > last || (CAUSAL == 1 && int(key) > sees[r])) score[u * ROWS + r] = NEVER;
                 }
-                if (key > last || (CAUSAL == 1 && int(key) > sees[r])) score[u * ROWS + r] = NEVER;
+                // A key past the end stands for the last one, whose values may not be finite.
+                if (key > last) {
+                    [[unroll]] for (int c = 0; c < V_WORDS; c++) v_words[u * V_WORDS + c] = uvec4(0u);
+                }
             }
         }
         [[unroll]] for (int r = 0; r < ROWS; r++) {
             float top = maximum[r];
             [[unroll]] for (int u = 0; u < UNROLL; u++) top = max(top, score[u * ROWS + r]);
             if (top > maximum[r]) {
-                float factor = rescale(maximum[r], top);
+                float factor = exp2(maximum[r] - top);
                 maximum[r] = top;
                 total[r] *= factor;
                 [[unroll]] for (int i = 0; i < V_WORDS * QUADS; i++) acc[r * V_WORDS * QUADS + i] *= factor;
             }
             [[unroll]] for (int u = 0; u < UNROLL; u++) {
-                float w = weight(score[u * ROWS + r], maximum[r]);
+                float w = exp2(score[u * ROWS + r] - maximum[r]);
                 score[u * ROWS + r] = w;
                 total[r] += w;
             }
         }
         [[unroll]] for (int u = 0; u < UNROLL; u++) {
-            bool inside = first + uint(u * SLOTS) + slot <= last;
             [[unroll]] for (int c = 0; c < V_WORDS; c++) {
-                uvec4 word = v_words[u * V_WORDS + c];
-                // A key past the end stands for the last one, whose values may not be finite.
-                if (MASK == 0 && CAUSAL == 0 && !inside) word = uvec4(0u);
                 [[unroll]] for (int i = 0; i < QUADS; i++) {
-                    vec4 v = quad(word, i);
+                    vec4 v = quad(v_words[u * V_WORDS + c], i);
                     [[unroll]] for (int r = 0; r < ROWS; r++) {
                         float w = score[u * ROWS + r];
                         int at = (r * V_WORDS + c) * QUADS + i;
@@ -227,7 +229,7 @@ void main() {
         [[unroll]] for (int distance = LANES; distance < SUBGROUP; distance *= 2) {
             top = max(top, subgroupShuffleXor(top, uint(distance)));
         }
-        float factor = rescale(maximum[r], top);
+        float factor = exp2(maximum[r] - top);
         maximum[r] = top;
         total[r] *= factor;
         [[unroll]] for (int i = 0; i < V_WORDS * QUADS; i++) acc[r * V_WORDS * QUADS + i] *= factor;
@@ -248,14 +250,14 @@ void main() {
     }
     barrier();
     [[unroll]] for (int r = 0; r < ROWS; r++) {
-        float top = NEVER;
+        float top = LOWEST;
         [[unroll]] for (int s = 0; s < SUBGROUPS; s++) top = max(top, statistics[s * ROWS + r].x);
         float sum = 0.0;
         [[unroll]] for (int s = 0; s < SUBGROUPS; s++) {
             vec2 part = statistics[s * ROWS + r];
-            sum += part.y * rescale(part.x, top);
+            sum += part.y * exp2(part.x - top);
         }
-        float factor = rescale(maximum[r], top);
+        float factor = exp2(maximum[r] - top);
         if (slot == 0u) {
             [[unroll]] for (int c = 0; c < V_WORDS; c++) {
                 [[unroll]] for (int i = 0; i < QUADS; i++) {

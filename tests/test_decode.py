@@ -316,6 +316,20 @@ def test_sizes_that_do_not_align_are_refused_by_name(backend):
     assert np.abs(backend.attention.flash_attention2(q, k, v) - want).max() < 1e-6
 
 
+def test_low_scores_that_count(backend):
+    """Scores just above those that mean "never attend" are attended to, and outweighed by any usual score."""
+    need(backend)
+    q, k, v, _ = make_arrays(Case("low", heads=2, queries=1, keys=600))
+    mask = np.full(600, -2e38, np.float32)
+    mask[550:] = -np.inf
+    run = backend.attention.flash_attention2
+    out, lse = run(q, k, v, mask=mask, scale=0.0, return_lse=True, kernel=FAMILY)
+    assert np.abs(out[:, :, 0] - v[:, :, :550].mean(axis=2, dtype=np.float64)).max() < 1e-6
+    assert np.allclose(lse, -2e38, rtol=1e-6)
+    mask[3] = 0
+    assert (run(q, k, v, mask=mask, scale=0.0, kernel=FAMILY)[:, :, 0] == v[:, :, 3]).all()
+
+
 def test_no_keys(backend):
     need(backend)
     q, k = np.ones((1, 2, 1, 8), np.float32), np.ones((1, 2, 0, 8), np.float32)
