@@ -330,6 +330,23 @@ def test_low_scores_that_count(backend):
     assert (run(q, k, v, mask=mask, scale=0.0, kernel=FAMILY)[:, :, 0] == v[:, :, 3]).all()
 
 
+def test_arrays_beyond_a_binding(backend, monkeypatch):
+    """Asked for by name it says so; left to the registry, the kernels that can be cut do it."""
+    need(backend)
+    if "descriptor-offsets" not in backend.runtime.features:
+        pytest.skip(f"the {backend.runtime.name} runtime binds whole buffers only")
+    q, k, v, _ = make_arrays(Case("beyond", heads=2, queries=1, keys=600))
+    tensors = [backend.tensor(a) for a in (q, k, v)]
+    limits = {**backend.device.limits, "storage_range": k.nbytes // 2}
+    monkeypatch.setattr(backend, "device", dataclasses.replace(backend.device, limits=limits))
+    backend.plans.clear()
+    with pytest.raises(grilly.UnsupportedError, match="beyond a binding"):
+        backend.attention.flash_attention2(*tensors, kernel=FAMILY)
+    want = reference.naive_attention(q, k, v, dtype=np.float64)[0]
+    assert np.abs(backend.attention.flash_attention2(*tensors).numpy() - want).max() < 1e-6
+    backend.plans.clear()
+
+
 def test_no_keys(backend):
     need(backend)
     q, k = np.ones((1, 2, 1, 8), np.float32), np.ones((1, 2, 0, 8), np.float32)

@@ -1,6 +1,6 @@
 """Compiles every shader that a device can take with the device's own driver, and reports registers and spills.
 
-    python tools/compile_on_devices.py NAME [--report FILE]
+    python tools/compile_on_devices.py NAME [--report FILE] [--only FAMILY]
 
 Nothing runs on the device, so a stand-in for a GPU will do (mesa-drm-shim; tools/lanes.sh lists them). NAME is for the
 report. Each binary is compiled for the largest head dimension that it serves; attention with mask, causality,
@@ -210,13 +210,13 @@ def spills(statistics: dict[str, float]) -> float:
     return sum(statistics[name] for name in found if not name.endswith("to reg"))  # NVK's, between register files
 
 
-def examine(name: str, compiler: Compiler) -> tuple[list[dict], list[str]]:
-    """Compile what the device can take; returns a row for each pipeline, and the complaints."""
+def examine(name: str, compiler: Compiler, only: str | None = None) -> tuple[list[dict], list[str]]:
+    """Compile what the device can take, of family ``only`` if given; returns a row a pipeline, and the complaints."""
     info: DeviceInfo = compiler.info
     registry = Registry(info, info.features)
     rows, complaints = [], []
     for variant in registry.manifest.variants:
-        if obstacle(registry, variant):
+        if (only and variant.family != only) or obstacle(registry, variant):
             continue
         patterns = variant.architectures
         choosable = not patterns or any(matches(p, registry.architecture) for p in patterns)
@@ -225,7 +225,7 @@ def examine(name: str, compiler: Compiler) -> tuple[list[dict], list[str]]:
             sets = decode_sets(choice, choice.subgroup_size or info.subgroup_sizes[0])
         else:
             sets = constant_sets(variant)
-        for constants in sets if info.vendor == "amd" else sets[:1]:
+        for constants in sets if info.vendor == "amd" or only else sets[:1]:
             row = {"device": name, "variant": variant.name, "constants": constants, "choosable": choosable}
             start = time.perf_counter()
             try:
@@ -249,9 +249,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help="the device's name in the report")
     parser.add_argument("--report", type=Path, help="write all statistics to this file, as JSON")
+    parser.add_argument("--only", metavar="FAMILY", help="this shader family only")
     options = parser.parse_args()
     compiler = Compiler()
-    rows, complaints = examine(options.name, compiler)
+    rows, complaints = examine(options.name, compiler, options.only)
     if options.report:
         options.report.write_text(json.dumps(rows, indent=1))
     for complaint in complaints:

@@ -28,9 +28,9 @@ PUSH = struct.Struct("=27Iif")
 _MERGE_PUSH = struct.Struct("=6I")
 # Fewer keys than this are no work for a device, whoever does them: one dispatch is then faster than two.
 FEWEST_KEYS = 512
-# Rows that share a key head, up to which reading the keys once for each pass of the kernel's rows pays. Beyond it the
-# tiled kernels do, unless they leave most of the device idle.
-MOST_ROWS = 64
+# Queries up to which reading the keys again for every few rows costs less than a tile of 64 or 128 rows that are mostly
+# padding; by bytes of an element, as 16-bit tiles may have matrix units. docs/benchmarks/decode.md has the estimate.
+FEW_QUERIES = {2: 6, 4: 16}
 # Rounding errors of a float32 sum grow with its length; see flash.MAX_KEYS.
 MOST_KEYS = 16_384
 # Multiprocessors where the device does not tell.
@@ -46,16 +46,14 @@ def units_of(device: DeviceInfo) -> int:
     return UNITS.get(device.kind, 48)
 
 
-def pays(device: DeviceInfo, batch: int, heads: int, kv_heads: int, queries: int, keys: int) -> bool:
+def pays(device: DeviceInfo, itemsize: int, batch: int, heads: int, queries: int, keys: int) -> bool:
     """Whether splitting the keys is faster than the kernels that walk all keys of a tile of queries."""
     if keys < FEWEST_KEYS:
         return False
     if device.architecture == "llvmpipe":  # a processor is filled by less: docs/benchmarks/decode.md
         return queries == 1
-    rows = queries * (heads // kv_heads)
-    if rows <= 16:
-        return True
-    return rows <= MOST_ROWS and batch * heads * -(-queries // 16) < units_of(device)
+    few = FEW_QUERIES[itemsize]
+    return queries <= few or batch * heads * queries <= 2 * few * units_of(device)  # else tiles would fill the device
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +148,7 @@ def plan(
     """
     batch, heads, queries, head_dim = q.shape
     kv_heads, keys, value_dim = k.shape[1], k.shape[2], v.shape[3]
-    if not forced and (not whole or not pays(backend.device, batch, heads, kv_heads, queries, keys)):
+    if not forced and (not whole or not pays(backend.device, q.dtype.itemsize, batch, heads, queries, keys)):
         return None
     facts = (("align", aligned), ("head_dim", head_dim), ("value_dim", value_dim))
     try:
