@@ -62,7 +62,8 @@ SWEEP = [
     {"resident": 2}, {"resident": 4}, {"resident": 16}, {"resident": 32}, {"resident": 64},
     {"keys": 128}, {"keys": 128, "resident": 32}, {"keys": 64, "resident": 32}, {"keys": 512},
     {"stages": 1}, {"words": 2}, {"words": 2, "stages": 1}, {"words": 8}, {"words": 8, "stages": 1},
-    {"columns": 16}, {"columns": 16, "words": 2}, {"rows": 8}, {"rows": 8, "words": 2}, {"rows": 2}, {"threads": 64},
+    {"columns": 16}, {"columns": 16, "words": 2}, {"columns": 16, "threads": 64, "resident": 16},
+    {"rows": 8}, {"rows": 8, "words": 2}, {"rows": 2}, {"threads": 64},
     {"threads": 64, "resident": 16},
     {"threads": 256}, {"threads": 256, "resident": 4},
 ]  # fmt: skip
