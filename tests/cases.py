@@ -169,6 +169,37 @@ def expected(case: Case, q, k, v, mask):
     return exact[0], exact[-1], plain[0].astype(q.dtype), plain[-1]
 
 
+def rounded_weights(case: Case, q, k, v, mask):
+    """The reference in float32 with the unnormalised weights rounded to the arrays' type, as matrix units take them."""
+    kv_heads, heads = k.shape[1], q.shape[1]
+    k, v = (np.repeat(a.astype(np.float32), heads // kv_heads, 1) for a in (k, v))
+    scale = np.float32(q.shape[-1] ** -0.5 if case.scale is None else case.scale)
+    scores = q.astype(np.float32) @ k.swapaxes(-1, -2) * scale
+    if mask is not None:
+        never = np.float32(-np.inf)
+        scores = np.where(mask, scores, never) if mask.dtype == bool else scores + np.where(mask < -3e38, never, mask)
+    if case.causal:
+        queries, keys = scores.shape[-2:]
+        scores = np.where(np.arange(keys) <= np.arange(queries)[:, None] + keys - queries, scores, np.float32(-np.inf))
+    top = scores.max(-1, keepdims=True, initial=-3e38)
+    weights = np.exp(scores - top)
+    total = weights.sum(-1, keepdims=True)
+    out = weights.astype(q.dtype).astype(np.float32) @ v
+    return np.where(total > 0, out / np.where(total > 0, total, 1), 0).astype(q.dtype)
+
+
+def lse_magnitude(case: Case, q, k, plain_lse) -> float:
+    """What one float32 rounding of a log-sum-exp from matrix units is relative to.
+
+    Matrix units may add the products of a score with few guard bits, so the terms' magnitude counts; and the sum of
+    weights may be that of the rounded ones, off by up to half an epsilon of the 16-bit type.
+    """
+    top = [np.abs(a.astype(np.float64)).max() for a in (q, k)]
+    terms = top[0] * top[1] * q.shape[-1] * abs(q.shape[-1] ** -0.5 if case.scale is None else case.scale)
+    finite = np.abs(plain_lse[np.isfinite(plain_lse)]).max(initial=1)
+    return max(terms, finite) + epsilon(q.dtype) / 2 / epsilon(np.float32)
+
+
 def output_magnitude(case: Case, q, k, v, mask) -> float:
     """The largest sum of weight times absolute value behind an element of the output."""
     out = reference.naive_attention(q, k, np.abs(v), case.scale, mask, case.causal, dtype=np.float64)[0]

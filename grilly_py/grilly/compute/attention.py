@@ -16,8 +16,9 @@ ATTENTION_DOC = """
 
             output[i] = sum_j softmax_j(scale * q[i] . k[j] + mask[i, j]) v[j]
 
-        computed tile by tile with the online softmax, so that no N_q x N_kv matrix is ever stored. Products and
-        exponentials are float32 whatever the inputs are.
+        computed tile by tile with the online softmax, so that no N_q x N_kv matrix is ever stored. Sums and
+        exponentials are float32 whatever the inputs are; on matrix units the weights of 16-bit inputs are rounded to
+        their type before they multiply v, as in the FlashAttention papers' kernels.
 
         Parameters
         ----------

@@ -224,7 +224,7 @@ def to_device(backend: Compute, array) -> Tensor:
     if not isinstance(array, Tensor):
         if array.shape[-1] > 1 and array.strides[-1] != array.itemsize:
             array = np.ascontiguousarray(array)
-        return backend.tensor(array)
+        return backend.borrow(array)
     return array if array.shape[-1] <= 1 or array._steps[-1] == 1 else array.contiguous()
 
 
@@ -314,7 +314,8 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, key):
     facts = (("align", aligned), ("head_dim", head_dim), ("rows", rows), ("value_dim", value_dim))
     choice = backend.registry.resolve(Request("attention", q.dtype.name, facts=facts, prefer=kernel))
     trips = LOOP_TRIPS.get(backend.device.architecture, math.inf)
-    max_keys = max(min(MAX_KEYS, trips * choice.keys_per_trip), 1)
+    most = MAX_KEYS if q.dtype == FLOAT32 else math.inf  # a 16-bit result is rounded more coarsely at every merge
+    max_keys = max(min(most, trips * choice.keys_per_trip), 1)
     piece = Piece(q, k, v, o, sums, mask, keys - queries, False)
     pieces = split(backend, piece, max_keys)
     if sums is None and any(p.merge for p in pieces):

@@ -46,6 +46,7 @@ def view_of(backend: Compute) -> Compute:
     view = copy.copy(backend)
     view.registry = _Pin(backend.registry)
     view.plans = {}
+    view.attention = type(backend.attention)(view)
     return view
 
 

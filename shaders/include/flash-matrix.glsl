@@ -1,0 +1,722 @@
+// Attention on matrix units (VK_KHR_cooperative_matrix) with an online softmax: the matrix variants of flash-attention3.
+//
+// Computes, for each query row, o = softmax(scale q k^T + mask) v without storing the scores (Dao 2023,
+// "FlashAttention-2", algorithm 1). Factors are 16-bit, sums, exponentials and the output until it is stored are float32.
+// The running maximum is raised only when a tile exceeds it by SLACK powers of two (the idea is FlashAttention-4's): until
+// then weights may reach 2^SLACK, which changes no relative precision.
+//
+// A workgroup of SUBGROUPS subgroups owns ROWS query rows; each subgroup owns RF row fragments of MATRIX_M rows and keeps
+// their q, scores and output in cooperative matrices of MATRIX_M x MATRIX_N x MATRIX_K. Keys are taken in tiles of KEYS.
+// k and v tiles lie in shared memory as 16-byte words, rows an odd number of words long against bank conflicts. What the
+// next step needs is loaded into registers before the present one is computed, and stored after it.
+//
+// Two forms:
+//   ORDER defined     which elements of a matrix an invocation holds is known (below). A row's statistics live in
+//                     registers, its maximum travels by shuffles, and the weights become a factor element by element,
+//                     as an accumulator and an A factor have the same order on the devices listed.
+//   ORDER undefined   nothing is assumed. The row maximum is exchanged and the weights change their role through shared
+//                     memory, the row sum is a product with ones, so statistics are matrices, all columns equal.
+//
+// The including shader defines
+//   MATRIX_M, MATRIX_N, MATRIX_K   the matrix shape; MATRIX_M * MATRIX_N / SUBGROUP must be 8, and MATRIX_K a multiple of 8;
+//                                  with ORDER, MATRIX_N == MATRIX_K
+//   SUBGROUP, SUBGROUPS            invocations in a subgroup (full), subgroups in the workgroup
+//   RF, KEYS                       row fragments of a subgroup, keys of a tile
+//   DIM, VDIM                      head dimensions rounded up to whole fragments; HEAD_DIM <= DIM, VALUE_DIM <= VDIM
+//   BUFFERS                        1: k and v share one tile, four barriers a tile; 2: a tile each, two barriers;
+//                                  4: two of each, one barrier
+//   Q_SHARED                       trailing fragments of each q row kept in shared memory instead of registers
+//   SUM_COLUMNS                    with ORDER: 0, or the columns of a matrix of ones that sums the weights on the matrix unit
+//   SPLIT_LOOPS                    1: tiles without any masked key have a loop of their own
+//   LOCKSTEP                       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
+//   RAISE_WHILE                    1: the rare branch is written as a loop that runs at most once: compilers place it elsewhere
+// HEAD_DIM, VALUE_DIM, offsets and strides are multiples of 8 (ALIGN 8).
+
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_vote : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_EXT_control_flow_attributes : require
+
+// Within a branch that only some subgroups of a workgroup take. llvmpipe would wait there for the whole workgroup; its
+// subgroups run in lockstep and need memory order only.
+#ifdef LOCKSTEP
+#define SYNC_SUBGROUP subgroupMemoryBarrierShared()
+#else
+#define SYNC_SUBGROUP subgroupBarrier()
+#endif
+
+#define THREADS (SUBGROUPS * SUBGROUP)
+layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
+
+// Element e of a matrix that lane L of a subgroup holds: its row and column, the number of rows a lane holds elements of
+// (SLOTS), which of them e belongs to, and the lane bits over which a row is spread.
+#define ORDER_QUADS 1    // NVIDIA, 16 x 16: two rows a lane, a row spread over four neighbours
+#define ORDER_COLUMNS 2  // llvmpipe, 8 x 8: a lane holds a column
+#if ORDER == ORDER_QUADS
+#define SLOTS 2
+#define SLOT(e) ((e) >> 2)
+#define SLOT_FIRST(slot) (4u * (slot))
+#define SUM_SLOT(e) ((e) * SLOTS / SUM_ELEMENTS)
+#define SLOT_ROW(lane, slot) ((lane) / 4u + 8u * (slot))
+#define ELEMENT_COLUMN(lane, e) (2u * ((lane) % 4u) + ((e) & 1u) + 8u * (((e) >> 1) & 1u))
+#define SPREAD_BITS 2u
+#elif ORDER == ORDER_COLUMNS
+#define SLOTS 8
+#define SLOT(e) (e)
+#define SLOT_FIRST(slot) (slot)
+#define SLOT_ROW(lane, slot) (slot)
+#define ELEMENT_COLUMN(lane, e) (lane)
+#define SPREAD_BITS 3u
+#endif
+
+#define ELEMENTS 8
+#define ROWS_EACH (MATRIX_M * RF)
+#define ROWS (SUBGROUPS * ROWS_EACH)
+#define QF (DIM / MATRIX_K)
+#define VF (VDIM / MATRIX_N)
+#define KF (KEYS / MATRIX_N)
+#define PF (KEYS / MATRIX_K)
+#define D8 (DIM / 8)
+#define V8 (VDIM / 8)
+#define K_STRIDE (D8 + 1)
+#define V_STRIDE (V8 + 1)
+#define K_VECTORS (KEYS * K_STRIDE)
+#define V_VECTORS (KEYS * V_STRIDE)
+#define PER_THREAD(vectors) (((vectors) + THREADS - 1) / THREADS)
+#define SLACK 8.0
+#if RAISE_WHILE
+#define RAISE while
+#else
+#define RAISE if
+#endif
+
+// Words of the shared array. One subgroup's scratch holds a float32 matrix (2 ELEMENTS bytes a lane and float).
+#define FACTOR_VECTORS (MATRIX_M * MATRIX_K / 8)
+#define SCRATCH_VECTORS (MATRIX_M * MATRIX_N / 4)
+#define Q_STRIDE (MATRIX_K / 8 + 1)
+#define Q_VECTORS (MATRIX_M * Q_STRIDE)
+#define Q_ROW (Q_SHARED * (MATRIX_K / 8) + 1)
+#if BUFFERS == 1
+#define V_START 0
+#define TILE_END (K_VECTORS > V_VECTORS ? K_VECTORS : V_VECTORS)
+#elif BUFFERS == 2
+#define V_START K_VECTORS
+#define TILE_END (K_VECTORS + V_VECTORS)
+#else
+#define V_START (2 * K_VECTORS)
+#define TILE_END (2 * (K_VECTORS + V_VECTORS))
+#endif
+#define Q_START TILE_END
+#define Q_END (Q_START + (Q_SHARED > 0 ? ROWS * Q_ROW : 0))
+#define MOST(a, b) ((a) > (b) ? (a) : (b))
+#ifdef ORDER
+// Fragments of q pass through the start before the first tile, rows of the output after the last one.
+#define SHARED_VECTORS MOST(Q_END, SUBGROUPS * MOST(Q_VECTORS, SCRATCH_VECTORS))
+#define SCRATCH_START 0
+#else
+#define P_STRIDE (KEYS / 8 + 1)
+#define P_VECTORS (MATRIX_M * P_STRIDE)
+#define IOTA_START Q_END
+#define P_START (IOTA_START + SCRATCH_VECTORS)
+#define SCRATCH_START (P_START + SUBGROUPS * P_VECTORS)
+#define SHARED_VECTORS (SCRATCH_START + SUBGROUPS * SCRATCH_VECTORS)
+#endif
+
+#define FACTOR_A coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_K, gl_MatrixUseA>
+#define FACTOR_B coopmat<float16_t, gl_ScopeSubgroup, MATRIX_K, MATRIX_N, gl_MatrixUseB>
+#define SUMS coopmat<float, gl_ScopeSubgroup, MATRIX_M, MATRIX_N, gl_MatrixUseAccumulator>
+#define ONES coopmat<float16_t, gl_ScopeSubgroup, MATRIX_K, SUM_COLUMNS, gl_MatrixUseB>
+#define SUM_MATRIX coopmat<float, gl_ScopeSubgroup, MATRIX_M, SUM_COLUMNS, gl_MatrixUseAccumulator>
+#define SUM_ELEMENTS (MATRIX_M * SUM_COLUMNS / SUBGROUP)
+const int ROW_MAJOR = gl_CooperativeMatrixLayoutRowMajor;
+const int COLUMN_MAJOR = gl_CooperativeMatrixLayoutColumnMajor;
+
+// 16-bit numbers, two to a word.
+#if defined(DTYPE_bfloat16)
+const uint EXPONENTS = 0x7f807f80u;
+#else
+const uint EXPONENTS = 0x7c007c00u;
+#endif
+
+shared uvec4 tile[SHARED_VECTORS];
+// Raised once a key or value that some query may not see, or a query, holds a NaN or an infinity; never lowered.
+shared uint poisoned;
+
+uint thread, lane, subgroup, batch, head, first_row, end, q_base, k_base, v_base;
+float base2_scale;
+uvec4 held_k[PER_THREAD(KEYS * D8)];
+uvec4 held_v[PER_THREAD(KEYS * V8)];
+FACTOR_A q_frag[RF][QF];
+SUMS s_frag[RF][KF];
+SUMS o_frag[RF][VF];
+#ifdef ORDER
+float top[RF][SLOTS];  // running maximum of base-2 scores
+#if SUM_COLUMNS
+SUM_MATRIX sum[RF];  // running sum of weights, all columns equal
+#else
+float sum[RF][SLOTS];  // this invocation's part of the running sum of weights
+#endif
+#else
+FACTOR_A p_frag[RF][PF];
+SUMS top[RF];
+SUMS sum[RF];  // glslang 13 gives a second name in one declaration another type
+#endif
+
+// Rows past the last one are read as copies of it, columns past the head are zeros. Nobody stores such a query row,
+// mask_scores overrules such a key, and such a value is multiplied by zero or, if it is not finite, taken out.
+uvec4 fetch_key(uint first_key, uint e) {
+    uint column = 8u * (e % D8), key = min(first_key + e / D8, end - 1u);
+    if (HEAD_DIM < DIM && column >= HEAD_DIM) return uvec4(0u);
+    return k_data[(k_base + key * pc.k_row + column) >> 3];
+}
+uvec4 fetch_value(uint first_key, uint e) {
+    uint column = 8u * (e % V8), key = min(first_key + e / V8, end - 1u);
+    if (VALUE_DIM < VDIM && column >= VALUE_DIM) return uvec4(0u);
+    return v_data[(v_base + key * pc.v_row + column) >> 3];
+}
+void fetch_keys(uint first_key) {
+    [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * D8); ++n) {
+        uint e = thread + n * THREADS;
+        if ((KEYS * D8) % THREADS == 0 || e < KEYS * D8) held_k[n] = fetch_key(first_key, e);
+    }
+}
+void fetch_values(uint first_key) {
+    [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * V8); ++n) {
+        uint e = thread + n * THREADS;
+        if ((KEYS * V8) % THREADS == 0 || e < KEYS * V8) held_v[n] = fetch_value(first_key, e);
+    }
+}
+bool has_non_finite(uvec4 words) {
+    uvec4 low = words & (EXPONENTS & 0xffffu), high = words & (EXPONENTS & 0xffff0000u);
+    return any(equal(low, uvec4(EXPONENTS & 0xffffu))) || any(equal(high, uvec4(EXPONENTS & 0xffff0000u)));
+}
+void store_keys(uint start, bool masked) {
+    bool bad = false;
+    [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * D8); ++n) {
+        uint e = thread + n * THREADS;
+        if ((KEYS * D8) % THREADS == 0 || e < KEYS * D8) {
+            tile[start + e / D8 * K_STRIDE + e % D8] = held_k[n];
+            if (masked && MASK == 0) bad = bad || has_non_finite(held_k[n]);
+        }
+    }
+    if (bad) poisoned = 1u;
+}
+void store_values(uint start, bool masked) {
+    bool bad = false;
+    [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * V8); ++n) {
+        uint e = thread + n * THREADS;
+        if ((KEYS * V8) % THREADS == 0 || e < KEYS * V8) {
+            tile[start + e / V8 * V_STRIDE + e % V8] = held_v[n];
+            if (masked) bad = bad || has_non_finite(held_v[n]);
+        }
+    }
+    if (bad) poisoned = 1u;
+}
+
+// Where fragment d of row fragment i of q lies that stays in shared memory.
+uint shared_query(uint i, uint d) {
+    return Q_START + (subgroup * ROWS_EACH + i * MATRIX_M) * Q_ROW + (d - (QF - Q_SHARED)) * (MATRIX_K / 8);
+}
+
+// Whether a query that may see no key holds a NaN or an infinity.
+bool bad_query = false;
+
+// The subgroup's rows of q as factors. With a negative scale they change sign, so that the scale is never negative and a
+// row's maximum stays its maximum when scaled.
+void load_queries() {
+    uint turn = pc.scale < 0.0 ? 0x80008000u : 0u;
+    const uint words = MATRIX_K / 8;
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        uint row = min(first_row + subgroup * ROWS_EACH + i * MATRIX_M + lane / words, pc.queries - 1u);
+        uvec4 held[QF];
+        [[unroll]] for (uint d = 0u; d < QF; ++d) {
+            uint column = d * MATRIX_K + 8u * (lane % words);
+            held[d] = uvec4(0u);
+            if (lane < FACTOR_VECTORS && column < HEAD_DIM) held[d] = q_data[(q_base + row * pc.q_row + column) >> 3] ^ turn;
+            if (CAUSAL != 0 && pc.causal_shift < 0) bad_query = bad_query || has_non_finite(held[d]);
+        }
+        [[unroll]] for (uint d = 0u; d < QF - Q_SHARED; ++d) {
+            uint start = subgroup * Q_VECTORS;
+            if (lane < FACTOR_VECTORS) tile[start + lane / words * Q_STRIDE + lane % words] = held[d];
+            SYNC_SUBGROUP;
+            coopMatLoad(q_frag[i][d], tile, start, Q_STRIDE, ROW_MAJOR);
+            SYNC_SUBGROUP;
+        }
+#if Q_SHARED
+        [[unroll]] for (uint d = QF - Q_SHARED; d < QF; ++d) {
+            uint start = shared_query(i, d);
+            if (lane < FACTOR_VECTORS) tile[start + lane / words * Q_ROW + lane % words] = held[d];
+        }
+#endif
+    }
+}
+
+FACTOR_B key_factor(uint start, uint f, uint d) {
+    FACTOR_B k;
+    coopMatLoad(k, tile, start + f * MATRIX_N * K_STRIDE + d * (MATRIX_K / 8), K_STRIDE, COLUMN_MAJOR);
+    return k;
+}
+
+#ifdef ORDER
+#define PLACE_ROW(e) SLOT_ROW(lane, SLOT(e))
+#define PLACE_COLUMN(e) ELEMENT_COLUMN(lane, e)
+#define FIND_PLACES
+#else
+#define PLACE_ROW(e) (uint(place[e]) / MATRIX_N)
+#define PLACE_COLUMN(e) (uint(place[e]) % MATRIX_N)
+#define FIND_PLACES SUMS place; coopMatLoad(place, tile, IOTA_START, MATRIX_N / 4, ROW_MAJOR);
+#endif
+
+// What the products of q and k are added to: zero, and minus infinity for keys that causality or the end hides, so that
+// the weight is zero whatever the maximum. (A product that is not finite would win; store_keys raises the flag for it.)
+void begin_scores(uint first_key, bool masked) {
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint f = 0u; f < KF; ++f) s_frag[i][f] = SUMS(0.0);
+    }
+    if (masked && MASK == 0) {
+        float never = minus_infinity();
+        FIND_PLACES
+        [[unroll]] for (uint i = 0u; i < RF; ++i) {
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+                // The last key that the row may see, counted from this lane's column.
+                int last = int(end) - 1;
+                uint row = first_row + subgroup * ROWS_EACH + i * MATRIX_M + PLACE_ROW(e);
+                if (CAUSAL != 0) last = min(last, int(row) + pc.causal_shift);
+                last -= int(first_key + PLACE_COLUMN(e));
+                [[unroll]] for (uint f = 0u; f < KF; ++f) s_frag[i][f][e] = int(f * MATRIX_N) <= last ? 0.0 : never;
+            }
+        }
+    }
+}
+
+void multiply_scores(uint start, uint first_key, bool masked) {
+    begin_scores(first_key, masked);
+    [[unroll]] for (uint d = 0u; d < QF - Q_SHARED; ++d) {
+        [[unroll]] for (uint f = 0u; f < KF; ++f) {
+            FACTOR_B k = key_factor(start, f, d);
+            [[unroll]] for (uint i = 0u; i < RF; ++i) s_frag[i][f] = coopMatMulAdd(q_frag[i][d], k, s_frag[i][f]);
+        }
+    }
+#if Q_SHARED
+    [[unroll]] for (uint d = QF - Q_SHARED; d < QF; ++d) {
+        FACTOR_A q[RF];
+        [[unroll]] for (uint i = 0u; i < RF; ++i) coopMatLoad(q[i], tile, shared_query(i, d), Q_ROW, ROW_MAJOR);
+        [[unroll]] for (uint f = 0u; f < KF; ++f) {
+            FACTOR_B k = key_factor(start, f, d);
+            [[unroll]] for (uint i = 0u; i < RF; ++i) s_frag[i][f] = coopMatMulAdd(q[i], k, s_frag[i][f]);
+        }
+    }
+#endif
+}
+
+FACTOR_B value_factor(uint start, uint f, uint c) {
+    FACTOR_B v;
+    coopMatLoad(v, tile, start + f * MATRIX_K * V_STRIDE + c * (MATRIX_N / 8), V_STRIDE, ROW_MAJOR);
+    return v;
+}
+
+// Scores under a mask, scaled; minus infinity where a key is hidden, whatever the product was.
+void mask_scores(uint first_key) {
+    float never = minus_infinity();
+    FIND_PLACES
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+            uint row = first_row + subgroup * ROWS_EACH + i * MATRIX_M + PLACE_ROW(e);
+            uint mask_row = mask_index(batch, head, row);
+            [[unroll]] for (uint f = 0u; f < KF; ++f) {
+                uint key = first_key + f * MATRIX_N + PLACE_COLUMN(e);
+                float score = NEVER;
+                if (key < end && row < pc.queries && causal_allows(row, key)) {
+                    score = biased_score(s_frag[i][f][e] * base2_scale, mask_bias(mask_row + key * pc.mask_key));
+                }
+                s_frag[i][f][e] = score > NEVER ? score : never;
+            }
+        }
+    }
+}
+
+#ifdef ORDER
+
+// Raises the running maximum where the tile's exceeds it by more than SLACK. `factor` scales the scores.
+void raise_maximum(float factor) {
+    float most[RF][SLOTS];
+    bool grown = false;
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint r = 0u; r < SLOTS; ++r) most[i][r] = s_frag[i][0][SLOT_FIRST(r)];
+        [[unroll]] for (uint f = 0u; f < KF; ++f) {
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+                most[i][SLOT(e)] = max(most[i][SLOT(e)], s_frag[i][f][e]);
+            }
+        }
+        [[unroll]] for (uint r = 0u; r < SLOTS; ++r) {
+            most[i][r] *= factor;
+            grown = grown || most[i][r] > top[i][r] + SLACK;
+        }
+    }
+    RAISE (subgroupAny(grown)) {
+        [[unroll]] for (uint i = 0u; i < RF; ++i) {
+            float decay[SLOTS];
+            [[unroll]] for (uint r = 0u; r < SLOTS; ++r) {
+                [[unroll]] for (uint n = 0u; n < SPREAD_BITS; ++n) {
+                    most[i][r] = max(most[i][r], subgroupShuffleXor(most[i][r], 1u << n));
+                }
+                float raised = max(top[i][r], most[i][r]);
+                decay[r] = exp2(top[i][r] - raised);
+                top[i][r] = raised;
+#if !SUM_COLUMNS
+                sum[i][r] *= decay[r];
+#endif
+            }
+#if SUM_COLUMNS
+            [[unroll]] for (uint e = 0u; e < SUM_ELEMENTS; ++e) sum[i][e] *= decay[SUM_SLOT(e)];
+#endif
+            [[unroll]] for (uint c = 0u; c < VF; ++c) {
+                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) o_frag[i][c][e] *= decay[SLOT(e)];
+            }
+        }
+        grown = false;
+    }
+}
+
+// Weights by chunks of keys: exponentials of one chunk run beside the products of the one before.
+void multiply_values(uint start, float factor) {
+    [[unroll]] for (uint f = 0u; f < PF; ++f) {
+        FACTOR_A p[RF];
+        [[unroll]] for (uint i = 0u; i < RF; ++i) {
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+                float weight_ = exp2(fma(s_frag[i][f][e], factor, -top[i][SLOT(e)]));
+#if !SUM_COLUMNS
+                sum[i][SLOT(e)] += weight_;
+#endif
+                p[i][e] = float16_t(weight_);
+            }
+#if SUM_COLUMNS
+            sum[i] = coopMatMulAdd(p[i], ONES(1.0), sum[i]);
+#endif
+        }
+        [[unroll]] for (uint c = 0u; c < VF; ++c) {
+            FACTOR_B v = value_factor(start, f, c);
+            [[unroll]] for (uint i = 0u; i < RF; ++i) o_frag[i][c] = coopMatMulAdd(p[i], v, o_frag[i][c]);
+        }
+    }
+}
+
+#else
+
+void raise_maximum(float factor) {
+    uint scratch = SCRATCH_START + subgroup * SCRATCH_VECTORS;
+    SUMS most[RF];
+    bool grown = false;
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        most[i] = s_frag[i][0];
+        [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+            [[unroll]] for (uint f = 1u; f < KF; ++f) most[i][e] = max(most[i][e], s_frag[i][f][e]);
+            most[i][e] *= factor;
+            grown = grown || most[i][e] > top[i][e] + SLACK;
+        }
+    }
+    RAISE (subgroupAny(grown)) {
+        [[unroll]] for (uint i = 0u; i < RF; ++i) {
+            // Eight elements of a row for each lane, wherever they came from.
+            coopMatStore(most[i], tile, scratch, MATRIX_N / 4, ROW_MAJOR);
+            SYNC_SUBGROUP;
+            vec4 a = max(uintBitsToFloat(tile[scratch + 2u * lane]), uintBitsToFloat(tile[scratch + 2u * lane + 1u]));
+            float row = max(max(a.x, a.y), max(a.z, a.w));
+            if (MATRIX_N == 16) row = max(row, subgroupShuffleXor(row, 1u));
+            SYNC_SUBGROUP;
+            tile[scratch + 2u * lane] = uvec4(floatBitsToUint(row));
+            tile[scratch + 2u * lane + 1u] = uvec4(floatBitsToUint(row));
+            SYNC_SUBGROUP;
+            SUMS decay;
+            coopMatLoad(decay, tile, scratch, MATRIX_N / 4, ROW_MAJOR);
+            SYNC_SUBGROUP;
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+                float raised = max(top[i][e], decay[e]);
+                decay[e] = exp2(top[i][e] - raised);
+                top[i][e] = raised;
+                sum[i][e] *= decay[e];
+            }
+            [[unroll]] for (uint c = 0u; c < VF; ++c) {
+                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) o_frag[i][c][e] *= decay[e];
+            }
+        }
+        grown = false;
+    }
+}
+
+void make_weights(float factor) {
+    uint start = P_START + subgroup * P_VECTORS;
+    FACTOR_B ones = FACTOR_B(1.0);
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint f = 0u; f < KF; ++f) {
+            coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_N, gl_MatrixUseAccumulator> p;
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+                p[e] = float16_t(exp2(fma(s_frag[i][f][e], factor, -top[i][e])));
+            }
+            coopMatStore(p, tile, start + f * (MATRIX_N / 8), P_STRIDE, ROW_MAJOR);
+        }
+        SYNC_SUBGROUP;
+        [[unroll]] for (uint f = 0u; f < PF; ++f) {
+            coopMatLoad(p_frag[i][f], tile, start + f * (MATRIX_K / 8), P_STRIDE, ROW_MAJOR);
+            sum[i] = coopMatMulAdd(p_frag[i][f], ones, sum[i]);
+        }
+        SYNC_SUBGROUP;
+    }
+}
+
+void multiply_values(uint start, float factor) {
+    make_weights(factor);
+    [[unroll]] for (uint f = 0u; f < PF; ++f) {
+        [[unroll]] for (uint c = 0u; c < VF; ++c) {
+            FACTOR_B v = value_factor(start, f, c);
+            [[unroll]] for (uint i = 0u; i < RF; ++i) o_frag[i][c] = coopMatMulAdd(p_frag[i][f], v, o_frag[i][c]);
+        }
+    }
+}
+
+#endif
+
+void add_tile(uint k_start, uint v_start, uint first_key, uint next_key, bool masked) {
+    // Whether this subgroup's last row sees any of these keys.
+    bool seen = CAUSAL == 0 || !masked ||
+                int(first_key) <= int(first_row + (subgroup + 1u) * ROWS_EACH) - 1 + pc.causal_shift;
+#if BUFFERS == 1
+    store_keys(k_start, masked);
+    fetch_values(first_key);
+    barrier();
+    if (seen) multiply_scores(k_start, first_key, masked);
+    barrier();
+    store_values(v_start, masked);
+    fetch_keys(next_key);
+    barrier();
+#elif BUFFERS == 2
+    store_keys(k_start, masked);
+    fetch_values(first_key);
+    barrier();
+    if (seen) multiply_scores(k_start, first_key, masked);
+#else
+    store_keys(k_start, masked);
+    store_values(v_start, masked);
+    barrier();
+    fetch_keys(next_key);
+    fetch_values(next_key);
+    if (seen) multiply_scores(k_start, first_key, masked);
+#endif
+    float factor = MASK != 0 ? 1.0 : base2_scale;
+    if (seen) {
+        if (MASK != 0) mask_scores(first_key);
+        raise_maximum(factor);
+    }
+#if BUFFERS == 2
+    store_values(v_start, masked);
+    fetch_keys(next_key);
+    barrier();
+#endif
+    if (seen) multiply_values(v_start, factor);
+#if BUFFERS == 1
+    barrier();
+#endif
+}
+
+void store_rows() {
+    uint scratch = SCRATCH_START + subgroup * SCRATCH_VECTORS;
+    const uint parts = MATRIX_N / 8;  // a lane stores eight columns of a row
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        float row_top, row_sum;
+#ifdef ORDER
+        // Every lane of a row holds its statistics; lanes of one row write the same.
+        [[unroll]] for (uint r = 0u; r < SLOTS; ++r) {
+#if SUM_COLUMNS
+            float whole = sum[i][r * (SUM_ELEMENTS / SLOTS)];
+#else
+            float whole = sum[i][r];
+            [[unroll]] for (uint n = 0u; n < SPREAD_BITS; ++n) whole += subgroupShuffleXor(whole, 1u << n);
+#endif
+            tile[scratch + SLOT_ROW(lane, r)].xy = floatBitsToUint(vec2(top[i][r], whole));
+        }
+        SYNC_SUBGROUP;
+        row_top = uintBitsToFloat(tile[scratch + lane / parts].x);
+        row_sum = uintBitsToFloat(tile[scratch + lane / parts].y);
+        SYNC_SUBGROUP;
+#else
+        coopMatStore(top[i], tile, scratch, MATRIX_N / 4, ROW_MAJOR);
+        SYNC_SUBGROUP;
+        row_top = uintBitsToFloat(tile[scratch + 2u * lane].x);
+        SYNC_SUBGROUP;
+        coopMatStore(sum[i], tile, scratch, MATRIX_N / 4, ROW_MAJOR);
+        SYNC_SUBGROUP;
+        row_sum = uintBitsToFloat(tile[scratch + 2u * lane].x);
+        SYNC_SUBGROUP;
+#endif
+        uint row = first_row + subgroup * ROWS_EACH + i * MATRIX_M + lane / parts;
+        float lse = row_lse(row_top, row_sum), share = 1.0, keep = 0.0;
+        if (MERGE != 0 && row < pc.queries) merge_weights(lse_data[lse_index(batch, head, row)], lse, keep, share, lse);
+        share = row_sum == 0.0 ? 0.0 : share / row_sum;
+        SYNC_SUBGROUP;  // both lanes of a row have read what one of them overwrites
+        if ((LSE != 0 || MERGE != 0) && lane % parts == 0u && row < pc.queries) {
+            lse_data[lse_index(batch, head, row)] = lse;
+        }
+        uint place = o_index(batch, head, row);
+        [[unroll]] for (uint c = 0u; c < VF; ++c) {
+            uint column = c * MATRIX_N + 8u * (lane % parts);
+            coopMatStore(o_frag[i][c], tile, scratch, MATRIX_N / 4, ROW_MAJOR);
+            SYNC_SUBGROUP;
+            vec4 low = uintBitsToFloat(tile[scratch + 2u * lane]) * share;
+            vec4 high = uintBitsToFloat(tile[scratch + 2u * lane + 1u]) * share;
+            SYNC_SUBGROUP;
+            if (row < pc.queries && column < VALUE_DIM) {
+                if (MERGE != 0 && keep != 0.0) {
+                    uvec4 old = o_data[(place + column) >> 3];
+                    low += keep * vec4(unpackFloat2x16(old.x), unpackFloat2x16(old.y));
+                    high += keep * vec4(unpackFloat2x16(old.z), unpackFloat2x16(old.w));
+                }
+                o_data[(place + column) >> 3] =
+                    uvec4(packFloat2x16(f16vec2(low.xy)), packFloat2x16(f16vec2(low.zw)),
+                          packFloat2x16(f16vec2(high.xy)), packFloat2x16(f16vec2(high.zw)));
+            }
+        }
+    }
+}
+
+// The rows of a workgroup that met poisoned numbers, from the start and on vector units: zero times infinity, or minus
+// infinity plus NaN, would be NaN on matrix units, so nothing that they made can be kept. Keys by lanes for the scores,
+// columns by lanes for the output.
+void compute_rows() {
+    const uint columns = (VDIM / 2 + SUBGROUP - 1) / SUBGROUP;  // pairs of columns a lane
+    [[dont_unroll]] for (uint r = 0u; r < ROWS_EACH; ++r) {
+        uint row = first_row + subgroup * ROWS_EACH + r;
+        if (row >= pc.queries) break;
+        uint q_place = q_base + row * pc.q_row, mask_row = mask_index(batch, head, row);
+        uint visible = min(end, visible_keys(row));
+        float row_top = NEVER, row_sum = 0.0;
+        vec2 o[columns];
+        [[unroll]] for (uint c = 0u; c < columns; ++c) o[c] = vec2(0.0);
+        [[dont_unroll]] for (uint first_key = 0u; first_key < visible; first_key += SUBGROUP) {
+            uint key = first_key + lane;
+            float score = NEVER;
+            if (key < visible) {
+                float dot_ = 0.0;
+                [[dont_unroll]] for (uint d = 0u; d < HEAD_DIM; d += 8u) {
+                    uvec4 a = q_data[(q_place + d) >> 3], b = k_data[(k_base + key * pc.k_row + d) >> 3];
+                    [[unroll]] for (uint w = 0u; w < 4u; ++w) {
+                        vec2 x = vec2(unpackFloat2x16(a[w])), y = vec2(unpackFloat2x16(b[w]));
+                        dot_ += x.x * y.x + x.y * y.y;
+                    }
+                }
+                score = dot_ * pc.scale * LOG2_E;
+                if (MASK != 0) score = biased_score(score, mask_bias(mask_row + key * pc.mask_key));
+            }
+            float most = score;
+            [[unroll]] for (uint step = 1u; step < SUBGROUP; step *= 2u) most = max(most, subgroupShuffleXor(most, step));
+            float raised = max(row_top, most);
+            if (raised <= NEVER) continue;
+            float decay = exp2(row_top - raised), p = weight(score, raised);
+            row_top = raised;
+            row_sum = row_sum * decay + p;
+            [[unroll]] for (uint c = 0u; c < columns; ++c) o[c] *= decay;
+            [[dont_unroll]] for (uint n = 0u; n < min(SUBGROUP, visible - first_key); ++n) {
+                float share = subgroupShuffle(p, n);
+                if (share == 0.0) continue;
+                uint place = v_base + (first_key + n) * pc.v_row;
+                [[unroll]] for (uint c = 0u; c < columns; ++c) {
+                    uint column = 2u * (lane + c * SUBGROUP);
+                    if (column < VALUE_DIM) {
+                        uint word = v_data[(place + column) >> 3][column / 2u % 4u];
+                        o[c] += share * vec2(unpackFloat2x16(word));
+                    }
+                }
+            }
+        }
+        [[unroll]] for (uint step = 1u; step < SUBGROUP; step *= 2u) row_sum += subgroupShuffleXor(row_sum, step);
+        float lse = row_lse(row_top, row_sum), share = 1.0, keep = 0.0;
+        if (MERGE != 0) merge_weights(lse_data[lse_index(batch, head, row)], lse, keep, share, lse);
+        share = row_sum == 0.0 ? 0.0 : share / row_sum;
+        SYNC_SUBGROUP;  // every lane has read what one of them overwrites
+        if ((LSE != 0 || MERGE != 0) && lane == 0u) lse_data[lse_index(batch, head, row)] = lse;
+        uint place = o_index(batch, head, row);
+        [[unroll]] for (uint c = 0u; c < columns; ++c) {
+            uint column = 2u * (lane + c * SUBGROUP);
+            if (column >= VALUE_DIM) continue;
+            vec2 result = o[c] * share;
+            if (MERGE != 0 && keep != 0.0) {
+                uint old = o_data[(place + column) >> 3][column / 2u % 4u];
+                result += keep * vec2(unpackFloat2x16(old));
+            }
+            o_data[(place + column) >> 3][column / 2u % 4u] = packFloat2x16(f16vec2(result));
+        }
+    }
+}
+
+void main() {
+    subgroup = gl_SubgroupID;
+    lane = gl_SubgroupInvocationID;
+    thread = subgroup * SUBGROUP + lane;
+    head = gl_WorkGroupID.y;
+    batch = gl_WorkGroupID.z;
+    q_base = q_index(batch, head, 0u);
+    k_base = k_index(batch, head, 0u);
+    v_base = v_index(batch, head, 0u);
+    // Under a causal mask later rows see more keys: the longest workgroups start first.
+    first_row = (CAUSAL != 0 ? gl_NumWorkGroups.x - 1u - gl_WorkGroupID.x : gl_WorkGroupID.x) * ROWS;
+    // Keys from here on are seen by no row of this workgroup.
+    end = visible_keys(min(first_row + ROWS, pc.queries) - 1u);
+    // Not zero, as it multiplies minus infinities.
+    base2_scale = max(abs(pc.scale) * LOG2_E, 1e-37);
+
+    if (thread == 0u) poisoned = 0u;
+    if (end > 0u) {
+        fetch_keys(0u);
+#if BUFFERS == 4
+        fetch_values(0u);
+#endif
+    }
+    load_queries();
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+#ifdef ORDER
+        [[unroll]] for (uint r = 0u; r < SLOTS; ++r) {
+            top[i][r] = NEVER;
+#if !SUM_COLUMNS
+            sum[i][r] = 0.0;
+#endif
+        }
+#if SUM_COLUMNS
+        sum[i] = SUM_MATRIX(0.0);
+#endif
+#else
+        top[i] = SUMS(NEVER);
+        sum[i] = SUMS(0.0);
+#endif
+        [[unroll]] for (uint c = 0u; c < VF; ++c) o_frag[i][c] = SUMS(0.0);
+    }
+#ifndef ORDER
+    for (uint e = thread; e < SCRATCH_VECTORS; e += THREADS) {
+        tile[IOTA_START + e] = floatBitsToUint(vec4(4u * e) + vec4(0.0, 1.0, 2.0, 3.0));
+    }
+#endif
+    barrier();  // q has been read from where k goes
+    if (bad_query) poisoned = 1u;
+
+    // Leading keys in whole tiles that every row of the workgroup sees.
+    uint clear = 0u;
+    if (MASK == 0) {
+        clear = CAUSAL == 0 ? end : uint(clamp(int(first_row) + pc.causal_shift + 1, 0, int(end)));
+        clear -= clear % KEYS;
+    }
+    uint first_key = 0u;
+    uint turn = 0u;
+#define TILE(MASKED) \
+    add_tile(turn * K_VECTORS, V_START + turn * V_VECTORS, first_key, first_key + KEYS, MASKED); \
+    if (BUFFERS == 4) turn = 1u - turn;
+#if SPLIT_LOOPS
+    [[dont_unroll]] for (; first_key < clear; first_key += KEYS) { TILE(false) }
+    [[dont_unroll]] for (; first_key < end; first_key += KEYS) { TILE(true) }
+#else
+    [[dont_unroll]] for (; first_key < end; first_key += KEYS) { TILE(first_key >= clear) }
+#endif
+    barrier();  // the last tile has been read from where rows are gathered
+    if (poisoned == 0u) store_rows();
+    else compute_rows();
+}
