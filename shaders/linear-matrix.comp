@@ -64,6 +64,18 @@ layout(push_constant, std430) uniform Push {
     float scale;
 } pc;
 
+// To the nearest 16-bit number. Conversions to bfloat16 may cut (NVIDIA's do), so theirs are of numbers that fit; NaN gets
+// a bit that stays.
+#if defined(DTYPE_bfloat16)
+vec4 ROUNDED(vec4 x) {
+    uvec4 bits = floatBitsToUint(x);
+    uvec4 nearest = (bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u;
+    return uintBitsToFloat(mix(nearest, bits | 0x400000u, greaterThan(bits & 0x7fffffffu, uvec4(0x7f800000u))));
+}
+#else
+#define ROUNDED(x) (x)
+#endif
+
 layout(set = 0, binding = 0, std430) readonly buffer Left { uvec4 a_data[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Right { uvec4 b_data[]; };
 #ifdef SPLIT
@@ -271,7 +283,7 @@ void main() {
                         [[unroll]] for (int e = 0; e < 4; e++) if (col + e < cols) c_scalars[at + uint(e)] = value[e];
                     }
 #else
-                    c_data[at / 4u] = f16vec4(value * pc.scale + bias);
+                    c_data[at / 4u] = f16vec4(ROUNDED(value * pc.scale + bias));
 #endif
                 }
             }
