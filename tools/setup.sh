@@ -41,7 +41,8 @@ kompute() {
   if .venv/bin/python -c 'import kp' 2>/dev/null; then return 0; fi
   packages g++ cmake make libvulkan-dev libfmt-dev pybind11-dev python3-dev || return 1
   echo "Building Kompute (kp 0.9.0)"
-  PATH="$PWD/.venv/bin:$PATH" KOMPUTE_OPT_USE_BUILT_IN_VULKAN_HEADER=OFF KOMPUTE_OPT_USE_BUILT_IN_FMT=OFF \
+  # Nothing else in PATH: its CMake files take the first python3.x they find, be it a version manager's stub.
+  PATH="$PWD/.venv/bin:/usr/local/bin:/usr/bin:/bin" KOMPUTE_OPT_USE_BUILT_IN_VULKAN_HEADER=OFF KOMPUTE_OPT_USE_BUILT_IN_FMT=OFF \
     KOMPUTE_OPT_USE_BUILT_IN_PYBIND11=OFF KOMPUTE_OPT_INSTALL=OFF KOMPUTE_OPT_DISABLE_VK_DEBUG_LAYERS=ON \
     KOMPUTE_PYTHON_NUM_PARALLEL_THREADS=$(nproc) \
     .venv/bin/pip install -q --disable-pip-version-check --use-pep517 --no-deps kp==0.9.0
