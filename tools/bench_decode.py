@@ -4,6 +4,7 @@
     python tools/bench_decode.py                 the cases as the registry does them, and torch
     python tools/bench_decode.py --sweep         also other tile sizes, splits and loads in flight
     python tools/bench_decode.py --cases b16 b1 --dtype bfloat16 --no-torch
+    python tools/bench_decode.py --candidates    one short line for each kernel and setting in question, B = 16 and 1
 
 Every case reads keys and values out of two arrays of --megabytes each, another part at every call, so that no cache
 holds them. Figures: device time of both dispatches by timestamps (median), the time from the first's start to the
@@ -15,6 +16,7 @@ the device by a CUDA graph of rotated calls, and per call.
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import statistics
 import time
@@ -24,6 +26,8 @@ import numpy as np
 
 import grilly
 from grilly import reference
+from grilly.compute.flash import flash_attention
+from grilly.compute.pinned import pin, view_of
 from grilly.registry import Request
 
 
@@ -68,6 +72,23 @@ SWEEP = [
     {"threads": 256}, {"threads": 256, "resident": 4},
 ]  # fmt: skip
 
+# (variant, settings) to decide between, for --candidates; {} is the data file's.
+CANDIDATES = [
+    ("flash-decode.split16", {}),
+    ("flash-decode.split16", {"resident": 2}),
+    ("flash-decode.split16", {"rows": 2, "spread": 0}),
+    *(
+        (f"flash-decode-matrix.{variant}.d128", settings)
+        for variant, settings in (
+            ("quads", {}), ("quads", {"stages": 2}), ("quads16", {}), ("quads16b", {}), ("quads16", {"stages": 2}),
+            ("quads16b", {"stages": 2}),
+            ("quads", {"resident": 2}), ("quads", {"resident": 6}), ("quads", {"resident": 12}),
+            ("quads", {"threads": 64, "resident": 6}), ("quads", {"threads": 64, "resident": 6, "keys": 128}),
+            ("quads", {"threads": 256, "resident": 1}), ("quads", {"threads": 256, "resident": 2, "keys": 512}),
+            ("quads", {"keys": 128}), ("quads", {"keys": 512}),
+        )
+    ),
+]  # fmt: skip
 
 WARM_SECONDS = 0.1
 
@@ -122,10 +143,11 @@ def keys_bytes(case: Case, itemsize: int) -> int:
     return 2 * case.batch * case.kv_heads * case.keys * case.dim * itemsize
 
 
-def measure(bench: Bench, case: Case, exact, label: str, repeats: int, kernel=None) -> None:
+def measure(bench: Bench, case: Case, exact, label: str, repeats: int, kernel=None, short=False) -> None:
+    """``short``: a line of device time only."""
     backend = bench.backend
     parts = bench.parts(case, bench.device, backend.tensor)
-    run = backend.attention.flash_attention2
+    run = functools.partial(flash_attention, "bench_decode", backend)
     out = run(*parts[0], kernel=kernel).numpy()
     error = bench.error(case, out, exact)
     turns = list(itertools.islice(itertools.cycle(parts), repeats))
@@ -141,6 +163,12 @@ def measure(bench: Bench, case: Case, exact, label: str, repeats: int, kernel=No
     device = median([sum(t.seconds for t in call) for call in calls])
     span = median([call[-1].start + call[-1].seconds - call[0].start for call in calls])
     first = median([call[0].seconds for call in calls])
+    if short:
+        rate = keys_bytes(case, np.dtype(bench.dtype).itemsize) / device / 1e9
+        groups = next(p.groups for p in reversed(backend.plans.values()))
+        figures = f"{device * 1e6:6.1f} us ({first * 1e6:.1f} first) {rate:5.0f} GB/s  error {error:.1e}  {groups}"
+        print(f"  {label:58} {figures}", flush=True)
+        return
     one = []
     for part in turns:
         start = time.perf_counter()
@@ -182,7 +210,35 @@ def sweep(bench: Bench, case: Case, exact, repeats: int) -> None:
     backend.plans.clear()
 
 
-def torch_rows(bench: Bench, cases, exacts, repeats: int) -> None:
+def candidates(bench: Bench, case: Case, exact, repeats: int) -> None:
+    """Variants in question, whatever the registry thinks of them: a wrong one shows by its error."""
+    backend = bench.backend
+    name = np.dtype(bench.dtype).name
+    own, backend.registry = backend.registry, view_of(backend).registry
+    known = {v.label: v for v in backend.registry.manifest.by_operation["attention-decode"] if v.dtype == name}
+    for label, change in CANDIDATES:
+        if label not in known:
+            print(f"  {label}: not for {name}")
+            continue
+        missing = [feature for feature in known[label].requires if feature not in backend.runtime.features]
+        if missing:
+            print(f"  {label}: the device lacks {', '.join(missing)}")
+            continue
+        settings = dict(change)
+        choice = backend.registry.choice(known[label])
+        choice.threads = settings.pop("threads", choice.threads)
+        choice.tile = {**choice.tile, **settings}
+        told = " ".join([label, *(f"{k} {v}" for k, v in change.items())])
+        pin(backend, choice)
+        try:
+            measure(bench, case, exact, told, repeats, known[label].family, short=True)
+        except grilly.GrillyError as problem:
+            print(f"  {told}: {str(problem).splitlines()[0][:120]}")
+    backend.registry = own
+    backend.plans.clear()
+
+
+def torch_rows(bench: Bench, cases, exacts, repeats: int, short: bool = False) -> None:
     try:
         import torch
         from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -203,6 +259,9 @@ def torch_rows(bench: Bench, cases, exacts, repeats: int) -> None:
     big = [upload(a) for a in bench.host]
     kernels = {"default": None, "flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
                "efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH}  # fmt: skip
+    every = list(kernels.values())[1:]
+    if short:
+        kernels = {label: kernels[label] for label in ("default", "flash")}
     for case in cases:
         parts = bench.parts(case, big, upload)
         if not parts or exacts.get(case.name) is None:
@@ -217,7 +276,7 @@ def torch_rows(bench: Bench, cases, exacts, repeats: int) -> None:
                 return attend(*part, enable_gqa=grouped)
 
             try:
-                with sdpa_kernel(which) if which else sdpa_kernel(list(kernels.values())[1:]):
+                with sdpa_kernel(which or every):
                     error = bench.error(case, run(parts[0]).float().cpu().numpy(), exacts[case.name])
                     for part in turns:
                         run(part)
@@ -269,9 +328,12 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=300, help="of each of the two arrays")
     parser.add_argument("--repeats", type=int, default=60)
     parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--candidates", action="store_true", help="kernels and settings in question, short lines")
     parser.add_argument("--kernel", help="also time this family, say flash-attention3")
     parser.add_argument("--no-torch", action="store_true")
     options = parser.parse_args()
+    if options.candidates and not options.cases:
+        options.cases = ["b16", "b1"]
     cases = [c for c in CASES if not options.cases or c.name in options.cases]
     with grilly.Compute(runtime="vulkan") as backend:
         print(f"{backend.device.name}, {backend.device.driver} {backend.device.driver_version}, {options.dtype}")
@@ -284,13 +346,16 @@ def main() -> None:
             exacts[case.name] = bench.exact(case)
             backend.plans.clear()
             print(f"{case}, {keys_bytes(case, np.dtype(bench.dtype).itemsize) / 1e6:.0f} MB of keys and values")
+            if options.candidates:
+                candidates(bench, case, exacts[case.name], options.repeats)
+                continue
             measure(bench, case, exacts[case.name], "as chosen", options.repeats)
             if options.kernel:
                 measure(bench, case, exacts[case.name], options.kernel, max(options.repeats // 10, 3), options.kernel)
             if options.sweep and case.sweep:
                 sweep(bench, case, exacts[case.name], max(options.repeats // 2, 5))
     if not options.no_torch:
-        torch_rows(bench, cases, exacts, options.repeats)
+        torch_rows(bench, cases, exacts, options.repeats, options.candidates)
 
 
 if __name__ == "__main__":

@@ -179,9 +179,7 @@ _DEFAULTS = {
 #: What an operation's plan takes from every variant.
 _PLAN_READS = {
     "attention": ("tile.rows", "keys_per_trip"),
-    "attention-decode": tuple(
-        f"tile.{name}" for name in ("rows", "columns", "values", "words", "stages", "keys", "resident")
-    ),
+    "attention-decode": ("tile.rows", "tile.stages", "tile.keys", "tile.resident"),
     "attention-decode-merge": ("tile.splits",),
 }
 

@@ -1,7 +1,7 @@
 """Attention of few queries over many keys: the keys are split over the device, and a second dispatch joins the splits.
 
-The plan of the families flash-decode and flash-decode-merge, used by flash.py: when it pays, how rows, invocations and
-keys are dealt out, and the prepared call.
+The plan of the families flash-decode, flash-decode-matrix and flash-decode-merge, used by flash.py: when it pays, how
+rows, invocations and keys are dealt out, and the prepared call.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .backend import Compute
 
 FAMILY = "flash-decode"
+MATRIX_FAMILY = "flash-decode-matrix"
+FAMILIES = (FAMILY, MATRIX_FAMILY)
 #: The push constants of shaders/include/attention.glsl.
 PUSH = struct.Struct("=27Iif")
 _MERGE_PUSH = struct.Struct("=6I")
@@ -73,6 +75,9 @@ def deal(
 ) -> Deal:
     """How to deal out ``rows`` query rows a key head to subgroups of ``size``; ``dims`` are q's and v's."""
     tile = choice.tile
+    if "trip" in tile:  # the matrix kernel: subgroups deal with a trip's keys in one way only
+        passes = -(-rows // tile["rows"])
+        return _share(choice, units, batch * kv_heads, rows, passes, keys, tile["trip"] * (choice.threads // size))
     wide = 4 if choice.variant.dtype == "float32" else 8
     words = max(dims) // wide  # of 16 bytes, in the longer row
     lanes = 1
@@ -80,10 +85,20 @@ def deal(
         lanes *= 2
     held = -(-words // lanes)  # words that an invocation holds
     most = max(min(tile["rows"], tile["values"] // (held * wide)), 1)
-    passes = -(-rows // most)
     unroll = max(tile["words"] // held, 1)
     step = size // lanes * unroll * (choice.threads // size)
-    wanted = -(-tile["resident"] * units // (batch * kv_heads * passes))
+    dealt = _share(choice, units, batch * kv_heads, rows, -(-rows // most), keys, step, lanes, unroll)
+    if dealt.rows > 1 and batch * kv_heads * dealt.passes * dealt.splits < tile.get("spread", 0) * units:
+        # The device is far from full: reading the keys once more, out of the cache, costs less than waiting.
+        passes = -(-rows // (dealt.rows // 2))
+        dealt = _share(choice, units, batch * kv_heads, rows, passes, keys, step, lanes, unroll)
+    return dealt
+
+
+def _share(choice, units, heads, rows, passes, keys, step, lanes=1, unroll=1) -> Deal:
+    """The deal for ``heads`` key heads of all batches; ``step`` keys are a trip of a workgroup."""
+    tile = choice.tile
+    wanted = -(-tile["resident"] * units // (heads * passes))
     splits = min(wanted, -(-keys // tile["keys"]))
     splits = max(splits, -(-keys // MOST_KEYS), 1)
     share = -(-max(keys, 1) // (splits * step)) * step  # keys of a split, whole trips of a workgroup
@@ -138,21 +153,24 @@ def plan(
     scale: float,
     lse: bool,
     aligned: int,
-    forced: bool,
+    family: str | None,
     whole: bool,
 ) -> Ready | None:
     """The call prepared; None where it does not pay or cannot be done.
 
     ``o`` stands for the outputs that are to come. ``aligned`` divides all offsets, strides and dimensions, ``whole``
-    says that every storage fits a binding. Raises UnsupportedError instead of returning None when ``forced``.
+    says that every storage fits a binding. Raises UnsupportedError instead of returning None when ``family`` is named.
     """
+    forced = family is not None
     batch, heads, queries, head_dim = q.shape
     kv_heads, keys, value_dim = k.shape[1], k.shape[2], v.shape[3]
     if not forced and (not whole or not pays(backend.device, q.dtype.itemsize, batch, heads, queries, keys)):
         return None
+    masked = mask is not None or causal and queries > 1
     facts = (("align", aligned), ("head_dim", head_dim), ("value_dim", value_dim))
     try:
-        choice = backend.registry.resolve(Request("attention-decode", q.dtype.name, facts=facts))
+        request = Request("attention-decode", q.dtype.name, facts=(*facts, ("masked", int(masked))), prefer=family)
+        choice = backend.registry.resolve(request)
         merging = backend.registry.resolve(Request("attention-decode-merge", q.dtype.name, facts=facts))
     except UnsupportedError:
         if forced:
@@ -160,9 +178,7 @@ def plan(
         return None
     size = choice.subgroup_size or backend.device.subgroup_sizes[0]
     group = heads // kv_heads
-    dealt = deal(
-        choice, size, units_of(backend.device), batch, kv_heads, group * queries, keys, (head_dim, value_dim)
-    )
+    dealt = deal(choice, size, units_of(backend.device), batch, kv_heads, group * queries, keys, (head_dim, value_dim))
     rows, splits = batch * heads * queries, dealt.splits
     part_bytes, scratch_bytes = 4 * rows * splits * value_dim, 4 * rows * splits * (value_dim + 2)
     groups = (splits * dealt.passes, kv_heads, batch)
@@ -178,7 +194,7 @@ def plan(
     ):  # fmt: skip
         if true:
             if forced:
-                raise UnsupportedError(f"{FAMILY}: {problem}; leave the kernel to the registry (kernel=None)")
+                raise UnsupportedError(f"{family}: {problem}; leave the kernel to the registry (kernel=None)")
             return None
     constants = {
         "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "CAUSAL": int(causal), "LSE": 0, "MERGE": 0,
@@ -186,6 +202,7 @@ def plan(
         "ROWS": dealt.rows, "LANES": dealt.lanes, "UNROLL": dealt.unroll, "SUBGROUP": size,
         "THREADS": choice.threads, "STAGES": choice.tile["stages"],
     }  # fmt: skip
+    constants = {name: value for name, value in constants.items() if name in choice.variant.constants}
     row = splits * value_dim
     statistics = (part_bytes // 4, heads * queries * splits * 2, queries * splits * 2)
     return Ready(

@@ -303,10 +303,8 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, key):
     group = heads // kv_heads
     strides = [*q._steps[:3], *k._steps[:3], *v._steps[:3], *o._steps[:3]]
     aligned = gcd(ALIGN_MOST, q._offset, k._offset, v._offset, head_dim, value_dim, *strides)
-    if kernel is None or kernel == decode.FAMILY:
-        split_keys = decode.plan(
-            backend, q, k, v, o, mask, causal, scale, lse, aligned, kernel is not None, key is not None
-        )
+    if kernel is None or kernel in decode.FAMILIES:
+        split_keys = decode.plan(backend, q, k, v, o, mask, causal, scale, lse, aligned, kernel, key is not None)
         if split_keys is not None:
             _keep(backend, key, split_keys)
             return split_keys.run(backend, q, k, v, mask, lse)

@@ -39,7 +39,7 @@ def prove(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str | N
     backend : Compute
         Where to run.
     choice : Choice
-        The variant; its operation is "attention" or "linear".
+        The variant; its operation is "attention", "attention-decode" or "linear".
     facts : mapping
         The request's; ``head_dim`` and ``value_dim`` are those of the problems.
 
@@ -58,7 +58,8 @@ def prove(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str | N
         When the binary is missing or damaged.
     """
     backend.registry.manifest.binary(choice.variant)  # a damaged file says nothing of the device
-    check = {"attention": _attention, "linear": _linear}.get(choice.variant.operation)
+    checks = {"attention": _attention, "attention-decode": _decode, "linear": _linear}
+    check = checks.get(choice.variant.operation)
     if check is None:
         return f"there is no self-check for {choice.variant.operation}"
     try:
@@ -138,11 +139,11 @@ def _longer(rng, shape, dtype, scale: float = 1.0) -> np.ndarray:
     return made.astype(dtype)
 
 
-def _run(backend: Compute, q, k, v, **options) -> list[np.ndarray]:
+def _run(backend: Compute, q, k, v, kernel: str = NAIVE, **options) -> list[np.ndarray]:
     """O, and the log-sum-exp if asked for, of arrays by ``_longer``."""
     tensors = [backend.tensor(array)[:, :, :-8] for array in (q, k, v)]
     # Naming a family keeps the call from the kernels for decoding; which variant runs is pinned.
-    result = flash.flash_attention("self-check", backend, *tensors, kernel=NAIVE, **options)
+    result = flash.flash_attention("self-check", backend, *tensors, kernel=kernel, **options)
     return [part.numpy() for part in (result if isinstance(result, tuple) else (result,))]
 
 
@@ -177,6 +178,32 @@ def _attention(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> st
             off = off and f"log-sum-exp, {off}"
         if off is not None:
             return f"{name} attention of {queries} queries to {keys} keys, D = {dim}, Dv = {value_dim}: {off}"
+    return None
+
+
+def _decode(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str | None:
+    """As ``_attention``, for kernels that are given few queries and split the keys; without masks."""
+    variant, dtype = choice.variant, dtype_of(choice.variant.dtype)
+    dim, value_dim = facts["head_dim"], facts["value_dim"]
+    naive = proven(backend, "attention", variant.dtype, facts, NAIVE)
+    tested, trusted = pin(view_of(backend), choice), pin(view_of(backend), naive)
+    keys = 2 * variant.tile["keys"] + 67
+    for group, spread in ((variant.tile["rows"] + 3, 1.0), (3, SPREAD)):
+        rng = np.random.default_rng([dim, value_dim])
+        q = _longer(rng, (1, 2 * group, 1, dim), dtype, spread)
+        k, v = (_longer(rng, (1, 2, keys, last), dtype) for last in (dim, value_dim))
+        got, got_lse = _run(tested, q, k, v, kernel=variant.family, return_lse=True)
+        expected, expected_lse = _run(trusted, q, k, v, return_lse=True)
+        magnitude = _run(trusted, q, k, np.abs(v))[0].astype(np.float64)
+        wide = [np.abs(array.astype(np.float64))[:, :, :-8] for array in (q, np.repeat(k, group, 1))]
+        scores = float(np.max(wide[0] @ wide[1].swapaxes(2, 3))) / dim**0.5
+        off = difference(got, expected, attention_bound(magnitude, scores, variant.dtype), variant.dtype)
+        if off is None:
+            bound = np.float64(ROUNDING[variant.dtype] * max(1.0, scores / 8))
+            off = difference(got_lse, expected_lse, bound, "float32")
+            off = off and f"log-sum-exp, {off}"
+        if off is not None:
+            return f"attention of {group} heads to {keys} keys, D = {dim}, Dv = {value_dim}: {off}"
     return None
 
 

@@ -1,0 +1,100 @@
+"""Decoding on matrix units (flash-decode-matrix), against float64 NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import grilly
+from cases import Case, assert_as_accurate, expected, make_arrays, output_magnitude
+from grilly.compute import decode
+from grilly.registry import Request
+
+FAMILY = decode.MATRIX_FAMILY
+
+
+@pytest.fixture
+def choice(backend):
+    """The variant for heads of up to 128; skips, saying what the device lacks, where there is none."""
+    facts = {"align": 8, "head_dim": 128, "value_dim": 128, "masked": 0}
+    try:
+        return backend.registry.resolve(Request("attention-decode", "float16", facts=facts, prefer=FAMILY))
+    except grilly.UnsupportedError as error:
+        pytest.skip(str(error).splitlines()[0])
+
+
+def check(backend, case: Case, arrays=None):
+    q, k, v, _ = arrays or make_arrays(case, np.float16)
+    exact, exact_lse, plain, plain_lse = expected(case, q, k, v, None)
+    out, lse = backend.attention.flash_attention2(
+        *(backend.tensor(a) for a in (q, k, v)), scale=case.scale, causal=case.causal, return_lse=True, kernel=FAMILY
+    )
+    assert_as_accurate(out.numpy(), exact, plain, f"{case.name} output", output_magnitude(case, q, k, v, None))
+    assert_as_accurate(lse.numpy(), exact_lse, plain_lse, f"{case.name} lse")
+
+
+CASES = [
+    *(Case(f"keys-{n}", heads=4, kv_heads=2, queries=1, keys=n) for n in (1, 7, 16, 17, 257, 1023)),
+    *(Case(f"group-{n}", heads=2 * n, kv_heads=2, queries=1, keys=200) for n in (1, 3, 7, 8, 9, 13)),
+    *(Case(f"dim-{n}", heads=3, kv_heads=1, queries=2, keys=100, dim=n) for n in (8, 16, 40, 64, 72, 80, 128)),
+    *(Case(f"queries-{n}", heads=4, kv_heads=2, queries=n, keys=115) for n in (2, 5, 19)),
+    Case("causal-one", heads=4, kv_heads=2, queries=1, keys=115, causal=True),
+    Case("value-wider", heads=2, queries=3, keys=290, dim=32, value_dim=80),
+    Case("value-narrower", heads=2, queries=3, keys=290, dim=96, value_dim=8),
+    Case("scale", heads=2, queries=1, keys=290, scale=0.7),
+    Case("scale-negative", heads=2, queries=1, keys=290, scale=-0.3),
+    Case("scale-zero", heads=2, queries=1, keys=290, scale=0.0),
+    Case("batch", batch=5, heads=2, queries=1, keys=290),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_float16(backend, choice, case):
+    check(backend, case)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_stages_splits_and_workgroups(backend, choice, monkeypatch, stages):
+    size = choice.subgroup_size or backend.device.subgroup_sizes[0]
+    case = Case("deal", heads=5, kv_heads=1, queries=2, keys=1030, dim=128)
+    for rows, keys, subgroups in ((8, 64, 1), (5, 100000, 2), (3, 100, 4)):
+        monkeypatch.setattr(choice, "tile", {**choice.tile, "stages": stages, "rows": rows, "keys": keys})
+        monkeypatch.setattr(choice, "threads", subgroups * size)
+        backend.plans.clear()
+        check(backend, case)
+    backend.plans.clear()
+
+
+def test_growing_and_large_scores(backend, choice):
+    """Maxima that rise at every key, past what 16 bits hold."""
+    case = Case("large", heads=4, kv_heads=2, queries=1, keys=300)
+    q, k, v, mask = make_arrays(case, np.float16)
+    check(backend, case, (q * 100, k * 100, v, mask))
+    growing = (np.abs(k) * np.linspace(0.01, 8, 300)[:, None]).astype(np.float16)
+    check(backend, case, (np.abs(q), growing, v, mask))
+    check(backend, case, (-np.abs(q), growing, v, mask))
+
+
+def test_nothing_past_the_keys_counts(backend, choice):
+    case = Case("window", heads=4, kv_heads=2, queries=1, keys=300)
+    q, k, v, _ = make_arrays(case, np.float16)
+    run = backend.attention.flash_attention2
+    want = run(q, np.ascontiguousarray(k[:, :, :275]), np.ascontiguousarray(v[:, :, :275]), kernel=FAMILY)
+    k[:, :, 275:] = np.nan
+    v[:, :, 275:] = np.inf
+    got = run(backend.tensor(q), *(backend.tensor(a)[:, :, :275] for a in (k, v)), kernel=FAMILY).numpy()
+    assert (got == want).all()
+
+
+def test_repeats_are_equal_to_the_bit(backend, choice):
+    arrays = make_arrays(Case("repeat", heads=8, kv_heads=2, queries=1, keys=600), np.float16)
+    tensors = [backend.tensor(a) for a in arrays[:3]]
+    first = backend.attention.flash_attention2(*tensors, kernel=FAMILY).numpy()
+    for _ in range(20):
+        assert (backend.attention.flash_attention2(*tensors, kernel=FAMILY).numpy() == first).all()
+
+
+def test_masks_are_refused_by_name(backend, choice):
+    q, k, v, mask = make_arrays(Case("mask", heads=2, queries=1, keys=100, mask="bool-keys"), np.float16)
+    with pytest.raises(grilly.UnsupportedError, match="masked"):
+        backend.attention.flash_attention2(q, k, v, mask=mask, kernel=FAMILY)
