@@ -86,6 +86,7 @@ CANDIDATES = [
             ("quads", {"threads": 64, "resident": 6}), ("quads", {"threads": 64, "resident": 6, "keys": 128}),
             ("quads", {"threads": 256, "resident": 1}), ("quads", {"threads": 256, "resident": 2, "keys": 512}),
             ("quads", {"keys": 128}), ("quads", {"keys": 512}),
+            ("quads16", {"resident": 6}), ("quads16", {"threads": 64, "resident": 6}),
         )
     ),
 ]  # fmt: skip
