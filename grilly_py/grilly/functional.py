@@ -12,19 +12,21 @@ from .compute.attention import Attention
 from .compute.launch import backend_of
 
 
-def flash_attention2(q, k, v, *, mask=None, causal=False, scale=None, return_lse=False, kernel=None):
+def flash_attention2(
+    q, k, v, *, mask=None, causal=False, scale=None, return_lse=False, kernel=None, precision="highest"
+):
     return backend_of("flash_attention2", q, k, v, mask).attention.flash_attention2(
-        q, k, v, mask=mask, causal=causal, scale=scale, return_lse=return_lse, kernel=kernel
+        q, k, v, mask=mask, causal=causal, scale=scale, return_lse=return_lse, kernel=kernel, precision=precision
     )
 
 
 def flash_attention3(
     q, k, v, *, num_heads=None, head_dim=None, num_kv_heads=None, mask=None, causal=False, scale=None, return_lse=False,
-    kernel=None,
+    kernel=None, precision="highest",
 ):  # fmt: skip
     return backend_of("flash_attention3", q, k, v, mask).attention.flash_attention3(
         q, k, v, num_heads=num_heads, head_dim=head_dim, num_kv_heads=num_kv_heads,
-        mask=mask, causal=causal, scale=scale, return_lse=return_lse, kernel=kernel,
+        mask=mask, causal=causal, scale=scale, return_lse=return_lse, kernel=kernel, precision=precision,
     )  # fmt: skip
 
 

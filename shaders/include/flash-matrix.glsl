@@ -30,7 +30,9 @@
 //   SPLIT_LOOPS                    1: tiles without any masked key have a loop of their own
 //   LOCKSTEP                       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
 //   RAISE_WHILE                    1: the rare branch is written as a loop that runs at most once: compilers place it elsewhere
-// HEAD_DIM, VALUE_DIM, offsets and strides are multiples of 8 (ALIGN 8).
+//   SPLIT                          defined where q, k, v and o are float32 and every factor is split into two float16
+//                                  parts: include/flash-split.glsl, which has a few more defines
+// HEAD_DIM, VALUE_DIM, offsets and strides are multiples of 8 (ALIGN 8), with SPLIT of 4 (ALIGN 4).
 
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
@@ -86,7 +88,18 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 #define K_VECTORS (KEYS * K_STRIDE)
 #define V_VECTORS (KEYS * V_STRIDE)
 #define PER_THREAD(vectors) (((vectors) + THREADS - 1) / THREADS)
+#ifdef SPLIT
+#define PARTS 2
+#define SLACK 4.0
+#define LIFT 11  // weights are multiplied by 2^LIFT, so that few are too small for float16: 2^(SLACK + LIFT) at most
+#define LIFTED(top) ((top) - float(LIFT))
+#define ALLOWED(top) ((top) + (SLACK + float(LIFT)))
+#else
+#define PARTS 1
 #define SLACK 8.0
+#define LIFTED(top) (top)
+#define ALLOWED(top) ((top) + SLACK)
+#endif
 #if RAISE_WHILE
 #define RAISE while
 #else
@@ -101,7 +114,7 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 #define Q_ROW (Q_SHARED * (MATRIX_K / 8) + 1)
 #if BUFFERS == 1
 #define V_START 0
-#define TILE_END (K_VECTORS > V_VECTORS ? K_VECTORS : V_VECTORS)
+#define TILE_END (PARTS * (K_VECTORS > V_VECTORS ? K_VECTORS : V_VECTORS))
 #elif BUFFERS == 2
 #define V_START K_VECTORS
 #define TILE_END (K_VECTORS + V_VECTORS)
@@ -114,7 +127,7 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 #define MOST(a, b) ((a) > (b) ? (a) : (b))
 #ifdef ORDER
 // Fragments of q pass through the start before the first tile, rows of the output after the last one.
-#define SHARED_VECTORS MOST(Q_END, SUBGROUPS * MOST(Q_VECTORS, SCRATCH_VECTORS))
+#define SHARED_VECTORS MOST(Q_END, SUBGROUPS * MOST(PARTS * Q_VECTORS, SCRATCH_VECTORS))
 #define SCRATCH_START 0
 #else
 #define P_STRIDE (KEYS / 8 + 1)
@@ -134,6 +147,16 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 const int ROW_MAJOR = gl_CooperativeMatrixLayoutRowMajor;
 const int COLUMN_MAJOR = gl_CooperativeMatrixLayoutColumnMajor;
 
+// To the nearest 16-bit number. Conversions to bfloat16 may cut (NVIDIA's do), so those of weights, which are not negative,
+// are of numbers that fit.
+#if defined(DTYPE_bfloat16)
+#define ROUNDED(weight) uintBitsToFloat((floatBitsToUint(weight) + 0x8000u) & 0xffff0000u)
+uint pack_pair(vec2 x) { return bfloat16_word(x.x) | bfloat16_word(x.y) << 16; }
+#else
+#define ROUNDED(weight) (weight)
+uint pack_pair(vec2 x) { return packFloat2x16(f16vec2(x)); }
+#endif
+
 // 16-bit numbers, two to a word.
 #if defined(DTYPE_bfloat16)
 const uint EXPONENTS = 0x7f807f80u;
@@ -147,8 +170,10 @@ shared uint poisoned;
 
 uint thread, lane, subgroup, batch, head, first_row, end, q_base, k_base, v_base;
 float base2_scale;
+#ifndef SPLIT
 uvec4 held_k[PER_THREAD(KEYS * D8)];
 uvec4 held_v[PER_THREAD(KEYS * V8)];
+#endif
 FACTOR_A q_frag[RF][QF];
 SUMS s_frag[RF][KF];
 SUMS o_frag[RF][VF];
@@ -160,10 +185,15 @@ SUM_MATRIX sum[RF];  // running sum of weights, all columns equal
 float sum[RF][SLOTS];  // this invocation's part of the running sum of weights
 #endif
 #else
+#ifndef SPLIT
 FACTOR_A p_frag[RF][PF];
+#endif
 SUMS top[RF];
 SUMS sum[RF];  // glslang 13 gives a second name in one declaration another type
 #endif
+
+#ifndef SPLIT
+#define SCORE_SCALE base2_scale
 
 // Rows past the last one are read as copies of it, columns past the head are zeros. Nobody stores such a query row,
 // mask_scores overrules such a key, and such a value is multiplied by zero or, if it is not finite, taken out.
@@ -254,6 +284,8 @@ void load_queries() {
     }
 }
 
+#endif
+
 FACTOR_B key_factor(uint start, uint f, uint d) {
     FACTOR_B k;
     coopMatLoad(k, tile, start + f * MATRIX_N * K_STRIDE + d * (MATRIX_K / 8), K_STRIDE, COLUMN_MAJOR);
@@ -292,6 +324,9 @@ void begin_scores(uint first_key, bool masked) {
     }
 }
 
+#ifdef SPLIT
+#include "flash-split.glsl"
+#else
 void multiply_scores(uint start, uint first_key, bool masked) {
     begin_scores(first_key, masked);
     [[unroll]] for (uint d = 0u; d < QF - Q_SHARED; ++d) {
@@ -311,6 +346,7 @@ void multiply_scores(uint start, uint first_key, bool masked) {
     }
 #endif
 }
+#endif
 
 FACTOR_B value_factor(uint start, uint f, uint c) {
     FACTOR_B v;
@@ -330,7 +366,7 @@ void mask_scores(uint first_key) {
                 uint key = first_key + f * MATRIX_N + PLACE_COLUMN(e);
                 float score = NEVER;
                 if (key < end && row < pc.queries && causal_allows(row, key)) {
-                    score = biased_score(s_frag[i][f][e] * base2_scale, mask_bias(mask_row + key * pc.mask_key));
+                    score = biased_score(s_frag[i][f][e] * SCORE_SCALE, mask_bias(mask_row + key * pc.mask_key));
                 }
                 s_frag[i][f][e] = score > NEVER ? score : never;
             }
@@ -353,7 +389,7 @@ void raise_maximum(float factor) {
         }
         [[unroll]] for (uint r = 0u; r < SLOTS; ++r) {
             most[i][r] *= factor;
-            grown = grown || most[i][r] > top[i][r] + SLACK;
+            grown = grown || most[i][r] > ALLOWED(top[i][r]);
         }
     }
     RAISE (subgroupAny(grown)) {
@@ -363,7 +399,7 @@ void raise_maximum(float factor) {
                 [[unroll]] for (uint n = 0u; n < SPREAD_BITS; ++n) {
                     most[i][r] = max(most[i][r], subgroupShuffleXor(most[i][r], 1u << n));
                 }
-                float raised = max(top[i][r], most[i][r]);
+                float raised = max(top[i][r], LIFTED(most[i][r]));
                 decay[r] = exp2(top[i][r] - raised);
                 top[i][r] = raised;
 #if !SUM_COLUMNS
@@ -381,6 +417,7 @@ void raise_maximum(float factor) {
     }
 }
 
+#ifndef SPLIT
 // Weights by chunks of keys: exponentials of one chunk run beside the products of the one before.
 void multiply_values(uint start, float factor) {
     [[unroll]] for (uint f = 0u; f < PF; ++f) {
@@ -391,7 +428,7 @@ void multiply_values(uint start, float factor) {
 #if !SUM_COLUMNS
                 sum[i][SLOT(e)] += weight_;
 #endif
-                p[i][e] = float16_t(weight_);
+                p[i][e] = float16_t(ROUNDED(weight_));
             }
 #if SUM_COLUMNS
             sum[i] = coopMatMulAdd(p[i], ONES(1.0), sum[i]);
@@ -403,6 +440,7 @@ void multiply_values(uint start, float factor) {
         }
     }
 }
+#endif
 
 #else
 
@@ -415,7 +453,7 @@ void raise_maximum(float factor) {
         [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
             [[unroll]] for (uint f = 1u; f < KF; ++f) most[i][e] = max(most[i][e], s_frag[i][f][e]);
             most[i][e] *= factor;
-            grown = grown || most[i][e] > top[i][e] + SLACK;
+            grown = grown || most[i][e] > ALLOWED(top[i][e]);
         }
     }
     RAISE (subgroupAny(grown)) {
@@ -434,7 +472,7 @@ void raise_maximum(float factor) {
             coopMatLoad(decay, tile, scratch, MATRIX_N / 4, ROW_MAJOR);
             SYNC_SUBGROUP;
             [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                float raised = max(top[i][e], decay[e]);
+                float raised = max(top[i][e], LIFTED(decay[e]));
                 decay[e] = exp2(top[i][e] - raised);
                 top[i][e] = raised;
                 sum[i][e] *= decay[e];
@@ -447,6 +485,7 @@ void raise_maximum(float factor) {
     }
 }
 
+#ifndef SPLIT
 void make_weights(float factor) {
     uint start = P_START + subgroup * P_VECTORS;
     FACTOR_B ones = FACTOR_B(1.0);
@@ -454,7 +493,7 @@ void make_weights(float factor) {
         [[unroll]] for (uint f = 0u; f < KF; ++f) {
             coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_N, gl_MatrixUseAccumulator> p;
             [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                p[e] = float16_t(exp2(fma(s_frag[i][f][e], factor, -top[i][e])));
+                p[e] = float16_t(ROUNDED(exp2(fma(s_frag[i][f][e], factor, -top[i][e]))));
             }
             coopMatStore(p, tile, start + f * (MATRIX_N / 8), P_STRIDE, ROW_MAJOR);
         }
@@ -476,7 +515,13 @@ void multiply_values(uint start, float factor) {
         }
     }
 }
+#endif
 
+#endif
+
+#ifndef SPLIT
+#define NOTE_KEYS
+#define NOTE_VALUES
 #endif
 
 void add_tile(uint k_start, uint v_start, uint first_key, uint next_key, bool masked) {
@@ -488,6 +533,7 @@ void add_tile(uint k_start, uint v_start, uint first_key, uint next_key, bool ma
     fetch_values(first_key);
     barrier();
     if (seen) multiply_scores(k_start, first_key, masked);
+    NOTE_VALUES
     barrier();
     store_values(v_start, masked);
     fetch_keys(next_key);
@@ -505,7 +551,7 @@ void add_tile(uint k_start, uint v_start, uint first_key, uint next_key, bool ma
     fetch_values(next_key);
     if (seen) multiply_scores(k_start, first_key, masked);
 #endif
-    float factor = MASK != 0 ? 1.0 : base2_scale;
+    float factor = MASK != 0 ? 1.0 : SCORE_SCALE;
     if (seen) {
         if (MASK != 0) mask_scores(first_key);
         raise_maximum(factor);
@@ -517,6 +563,7 @@ void add_tile(uint k_start, uint v_start, uint first_key, uint next_key, bool ma
 #endif
     if (seen) multiply_values(v_start, factor);
 #if BUFFERS == 1
+    NOTE_KEYS
     barrier();
 #endif
 }
@@ -555,6 +602,9 @@ void store_rows() {
         float lse = row_lse(row_top, row_sum), share = 1.0, keep = 0.0;
         if (MERGE != 0 && row < pc.queries) merge_weights(lse_data[lse_index(batch, head, row)], lse, keep, share, lse);
         share = row_sum == 0.0 ? 0.0 : share / row_sum;
+#ifdef SPLIT
+        share *= float(1 << LIFT);
+#endif
         SYNC_SUBGROUP;  // both lanes of a row have read what one of them overwrites
         if ((LSE != 0 || MERGE != 0) && lane % parts == 0u && row < pc.queries) {
             lse_data[lse_index(batch, head, row)] = lse;
@@ -566,7 +616,21 @@ void store_rows() {
             SYNC_SUBGROUP;
             vec4 low = uintBitsToFloat(tile[scratch + 2u * lane]) * share;
             vec4 high = uintBitsToFloat(tile[scratch + 2u * lane + 1u]) * share;
+#ifdef SPLIT
+            low *= power_of_two(o_exponent);
+            high *= power_of_two(o_exponent);
+#endif
             SYNC_SUBGROUP;
+#ifdef SPLIT
+            [[unroll]] for (uint n = 0u; n < 2u; ++n) {
+                if (row < pc.queries && column + 4u * n < VALUE_DIM) {
+                    uint at = ((place + column) >> 2) + n;
+                    vec4 result = n == 0u ? low : high;
+                    if (MERGE != 0 && keep != 0.0) result += keep * o_data[at];
+                    o_data[at] = result;
+                }
+            }
+#else
             if (row < pc.queries && column < VALUE_DIM) {
                 if (MERGE != 0 && keep != 0.0) {
                     uvec4 old = o_data[(place + column) >> 3];
@@ -574,12 +638,15 @@ void store_rows() {
                     high += keep * vec4(unpackFloat2x16(old.z), unpackFloat2x16(old.w));
                 }
                 o_data[(place + column) >> 3] =
-                    uvec4(packFloat2x16(f16vec2(low.xy)), packFloat2x16(f16vec2(low.zw)),
-                          packFloat2x16(f16vec2(high.xy)), packFloat2x16(f16vec2(high.zw)));
+                    uvec4(pack_pair(low.xy), pack_pair(low.zw), pack_pair(high.xy), pack_pair(high.zw));
             }
+#endif
         }
     }
 }
+
+// With SPLIT: two neighbouring elements of an array, the first at an even index.
+#define PAIR(data, at) vec2(data[(at) >> 2][(at) % 4u], data[(at) >> 2][(at) % 4u + 1u])
 
 // The rows of a workgroup that met poisoned numbers, from the start and on vector units: zero times infinity, or minus
 // infinity plus NaN, would be NaN on matrix units, so nothing that they made can be kept. Keys by lanes for the scores,
@@ -599,6 +666,11 @@ void compute_rows() {
             float score = NEVER;
             if (key < visible) {
                 float dot_ = 0.0;
+#ifdef SPLIT
+                [[dont_unroll]] for (uint d = 0u; d < HEAD_DIM; d += 4u) {
+                    dot_ += dot(q_data[(q_place + d) >> 2], k_data[(k_base + key * pc.k_row + d) >> 2]);
+                }
+#else
                 [[dont_unroll]] for (uint d = 0u; d < HEAD_DIM; d += 8u) {
                     uvec4 a = q_data[(q_place + d) >> 3], b = k_data[(k_base + key * pc.k_row + d) >> 3];
                     [[unroll]] for (uint w = 0u; w < 4u; ++w) {
@@ -606,6 +678,7 @@ void compute_rows() {
                         dot_ += x.x * y.x + x.y * y.y;
                     }
                 }
+#endif
                 score = dot_ * pc.scale * LOG2_E;
                 if (MASK != 0) score = biased_score(score, mask_bias(mask_row + key * pc.mask_key));
             }
@@ -624,8 +697,12 @@ void compute_rows() {
                 [[unroll]] for (uint c = 0u; c < columns; ++c) {
                     uint column = 2u * (lane + c * SUBGROUP);
                     if (column < VALUE_DIM) {
+#ifdef SPLIT
+                        o[c] += share * PAIR(v_data, place + column);
+#else
                         uint word = v_data[(place + column) >> 3][column / 2u % 4u];
                         o[c] += share * vec2(unpackFloat2x16(word));
+#endif
                     }
                 }
             }
@@ -641,11 +718,17 @@ void compute_rows() {
             uint column = 2u * (lane + c * SUBGROUP);
             if (column >= VALUE_DIM) continue;
             vec2 result = o[c] * share;
+#ifdef SPLIT
+            if (MERGE != 0 && keep != 0.0) result += keep * PAIR(o_data, place + column);
+            o_data[(place + column) >> 2][column % 4u] = result.x;
+            o_data[(place + column) >> 2][column % 4u + 1u] = result.y;
+#else
             if (MERGE != 0 && keep != 0.0) {
                 uint old = o_data[(place + column) >> 3][column / 2u % 4u];
                 result += keep * vec2(unpackFloat2x16(old));
             }
-            o_data[(place + column) >> 3][column / 2u % 4u] = packFloat2x16(f16vec2(result));
+            o_data[(place + column) >> 3][column / 2u % 4u] = pack_pair(result);
+#endif
         }
     }
 }
@@ -695,6 +778,9 @@ void main() {
     for (uint e = thread; e < SCRATCH_VECTORS; e += THREADS) {
         tile[IOTA_START + e] = floatBitsToUint(vec4(4u * e) + vec4(0.0, 1.0, 2.0, 3.0));
     }
+#endif
+#ifdef SPLIT
+    if (end > 0u) note_keys();
 #endif
     barrier();  // q has been read from where k goes
     if (bad_query) poisoned = 1u;

@@ -155,7 +155,8 @@ class Problem:
         """The operation on these tensors, the problem's own by default."""
         tensors = self.tensors if tensors is None else tensors
         if len(self.shape) == 5:
-            return flash_attention("tune", self.view, *tensors, causal=self.causal, **options)
+            options = {"causal": self.causal, "precision": self.precision, **options}
+            return flash_attention("tune", self.view, *tensors, **options)
         return linear(self.view, *tensors, precision=self.precision)
 
     def judge(self):

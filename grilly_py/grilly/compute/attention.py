@@ -45,6 +45,12 @@ ATTENTION_DOC = """
             Also return the log-sum-exp of each row's scores.
         kernel : str, optional
             Use only this shader family ("flash-attention2", "attention-naive", ...); None lets the registry choose.
+        precision : str
+            What float32 may be computed from. "highest" (default): float32 products. "high": matrix units where the
+            device has them, each number split into two float16 parts with a power of two for each tile, so that no
+            finite input overflows. The error is about that of float32 (docs/benchmarks/float32-matrix.md); numbers
+            below 2**-40 of the largest in their tile of k or v, or in the tile's rows of q, are lost. No effect on
+            16-bit types, nor where the device lacks matrix units or the heads are wider than its kernels.
 
         Returns
         -------
@@ -61,7 +67,8 @@ ATTENTION_DOC = """
             For dtypes other than float32, float16 and bfloat16, differing dtypes, or a mask that is neither boolean nor
             floating.
         ValueError
-            For shapes that do not go together, a mask that does not broadcast, or a scale that is not finite.
+            For shapes that do not go together, a mask that does not broadcast, a scale that is not finite, or another
+            precision.
         UnsupportedError
             When no kernel for this device and dtype exists; the message lists each with what it lacks.
         OutOfDeviceMemoryError
@@ -70,7 +77,8 @@ ATTENTION_DOC = """
         References
         ----------
         T. Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", 2023,
-        arXiv:2307.08691, algorithm 1.
+        arXiv:2307.08691, algorithm 1. The split: H. Ootomo and R. Yokota, "Recovering single precision accuracy from
+        Tensor Cores while surpassing the FP32 theoretical peak performance", 2022.
 """
 
 
@@ -81,11 +89,11 @@ class Attention:
         self._backend = backend
 
     def flash_attention2(
-        self, q, k, v, *, mask=None, causal=False, scale=None, return_lse=False, kernel=None
+        self, q, k, v, *, mask=None, causal=False, scale=None, return_lse=False, kernel=None, precision="highest"
     ):
         return flash_attention(
             "flash_attention2", self._backend, q, k, v,
-            mask=mask, causal=causal, scale=scale, return_lse=return_lse, kernel=kernel,
+            mask=mask, causal=causal, scale=scale, return_lse=return_lse, kernel=kernel, precision=precision,
         )  # fmt: skip
 
     def flash_attention3(
@@ -102,8 +110,12 @@ class Attention:
         scale=None,
         return_lse=False,
         kernel=None,
+        precision="highest",
     ):
-        options = {"mask": mask, "causal": causal, "scale": scale, "return_lse": return_lse, "kernel": kernel}
+        options = {
+            "mask": mask, "causal": causal, "scale": scale, "return_lse": return_lse, "kernel": kernel,
+            "precision": precision,
+        }  # fmt: skip
         name = "flash_attention3"
         if num_heads is None or len(getattr(q, "shape", ())) != 3:
             check_heads(name, q, num_heads, head_dim)

@@ -12,7 +12,7 @@ import numpy as np
 from ..registry import Request
 from ..runtime.interface import work_limit
 from . import decode
-from .launch import ALIGN_MOST, FLOAT32, binding, check_float, fits_binding, program_of, span
+from .launch import ALIGN_MOST, FLOAT32, binding, check_float, check_precision, fits_binding, program_of, span
 from .tensor import Storage, Tensor, contiguous_strides
 from .widen import widens
 
@@ -269,16 +269,20 @@ def attend(
     scale: float,
     lse: bool,
     kernel: str | None,
+    high: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Record attention on checked 4-D tensors; returns o (B, H, Sq, Dv) and, if asked for, lse (B, H, Sq)."""
-    key = _plan_key(backend, q, k, v, mask, causal, scale, lse, kernel)
+    """Record attention on checked 4-D tensors; returns o (B, H, Sq, Dv) and, if asked for, lse (B, H, Sq).
+
+    ``high`` says that kernels may compute float32 from 16-bit parts.
+    """
+    key = _plan_key(backend, q, k, v, mask, causal, scale, lse, kernel, high)
     ready = backend.plans.get(key)
     if ready is not None:
         return ready.run(backend, q, k, v, mask, lse)
-    return _plan(backend, q, k, v, mask, causal, scale, lse, kernel, key)
+    return _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, key)
 
 
-def _plan_key(backend, q, k, v, mask, causal, scale, lse, kernel) -> tuple | None:
+def _plan_key(backend, q, k, v, mask, causal, scale, lse, kernel, high) -> tuple | None:
     """All that a plan over whole storages depends on; None when a storage is larger than a binding."""
     limit = backend.device.limits["storage_range"]
     if max(q._storage.nbytes, k._storage.nbytes, v._storage.nbytes) > limit:
@@ -287,12 +291,12 @@ def _plan_key(backend, q, k, v, mask, causal, scale, lse, kernel) -> tuple | Non
         return None
     return (
         q.shape, k.shape, v.shape, q._steps, k._steps, v._steps, q.dtype, k.dtype, v.dtype, causal, scale, lse, kernel,
-        gcd(ALIGN_MOST, q._offset, k._offset, v._offset),
+        high, gcd(ALIGN_MOST, q._offset, k._offset, v._offset),
         None if mask is None else (mask.dtype, mask.shape, mask._steps),
     )  # fmt: skip
 
 
-def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, key):
+def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, key):
     """Plan a call and record it; a plan of one dispatch over whole storages is kept under ``key``."""
     batch, heads, queries, head_dim = q.shape
     kv_heads, keys, value_dim = k.shape[1], k.shape[2], v.shape[3]
@@ -309,7 +313,10 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, key):
             _keep(backend, key, split_keys)
             return split_keys.run(backend, q, k, v, mask, lse)
     rows = 1 << (batch * heads * queries - 1).bit_length()  # rounded, so that the registry sees few different requests
-    facts = (("align", aligned), ("head_dim", head_dim), ("rows", rows), ("value_dim", value_dim))
+    facts = (
+        ("align", aligned), ("causal", int(causal)), ("head_dim", head_dim),
+        ("high", int(high and q.dtype == FLOAT32)), ("rows", rows), ("value_dim", value_dim),
+    )  # fmt: skip
     choice = backend.registry.resolve(Request("attention", q.dtype.name, facts=facts, prefer=kernel))
     trips = LOOP_TRIPS.get(backend.device.architecture, math.inf)
     most = MAX_KEYS if q.dtype == FLOAT32 else math.inf  # a 16-bit result is rounded more coarsely at every merge
@@ -368,17 +375,29 @@ def _record(backend: Compute, program: Program, p: Piece, group: int, scale: flo
 
 @widens("q", "k", "v")
 def flash_attention(
-    operation: str, backend: Compute, q, k, v, *, mask=None, causal=False, scale=None, return_lse=False, kernel=None
+    operation: str,
+    backend: Compute,
+    q,
+    k,
+    v,
+    *,
+    mask=None,
+    causal=False,
+    scale=None,
+    return_lse=False,
+    kernel=None,
+    precision="highest",
 ):
     """Check the arguments, attend, and return what users get. The public functions document the arguments."""
     backend.check_open()
+    high = check_precision(operation, precision)
     for array in (q, k, v, mask):
-        if isinstance(array, Tensor) and array._storage.backend is not backend:
+        if isinstance(array, Tensor) and array._storage.backend.runtime is not backend.runtime:
             raise ValueError(f"{operation}: a tensor belongs to another backend; move it with backend.tensor(...)")
     if mask is None and type(q) is type(k) is type(v) is Tensor and len(q.shape) == 4:
         # A call like an earlier one needs no checks: only calls that passed them have a plan.
         number = scale if scale is not None else 1.0 / math.sqrt(q.shape[3] or 1)
-        key = _plan_key(backend, q, k, v, None, causal, number, return_lse, kernel)
+        key = _plan_key(backend, q, k, v, None, causal, number, return_lse, kernel, high)
         ready = backend.plans.get(key)
         if ready is not None:
             result = ready.run(backend, q, k, v, None, return_lse)
@@ -394,7 +413,7 @@ def flash_attention(
     device_mask = None
     if mask is not None:
         device_mask = (mask if isinstance(mask, Tensor) else backend.tensor(mask)).broadcast_to(full)
-    o, lse = attend(backend, *tensors, device_mask, bool(causal), scale, return_lse, kernel)
+    o, lse = attend(backend, *tensors, device_mask, bool(causal), scale, return_lse, kernel, high)
     shape = (*tuple(q.shape)[:-1], v.shape[-1])
     o = o.reshape(shape) if rank != 4 else o
     results = [o] if lse is None else [o, lse.reshape(shape[:-1])]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 FLOAT32 = np.dtype(np.float32)
 #: Alignments beyond this many elements make no difference to any kernel.
 ALIGN_MOST = 16
+#: What float32 may be computed from: float32 products, or also products of its 16-bit parts.
+PRECISIONS = ("highest", "high")
 
 
 def backend_of(operation: str, *arrays) -> Compute:
@@ -59,6 +61,13 @@ def check_float(operation: str, **arrays) -> np.dtype:
                 f"{operation}: {name} is {dtype} and {first[0]} is {first[1]}; give both the same dtype"
             )
     return np.dtype(first[1])
+
+
+def check_precision(operation: str, precision) -> bool:
+    """Whether ``precision`` is "high". Raises ValueError unless it is one of PRECISIONS."""
+    if precision not in PRECISIONS:
+        raise ValueError(f"{operation}: precision is {precision!r}; expected 'highest' or 'high'")
+    return precision == "high"
 
 
 def alignment(*numbers: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .flash import to_device
-from .launch import check_float, finish
+from .launch import check_float, check_precision, finish
 from .matmul import product
 from .parts import four_axes
 from .tensor import _reshaped
@@ -13,9 +13,6 @@ from .widen import widens
 
 if TYPE_CHECKING:
     from .backend import Compute
-
-
-PRECISIONS = ("highest", "high")
 
 
 @widens("x", "weight", "bias")
@@ -55,8 +52,7 @@ def linear(backend: Compute, x, weight, bias=None, *, precision="highest"):
     FP32 theoretical peak performance", 2022.
     """
     backend.check_open()
-    if precision not in PRECISIONS:
-        raise ValueError(f"linear: precision is {precision!r}; expected 'highest' or 'high'")
+    high = check_precision("linear", precision)
     arrays = {"x": x, "weight": weight} if bias is None else {"x": x, "weight": weight, "bias": bias}
     dtype = check_float("linear", **arrays)
     if len(weight.shape) != 2:
@@ -85,5 +81,5 @@ def linear(backend: Compute, x, weight, bias=None, *, precision="highest"):
             a = a.contiguous().reshape(rows, depth)
         a, c = four_axes(a), four_axes(c)
         b = four_axes(b).broadcast_to((a.shape[0], 1, cols, depth))
-        product(backend, "linear", a, b, c, columns_are_rows=True, bias=own, high=precision == "high" and depth > 0)
+        product(backend, "linear", a, b, c, columns_are_rows=True, bias=own, high=high and depth > 0)
     return finish(backend, y, *arrays.values())

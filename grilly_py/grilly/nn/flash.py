@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .. import functional as F
 from ..compute.attention import join_heads
+from ..compute.launch import check_precision
 from .module import Module, shapes
 
 
@@ -26,16 +27,22 @@ class FlashAttention2(Module):
         Whether query i attends only to keys ``j <= i + Sk - Sq``.
     scale : float, optional
         Multiplies the scores; ``1 / sqrt(embed_dim / num_heads)`` by default.
+    precision : str
+        "highest" or "high", as in ``grilly.functional.flash_attention2``.
 
     Raises
     ------
     ValueError
-        If the heads do not divide the width.
+        If the heads do not divide the width, or for another precision.
     """
 
-    def __init__(self, embed_dim: int, num_heads: int, causal: bool = False, *, scale: float | None = None):
+    def __init__(
+        self, embed_dim: int, num_heads: int, causal: bool = False, *, scale: float | None = None, precision="highest"
+    ):
         super().__init__()
         check_heads(type(self).__name__, embed_dim, num_heads)
+        check_precision(type(self).__name__, precision)
+        self.precision = precision
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.head_dim = embed_dim // num_heads
@@ -79,7 +86,8 @@ class FlashAttention2(Module):
                 f"{name}: query, key and value have shapes {', '.join(map(str, found))}; expected all "
                 f"(B, S, {self.embed_dim}), (S, {self.embed_dim}) or (B, H, S, {self.head_dim})"
             )
-        options = {"causal": self.causal if causal is None else causal, "scale": self.scale}
+        causal = self.causal if causal is None else causal
+        options = {"causal": causal, "scale": self.scale, "precision": self.precision}
         if rank == 4:
             if q_shape[1] != self.num_heads or q_shape[3] != self.head_dim:
                 raise ValueError(

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from .. import functional as F
-from ..compute.linear import PRECISIONS
+from ..compute.launch import check_precision
 from .module import Module, Parameter, shapes
 
 
@@ -47,8 +47,7 @@ class Linear(Module):
         super().__init__()
         if in_features < 1 or out_features < 1:
             raise ValueError(f"Linear: {in_features} inputs and {out_features} outputs; both must be at least 1")
-        if precision not in PRECISIONS:
-            raise ValueError(f"Linear: precision is {precision!r}; expected 'highest' or 'high'")
+        check_precision("Linear", precision)
         rng = np.random.default_rng(rng)
         self.precision = precision
         self.in_features = in_features

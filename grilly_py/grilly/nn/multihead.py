@@ -8,6 +8,7 @@ import numpy as np
 
 from .. import functional as F
 from ..compute.attention import join_heads
+from ..compute.launch import check_precision
 from .flash import check_heads, split_heads
 from .linear import Linear, uniform
 from .module import Module, Parameter, shapes
@@ -48,13 +49,17 @@ class MultiheadAttention(Module):
         are given its ``position_bias``, and cross-attention has none.
     relative_attention_num_buckets, relative_attention_max_distance : int
         "t5" only: rows of the table, and the distance from which all is alike.
+    precision : str
+        "highest" or "high", of the projections (``grilly.functional.linear``) and of attention where it is one kernel
+        (``grilly.functional.flash_attention2``).
     rng : int or numpy.random.Generator, optional
         Where the first weights come from.
 
     Raises
     ------
     ValueError
-        For an unknown architecture, heads that do not divide the width, or an option of another architecture.
+        For an unknown architecture or precision, heads that do not divide the width, or an option of another
+        architecture.
     """
 
     def __init__(
@@ -72,6 +77,7 @@ class MultiheadAttention(Module):
         relative_attention_bias: bool = True,
         relative_attention_num_buckets: int = 32,
         relative_attention_max_distance: int = 128,
+        precision: str = "highest",
         rng=None,
     ):
         super().__init__()
@@ -85,7 +91,9 @@ class MultiheadAttention(Module):
             )
         elif min(embed_dim, num_heads, head_dim) < 1:
             raise ValueError("MultiheadAttention: embed_dim, num_heads and head_dim must be at least 1")
+        check_precision("MultiheadAttention", precision)
         rng = np.random.default_rng(rng)
+        self.precision = precision
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
@@ -110,15 +118,15 @@ class MultiheadAttention(Module):
                 bound = math.sqrt(6 / (width + columns))
                 setattr(self, f"{name}_proj_weight", Parameter(uniform(rng, bound, width, columns)))
         self.in_proj_bias = Parameter(np.zeros(3 * width, np.float32)) if bias else None
-        self.out_proj = Linear(width, width, bias, rng=rng)
+        self.out_proj = Linear(width, width, bias, precision=self.precision, rng=rng)
         if bias:
             self.out_proj.bias = Parameter(np.zeros(width, np.float32))
 
     def _make_t5(self, bias: bool, buckets: int, rng) -> None:
         inner = self.num_heads * self.head_dim
         for name, columns in (("q", self.embed_dim), ("k", self.kdim), ("v", self.vdim)):
-            setattr(self, name, Linear(columns, inner, bias, rng=rng))
-        self.o = Linear(inner, self.embed_dim, bias, rng=rng)
+            setattr(self, name, Linear(columns, inner, bias, precision=self.precision, rng=rng))
+        self.o = Linear(inner, self.embed_dim, bias, precision=self.precision, rng=rng)
         self.relative_attention_bias = _Table(buckets, self.num_heads, rng) if buckets else None
 
     # -- computing -------------------------------------------------------------------------------------------------
@@ -186,7 +194,7 @@ class MultiheadAttention(Module):
         q, k, v = (split_heads(array, self.num_heads) for array in self._project(backend, query, key, value))
         weights = None
         if self.architecture != "t5" and not need_weights:
-            output = F.flash_attention2(q, k, v, mask=mask, causal=causal)
+            output = F.flash_attention2(q, k, v, mask=mask, causal=causal, precision=self.precision)
         else:
             scores = F.attention_scores(q, k, scale=1.0 if self.architecture == "t5" else None)
             if self.architecture == "t5":
@@ -237,14 +245,15 @@ class MultiheadAttention(Module):
         bias = None if self.in_proj_bias is None else self.in_proj_bias.on(backend)
         fused = "in_proj_weight" in self._parameters
         if fused and query is key and key is value:  # one product instead of three
-            joined = F.linear(query, self.in_proj_weight.on(backend), bias)
+            joined = F.linear(query, self.in_proj_weight.on(backend), bias, precision=self.precision)
             return [joined[..., part] for part in parts]
         if fused:
             weights = [self.in_proj_weight.on(backend)[part] for part in parts]
         else:
             weights = [getattr(self, f"{name}_proj_weight").on(backend) for name in "qkv"]
         biases = [None if bias is None else bias[part] for part in parts]
-        return [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)]
+        inputs = zip((query, key, value), weights, biases, strict=True)
+        return [F.linear(x, w, b, precision=self.precision) for x, w, b in inputs]
 
     def _add_bias(self, backend, scores, position_bias, position_offset):
         if position_bias is not None:
