@@ -26,8 +26,6 @@
 layout(constant_id = 0) const int HAS_BIAS = 0;
 // Whether M and N are multiples of BM and BN.
 layout(constant_id = 1) const int WHOLE = 0;
-// If not 0: K, and the row strides of x and W. Known addresses spare the loop arithmetic.
-layout(constant_id = 2) const uint DEPTH = 0u;
 
 const int SUBGROUPS_M = BM / WM;
 const int SUBGROUPS_N = BN / WN;
@@ -108,15 +106,15 @@ float scaled(float x, int power) {
 void main() {
     const int rows = int(pc.rows);
     const int cols = int(pc.cols);
-    const uint depth = DEPTH != 0u ? DEPTH : pc.depth;
+    const uint depth = pc.depth;
 #ifdef SPLIT
     const uint tail = (depth + 31u) / 32u * 8u;  // vectors before a row's exponent
-    const uint a_step = DEPTH != 0u ? tail + 8u : pc.a_row / ELEMENTS;
-    const uint b_step = DEPTH != 0u ? tail + 8u : pc.b_row / ELEMENTS;
+    const uint a_step = pc.a_row / ELEMENTS;
+    const uint b_step = pc.b_row / ELEMENTS;
     const uint row_vectors = tail;
 #else
-    const uint a_step = (DEPTH != 0u ? DEPTH : pc.a_row) / ELEMENTS;
-    const uint b_step = (DEPTH != 0u ? DEPTH : pc.b_row) / ELEMENTS;
+    const uint a_step = pc.a_row / ELEMENTS;
+    const uint b_step = pc.b_row / ELEMENTS;
     const uint row_vectors = depth / ELEMENTS;
 #endif
     const uint row_blocks = (pc.rows + uint(BM) - 1u) / uint(BM);

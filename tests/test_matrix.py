@@ -54,7 +54,7 @@ def dtype_of(variant):
 def pinned(backend, variant, value_dim=None):
     """A view of the backend that runs the variant, and its largest head dimension; or a skip that says why not."""
     dim = variant.limits["head_dim"][1]
-    facts = {"align": 8, "head_dim": dim, "value_dim": value_dim or dim, "rows": 1, "high": 0}
+    facts = {"align": 8, "head_dim": dim, "value_dim": value_dim or dim, "rows": 1, "high": 0, "causal": 0}
     request = Request("attention", variant.dtype, facts=facts)
     reason = dict((v.name, why) for v, why in backend.registry.explain(request))[variant.name]
     if reason is not None:

@@ -5,8 +5,7 @@
 A variant is first run on small problems with ragged edges, then on the large ones with a sample of rows checked; one
 that errs more than twice as much as NumPy at the same precision is named and not timed. Times are the device's
 timestamps (PyTorch's: its events) of all dispatches of a call: float32 includes splitting x and W. Variants take
-turns, three arrays x rotate so that none is found in the cache, and the device is warmed first. "+k" is a variant
-with the depth compiled in.
+turns, three arrays x rotate so that none is found in the cache, and the device is warmed first.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "grilly_py"))
 
 import grilly
-from grilly.compute import matmul
 from grilly.compute.linear import linear
 from grilly.registry import Choice, Request
 
@@ -56,23 +54,20 @@ class Only:
 
 
 class Subject:
-    """A variant, with the depth compiled in or not."""
+    """A variant, as something to call."""
 
-    def __init__(self, backend, registry, variant, known: bool):
-        self.backend, self.known, self.registry = backend, known, registry
+    def __init__(self, backend, registry, variant):
+        self.backend, self.registry = backend, registry
         self.variant = variant
         self.only = Only(registry, variant)
-        self.name = f"{variant.family}.{variant.variant}{'.' + variant.case if variant.case else ''}{' +k' * known}"
+        self.name = f"{variant.family}.{variant.variant}{'.' + variant.case if variant.case else ''}"
 
     def __call__(self, x, weight, bias):
-        own = matmul.known_depth
         self.backend.registry = self.only
-        if self.known:
-            matmul.known_depth = lambda a, b, depth, outputs: depth
         try:
             return linear(self.backend, x, weight, bias, precision="high")
         finally:
-            self.backend.registry, matmul.known_depth = self.registry, own
+            self.backend.registry = self.registry
 
 
 def references(x, weight, bias) -> tuple[np.ndarray, float]:
@@ -237,8 +232,7 @@ def main() -> int:
             if reason:
                 print(f"  not here: {variant.name}: {reason}")
                 continue
-            known = (False, True) if "DEPTH" in variant.constants else (False,)
-            subjects += [Subject(backend, registry, variant, k) for k in known]
+            subjects.append(Subject(backend, registry, variant))
         good = []
         for subject in subjects:
             wrong = right(subject, dtype_of(name))

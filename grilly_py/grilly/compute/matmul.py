@@ -80,7 +80,6 @@ def product(
         known = {
             "HAS_BIAS": int(bias is not None),
             "WHOLE": int(c.shape[2] % block_rows == 0 and c.shape[3] % block_cols == 0),
-            "DEPTH": known_depth(a, b, depth, c.size),
         }
         program = program_of(backend, choice, {name: known[name] for name in choice.variant.constants})
         launch(backend, program, bound, push, groups(c.shape), work(c.shape))
@@ -123,14 +122,6 @@ def product(
         for head in range(b.shape[1]):
             own = slice(head * group, (head + 1) * group)
             cut(a[:, own], b_part[:, head : head + 1], c_part[:, own], bias_part)
-
-
-def known_depth(a: Tensor, b: Tensor, depth: int, outputs: int) -> int:
-    """The depth to compile into a kernel where rows are packed, so that addresses follow from it; 0 for none.
-
-    A pipeline for each depth takes up to two seconds to compile; until that is seen to pay, none is made.
-    """
-    return 0
 
 
 def split_words(depth: int) -> int:
