@@ -23,8 +23,6 @@
 //   SUBGROUP, SUBGROUPS            invocations in a subgroup (full), subgroups in the workgroup
 //   RF, KEYS                       row fragments of a subgroup, keys of a tile
 //   DIM, VDIM                      head dimensions rounded up to whole fragments; HEAD_DIM <= DIM, VALUE_DIM <= VDIM
-//   BUFFERS                        1: k and v share one tile, four barriers a tile; 2: a tile each, two barriers;
-//                                  4: two of each, one barrier
 //   Q_SHARED                       trailing fragments of each q row kept in shared memory instead of registers
 //   SUM_COLUMNS                    with ORDER: 0, or the columns of a matrix of ones that sums the weights on the matrix unit
 //   SPLIT_LOOPS                    1: tiles without any masked key have a loop of their own
@@ -112,16 +110,8 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 #define Q_STRIDE (MATRIX_K / 8 + 1)
 #define Q_VECTORS (MATRIX_M * Q_STRIDE)
 #define Q_ROW (Q_SHARED * (MATRIX_K / 8) + 1)
-#if BUFFERS == 1
-#define V_START 0
+// k and v take turns in one tile.
 #define TILE_END (PARTS * (K_VECTORS > V_VECTORS ? K_VECTORS : V_VECTORS))
-#elif BUFFERS == 2
-#define V_START K_VECTORS
-#define TILE_END (K_VECTORS + V_VECTORS)
-#else
-#define V_START (2 * K_VECTORS)
-#define TILE_END (2 * (K_VECTORS + V_VECTORS))
-#endif
 #define Q_START TILE_END
 #define Q_END (Q_START + (Q_SHARED > 0 ? ROWS * Q_ROW : 0))
 #define MOST(a, b) ((a) > (b) ? (a) : (b))
@@ -223,23 +213,23 @@ bool has_non_finite(uvec4 words) {
     uvec4 low = words & (EXPONENTS & 0xffffu), high = words & (EXPONENTS & 0xffff0000u);
     return any(equal(low, uvec4(EXPONENTS & 0xffffu))) || any(equal(high, uvec4(EXPONENTS & 0xffff0000u)));
 }
-void store_keys(uint start, bool masked) {
+void store_keys(bool masked) {
     bool bad = false;
     [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * D8); ++n) {
         uint e = thread + n * THREADS;
         if ((KEYS * D8) % THREADS == 0 || e < KEYS * D8) {
-            tile[start + e / D8 * K_STRIDE + e % D8] = held_k[n];
+            tile[e / D8 * K_STRIDE + e % D8] = held_k[n];
             if (masked && MASK == 0) bad = bad || has_non_finite(held_k[n]);
         }
     }
     if (bad) poisoned = 1u;
 }
-void store_values(uint start, bool masked) {
+void store_values(bool masked) {
     bool bad = false;
     [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * V8); ++n) {
         uint e = thread + n * THREADS;
         if ((KEYS * V8) % THREADS == 0 || e < KEYS * V8) {
-            tile[start + e / V8 * V_STRIDE + e % V8] = held_v[n];
+            tile[e / V8 * V_STRIDE + e % V8] = held_v[n];
             if (masked) bad = bad || has_non_finite(held_v[n]);
         }
     }
@@ -327,11 +317,11 @@ void begin_scores(uint first_key, bool masked) {
 #ifdef SPLIT
 #include "flash-split.glsl"
 #else
-void multiply_scores(uint start, uint first_key, bool masked) {
+void multiply_scores(uint first_key, bool masked) {
     begin_scores(first_key, masked);
     [[unroll]] for (uint d = 0u; d < QF - Q_SHARED; ++d) {
         [[unroll]] for (uint f = 0u; f < KF; ++f) {
-            FACTOR_B k = key_factor(start, f, d);
+            FACTOR_B k = key_factor(0u, f, d);
             [[unroll]] for (uint i = 0u; i < RF; ++i) s_frag[i][f] = coopMatMulAdd(q_frag[i][d], k, s_frag[i][f]);
         }
     }
@@ -340,7 +330,7 @@ void multiply_scores(uint start, uint first_key, bool masked) {
         FACTOR_A q[RF];
         [[unroll]] for (uint i = 0u; i < RF; ++i) coopMatLoad(q[i], tile, shared_query(i, d), Q_ROW, ROW_MAJOR);
         [[unroll]] for (uint f = 0u; f < KF; ++f) {
-            FACTOR_B k = key_factor(start, f, d);
+            FACTOR_B k = key_factor(0u, f, d);
             [[unroll]] for (uint i = 0u; i < RF; ++i) s_frag[i][f] = coopMatMulAdd(q[i], k, s_frag[i][f]);
         }
     }
@@ -419,7 +409,7 @@ void raise_maximum(float factor) {
 
 #ifndef SPLIT
 // Weights by chunks of keys: exponentials of one chunk run beside the products of the one before.
-void multiply_values(uint start, float factor) {
+void multiply_values(float factor) {
     [[unroll]] for (uint f = 0u; f < PF; ++f) {
         FACTOR_A p[RF];
         [[unroll]] for (uint i = 0u; i < RF; ++i) {
@@ -435,7 +425,7 @@ void multiply_values(uint start, float factor) {
 #endif
         }
         [[unroll]] for (uint c = 0u; c < VF; ++c) {
-            FACTOR_B v = value_factor(start, f, c);
+            FACTOR_B v = value_factor(0u, f, c);
             [[unroll]] for (uint i = 0u; i < RF; ++i) o_frag[i][c] = coopMatMulAdd(p[i], v, o_frag[i][c]);
         }
     }
@@ -506,11 +496,11 @@ void make_weights(float factor) {
     }
 }
 
-void multiply_values(uint start, float factor) {
+void multiply_values(float factor) {
     make_weights(factor);
     [[unroll]] for (uint f = 0u; f < PF; ++f) {
         [[unroll]] for (uint c = 0u; c < VF; ++c) {
-            FACTOR_B v = value_factor(start, f, c);
+            FACTOR_B v = value_factor(0u, f, c);
             [[unroll]] for (uint i = 0u; i < RF; ++i) o_frag[i][c] = coopMatMulAdd(p_frag[i][f], v, o_frag[i][c]);
         }
     }
@@ -524,48 +514,27 @@ void multiply_values(uint start, float factor) {
 #define NOTE_VALUES
 #endif
 
-void add_tile(uint k_start, uint v_start, uint first_key, uint next_key, bool masked) {
+void add_tile(uint first_key, bool masked) {
     // Whether this subgroup's last row sees any of these keys.
     bool seen = CAUSAL == 0 || !masked ||
                 int(first_key) <= int(first_row + (subgroup + 1u) * ROWS_EACH) - 1 + pc.causal_shift;
-#if BUFFERS == 1
-    store_keys(k_start, masked);
+    store_keys(masked);
     fetch_values(first_key);
     barrier();
-    if (seen) multiply_scores(k_start, first_key, masked);
+    if (seen) multiply_scores(first_key, masked);
     NOTE_VALUES
     barrier();
-    store_values(v_start, masked);
-    fetch_keys(next_key);
+    store_values(masked);
+    fetch_keys(first_key + KEYS);
     barrier();
-#elif BUFFERS == 2
-    store_keys(k_start, masked);
-    fetch_values(first_key);
-    barrier();
-    if (seen) multiply_scores(k_start, first_key, masked);
-#else
-    store_keys(k_start, masked);
-    store_values(v_start, masked);
-    barrier();
-    fetch_keys(next_key);
-    fetch_values(next_key);
-    if (seen) multiply_scores(k_start, first_key, masked);
-#endif
     float factor = MASK != 0 ? 1.0 : SCORE_SCALE;
     if (seen) {
         if (MASK != 0) mask_scores(first_key);
         raise_maximum(factor);
     }
-#if BUFFERS == 2
-    store_values(v_start, masked);
-    fetch_keys(next_key);
-    barrier();
-#endif
-    if (seen) multiply_values(v_start, factor);
-#if BUFFERS == 1
+    if (seen) multiply_values(factor);
     NOTE_KEYS
     barrier();
-#endif
 }
 
 void store_rows() {
@@ -752,9 +721,6 @@ void main() {
     if (thread == 0u) poisoned = 0u;
     if (end > 0u) {
         fetch_keys(0u);
-#if BUFFERS == 4
-        fetch_values(0u);
-#endif
     }
     load_queries();
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
@@ -792,15 +758,11 @@ void main() {
         clear -= clear % KEYS;
     }
     uint first_key = 0u;
-    uint turn = 0u;
-#define TILE(MASKED) \
-    add_tile(turn * K_VECTORS, V_START + turn * V_VECTORS, first_key, first_key + KEYS, MASKED); \
-    if (BUFFERS == 4) turn = 1u - turn;
 #if SPLIT_LOOPS
-    [[dont_unroll]] for (; first_key < clear; first_key += KEYS) { TILE(false) }
-    [[dont_unroll]] for (; first_key < end; first_key += KEYS) { TILE(true) }
+    [[dont_unroll]] for (; first_key < clear; first_key += KEYS) add_tile(first_key, false);
+    [[dont_unroll]] for (; first_key < end; first_key += KEYS) add_tile(first_key, true);
 #else
-    [[dont_unroll]] for (; first_key < end; first_key += KEYS) { TILE(first_key >= clear) }
+    [[dont_unroll]] for (; first_key < end; first_key += KEYS) add_tile(first_key, first_key >= clear);
 #endif
     barrier();  // the last tile has been read from where rows are gathered
     if (poisoned == 0u) store_rows();

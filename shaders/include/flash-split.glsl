@@ -14,9 +14,6 @@
 //
 // More defines: GROUP_K, GROUP_V   fragments of scores and of the output that are summed side by side, divisors of KF and VF
 #extension GL_KHR_shader_subgroup_arithmetic : require
-#if BUFFERS != 1
-#error "SPLIT is for BUFFERS 1"
-#endif
 #if Q_SHARED || SUM_COLUMNS
 #error "SPLIT is for q in registers and sums in float32"
 #endif
@@ -106,20 +103,20 @@ int tile_exponent(uint place) {
     if (most >= INFINITE) poisoned = 1u;
     return exponent_of(most);
 }
-void store_keys(uint start, bool masked) {
+void store_keys(bool masked) {
     int e2 = tile_exponent(0u);
     float shrink = power_of_two(-e2);
     // In two steps, as 2^(e of q and k) may be too large or too small; not zero, as it multiplies minus infinities.
     int e = e2 + q_exponent;
     tile_scale = clamp(base2_scale * power_of_two(e / 2) * power_of_two(e - e / 2), 1e-37, 3e38);
     [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * D8); ++n) {
-        uint e = thread + n * THREADS, place = start + e / D8 * K_STRIDE + e % D8;
+        uint e = thread + n * THREADS, place = e / D8 * K_STRIDE + e % D8;
         if ((KEYS * D8) % THREADS == 0 || e < KEYS * D8) {
             store_parts(place, place + K_VECTORS, held_k[2u * n] * shrink, held_k[2u * n + 1u] * shrink);
         }
     }
 }
-void store_values(uint start, bool masked) {
+void store_values(bool masked) {
     int e2 = tile_exponent(SUBGROUPS);
     float shrink = power_of_two(-e2);
     if (e2 > o_exponent) {
@@ -133,7 +130,7 @@ void store_values(uint start, bool masked) {
     }
     tile_share = power_of_two(max(e2 - o_exponent - LIFT, LOWEST));
     [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * V8); ++n) {
-        uint e = thread + n * THREADS, place = start + e / V8 * V_STRIDE + e % V8;
+        uint e = thread + n * THREADS, place = e / V8 * V_STRIDE + e % V8;
         if ((KEYS * V8) % THREADS == 0 || e < KEYS * V8) {
             store_parts(place, place + V_VECTORS, held_v[2u * n] * shrink, held_v[2u * n + 1u] * shrink);
         }
@@ -174,7 +171,7 @@ void load_queries() {
     }
 }
 
-void multiply_scores(uint start, uint first_key, bool masked) {
+void multiply_scores(uint first_key, bool masked) {
     begin_scores(first_key, masked);
     [[unroll]] for (uint g = 0u; g < KF / GROUP_K; ++g) {
         SUMS small[RF][GROUP_K];
@@ -184,12 +181,12 @@ void multiply_scores(uint start, uint first_key, bool masked) {
         [[unroll]] for (uint d = 0u; d < QF; ++d) {
             [[unroll]] for (uint n = 0u; n < GROUP_K; ++n) {
                 uint f = g * GROUP_K + n;
-                FACTOR_B k = key_factor(start, f, d);
+                FACTOR_B k = key_factor(0u, f, d);
                 [[unroll]] for (uint i = 0u; i < RF; ++i) {
                     small[i][n] = coopMatMulAdd(q_low[i][d], k, small[i][n]);
                     s_frag[i][f] = coopMatMulAdd(q_frag[i][d], k, s_frag[i][f]);
                 }
-                FACTOR_B k_low = key_factor(start + K_VECTORS, f, d);
+                FACTOR_B k_low = key_factor(K_VECTORS, f, d);
                 [[unroll]] for (uint i = 0u; i < RF; ++i) small[i][n] = coopMatMulAdd(q_frag[i][d], k_low, small[i][n]);
             }
         }
@@ -257,7 +254,7 @@ void make_weights(float factor, out FACTOR_A p[RF][PF], out FACTOR_A p_low[RF][P
 }
 #endif
 
-void multiply_values(uint start, float factor) {
+void multiply_values(float factor) {
     FACTOR_A p[RF][PF];
     FACTOR_A p_low[RF][PF];
     make_weights(factor, p, p_low);
@@ -269,12 +266,12 @@ void multiply_values(uint start, float factor) {
         }
         [[unroll]] for (uint f = 0u; f < PF; ++f) {
             [[unroll]] for (uint n = 0u; n < GROUP_V; ++n) {
-                FACTOR_B v = value_factor(start, f, g * GROUP_V + n);
+                FACTOR_B v = value_factor(0u, f, g * GROUP_V + n);
                 [[unroll]] for (uint i = 0u; i < RF; ++i) {
                     small[i][n] = coopMatMulAdd(p_low[i][f], v, small[i][n]);
                     part[i][n] = coopMatMulAdd(p[i][f], v, part[i][n]);
                 }
-                FACTOR_B v_low = value_factor(start + V_VECTORS, f, g * GROUP_V + n);
+                FACTOR_B v_low = value_factor(V_VECTORS, f, g * GROUP_V + n);
                 [[unroll]] for (uint i = 0u; i < RF; ++i) small[i][n] = coopMatMulAdd(p[i][f], v_low, small[i][n]);
             }
         }
