@@ -90,6 +90,26 @@ CASES = [
 ]
 
 
+#: For kernels with large tiles: what happens at their edges and in their loops, whatever the head dimension.
+TILED_CASES = [
+    Case("one-query-one-key", queries=1, keys=1, heads=1),
+    Case("whole-tiles", queries=256, keys=128),
+    Case("prime", batch=2, heads=3, queries=127, keys=131),
+    Case("grouped", batch=2, heads=6, kv_heads=2, queries=33, keys=65),
+    Case("causal", queries=277, keys=277, causal=True),
+    Case("causal-more-keys", queries=33, keys=200, causal=True),
+    Case("causal-more-queries", queries=200, keys=33, causal=True),
+    Case("bool-dead-rows", queries=41, keys=157, mask="bool-dead-rows"),
+    Case("bool-head-causal", heads=3, queries=131, keys=147, mask="bool-head", causal=True),
+    Case("bool-all-false", queries=41, keys=57, mask="bool-all-false"),
+    Case("add-full", batch=2, heads=3, queries=31, keys=145, mask="add-full"),
+    Case("add-inf-rows", queries=131, keys=145, mask="add-inf-rows"),
+    Case("add-big-negative", queries=31, keys=45, mask="add-big-negative"),
+    Case("scale-negative", queries=31, keys=145, scale=-0.3),
+    Case("scale-zero", queries=31, keys=145, scale=0.0),
+]
+
+
 def make_mask(case: Case, rng: np.random.Generator) -> np.ndarray | None:
     """The mask a case names."""
     full = (case.batch, case.heads, case.queries, case.keys)

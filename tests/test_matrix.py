@@ -9,6 +9,7 @@ import pytest
 
 from cases import (
     BFLOAT16,
+    TILED_CASES,
     Case,
     assert_as_accurate,
     expected,
@@ -23,22 +24,8 @@ from grilly.registry import Choice, Request, default_manifest
 VARIANTS = [v for v in default_manifest().by_operation["attention"] if v.unproven and v.dtype != "float32"]
 FAMILY = "flash-attention3"  # named, so that few queries are not given to the kernels that split the keys
 CASES = [
-    Case("one-query-one-key", queries=1, keys=1, heads=1),
-    Case("whole-tiles", queries=256, keys=128),
-    Case("prime", batch=2, heads=3, queries=127, keys=131),
+    *TILED_CASES,
     Case("long-keys", heads=1, queries=5, keys=1031),
-    Case("grouped", batch=2, heads=6, kv_heads=2, queries=33, keys=65),
-    Case("causal", queries=277, keys=277, causal=True),
-    Case("causal-more-keys", queries=33, keys=200, causal=True),
-    Case("causal-more-queries", queries=200, keys=33, causal=True),
-    Case("bool-dead-rows", queries=41, keys=157, mask="bool-dead-rows"),
-    Case("bool-head-causal", heads=3, queries=131, keys=147, mask="bool-head", causal=True),
-    Case("bool-all-false", queries=41, keys=57, mask="bool-all-false"),
-    Case("add-full", batch=2, heads=3, queries=31, keys=145, mask="add-full"),
-    Case("add-inf-rows", queries=131, keys=145, mask="add-inf-rows"),
-    Case("add-big-negative", queries=31, keys=45, mask="add-big-negative"),
-    Case("scale-negative", queries=31, keys=145, scale=-0.3),
-    Case("scale-zero", queries=31, keys=145, scale=0.0),
     Case("scores-of-thousands", queries=70, keys=150, scale=40.0),
 ]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import grilly.functional as F
-from cases import Case, expected, lse_magnitude, make_arrays, output_magnitude
+from cases import TILED_CASES, Case, expected, lse_magnitude, make_arrays, output_magnitude
 from grilly import nn
 from grilly.compute import flash
 from grilly.compute.pinned import pin, request_of, view_of
@@ -22,22 +22,8 @@ FAMILY = "flash-attention3"  # named, so that few queries are not given to the k
 #: The error allowed, in errors of plain float32, and beside it in roundings of the terms' magnitude.
 FACTOR, ROUNDINGS = 4.0, 2.0
 CASES = [
-    Case("one-query-one-key", queries=1, keys=1, heads=1),
-    Case("whole-tiles", queries=256, keys=128),
-    Case("prime", batch=2, heads=3, queries=127, keys=131),
+    *TILED_CASES,
     Case("long-keys", heads=1, queries=5, keys=2053),
-    Case("grouped", batch=2, heads=6, kv_heads=2, queries=33, keys=65),
-    Case("causal", queries=277, keys=277, causal=True),
-    Case("causal-more-keys", queries=33, keys=200, causal=True),
-    Case("causal-more-queries", queries=200, keys=33, causal=True),
-    Case("bool-dead-rows", queries=41, keys=157, mask="bool-dead-rows"),
-    Case("bool-head-causal", heads=3, queries=131, keys=147, mask="bool-head", causal=True),
-    Case("bool-all-false", queries=41, keys=57, mask="bool-all-false"),
-    Case("add-full", batch=2, heads=3, queries=31, keys=145, mask="add-full"),
-    Case("add-inf-rows", queries=131, keys=145, mask="add-inf-rows"),
-    Case("add-big-negative", queries=31, keys=45, mask="add-big-negative"),
-    Case("scale-negative", queries=31, keys=145, scale=-0.3),
-    Case("scale-zero", queries=31, keys=145, scale=0.0),
     Case("scores-of-hundreds", queries=70, keys=150, scale=4.0),
 ]
 
