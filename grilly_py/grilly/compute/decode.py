@@ -7,14 +7,14 @@ rows, invocations and keys are dealt out, and the prepared call.
 from __future__ import annotations
 
 import dataclasses
-import math
 import struct
 from typing import TYPE_CHECKING
 
 from ..errors import UnsupportedError
 from ..registry import Request
 from ..runtime.interface import work_limit
-from .launch import FLOAT32, program_of
+from .launch import program_of
+from .prepared import MAX_KEYS, Prepared, descriptor, mask_kind
 from .tensor import Storage, Tensor
 
 if TYPE_CHECKING:
@@ -25,16 +25,12 @@ if TYPE_CHECKING:
 FAMILY = "flash-decode"
 MATRIX_FAMILY = "flash-decode-matrix"
 FAMILIES = (FAMILY, MATRIX_FAMILY)
-#: The push constants of shaders/include/attention.glsl.
-PUSH = struct.Struct("=27Iif")
 _MERGE_PUSH = struct.Struct("=6I")
 # Fewer keys than this are no work for a device, whoever does them: one dispatch is then faster than two.
 FEWEST_KEYS = 512
 # Queries up to which reading the keys again for every few rows costs less than a tile of 64 or 128 rows that are mostly
 # padding; by bytes of an element, as 16-bit tiles may have matrix units. docs/benchmarks/decode.md has the estimate.
 FEW_QUERIES = {2: 6, 4: 16}
-# Rounding errors of a float32 sum grow with its length; see flash.MAX_KEYS.
-MOST_KEYS = 16_384
 # Multiprocessors where the device does not tell.
 UNITS = {"cpu": 8, "integrated": 12}
 
@@ -100,44 +96,30 @@ def _share(choice, units, heads, rows, passes, keys, step, lanes=1, unroll=1) ->
     tile = choice.tile
     wanted = -(-tile["resident"] * units // (heads * passes))
     splits = min(wanted, -(-keys // tile["keys"]))
-    splits = max(splits, -(-keys // MOST_KEYS), 1)
+    splits = max(splits, -(-keys // MAX_KEYS), 1)
     share = -(-max(keys, 1) // (splits * step)) * step  # keys of a split, whole trips of a workgroup
     return Deal(-(-rows // passes), passes, lanes, unroll, max(-(-keys // share), 1))
 
 
 @dataclasses.dataclass(frozen=True)
-class Ready:
-    """A call of two dispatches, prepared: all that depends on shapes and strides, nothing that depends on data."""
+class Ready(Prepared):
+    """A call of two dispatches, prepared."""
 
     split: Program
     merge: Program
-    before_mask: tuple[tuple, ...]  # strides of q, k and v, and of the splits' outputs
-    after_mask: tuple
-    groups: tuple[int, int, int]
     merge_push: bytes
     merge_groups: tuple[int, int, int]
     scratch_bytes: int
-    work: float
-    out_shape: tuple[int, ...]
-    out_steps: tuple[int, ...]
-    out_bytes: int
-    lse_shape: tuple[int, ...]
 
     def run(self, backend: Compute, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, lse: bool):
         """Record the dispatches; returns o and, if asked for, lse."""
-        o = Tensor(Storage(backend, self.out_bytes), self.out_shape, q.dtype, self.out_steps)
-        sums = Tensor(Storage(backend, 4 * math.prod(self.lse_shape)), self.lse_shape, FLOAT32) if lse else None
+        o, sums = self.results(backend, q, lse)
         scratch = Storage(backend, self.scratch_bytes)
         parts = (scratch.buffer, 0, scratch.nbytes)
-        q_steps, k_steps, v_steps, part_steps = self.before_mask
-        mask_place = (0, 0, 0, 0, 0) if mask is None else (mask._offset, *mask._steps)
-        push = PUSH.pack(
-            q._offset, *q_steps, k._offset, *k_steps, v._offset, *v_steps, 0, *part_steps,
-            *mask_place, *self.after_mask,
-        )  # fmt: skip
-        inputs = [None if t is None else (t._storage.buffer, 0, t._storage.nbytes) for t in (q, k, v, mask)]
+        inputs = [descriptor(tensor) for tensor in (q, k, v, mask)]
+        push = self.push(q, k, v, mask)
         backend.runtime.dispatch(self.split, [*inputs, parts, parts], push, self.groups, self.work)
-        outputs = [None if t is None else (t._storage.buffer, 0, t._storage.nbytes) for t in (o, sums)]
+        outputs = [descriptor(tensor) for tensor in (o, sums)]
         backend.runtime.dispatch(self.merge, [parts, parts, *outputs], self.merge_push, self.merge_groups)
         return o, sums
 
@@ -198,7 +180,7 @@ def plan(
             return None
     constants = {
         "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "CAUSAL": int(causal), "LSE": 0, "MERGE": 0,
-        "MASK": 0 if mask is None else 1 if mask.dtype.kind == "b" else 2,
+        "MASK": mask_kind(mask),
         "ROWS": dealt.rows, "LANES": dealt.lanes, "UNROLL": dealt.unroll, "SUBGROUP": size,
         "THREADS": choice.threads, "STAGES": choice.tile["stages"],
     }  # fmt: skip
@@ -206,17 +188,17 @@ def plan(
     row = splits * value_dim
     statistics = (part_bytes // 4, heads * queries * splits * 2, queries * splits * 2)
     return Ready(
-        program_of(backend, choice, constants),
-        program_of(backend, merging, {"VALUE_DIM": value_dim, "LSE": int(lse)}),
         (q._steps[:3], k._steps[:3], v._steps[:3], (heads * queries * row, queries * row, row)),
         (*statistics, queries, keys, group, keys - queries, scale),
         groups,
-        _MERGE_PUSH.pack(part_bytes // 4, o._offset, *o._steps[:3], splits),
-        merge_groups,
-        scratch_bytes,
         work,
         o.shape,
         o._steps,
         o._storage.nbytes,
         o.shape[:3],
+        program_of(backend, choice, constants),
+        program_of(backend, merging, {"VALUE_DIM": value_dim, "LSE": int(lse)}),
+        _MERGE_PUSH.pack(part_bytes // 4, o._offset, *o._steps[:3], splits),
+        merge_groups,
+        scratch_bytes,
     )

@@ -13,6 +13,7 @@ from ..registry import Request
 from ..runtime.interface import work_limit
 from . import decode
 from .launch import ALIGN_MOST, FLOAT32, binding, check_float, check_precision, fits_binding, program_of, span
+from .prepared import MAX_KEYS, PUSH, Prepared, descriptor, mask_kind
 from .tensor import Storage, Tensor, contiguous_strides
 from .widen import widens
 
@@ -22,12 +23,8 @@ if TYPE_CHECKING:
 
 MAX_DIM = 256
 MAX_PLANS = 1024
-# Keys in one dispatch at most. Rounding errors of a float32 sum grow with its length; ranges beyond this are summed by
-# themselves and merged, which keeps the error of 200,000 keys at that of NumPy's blocked products for next to no time.
-MAX_KEYS = 16_384
 # Where the driver ends loops silently (docs/architecture.md), with room for a kernel's outer loops.
 LOOP_TRIPS = {"llvmpipe": 65_000}
-_PUSH = decode.PUSH
 
 
 # -- arguments -------------------------------------------------------------------------------------------------------
@@ -229,33 +226,16 @@ def to_device(backend: Compute, array) -> Tensor:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ready:
-    """A call that one dispatch does, prepared: all that depends on shapes and strides, nothing that depends on data."""
+class Ready(Prepared):
+    """A call that one dispatch does, prepared."""
 
     program: Program
-    before_mask: tuple[tuple, ...]  # strides of q, k, v, o
-    after_mask: tuple  # what follows lse_offset
-    groups: tuple[int, int, int]
-    work: float
-    out_shape: tuple[int, ...]
-    out_steps: tuple[int, ...]
-    out_bytes: int
-    lse_shape: tuple[int, ...]
 
     def run(self, backend: Compute, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, lse: bool):
         """Record the dispatch; returns o and, if asked for, lse."""
-        o = Tensor(Storage(backend, self.out_bytes), self.out_shape, q.dtype, self.out_steps)
-        sums = Tensor(Storage(backend, 4 * math.prod(self.lse_shape)), self.lse_shape, FLOAT32) if lse else None
-        q_steps, k_steps, v_steps, o_steps = self.before_mask
-        mask_place = (0, 0, 0, 0, 0) if mask is None else (mask._offset, *mask._steps)
-        push = _PUSH.pack(
-            q._offset, *q_steps, k._offset, *k_steps, v._offset, *v_steps, 0, *o_steps,
-            *mask_place, 0, *self.after_mask,
-        )  # fmt: skip
-        bindings = [
-            None if t is None else (t._storage.buffer, 0, t._storage.nbytes) for t in (q, k, v, mask, o, sums)
-        ]
-        backend.runtime.dispatch(self.program, bindings, push, self.groups, self.work)
+        o, sums = self.results(backend, q, lse)
+        bindings = [descriptor(tensor) for tensor in (q, k, v, mask, o, sums)]
+        backend.runtime.dispatch(self.program, bindings, self.push(q, k, v, mask), self.groups, self.work)
         return o, sums
 
 
@@ -326,9 +306,8 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, key):
     if sums is None and any(p.merge for p in pieces):
         sums = backend.empty((batch, heads, queries))
         pieces = split(backend, dataclasses.replace(piece, lse=sums), max_keys)
-    masked = 0 if mask is None else 1 if mask.dtype == np.bool_ else 2
     constants = {
-        "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "MASK": masked, "CAUSAL": int(causal),
+        "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "MASK": mask_kind(mask), "CAUSAL": int(causal),
         "LSE": int(sums is not None), "MERGE": 0,
     }  # fmt: skip
     for p in pieces:
@@ -338,15 +317,15 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, key):
     if small and o._storage.nbytes <= backend.device.limits["storage_range"]:
         lse_steps = contiguous_strides((batch, heads, queries))[:2] if lse else (0, 0)
         ready = Ready(
-            program,
             (q._steps[:3], k._steps[:3], v._steps[:3], o._steps[:3]),
-            (*lse_steps, queries, keys, group, keys - queries, scale),
+            (0, *lse_steps, queries, keys, group, keys - queries, scale),
             (-(-queries // choice.tile["rows"]), heads, batch),
             piece.flops(),
             o.shape,
             o._steps,
             o._storage.nbytes,
             (batch, heads, queries),
+            program,
         )
         _keep(backend, key, ready)
     return o, (sums if lse else None)
@@ -366,7 +345,7 @@ def _record(backend: Compute, program: Program, p: Piece, group: int, scale: flo
     lse_steps = (0, 0) if p.lse is None else p.lse._steps[:2]
     batch, heads, queries, _ = p.q.shape
     ratio = group if p.k.shape[1] > 1 else max(heads, 1)
-    push = _PUSH.pack(
+    push = PUSH.pack(
         q0, *p.q._steps[:3], k0, *p.k._steps[:3], v0, *p.v._steps[:3], o0, *p.o._steps[:3],
         mask0, *mask_steps, lse0, *lse_steps, queries, p.k.shape[2], ratio, p.shift, scale,
     )  # fmt: skip

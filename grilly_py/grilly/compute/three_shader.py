@@ -18,6 +18,7 @@ from .flash import check_mask, check_scale, to_device
 from .launch import FLOAT32, check_float, finish, launch, program_of
 from .matmul import product
 from .parts import check_trips, four_axes, parts, strides
+from .prepared import mask_kind
 from .tensor import Tensor
 from .widen import widens
 
@@ -152,9 +153,8 @@ def attention_mask(backend: Compute, scores, *, mask=None, causal=False):
         at = None
         if mask is not None:
             at = (mask if isinstance(mask, Tensor) else backend.tensor(mask)).broadcast_to(full)
-        kind = 0 if at is None else 1 if at.dtype == np.bool_ else 2
         choice = backend.registry.resolve(Request("attention-mask", "float32"))
-        program = program_of(backend, choice, {"MASK": kind, "CAUSAL": int(bool(causal))})
+        program = program_of(backend, choice, {"MASK": mask_kind(at), "CAUSAL": int(bool(causal))})
         views = (four_axes(out), four_axes(to_device(backend, scores)), at)
         groups = _score_groups(choice)
         for (o, s, m), starts in parts(backend, views, groups, ((), (2,), (0, 1))):
