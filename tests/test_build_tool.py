@@ -148,6 +148,15 @@ def test_cases_override_and_extend_their_variant(repo):
     assert small["models"] == ["generic"]
 
 
+def test_a_matrix_shape_requires_what_each_dtype_needs(repo):
+    edit(repo / "shaders/add.toml", '"float32", "float16"', '"float16", "bfloat16"')
+    edit(repo / "shaders/add.toml", "requires = []", 'requires = ["subgroup-basic"]\nmatrix = "8x8x8"')
+    cases = {case.dtype: case.settings["requires"] for case in read_family(repo / "shaders/add.toml")}
+    both = {"subgroup-basic", "cooperative-matrix"}
+    assert set(cases["float16"]) == both | {"float16-arithmetic", "matrix-float16-8x8x8"}
+    assert set(cases["bfloat16"]) == both | {"matrix-bfloat16-8x8x8"}
+
+
 def test_a_case_without_a_name_is_numbered(repo):
     edit(repo / "shaders/add.toml", 'name = "small"\n', "")
     assert read_family(repo / "shaders/add.toml")[0].name == "add.x.1.float32"
@@ -168,6 +177,8 @@ def test_a_case_without_a_name_is_numbered(repo):
         ("requires = []", 'requires = ["wings"]', 12, "wings"),
         ("requires = []", 'architectures = ["nvidea"]', 12, "nvidea"),
         ("requires = []", "subgroup_sizes = [12]", 12, "powers of two"),
+        ("requires = []", 'matrix = "3x3x3"', 12, "matrix = '3x3x3'"),
+        ("requires = []", 'matrix = "16x16x16"', 16, "float32 is none"),
         ("requires = []", "align = 3", 12, "power of two"),
         ("[65, 256]", "[256, 65]", 23, "limits"),
         ('["a", "r"]', '["a", "x"]', 4, "bindings"),

@@ -134,6 +134,7 @@ _SETTINGS = {
     ),
     "models": (lambda v: _list_of(_is_name)(v) and bool(v), "a list of lower-case names"),
     "requires": (_list_of(lambda x: x in names.FEATURES), f"a list of feature names: {', '.join(names.FEATURES)}"),
+    "matrix": (lambda v: v in names.MATRIX_SHAPES, f"one of {', '.join(names.MATRIX_SHAPES)}"),
     "architectures": (_list_of(_pattern), "a list of architecture names or prefixes"),
     "subgroup_sizes": (_list_of(_power_of_two), "a list of powers of two"),
     "align": (_power_of_two, "a power of two"),
@@ -160,6 +161,7 @@ _DEFAULTS = {
     "dtypes": ["float32"],
     "models": ["generic"],
     "requires": [],
+    "matrix": None,
     "architectures": [],
     "subgroup_sizes": [],
     "align": 1,
@@ -288,6 +290,11 @@ def read_family(path: Path, display: str | None = None) -> list[Case]:
                 if settings[table] is None or (entry and entry not in settings[table]):
                     fail(line, f"operation {data['operation']} needs {key}, which its plan reads")
             for dtype in settings["dtypes"]:
+                requires = settings["requires"]
+                if settings["matrix"]:
+                    if dtype not in names.SIXTEEN_BITS:
+                        fail(line, f"matrix names the shape for 16-bit dtypes, and {dtype} is none; use requires")
+                    requires = [*requires, *names.matrix_features(dtype, settings["matrix"])]
                 new = Case(
                     family=path.stem,
                     variant=variant["name"],
@@ -301,7 +308,7 @@ def read_family(path: Path, display: str | None = None) -> list[Case]:
                     constants=data.get("constants", {}),
                     line=line,
                     data_file=path,
-                    settings=settings,
+                    settings={**settings, "requires": requires},
                 )
                 if new.name in seen:
                     fail(line, f"{new.name} is already declared at line {seen[new.name]}; give it another name")

@@ -64,6 +64,12 @@ ARCHITECTURES = (
 )
 
 
+def matrix_features(dtype: str, shape: str) -> list[str]:
+    """The features that a kernel for cooperative matrices of ``dtype`` factors and this shape needs."""
+    arithmetic = ["float16-arithmetic"] if dtype == "float16" else []
+    return ["cooperative-matrix", *arithmetic, f"matrix-{dtype}-{shape}"]
+
+
 def matches(pattern: str, architecture: str) -> bool:
     """Whether ``pattern`` is ``architecture`` or a prefix of it that ends before a "-" or before a generation number.
 
