@@ -9,7 +9,6 @@ import gc
 import struct
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
@@ -21,6 +20,7 @@ import grilly
 import grilly.functional as F
 from grilly import reference
 from test_runtime_contract import download, reverse_spec, scale, upload, whole
+from threads import together
 
 MIB = 1 << 20
 
@@ -167,11 +167,7 @@ def test_threads_with_large_arrays(across_a_bus):
         except Exception as error:  # reported by the test's own thread
             failures.append(error)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(4, work)
     assert not failures
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import threading
 
 import numpy as np
 import pytest
 
 import grilly
 from grilly import reference
+from threads import together
 
 
 def settled(backend) -> int:
@@ -78,11 +78,7 @@ def test_threads(backend):
             if np.abs(out - reference.naive_attention(q, k, v)[0]).max() > 1e-5:
                 failures.append(seed)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(8, work)
     assert not failures
 
 

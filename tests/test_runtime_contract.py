@@ -2,7 +2,6 @@
 
 import hashlib
 import struct
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from grilly.errors import ClosedError, OutOfDeviceMemoryError, ShaderError, UnsupportedError
 from grilly.runtime.interface import Program, ProgramSpec
+from threads import together
 
 SHADERS = Path(__file__).parent / "shaders"
 
@@ -250,11 +250,7 @@ def test_threads(runtime):
         except Exception as error:  # reported by the test's own thread
             errors.append(error)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(6, work)
     assert not errors, errors[0]
     assert runtime.memory().in_use == 0
 

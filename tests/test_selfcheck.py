@@ -20,6 +20,7 @@ from grilly.compute import selfcheck
 from grilly.registry import Manifest, Registry, Request, default_manifest
 from grilly.runtime.interface import DeviceInfo
 from manifests import entry, write_manifest
+from threads import together
 
 ROOT = Path(__file__).parents[1]
 FAKE = "flash-attention-matrix.fake"
@@ -326,11 +327,7 @@ def test_threads_check_once(make):
         started.wait()
         registry.resolve(SMALL)
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(8, lambda _: work())
     assert calls == ["a.x.float32"]
 
 

@@ -19,6 +19,7 @@ import time
 import numpy as np
 
 import grilly
+from bench_calls import torch_with_gpu
 from grilly.compute.pinned import pin, view_of
 from grilly.registry import Choice, Request
 
@@ -82,13 +83,11 @@ def measure(view, sets, causal: bool, precision: str, repeats: int) -> list[floa
 
 def torch_times(arrays, causal: bool, repeats: int):
     """(kernel, seconds, errors) of torch's kernels for the arrays; nothing without torch and its GPU."""
-    try:
-        import torch
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-    except ImportError:
+    torch = torch_with_gpu()
+    if torch is None:
         return
-    if not torch.cuda.is_available():
-        return
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
     torch.backends.cuda.matmul.allow_tf32 = False
     sixteen = arrays[0][0].dtype != np.float32
     kinds = (

@@ -85,14 +85,22 @@ def kernels(backend, dim: int, repeats: int, kernel) -> None:
         print(f"  {'causal' if causal else 'full  '} {median * 1e3:8.2f} ms {rate:7.1f} TFLOP/s  {label}")
 
 
-def torch_figures(dims, repeats: int) -> None:
+def torch_with_gpu():
+    """The module torch, or None, having said why, where it or its GPU is missing."""
     try:
         import torch
-    except ImportError:
-        print("torch is not installed")
-        return
+    except ImportError as error:
+        print(f"torch: {error}")
+        return None
     if not torch.cuda.is_available():
         print("torch has no GPU")
+        return None
+    return torch
+
+
+def torch_figures(dims, repeats: int) -> None:
+    torch = torch_with_gpu()
+    if torch is None:
         return
     torch.backends.cuda.matmul.allow_tf32 = False
     attend = torch.nn.functional.scaled_dot_product_attention

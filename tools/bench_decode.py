@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import grilly
+from bench_calls import torch_with_gpu
 from grilly import reference
 from grilly.compute.flash import flash_attention
 from grilly.compute.pinned import pin, view_of
@@ -240,15 +241,11 @@ def candidates(bench: Bench, case: Case, exact, repeats: int) -> None:
 
 
 def torch_rows(bench: Bench, cases, exacts, repeats: int, short: bool = False) -> None:
-    try:
-        import torch
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-    except ImportError as error:
-        print(f"torch: {error}")
+    torch = torch_with_gpu()
+    if torch is None:
         return
-    if not torch.cuda.is_available():
-        print("torch has no GPU")
-        return
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
     attend = torch.nn.functional.scaled_dot_product_attention
     name = np.dtype(bench.dtype).name
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}, {name}")

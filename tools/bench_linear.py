@@ -22,6 +22,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "grilly_py"))
 
 import grilly
+from bench_calls import torch_with_gpu
 from grilly.compute.linear import linear
 from grilly.registry import Choice, Request
 
@@ -212,12 +213,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    try:
-        import torch
-
-        torch = torch if torch.cuda.is_available() else None
-    except ModuleNotFoundError:
-        torch = None
+    torch = torch_with_gpu()
     backend = grilly.Compute()
     registry = backend.registry
     rows: list[dict] = []

@@ -14,7 +14,7 @@ import statistics
 import numpy as np
 
 import grilly
-from bench_calls import measure, spread
+from bench_calls import measure, spread, torch_with_gpu
 from grilly.runtime.vulkan import transfer
 from grilly.runtime.vulkan.memory import HostMemory
 
@@ -196,13 +196,8 @@ def large_call(backend, shape, repeats: int, scan: bool) -> None:
 
 
 def torch_figures(shape, repeats: int) -> None:
-    try:
-        import torch
-    except ImportError:
-        print("torch is not installed")
-        return
-    if not torch.cuda.is_available():
-        print("torch has no GPU")
+    torch = torch_with_gpu()
+    if torch is None:
         return
     attend = torch.nn.functional.scaled_dot_product_attention
     print(f"torch {torch.__version__}")
