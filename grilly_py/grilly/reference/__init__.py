@@ -8,7 +8,8 @@ and k, Dv the width of v. Arrays are ``(S, D)``, ``(H, S, D)`` or ``(B, H, S, D)
 
 The rules every attention here and on the device follows:
 
-- scores are ``scale * q k^T``, then ``bias`` is added, then ``mask`` is applied, then the softmax is taken;
+- scores are ``scale * q k^T``, then what the options say is added, then ``mask`` is applied, then the softmax is
+  taken; `Options` has the options and the whole order;
 - ``scale`` is ``1 / sqrt(D)`` unless given;
 - a boolean ``mask`` attends where it is True, a floating one is added; in a floating mask minus infinity, anything
   below -3.0e38 and the lowest finite number of the mask's own dtype (-65504 in float16) all mean "never attend";
@@ -24,27 +25,27 @@ The rules every attention here and on the device follows:
 - what a masked key or value holds, NaN and infinity included, never reaches the result.
 """
 
-from .attention import (
-    NEVER,
-    RunningState,
-    attention_weights,
-    flash_attention,
-    merge,
-    naive_attention,
-    never_attend,
-)
-from .layers import linear, multihead, rope, rope_frequencies, t5_bias, t5_bucket
+from .attention import RunningState, attention_weights, flash_attention, merge, naive_attention
+from .layers import linear, multihead, rope, rope_frequencies
+from .options import NEVER, Options, never_attend
+from .packed import attention_varlen
+from .philox import dropout_mask, philox
+from .t5 import t5_bias, t5_bucket
 
 __all__ = [
     "NEVER",
+    "Options",
     "RunningState",
+    "attention_varlen",
     "attention_weights",
+    "dropout_mask",
     "flash_attention",
     "linear",
     "merge",
     "multihead",
     "naive_attention",
     "never_attend",
+    "philox",
     "rope",
     "rope_frequencies",
     "t5_bias",

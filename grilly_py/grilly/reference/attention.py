@@ -1,4 +1,4 @@
-"""Masks, the naive and the tiled attention; the rules are in the package's own documentation."""
+"""The naive and the tiled attention; the rules are in the package's own documentation."""
 
 from __future__ import annotations
 
@@ -8,40 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-#: An additive mask value below this means "never attend".
-NEVER = -3.0e38
-
-
-# ---------------------------------------------------------------------------------------------------- masks and layouts
-
-
-def never_attend(mask: ArrayLike) -> np.ndarray:
-    """Where a mask forbids attention.
-
-    Parameters
-    ----------
-    mask : array
-        Boolean (True = attend) or floating (added to the scores), any shape.
-
-    Returns
-    -------
-    ndarray of bool
-        True where the mask says "never attend"; the mask's shape.
-
-    Raises
-    ------
-    TypeError
-        If the mask is neither boolean nor floating.
-    """
-    mask = np.asarray(mask)
-    if mask.dtype == np.bool_:
-        return ~mask
-    if mask.dtype.name == "bfloat16":
-        mask = mask.astype(np.float32)
-    if not np.issubdtype(mask.dtype, np.floating):
-        raise TypeError(f"mask: expected a boolean or floating array, got {mask.dtype}; use mask.astype(bool)")
-    lowest = np.finfo(mask.dtype).min
-    return mask <= lowest if lowest > NEVER else mask < mask.dtype.type(NEVER)
+from .options import Options, Rules
 
 
 def common_dtype(*arrays: np.ndarray) -> np.dtype:
@@ -50,32 +17,24 @@ def common_dtype(*arrays: np.ndarray) -> np.dtype:
     return np.dtype(np.float32) if dtype.name == "bfloat16" else dtype
 
 
-class _Problem(NamedTuple):
+class Problem(NamedTuple):
     """Inputs brought to a common form: q ``(B, Hk, G, Sq, D)``, k and v ``(B, Hk, 1, Sk, ...)``, G = H / Hk."""
 
     q: np.ndarray
     k: np.ndarray
     v: np.ndarray
-    bias: np.ndarray | None
-    mask: np.ndarray | None
     scale: float
+    rules: Rules
     shape: tuple[int, ...]  # of the result, without the last dimension
 
-
-def _grouped(array: ArrayLike | None, heads: int, key_heads: int, full: tuple[int, ...]) -> np.ndarray | None:
-    """An array that broadcasts to ``(B, H, Sq, Sk)`` as one that broadcasts to ``(B, Hk, G, Sq, Sk)``, uncopied."""
-    if array is None:
-        return None
-    array = np.asarray(array)
-    if array.ndim > 4:
-        raise ValueError(f"mask: at most 4 dimensions, (B, H, Sq, Sk); got {array.shape}")
-    array = array.reshape((1,) * (4 - array.ndim) + array.shape)
-    np.broadcast_to(array, full)  # raises when it cannot
-    b, h, sq, sk = array.shape
-    return array.reshape((b, key_heads, heads // key_heads, sq, sk) if h == heads else (b, 1, 1, sq, sk))
+    @property
+    def all(self) -> tuple[slice, slice]:
+        """Every row and every key."""
+        return slice(0, self.q.shape[-2]), slice(0, self.k.shape[-2])
 
 
-def _problem(q, k, v, scale, mask, bias, dtype) -> _Problem:
+def problem(q, k, v, scale, mask, causal, dtype, options) -> Problem:
+    """Checked inputs in a common form and in the dtype to compute in."""
     q, k, v = np.asarray(q), np.asarray(k), np.asarray(v)
     if not (q.ndim == k.ndim == v.ndim and 2 <= q.ndim <= 4):
         raise ValueError(f"attention: q, k, v need the same 2, 3 or 4 dimensions, got {q.shape}, {k.shape}, {v.shape}")
@@ -90,52 +49,43 @@ def _problem(q, k, v, scale, mask, bias, dtype) -> _Problem:
     key_heads, keys = k.shape[1:3]
     if k.shape[0] != batch or key_heads == 0 or heads % key_heads:
         raise ValueError(f"attention: k has {key_heads} heads and q has {heads}; q's must be a multiple")
-    full = (batch, heads, queries, keys)
-    return _Problem(
+    return Problem(
         q.reshape(batch, key_heads, heads // key_heads, queries, width),
         k[:, :, None],
         v[:, :, None],
-        _grouped(bias, heads, key_heads, full),
-        _grouped(mask, heads, key_heads, full),
         1.0 / math.sqrt(width) if scale is None else float(scale),
+        Rules(Options(**options), mask, causal, (batch, heads, queries, keys), key_heads),
         shape,
     )
 
 
-def _causal(rows: slice, keys: slice, shift: int) -> np.ndarray:
-    """Which of the ``keys`` the ``rows`` may not see: ``(len(rows), len(keys))``, True = never."""
-    return np.arange(keys.start, keys.stop) > np.arange(rows.start, rows.stop)[:, None] + shift
-
-
-def _part(array: np.ndarray, rows: slice, keys: slice) -> np.ndarray:
-    """The block ``rows`` x ``keys`` of an array whose last two dimensions may be 1 for "all alike"."""
-    sq, sk = array.shape[-2:]
-    return array[..., rows if sq != 1 else slice(None), keys if sk != 1 else slice(None)]
-
-
-def _scores(p: _Problem, rows: slice, keys: slice, causal: bool) -> tuple[np.ndarray, int]:
-    """Scores of a block, minus infinity where nothing may be attended to, and the bytes of all arrays of that size."""
+def products(p: Problem, rows: slice, keys: slice) -> np.ndarray:
+    """Scores of a block before anything is added or hidden."""
     with np.errstate(invalid="ignore", over="ignore"):
         scores = np.matmul(p.q[..., rows, :], np.swapaxes(p.k[..., keys, :], -1, -2))
         scores *= scores.dtype.type(p.scale)
-        if p.bias is not None:
-            scores += _part(p.bias, rows, keys)
-        used = scores.nbytes
-        if p.mask is not None:
-            part = _part(p.mask, rows, keys)
-            never = never_attend(part)
-            used += never.nbytes
-            if part.dtype != np.bool_:
-                scores += part
-            np.copyto(scores, -np.inf, where=never)
-        if causal:
-            never = _causal(rows, keys, p.k.shape[-2] - p.q.shape[-2])
-            used += never.nbytes
-            np.copyto(scores, -np.inf, where=never)
-    return scores, used
+        if p.rules.softcap:
+            cap = scores.dtype.type(p.rules.softcap)
+            scores = np.multiply(np.tanh(scores / cap), cap, out=scores)
+    return scores
 
 
-def _weigh(weights: np.ndarray, visible: np.ndarray, v: np.ndarray) -> np.ndarray:
+def finish_scores(p: Problem, scores: np.ndarray, rows: slice, keys: slice) -> int:
+    """Add and hide what the options say, in place, and return the bytes of all arrays of the block's size."""
+    used = scores.nbytes
+    with np.errstate(invalid="ignore", over="ignore"):
+        for term in p.rules.given(rows, keys):
+            scores += term
+        for term in p.rules.positional(rows, keys, scores.dtype):
+            scores += term
+            used += term.nbytes
+        for never in p.rules.hidden(rows, keys):
+            np.copyto(scores, -np.inf, where=never)
+            used += never.nbytes
+    return used
+
+
+def weigh(weights: np.ndarray, visible: np.ndarray, v: np.ndarray) -> np.ndarray:
     """``weights @ v`` in which a value that is not visible counts as nothing, even if it is NaN or infinite."""
     finite = np.isfinite(v)
     if finite.all():
@@ -158,30 +108,43 @@ def attention_weights(
     scale: float | None = None,
     mask: ArrayLike | None = None,
     causal: bool = False,
-    bias: ArrayLike | None = None,
     dtype: DTypeLike | None = None,
+    **options: Any,
 ) -> np.ndarray:
     """Softmax of the scores: ``(..., H, Sq, Sk)``, each row summing to 1, or all zeros where nothing is attended to.
 
-    Parameters are those of `naive_attention`.
+    With sinks a row sums to less than 1, and with dropout it is what the values are multiplied with. Parameters are
+    those of `naive_attention`.
     """
-    p = _problem(q, k, np.asarray(k)[..., :0], scale, mask, bias, dtype)
-    scores, _ = _scores(p, slice(0, p.q.shape[-2]), slice(0, p.k.shape[-2]), causal)
-    weights, _ = _softmax(scores)
+    p = problem(q, k, np.asarray(k)[..., :0], scale, mask, causal, dtype, options)
+    scores = products(p, *p.all)
+    finish_scores(p, scores, *p.all)
+    weights, _ = softmax(scores, p.rules)
+    factor = p.rules.dropout_factor(*p.all, weights.dtype)
+    if factor is not None:
+        weights *= factor
     return weights.reshape(*p.shape, p.k.shape[-2])
 
 
-def _softmax(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Softmax over the last dimension, in place, and its log-sum-exp."""
+def softmax(scores: np.ndarray, rules: Rules) -> tuple[np.ndarray, np.ndarray]:
+    """Softmax over the last dimension with the rules' sinks, in place, and its log-sum-exp."""
+    sinks = None if rules.sinks is None else rules.sinks[..., None].astype(scores.dtype)
     with np.errstate(invalid="ignore", divide="ignore"):
         top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+        if sinks is not None:
+            top = np.maximum(top, sinks)
         top[top == -np.inf] = 0  # a row with nothing to attend to
         np.subtract(scores, top, out=scores)
         weights = np.exp(scores, out=scores)
         total = weights.sum(axis=-1, keepdims=True)
+        if sinks is not None:
+            total += np.exp(sinks - top)
         lse = np.log(total) + top
         weights /= np.where(total == 0, 1, total)
-    return weights, lse[..., 0]
+    lse = lse[..., 0]
+    if rules.nonexistent() is not None:
+        np.copyto(lse, -np.inf, where=rules.nonexistent())
+    return weights, lse
 
 
 def naive_attention(
@@ -192,11 +155,11 @@ def naive_attention(
     mask: ArrayLike | None = None,
     causal: bool = False,
     *,
-    bias: ArrayLike | None = None,
     return_lse: bool = False,
     dtype: DTypeLike | None = None,
+    **options: Any,
 ) -> tuple[Any, ...]:
-    """Attention with the whole score matrix in memory: ``softmax(scale * q k^T + bias + mask) v``.
+    """Attention with the whole score matrix in memory: ``softmax(scale * q k^T + biases + mask) v``.
 
     Parameters
     ----------
@@ -210,12 +173,12 @@ def naive_attention(
         Boolean (True = attend) or floating (added), broadcastable to ``(B, H, Sq, Sk)``.
     causal : bool
         Query i sees key j only when ``j <= i + Sk - Sq``.
-    bias : array, optional
-        Added to the scaled scores before the mask, broadcastable to ``(B, H, Sq, Sk)``.
     return_lse : bool
         Also return the log-sum-exp of each row of scores, ``(B, H, Sq)``.
     dtype : dtype, optional
         What to compute and return; the inputs' dtype by default, and float32 for bfloat16.
+    **options
+        The attributes of `Options`.
 
     Returns
     -------
@@ -223,25 +186,30 @@ def naive_attention(
         ``(B, H, Sq, Dv)``, or with the same dimensions missing as q's.
     nbytes : int
         Bytes of every array with a row for each query and a column for each key that was made on the way: the scores
-        (which become the weights in place) and the boolean masks selected with.
+        (which become the weights in place), what is added to them, the boolean masks selected with, and dropout's
+        factors.
     lse : ndarray
         Only with ``return_lse=True``.
 
     Raises
     ------
     ValueError
-        If the shapes do not fit together.
+        If the shapes do not fit together, or an option has no meaning.
     TypeError
-        If the mask is neither boolean nor floating.
+        If the mask is neither boolean nor floating, or there is no such option.
     """
-    p = _problem(q, k, v, scale, mask, bias, dtype)
-    keys = p.k.shape[-2]
-    scores, nbytes = _scores(p, slice(0, p.q.shape[-2]), slice(0, keys), causal)
+    p = problem(q, k, v, scale, mask, causal, dtype, options)
+    scores = products(p, *p.all)
+    nbytes = finish_scores(p, scores, *p.all)
     finite = np.isfinite(p.v).all()
     visible = scores if finite else scores != -np.inf
     nbytes += 0 if finite else visible.nbytes
-    weights, lse = _softmax(scores)
-    output = _weigh(weights, visible, p.v).reshape(*p.shape, p.v.shape[-1])
+    weights, lse = softmax(scores, p.rules)
+    factor = p.rules.dropout_factor(*p.all, weights.dtype)
+    if factor is not None:
+        weights *= factor
+        nbytes += factor.nbytes
+    output = weigh(weights, visible, p.v).reshape(*p.shape, p.v.shape[-1])
     return (output, nbytes, lse.reshape(p.shape)) if return_lse else (output, nbytes)
 
 
@@ -266,11 +234,17 @@ class RunningState(NamedTuple):
     output: np.ndarray
 
     @classmethod
-    def start(cls, shape: tuple[int, ...], value_dim: int, dtype: DTypeLike = np.float32) -> RunningState:
-        """The state before any key, for query rows of shape ``shape``."""
-        return cls(np.full(shape, -np.inf, dtype), np.zeros(shape, dtype), np.zeros((*shape, value_dim), dtype))
+    def start(
+        cls, shape: tuple[int, ...], value_dim: int, dtype: DTypeLike = np.float32, sinks: np.ndarray | None = None
+    ) -> RunningState:
+        """The state before any key, for query rows of shape ``shape``; ``sinks`` broadcasts to it."""
+        output = np.zeros((*shape, value_dim), dtype)
+        if sinks is None:
+            return cls(np.full(shape, -np.inf, dtype), np.zeros(shape, dtype), output)
+        top = np.broadcast_to(sinks, shape).astype(dtype)  # a sink is a key already seen, whose value is zero
+        return cls(top, (top > -np.inf).astype(dtype), output)
 
-    def update(self, scores: np.ndarray, values: np.ndarray) -> RunningState:
+    def update(self, scores: np.ndarray, values: np.ndarray, factor: np.ndarray | None = None) -> RunningState:
         """The state after one more block.
 
         Parameters
@@ -279,6 +253,8 @@ class RunningState(NamedTuple):
             ``(..., Sq, n)``, scaled and masked; minus infinity where a query does not see a key. Overwritten.
         values : ndarray
             ``(..., n, Dv)``.
+        factor : ndarray, optional
+            ``(..., Sq, n)``, what dropout multiplies the weights with.
         """
         with np.errstate(invalid="ignore", over="ignore"):
             max_val = np.maximum(self.max_val, scores.max(axis=-1, initial=-np.inf))
@@ -288,7 +264,9 @@ class RunningState(NamedTuple):
             np.subtract(scores, top[..., None], out=scores)
             weights = np.exp(scores, out=scores)
             sum_exp = self.sum_exp * correction + weights.sum(axis=-1)
-            output = self.output * correction[..., None] + _weigh(weights, visible, values)
+            if factor is not None:
+                weights *= factor
+            output = self.output * correction[..., None] + weigh(weights, visible, values)
         return RunningState(max_val, sum_exp, output)
 
     def finish(self) -> tuple[np.ndarray, np.ndarray]:
@@ -331,11 +309,11 @@ def flash_attention(
     mask: ArrayLike | None = None,
     causal: bool = False,
     *,
-    bias: ArrayLike | None = None,
     block_q: int = 512,
     block_k: int = 512,
     return_lse: bool = False,
     dtype: DTypeLike | None = None,
+    **options: Any,
 ) -> Any:
     """The same attention without the score matrix: tiles of ``block_q`` x ``block_k`` and the online softmax.
 
@@ -345,7 +323,7 @@ def flash_attention(
 
     Parameters
     ----------
-    q, k, v, scale, mask, causal, bias, return_lse, dtype
+    q, k, v, scale, mask, causal, return_lse, dtype, **options
         As for `naive_attention`.
     block_q, block_k : int
         Queries and keys in a tile, at least 1.
@@ -364,18 +342,20 @@ def flash_attention(
     """
     if block_q < 1 or block_k < 1:
         raise ValueError(f"flash_attention: blocks of {block_q} x {block_k}; both must be at least 1")
-    p = _problem(q, k, v, scale, mask, bias, dtype)
+    p = problem(q, k, v, scale, mask, causal, dtype, options)
     queries, keys, width = p.q.shape[-2], p.k.shape[-2], p.v.shape[-1]
     output = np.zeros((*p.q.shape[:-1], width), p.q.dtype)
     lse = np.full(p.q.shape[:-1], -np.inf, p.q.dtype)
     for i in range(0, queries, block_q):
         rows = slice(i, min(i + block_q, queries))
-        state = RunningState.start((*p.q.shape[:-2], rows.stop - i), width, p.q.dtype)
-        seen = min(keys, rows.stop + keys - queries) if causal else keys  # keys that the block's last query sees
-        for j in range(0, seen, block_k):
+        state = RunningState.start((*p.q.shape[:-2], rows.stop - i), width, p.q.dtype, p.rules.sinks)
+        for j in range(0, p.rules.last(rows), block_k):
             block = slice(j, min(j + block_k, keys))
-            scores, _ = _scores(p, rows, block, causal)
-            state = state.update(scores, p.v[..., block, :])
+            scores = products(p, rows, block)
+            finish_scores(p, scores, rows, block)
+            state = state.update(scores, p.v[..., block, :], p.rules.dropout_factor(rows, block, scores.dtype))
         output[..., rows, :], lse[..., rows] = state.finish()
+    if p.rules.nonexistent() is not None:
+        np.copyto(lse, -np.inf, where=p.rules.nonexistent())
     output = output.reshape(*p.shape, width)
     return (output, lse.reshape(p.shape)) if return_lse else output

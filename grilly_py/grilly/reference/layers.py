@@ -1,8 +1,7 @@
-"""Rotary and relative positions, and the projections around attention."""
+"""Rotary positions, and the projections around attention."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -101,68 +100,6 @@ def rope(
     return x
 
 
-def t5_bucket(
-    relative_position: ArrayLike, bidirectional: bool = True, num_buckets: int = 32, max_distance: int = 128
-) -> np.ndarray:
-    """The bucket of T5's relative attention bias for each distance (Raffel et al. 2020, section 2.1).
-
-    Half the buckets (of each direction, when ``bidirectional``) hold one distance each; the others are logarithmically
-    wider, up to ``max_distance``, and the last takes all that is farther.
-
-    Parameters
-    ----------
-    relative_position : array of int
-        Key position minus query position.
-    bidirectional : bool
-        Whether keys after the query get buckets of their own; otherwise they share bucket 0.
-    num_buckets, max_distance : int
-        The size of the table, and the distance from which all is alike.
-
-    Returns
-    -------
-    ndarray of int64
-    """
-    relative = np.asarray(relative_position, np.int64)
-    first = 0
-    if bidirectional:
-        num_buckets //= 2
-        first = (relative > 0) * num_buckets
-        distance = np.abs(relative)
-    else:
-        distance = np.maximum(-relative, 0)
-    exact = num_buckets // 2
-    # float32, as in the models these weights were trained in: it decides which side of a boundary a distance falls on
-    log = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact))
-    far = exact + (log / np.float32(math.log(max_distance / exact)) * np.float32(num_buckets - exact)).astype(np.int64)
-    return first + np.where(distance < exact, distance, np.minimum(far, num_buckets - 1))
-
-
-def t5_bias(
-    table: ArrayLike,
-    queries: int,
-    keys: int,
-    bidirectional: bool = True,
-    max_distance: int = 128,
-    offset: int = 0,
-) -> np.ndarray:
-    """T5's relative attention bias, ``(H, Sq, Sk)``.
-
-    Parameters
-    ----------
-    table : array
-        ``(num_buckets, H)``, the model's ``relative_attention_bias.weight``.
-    queries, keys : int
-        Sq and Sk.
-    bidirectional, max_distance
-        As for `t5_bucket`.
-    offset : int
-        The position of the first query among the keys: ``Sk - Sq`` when earlier keys come from a cache.
-    """
-    table = np.asarray(table)
-    relative = np.arange(keys) - (np.arange(queries)[:, None] + offset)
-    return np.moveaxis(table[t5_bucket(relative, bidirectional, len(table), max_distance)], -1, 0)
-
-
 def linear(
     x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None, *, dtype: DTypeLike | None = None
 ) -> np.ndarray:
@@ -198,8 +135,10 @@ def multihead(
         H.
     weights, biases : tuple of four arrays
         Of the projections of query, key, value and output: ``(H * D, E)``, ..., ``(E, H * D)`` and ``(H * D,)``, ...
-    scale, mask, causal, bias, dtype
+    scale, mask, causal, dtype
         As for `naive_attention`.
+    bias : array, optional
+        Added to the scores, broadcastable to ``(B, H, Sq, Sk)``.
     need_weights : bool
         Whether to return the attention weights too.
 
@@ -216,10 +155,10 @@ def multihead(
         return np.moveaxis(y.reshape(*y.shape[:-1], num_heads, -1), -2, -3)
 
     q, k, v = heads(query, 0), heads(key, 1), heads(value, 2)
-    output, _ = naive_attention(q, k, v, scale, mask, causal, bias=bias)
+    output, _ = naive_attention(q, k, v, scale, mask, causal, attn_bias=bias)
     output = np.moveaxis(output, -3, -2)
     output = output.reshape(*output.shape[:-2], -1)
     output = linear(output, weights[3], None if biases is None else biases[3], dtype=dtype)
     return output, None if not need_weights else attention_weights(
-        q, k, scale=scale, mask=mask, causal=causal, bias=bias
+        q, k, scale=scale, mask=mask, causal=causal, attn_bias=bias
     )
