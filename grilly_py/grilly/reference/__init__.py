@@ -26,6 +26,7 @@ The rules every attention here and on the device follows:
 """
 
 from .attention import RunningState, attention_weights, flash_attention, merge, naive_attention
+from .backward import Gradients, attention_backward
 from .layers import linear, multihead, rope, rope_frequencies
 from .options import NEVER, Options, never_attend
 from .packed import attention_varlen
@@ -33,9 +34,11 @@ from .philox import dropout_mask, philox
 from .t5 import t5_bias, t5_bucket
 
 __all__ = [
+    "Gradients",
     "NEVER",
     "Options",
     "RunningState",
+    "attention_backward",
     "attention_varlen",
     "attention_weights",
     "dropout_mask",
