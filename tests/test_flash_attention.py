@@ -133,6 +133,27 @@ def test_future_keys_do_not_leak(backend, family):
         assert not np.isfinite(dirty[:, :, key:]).any()
 
 
+@pytest.mark.parametrize("dtype", ["float32", *SIXTEEN_BITS], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("kind", ["plain", "bool", "causal"])
+@pytest.mark.parametrize("family", [*FAMILIES, "flash-decode", "flash-decode-matrix"])
+def test_queries_that_are_not_finite_show(backend, family, kind, dtype):
+    """A query with NaN or infinity makes its own row NaN, as everywhere in NumPy, and no other row."""
+    case = Case("query", heads=4, kv_heads=2, queries=6, keys=300, causal=kind == "causal")
+    q, k, v, _ = make_arrays(case, dtype)
+    q[:, :, 1] = np.nan
+    q[:, :, 4, 20] = np.inf  # times keys of either sign: scores of either sign
+    mask = np.broadcast_to(np.arange(300) % 3 > 0, (6, 300)) if kind == "bool" else None
+    try:
+        out, lse = backend.attention.flash_attention2(
+            q, k, v, mask=mask, causal=case.causal, return_lse=True, kernel=family
+        )
+    except grilly.UnsupportedError as error:
+        pytest.skip(str(error).splitlines()[0])
+    out = out.astype(np.float32)
+    assert np.isnan(out[:, :, [1, 4]]).all() and np.isnan(lse[:, :, [1, 4]]).all()
+    assert np.isfinite(out[:, :, [0, 2, 3, 5]]).all() and np.isfinite(lse[:, :, [0, 2, 3, 5]]).all()
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_slots_past_the_end_do_not_leak(backend, family):
     """The arrays are windows into larger ones filled with NaN; nothing outside is read into the result or written."""

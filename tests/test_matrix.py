@@ -128,9 +128,34 @@ def test_queries_that_are_not_finite_stay_where_they_are(backend, variant):
     q[:, :, 100] = np.inf
     out, lse = attend(view, (q, k, v), case)
     assert (out[:, :, :80] == 0).all() and np.isneginf(lse[:, :, :80]).all()
-    assert np.isnan(out[:, :, 100].astype(np.float32)).all()
+    assert np.isnan(out[:, :, 100].astype(np.float32)).all() and np.isnan(lse[:, :, 100]).all()
     others = np.delete(out[:, :, 80:], 20, 2).astype(np.float32)
-    assert np.isfinite(others).all()
+    assert np.isfinite(others).all() and np.isfinite(np.delete(lse[:, :, 80:], 20, 2)).all()
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.label + "." + v.dtype)
+def test_scores_that_are_not_numbers_show(backend, variant, masked):
+    """Rows whose scores are all NaN are NaN, whatever the device's max() makes of it; a hidden NaN changes nothing."""
+    dtype = dtype_of(variant)
+    view, dim = pinned(backend, variant)
+    case = Case("shows", queries=70, keys=75, dim=dim)
+    q, k, v = make_arrays(case, dtype)[:3]
+    q[:, :, 3] = np.nan
+    q[:, :, 40, dim // 2] = np.inf
+    mask = None
+    if masked:
+        mask = np.ones((70, 75), bool)
+        mask[:, 60:] = mask[3, :30] = mask[50] = False  # row 50 sees nothing
+        q[:, :, 50] = np.nan
+        k[:, :, 60:] = np.nan
+    out, lse = attend(view, (q, k, v), case, mask)
+    out = out.astype(np.float32)
+    assert np.isnan(out[:, :, [3, 40]]).all() and np.isnan(lse[:, :, [3, 40]]).all()
+    if masked:
+        assert (out[:, :, 50] == 0).all() and np.isneginf(lse[:, :, 50]).all()
+    others = [row for row in range(70) if row not in (3, 40, 50)]
+    assert np.isfinite(out[:, :, others]).all() and np.isfinite(lse[:, :, others]).all()
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.label + "." + v.dtype)

@@ -204,8 +204,21 @@ def test_queries_that_are_not_finite_stay_where_they_are(pinned):
     q[:, :, 100] = np.inf
     out, lse = attend(view, (q, k, v), case)
     assert (out[:, :, :80] == 0).all() and np.isneginf(lse[:, :, :80]).all()
-    assert np.isnan(out[:, :, 100]).all()
+    assert np.isnan(out[:, :, 100]).all() and np.isnan(lse[:, :, 100]).all()
     assert np.isfinite(np.delete(out[:, :, 80:], 20, 2)).all()
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+def test_scores_that_are_not_numbers_show(pinned, masked):
+    view, dim = pinned
+    case = Case("shows", queries=70, keys=75, dim=dim)
+    q, k, v = make_arrays(case)[:3]
+    q[:, :, 3] = np.nan
+    q[:, :, 40, dim // 2] = np.inf
+    mask = np.broadcast_to(np.arange(75) < 60, (70, 75)) if masked else None
+    out, lse = attend(view, (q, k, v), case, mask)
+    assert np.isnan(out[:, :, [3, 40]]).all() and np.isnan(lse[:, :, [3, 40]]).all()
+    assert np.isfinite(np.delete(out, [3, 40], 2)).all() and np.isfinite(np.delete(lse, [3, 40], 2)).all()
 
 
 def test_merged_ranges(pinned, monkeypatch):

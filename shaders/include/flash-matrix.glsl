@@ -241,7 +241,8 @@ uint shared_query(uint i, uint d) {
     return Q_START + (subgroup * ROWS_EACH + i * MATRIX_M) * Q_ROW + (d - (QF - Q_SHARED)) * (MATRIX_K / 8);
 }
 
-// Whether a query that may see no key holds a NaN or an infinity.
+// Whether a query holds a NaN or an infinity. Its products are NaN also with keys that it may not see, and a running
+// maximum need not show NaN: of max(NaN, x) devices may make x.
 bool bad_query = false;
 
 // The subgroup's rows of q as factors. With a negative scale they change sign, so that the scale is never negative and a
@@ -256,7 +257,7 @@ void load_queries() {
             uint column = d * MATRIX_K + 8u * (lane % words);
             held[d] = uvec4(0u);
             if (lane < FACTOR_VECTORS && column < HEAD_DIM) held[d] = q_data[(q_base + row * pc.q_row + column) >> 3] ^ turn;
-            if (CAUSAL != 0 && pc.causal_shift < 0) bad_query = bad_query || has_non_finite(held[d]);
+            bad_query = bad_query || has_non_finite(held[d]);
         }
         [[unroll]] for (uint d = 0u; d < QF - Q_SHARED; ++d) {
             uint start = subgroup * Q_VECTORS;
@@ -358,7 +359,7 @@ void mask_scores(uint first_key) {
                 if (key < end && row < pc.queries && causal_allows(row, key)) {
                     score = biased_score(s_frag[i][f][e] * SCORE_SCALE, mask_bias(mask_row + key * pc.mask_key));
                 }
-                s_frag[i][f][e] = score > NEVER ? score : never;
+                s_frag[i][f][e] = score <= NEVER ? never : score;  // NaN stays
             }
         }
     }
@@ -614,6 +615,10 @@ void store_rows() {
     }
 }
 
+// By bits, because compilers may assume that NaN does not occur.
+bool is_nan(float x) { return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u; }
+float not_a_number() { return uintBitsToFloat(0x7fc00000u); }
+
 // With SPLIT: two neighbouring elements of an array, the first at an even index.
 #define PAIR(data, at) vec2(data[(at) >> 2][(at) % 4u], data[(at) >> 2][(at) % 4u + 1u])
 
@@ -628,6 +633,7 @@ void compute_rows() {
         uint q_place = q_base + row * pc.q_row, mask_row = mask_index(batch, head, row);
         uint visible = min(end, visible_keys(row));
         float row_top = NEVER, row_sum = 0.0;
+        bool ruined = false;  // a score was NaN: noted, as max() need not show it
         vec2 o[columns];
         [[unroll]] for (uint c = 0u; c < columns; ++c) o[c] = vec2(0.0);
         [[dont_unroll]] for (uint first_key = 0u; first_key < visible; first_key += SUBGROUP) {
@@ -650,6 +656,7 @@ void compute_rows() {
 #endif
                 score = dot_ * pc.scale * LOG2_E;
                 if (MASK != 0) score = biased_score(score, mask_bias(mask_row + key * pc.mask_key));
+                ruined = ruined || is_nan(score);
             }
             float most = score;
             [[unroll]] for (uint step = 1u; step < SUBGROUP; step *= 2u) most = max(most, subgroupShuffleXor(most, step));
@@ -677,6 +684,7 @@ void compute_rows() {
             }
         }
         [[unroll]] for (uint step = 1u; step < SUBGROUP; step *= 2u) row_sum += subgroupShuffleXor(row_sum, step);
+        if (subgroupAny(ruined)) row_sum = not_a_number();
         float lse = row_lse(row_top, row_sum), share = 1.0, keep = 0.0;
         if (MERGE != 0) merge_weights(lse_data[lse_index(batch, head, row)], lse, keep, share, lse);
         share = row_sum == 0.0 ? 0.0 : share / row_sum;
