@@ -95,7 +95,7 @@ def arrays(rng, rows, cols, depth, dtype):
 def right(subject: Subject, dtype: np.dtype) -> str | None:
     """What is wrong with the subject on ragged problems, None where nothing is."""
     rng = np.random.default_rng(1)
-    for rows, cols, depth in RAGGED[-1:] if subject.known else RAGGED:  # each depth is a pipeline to compile
+    for rows, cols, depth in RAGGED:
         x, weight, bias = arrays(rng, rows, cols, depth, dtype)
         exact, plain = references(x, weight, bias)
         mine = error(subject(x, weight, bias), exact)
