@@ -21,6 +21,7 @@ from .errors import (
 
 if TYPE_CHECKING:
     from .compute import Compute, Tensor, asarray, devices, empty, use
+    from .compute.random import manual_seed
 
 __version__ = "0.1.0"
 
@@ -31,6 +32,7 @@ _LAZY = {
     "asarray": "compute",
     "empty": "compute",
     "devices": "compute",
+    "manual_seed": "compute.random",
     "functional": None,
     "nn": None,
     "reference": None,
@@ -54,6 +56,7 @@ __all__ = [
     "empty",
     "functional",
     "integrations",
+    "manual_seed",
     "nn",
     "reference",
     "use",

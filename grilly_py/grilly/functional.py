@@ -8,26 +8,21 @@ from __future__ import annotations
 
 from .compute import linear as _linear
 from .compute import rope as _rope
+from .compute import sdpa as _sdpa
+from .compute import stored as _stored
 from .compute.attention import Attention
+from .compute.extras import arrays_of, without_self
 from .compute.launch import backend_of
 
 
-def flash_attention2(
-    q, k, v, *, mask=None, causal=False, scale=None, return_lse=False, kernel=None, precision="highest"
-):
-    return backend_of("flash_attention2", q, k, v, mask).attention.flash_attention2(
-        q, k, v, mask=mask, causal=causal, scale=scale, return_lse=return_lse, kernel=kernel, precision=precision
-    )
+def flash_attention2(q, k, v, **options):
+    backend = backend_of("flash_attention2", q, k, v, *arrays_of(options))
+    return backend.attention.flash_attention2(q, k, v, **options)
 
 
-def flash_attention3(
-    q, k, v, *, num_heads=None, head_dim=None, num_kv_heads=None, mask=None, causal=False, scale=None, return_lse=False,
-    kernel=None, precision="highest",
-):  # fmt: skip
-    return backend_of("flash_attention3", q, k, v, mask).attention.flash_attention3(
-        q, k, v, num_heads=num_heads, head_dim=head_dim, num_kv_heads=num_kv_heads,
-        mask=mask, causal=causal, scale=scale, return_lse=return_lse, kernel=kernel, precision=precision,
-    )  # fmt: skip
+def flash_attention3(q, k, v, **options):
+    backend = backend_of("flash_attention3", q, k, v, *arrays_of(options))
+    return backend.attention.flash_attention3(q, k, v, **options)
 
 
 def attention_scores(q, k, *, scale=None):
@@ -54,6 +49,22 @@ def attention_output(weights, v, *, architecture="generic"):
     )
 
 
+def attention_dropout(weights, *, dropout_p, dropout_seed, dropout_offset=0):
+    return _stored.attention_dropout(
+        backend_of("attention_dropout", weights), weights,
+        dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset,
+    )  # fmt: skip
+
+
+def scaled_dot_product_attention(
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+):
+    return _sdpa.scaled_dot_product_attention(
+        backend_of("scaled_dot_product_attention", query, key, value, attn_mask), query, key, value,
+        attn_mask, dropout_p, is_causal, scale, enable_gqa,
+    )  # fmt: skip
+
+
 def linear(x, weight, bias=None, *, precision="highest"):
     return _linear.linear(backend_of("linear", x, weight, bias), x, weight, bias, precision=precision)
 
@@ -67,12 +78,16 @@ def rope(x, *, frequencies=None, base=10000.0, offset=0, positions=None, interle
 
 for _function in (attention_scores, attention_mask, t5_bias, softmax, attention_output):
     _function.__doc__ = getattr(Attention, _function.__name__).__doc__
+attention_dropout.__doc__ = _stored.attention_dropout.__doc__
+scaled_dot_product_attention.__doc__ = _sdpa.scaled_dot_product_attention.__doc__
 linear.__doc__ = _linear.linear.__doc__
 rope.__doc__ = _rope.rope.__doc__
-flash_attention2.__doc__ = Attention.flash_attention2.__doc__
-flash_attention3.__doc__ = Attention.flash_attention3.__doc__
+for _function in (flash_attention2, flash_attention3):
+    _method = getattr(Attention, _function.__name__)
+    _function.__doc__ = _method.__doc__
+    _function.__signature__ = without_self(_method)
 
 __all__ = [
-    "attention_mask", "attention_output", "attention_scores", "flash_attention2", "flash_attention3", "linear", "rope",
-    "softmax", "t5_bias",
+    "attention_dropout", "attention_mask", "attention_output", "attention_scores", "flash_attention2",
+    "flash_attention3", "linear", "rope", "scaled_dot_product_attention", "softmax", "t5_bias",
 ]  # fmt: skip

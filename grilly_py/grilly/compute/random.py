@@ -1,0 +1,43 @@
+"""The seed and offset of dropout where a call gives none."""
+
+from __future__ import annotations
+
+import operator
+import threading
+
+_lock = threading.Lock()
+_seed, _offset = 0, 0
+
+
+def manual_seed(seed: int) -> None:
+    """Start the sequence of dropout masks that calls without a seed of their own draw from.
+
+    Such a call (``F.scaled_dot_product_attention``, a layer in training) takes this seed and the number of such calls
+    since it was set, as the generator's seed and offset: the same calls in the same order drop the same weights, on any
+    device. Without this call the seed is 0, in every process. Calls from several threads share one sequence.
+
+    Parameters
+    ----------
+    seed : int
+        From 0 to 2**64 - 1.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the seed is no integer, or outside that range.
+    """
+    global _seed, _offset
+    seed = operator.index(seed)
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"manual_seed: seed is {seed}; expected 0 to 2**64 - 1")
+    with _lock:
+        _seed, _offset = seed, 0
+
+
+def next_dropout() -> tuple[int, int]:
+    """The seed and the offset for one more call; offsets have 32 bits and begin anew after that."""
+    global _offset
+    with _lock:
+        offset = _offset
+        _offset = (offset + 1) % 2**32
+        return _seed, offset

@@ -1,0 +1,204 @@
+"""Attention by PyTorch's signature and rules, on top of `flash`."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .flash import flash_attention, to_device
+from .launch import check_float
+from .random import next_dropout
+from .stored import stored_attention
+from .tensor import Tensor
+
+if TYPE_CHECKING:
+    from .backend import Compute
+
+NAME = "scaled_dot_product_attention"
+#: Finite values of an additive mask are raised to this. Beside it every score is lost, so a row of nothing but the
+#: lowest number attends to all keys alike, as in PyTorch; the kernels would read that number as "never attend".
+LOWEST = np.float32(-1e38)
+
+
+def scaled_dot_product_attention(
+    backend: Compute,
+    query,
+    key,
+    value,
+    attn_mask=None,
+    dropout_p=0.0,
+    is_causal=False,
+    scale=None,
+    enable_gqa=False,
+):
+    """Exact attention with the signature and the rules of ``torch.nn.functional.scaled_dot_product_attention``.
+
+    Two things differ from ``flash_attention2``: ``is_causal`` is aligned to the top left, and arrays have any number of
+    leading axes.
+
+    Parameters
+    ----------
+    query : numpy.ndarray or grilly.Tensor
+        ``(N, ..., Hq, L, E)``, or less axes down to ``(L, E)``; float32, float16 or bfloat16; E from 1 to 256.
+    key, value : numpy.ndarray or grilly.Tensor
+        ``(N, ..., H, S, E)`` and ``(N, ..., H, S, Ev)``, of the query's dtype. The leading axes of the three broadcast
+        to each other.
+    attn_mask : numpy.ndarray or grilly.Tensor, optional
+        Of two axes or more, broadcastable to ``(N, ..., Hq, L, S)``. Boolean: True = take part. Floating: added to the
+        scaled scores. A Tensor is bool or float32.
+    dropout_p : float
+        From 0 to 1: each weight is dropped with this probability and the others are divided by ``1 - dropout_p``. It is
+        applied whenever it is not 0, there being no training mode here. Seed and offset come from
+        ``grilly.manual_seed``; row, head and batch count as in ``(B, Hq, L, S)`` with the axes before Hq as one.
+    is_causal : bool
+        Query i attends only to keys ``j <= i``, also where L and S differ. Not together with ``attn_mask``.
+    scale : float, optional
+        Multiplies the scores; ``1 / sqrt(E)`` when None.
+    enable_gqa : bool
+        Whether H may be a divisor of Hq (query head h then uses key head ``h // (Hq / H)``). It needs a head axis.
+
+    Returns
+    -------
+    numpy.ndarray or grilly.Tensor
+        ``(N, ..., Hq, L, Ev)`` in the query's dtype; a Tensor when query, key or value was one, and then without
+        waiting. A row with nothing to attend to is zeros, as in PyTorch from 2.5 on.
+
+    Raises
+    ------
+    TypeError
+        For dtypes other than these, differing dtypes, or a mask that is neither boolean nor floating.
+    ValueError
+        For shapes that do not go together, a mask beside ``is_causal`` (which PyTorch documents as an error), a dropout
+        probability outside 0 to 1, or a scale that is not finite.
+    UnsupportedError
+        When no kernel for this device and dtype exists; also for a boolean mask that is a Tensor and repeats along some
+        of several axes before the heads, where the device cannot copy bytes.
+
+    Notes
+    -----
+    A row whose additive mask holds nothing but the dtype's lowest finite number attends to all keys alike, as in
+    PyTorch. In a mask that is a Tensor that number means "never attend", as everywhere in grilly.
+
+    References
+    ----------
+    The PyTorch documentation of ``torch.nn.functional.scaled_dot_product_attention``, version 2.13.
+    """
+    backend.check_open()
+    check_float(NAME, query=query, key=key, value=value)
+    dropout_p = _probability(dropout_p)
+    if attn_mask is not None and is_causal:
+        raise ValueError(f"{NAME}: attn_mask is given and is_causal is True; leave one out, or put the causal part "
+                         "into the mask")  # fmt: skip
+    lead, kv_lead = _leading(query, key, value, bool(enable_gqa))
+    length, keys = query.shape[-2], key.shape[-2]
+    batch = lead[:-1]
+    kv_heads = kv_lead[-1:] or (1,)
+    heads = lead[-1:] or (1,)
+    mask = None if attn_mask is None else _mask(attn_mask, (*batch, *heads), (length, keys))
+    kept = any(isinstance(array, Tensor) for array in (query, key, value))
+    q = _four(to_device(backend, query), batch, heads)
+    k, v = (_four(to_device(backend, array), batch, kv_heads) for array in (key, value))
+    if is_causal and keys != length:
+        # flash_attention aligns to the bottom right. No query sees keys from `length` on, and without them both agree.
+        k, v = k[:, :, :length], v[:, :, :length]
+        if keys < length:
+            mask = np.tri(length, keys, dtype=bool)
+            is_causal = False
+    if dropout_p == 1.0:
+        mask, is_causal, dropout_p = np.zeros((1, 1), bool), False, 0.0
+    options = {"mask": mask, "causal": bool(is_causal), "scale": scale}
+    if dropout_p:
+        seed, offset = next_dropout()
+        out = stored_attention(
+            backend, q, k, v, dropout_p=dropout_p, dropout_seed=seed, dropout_offset=offset, **options
+        )
+    else:
+        out = flash_attention(NAME, backend, q, k, v, **options)
+    out = out.reshape(*lead, length, value.shape[-1])
+    return out if kept else out.numpy()
+
+
+def _probability(value) -> float:
+    value = float(value)
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"{NAME}: dropout_p is {value}; expected 0 to 1")
+    return value
+
+
+def _leading(query, key, value, gqa: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What stands before the last two axes of the output, and of key and value where they are alike. Checks shapes."""
+    shapes = {name: tuple(a.shape) for name, a in (("query", query), ("key", key), ("value", value))}
+    least = 3 if gqa else 2
+    for name, shape in shapes.items():
+        if len(shape) < least:
+            why = "with enable_gqa (..., H, S, E)" if gqa else "(..., S, E)"
+            raise ValueError(f"{NAME}: {name} has shape {shape}; expected at least {least} axes, {why}")
+    q, k, v = shapes.values()
+    if k[-1] != q[-1]:
+        raise ValueError(f"{NAME}: key has {k[-1]} elements in its last axis and query has {q[-1]}; they must be equal")
+    if k[-2] != v[-2]:
+        raise ValueError(f"{NAME}: key has {k[-2]} keys and value has {v[-2]}; they must be equal")
+    if gqa:
+        heads, kv_heads = q[-3], k[-3]
+        if v[-3] != kv_heads:
+            raise ValueError(f"{NAME}: key has {kv_heads} heads and value has {v[-3]}; they must be equal")
+        if heads != kv_heads and (kv_heads == 0 or heads % kv_heads):
+            raise ValueError(f"{NAME}: key has {kv_heads} heads and query has {heads}; query's must be a multiple")
+        parts = [shape[:-3] for shape in (q, k, v)]
+    else:
+        parts = [shape[:-2] for shape in (q, k, v)]
+    try:
+        common = np.broadcast_shapes(*parts)
+    except ValueError:
+        hint = "" if gqa else "; with fewer key heads than query heads set enable_gqa=True"
+        raise ValueError(
+            f"{NAME}: query, key and value have shapes {q}, {k} and {v}, whose leading axes do not broadcast{hint}"
+        ) from None
+    if gqa:
+        return (*common, heads), (*common, kv_heads)
+    # One head of keys serves all queries without being repeated.
+    single = len(common) > 0 and all(len(p) == 0 or p[-1] == 1 for p in parts[1:])
+    return common, (*common[:-1], 1) if single else common
+
+
+def _four(tensor: Tensor, batch: tuple[int, ...], heads: tuple[int]) -> Tensor:
+    """``(..., S, E)`` as ``(B, H, S, E)``; copied only where axes that repeat stand beside axes that do not."""
+    rows = tensor.shape[-2:]
+    missing = len(batch) + 1 - (tensor.ndim - 2)
+    tensor = tensor[(None,) * missing] if missing > 0 else tensor
+    total = math.prod(batch)
+    if math.prod(tensor.shape[: len(batch)]) == 1:
+        return tensor.reshape(1, *tensor.shape[-3:]).broadcast_to((total, *heads, *rows))
+    return tensor.broadcast_to((*batch, *heads, *rows)).reshape(total, *heads, *rows)
+
+
+def _mask(mask, lead: tuple[int, ...], matrix: tuple[int, int]):
+    """The mask with at most four axes, broadcastable to ``(B, H, L, S)``."""
+    if not isinstance(mask, (np.ndarray, Tensor)):
+        raise TypeError(f"{NAME}: attn_mask is a {type(mask).__name__}; expected a numpy.ndarray or a grilly.Tensor")
+    shape, full = tuple(mask.shape), (*lead, *matrix)
+    padded = (1,) * (len(full) - len(shape)) + shape
+    fits = len(padded) == len(full) and all(m in (1, f) for m, f in zip(padded, full, strict=True))
+    if len(shape) < 2 or not fits:
+        raise ValueError(
+            f"{NAME}: attn_mask has shape {shape}; expected two axes or more that broadcast to "
+            f"(N, ..., Hq, L, S) = {full}"
+        )
+    if isinstance(mask, np.ndarray) and mask.dtype != np.bool_:
+        if mask.dtype.kind != "f" and mask.dtype.name != "bfloat16":
+            raise TypeError(f"{NAME}: attn_mask is {mask.dtype}; expected bool (True = take part) or a floating dtype")
+        with np.errstate(over="ignore"):
+            mask = mask.astype(np.float32)
+        if (mask < LOWEST).any():
+            mask = np.where(np.isneginf(mask), mask, np.maximum(mask, LOWEST))
+    if len(full) <= 4:
+        return mask
+    batch = lead[:-1]
+    mask = mask.reshape(padded)
+    if math.prod(padded[: len(batch)]) == 1:
+        return mask.reshape(1, *padded[-3:])
+    wide = (*batch, *padded[-3:])
+    mask = np.broadcast_to(mask, wide) if isinstance(mask, np.ndarray) else mask.broadcast_to(wide)
+    return mask.reshape(math.prod(batch), *padded[-3:])

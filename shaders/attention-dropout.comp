@@ -1,0 +1,49 @@
+#version 450
+#extension GL_GOOGLE_include_directive : require
+// What it computes: dropout on stored attention weights: out = weight * scale where the generator's word is below the
+//     threshold, and 0 elsewhere. The word for row i, key j, head h, batch b is word j % 4 of Philox4x32-10 with the
+//     counter (j / 4, i, h + H * b, offset), so that every kernel that drops weights drops the same ones.
+// Shapes and layouts: weights and out (B, H, Sq, Sk) float32. The last axis is contiguous, other strides are arguments.
+// Bindings: 0 weights, 1 out.
+// Specialization constants: none.
+// Push constants: see the block; offsets and strides in elements; first_row, first_head and first_batch say where
+//     the dispatch begins in the whole call, which has call_heads heads.
+// Workgroup: 256 keys of ROWS rows of one head (z = head + heads * batch). Invocation: four keys of each row.
+// Accumulation: none; one float32 multiplication.
+// Preconditions: none.
+
+#include "elements.glsl"
+#include "philox.glsl"
+
+layout(local_size_x = 64) in;
+
+layout(push_constant, std430) uniform Push {
+    uint w_offset, w_batch, w_head, w_row;
+    uint o_offset, o_batch, o_head, o_row;
+    uint queries, keys, heads;
+    uint first_row, first_head, first_batch, call_heads;
+    uint seed_low, seed_high, counter_offset, threshold;
+    float scale;
+} pc;
+
+layout(set = 0, binding = 0, std430) restrict readonly buffer Weights { float w_data[]; };
+layout(set = 0, binding = 1, std430) restrict writeonly buffer Result { float o_data[]; };
+
+void main() {
+    uint key = gl_GlobalInvocationID.x * 4u;
+    uint head = gl_WorkGroupID.z % pc.heads;
+    uint batch = gl_WorkGroupID.z / pc.heads;
+    if (key >= pc.keys) return;
+    uint lane = pc.first_head + head + pc.call_heads * (pc.first_batch + batch);
+    for (uint r = 0u; r < uint(ROWS); r++) {
+        uint row = gl_WorkGroupID.y * uint(ROWS) + r;
+        if (row >= pc.queries) break;
+        uvec4 words = philox(uvec4(key >> 2, pc.first_row + row, lane, pc.counter_offset),
+                             uvec2(pc.seed_low, pc.seed_high));
+        uint from = pc.w_offset + batch * pc.w_batch + head * pc.w_head + row * pc.w_row + key;
+        uint to = pc.o_offset + batch * pc.o_batch + head * pc.o_head + row * pc.o_row + key;
+        for (uint j = 0u; j < min(4u, pc.keys - key); j++) {
+            o_data[to + j] = words[j] < pc.threshold ? w_data[from + j] * pc.scale : 0.0;
+        }
+    }
+}

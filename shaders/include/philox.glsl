@@ -1,0 +1,20 @@
+// Philox4x32 with ten rounds: four words of 32 random bits for a counter and a key.
+// J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3.3 and table 2.
+
+#ifndef GRILLY_PHILOX_GLSL
+#define GRILLY_PHILOX_GLSL
+
+#extension GL_EXT_control_flow_attributes : require
+
+uvec4 philox(uvec4 counter, uvec2 key) {
+    [[unroll]] for (int turn = 0; turn < 10; turn++) {
+        uint high0, low0, high1, low1;
+        umulExtended(0xD2511F53u, counter.x, high0, low0);
+        umulExtended(0xCD9E8D57u, counter.z, high1, low1);
+        counter = uvec4(high1 ^ counter.y ^ key.x, low1, high0 ^ counter.w ^ key.y, low0);
+        key += uvec2(0x9E3779B9u, 0xBB67AE85u);
+    }
+    return counter;
+}
+
+#endif
