@@ -10,7 +10,11 @@
 // (values) only, those of the small products by themselves, and added in ordinary float32.
 //
 // A tile's largest number is found by the invocations that fetched it, before a barrier that is there anyway, and scales it
-// on its way to shared memory. Any NaN or infinity raises `poisoned`: its parts would be NaN.
+// on its way to shared memory. `poisoned` is raised, which sends the workgroup's rows to vector units, where parts will not do:
+//   for a NaN or an infinity: its parts would be NaN
+//   where scores might pass 2^20: a product's error beside the largest is then no longer small beside 1, and a score's own
+//   rounding is as large as a weight's exponent
+//   where four neighbours of v are below 2^-14 of the tile's largest number, and not zeros: they would keep too few bits
 //
 // More defines: GROUP_K, GROUP_V   fragments of scores and of the output that are summed side by side, divisors of KF and VF
 #extension GL_KHR_shader_subgroup_arithmetic : require
@@ -26,11 +30,18 @@ shared uint largest[2 * SUBGROUPS];  // of k by subgroups, then of v: bits of an
 vec4 held_k[2 * PER_THREAD(KEYS * D8)];
 vec4 held_v[2 * PER_THREAD(KEYS * V8)];
 FACTOR_A q_low[RF][QF];
+uint least_v;  // bits of the smallest of the largest of four neighbours, less one: zeros become the largest
 bool bad_query;  // whether this subgroup's rows of q hold a NaN or an infinity
 int q_exponent;
 int o_exponent = LOWEST;  // the output's sums are these times 2^o_exponent; the largest e of a tile of v
 float tile_scale;  // of the present tile's scores
 float tile_share;  // of its products with v
+
+// A mask may make maxima as large as it likes. Where their neighbours are further apart than 1 nothing is added to them.
+#undef LIFTED
+#undef ALLOWED
+#define LIFTED(most) (abs(most) < 8388608.0 ? (most) - float(LIFT) : (most))
+#define ALLOWED(top) (abs(top) < 8388608.0 ? (top) + (SLACK + float(LIFT)) : (top))
 
 float power_of_two(int exponent) { return uintBitsToFloat(uint(exponent + 127) << 23); }
 
@@ -92,7 +103,12 @@ void note_keys() {
 }
 void note_values() {
     uint most = 0u;
-    [[unroll]] for (uint n = 0u; n < 2 * PER_THREAD(KEYS * V8); ++n) most = largest_of(most, held_v[n]);
+    least_v = ~0u;
+    [[unroll]] for (uint n = 0u; n < 2 * PER_THREAD(KEYS * V8); ++n) {
+        uint largest_here = largest_of(0u, held_v[n]);
+        most = max(most, largest_here);
+        least_v = min(least_v, largest_here - 1u);
+    }
     note(SUBGROUPS, most);
 }
 #define NOTE_KEYS note_keys();
@@ -109,6 +125,8 @@ void store_keys(bool masked) {
     // In two steps, as 2^(e of q and k) may be too large or too small; not zero, as it multiplies minus infinities.
     int e = e2 + q_exponent;
     tile_scale = clamp(base2_scale * power_of_two(e / 2) * power_of_two(e - e / 2), 1e-37, 3e38);
+    // A score is at most DIM * 2^30 * tile_scale.
+    if (tile_scale * float(DIM) > 1.0 / 1024.0) poisoned = 1u;
     [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * D8); ++n) {
         uint e = thread + n * THREADS, place = e / D8 * K_STRIDE + e % D8;
         if ((KEYS * D8) % THREADS == 0 || e < KEYS * D8) {
@@ -119,6 +137,7 @@ void store_keys(bool masked) {
 void store_values(bool masked) {
     int e2 = tile_exponent(SUBGROUPS);
     float shrink = power_of_two(-e2);
+    if (least_v < uint(e2 + 127) << 23) poisoned = 1u;
     if (e2 > o_exponent) {
         float decay = power_of_two(max(o_exponent - e2, LOWEST));
         o_exponent = e2;
