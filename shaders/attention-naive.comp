@@ -11,6 +11,7 @@
 // Preconditions: none beyond the common ones (ALIGN 4: everything a multiple of 4 elements).
 // Defines: THREADS, CHUNK (a multiple of 4).
 
+#define EXTRAS
 #include "attention.glsl"
 
 layout(local_size_x = THREADS) in;
@@ -18,7 +19,8 @@ layout(local_size_x = THREADS) in;
 const int QUADS = CHUNK / 4;
 
 // The masked base-2 score of a row against a key. STEP columns are unrolled in one trip of the loop.
-float masked_score(uint q_row, uint k_row, uint mask_row, uint key) {
+float masked_score(uint q_row, uint k_row, uint mask_row, uint row, uint key) {
+    if (!sees(row, key)) return NEVER;
     float bias = mask_bias(mask_row + key * pc.mask_key);
     vec4 sum = vec4(0.0);
     for (int d = 0; d < HEAD_DIM; d += 16) {
@@ -28,47 +30,54 @@ float masked_score(uint q_row, uint k_row, uint mask_row, uint key) {
         }
     }
     float product = (sum.x + sum.y) + (sum.z + sum.w);
-    return biased_score(product * (pc.scale * LOG2_E), bias);
+    float score = product * (pc.scale * LOG2_E);
+    if (BENDS) score = bend(score, row, key);
+    return score <= NEVER ? NEVER : biased_score(score, bias);
 }
 
 void main() {
     uint row = gl_GlobalInvocationID.x;
     uint head = gl_WorkGroupID.y;
     uint batch = gl_WorkGroupID.z;
-    if (row >= pc.queries) return;
+    begin_extras(batch, head);
+    if (row >= QUERIES) return;
 
-    uint q_row = q_index(batch, head, row);
-    uint k_first = k_index(batch, head, 0u);
-    uint v_first = v_index(batch, head, 0u);
-    uint o_row = o_index(batch, head, row);
+    uint q_row = q_index(batch, head, row_start() + row);
+    uint k_first = k_index(batch, head, key_start());
+    uint v_first = v_index(batch, head, key_start());
+    uint o_row = o_index(batch, head, row_start() + row);
+    uint lse_at = lse_index(batch, head, row_start() + row);
     uint mask_row = mask_index(batch, head, row);
-    uint keys = visible_keys(row);
+    uint first_key = hidden_keys(row);
+    uint keys = visible_keys(row, row);
 
     float maximum = NEVER;
     float total = 0.0;
-    for (uint key = 0u; key < keys; key++) {
-        float score = masked_score(q_row, k_first + key * pc.k_row, mask_row, key);
+    for (uint key = first_key; key < keys; key++) {
+        float score = masked_score(q_row, k_first + K_PLACE(key), mask_row, row, key);
         if (score > maximum) {
             total *= weight(maximum, score);
             maximum = score;
         }
         total += weight(score, maximum);
     }
+    float score_maximum = maximum, decay;
+    add_sink(row, maximum, total, decay);
     float lse = row_lse(maximum, total);
     float keep = 0.0;
     float add = 1.0;
-    if (MERGE == 1) merge_weights(lse_data[lse_index(batch, head, row)], lse, keep, add, lse);
+    if (MERGE == 1) merge_weights(lse_data[lse_at], lse, keep, add, lse);
     // A NaN score leaves a NaN total, which must show: only a total of exactly zero means that nothing was attended to.
-    float factor = total == 0.0 ? 0.0 : add / total;
+    float factor = total == 0.0 ? 0.0 : add * decay / total;
 
     for (int first = 0; first < VALUE_DIM; first += CHUNK) {
         vec4 sum[QUADS];
         [[unroll]] for (int i = 0; i < QUADS; i++) sum[i] = vec4(0.0);
-        for (uint key = 0u; key < keys; key++) {
-            uint k_row = k_first + key * pc.k_row;
-            float w = weight(masked_score(q_row, k_row, mask_row, key), maximum);
+        for (uint key = first_key; key < keys; key++) {
+            float w = weight(masked_score(q_row, k_first + K_PLACE(key), mask_row, row, key), score_maximum);
+            if (w != 0.0) w *= kept_share(row, key);
             if (w == 0.0) continue;
-            uint v_row = v_first + key * pc.v_row + uint(first);
+            uint v_row = v_first + V_PLACE(key) + uint(first);
             [[unroll]] for (int i = 0; i < QUADS; i++) {
                 sum[i] += w * load_v4(v_row + uint(4 * i), VALUE_DIM - first - 4 * i);
             }
@@ -81,5 +90,5 @@ void main() {
             store_o4(element, value, count);
         }
     }
-    if (LSE == 1 || MERGE == 1) lse_data[lse_index(batch, head, row)] = lse;
+    if (LSE == 1 || MERGE == 1) lse_data[lse_at] = lse;
 }

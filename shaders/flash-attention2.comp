@@ -8,5 +8,6 @@
 // What a workgroup and an invocation own, and the defines: include/flash-tiles.glsl.
 // Accumulates in float32. Preconditions: VALUE_DIM at most 4 TX CV.
 
+#define EXTRAS
 #include "attention.glsl"
 #include "flash-tiles.glsl"

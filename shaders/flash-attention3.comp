@@ -9,10 +9,12 @@
 // What a workgroup and an invocation own, the defines, and the preconditions: the include of the form.
 // Accumulates in float32.
 
-#include "attention.glsl"
 #ifdef MATRIX
+#include "attention.glsl"
 #include "flash-matrix.glsl"
 #else
+#define EXTRAS
+#include "attention.glsl"
 #define SHUFFLE
 #include "flash-tiles.glsl"
 #endif

@@ -250,6 +250,7 @@ class Builder:
             "rank": settings["rank"],
             "rank_on": settings["rank_on"],
             "requires": sorted(requires),
+            "offers": settings["offers"],
             "architectures": settings["architectures"],
             "subgroup_sizes": settings["subgroup_sizes"],
             "align": settings["align"],

@@ -11,25 +11,18 @@ from .compute import rope as _rope
 from .compute import sdpa as _sdpa
 from .compute import stored as _stored
 from .compute.attention import Attention
+from .compute.extras import arrays_of, without_self
 from .compute.launch import backend_of
 
 
-def flash_attention2(
-    q, k, v, *, mask=None, causal=False, scale=None, return_lse=False, kernel=None, precision="highest"
-):
-    return backend_of("flash_attention2", q, k, v, mask).attention.flash_attention2(
-        q, k, v, mask=mask, causal=causal, scale=scale, return_lse=return_lse, kernel=kernel, precision=precision
-    )
+def flash_attention2(q, k, v, **options):
+    backend = backend_of("flash_attention2", q, k, v, *arrays_of(options))
+    return backend.attention.flash_attention2(q, k, v, **options)
 
 
-def flash_attention3(
-    q, k, v, *, num_heads=None, head_dim=None, num_kv_heads=None, mask=None, causal=False, scale=None, return_lse=False,
-    kernel=None, precision="highest",
-):  # fmt: skip
-    return backend_of("flash_attention3", q, k, v, mask).attention.flash_attention3(
-        q, k, v, num_heads=num_heads, head_dim=head_dim, num_kv_heads=num_kv_heads,
-        mask=mask, causal=causal, scale=scale, return_lse=return_lse, kernel=kernel, precision=precision,
-    )  # fmt: skip
+def flash_attention3(q, k, v, **options):
+    backend = backend_of("flash_attention3", q, k, v, *arrays_of(options))
+    return backend.attention.flash_attention3(q, k, v, **options)
 
 
 def attention_scores(q, k, *, scale=None):
@@ -89,8 +82,10 @@ attention_dropout.__doc__ = _stored.attention_dropout.__doc__
 scaled_dot_product_attention.__doc__ = _sdpa.scaled_dot_product_attention.__doc__
 linear.__doc__ = _linear.linear.__doc__
 rope.__doc__ = _rope.rope.__doc__
-flash_attention2.__doc__ = Attention.flash_attention2.__doc__
-flash_attention3.__doc__ = Attention.flash_attention3.__doc__
+for _function in (flash_attention2, flash_attention3):
+    _method = getattr(Attention, _function.__name__)
+    _function.__doc__ = _method.__doc__
+    _function.__signature__ = without_self(_method)
 
 __all__ = [
     "attention_dropout", "attention_mask", "attention_output", "attention_scores", "flash_attention2",

@@ -12,6 +12,8 @@
 //                                    4-wide functions must be multiples of 4
 //          8                         the same with 8 for 16-bit types: q, k, v and o are seen as arrays of 16-byte words,
 //                                    and the shader unpacks them itself
+//   O_ELEMENT                        what o is seen as an array of, where that is something else
+//   EXTRAS                           defined where the kernel offers what include/extras.glsl has
 // and must enable GL_GOOGLE_include_directive.
 
 #ifndef GRILLY_ATTENTION_GLSL
@@ -36,6 +38,9 @@ layout(push_constant, std430) uniform Push {
     uint queries, keys, group;
     int causal_shift;
     float scale;
+#ifdef EXTRAS
+    uint extra;
+#endif
 } pc;
 
 #if ALIGN == 8
@@ -45,6 +50,9 @@ layout(push_constant, std430) uniform Push {
 #else
 #define IO_ELEMENT IO_SCALAR
 #endif
+#ifndef O_ELEMENT
+#define O_ELEMENT IO_ELEMENT
+#endif
 
 layout(set = 0, binding = 0, std430) restrict readonly buffer Queries { IO_ELEMENT q_data[]; };
 layout(set = 0, binding = 1, std430) restrict readonly buffer Keys { IO_ELEMENT k_data[]; };
@@ -52,7 +60,7 @@ layout(set = 0, binding = 2, std430) restrict readonly buffer Values { IO_ELEMEN
 // Words, whatever the mask's type: bytes are cut out of them, so that no 8-bit feature is needed. The binding must
 // therefore span whole words: its length is rounded up to a multiple of 4 bytes.
 layout(set = 0, binding = 3, std430) restrict readonly buffer Mask { uint mask_data[]; };
-layout(set = 0, binding = 4, std430) restrict buffer Output { IO_ELEMENT o_data[]; };
+layout(set = 0, binding = 4, std430) restrict buffer Output { O_ELEMENT o_data[]; };
 layout(set = 0, binding = 5, std430) restrict buffer LogSumExp { float lse_data[]; };
 
 // ---- numbers ----
@@ -152,6 +160,11 @@ float biased_score(float score, float bias) {
 // exp2(score - maximum), and 0 for NEVER whatever the maximum.
 float weight(float score, float maximum) { return score <= NEVER ? 0.0 : exp2(score - maximum); }
 
+#ifdef EXTRAS
+#include "extras.glsl"
+#else
+#define QUERIES pc.queries
+
 bool causal_allows(uint row, uint key) { return CAUSAL == 0 || int(key) <= int(row) + pc.causal_shift; }
 
 // The number of leading keys that any row up to `last_row` may see.
@@ -159,6 +172,7 @@ uint visible_keys(uint last_row) {
     if (CAUSAL == 0) return pc.keys;
     return uint(clamp(int(last_row) + pc.causal_shift + 1, 0, int(pc.keys)));
 }
+#endif
 
 // ---- the result of a row ----
 

@@ -81,14 +81,14 @@ void fetch_scores_chunk(uint first_key, uint column) {
     [[unroll]] for (uint n = 0u; n < PER_THREAD(ROWS * DC4); ++n) {
         uint e = lane + n * THREADS;
         uint d = column + 4u * (e % DC4);
-        uint row = min(first_row + chunk_row(e), pc.queries - 1u);
+        uint row = min(first_row + chunk_row(e), QUERIES - 1u);
         held_q[n] = load_q4(q_base + row * pc.q_row + d, HEAD_DIM % DC == 0 ? 4 : HEAD_DIM - int(d));
     }
     [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * DC4); ++n) {
         uint e = lane + n * THREADS;
         uint d = column + 4u * (e % DC4);
         uint key = min(first_key + chunk_row(e), end - 1u);
-        held_k[n] = load_k4(k_base + key * pc.k_row + d, HEAD_DIM % DC == 0 ? 4 : HEAD_DIM - int(d));
+        held_k[n] = load_k4(k_base + K_PLACE(key) + d, HEAD_DIM % DC == 0 ? 4 : HEAD_DIM - int(d));
     }
 }
 
@@ -108,7 +108,7 @@ void fetch_values_chunk(uint first_key) {
         uint e = lane + n * THREADS;
         uint column = 4u * (e % V_STRIDE);
         uint key = min(first_key + e / V_STRIDE, end - 1u);
-        held_v[n] = load_v4(v_base + key * pc.v_row + column, VALUE_DIM == 4 * V_STRIDE ? 4 : VALUE_DIM - int(column));
+        held_v[n] = load_v4(v_base + V_PLACE(key) + column, VALUE_DIM == 4 * V_STRIDE ? 4 : VALUE_DIM - int(column));
     }
 }
 
@@ -184,14 +184,18 @@ void multiply_poisoned_values_chunk() {
     }
 }
 
-// The scores of a tile in which some key is masked: NEVER there, whatever the product was.
+// The scores of a tile in which some key is masked or some score bent: NEVER where masked, whatever the product was.
 void mask_scores(uint first_key) {
     [[unroll]] for (uint i = 0u; i < TM; ++i) {
         uint row = first_row + ty + TY * i;
         uint mask_row = mask_index(batch, head, row);
         [[unroll]] for (uint j = 0u; j < KT; ++j) {
             uint key = first_key + tx + TX * j;
-            bool allowed = key < end && row < pc.queries && causal_allows(row, key);
+            bool allowed = key < end && row < QUERIES && sees(row, key);
+            if (BENDS && allowed) {
+                s[i][j] = bend(s[i][j], row, key);
+                allowed = !(s[i][j] <= NEVER);
+            }
             if (MASK != 0 && allowed) s[i][j] = biased_score(s[i][j], mask_bias(mask_row + key * pc.mask_key));
             if (!allowed) s[i][j] = NEVER;
         }
@@ -218,6 +222,14 @@ void mask_scores(uint first_key) {
 #endif
 #define ADD(a, b) ((a) + (b))
 
+// The first tile from `first_key` on, of this row of tiles, that is not hidden as a whole; `end` or more if there is none.
+uint next_tile(uint first_key) {
+    if (on(TILES)) {
+        while (first_key < end && tile_class(batch, head, first_row / ROWS, first_key / KEYS) == TILE_HIDDEN) first_key += KEYS;
+    }
+    return first_key;
+}
+
 void main() {
 #ifdef SHUFFLE
     // Not gl_LocalInvocationIndex: which invocations form a subgroup is the device's affair.
@@ -229,14 +241,16 @@ void main() {
     ty = (lane >> TX_SHIFT) / TX << TX_SHIFT | (lane & ((1u << TX_SHIFT) - 1u));
     head = gl_WorkGroupID.y;
     batch = gl_WorkGroupID.z;
-    q_base = q_index(batch, head, 0u);
-    k_base = k_index(batch, head, 0u);
-    v_base = v_index(batch, head, 0u);
+    begin_extras(batch, head);
+    q_base = q_index(batch, head, row_start());
+    k_base = k_index(batch, head, key_start());
+    v_base = v_index(batch, head, key_start());
     // Under a causal mask later rows see more keys: the longest workgroups start first.
     first_row = (CAUSAL != 0 ? gl_NumWorkGroups.x - 1u - gl_WorkGroupID.x : gl_WorkGroupID.x) * ROWS;
-    uint last_row = min(first_row + ROWS, pc.queries) - 1u;
+    if (on(LENGTHS) && first_row >= QUERIES) return;
+    uint last_row = min(first_row + ROWS, QUERIES) - 1u;
     // Keys from here on are seen by no row of this workgroup.
-    end = visible_keys(last_row);
+    end = visible_keys(first_row, last_row);
 
     float top[TM];   // running maximum of base-2 scores
     float sum[TM];   // this invocation's part of the running sum of weights
@@ -249,12 +263,17 @@ void main() {
 
     const uint chunks = uint(HEAD_DIM + DC - 1) / DC;
     float base2_scale = pc.scale * LOG2_E;
+    uint next_key = next_tile(hidden_keys(first_row) / KEYS * KEYS);
 #if PREFETCH
-    if (end > 0u) fetch_scores_chunk(0u, 0u);
+    if (next_key < end) fetch_scores_chunk(next_key, 0u);
 #endif
-    [[dont_unroll]] for (uint first_key = 0u; first_key < end; first_key += KEYS) {
-        bool masked = MASK != 0 || first_key + KEYS > end ||
-                      (CAUSAL != 0 && int(first_key + KEYS) > int(first_row) + pc.causal_shift + 1);
+    [[dont_unroll]] while (next_key < end) {
+        uint first_key = next_key;
+        next_key = next_tile(first_key + KEYS);
+        bool masked = first_key + KEYS > end || !sees_all(first_row, last_row, first_key, first_key + KEYS - 1u);
+        if (on(TILES)) masked = masked || tile_class(batch, head, first_row / ROWS, first_key / KEYS) != TILE_SEEN;
+        else masked = masked || MASK != 0;
+        masked = masked || on(BIAS);  // minus infinity hides a key
 
         [[unroll]] for (uint i = 0u; i < TM; ++i) {
             [[unroll]] for (uint j = 0u; j < KT; ++j) s[i][j] = 0.0;
@@ -276,7 +295,7 @@ void main() {
         [[unroll]] for (uint i = 0u; i < TM; ++i) {
             [[unroll]] for (uint j = 0u; j < KT; ++j) s[i][j] *= base2_scale;
         }
-        if (masked) mask_scores(first_key);
+        if (masked || BENDS) mask_scores(first_key);
         float tile_top[TM];
         [[unroll]] for (uint i = 0u; i < TM; ++i) {
             tile_top[i] = s[i][0];
@@ -293,6 +312,7 @@ void main() {
             [[unroll]] for (uint j = 0u; j < KT; ++j) {
                 s[i][j] = exp2(s[i][j] - base);
                 sum[i] += s[i][j];
+                if (on(DROPOUT)) s[i][j] *= kept_share(first_row + ty + TY * i, first_key + tx + TX * j);
             }
             [[unroll]] for (uint c = 0u; c < CV; ++c) o[i][c] *= decay;
         }
@@ -309,7 +329,7 @@ void main() {
             barrier();
 #if PREFETCH
             if (phase + 1u < KT / JC) fetch_values_chunk(first_key + (phase + 1u) * CHUNK);
-            else if (first_key + KEYS < end) fetch_scores_chunk(first_key + KEYS, 0u);
+            else if (next_key < end) fetch_scores_chunk(next_key, 0u);
 #endif
             if (masked && poisoned != 0u) multiply_poisoned_values_chunk();
             else multiply_values_chunk();
@@ -321,11 +341,13 @@ void main() {
     float keep[TM];
     [[unroll]] for (uint i = 0u; i < TM; ++i) {
         uint row = first_row + ty + TY * i;
-        float lse = row_lse(top[i], sum[i]);
-        float share = 1.0;
+        float share;
+        add_sink(row, top[i], sum[i], share);
+        float lse = row_lse(top[i], sum[i]), add = 1.0;
         keep[i] = 0.0;
-        if (MERGE != 0 && row < pc.queries) {
-            merge_weights(lse_data[lse_index(batch, head, row)], lse, keep[i], share, lse);
+        if (MERGE != 0 && row < QUERIES) {
+            merge_weights(lse_data[lse_index(batch, head, row_start() + row)], lse, keep[i], add, lse);
+            share *= add;
         }
         top[i] = lse;
         sum[i] = sum[i] == 0.0 ? 0.0 : share / sum[i];
@@ -333,11 +355,11 @@ void main() {
     if (MERGE != 0) barrier();  // all invocations of a row have read lse before one of them writes it
     [[unroll]] for (uint i = 0u; i < TM; ++i) {
         uint row = first_row + ty + TY * i;
-        if (row < pc.queries) {
-            if ((LSE != 0 || MERGE != 0) && tx == 0u) lse_data[lse_index(batch, head, row)] = top[i];
+        if (row < QUERIES) {
+            if ((LSE != 0 || MERGE != 0) && tx == 0u) lse_data[lse_index(batch, head, row_start() + row)] = top[i];
             [[unroll]] for (uint c = 0u; c < CV; ++c) {
                 uint column = 4u * (tx + TX * c);
-                uint element = o_index(batch, head, row) + column;
+                uint element = o_index(batch, head, row_start() + row) + column;
                 vec4 value = sum[i] == 0.0 ? vec4(0.0) : o[i][c] * sum[i];
                 if (MERGE != 0 && keep[i] != 0.0) value += keep[i] * load_o4(element, VALUE_DIM - int(column));
                 store_o4(element, value, VALUE_DIM - int(column));

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import three_shader
+from .extras import options_of, with_options
 from .flash import flash_attention
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ ATTENTION_DOC = """
 
             output[i] = sum_j softmax_j(scale * q[i] . k[j] + mask[i, j]) v[j]
 
+        (a score is scaled, soft-capped, added to, masked, in this order; then softmax with sinks, then dropout),
         computed tile by tile with the online softmax, so that no N_q x N_kv matrix is ever stored. Sums and
         exponentials are float32 whatever the inputs are; on matrix units the weights of 16-bit inputs are rounded to
         their type before they multiply v, as in the FlashAttention papers' kernels.
@@ -31,6 +33,8 @@ ATTENTION_DOC = """
             Broadcastable to ``(B, H, N_q, N_kv)``. Boolean: True = attend (as in PyTorch's
             scaled_dot_product_attention, the opposite of its MultiheadAttention). Floating: added to the scaled
             scores; minus infinity and the dtype's lowest finite number both mean "never attend".
+        attn_bias : numpy.ndarray or grilly.Tensor, optional
+            Floating, broadcastable to ``(B, H, N_q, N_kv)``: added to the scaled scores, beside a mask if both are given.
         causal : bool
             Query i attends to key j only where ``j <= i + N_kv - N_q``: the mask is aligned to the bottom right, as in
             FlashAttention from 2.1 on. For N_q = 2, N_kv = 4 and for N_q = 4, N_kv = 2::
@@ -51,6 +55,30 @@ ATTENTION_DOC = """
             finite input overflows. The error is about that of float32 (docs/benchmarks/float32-matrix.md); numbers
             below 2**-40 of the largest in their tile of k or v, or in the tile's rows of q, are lost. No effect on
             16-bit types, nor where the device lacks matrix units or the heads are wider than its kernels.
+        softcap : float
+            Above 0: a scaled score s becomes ``softcap * tanh(s / softcap)``, before anything is added to it.
+        alibi_slopes : array, optional
+            ``(H,)`` or ``(B, H)`` float32: adds ``-slope * |j - (i + N_kv - N_q)|``.
+        t5_table : array, optional
+            ``(num_buckets, H)`` float32: adds the entry of the bucket of ``j - (i + N_kv - N_q)``, as ``t5_bias`` does
+            but without an N_q x N_kv array; ``t5_bidirectional`` and ``t5_max_distance`` are as there.
+        sinks : array, optional
+            ``(H,)`` float32: a logit that takes part in each row's softmax and has no value. lse includes it.
+        window_size : (left, right), optional
+            Only keys with ``-left <= j - (i + N_kv - N_q) <= right``; None or -1 sets no bound. ``causal`` sets right to 0.
+        prefix_len : array, optional
+            ``(B,)`` int32: the first so many keys are seen by every query, whatever causal and window_size say.
+        segment_ids : array or pair of arrays, optional
+            int32, ``(B or 1, N_q)`` and ``(B or 1, N_kv)`` (one array where N_q = N_kv): a query sees only keys of its
+            own segment.
+        seqlens_q, seqlens_k : array, optional
+            ``(B,)`` int32: of each sample only the first so many queries and keys exist. Further rows are zeros with an
+            lse of minus infinity. N_q and N_kv above are then the sample's own.
+        block_map, block_size : array and (bq, bk), optional
+            ``(B or 1, H or 1, ceil(N_q / bq), ceil(N_kv / bk))`` bool: only blocks that are True are attended to.
+        dropout_p, dropout_seed, dropout_offset : float, int, int
+            Each weight is dropped with probability dropout_p, and the others are divided by ``1 - dropout_p``. Which ones
+            depends only on seed (64 bits), offset (32 bits), batch, head, query and key: ``F.dropout_mask`` tells.
 
         Returns
         -------
@@ -89,11 +117,12 @@ class Attention:
         self._backend = backend
 
     def flash_attention2(
-        self, q, k, v, *, mask=None, causal=False, scale=None, return_lse=False, kernel=None, precision="highest"
+        self, q, k, v, *, mask=None, causal=False, scale=None, return_lse=False, kernel=None, precision="highest", **options
     ):
         return flash_attention(
             "flash_attention2", self._backend, q, k, v,
             mask=mask, causal=causal, scale=scale, return_lse=return_lse, kernel=kernel, precision=precision,
+            options=options_of("flash_attention2", options),
         )  # fmt: skip
 
     def flash_attention3(
@@ -111,9 +140,10 @@ class Attention:
         return_lse=False,
         kernel=None,
         precision="highest",
+        **options,
     ):
         options = {
-            "mask": mask, "causal": causal, "scale": scale, "return_lse": return_lse, "kernel": kernel,
+            "options": options_of("flash_attention3", options), "mask": mask, "causal": causal, "scale": scale, "return_lse": return_lse, "kernel": kernel,
             "precision": precision,
         }  # fmt: skip
         name = "flash_attention3"
@@ -146,6 +176,8 @@ class Attention:
         return three_shader.attention_output(self._backend, weights, v, architecture=architecture)
 
 
+for _method in (Attention.flash_attention2, Attention.flash_attention3):
+    _method.__signature__ = with_options(_method)
 for _name in ("attention_scores", "attention_mask", "t5_bias", "softmax", "attention_output"):
     getattr(Attention, _name).__doc__ = getattr(three_shader, _name).__doc__
 Attention.flash_attention2.__doc__ = "Exact attention (FlashAttention-2)." + ATTENTION_DOC

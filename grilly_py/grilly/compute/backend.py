@@ -70,6 +70,8 @@ class Compute:
         self.device: DeviceInfo = dataclasses.replace(info, architecture=identify(info))
         self.registry = Registry(self.device, self.runtime.features, prove=functools.partial(prove, self))
         self.plans: dict = {}
+        #: Words of extras.py that calls may use again, by their bytes.
+        self.extra_words: dict[bytes, Storage] = {}
         from .attention import Attention
 
         #: The attention operations: ``backend.attention.flash_attention2(...)`` and the rest.
@@ -226,6 +228,7 @@ class Compute:
         if not self._closed:
             self._closed = True
             self.plans.clear()
+            self.extra_words.clear()
             self.runtime.close()
 
     def __enter__(self) -> Compute:

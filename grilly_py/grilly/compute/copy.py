@@ -35,8 +35,15 @@ def copy(tensor: Tensor, dtype: np.dtype) -> Tensor:
             f"astype: the device converts between float32, float16 and bfloat16, not from {tensor.dtype} to {dtype}"
         )
     result = backend.empty(tensor.shape, dtype)
+    copy_into(tensor, result)
+    return result
+
+
+def copy_into(tensor: Tensor, result: Tensor) -> None:
+    """Copy to a tensor of the same shape in C order, of the same dtype or another floating one."""
     if tensor.size == 0:
-        return result
+        return
+    backend, dtype = tensor.backend, result.dtype
     from_bfloat16, to_bfloat16 = tensor.dtype.name == "bfloat16", dtype.name == "bfloat16"
     facts = (
         ("from_bits", 8 * tensor.dtype.itemsize),
@@ -52,7 +59,8 @@ def copy(tensor: Tensor, dtype: np.dtype) -> Tensor:
         return min(count, stripe), -(-count // stripe), 1
 
     if "whole" in choice.tile:
-        return _whole(backend, program, tensor, result, groups)
+        _whole(backend, program, tensor, result, groups)
+        return
     shape, own, new = _fewest_axes(tensor.shape, tensor._steps, result._steps)
     outer = len(shape) - 4
     for place in itertools.product(*(range(extent) for extent in shape[:outer])):
@@ -64,10 +72,9 @@ def copy(tensor: Tensor, dtype: np.dtype) -> Tensor:
                 return _PUSH.pack(offsets[0], *of._steps, offsets[1], *to._steps, *to.shape)
 
             launch(backend, program, (of, to), push, groups(to.shape))
-    return result
 
 
-def _whole(backend, program, tensor: Tensor, result: Tensor, groups) -> Tensor:
+def _whole(backend, program, tensor: Tensor, result: Tensor, groups) -> None:
     """The copy in one dispatch, by a kernel that takes four axes of the source and writes a whole array in C order."""
     shape, own, _ = _fewest_axes(tensor.shape, tensor._steps, tensor._steps)
     if len(shape) > 4 or not (fits_binding(backend, tensor) and fits_binding(backend, result)):
@@ -82,7 +89,6 @@ def _whole(backend, program, tensor: Tensor, result: Tensor, groups) -> Tensor:
         return _PUSH.pack(offsets[0], *own, offsets[1], 0, 0, 0, 0, *shape)
 
     launch(backend, program, (source, result), push, groups((1, 1, 1, result.size)))
-    return result
 
 
 def _dot(place, steps) -> int:

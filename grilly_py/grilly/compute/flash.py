@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import struct
 from math import gcd
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import numpy as np
 from ..registry import Request
 from ..runtime.interface import work_limit
 from . import decode
+from . import extras as extras_
 from .launch import ALIGN_MOST, FLOAT32, binding, check_float, check_precision, fits_binding, program_of, span
 from .prepared import MAX_KEYS, PUSH, Prepared, descriptor, mask_kind
 from .tensor import Storage, Tensor, contiguous_strides
@@ -20,6 +22,7 @@ from .widen import widens
 if TYPE_CHECKING:
     from ..runtime.interface import Program
     from .backend import Compute
+    from .extras import Extras
 
 MAX_DIM = 256
 MAX_PLANS = 1024
@@ -116,6 +119,8 @@ class Piece:
     mask: Tensor | None
     shift: int
     merge: bool
+    bias: Tensor | None = None
+    first: tuple[int, int, int, int] = (0, 0, 0, 0)  # batch, head, row and key of the whole call
 
     def cut(self, axis: str, at: int) -> tuple[Piece, Piece]:
         """Two pieces that together do this one's work, cut along "batch", "group", "head", "query" or "key"."""
@@ -138,6 +143,8 @@ class Piece:
                     heads = (slice(None), slice(low // ratio, None if high is None else high // ratio))
                     fields.update(k=self.k[heads], v=self.v[heads])
             fields["mask"] = None if self.mask is None else self.mask[part]
+            fields["bias"] = None if self.bias is None else self.bias[part]
+            fields["first"] = tuple(f + low if axis_ == index else f for axis_, f in enumerate(self.first))
             pieces.append(dataclasses.replace(self, **fields))
         return pieces[0], pieces[1]
 
@@ -161,7 +168,7 @@ def _place_to_cut(backend: Compute, piece: Piece, max_keys: float, most_work: fl
         return "batch", most_batch
     if heads > most_heads:
         return ("group", kv_heads // 2 * (heads // kv_heads)) if kv_heads > 1 else ("head", heads // 2)
-    large = [t for t in (piece.q, piece.k, piece.v, piece.o, piece.lse, piece.mask) if t is not None]
+    large = [t for t in (piece.q, piece.k, piece.v, piece.o, piece.lse, piece.mask, piece.bias) if t is not None]
     large = [t for t in large if not fits_binding(backend, t)]
     if not large and piece.flops() <= most_work:
         return None
@@ -235,6 +242,7 @@ class Ready(Prepared):
         """Record the dispatch; returns o and, if asked for, lse."""
         o, sums = self.results(backend, q, lse)
         bindings = [descriptor(tensor) for tensor in (q, k, v, mask, o, sums)]
+        bindings += [None] * (len(self.program.spec.access) - len(bindings))
         backend.runtime.dispatch(self.program, bindings, self.push(q, k, v, mask), self.groups, self.work)
         return o, sums
 
@@ -250,19 +258,26 @@ def attend(
     lse: bool,
     kernel: str | None,
     high: bool = False,
+    shift: int | None = None,
+    extras: Extras | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Record attention on checked 4-D tensors; returns o (B, H, Sq, Dv) and, if asked for, lse (B, H, Sq).
 
-    ``high`` says that kernels may compute float32 from 16-bit parts.
+    ``high`` says that kernels may compute float32 from 16-bit parts. Query i stands at key i + ``shift``, by default
+    Sk - Sq. ``extras`` knows whether keys to the right are hidden, so with it ``causal`` says nothing.
     """
-    key = _plan_key(backend, q, k, v, mask, causal, scale, lse, kernel, high)
+    if shift is None:
+        shift = k.shape[2] - q.shape[2]
+    if extras is not None:
+        causal = extras.causal
+    key = None if extras is not None else _plan_key(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift)
     ready = backend.plans.get(key)
     if ready is not None:
         return ready.run(backend, q, k, v, mask, lse)
-    return _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, key)
+    return _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift, extras, key)
 
 
-def _plan_key(backend, q, k, v, mask, causal, scale, lse, kernel, high) -> tuple | None:
+def _plan_key(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift) -> tuple | None:
     """All that a plan over whole storages depends on; None when a storage is larger than a binding."""
     limit = backend.device.limits["storage_range"]
     if max(q._storage.nbytes, k._storage.nbytes, v._storage.nbytes) > limit:
@@ -271,12 +286,12 @@ def _plan_key(backend, q, k, v, mask, causal, scale, lse, kernel, high) -> tuple
         return None
     return (
         q.shape, k.shape, v.shape, q._steps, k._steps, v._steps, q.dtype, k.dtype, v.dtype, causal, scale, lse, kernel,
-        high, gcd(ALIGN_MOST, q._offset, k._offset, v._offset),
+        high, shift, gcd(ALIGN_MOST, q._offset, k._offset, v._offset),
         None if mask is None else (mask.dtype, mask.shape, mask._steps),
     )  # fmt: skip
 
 
-def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, key):
+def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift, extras, key):
     """Plan a call and record it; a plan of one dispatch over whole storages is kept under ``key``."""
     batch, heads, queries, head_dim = q.shape
     kv_heads, keys, value_dim = k.shape[1], k.shape[2], v.shape[3]
@@ -287,7 +302,7 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, key):
     group = heads // kv_heads
     strides = [*q._steps[:3], *k._steps[:3], *v._steps[:3], *o._steps[:3]]
     aligned = gcd(ALIGN_MOST, q._offset, k._offset, v._offset, head_dim, value_dim, *strides)
-    if kernel is None or kernel in decode.FAMILIES:
+    if (kernel is None and extras is None and shift == keys - queries) or kernel in decode.FAMILIES:
         split_keys = decode.plan(backend, q, k, v, o, mask, causal, scale, lse, aligned, kernel, key is not None)
         if split_keys is not None:
             _keep(backend, key, split_keys)
@@ -296,12 +311,19 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, key):
     facts = (
         ("align", aligned), ("causal", int(causal)), ("head_dim", head_dim),
         ("high", int(high and q.dtype == FLOAT32)), ("rows", rows), ("value_dim", value_dim),
+        *((("extras", extras.bits),) if extras is not None else ()),
     )  # fmt: skip
     choice = backend.registry.resolve(Request("attention", q.dtype.name, facts=facts, prefer=kernel))
     trips = LOOP_TRIPS.get(backend.device.architecture, math.inf)
     most = MAX_KEYS if q.dtype == FLOAT32 else math.inf  # a 16-bit result is rounded more coarsely at every merge
     max_keys = max(min(most, trips * choice.keys_per_trip), 1)
-    piece = Piece(q, k, v, o, sums, mask, keys - queries, False)
+    right, bias = 0, None
+    if extras is not None:
+        right = extras.right
+        if extras.bias is not None:
+            bias = extras.bias if isinstance(extras.bias, Tensor) else backend.tensor(extras.bias)
+            bias = bias.broadcast_to((batch, heads, queries, keys))
+    piece = Piece(q, k, v, o, sums, mask, shift + right, False, bias)
     pieces = split(backend, piece, max_keys)
     if sums is None and any(p.merge for p in pieces):
         sums = backend.empty((batch, heads, queries))
@@ -310,15 +332,20 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, key):
         "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "MASK": mask_kind(mask), "CAUSAL": int(causal),
         "LSE": int(sums is not None), "MERGE": 0,
     }  # fmt: skip
-    for p in pieces:
+    if "FEATURES" in choice.variant.constants:
+        constants["FEATURES"] = 0 if extras is None else extras.bits
+    words, places = (None, [None] * len(pieces))
+    if extras is not None and extras.bits:
+        words, places = extras.storage(backend, [_header(backend, p) for p in pieces])
+    for p, place in zip(pieces, places, strict=True):
         program = program_of(backend, choice, {**constants, "MERGE": int(p.merge)})
-        _record(backend, program, p, group, scale, choice.tile["rows"])
+        _record(backend, program, p, group, scale, choice.tile["rows"], words, place)
     small = key is not None and len(pieces) == 1 and (lse or sums is None) and o._offset == 0
     if small and o._storage.nbytes <= backend.device.limits["storage_range"]:
         lse_steps = contiguous_strides((batch, heads, queries))[:2] if lse else (0, 0)
         ready = Ready(
             (q._steps[:3], k._steps[:3], v._steps[:3], o._steps[:3]),
-            (0, *lse_steps, queries, keys, group, keys - queries, scale),
+            (0, *lse_steps, queries, keys, group, shift, scale),
             (-(-queries // choice.tile["rows"]), heads, batch),
             piece.flops(),
             o.shape,
@@ -337,7 +364,19 @@ def _keep(backend: Compute, key: tuple, ready: Ready | decode.Ready) -> None:
     backend.plans[key] = ready
 
 
-def _record(backend: Compute, program: Program, p: Piece, group: int, scale: float, rows: int) -> None:
+def _header(backend: Compute, p: Piece) -> dict:
+    """The words of a dispatch's header that differ from piece to piece."""
+    batch, head, row, key = p.first
+    header = {"first_batch": batch, "first_head": head, "first_row": row, "first_key": key, "sink_here": int(not p.merge)}
+    if p.bias is not None:
+        names = ("bias_batch", "bias_head", "bias_row", "bias_key")
+        header.update(bias_offset=binding(backend, p.bias)[1], **dict(zip(names, p.bias._steps, strict=True)))
+    return header
+
+
+def _record(
+    backend: Compute, program: Program, p: Piece, group: int, scale: float, rows: int, words: Storage | None, place
+) -> None:
     (q, q0), (k, k0), (v, v0), (o, o0) = (binding(backend, t) for t in (p.q, p.k, p.v, p.o))
     lse, lse0 = (None, 0) if p.lse is None else binding(backend, p.lse)
     mask, mask0 = (None, 0) if p.mask is None else binding(backend, p.mask)
@@ -349,7 +388,12 @@ def _record(backend: Compute, program: Program, p: Piece, group: int, scale: flo
         q0, *p.q._steps[:3], k0, *p.k._steps[:3], v0, *p.v._steps[:3], o0, *p.o._steps[:3],
         mask0, *mask_steps, lse0, *lse_steps, queries, p.k.shape[2], ratio, p.shift, scale,
     )  # fmt: skip
-    backend.runtime.dispatch(program, [q, k, v, mask, o, lse], push, (-(-queries // rows), heads, batch), p.flops())
+    bindings = [q, k, v, mask, o, lse]
+    if words is not None:
+        push += struct.pack("=I", place)
+        bindings += [(words.buffer, 0, words.nbytes), None if p.bias is None else binding(backend, p.bias)[0]]
+    bindings += [None] * (len(program.spec.access) - len(bindings))
+    backend.runtime.dispatch(program, bindings, push, (-(-queries // rows), heads, batch), p.flops())
 
 
 @widens("q", "k", "v")
@@ -366,17 +410,24 @@ def flash_attention(
     return_lse=False,
     kernel=None,
     precision="highest",
+    shift=None,
+    options=extras_.OFF,
 ):
-    """Check the arguments, attend, and return what users get. The public functions document the arguments."""
+    """Check the arguments, attend, and return what users get. The public functions document the arguments.
+
+    ``shift`` is where query 0 stands among the keys, by default Sk - Sq.
+    """
     backend.check_open()
     high = check_precision(operation, precision)
     for array in (q, k, v, mask):
         if isinstance(array, Tensor) and array._storage.backend.runtime is not backend.runtime:
             raise ValueError(f"{operation}: a tensor belongs to another backend; move it with backend.tensor(...)")
-    if mask is None and type(q) is type(k) is type(v) is Tensor and len(q.shape) == 4:
+    plain = options is extras_.OFF
+    if plain and mask is None and type(q) is type(k) is type(v) is Tensor and len(q.shape) == 4:
         # A call like an earlier one needs no checks: only calls that passed them have a plan.
         number = scale if scale is not None else 1.0 / math.sqrt(q.shape[3] or 1)
-        key = _plan_key(backend, q, k, v, None, causal, number, return_lse, kernel, high)
+        place = k.shape[2] - q.shape[2] if shift is None and len(k.shape) == 4 else shift
+        key = _plan_key(backend, q, k, v, None, causal, number, return_lse, kernel, high, place)
         ready = backend.plans.get(key)
         if ready is not None:
             result = ready.run(backend, q, k, v, None, return_lse)
@@ -388,11 +439,14 @@ def flash_attention(
     full = (*q_shape[:3], k_shape[2])
     if mask is not None:
         mask = check_mask(operation, mask, full)
+    extras = None if plain else extras_.prepare(operation, options, full, bool(causal))
     tensors = [_four(to_device(backend, a)) for a in (q, k, v)]
     device_mask = None
     if mask is not None:
         device_mask = (mask if isinstance(mask, Tensor) else backend.tensor(mask)).broadcast_to(full)
-    o, lse = attend(backend, *tensors, device_mask, bool(causal), scale, return_lse, kernel, high)
+    o, lse = attend(
+        backend, *tensors, device_mask, bool(causal), scale, return_lse, kernel, high, shift=shift, extras=extras
+    )
     shape = (*tuple(q.shape)[:-1], v.shape[-1])
     o = o.reshape(shape) if rank != 4 else o
     results = [o] if lse is None else [o, lse.reshape(shape[:-1])]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import ShaderError
-from .names import DTYPES, FEATURES, MANIFEST_SCHEMA, SIXTEEN_BITS
+from .names import DTYPES, EXTRAS, FEATURES, MANIFEST_SCHEMA, SIXTEEN_BITS, extras_bits
 
 #: Set to 1, it compiles the changed shaders of a source checkout before the manifest is loaded.
 COMPILE_VARIABLE = "GRILLY_COMPILE_SHADERS"
@@ -41,6 +41,8 @@ class Variant:
         Fact name to the inclusive (lowest, highest) value the variant is right for.
     align : int
         The power of two that must divide every offset, stride and dimension, in elements.
+    offers : tuple of str
+        Names of ``names.EXTRAS``, what an attention kernel can do beyond masks and causality; ``offered`` has their bits.
     tile : mapping
         Sizes the plan reads, such as ``rows`` and ``keys``.
     threads, shared_bytes, push_bytes : int
@@ -64,6 +66,7 @@ class Variant:
     rank: int
     rank_on: Mapping[str, int]
     requires: tuple[str, ...]
+    offers: tuple[str, ...]
     architectures: tuple[str, ...]
     subgroup_sizes: tuple[int, ...]
     align: int
@@ -82,11 +85,13 @@ class Variant:
     target: str = ""
     label: str = field(init=False)
     name: str = field(init=False)
+    offered: int = field(init=False)
 
     def __post_init__(self):
         label = ".".join(part for part in (self.family, self.variant, self.case) if part)
         object.__setattr__(self, "label", label)
         object.__setattr__(self, "name", f"{label}.{self.dtype}")
+        object.__setattr__(self, "offered", extras_bits(self.offers))
 
     @property
     def unproven(self) -> bool:
@@ -106,6 +111,7 @@ _REQUIRED = {
     "rank": int,
     "rank_on": dict,
     "requires": list,
+    "offers": list,
     "architectures": list,
     "subgroup_sizes": list,
     "align": int,
@@ -137,13 +143,16 @@ def _variant(entry: dict, position: int) -> Variant:
     unknown = [feature for feature in entry["requires"] if feature not in FEATURES]
     if unknown:
         raise ValueError(f"it requires unknown features {unknown}")
+    unknown = [name for name in entry["offers"] if name not in EXTRAS]
+    if unknown:
+        raise ValueError(f"it offers unknown features {unknown}")
     if Path(entry["file"]).name != entry["file"]:
         raise ValueError(f"file {entry['file']!r} is not a bare file name")
     requires = set(entry["requires"])
     if entry["dtype"] in SIXTEEN_BITS:
         requires.add("float16-storage")
     values = {key: entry[key] for key in _REQUIRED}
-    for key in ("models", "architectures", "subgroup_sizes"):
+    for key in ("models", "offers", "architectures", "subgroup_sizes"):
         values[key] = tuple(values[key])
     try:
         values["limits"] = {fact: (int(low), int(high)) for fact, (low, high) in values["limits"].items()}

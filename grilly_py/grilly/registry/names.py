@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 #: Version of manifest.json's layout; a package refuses a manifest of another version.
-MANIFEST_SCHEMA = 1
+MANIFEST_SCHEMA = 2
 
 #: Element types a binary may be compiled for.
 DTYPES = ("float32", "float16", "bfloat16")
@@ -31,6 +31,24 @@ FEATURES = (
     "descriptor-offsets",
     "timestamps",
 )
+
+#: What an attention kernel may offer beyond masks and causality, and how error messages call it; the place is the bit of
+#: the specialization constant FEATURES in shaders/include/extras.glsl.
+EXTRAS = {
+    "window": "a sliding window",
+    "soft-cap": "a logit soft-cap",
+    "bias": "an additive bias",
+    "alibi": "ALiBi slopes",
+    "t5": "T5's relative position bias",
+    "sinks": "attention sinks",
+    "prefix": "visible prefixes",
+    "segments": "segment ids",
+    "lengths": "sequences of their own lengths",
+    "blocks": "a map of blocks",
+    "dropout": "dropout",
+    "tiles": "classes of tiles",
+    "paged": "paged keys and values",
+}
 
 #: Every architecture ``identify`` can answer. A bare vendor name stands for a device of that vendor that is not known.
 ARCHITECTURES = (
@@ -68,6 +86,12 @@ def matrix_features(dtype: str, shape: str) -> list[str]:
     """The features that a kernel for cooperative matrices of ``dtype`` factors and this shape needs."""
     arithmetic = ["float16-arithmetic"] if dtype == "float16" else []
     return ["cooperative-matrix", *arithmetic, f"matrix-{dtype}-{shape}"]
+
+
+def extras_bits(names) -> int:
+    """The bits of FEATURES for names of EXTRAS."""
+    order = list(EXTRAS)
+    return sum(1 << order.index(name) for name in set(names))
 
 
 def matches(pattern: str, architecture: str) -> bool:

@@ -14,7 +14,7 @@ from ..runtime.interface import DeviceInfo, ProgramSpec
 from .architecture import identify
 from .manifest import Manifest, Variant, default_manifest
 from .measured import Verdicts, Winners, check_mode
-from .names import DTYPES, matches
+from .names import DTYPES, EXTRAS, matches
 
 _CACHE_SIZE = 4096
 #: Head dimensions that ``Registry.table`` asks for.
@@ -34,7 +34,8 @@ class Request(NamedTuple):
         What the family's data file calls ``operation``, the element type, and the model architecture.
     facts : mapping of str to int, or tuple of (str, int)
         Sizes that variants have limits on, such as ``head_dim``. ``align`` is the largest power of two that divides
-        every offset, stride and dimension, in elements (1 if left out).
+        every offset, stride and dimension, in elements (1 if left out). ``extras`` has the bits of what an attention
+        call needs of ``names.EXTRAS`` (none if left out).
     prefer : str or None
         Only variants of this family are looked at.
     """
@@ -415,6 +416,9 @@ class Registry:
                 return f"it needs {fact}, which the request lacks"
             if not low <= value <= high:
                 return f"{fact} is {value}, it takes {low} to {high}"
+        short = facts.get("extras", 0) & ~variant.offered
+        if short:
+            return f"it does not offer {', '.join(text for n, text in enumerate(EXTRAS.values()) if short >> n & 1)}"
         if facts.get("align", 1) % variant.align:
             return f"offsets, strides or dimensions are not multiples of {variant.align}"
         for what, need, limit in (
