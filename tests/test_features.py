@@ -1,14 +1,37 @@
-"""The cells of `features` are what they claim, and both references agree on each."""
+"""Every cell of `features` with every kernel strategy, against float64 NumPy; and that the cells are what they claim.
+
+A cell that a strategy does not take is skipped as refused, and the refusal must say which feature is missing. What the
+registry chooses by itself may refuse nothing.
+"""
 
 from __future__ import annotations
+
+import functools
+import inspect
 
 import numpy as np
 import pytest
 
 import features
-from cases import assert_as_accurate
+import grilly
+from cases import BFLOAT16, assert_as_accurate
 from features import AXES, CALLED, CELLS, Cell
 from grilly import reference
+from grilly.compute.attention import Attention
+from grilly.compute.pinned import request_of, view_of
+from grilly.registry import names
+
+STRATEGIES = [None, "attention-naive", "flash-attention2", "flash-attention3", "flash-attention-llvmpipe"]
+#: Why a kernel that is asked for by name may refuse, besides an option that it does not offer.
+LACKS = (
+    "the device lacks",
+    "it needs",
+    "it is for",
+    "are not multiples of",
+    "head_dim is",
+    "value_dim is",
+    "it failed",
+)
 
 # -- the cells --------------------------------------------------------------------------------------------------------
 
@@ -74,3 +97,68 @@ def test_the_two_references_agree(cell):
     np.testing.assert_allclose(got, want.exact, rtol=1e-9, atol=1e-11)
     np.testing.assert_allclose(lse, want.exact_lse, rtol=1e-9, atol=1e-11)
     assert_as_accurate(want.plain, want.exact, want.rounded, "float32")
+
+
+# -- the kernels ------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def known(cell: Cell):
+    """A cell's call and what it should give; shared by the strategies."""
+    call = features.make(cell)
+    return call, features.expect(call)
+
+
+def upload(backend, cell: Cell, array):
+    """A tensor, with the heads inside the rows where the cell says so."""
+    if cell["layout"] is None:
+        return backend.tensor(array)
+    return backend.tensor(np.ascontiguousarray(array.transpose(0, 2, 1, 3))).transpose(0, 2, 1, 3)
+
+
+def assert_names_what_is_missing(cell: Cell, strategy: str, message: str) -> None:
+    """Each kernel of the family is listed with an option of the cell's that it lacks, or something of the device's."""
+    own = [names.EXTRAS[CALLED[axis]] for axis in cell.features if axis in CALLED]
+    reasons = [line for line in message.splitlines() if strategy in line and line != message.splitlines()[0]]
+    assert reasons, f"no kernel of {strategy} is named: {message}"
+    for line in reasons:
+        assert any(words in line for words in (*own, *LACKS)), f"names no missing feature: {line}"
+
+
+def on_matrix_units(backend, attend) -> bool:
+    """Whether a call is given to a kernel that rounds its weights to 16 bits."""
+    view = view_of(backend)
+    request = request_of(view, lambda: attend(view))
+    return request is not None and backend.registry.resolve(request).variant.unproven
+
+
+needs_options = pytest.mark.skipif(
+    not {"options", "attn_bias"} & set(inspect.signature(Attention.flash_attention2).parameters),
+    reason="flash_attention2 does not take these options yet",
+)
+
+
+@needs_options
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_cell(backend, strategy, cell):
+    if cell.dtype == "bfloat16" and BFLOAT16 is None:
+        pytest.skip("ml_dtypes is not installed")
+    call, want = known(cell)
+    tensors = [upload(backend, cell, array) for array in (call.q, call.k, call.v)]
+
+    def attend(view):
+        return view.attention.flash_attention2(*tensors, return_lse=True, kernel=strategy, **call.options)
+
+    try:
+        out, lse = attend(backend)
+    except grilly.UnsupportedError as error:
+        if strategy is None:
+            raise
+        assert_names_what_is_missing(cell, strategy, str(error))
+        pytest.skip(f"refused: {error}")
+    matrix = cell.dtype != "float32" and on_matrix_units(backend, attend)
+    plain = want.rounded if matrix else want.plain
+    assert_as_accurate(out.numpy(), want.exact, plain, f"{cell} output", want.magnitude)
+    magnitude = features.lse_magnitude(want, call.q.dtype, matrix)
+    assert_as_accurate(lse.numpy(), want.exact_lse, want.plain_lse, f"{cell} lse", magnitude)
