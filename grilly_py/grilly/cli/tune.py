@@ -53,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--causal", action="store_true",
                         help="measure causal attention; its winners serve calls that are not causal too")
     parser.add_argument("--kv-heads", type=int, metavar="N", help="key heads of --shape (default: as many as H)")
-    parser.add_argument("--precision", choices=("highest", "high"), default="highest",
-                        help="of float32 products: high measures kernels that split float32 (default: %(default)s)")
+    parser.add_argument("--precision", choices=("highest", "high"),
+                        help="of float32 products: high measures kernels that split float32 (default: the operation's)")
     parser.add_argument("--quick", action="store_true", help="fewer shapes, and less time for each")
     parser.add_argument("--show", action="store_true", help="print the winners kept for this device, measure nothing")
     parser.add_argument("--reset", action="store_true", help="forget the winners kept for this device")  # fmt: skip
@@ -129,10 +129,10 @@ def _tune(args: argparse.Namespace, backend: Compute) -> int:
 class Problem:
     """A call with random normal inputs on the device, and the rows by which its results are judged."""
 
-    def __init__(self, backend: Compute, shape, dtype: str, causal: bool, kv_heads: int | None, precision: str):
+    def __init__(self, backend: Compute, shape, dtype: str, causal: bool, kv_heads: int | None, precision: str | None):
         self.view = view_of(backend)
         self.shape, self.dtype, self.causal = shape, dtype, causal
-        self.precision = precision
+        self.precision = {} if precision is None else {"precision": precision}
         rng = np.random.default_rng(list(shape))
         if len(shape) == 5:
             batch, heads, queries, keys, dim = shape
@@ -155,9 +155,9 @@ class Problem:
         """The operation on these tensors, the problem's own by default."""
         tensors = self.tensors if tensors is None else tensors
         if len(self.shape) == 5:
-            options = {"causal": self.causal, "precision": self.precision, **options}
+            options = {"causal": self.causal, **self.precision, **options}
             return flash_attention("tune", self.view, *tensors, **options)
-        return linear(self.view, *tensors, precision=self.precision)
+        return linear(self.view, *tensors, **self.precision)
 
     def judge(self):
         """A function that says what is wrong with a result of ``call``, by the kernels that need no proof."""

@@ -50,11 +50,13 @@ ATTENTION_DOC = """
         kernel : str, optional
             Use only this shader family ("flash-attention2", "attention-naive", ...); None lets the registry choose.
         precision : str
-            What float32 may be computed from. "highest" (default): float32 products. "high": matrix units where the
-            device has them, each number split into two float16 parts with a power of two for each tile, so that no
-            finite input overflows. The error is about that of float32 (docs/benchmarks/float32-matrix.md); numbers
-            below 2**-40 of the largest in their tile of k or v, or in the tile's rows of q, are lost. No effect on
-            16-bit types, nor where the device lacks matrix units or the heads are wider than its kernels.
+            What float32 may be computed from. "high" (default): from 16 columns on, matrix units where the device has
+            them, each number split into two float16 parts with a power of two for each tile. What parts cannot hold
+            goes to vector units: scores that might pass 2**20, numbers of v whose neighbours in the tile of keys are
+            2**14 times as large and more, NaN, infinities. The root mean square error is at most twice that of plain
+            float32 (docs/benchmarks/float32-matrix.md). Left out: one column of v beside another of the same four that
+            is 2**16 times as large and more keeps fewer bits. "highest": float32 products only. No effect on 16-bit
+            types, nor where the device lacks matrix units or the heads are wider than its kernels.
         softcap : float
             Above 0: a scaled score s becomes ``softcap * tanh(s / softcap)``, before anything is added to it.
         alibi_slopes : array, optional
@@ -117,7 +119,7 @@ class Attention:
         self._backend = backend
 
     def flash_attention2(
-        self, q, k, v, *, mask=None, causal=False, scale=None, return_lse=False, kernel=None, precision="highest", **options
+        self, q, k, v, *, mask=None, causal=False, scale=None, return_lse=False, kernel=None, precision="high", **options
     ):
         return flash_attention(
             "flash_attention2", self._backend, q, k, v,
@@ -139,7 +141,7 @@ class Attention:
         scale=None,
         return_lse=False,
         kernel=None,
-        precision="highest",
+        precision="high",
         **options,
     ):
         options = {

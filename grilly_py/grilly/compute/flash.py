@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MAX_DIM = 256
 MAX_PLANS = 1024
+# The narrowest heads computed from 16-bit parts: sums of fewer products are more exact in plain float32.
+SPLIT_DIM = 16
 # Where the driver ends loops silently (docs/architecture.md), with room for a kernel's outer loops.
 LOOP_TRIPS = {"llvmpipe": 65_000}
 
@@ -310,7 +312,7 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift, extra
     rows = 1 << (batch * heads * queries - 1).bit_length()  # rounded, so that the registry sees few different requests
     facts = (
         ("align", aligned), ("causal", int(causal)), ("head_dim", head_dim),
-        ("high", int(high and q.dtype == FLOAT32)), ("rows", rows), ("value_dim", value_dim),
+        ("high", int(high and q.dtype == FLOAT32 and head_dim >= SPLIT_DIM)), ("rows", rows), ("value_dim", value_dim),
         *((("extras", extras.bits),) if extras is not None else ()),
     )  # fmt: skip
     choice = backend.registry.resolve(Request("attention", q.dtype.name, facts=facts, prefer=kernel))
@@ -409,7 +411,7 @@ def flash_attention(
     scale=None,
     return_lse=False,
     kernel=None,
-    precision="highest",
+    precision="high",
     shift=None,
     options=extras_.OFF,
 ):

@@ -28,7 +28,7 @@ class FlashAttention2(Module):
     scale : float, optional
         Multiplies the scores; ``1 / sqrt(embed_dim / num_heads)`` by default.
     precision : str
-        "highest" or "high", as in ``grilly.functional.flash_attention2``.
+        "high" or "highest", as in ``grilly.functional.flash_attention2``.
 
     Raises
     ------
@@ -37,7 +37,7 @@ class FlashAttention2(Module):
     """
 
     def __init__(
-        self, embed_dim: int, num_heads: int, causal: bool = False, *, scale: float | None = None, precision="highest"
+        self, embed_dim: int, num_heads: int, causal: bool = False, *, scale: float | None = None, precision="high"
     ):
         super().__init__()
         check_heads(type(self).__name__, embed_dim, num_heads)

@@ -49,9 +49,9 @@ class MultiheadAttention(Module):
         are given its ``position_bias``, and cross-attention has none.
     relative_attention_num_buckets, relative_attention_max_distance : int
         "t5" only: rows of the table, and the distance from which all is alike.
-    precision : str
+    precision : str, optional
         "highest" or "high", of the projections (``grilly.functional.linear``) and of attention where it is one kernel
-        (``grilly.functional.flash_attention2``).
+        (``grilly.functional.flash_attention2``). None: what each of them has by default.
     rng : int or numpy.random.Generator, optional
         Where the first weights come from.
 
@@ -77,7 +77,7 @@ class MultiheadAttention(Module):
         relative_attention_bias: bool = True,
         relative_attention_num_buckets: int = 32,
         relative_attention_max_distance: int = 128,
-        precision: str = "highest",
+        precision: str | None = None,
         rng=None,
     ):
         super().__init__()
@@ -91,7 +91,8 @@ class MultiheadAttention(Module):
             )
         elif min(embed_dim, num_heads, head_dim) < 1:
             raise ValueError("MultiheadAttention: embed_dim, num_heads and head_dim must be at least 1")
-        check_precision("MultiheadAttention", precision)
+        if precision is not None:
+            check_precision("MultiheadAttention", precision)
         rng = np.random.default_rng(rng)
         self.precision = precision
         self.embed_dim = embed_dim
@@ -118,15 +119,15 @@ class MultiheadAttention(Module):
                 bound = math.sqrt(6 / (width + columns))
                 setattr(self, f"{name}_proj_weight", Parameter(uniform(rng, bound, width, columns)))
         self.in_proj_bias = Parameter(np.zeros(3 * width, np.float32)) if bias else None
-        self.out_proj = Linear(width, width, bias, precision=self.precision, rng=rng)
+        self.out_proj = Linear(width, width, bias, **self._own_precision(), rng=rng)
         if bias:
             self.out_proj.bias = Parameter(np.zeros(width, np.float32))
 
     def _make_t5(self, bias: bool, buckets: int, rng) -> None:
         inner = self.num_heads * self.head_dim
         for name, columns in (("q", self.embed_dim), ("k", self.kdim), ("v", self.vdim)):
-            setattr(self, name, Linear(columns, inner, bias, precision=self.precision, rng=rng))
-        self.o = Linear(inner, self.embed_dim, bias, precision=self.precision, rng=rng)
+            setattr(self, name, Linear(columns, inner, bias, **self._own_precision(), rng=rng))
+        self.o = Linear(inner, self.embed_dim, bias, **self._own_precision(), rng=rng)
         self.relative_attention_bias = _Table(buckets, self.num_heads, rng) if buckets else None
 
     # -- computing -------------------------------------------------------------------------------------------------
@@ -194,7 +195,7 @@ class MultiheadAttention(Module):
         q, k, v = (split_heads(array, self.num_heads) for array in self._project(backend, query, key, value))
         weights = None
         if self.architecture != "t5" and not need_weights:
-            output = F.flash_attention2(q, k, v, mask=mask, causal=causal, precision=self.precision)
+            output = F.flash_attention2(q, k, v, mask=mask, causal=causal, **self._own_precision())
         else:
             scores = F.attention_scores(q, k, scale=1.0 if self.architecture == "t5" else None)
             if self.architecture == "t5":
@@ -211,6 +212,9 @@ class MultiheadAttention(Module):
         if not keep:
             output, weights = output.numpy(), None if weights is None else weights.numpy()
         return output, weights
+
+    def _own_precision(self) -> dict[str, str]:
+        return {} if self.precision is None else {"precision": self.precision}
 
     def _check(self, query, key, value, causal, position_bias, position_offset) -> int:
         """Raise unless the arguments go together; returns the rank."""
@@ -245,7 +249,7 @@ class MultiheadAttention(Module):
         bias = None if self.in_proj_bias is None else self.in_proj_bias.on(backend)
         fused = "in_proj_weight" in self._parameters
         if fused and query is key and key is value:  # one product instead of three
-            joined = F.linear(query, self.in_proj_weight.on(backend), bias, precision=self.precision)
+            joined = F.linear(query, self.in_proj_weight.on(backend), bias, **self._own_precision())
             return [joined[..., part] for part in parts]
         if fused:
             weights = [self.in_proj_weight.on(backend)[part] for part in parts]
@@ -253,7 +257,7 @@ class MultiheadAttention(Module):
             weights = [getattr(self, f"{name}_proj_weight").on(backend) for name in "qkv"]
         biases = [None if bias is None else bias[part] for part in parts]
         inputs = zip((query, key, value), weights, biases, strict=True)
-        return [F.linear(x, w, b, precision=self.precision) for x, w, b in inputs]
+        return [F.linear(x, w, b, **self._own_precision()) for x, w, b in inputs]
 
     def _add_bias(self, backend, scores, position_bias, position_offset):
         if position_bias is not None:
