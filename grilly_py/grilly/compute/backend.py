@@ -7,8 +7,9 @@ import dataclasses
 import functools
 import math
 import operator
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from ..errors import ClosedError
 from ..registry import Registry, identify
 from ..runtime import open_runtime
 from ..runtime.interface import DeviceInfo, MemoryUse, Timing
+from . import stream
 from .dtypes import dtype_of, is_storable, plain
 from .selfcheck import prove
 from .tensor import LentStorage, Storage, Tensor
@@ -53,17 +55,35 @@ class Compute:
         the most capable device otherwise.
     runtime : str
         "vulkan", "kompute", or "auto" for the first of these that opens.
+    memory_limit : int, optional
+        Bytes of device memory that tensors may take together. Attention on NumPy arrays that would need more is
+        streamed in blocks that do not. ``GRILLY_MEMORY_LIMIT`` when None, and nine tenths of the device's memory
+        without that. Tensors that a program makes itself are not refused.
+    progress : callable or bool, optional
+        Called about once a second during a streamed call, and at its end, with a ``grilly.compute.stream.Progress``;
+        True writes it to standard error.
 
     Raises
     ------
     ValueError
-        For an unknown device or runtime name.
+        For an unknown device or runtime name, or a memory limit that is no positive number.
     NoDeviceError
         When no device can be opened; the message lists the causes and what to install.
     """
 
-    def __init__(self, device: int | str | None = None, runtime: str = "auto"):
+    def __init__(
+        self,
+        device: int | str | None = None,
+        runtime: str = "auto",
+        *,
+        memory_limit: int | None = None,
+        progress: Callable[[stream.Progress], None] | bool | None = None,
+    ):
         self._closed = False
+        #: Bytes that tensors may take together before calls on NumPy arrays are streamed; None for the device's memory.
+        self.memory_limit: int | None = _memory_limit(memory_limit)
+        #: What is called with the progress of streamed calls, or None.
+        self.progress = stream.show if progress is True else progress or None
         self.runtime = open_runtime(device, runtime)
         info = self.runtime.device
         #: What the device is and offers, as a DeviceInfo with its architecture recognised.
@@ -246,6 +266,21 @@ def devices() -> list[DeviceInfo]:
     from ..runtime.probe import enumerate_devices
 
     return [dataclasses.replace(info, architecture=identify(info)) for info in enumerate_devices()]
+
+
+def _memory_limit(given: int | None) -> int | None:
+    """The limit in bytes, or None for none. Raises ValueError."""
+    name = "memory_limit" if given is not None else "GRILLY_MEMORY_LIMIT"
+    value = given if given is not None else os.environ.get("GRILLY_MEMORY_LIMIT") or None
+    if value is None:
+        return None
+    try:
+        limit = int(value) if isinstance(value, str) else operator.index(value)
+    except (TypeError, ValueError):
+        limit = 0
+    if limit < 1:
+        raise ValueError(f"Compute: {name} is {value!r}; expected a number of bytes, such as {2 << 30}")
+    return limit
 
 
 _default: Compute | None = None

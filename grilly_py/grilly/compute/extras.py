@@ -107,6 +107,8 @@ class Extras:
         Whether keys to the right of ``i + shift + right`` are hidden.
     right : int
         See ``causal``.
+    left : int
+        Of the feature "window".
     bias : numpy.ndarray, Tensor or None
         Broadcastable to (B, H, Sq, Sk), float32.
     """
@@ -115,6 +117,7 @@ class Extras:
         self.bits = 0
         self.causal = False
         self.right = 0
+        self.left = 0
         self.bias = None
         self._words: dict[str, int] = {"heads": heads}
         self._arrays: list[tuple[int, np.ndarray | Tensor]] = []
@@ -291,7 +294,8 @@ def prepare(operation: str, options: Options, full: tuple[int, int, int, int], c
     extras.set(left=0, right=extras.right)
     if left is not None:
         extras.offer("window")
-        extras.set(left=min(left, keys + queries))
+        extras.left = min(left, keys + queries)
+        extras.set(left=extras.left)
     cap = float(options.softcap)
     if not (cap >= 0 and math.isfinite(cap)):
         raise ValueError(f"{operation}: softcap is {options.softcap}; expected a finite number above 0, or 0 for none")

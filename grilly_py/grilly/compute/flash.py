@@ -12,7 +12,7 @@ import numpy as np
 
 from ..registry import Request
 from ..runtime.interface import work_limit
-from . import decode
+from . import decode, stream
 from . import extras as extras_
 from .launch import ALIGN_MOST, FLOAT32, binding, check_float, check_precision, fits_binding, program_of, span
 from .prepared import MAX_KEYS, PUSH, Prepared, descriptor, mask_kind
@@ -262,11 +262,13 @@ def attend(
     high: bool = False,
     shift: int | None = None,
     extras: Extras | None = None,
+    first: tuple[int, int, int, int] = (0, 0, 0, 0),
 ) -> tuple[Tensor, Tensor | None]:
     """Record attention on checked 4-D tensors; returns o (B, H, Sq, Dv) and, if asked for, lse (B, H, Sq).
 
     ``high`` says that kernels may compute float32 from 16-bit parts. Query i stands at key i + ``shift``, by default
-    Sk - Sq. ``extras`` knows whether keys to the right are hidden, so with it ``causal`` says nothing.
+    Sk - Sq. ``extras`` knows whether keys to the right are hidden, so with it ``causal`` says nothing. ``first`` is the
+    batch, head, query and key at which the tensors begin in the call that ``extras`` is of.
     """
     if shift is None:
         shift = k.shape[2] - q.shape[2]
@@ -276,7 +278,7 @@ def attend(
     ready = backend.plans.get(key)
     if ready is not None:
         return ready.run(backend, q, k, v, mask, lse)
-    return _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift, extras, key)
+    return _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift, extras, first, key)
 
 
 def _plan_key(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift) -> tuple | None:
@@ -293,7 +295,7 @@ def _plan_key(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift) -
     )  # fmt: skip
 
 
-def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift, extras, key):
+def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift, extras, first, key):
     """Plan a call and record it; a plan of one dispatch over whole storages is kept under ``key``."""
     batch, heads, queries, head_dim = q.shape
     kv_heads, keys, value_dim = k.shape[1], k.shape[2], v.shape[3]
@@ -325,7 +327,7 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift, extra
         if extras.bias is not None:
             bias = extras.bias if isinstance(extras.bias, Tensor) else backend.tensor(extras.bias)
             bias = bias.broadcast_to((batch, heads, queries, keys))
-    piece = Piece(q, k, v, o, sums, mask, shift + right, False, bias)
+    piece = Piece(q, k, v, o, sums, mask, shift + right, False, bias, first)
     pieces = split(backend, piece, max_keys)
     if sums is None and any(p.merge for p in pieces):
         sums = backend.empty((batch, heads, queries))
@@ -442,6 +444,10 @@ def flash_attention(
     if mask is not None:
         mask = check_mask(operation, mask, full)
     extras = None if plain else extras_.prepare(operation, options, full, bool(causal))
+    if stream.needed(backend, q, k, v, mask, None if extras is None else extras.bias):
+        place = full[3] - full[2] if shift is None else shift
+        part = stream.Part(operation, bool(causal), scale, kernel, high, extras, place)
+        return stream.attend(part, backend, q, k, v, mask, return_lse)
     tensors = [_four(to_device(backend, a)) for a in (q, k, v)]
     device_mask = None
     if mask is not None:
