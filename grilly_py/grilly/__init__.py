@@ -21,6 +21,7 @@ from .errors import (
 
 if TYPE_CHECKING:
     from .compute import Compute, Tensor, asarray, devices, empty, use
+    from .compute.config import FlashConfig, FlashResult, benchmark_flash_attention
     from .compute.random import manual_seed
 
 __version__ = "0.1.0"
@@ -33,6 +34,9 @@ _LAZY = {
     "empty": "compute",
     "devices": "compute",
     "manual_seed": "compute.random",
+    "FlashConfig": "compute.config",
+    "FlashResult": "compute.config",
+    "benchmark_flash_attention": "compute.config",
     "functional": None,
     "nn": None,
     "reference": None,
@@ -43,6 +47,8 @@ __all__ = [
     "ClosedError",
     "Compute",
     "DeviceLostError",
+    "FlashConfig",
+    "FlashResult",
     "GrillyError",
     "NoDeviceError",
     "OutOfDeviceMemoryError",
@@ -52,6 +58,7 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "asarray",
+    "benchmark_flash_attention",
     "devices",
     "empty",
     "functional",

@@ -6,6 +6,7 @@ NumPy array out. The work runs on the tensors' backend, or on the default one (s
 
 from __future__ import annotations
 
+from .compute import config as _config
 from .compute import linear as _linear
 from .compute import rope as _rope
 from .compute import sdpa as _sdpa
@@ -23,6 +24,14 @@ def flash_attention2(q, k, v, **options):
 def flash_attention3(q, k, v, **options):
     backend = backend_of("flash_attention3", q, k, v, *arrays_of(options))
     return backend.attention.flash_attention3(q, k, v, **options)
+
+
+def flash_attention(q, k, v, config=None):
+    return _config.flash_attention(backend_of("flash_attention", q, k, v), q, k, v, config)
+
+
+def naive_attention(q, k, v, scale=None):
+    return _config.naive_attention(backend_of("naive_attention", q, k, v), q, k, v, scale)
 
 
 def attention_scores(q, k, *, scale=None):
@@ -80,6 +89,8 @@ for _function in (attention_scores, attention_mask, t5_bias, softmax, attention_
     _function.__doc__ = getattr(Attention, _function.__name__).__doc__
 attention_dropout.__doc__ = _stored.attention_dropout.__doc__
 scaled_dot_product_attention.__doc__ = _sdpa.scaled_dot_product_attention.__doc__
+flash_attention.__doc__ = _config.flash_attention.__doc__
+naive_attention.__doc__ = _config.naive_attention.__doc__
 linear.__doc__ = _linear.linear.__doc__
 rope.__doc__ = _rope.rope.__doc__
 for _function in (flash_attention2, flash_attention3):

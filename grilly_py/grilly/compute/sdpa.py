@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .extras import options_of
 from .flash import flash_attention, to_device
 from .launch import check_float
 from .random import next_dropout
-from .stored import stored_attention
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -100,22 +100,19 @@ def scaled_dot_product_attention(
     kept = any(isinstance(array, Tensor) for array in (query, key, value))
     q = _four(to_device(backend, query), batch, heads)
     k, v = (_four(to_device(backend, array), batch, kv_heads) for array in (key, value))
-    if is_causal and keys != length:
-        # flash_attention aligns to the bottom right. No query sees keys from `length` on, and without them both agree.
+    if is_causal:
+        # From the top left: query 0 stands at key 0. No query sees keys from `length` on.
         k, v = k[:, :, :length], v[:, :, :length]
-        if keys < length:
-            mask = np.tri(length, keys, dtype=bool)
-            is_causal = False
+    more = {}
     if dropout_p == 1.0:
-        mask, is_causal, dropout_p = np.zeros((1, 1), bool), False, 0.0
-    options = {"mask": mask, "causal": bool(is_causal), "scale": scale}
-    if dropout_p:
+        mask, is_causal = np.zeros((1, 1), bool), False
+    elif dropout_p:
         seed, offset = next_dropout()
-        out = stored_attention(
-            backend, q, k, v, dropout_p=dropout_p, dropout_seed=seed, dropout_offset=offset, **options
-        )
-    else:
-        out = flash_attention(NAME, backend, q, k, v, **options)
+        more.update(dropout_p=dropout_p, dropout_seed=seed, dropout_offset=offset)
+    out = flash_attention(
+        NAME, backend, q, k, v,
+        mask=mask, causal=bool(is_causal), scale=scale, shift=0 if is_causal else None, options=options_of(NAME, more),
+    )  # fmt: skip
     out = out.reshape(*lead, length, value.shape[-1])
     return out if kept else out.numpy()
 

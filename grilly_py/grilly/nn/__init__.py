@@ -1,12 +1,14 @@
 """Layers built of grilly's operations: modules with parameters and state dicts, in PyTorch's terms."""
 
 from .flash import FlashAttention2, FlashAttention3
+from .flash_attention import FlashAttention
 from .linear import Linear
 from .module import LoadResult, Module, ModuleList, Parameter
 from .multihead import MultiheadAttention
 from .rope import RoPE
 
 __all__ = [
+    "FlashAttention",
     "FlashAttention2",
     "FlashAttention3",
     "Linear",

@@ -1,0 +1,135 @@
+"""FlashAttention: attention of split heads as a layer, with or without stored weights."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .. import functional as F
+from ..compute import Tensor
+from ..compute.flash import check_qkv
+from ..compute.launch import backend_of
+from ..compute.random import next_dropout
+from ..compute.stored import stored_attention
+from .module import Module, shapes
+
+
+class FlashAttention(Module):
+    """Exact attention of heads that are split already, without weights of its own.
+
+    Parameters
+    ----------
+    causal : bool
+        Whether query i attends only to keys ``j <= i + Sk - Sq``.
+    dropout : float
+        Probability to drop an attention weight while ``training`` is True, at least 0 and below 1. Seeds and offsets
+        come from ``grilly.manual_seed``.
+    flash : bool
+        Whether to attend tile by tile (``flash_attn``), in memory of order Sq + Sk. False makes scores, mask, softmax
+        and output one after the other, with whole matrices of Sq x Sk. The results agree within rounding.
+
+    Raises
+    ------
+    ValueError
+        For a dropout outside its range.
+    """
+
+    def __init__(self, causal: bool = False, dropout: float = 0.0, flash: bool = True):
+        super().__init__()
+        dropout = float(dropout)
+        if not 0.0 <= dropout < 1.0:
+            raise ValueError(f"FlashAttention: dropout is {dropout}; expected at least 0 and below 1")
+        self.causal = bool(causal)
+        self.dropout = dropout
+        self.flash = bool(flash)
+
+    def get_mask(self, i: int, j: int) -> np.ndarray:
+        """The causal mask of i queries over j keys.
+
+        Parameters
+        ----------
+        i, j : int
+            Numbers of queries and keys; the last of both are aligned.
+
+        Returns
+        -------
+        numpy.ndarray
+            ``(i, j)`` bool, True = hidden: the opposite of the ``mask`` that ``forward`` takes.
+        """
+        return np.triu(np.ones((i, j), dtype=bool), j - i + 1)
+
+    def flash_attn(self, q, k, v, mask=None, attn_bias=None):
+        """Attend tile by tile, whatever ``flash`` is. Parameters, result and errors as in ``forward``."""
+        return self._attend(True, q, k, v, mask, attn_bias)
+
+    def forward(self, q, k, v, mask=None, attn_bias=None):
+        """Attend.
+
+        Parameters
+        ----------
+        q : numpy.ndarray or grilly.Tensor
+            ``(B, H, Sq, D)``; float32, float16 or bfloat16.
+        k, v : numpy.ndarray or grilly.Tensor
+            ``(B, Hk, Sk, D)`` and ``(B, Hk, Sk, Dv)`` with Hk a divisor of H, or ``(B, Sk, D)`` and ``(B, Sk, Dv)``:
+            one head that all query heads share.
+        mask : numpy.ndarray or grilly.Tensor, optional
+            Boolean, True = attend: ``(B, Sk)``, the keys of each sample that are no padding, or three or four axes that
+            broadcast to ``(B, H, Sq, Sk)``.
+        attn_bias : numpy.ndarray or grilly.Tensor, optional
+            float32, broadcastable to ``(B, H, Sq, Sk)``, added to the scaled scores.
+
+        Returns
+        -------
+        numpy.ndarray or grilly.Tensor
+            ``(B, H, Sq, Dv)``, in q's dtype; a Tensor when an input was one, and then without waiting. A query with
+            nothing to attend to gives zeros.
+
+        Raises
+        ------
+        ValueError, TypeError
+            For shapes and dtypes that do not go together.
+        """
+        return self._attend(self.flash, q, k, v, mask, attn_bias)
+
+    def _attend(self, flash: bool, q, k, v, mask, attn_bias):
+        name = type(self).__name__
+        q_shape, k_shape, v_shape = shapes(name, q=q, k=k, v=v)
+        if len(q_shape) != 4 or len(k_shape) != len(v_shape) or len(k_shape) not in (3, 4):
+            raise ValueError(
+                f"{name}: q, k and v have shapes {q_shape}, {k_shape} and {v_shape}; expected (B, H, Sq, D) and for k "
+                "and v (B, Hk, Sk, D) or (B, Sk, D)"
+            )
+        if len(k_shape) == 3:
+            k, v = k[:, None], v[:, None]
+        check_qkv(name, q, k, v)
+        if mask is not None:
+            mask = _key_mask(name, mask, q_shape[0], k_shape[-2])
+        if attn_bias is not None and getattr(attn_bias, "dtype", None) != np.float32:
+            kind = getattr(attn_bias, "dtype", type(attn_bias).__name__)
+            raise TypeError(f"{name}: attn_bias is {kind}; expected float32: use .astype(numpy.float32)")
+        backend_of(name, q, k, v, mask, attn_bias)  # refuses tensors of different backends
+        backend, (q, k, v), keep = self._send(q, k, v)
+        options = {"mask": mask, "attn_bias": attn_bias, "causal": self.causal}
+        if self.training and self.dropout:
+            seed, offset = next_dropout()
+            options.update(dropout_p=self.dropout, dropout_seed=seed, dropout_offset=offset)
+        out = F.flash_attention2(q, k, v, **options) if flash else stored_attention(backend, q, k, v, **options)
+        return out if keep else out.numpy()
+
+    def extra_repr(self) -> str:
+        return f"causal={self.causal}, dropout={self.dropout}, flash={self.flash}"
+
+
+def _key_mask(name: str, mask, batch: int, keys: int):
+    """The mask with two axes as ``(B, 1, 1, Sk)``; others as they are. Raises unless it is boolean."""
+    if not isinstance(mask, (np.ndarray, Tensor)) or mask.dtype != np.bool_:
+        kind = getattr(mask, "dtype", type(mask).__name__)
+        raise TypeError(f"{name}: mask is {kind}; expected bool (True = attend); give what is added as attn_bias")
+    shape = tuple(mask.shape)
+    if len(shape) != 2:
+        return mask
+    if shape[0] not in (1, batch) or shape[1] not in (1, keys):
+        raise ValueError(
+            f"{name}: mask has shape {shape}; with two axes it is (B, Sk) = {(batch, keys)}; give a mask of queries "
+            "and keys as (1, 1, Sq, Sk)"
+        )
+    return mask[:, None, None]
