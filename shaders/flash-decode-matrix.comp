@@ -7,13 +7,11 @@
 #extension GL_KHR_shader_subgroup_vote : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
-// What it computes: what flash-decode.comp does, on matrix units, without masks: for every row the sum of
-//     exp2(score - maximum) v over one range of keys ("split"), not divided by anything, the maximum, and the sum of
-//     exp2(score - maximum). flash-decode-merge.comp makes o and lse of all splits' results. Here a maximum is only
-//     within SLACK of the largest score: it stays while weights fit 16 bits (the idea is FlashAttention-4's).
+// What it computes: what flash-decode.comp does, on matrix units, without masks. Here a split's maximum is only within
+//     SLACK of its largest score: it stays while weights fit 16 bits (the idea is FlashAttention-4's).
 // Shapes and layouts, bindings, push constants, o and lse: as flash-decode.comp has them.
-// Specialization constants: HEAD_DIM, VALUE_DIM, ROWS (1 to 16), THREADS and STAGES as there, the others unused: every
-//     row sees every key.
+// Specialization constants: HEAD_DIM, VALUE_DIM, LSE, ROWS (1 to 16), THREADS and STAGES as there, and STAGES may be 3, which
+//     is 2 without loads past a subgroup's last keys; the others unused: every row sees every key.
 // Workgroup (x, y, z) owns key head y, batch z, split x / passes of the keys, and ROWS rows from ROWS * (x % passes) on.
 // Invocation: how a subgroup holds a matrix is known (below), so keys and values go from memory to the registers of B
 //     factors, 16 bytes at a time and without shared memory. Which column of k a row of the factor stands for does not
@@ -23,10 +21,10 @@
 //                        columns goes to another matrix
 //         deep           the invocations of a column share its rows: words of k, keys of v
 // Accumulation: float32, exponentials of base 2.
-// Defines: MATRIX_N, 8 or 16; HALVES_FIRST for 16 (below); DIM and VDIM, head dimensions rounded up to 64 or 128; CHUNKS,
-//     matrices' depths of keys in a trip.
+// Defines: DIM and VDIM, head dimensions rounded up to 64 or 128; CHUNKS, matrices' depths of keys in a trip.
 // Preconditions: offsets, strides and dimensions of q, k and v are multiples of 8; HEAD_DIM <= DIM, VALUE_DIM <= VDIM.
 
+#define O_ELEMENT IO_VECTOR
 #include "attention.glsl"
 
 layout(constant_id = 6) const int ROWS = 1;
@@ -35,7 +33,7 @@ layout(local_size_x_id = 10) in;
 
 // NVIDIA's order. Element e of lane L of a 16 x 8 sum is row L/4 + 8 (e/2), column 2 (L%4) + e%2; of a 16 x 8 B factor,
 // row 2 (L%4) + e%2 + 8 (e/2), column L/4; a 16 x 16 A factor has two such sums' elements side by side, row by row.
-// A 16-column matrix is two of 8 columns: WIDTH of these in all, B_HALF(e) and B_HELD(e) say where its element e stands.
+// A matrix of 16 columns is two of 8: B_HALF(e) and B_HELD(e) say where element e of its B factor stands, AT its sums.
 #define SUBGROUP 32
 #define MATRIX_M 16
 #define MATRIX_K 16
@@ -51,22 +49,11 @@ layout(local_size_x_id = 10) in;
 #define COLUMN(e) (2u * (lane % 4u) + uint((e) & 1))
 #define SPREAD 4  // invocations that hold a row
 #define ELEMENTS 4  // of a sum of eight columns
-#if MATRIX_N == 8
-#define WIDTH 1
-#define B_HALF(e) 0
-#define B_HELD(e) (e)
-#define AT(sums, i, e) sums[i][e]
-#else
-#define WIDTH 2
-#if HALVES_FIRST
-#define B_HALF(e) (((e) >> 1) & 1)
-#define B_HELD(e) (((e) & 1) + 2 * ((e) >> 2))
-#else
+#define MATRIX_N 16
+#define WIDTH 2  // matrices of 8 columns in it
 #define B_HALF(e) ((e) >> 2)
 #define B_HELD(e) ((e) & 3)
-#endif
 #define AT(sums, i, e) sums[(i) / 2][((e) & 1) + 2 * ((i) & 1) + 4 * ((e) >> 1)]
-#endif
 
 #define FACTOR_A coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_K, gl_MatrixUseA>
 #define FACTOR_B coopmat<float16_t, gl_ScopeSubgroup, MATRIX_K, MATRIX_N, gl_MatrixUseB>
@@ -82,8 +69,20 @@ const int SUBGROUPS = int(gl_WorkGroupSize.x) / SUBGROUP;
 const float LOWEST = -3.2e38;  // flash-decode.comp
 const float SLACK = 8.0;
 
+// Conversions to bfloat16 may cut (NVIDIA's do), so they are of numbers that fit; weights are not negative.
+#if defined(DTYPE_bfloat16)
+#define ROUNDED(weight) uintBitsToFloat((floatBitsToUint(weight) + 0x8000u) & 0xffff0000u)
+#define ROUNDED4(x) uintBitsToFloat(bfloat16_words(x) << 16)
+#else
+#define ROUNDED(weight) (weight)
+#define ROUNDED4(x) (x)
+#endif
+#define REACH gl_ScopeQueueFamily
+#define WIDE 8
+#define SUM_VECTORS (SUBGROUPS * ROWS * ROW_QUADS)
+#include "flash-decode.glsl"
+
 shared vec2 statistics[SUBGROUPS * ROWS];
-shared vec4 sums[SUBGROUPS * ROWS * ROW_QUADS];
 
 uint lane;
 uvec4 k_words[TILES * K_WORDS];
@@ -128,6 +127,7 @@ void main() {
     uint first_row = gl_WorkGroupID.x % passes * uint(ROWS);
     uint key_head = gl_WorkGroupID.y;
     uint batch = gl_WorkGroupID.z;
+    uint team = (batch * gl_NumWorkGroups.y + key_head) * passes + gl_WorkGroupID.x % passes;
 
     // The split: equal shares, of whole trips of the workgroup.
     uint step = uint(KEYS * SUBGROUPS);
@@ -140,7 +140,7 @@ void main() {
     uint v_origin = (pc.v_offset + batch * pc.v_batch + key_head * pc.v_head) / 8u;
     uint k_stride = pc.k_row / 8u;
     uint v_stride = pc.v_row / 8u;
-    if (STAGES == 2 && first < end) {
+    if (STAGES != 1 && first < end) {
         load_keys(k_origin, k_stride, first, last);
         load_values(v_origin, v_stride, first, last);
     }
@@ -187,7 +187,7 @@ void main() {
                 scores[f] = coopMatMulAdd(q[c], k, scores[f]);
             }
         }
-        if (STAGES == 2) load_keys(k_origin, k_stride, first + step, last);
+        if (STAGES == 2 || STAGES == 3 && first + step < end) load_keys(k_origin, k_stride, first + step, last);
 
         [[unroll]] for (int f = 0; f < TILES; f++) {
             [[unroll]] for (int e = 0; e < ELEMENTS; e++) AT(scores, f, e) *= factor;
@@ -252,7 +252,7 @@ void main() {
         [[unroll]] for (int c = 0; c < CHUNKS; c++) {
             FACTOR_A p;
             [[unroll]] for (int e = 0; e < 8; e++) {
-                p[e] = float16_t(AT(scores, 2 * c + ((e >> 1) & 1), (e & 1) + 2 * (e >> 2)));
+                p[e] = float16_t(ROUNDED(AT(scores, 2 * c + ((e >> 1) & 1), (e & 1) + 2 * (e >> 2))));
             }
             [[unroll]] for (int i = 0; i < V_WORDS * 8; i += WIDTH) {
                 FACTOR_B v;
@@ -262,7 +262,7 @@ void main() {
                 acc[i / WIDTH] = coopMatMulAdd(p, v, acc[i / WIDTH]);
             }
         }
-        if (STAGES == 2) load_values(v_origin, v_stride, first + step, last);
+        if (STAGES == 2 || STAGES == 3 && first + step < end) load_values(v_origin, v_stride, first + step, last);
     }
 
     // One result of the workgroup's subgroups, through shared memory.
@@ -295,26 +295,21 @@ void main() {
     const uint quads = uint(VALUE_DIM / 4);
     for (uint i = gl_LocalInvocationIndex; i < uint(ROWS) * quads; i += gl_WorkGroupSize.x) {
         uint r = i / quads;
-        uint row = first_row + r;
-        if (row < rows) {
-            uint column = i % quads;
-            uint head = key_head * pc.group + row % pc.group;
-            vec4 value = vec4(0.0);
-            [[unroll]] for (int s = 0; s < SUBGROUPS; s++) value += sums[(uint(s * ROWS) + r) * uint(ROW_QUADS) + column];
-            uint origin = (o_index(batch, head, row / pc.group) + split * uint(VALUE_DIM)) / 4u;
-            o_data[origin + column] = floatBitsToUint(value);
-            if (column == 0u) {
-                float top = LOWEST;
-                [[unroll]] for (int s = 0; s < SUBGROUPS; s++) top = max(top, statistics[uint(s * ROWS) + r].x);
-                float sum = 0.0;
-                [[unroll]] for (int s = 0; s < SUBGROUPS; s++) {
-                    vec2 part = statistics[uint(s * ROWS) + r];
-                    sum += part.y * exp2(part.x - top);
-                }
-                uint at = pc.lse_offset + batch * pc.lse_batch + head * pc.lse_head + (row / pc.group * splits + split) * 2u;
-                lse_data[at] = top;
-                lse_data[at + 1u] = sum;
+        uint column = i % quads;
+        vec4 value = vec4(0.0);
+        [[unroll]] for (int s = 0; s < SUBGROUPS; s++) value += sums[(uint(s * ROWS) + r) * uint(ROW_QUADS) + column];
+        uint at = part_of(team, splits, split, r);
+        parts[at + column] = value;
+        if (column == 0u) {
+            float top = LOWEST;
+            [[unroll]] for (int s = 0; s < SUBGROUPS; s++) top = max(top, statistics[uint(s * ROWS) + r].x);
+            float sum = 0.0;
+            [[unroll]] for (int s = 0; s < SUBGROUPS; s++) {
+                vec2 part = statistics[uint(s * ROWS) + r];
+                sum += part.y * exp2(part.x - top);
             }
+            parts[at + uint(RECORD - 1)].xy = vec2(top, sum);
         }
     }
+    if (last_of_team(team, splits)) join_splits(team, splits, batch, key_head, first_row);
 }

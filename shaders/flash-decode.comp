@@ -1,16 +1,16 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
-// What it computes: attention of few query rows over one range of keys ("split"): for every row the sum of
-//     exp2(score - maximum) v, not divided by anything, the maximum, and the sum of exp2(score - maximum).
-//     flash-decode-merge.comp makes o and lse of all splits' results. A row with nothing to attend to in the split
-//     leaves the maximum LOWEST (below) and zeros.
-// Shapes and layouts, bindings, push constants: include/attention.glsl with ALIGN 8 (16-byte words), but for
-//     o    float32 (B, H, queries, splits, VALUE_DIM); o_row is splits * VALUE_DIM; offset and strides of 4 elements
-//     lse  float32 (B, H, queries, splits, 2), the base-2 maximum and the sum; lse_head is queries * splits * 2
-// Specialization constants: HEAD_DIM, VALUE_DIM, MASK and CAUSAL as there, LSE and MERGE unused, and
+// What it computes: attention of few query rows over many keys. A workgroup has one range of the keys ("split"): for every
+//     row it makes the sum of exp2(score - maximum) v, not divided by anything, the maximum, and the sum of
+//     exp2(score - maximum). A row with nothing to attend to in the split leaves the maximum LOWEST (below) and zeros.
+//     The last workgroup to finish makes o and lse of all splits: include/flash-decode.glsl.
+// Shapes and layouts, bindings, push constants: include/attention.glsl with ALIGN 8 (16-byte words), but o is written as
+//     4-vectors; and include/flash-decode.glsl.
+// Specialization constants: HEAD_DIM, VALUE_DIM, MASK, CAUSAL and LSE as there, MERGE unused, and
 //     ROWS      query rows of a workgroup            LANES     invocations that share a key's row, a power of two
 //     UNROLL    keys an invocation has in flight     SUBGROUP  the subgroup size
 //     THREADS   invocations of a workgroup           STAGES    2: the next keys are loaded before these are used up
@@ -24,6 +24,7 @@
 //     multiples of 8 elements (float32: 4).
 
 #define ALIGN 8
+#define O_ELEMENT IO_VECTOR
 #include "attention.glsl"
 
 layout(constant_id = 6) const int ROWS = 1;
@@ -47,9 +48,6 @@ const int SUBGROUPS = int(gl_WorkGroupSize.x) / SUBGROUP;
 const int STEP = SLOTS * UNROLL;  // keys of a subgroup's trip
 const int COLUMNS = V_WORDS * LANES * QUADS;  // 4-vectors of an output row, the last ones unused where it is padded
 
-shared vec2 statistics[SUBGROUPS * ROWS];
-shared vec4 sums[SUBGROUPS * COLUMNS];
-
 vec4 quad(uvec4 word, int i) {
 #if defined(DTYPE_float32)
     return uintBitsToFloat(word);
@@ -66,6 +64,13 @@ vec4 quad(uvec4 word, int i) {
 // A maximum starts here: below every score that is attended to, and so far above NEVER that exp2(NEVER - maximum) is 0
 // whatever the maximum is. No weight needs a test.
 const float LOWEST = -3.2e38;
+
+#define REACH gl_ScopeDevice
+#define ROUNDED4(x) (x)
+#define SUM_VECTORS (SUBGROUPS * COLUMNS)
+#include "flash-decode.glsl"
+
+shared vec2 statistics[SUBGROUPS * ROWS];
 
 uvec4 k_words[UNROLL * K_WORDS];
 uvec4 v_words[UNROLL * V_WORDS];
@@ -102,6 +107,7 @@ void main() {
     uint first_row = gl_WorkGroupID.x % passes * uint(ROWS);
     uint key_head = gl_WorkGroupID.y;
     uint batch = gl_WorkGroupID.z;
+    uint team = (batch * gl_NumWorkGroups.y + key_head) * passes + gl_WorkGroupID.x % passes;
 
     // The split: equal shares, of whole trips of the workgroup.
     uint step = uint(STEP * SUBGROUPS);
@@ -267,23 +273,14 @@ void main() {
             }
         }
         barrier();
-        uint row = first_row + uint(r);
-        if (row < rows) {
-            uint query = row / pc.group;
-            uint head = key_head * pc.group + row % pc.group;
-            uint origin = (o_index(batch, head, query) + split * uint(VALUE_DIM)) / 4u;
-            for (uint column = gl_LocalInvocationIndex; column < uint(VALUE_DIM / 4); column += gl_WorkGroupSize.x) {
-                vec4 value = sums[column];
-                [[unroll]] for (int s = 1; s < SUBGROUPS; s++) value += sums[uint(s * COLUMNS) + column];
-                o_data[origin + column] = floatBitsToUint(value);
-            }
-            if (gl_LocalInvocationIndex == 0u) {
-                uint at = pc.lse_offset + batch * pc.lse_batch + head * pc.lse_head
-                        + (query * splits + split) * 2u;
-                lse_data[at] = top;
-                lse_data[at + 1u] = sum;
-            }
+        uint at = part_of(team, splits, split, uint(r));
+        for (uint column = gl_LocalInvocationIndex; column < uint(VALUE_DIM / 4); column += gl_WorkGroupSize.x) {
+            vec4 value = sums[column];
+            [[unroll]] for (int s = 1; s < SUBGROUPS; s++) value += sums[uint(s * COLUMNS) + column];
+            parts[at + column] = value;
         }
+        if (gl_LocalInvocationIndex == 0u) parts[at + uint(RECORD - 1)].xy = vec2(top, sum);
         barrier();
     }
+    if (last_of_team(team, splits)) join_splits(team, splits, batch, key_head, first_row);
 }

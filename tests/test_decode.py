@@ -13,37 +13,18 @@ from cases import Case, assert_as_accurate, expected, make_arrays, output_magnit
 from grilly import reference
 from grilly.compute import decode, flash
 from grilly.registry import Request
+from kernels import retiled
 
 FAMILY = decode.FAMILY
 
 
 def need(backend, dtype="float32"):
     """Skip, saying what the device lacks, when the family has no variant for it."""
-    for operation in ("attention-decode", "attention-decode-merge"):
-        try:
-            backend.registry.resolve(Request(operation, dtype, facts={"align": 8, "head_dim": 64, "value_dim": 64}))
-        except grilly.UnsupportedError as error:
-            pytest.skip(str(error).splitlines()[0])
-
-
-@pytest.fixture
-def retiled(backend, monkeypatch):
-    """Changes the data file's numbers for the family's variants."""
-
-    def change(threads=None, **tile):
-        for dtype, align in (("float32", 4), ("float16", 8), ("bfloat16", 8)):
-            for size in (64, 128):
-                facts = (("align", align), ("head_dim", size), ("value_dim", size))
-                try:
-                    choice = backend.registry.resolve(Request("attention-decode", dtype, facts=facts))
-                except grilly.UnsupportedError:
-                    continue
-                monkeypatch.setattr(choice, "tile", {**choice.tile, **tile})
-                monkeypatch.setattr(choice, "threads", threads or choice.threads)
-        backend.plans.clear()
-
-    yield change
-    backend.plans.clear()
+    facts = {"align": 8, "head_dim": 64, "value_dim": 64, "masked": 1}
+    try:
+        backend.registry.resolve(Request("attention-decode", dtype, facts=facts))
+    except grilly.UnsupportedError as error:
+        pytest.skip(str(error).splitlines()[0])
 
 
 def check(backend, case: Case, dtype=np.float32, view=lambda tensor: tensor, arrays=None):
@@ -124,18 +105,18 @@ def test_bfloat16(backend, case):
     ],
     ids=str,
 )
-def test_every_way_to_deal_out(backend, retiled, tile):
+def test_every_way_to_deal_out(backend, tile):
     """Rows, invocations, keys and splits other than the data file's."""
     need(backend)
     size = backend.device.subgroup_sizes[1]
     if tile.get("threads", size) % size:
         pytest.skip(f"a workgroup of {tile['threads']} is no whole number of subgroups of {size}")
-    retiled(**tile)
-    for case in (
-        Case("deal", heads=5, kv_heads=1, queries=2, keys=1030, dim=128, causal=True),
-        Case("deal-mask", heads=4, kv_heads=2, queries=1, keys=771, mask="bool-keys"),
-    ):
-        check(backend, case)
+    with retiled(backend, FAMILY, **tile):
+        for case in (
+            Case("deal", heads=5, kv_heads=1, queries=2, keys=1030, dim=128, causal=True),
+            Case("deal-mask", heads=4, kv_heads=2, queries=1, keys=771, mask="bool-keys"),
+        ):
+            check(backend, case)
 
 
 def test_deal_covers_every_key_and_row():
@@ -164,6 +145,61 @@ def test_deal_covers_every_key_and_row():
                         share = math.ceil(math.ceil(keys / dealt.splits) / step) * step  # as the shader has it
                         assert share * dealt.splits >= keys
                         assert share <= decode.MAX_KEYS + step
+
+
+@pytest.mark.parametrize("splits", [1, 2, 8, 9, 63, 64])
+@pytest.mark.parametrize("dim", [8, 64, 256])
+def test_numbers_of_splits(backend, splits, dim):
+    """Around the counts that an invocation reads at a time; short rows leave invocations to share, long ones do not."""
+    need(backend)
+    with retiled(backend, FAMILY, keys=1, resident=1000):
+        check(backend, Case("splits", heads=3, kv_heads=1, queries=1, keys=64 * splits, dim=dim))
+
+
+def test_no_split_counts_twice_or_is_forgotten(backend):
+    """Every key has a value of its own, so a split that is missing, or there twice, shows; many teams, many times."""
+    need(backend)
+    keys, heads = 4096, 24
+    q = np.zeros((2, heads, 1, 8), np.float32)
+    k = np.zeros((2, heads // 2, keys, 8), np.float32)
+    v = np.broadcast_to(np.arange(keys, dtype=np.float32)[:, None], k.shape)  # their sum is exact
+    tensors = [backend.tensor(np.ascontiguousarray(a)) for a in (q, k, v)]
+    with retiled(backend, FAMILY, keys=64, resident=1000):
+        results = [backend.attention.flash_attention2(*tensors, kernel=FAMILY) for _ in range(20)]
+        assert max(p.groups[0] for p in backend.plans.values()) > 8
+        for result in results:  # 20 dispatches of one plan, recorded before the first is waited for
+            assert (result.numpy() == (keys - 1) / 2).all()
+
+
+def test_what_counts_splits_is_left_zero(backend):
+    need(backend)
+    q, k, v, _ = make_arrays(Case("zero", heads=8, kv_heads=4, queries=1, keys=1500))
+    backend.plans.clear()
+    for _ in range(3):
+        backend.attention.flash_attention2(*(backend.tensor(a) for a in (q, k, v)), kernel=FAMILY)
+    (plan,) = backend.plans.values()
+    assert plan.arrived.size == 4 * plan.groups[2] and not plan.arrived.numpy().any()
+
+
+def test_deal_fills_the_device_evenly():
+    """Four workgroups for each of 132 multiprocessors, the measured cases among others: no round leaves much idle."""
+
+    @dataclasses.dataclass
+    class Choice:
+        tile: dict
+        threads: int = 128
+
+    choice = Choice({"rows": 8, "trip": 16, "stages": 2, "ahead": 8, "keys": 256, "resident": 4})
+    deals = {
+        (batch, keys): decode.deal(choice, 32, 132, batch, 8, 4, keys, (128, 128))
+        for batch, keys in ((16, 8192), (1, 8192), (4, 8192), (1, 65536), (1, 1024), (40, 8192))
+    }
+    for (batch, keys), dealt in deals.items():
+        groups = batch * 8 * dealt.splits
+        assert groups <= 528 or groups / (math.ceil(groups / 528) * 528) > 0.8
+        assert dealt.splits <= keys / 256
+    assert deals[16, 8192].splits == 4 and deals[16, 8192].stages == 2
+    assert deals[1, 8192].splits == 32 and deals[1, 8192].stages == 1
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf, 1e30])

@@ -9,6 +9,7 @@ import grilly
 from cases import Case, assert_as_accurate, expected, make_arrays, output_magnitude
 from grilly.compute import decode
 from grilly.registry import Request
+from kernels import retiled
 
 FAMILY = decode.MATRIX_FAMILY
 
@@ -53,16 +54,39 @@ def test_float16(backend, choice, case):
     check(backend, case)
 
 
-@pytest.mark.parametrize("stages", [1, 2])
-def test_stages_splits_and_workgroups(backend, choice, monkeypatch, stages):
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_stages_splits_and_workgroups(backend, choice, stages):
     size = choice.subgroup_size or backend.device.subgroup_sizes[0]
     case = Case("deal", heads=5, kv_heads=1, queries=2, keys=1030, dim=128)
     for rows, keys, subgroups in ((8, 64, 1), (5, 100000, 2), (3, 100, 4)):
-        monkeypatch.setattr(choice, "tile", {**choice.tile, "stages": stages, "rows": rows, "keys": keys})
-        monkeypatch.setattr(choice, "threads", subgroups * size)
-        backend.plans.clear()
-        check(backend, case)
-    backend.plans.clear()
+        with retiled(backend, FAMILY, subgroups * size, stages=stages, ahead=0, rows=rows, keys=keys):
+            check(backend, case)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.dim in (40, 64, 80, 128)], ids=str)
+def test_bfloat16(backend, choice, case):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    facts = {"align": 8, "head_dim": 128, "value_dim": 128, "masked": 0}
+    try:
+        backend.registry.resolve(Request("attention-decode", "bfloat16", facts=facts, prefer=FAMILY))
+    except grilly.UnsupportedError as error:
+        pytest.skip(str(error).splitlines()[0])
+    q, k, v, mask = make_arrays(case, ml_dtypes.bfloat16)
+    exact, exact_lse, plain, plain_lse = expected(case, q, k, v, mask)
+    out, lse = backend.attention.flash_attention2(
+        *(backend.tensor(a) for a in (q, k, v)), scale=case.scale, causal=case.causal, return_lse=True, kernel=FAMILY
+    )
+    mine = np.abs(out.numpy().astype(np.float64) - exact).max()
+    its = np.abs(plain.astype(np.float64) - exact).max()
+    assert mine <= 2 * its + 2**-8 * output_magnitude(case, *(a.astype(np.float32) for a in (q, k, v)), mask)
+    assert_as_accurate(lse.numpy(), exact_lse, plain_lse, f"{case.name} lse")
+
+
+def test_chosen_where_it_can_serve(backend, choice):
+    """Left to the registry, a call without masks takes it, and one with a mask the vector kernel."""
+    for masked, family in ((0, FAMILY), (1, decode.FAMILY)):
+        facts = {"align": 8, "head_dim": 128, "value_dim": 128, "masked": masked}
+        assert backend.registry.resolve(Request("attention-decode", "float16", facts=facts)).variant.family == family
 
 
 def test_growing_and_large_scores(backend, choice):

@@ -2,15 +2,14 @@
 """Times decoding (few queries over many keys) on the chosen device, beside torch where it is installed.
 
     python tools/bench_decode.py                 the cases as the registry does them, and torch
-    python tools/bench_decode.py --sweep         also other tile sizes, splits and loads in flight
+    python tools/bench_decode.py --sweep         also other tile sizes, splits and loads in flight of flash-decode
     python tools/bench_decode.py --cases b16 b1 --dtype bfloat16 --no-torch
     python tools/bench_decode.py --candidates    one short line for each kernel and setting in question, B = 16 and 1
 
 Every case reads keys and values out of two arrays of --megabytes each, another part at every call, so that no cache
-holds them. Figures: device time of both dispatches by timestamps (median), the time from the first's start to the
-second's end, bytes of keys and values read by that time, the time of one call and of each of many calls in a row, and
-the largest error against float64 over the first batch and key head. torch: each kernel that takes the case, alone on
-the device by a CUDA graph of rotated calls, and per call.
+holds them. Figures: device time by timestamps (median), bytes of keys and values read by that time, the time of one
+call and of each of many calls in a row, and the largest error against float64 over the first batch and key head.
+torch: each kernel that takes the case, alone on the device by a CUDA graph of rotated calls, and per call.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ import numpy as np
 import grilly
 from bench_calls import torch_with_gpu
 from grilly import reference
+from grilly.compute.decode import FAMILY
 from grilly.compute.flash import flash_attention
 from grilly.compute.pinned import pin, view_of
 from grilly.registry import Request
@@ -73,24 +73,25 @@ SWEEP = [
     {"threads": 256}, {"threads": 256, "resident": 4},
 ]  # fmt: skip
 
-# (variant, settings) to decide between, for --candidates; {} is the data file's.
-CANDIDATES = [
-    ("flash-decode.split16", {}),
-    ("flash-decode.split16", {"resident": 2}),
-    ("flash-decode.split16", {"rows": 2, "spread": 0}),
-    *(
-        (f"flash-decode-matrix.{variant}.d128", settings)
-        for variant, settings in (
-            ("quads", {}), ("quads", {"stages": 2}), ("quads16", {}), ("quads16b", {}), ("quads16", {"stages": 2}),
-            ("quads16b", {"stages": 2}),
-            ("quads", {"resident": 2}), ("quads", {"resident": 6}), ("quads", {"resident": 12}),
-            ("quads", {"threads": 64, "resident": 6}), ("quads", {"threads": 64, "resident": 6, "keys": 128}),
-            ("quads", {"threads": 256, "resident": 1}), ("quads", {"threads": 256, "resident": 2, "keys": 512}),
-            ("quads", {"keys": 128}), ("quads", {"keys": 512}),
-            ("quads16", {"resident": 6}), ("quads16", {"threads": 64, "resident": 6}),
-        )
-    ),
-]  # fmt: skip
+# For --candidates, by batch: (variant, settings) to decide between; {} is the data file's. `resident`, workgroups of a
+# round for each multiprocessor, decides how many splits there are.
+VECTOR, MATRIX = "flash-decode.split16", "flash-decode-matrix.quads.d128"
+CANDIDATES = {
+    16: [
+        (VECTOR, {}), (MATRIX, {}), (MATRIX, {"stages": 1}), (MATRIX, {"stages": 3}),
+        (MATRIX, {"resident": 2}), (MATRIX, {"resident": 2, "stages": 3}),
+        (MATRIX, {"threads": 64, "resident": 4}), (MATRIX, {"threads": 64, "resident": 5}),
+        (MATRIX, {"threads": 256, "resident": 1}), (MATRIX, {"threads": 256, "resident": 2}),
+        (MATRIX, {"threads": 32, "resident": 10}),
+    ],
+    1: [
+        (VECTOR, {}), (MATRIX, {}), (MATRIX, {"stages": 2, "ahead": 0}), (MATRIX, {"stages": 3, "ahead": 0}),
+        (MATRIX, {"threads": 256, "resident": 1, "stages": 3, "ahead": 0}), (MATRIX, {"threads": 256, "resident": 1}),
+        (MATRIX, {"threads": 64, "resident": 4, "keys": 128}),
+        (MATRIX, {"threads": 64, "resident": 5, "keys": 128, "stages": 3, "ahead": 0}),
+        (MATRIX, {"threads": 512, "resident": 1}), (MATRIX, {"rows": 2, "resident": 4}),
+    ],
+}  # fmt: skip
 
 WARM_SECONDS = 0.1
 
@@ -160,15 +161,13 @@ def measure(bench: Bench, case: Case, exact, label: str, repeats: int, kernel=No
     with backend.profile() as profile:
         for part in turns:
             run(*part, kernel=kernel)
-    each = len(profile.timings) // len(turns)
+    each = len(profile.timings) // len(turns)  # kernels other than the split ones may be of several dispatches
     calls = [profile.timings[i : i + each] for i in range(0, len(profile.timings), each)]
     device = median([sum(t.seconds for t in call) for call in calls])
-    span = median([call[-1].start + call[-1].seconds - call[0].start for call in calls])
-    first = median([call[0].seconds for call in calls])
     if short:
         rate = keys_bytes(case, np.dtype(bench.dtype).itemsize) / device / 1e9
         groups = next(p.groups for p in reversed(backend.plans.values()))
-        figures = f"{device * 1e6:6.1f} us ({first * 1e6:.1f} first) {rate:5.0f} GB/s  error {error:.1e}  {groups}"
+        figures = f"{device * 1e6:6.1f} us  {rate:5.0f} GB/s  error {error:.1e}  {groups}"
         print(f"  {label:58} {figures}", flush=True)
         return
     one = []
@@ -186,10 +185,9 @@ def measure(bench: Bench, case: Case, exact, label: str, repeats: int, kernel=No
     backend.synchronize()
     row = (time.perf_counter() - start) / len(turns)
     rate = keys_bytes(case, np.dtype(bench.dtype).itemsize) / device / 1e9
-    groups = next((p.groups for p in reversed(backend.plans.values()) if hasattr(p, "merge_groups")), None)
+    groups = next((p.groups for p in reversed(backend.plans.values()) if hasattr(p, "arrived")), None)
     print(
-        f"  {label:34} device {device * 1e6:8.1f} us ({first * 1e6:.1f} first) span {span * 1e6:8.1f} "
-        f"{rate:7.0f} GB/s  "
+        f"  {label:34} device {device * 1e6:8.1f} us {rate:7.0f} GB/s  "
         f"call {median(one) * 1e6:7.1f} issue {median(issue) * 1e6:6.1f} in a row {row * 1e6:7.1f} us  "
         f"error {error:.1e}  groups {groups}",
         flush=True,
@@ -199,15 +197,15 @@ def measure(bench: Bench, case: Case, exact, label: str, repeats: int, kernel=No
 def sweep(bench: Bench, case: Case, exact, repeats: int) -> None:
     backend = bench.backend
     name = np.dtype(bench.dtype).name
-    facts = (("align", 16), ("head_dim", case.dim), ("value_dim", case.dim))
-    choice = backend.registry.resolve(Request("attention-decode", name, facts=facts))
+    facts = (("align", 16), ("head_dim", case.dim), ("value_dim", case.dim), ("masked", int(case.queries > 1)))
+    choice = backend.registry.resolve(Request("attention-decode", name, facts=facts, prefer=FAMILY))
     own = choice.tile, choice.threads
     for change in SWEEP:
         settings = dict(change)
         choice.threads = settings.pop("threads", own[1])
         choice.tile = {**own[0], **settings}
         backend.plans.clear()
-        measure(bench, case, exact, " ".join(f"{k} {v}" for k, v in change.items()), repeats)
+        measure(bench, case, exact, " ".join(f"{k} {v}" for k, v in change.items()), repeats, FAMILY)
     choice.tile, choice.threads = own
     backend.plans.clear()
 
@@ -218,7 +216,7 @@ def candidates(bench: Bench, case: Case, exact, repeats: int) -> None:
     name = np.dtype(bench.dtype).name
     own, backend.registry = backend.registry, view_of(backend).registry
     known = {v.label: v for v in backend.registry.manifest.by_operation["attention-decode"] if v.dtype == name}
-    for label, change in CANDIDATES:
+    for label, change in CANDIDATES[case.batch]:
         if label not in known:
             print(f"  {label}: not for {name}")
             continue

@@ -184,7 +184,6 @@ _DEFAULTS = {
 _PLAN_READS = {
     "attention": ("tile.rows", "keys_per_trip"),
     "attention-decode": ("tile.rows", "tile.stages", "tile.keys", "tile.resident"),
-    "attention-decode-merge": ("tile.splits",),
 }
 
 

@@ -1,14 +1,15 @@
-"""Attention of few queries over many keys: the keys are split over the device, and a second dispatch joins the splits.
+"""Attention of few queries over many keys: the keys are split over the device, and the last workgroup joins the splits.
 
-The plan of the families flash-decode, flash-decode-matrix and flash-decode-merge, used by flash.py: when it pays, how
-rows, invocations and keys are dealt out, and the prepared call.
+The plan of the families flash-decode and flash-decode-matrix, used by flash.py: when it pays, how rows, invocations and
+keys are dealt out, and the prepared call.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import struct
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ..errors import UnsupportedError
 from ..registry import Request
@@ -25,9 +26,13 @@ if TYPE_CHECKING:
 FAMILY = "flash-decode"
 MATRIX_FAMILY = "flash-decode-matrix"
 FAMILIES = (FAMILY, MATRIX_FAMILY)
-_MERGE_PUSH = struct.Struct("=6I")
-# Fewer keys than this are no work for a device, whoever does them: one dispatch is then faster than two.
+# Fewer keys than this are no work for a device, whoever does them.
 FEWEST_KEYS = 512
+# What a workgroup does before its first key and after its last, in keys: decides between numbers of splits that are
+# otherwise equally good.
+START_KEYS = 256
+# Rounds of workgroups after which it no longer matters that the last fills only a part of the device.
+ROUNDS = 4
 # Queries up to which reading the keys again for every few rows costs less than a tile of 64 or 128 rows that are mostly
 # padding; by bytes of an element, as 16-bit tiles may have matrix units. docs/benchmarks/decode.md has the estimate.
 FEW_QUERIES = {2: 6, 4: 16}
@@ -57,13 +62,14 @@ def pays(device: DeviceInfo, itemsize: int, batch: int, heads: int, queries: int
 @dataclasses.dataclass(frozen=True)
 class Deal:
     """How a call is dealt out: rows of a workgroup and passes over the keys, invocations that share a key's row, keys
-    an invocation has in flight, and splits of the keys."""
+    an invocation has in flight, splits of the keys, and whether keys are loaded ahead (the shader's STAGES)."""
 
     rows: int
     passes: int
     lanes: int
     unroll: int
     splits: int
+    stages: int
 
 
 def deal(
@@ -92,35 +98,43 @@ def deal(
 
 
 def _share(choice, units, heads, rows, passes, keys, step, lanes=1, unroll=1) -> Deal:
-    """The deal for ``heads`` key heads of all batches; ``step`` keys are a trip of a workgroup."""
+    """The deal for ``heads`` key heads of all batches; ``step`` keys are a trip of a workgroup.
+
+    The device runs ``resident`` workgroups for each unit in a round, or in a whole number of them, and a round that fills
+    only a part of the device costs as much as a full one.
+    """
     tile = choice.tile
-    wanted = -(-tile["resident"] * units // (heads * passes))
-    splits = min(wanted, -(-keys // tile["keys"]))
-    splits = max(splits, -(-keys // MAX_KEYS), 1)
-    share = -(-max(keys, 1) // (splits * step)) * step  # keys of a split, whole trips of a workgroup
-    return Deal(-(-rows // passes), passes, lanes, unroll, max(-(-keys // share), 1))
+    teams, at_once = heads * passes, max(tile["resident"] * units, 1)
+    fewest = max(-(-keys // MAX_KEYS), 1)
+    most = max(min(-(-keys // tile["keys"]), -(-ROUNDS * at_once // teams)), fewest)
+
+    def share(splits: int) -> int:
+        return -(-max(keys, 1) // (splits * step)) * step  # whole trips of a workgroup
+
+    best = min(range(fewest, most + 1), key=lambda n: -(-teams * n // at_once) * (share(n) + START_KEYS))
+    stages = tile["stages"] if share(best) >= tile.get("ahead", 0) * step else 1
+    return Deal(-(-rows // passes), passes, lanes, unroll, max(-(-keys // share(best)), 1), stages)
 
 
 @dataclasses.dataclass(frozen=True)
 class Ready(Prepared):
-    """A call of two dispatches, prepared."""
+    """A call prepared.
 
-    split: Program
-    merge: Program
-    merge_push: bytes
-    merge_groups: tuple[int, int, int]
-    scratch_bytes: int
+    ``arrived`` is zero before and after every dispatch. Calls of the plan that are in flight together do not meet in
+    it: the runtime orders dispatches that write the same buffer.
+    """
+
+    program: Program
+    parts_bytes: int
+    arrived: Tensor
 
     def run(self, backend: Compute, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, lse: bool):
-        """Record the dispatches; returns o and, if asked for, lse."""
+        """Record the dispatch; returns o and, if asked for, lse."""
         o, sums = self.results(backend, q, lse)
-        scratch = Storage(backend, self.scratch_bytes)
-        parts = (scratch.buffer, 0, scratch.nbytes)
-        inputs = [descriptor(tensor) for tensor in (q, k, v, mask)]
-        push = self.push(q, k, v, mask)
-        backend.runtime.dispatch(self.split, [*inputs, parts, parts], push, self.groups, self.work)
-        outputs = [descriptor(tensor) for tensor in (o, sums)]
-        backend.runtime.dispatch(self.merge, [parts, parts, *outputs], self.merge_push, self.merge_groups)
+        parts = Storage(backend, self.parts_bytes)
+        bindings = [descriptor(tensor) for tensor in (q, k, v, mask, o, sums)]
+        bindings += [(parts.buffer, 0, parts.nbytes), descriptor(self.arrived)]
+        backend.runtime.dispatch(self.program, bindings, self.push(q, k, v, mask), self.groups, self.work)
         return o, sums
 
 
@@ -153,7 +167,6 @@ def plan(
     try:
         request = Request("attention-decode", q.dtype.name, facts=(*facts, ("masked", int(masked))), prefer=family)
         choice = backend.registry.resolve(request)
-        merging = backend.registry.resolve(Request("attention-decode-merge", q.dtype.name, facts=facts))
     except UnsupportedError:
         if forced:
             raise
@@ -161,17 +174,15 @@ def plan(
     size = choice.subgroup_size or backend.device.subgroup_sizes[0]
     group = heads // kv_heads
     dealt = deal(choice, size, units_of(backend.device), batch, kv_heads, group * queries, keys, (head_dim, value_dim))
-    rows, splits = batch * heads * queries, dealt.splits
-    part_bytes, scratch_bytes = 4 * rows * splits * value_dim, 4 * rows * splits * (value_dim + 2)
-    groups = (splits * dealt.passes, kv_heads, batch)
-    merge_groups = (queries, heads, batch)
-    work = 2.0 * rows * keys * (head_dim + value_dim)
+    teams = batch * kv_heads * dealt.passes
+    parts_bytes = 4 * teams * dealt.splits * dealt.rows * (value_dim + 4)
+    groups = (dealt.splits * dealt.passes, kv_heads, batch)
+    work = 2.0 * batch * heads * queries * keys * (head_dim + value_dim)
     limits = backend.device.limits
     for true, problem in (
-        (not whole or max(scratch_bytes, o._storage.nbytes) > limits["storage_range"], "an array is beyond a binding"),
-        (splits > merging.tile["splits"], f"{keys:,} keys would be {splits} splits"),
-        (any(n > most for g in (groups, merge_groups) for n, most in zip(g, limits["groups"], strict=True)),
-         f"{groups} and {merge_groups} workgroups are beyond the device's limits"),
+        (not whole or max(parts_bytes, o._storage.nbytes) > limits["storage_range"], "an array is beyond a binding"),
+        (any(n > most for n, most in zip(groups, limits["groups"], strict=True)),
+         f"{groups} workgroups are beyond the device's limits"),
         (work > work_limit(backend.device), "one submission would take too long"),
     ):  # fmt: skip
         if true:
@@ -179,17 +190,15 @@ def plan(
                 raise UnsupportedError(f"{family}: {problem}; leave the kernel to the registry (kernel=None)")
             return None
     constants = {
-        "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "CAUSAL": int(causal), "LSE": 0, "MERGE": 0,
+        "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "CAUSAL": int(causal), "LSE": int(lse), "MERGE": 0,
         "MASK": mask_kind(mask),
         "ROWS": dealt.rows, "LANES": dealt.lanes, "UNROLL": dealt.unroll, "SUBGROUP": size,
-        "THREADS": choice.threads, "STAGES": choice.tile["stages"],
+        "THREADS": choice.threads, "STAGES": dealt.stages,
     }  # fmt: skip
     constants = {name: value for name, value in constants.items() if name in choice.variant.constants}
-    row = splits * value_dim
-    statistics = (part_bytes // 4, heads * queries * splits * 2, queries * splits * 2)
     return Ready(
-        (q._steps[:3], k._steps[:3], v._steps[:3], (heads * queries * row, queries * row, row)),
-        (*statistics, queries, keys, group, keys - queries, scale),
+        (q._steps[:3], k._steps[:3], v._steps[:3], o._steps[:3]),
+        (0, heads * queries, queries, queries, keys, group, keys - queries, scale),
         groups,
         work,
         o.shape,
@@ -197,8 +206,6 @@ def plan(
         o._storage.nbytes,
         o.shape[:3],
         program_of(backend, choice, constants),
-        program_of(backend, merging, {"VALUE_DIM": value_dim, "LSE": int(lse)}),
-        _MERGE_PUSH.pack(part_bytes // 4, o._offset, *o._steps[:3], splits),
-        merge_groups,
-        scratch_bytes,
+        parts_bytes,
+        backend.tensor(np.zeros(teams, np.int32)),
     )

@@ -329,7 +329,7 @@ def describe(instance, physical, index: int = 0) -> DeviceInfo:
     if timestamp_bits:
         features.add("timestamps")
     # glslang gives every module with cooperative matrices the Vulkan memory model.
-    matrices = matrix.cooperativeMatrix and model.vulkanMemoryModel
+    matrices = matrix.cooperativeMatrix and model.vulkanMemoryModel and model.vulkanMemoryModelDeviceScope
     shapes = _matrix_shapes(ffi, lib, instance, physical) if matrices else ()
     if shapes:
         features.add("cooperative-matrix")

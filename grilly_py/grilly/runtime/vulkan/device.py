@@ -134,11 +134,13 @@ class Device:
                 lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR,
                 "cooperativeMatrix",
             )
-            # Cooperative-matrix shaders declare the Vulkan memory model.
+            # Cooperative-matrix shaders declare the Vulkan memory model. Where it is on, device scope needs asking for,
+            # in shaders without it as well.
             feature(
                 "VkPhysicalDeviceVulkanMemoryModelFeatures",
                 lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES,
                 "vulkanMemoryModel",
+                "vulkanMemoryModelDeviceScope",
             )
             extensions.append(b"VK_KHR_cooperative_matrix")
         if any(name.startswith("matrix-bfloat16") for name in have):

@@ -1,0 +1,113 @@
+// How kernels whose workgroups each have one range of the keys ("split") make one result: a workgroup leaves its rows in
+// `parts`, and the last one to finish of a team, the workgroups with the same rows, makes o and lse of all splits:
+//     with M the largest maximum, o = sum_s exp2(maximum_s - M) sums_s / sum_s exp2(maximum_s - M) total_s.
+// Splits are taken in their own order, whichever workgroup does it, so results do not depend on who comes last.
+//
+// Bindings, besides attention.glsl's: 6 parts (teams, splits, ROWS, VALUE_DIM + 4) float32, a row's sums, its maximum, its
+//     total and two words unused; 7 arrived (teams), zero before the dispatch and after it. A dispatch that uses the same
+//     two buffers must wait for this one.
+// The including shader has ROWS, WIDE (elements of o that an invocation makes, 4 or 8), LOWEST, and
+//     REACH   scope of writes that other workgroups see: gl_ScopeDevice, or gl_ScopeQueueFamily in Vulkan's memory model
+//     ROUNDED4(x)  what makes conversions of x to o's type round to nearest
+//     SUM_VECTORS  4-vectors of shared memory that it wants for itself, as `sums`, until the rows are left
+
+layout(set = 0, binding = 6, std430) coherent restrict buffer Parts { vec4 parts[]; };
+layout(set = 0, binding = 7, std430) coherent restrict buffer Arrived { uint arrived[]; };
+
+const int THREADS_ = int(gl_WorkGroupSize.x);
+const int JOIN_QUADS = WIDE / 4;
+const int JOIN_VECTORS = THREADS_ * (JOIN_QUADS + 1);
+const int RECORD = VALUE_DIM / 4 + 1;
+const int JOIN_WORDS = VALUE_DIM / WIDE;
+const int UNITS = ROWS * JOIN_WORDS;  // words of the team's rows: an invocation's task, or that of several, which share splits
+const int SHARES = UNITS < THREADS_ ? THREADS_ / UNITS : 1;
+const int AHEAD = 8;  // splits that an invocation reads at a time
+
+shared vec4 sums[SUM_VECTORS > JOIN_VECTORS ? SUM_VECTORS : JOIN_VECTORS];
+shared uint is_last;
+
+// Where row r of the workgroup's rows begins in `parts`.
+uint part_of(uint team, uint splits, uint split, uint r) {
+    return ((team * splits + split) * uint(ROWS) + r) * uint(RECORD);
+}
+
+// Whether all other workgroups of the team have left their rows; then these can be read. Called by all invocations.
+bool last_of_team(uint team, uint splits) {
+    controlBarrier(gl_ScopeWorkgroup, REACH, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
+                   gl_SemanticsAcquireRelease);
+    if (gl_LocalInvocationIndex == 0u) {
+        uint before = atomicAdd(arrived[team], 1u, REACH, gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+        is_last = before + 1u == splits ? 1u : 0u;
+        if (is_last == 1u) arrived[team] = 0u;
+    }
+    controlBarrier(gl_ScopeWorkgroup, REACH, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
+                   gl_SemanticsAcquireRelease);
+    return is_last == 1u;
+}
+
+// o and lse of the team's rows: those of key head and batch from first_row on.
+void join_splits(uint team, uint splits, uint batch, uint key_head, uint first_row) {
+    uint me = gl_LocalInvocationIndex;
+    for (uint base = 0u; base < uint(UNITS); base += uint(THREADS_)) {
+        uint unit = SHARES == 1 ? base + me : me % uint(UNITS);
+        uint share = SHARES == 1 ? 0u : me / uint(UNITS);
+        uint r = unit / uint(JOIN_WORDS);
+        uint word = unit % uint(JOIN_WORDS);
+        uint row = first_row + r;
+        bool mine = unit < uint(UNITS) && share < uint(SHARES) && row < pc.queries * pc.group;
+        float top = LOWEST;
+        float total = 0.0;
+        vec4 value[JOIN_QUADS];
+        [[unroll]] for (int i = 0; i < JOIN_QUADS; i++) value[i] = vec4(0.0);
+        for (uint s = share * uint(AHEAD); s < splits && mine; s += uint(SHARES * AHEAD)) {
+            vec2 told[AHEAD];
+            vec4 held[AHEAD * JOIN_QUADS];
+            [[unroll]] for (int a = 0; a < AHEAD; a++) {
+                uint at = part_of(team, splits, min(s + uint(a), splits - 1u), r);
+                told[a] = parts[at + uint(RECORD - 1)].xy;
+                [[unroll]] for (int i = 0; i < JOIN_QUADS; i++) {
+                    held[a * JOIN_QUADS + i] = parts[at + word * uint(JOIN_QUADS) + uint(i)];
+                }
+            }
+            float peak = top;
+            [[unroll]] for (int a = 0; a < AHEAD; a++) peak = max(peak, told[a].x);
+            float decay = exp2(top - peak);
+            top = peak;
+            total *= decay;
+            [[unroll]] for (int i = 0; i < JOIN_QUADS; i++) value[i] *= decay;
+            [[unroll]] for (int a = 0; a < AHEAD; a++) {
+                if (s + uint(a) < splits) {
+                    float factor = exp2(told[a].x - top);
+                    total += factor * told[a].y;
+                    [[unroll]] for (int i = 0; i < JOIN_QUADS; i++) value[i] += factor * held[a * JOIN_QUADS + i];
+                }
+            }
+        }
+        if (SHARES > 1) {
+            uint at = me * uint(JOIN_QUADS + 1);
+            [[unroll]] for (int i = 0; i < JOIN_QUADS; i++) sums[at + uint(i)] = value[i];
+            sums[at + uint(JOIN_QUADS)].xy = vec2(top, total);
+            barrier();
+            for (int other = 1; other < SHARES && share == 0u; other++) {
+                at = (me + uint(other * UNITS)) * uint(JOIN_QUADS + 1);
+                vec2 its = sums[at + uint(JOIN_QUADS)].xy;
+                float peak = max(top, its.x);
+                float decay = exp2(top - peak);
+                float factor = exp2(its.x - peak);
+                top = peak;
+                total = total * decay + its.y * factor;
+                [[unroll]] for (int i = 0; i < JOIN_QUADS; i++) value[i] = value[i] * decay + sums[at + uint(i)] * factor;
+            }
+        }
+        if (mine && share == 0u) {
+            uint query = row / pc.group;
+            uint head = key_head * pc.group + row % pc.group;
+            uint at = o_index(batch, head, query) / 4u + word * uint(JOIN_QUADS);
+            [[unroll]] for (int i = 0; i < JOIN_QUADS; i++) {
+                vec4 result = total == 0.0 ? vec4(0.0) : value[i] / total;
+                o_data[at + uint(i)] = IO_STORE4(ROUNDED4(result));
+            }
+            if (LSE == 1 && word == 0u) lse_data[lse_index(batch, head, query)] = row_lse(top, total);
+        }
+    }
+}
