@@ -10,7 +10,7 @@ import pytest
 
 import grilly
 import grilly.functional as F
-from cases import DTYPES, epsilon
+from cases import DTYPES, SIXTEEN_BITS, epsilon
 from grilly import nn, reference
 from grilly.compute.pinned import view_of
 
@@ -250,6 +250,21 @@ def test_saving_where_the_output_is_larger_than_the_scores(device):
     assert isinstance(result.output, np.ndarray)
     assert result.memory_saved_percent == pytest.approx(100 * (1 - result.memory_bytes / naive), abs=0.5)
     assert 0 < result.memory_saved_percent < 50
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN_BITS)
+def test_blocks_of_sixteen_bits(device, dtype):
+    q = draw(1, 2, 70, 64, dtype=dtype)
+    config = grilly.FlashConfig.for_head_dim(64, device, dtype=dtype)
+    exact, _ = reference.naive_attention(q, q, q, dtype=np.float64)
+    for array in (q, device.tensor(q)):
+        results = []
+        names = labels(device, lambda a=array, r=results: r.append(F.flash_attention(a, a, a, config)))
+        tiles = [v.tile for v in device.registry.manifest.by_operation["attention"] if v.name in names]
+        assert tiles == [{"rows": config.block_q, "keys": config.block_kv}]
+        assert results[0].output.dtype == dtype
+        output = np.asarray(results[0].output).astype(np.float64)
+        assert np.abs(output - exact).max() <= 4 * epsilon(dtype)
 
 
 def test_nothing_to_attend(device):

@@ -99,6 +99,7 @@ for _function in (flash_attention2, flash_attention3):
     _function.__signature__ = without_self(_method)
 
 __all__ = [
-    "attention_dropout", "attention_mask", "attention_output", "attention_scores", "flash_attention2",
-    "flash_attention3", "linear", "rope", "scaled_dot_product_attention", "softmax", "t5_bias",
+    "attention_dropout", "attention_mask", "attention_output", "attention_scores", "flash_attention",
+    "flash_attention2", "flash_attention3", "linear", "naive_attention", "rope", "scaled_dot_product_attention",
+    "softmax", "t5_bias",
 ]  # fmt: skip

@@ -10,8 +10,8 @@ import numpy as np
 
 from ..registry import Choice, Request
 from . import flash
-from .dtypes import dtype_of, is_sixteen_bits
-from .launch import FLOAT32, check_float
+from .dtypes import dtype_of
+from .launch import check_float
 from .pinned import pin, request_of, view_of
 from .stored import stored_attention
 from .tensor import Tensor
@@ -106,14 +106,9 @@ class FlashConfig:
             from .backend import default_backend
 
             backend = default_backend()
-        dtype = dtype_of(dtype)
-        if is_sixteen_bits(dtype) and lacks_sixteen_bits(backend):
-            dtype = FLOAT32
-        facts = {
-            "align": flash.ALIGN_MOST if head_dim % flash.ALIGN_MOST == 0 else head_dim & -head_dim,
-            "causal": int(causal), "head_dim": head_dim, "high": 0, "rows": _MANY_ROWS, "value_dim": head_dim,
-        }  # fmt: skip
-        tile = backend.registry.resolve(Request("attention", dtype.name, facts=tuple(sorted(facts.items())))).tile
+        array = backend.empty((1, 1, 1, head_dim), dtype)
+        request = _request(backend, [array] * 3, "attention-naive", causal=causal)
+        tile = backend.registry.resolve(_with_rows(request, _MANY_ROWS)._replace(prefer=None)).tile
         return cls(tile["rows"], tile["keys"], scale, causal)
 
     @classmethod
@@ -152,26 +147,22 @@ def flash_attention(backend: Compute, q, k, v, config: FlashConfig | None = None
         raise TypeError(f"{NAME}: config is a {type(config).__name__}; expected a grilly.FlashConfig")
     tensors, kept = _operands(NAME, backend, q, k, v)
     options = {"scale": config.scale, "causal": config.causal}
-    view = view_of(backend)
-
-    def call(on, kernel=None):
-        return flash.flash_attention(NAME, on, *tensors, kernel=kernel, **options)
-
     # Choosing first: a kernel's self-check, at its first use, is no part of the call's memory.
     choice = None
     if config.block_q is None and config.block_kv is None:
-        request = request_of(view, lambda: call(view))
+        request = _request(backend, tensors, None, **options)
         if request is not None:
             backend.registry.resolve(request)
     else:
-        request = request_of(view, lambda: call(view, "attention-naive"))  # by name, so that no keys are split
+        request = _request(backend, tensors, "attention-naive", **options)  # by name, so that no keys are split
         if request is not None:
             choice = _with_blocks(backend, request._replace(prefer=None), config)
 
     def attend():
         if choice is None:
-            return call(backend)
-        out = call(pin(view, choice), choice.variant.family)
+            return flash.flash_attention(NAME, backend, *tensors, **options)
+        view = pin(view_of(backend), choice)
+        out = flash.flash_attention(NAME, view, *tensors, kernel=choice.variant.family, **options)
         out._storage.backend = backend  # the view goes with this call
         return out
 
@@ -181,13 +172,24 @@ def flash_attention(backend: Compute, q, k, v, config: FlashConfig | None = None
     return FlashResult(out if kept else out.numpy(), nbytes, saved)
 
 
+def _request(backend: Compute, tensors: list[Tensor], kernel: str | None, **options) -> Request | None:
+    """What a call with these tensors would ask the registry for; None where it has nothing to do."""
+    if lacks_sixteen_bits(backend):  # they become float32 first, which asks for copies
+        tensors = [backend.empty(tensor.shape) for tensor in tensors]
+    view = view_of(backend)
+    return request_of(view, lambda: flash.flash_attention(NAME, view, *tensors, kernel=kernel, **options))
+
+
+def _with_rows(request: Request, rows: int) -> Request:
+    return request._replace(facts=tuple((name, rows if name == "rows" else value) for name, value in request.facts))
+
+
 def _with_blocks(backend: Compute, request: Request, config: FlashConfig) -> Choice:
     """The best kernel for the request with the configuration's blocks; ValueError when there is none."""
     wanted, tiles, found = (config.block_q, config.block_kv), set(), {}
     # How many rows a call has says which kernel is fastest, not which is right: any kernel's limit on them is met.
     for rows in (dict(request.facts)["rows"], _MANY_ROWS, 1):
-        facts = tuple((name, rows if name == "rows" else value) for name, value in request.facts)
-        asked = request._replace(facts=facts)
+        asked = _with_rows(request, rows)
         for variant, reason in backend.registry.explain(asked):
             if reason is None:
                 tile = variant.tile["rows"], variant.tile["keys"]
