@@ -12,7 +12,7 @@ def entry(name, operation="attention", **changes):
     made = {
         "family": family, "variant": variant, "case": ".".join(case), "dtype": dtype, "operation": operation,
         "file": f"{name}.spv", "sha256": hashlib.sha256(SPIRV).hexdigest(), "key": "0" * 64, "compiler": "none",
-        "target": "vulkan1.1", "models": ["generic"], "rank": 0, "rank_on": {}, "requires": [], "architectures": [],
+        "target": "vulkan1.1", "models": ["generic"], "rank": 0, "rank_on": {}, "requires": [], "offers": [], "architectures": [],
         "subgroup_sizes": [], "align": 1, "limits": {}, "tile": {}, "threads": 64, "shared_bytes": 0,
         "keys_per_trip": None, "push_bytes": 16, "bindings": [["x", "r"], ["y", "w"]], "constants": {}, "defines": {},
     }  # fmt: skip
@@ -26,5 +26,5 @@ def write_manifest(folder, entries):
     for made in entries:
         if "/" not in made.get("file", "/"):
             (folder / made["file"]).write_bytes(SPIRV)
-    (folder / "manifest.json").write_text(json.dumps({"schema": 1, "variants": entries}))
+    (folder / "manifest.json").write_text(json.dumps({"schema": 2, "variants": entries}))
     return folder

@@ -38,9 +38,9 @@ def test_a_missing_manifest_is_named_with_the_remedy(tmp_path):
         ("{", "cannot be read as JSON"),
         ("[]", "schema None"),
         ('{"schema": 99, "variants": []}', "schema 99"),
-        ('{"schema": 1, "variants": []}', "lists no variants"),
-        ('{"schema": 1, "variants": [3]}', "entry 1"),
-        ('{"schema": 1, "variants": [{"family": "a"}]}', "lacks 'variant'"),
+        ('{"schema": 2, "variants": []}', "lists no variants"),
+        ('{"schema": 2, "variants": [3]}', "entry 1"),
+        ('{"schema": 2, "variants": [{"family": "a"}]}', "lacks 'variant'"),
     ],
 )
 def test_damage_is_named(tmp_path, text, said):

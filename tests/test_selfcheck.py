@@ -28,8 +28,8 @@ FACTS = {"align": 8, "head_dim": 40, "value_dim": 24, "rows": 64}
 TOML = """\
 operation = "attention"
 source = "flash-attention-matrix.comp"
-push_bytes = 116
-bindings = [["q", "r"], ["k", "r"], ["v", "r"], ["mask", "r"], ["o", "rw"], ["lse", "rw"]]
+push_bytes = 120
+bindings = [["q", "r"], ["k", "r"], ["v", "r"], ["mask", "r"], ["o", "rw"], ["lse", "rw"], ["extra", "r"], ["bias", "r"], ["tiles", "r"]]
 [constants]
 HEAD_DIM = 0
 VALUE_DIM = 1
@@ -37,6 +37,7 @@ MASK = 2
 CAUSAL = 3
 LSE = 4
 MERGE = 5
+FEATURES = 6
 [[variant]]
 name = "fake"
 dtypes = ["float32", "float16"]
@@ -52,13 +53,13 @@ tile = { rows = 64, keys = 32 }
 # What to change in the naive kernel, and the problem that shows it. Each keeps the result plausible.
 FAULTS = {
     "a key is forgotten": (
-        "for (uint key = 0u; key < keys; key++) {\n            uint k_row",
-        "for (uint key = 0u; key < keys; key++) {\n            if (key == 33u) continue;\n            uint k_row",
+        "for (uint key = first_key; key < keys; key++) {\n            float w",
+        "for (uint key = first_key; key < keys; key++) {\n            if (key == 33u) continue;\n            float w",
         "plain",
     ),
     "two keys' values are exchanged": (
-        "uint v_row = v_first + key * pc.v_row",
-        "uint v_row = v_first + (key < 2u ? 1u - key : key) * pc.v_row",
+        "uint v_row = v_first + V_PLACE(key)",
+        "uint v_row = v_first + V_PLACE((key < 2u ? 1u - key : key))",
         "plain",
     ),
     "the maximum stops at a tile, and P has 16 bits": (
@@ -67,8 +68,8 @@ FAULTS = {
         "causal",
     ),
     "a key too many is read": (
-        "uint keys = visible_keys(row);",
-        "uint keys = visible_keys(row) + (CAUSAL == 0 ? 1u : 0u);",
+        "uint keys = visible_keys(row, row);",
+        "uint keys = visible_keys(row, row) + (CAUSAL == 0 ? 1u : 0u);",
         "plain",
     ),
     "the log-sum-exp has another base": ("= lse;\n}", "= lse * LOG2_E;\n}", "masked"),

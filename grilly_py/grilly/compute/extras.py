@@ -9,6 +9,7 @@ import dataclasses
 import inspect
 import math
 import operator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -111,6 +112,14 @@ class Extras:
         Of the feature "window".
     bias : numpy.ndarray, Tensor or None
         Broadcastable to (B, H, Sq, Sk), float32.
+    page_steps : tuple of int
+        Elements from one page of k and of v to the next; empty unless the keys lie in pages.
+    places : tuple of int
+        The words at which the samples' lengths and the table of pages begin, where they are.
+    write : callable or None
+        Called with the words' storage, to write more of them on the device.
+    before : list of callable
+        Called with the words' storage when it is complete, before attention is recorded.
     """
 
     def __init__(self, heads: int):
@@ -119,6 +128,10 @@ class Extras:
         self.right = 0
         self.left = 0
         self.bias = None
+        self.page_steps: tuple[int, ...] = ()
+        self.places: tuple[int, int] = (0, 0)
+        self.write: Callable[[Storage], None] | None = None
+        self.before: list[Callable[[Storage], None]] = []
         self._words: dict[str, int] = {"heads": heads}
         self._arrays: list[tuple[int, np.ndarray | Tensor]] = []
         self._size = 0
@@ -147,6 +160,12 @@ class Extras:
 
     def storage(self, backend: Compute, headers: list[dict]) -> tuple[Storage, list[int]]:
         """The words on the device, and where each of the headers (these words and the common ones) begins."""
+        storage, places = self._storage(backend, headers)
+        for step in self.before:
+            step(storage)
+        return storage, places
+
+    def _storage(self, backend: Compute, headers: list[dict]) -> tuple[Storage, list[int]]:
         first = self._size
         words = np.zeros(first + len(HEADER) * len(headers), np.uint32)
         loose = []
@@ -160,7 +179,7 @@ class Extras:
             for name, value in {**self._words, **header}.items():
                 words[place + _PLACE[name]] = value & 0xFFFFFFFF
         key = None
-        if not loose and words.nbytes <= _KEPT_BYTES:
+        if not loose and self.write is None and words.nbytes <= _KEPT_BYTES:
             key = words.tobytes()
             kept = backend.extra_words.get(key)
             if kept is not None:
@@ -171,6 +190,8 @@ class Extras:
             from .copy import copy_into
 
             copy_into(tensor, Tensor(storage, tensor.shape, tensor.dtype, offset=place))
+        if self.write is not None:
+            self.write(storage)
         if key is not None:
             if len(backend.extra_words) >= _KEPT:
                 backend.extra_words.pop(next(iter(backend.extra_words)))
@@ -240,11 +261,15 @@ def check_bias(operation: str, bias, full: tuple[int, ...]):
     """``attn_bias`` as float32, a NumPy array or a Tensor, checked to broadcast to ``full``."""
     dtype = getattr(bias, "dtype", None)
     if dtype is None:
-        raise TypeError(f"{operation}: attn_bias is a {type(bias).__name__}; expected a numpy.ndarray or a grilly.Tensor")
+        raise TypeError(
+            f"{operation}: attn_bias is a {type(bias).__name__}; expected a numpy.ndarray or a grilly.Tensor"
+        )
     shape = tuple(bias.shape)
     padded = (1,) * (len(full) - len(shape)) + shape
     if len(shape) > len(full) or any(m not in (1, f) for m, f in zip(padded, full, strict=True)):
-        raise ValueError(f"{operation}: attn_bias has shape {shape}, which does not broadcast to (B, H, Sq, Sk) = {full}")
+        raise ValueError(
+            f"{operation}: attn_bias has shape {shape}, which does not broadcast to (B, H, Sq, Sk) = {tuple(full)}"
+        )
     if not (is_float(dtype) or (dtype == np.float64 and not isinstance(bias, Tensor))):
         raise TypeError(f"{operation}: attn_bias is {dtype}; expected float32, float16 or bfloat16")
     with np.errstate(over="ignore"):
@@ -271,10 +296,14 @@ def check_t5(operation: str, table, bidirectional: bool, max_distance, heads: in
         raise ValueError(f"{operation}: t5_table has shape {shape}; expected (num_buckets, H) with H = {heads}")
     exact = (shape[0] // 2 if bidirectional else shape[0]) // 2
     if exact < 1 or (bidirectional and shape[0] % 2):
-        raise ValueError(f"{operation}: t5_table has {shape[0]} rows; expected at least 2 for each direction, as many for both")
+        raise ValueError(
+            f"{operation}: t5_table has {shape[0]} rows; expected at least 2 for each direction, as many for both"
+        )
     distance = operator.index(max_distance)
     if not exact < distance <= MOST_REACH:
-        raise ValueError(f"{operation}: t5_max_distance is {distance}; expected more than {exact}, at most {MOST_REACH}")
+        raise ValueError(
+            f"{operation}: t5_max_distance is {distance}; expected more than {exact}, at most {MOST_REACH}"
+        )
     return distance
 
 
@@ -307,7 +336,8 @@ def prepare(operation: str, options: Options, full: tuple[int, int, int, int], c
         extras.bias = check_bias(operation, options.attn_bias, full)
     if options.alibi_slopes is not None:
         shapes = ((heads,), (batch, heads))
-        slopes = _array(operation, "alibi_slopes", options.alibi_slopes, FLOAT32, shapes, f"(H,) or (B, H) = {shapes[1]}")
+        text = f"(H,) or (B, H) = {shapes[1]}"
+        slopes = _array(operation, "alibi_slopes", options.alibi_slopes, FLOAT32, shapes, text)
         extras.offer("alibi")
         extras.put_as("slopes", slopes)
         extras.set(slopes_batch=heads if len(slopes.shape) == 2 else 0)
@@ -391,8 +421,8 @@ def _prepare_blocks(operation: str, options: Options, extras: Extras, full) -> N
     shape = (1,) * (4 - blocks.ndim) + blocks.shape
     if len(shape) != 4 or shape[0] not in (1, batch) or shape[1] not in (1, heads) or shape[2:] != want:
         raise ValueError(
-            f"{operation}: block_map has shape {blocks.shape}; expected (B or 1, H or 1, {want[0]}, {want[1]}) for blocks of "
-            f"{rows} queries and {columns} keys"
+            f"{operation}: block_map has shape {blocks.shape}; expected (B or 1, H or 1, {want[0]}, {want[1]}) for "
+            f"blocks of {rows} queries and {columns} keys"
         )
     blocks = blocks.reshape(shape)
     extras.offer("blocks")

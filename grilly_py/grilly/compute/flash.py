@@ -123,6 +123,7 @@ class Piece:
     merge: bool
     bias: Tensor | None = None
     first: tuple[int, int, int, int] = (0, 0, 0, 0)  # batch, head, row and key of the whole call
+    paged: bool = False  # k and v begin at page 0 whatever the first key is
 
     def cut(self, axis: str, at: int) -> tuple[Piece, Piece]:
         """Two pieces that together do this one's work, cut along "batch", "group", "head", "query" or "key"."""
@@ -132,7 +133,9 @@ class Piece:
             part = (slice(None),) * index + (slice(low, high),)
             fields: dict = {}
             if axis == "key":
-                keys = (slice(None), slice(None), slice(low, high))
+                # Of paged keys only the number changes: the kernel looks for them from `first` on.
+                span_ = slice(self.k.shape[2] - low if high is None else high) if self.paged else slice(low, high)
+                keys = (slice(None), slice(None), span_)
                 fields.update(k=self.k[keys], v=self.v[keys], shift=self.shift - low, merge=self.merge or low > 0)
             else:
                 fields.update(q=self.q[part], o=self.o[part], lse=None if self.lse is None else self.lse[part])
@@ -305,6 +308,8 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift, extra
         return o, sums
     group = heads // kv_heads
     strides = [*q._steps[:3], *k._steps[:3], *v._steps[:3], *o._steps[:3]]
+    if extras is not None:
+        strides += extras.page_steps
     aligned = gcd(ALIGN_MOST, q._offset, k._offset, v._offset, head_dim, value_dim, *strides)
     if (kernel is None and extras is None and shift == keys - queries) or kernel in decode.FAMILIES:
         split_keys = decode.plan(backend, q, k, v, o, mask, causal, scale, lse, aligned, kernel, key is not None)
@@ -327,7 +332,8 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift, extra
         if extras.bias is not None:
             bias = extras.bias if isinstance(extras.bias, Tensor) else backend.tensor(extras.bias)
             bias = bias.broadcast_to((batch, heads, queries, keys))
-    piece = Piece(q, k, v, o, sums, mask, shift + right, False, bias, first)
+    paged = extras is not None and bool(extras.page_steps)
+    piece = Piece(q, k, v, o, sums, mask, shift + right, False, bias, first, paged)
     pieces = split(backend, piece, max_keys)
     if sums is None and any(p.merge for p in pieces):
         sums = backend.empty((batch, heads, queries))
@@ -371,7 +377,8 @@ def _keep(backend: Compute, key: tuple, ready: Ready | decode.Ready) -> None:
 def _header(backend: Compute, p: Piece) -> dict:
     """The words of a dispatch's header that differ from piece to piece."""
     batch, head, row, key = p.first
-    header = {"first_batch": batch, "first_head": head, "first_row": row, "first_key": key, "sink_here": int(not p.merge)}
+    header = {"first_batch": batch, "first_head": head, "first_row": row, "first_key": key}
+    header["sink_here"] = int(not p.merge)
     if p.bias is not None:
         names = ("bias_batch", "bias_head", "bias_row", "bias_key")
         header.update(bias_offset=binding(backend, p.bias)[1], **dict(zip(names, p.bias._steps, strict=True)))
