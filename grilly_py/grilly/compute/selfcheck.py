@@ -7,6 +7,7 @@ those of the kernels that use no matrix units, on the same device. The registry 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -188,7 +189,10 @@ def _decode(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str |
     naive = proven(backend, "attention", variant.dtype, facts, NAIVE)
     tested, trusted = pin(view_of(backend), choice), pin(view_of(backend), naive)
     keys = 2 * variant.tile["keys"] + 67
-    for group, spread in ((variant.tile["rows"] + 3, 1.0), (3, SPREAD)):
+    ahead = copy.copy(choice)  # as for so many keys that they are loaded ahead
+    ahead.tile = {**choice.tile, "ahead": 0}
+    for group, spread, how in ((variant.tile["rows"] + 3, 1.0, choice), (3, SPREAD, ahead)):
+        pin(tested, how)
         rng = np.random.default_rng([dim, value_dim])
         q = _longer(rng, (1, 2 * group, 1, dim), dtype, spread)
         k, v = (_longer(rng, (1, 2, keys, last), dtype) for last in (dim, value_dim))
