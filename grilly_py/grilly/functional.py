@@ -21,6 +21,12 @@ def flash_attention2(q, k, v, **options):
     return backend.attention.flash_attention2(q, k, v, **options)
 
 
+def flash_attention2_backward(grad_out, q, k, v, out, lse, **options):
+    arrays = (grad_out, q, k, v, out, lse)
+    backend = backend_of("flash_attention2_backward", *arrays, *arrays_of(options))
+    return backend.attention.flash_attention2_backward(*arrays, **options)
+
+
 def flash_attention3(q, k, v, **options):
     backend = backend_of("flash_attention3", q, k, v, *arrays_of(options))
     return backend.attention.flash_attention3(q, k, v, **options)
@@ -93,13 +99,13 @@ flash_attention.__doc__ = _config.flash_attention.__doc__
 naive_attention.__doc__ = _config.naive_attention.__doc__
 linear.__doc__ = _linear.linear.__doc__
 rope.__doc__ = _rope.rope.__doc__
-for _function in (flash_attention2, flash_attention3):
+for _function in (flash_attention2, flash_attention2_backward, flash_attention3):
     _method = getattr(Attention, _function.__name__)
     _function.__doc__ = _method.__doc__
     _function.__signature__ = without_self(_method)
 
 __all__ = [
     "attention_dropout", "attention_mask", "attention_output", "attention_scores", "flash_attention",
-    "flash_attention2", "flash_attention3", "linear", "naive_attention", "rope", "scaled_dot_product_attention",
-    "softmax", "t5_bias",
+    "flash_attention2", "flash_attention2_backward", "flash_attention3", "linear", "naive_attention", "rope",
+    "scaled_dot_product_attention", "softmax", "t5_bias",
 ]  # fmt: skip

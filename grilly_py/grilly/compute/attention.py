@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import three_shader
+from . import backward, three_shader
 from .extras import options_of, with_options
 from .flash import flash_attention
 
@@ -34,7 +34,8 @@ ATTENTION_DOC = """
             scaled_dot_product_attention, the opposite of its MultiheadAttention). Floating: added to the scaled
             scores; minus infinity and the dtype's lowest finite number both mean "never attend".
         attn_bias : numpy.ndarray or grilly.Tensor, optional
-            Floating, broadcastable to ``(B, H, N_q, N_kv)``: added to the scaled scores, beside a mask if both are given.
+            Floating, broadcastable to ``(B, H, N_q, N_kv)``: added to the scaled scores, beside a
+            mask if both are given.
         causal : bool
             Query i attends to key j only where ``j <= i + N_kv - N_q``: the mask is aligned to the bottom right, as in
             FlashAttention from 2.1 on. For N_q = 2, N_kv = 4 and for N_q = 4, N_kv = 2::
@@ -67,7 +68,8 @@ ATTENTION_DOC = """
         sinks : array, optional
             ``(H,)`` float32: a logit that takes part in each row's softmax and has no value. lse includes it.
         window_size : (left, right), optional
-            Only keys with ``-left <= j - (i + N_kv - N_q) <= right``; None or -1 sets no bound. ``causal`` sets right to 0.
+            Only keys with ``-left <= j - (i + N_kv - N_q) <= right``; None or -1 sets no bound. ``causal`` sets
+            right to 0.
         prefix_len : array, optional
             ``(B,)`` int32: the first so many keys are seen by every query, whatever causal and window_size say.
         segment_ids : array or pair of arrays, optional
@@ -79,8 +81,8 @@ ATTENTION_DOC = """
         block_map, block_size : array and (bq, bk), optional
             ``(B or 1, H or 1, ceil(N_q / bq), ceil(N_kv / bk))`` bool: only blocks that are True are attended to.
         dropout_p, dropout_seed, dropout_offset : float, int, int
-            Each weight is dropped with probability dropout_p, and the others are divided by ``1 - dropout_p``. Which ones
-            depends only on seed (64 bits), offset (32 bits), batch, head, query and key: ``F.dropout_mask`` tells.
+            Each weight is dropped with probability dropout_p, and the others are divided by ``1 - dropout_p``.
+            Which ones depends only on seed (64 bits), offset (32 bits), batch, head, query and key: ``F.dropout_mask`` tells.
 
         Returns
         -------
@@ -119,12 +121,22 @@ class Attention:
         self._backend = backend
 
     def flash_attention2(
-        self, q, k, v, *, mask=None, causal=False, scale=None, return_lse=False, kernel=None, precision="high", **options
-    ):
+        self, q, k, v, *, mask=None, causal=False, scale=None, return_lse=False, kernel=None, precision="high",
+        **options,
+    ):  # fmt: skip
         return flash_attention(
             "flash_attention2", self._backend, q, k, v,
             mask=mask, causal=causal, scale=scale, return_lse=return_lse, kernel=kernel, precision=precision,
             options=options_of("flash_attention2", options),
+        )  # fmt: skip
+
+    def flash_attention2_backward(
+        self, grad_out, q, k, v, out, lse, *, mask=None, causal=False, scale=None, return_dbias=False,
+        return_dsinks=False, return_dt5_table=False, **options,
+    ):  # fmt: skip
+        return backward.flash_attention_backward(
+            self._backend, grad_out, q, k, v, out, lse, mask=mask, causal=causal, scale=scale, return_dbias=return_dbias,
+            return_dsinks=return_dsinks, return_dt5_table=return_dt5_table, options=options_of(backward.NAME, options),
         )  # fmt: skip
 
     def flash_attention3(
@@ -145,8 +157,8 @@ class Attention:
         **options,
     ):
         options = {
-            "options": options_of("flash_attention3", options), "mask": mask, "causal": causal, "scale": scale, "return_lse": return_lse, "kernel": kernel,
-            "precision": precision,
+            "mask": mask, "causal": causal, "scale": scale, "return_lse": return_lse, "kernel": kernel,
+            "precision": precision, "options": options_of("flash_attention3", options),
         }  # fmt: skip
         name = "flash_attention3"
         if num_heads is None or len(getattr(q, "shape", ())) != 3:
@@ -178,10 +190,11 @@ class Attention:
         return three_shader.attention_output(self._backend, weights, v, architecture=architecture)
 
 
-for _method in (Attention.flash_attention2, Attention.flash_attention3):
+for _method in (Attention.flash_attention2, Attention.flash_attention3, Attention.flash_attention2_backward):
     _method.__signature__ = with_options(_method)
 for _name in ("attention_scores", "attention_mask", "t5_bias", "softmax", "attention_output"):
     getattr(Attention, _name).__doc__ = getattr(three_shader, _name).__doc__
+Attention.flash_attention2_backward.__doc__ = backward.DOC
 Attention.flash_attention2.__doc__ = "Exact attention (FlashAttention-2)." + ATTENTION_DOC
 Attention.flash_attention3.__doc__ = (
     """Exact attention, also on arrays whose heads are joined (FlashAttention-3's interface).

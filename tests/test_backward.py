@@ -1,0 +1,307 @@
+"""The gradients of attention against the float64 reference: every option, layouts, cuts, what hidden places hold."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+import features
+import grilly
+import grilly.functional as F
+from cases import CASES, DTYPES, Case, assert_as_accurate, make_arrays
+from features import CELLS
+from grilly import reference
+from grilly.reference import attention as internals
+from test_plan import smaller
+
+WANTED = {"attn_bias": "dbias", "sinks": "dsinks", "t5_table": "dt5_table"}
+
+
+def recomputed(grad, q, k, v, out, lse, options):
+    """The formulas of the kernels in float32 NumPy, and the largest sum of absolute terms behind each result.
+
+    The weights come from the log-sum-exp and delta from the output, as in Dao 2023, algorithm 2: where a row sees one key
+    its dS is a rounding error then, and not zero.
+    """
+    grad, q, k, v, out = (a.astype(np.float32) for a in (grad, q, k, v, out))
+    options = dict(options)
+    scale, mask, causal = (options.pop(name, None) for name in ("scale", "mask", "causal"))
+    p = internals.problem(q, k, v, scale, mask, bool(causal), np.float32, options)
+    grad, out = (a.reshape(*p.q.shape[:-1], v.shape[-1]) for a in (grad, out))
+    capped = internals.products(p, *p.all)
+    scores = capped.copy()
+    internals.finish_scores(p, scores, *p.all)
+    seen = scores != -np.inf
+    lse = lse.reshape(*scores.shape[:-1], 1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        weights = np.where(seen, np.exp(scores - lse), 0).astype(np.float32)
+        d_weights = np.matmul(grad, p.v.swapaxes(-1, -2))
+        terms = np.matmul(np.abs(grad), np.abs(p.v).swapaxes(-1, -2))
+        factor = p.rules.dropout_factor(*p.all, p.q.dtype)
+        factor = np.float32(1) if factor is None else factor
+        d_weights, terms = (np.where(seen, a * factor, 0) for a in (d_weights, terms))
+        delta = (grad * out).sum(-1, keepdims=True)
+        deltas = np.abs(grad * out).sum(-1, keepdims=True)
+        d_scores = np.where(seen, weights * (d_weights - delta), 0)
+        terms = np.where(seen, weights * (terms + deltas), 0)
+        d_products = d_scores * np.float32(p.scale)
+        most = terms * np.float32(abs(p.scale))
+        if p.rules.softcap:
+            d_products *= 1 - np.square(capped / np.float32(p.rules.softcap))
+        d_products = np.where(seen, d_products, 0)
+    results = {
+        "dq": (d_products @ p.k, most @ np.abs(p.k)),
+        "dk": ((d_products.swapaxes(-1, -2) @ p.q).sum(2), (most.swapaxes(-1, -2) @ np.abs(p.q)).sum(2)),
+        "dv": (
+            ((weights * factor).swapaxes(-1, -2) @ grad).sum(2),
+            ((weights * factor).swapaxes(-1, -2) @ np.abs(grad)).sum(2),
+        ),
+    }
+    from grilly.reference.backward import _of_table, _summed_to
+
+    if p.rules.bias is not None:
+        results["dbias"] = tuple(_summed_to(a, p.rules.bias.shape) for a in (d_scores, terms))
+    if p.rules.table is not None:
+        where = p.rules.buckets(*p.all), p.rules.table.shape
+        results["dt5_table"] = tuple(_of_table(a, *where) for a in (d_scores, terms))
+    if p.rules.sinks is not None:
+        with np.errstate(over="ignore"):
+            share = np.where(lse == -np.inf, 0, np.exp(p.rules.sinks.astype(np.float32) - lse[..., 0])[..., None])
+        results["dsinks"] = tuple((share * a).sum((0, 3, 4)).reshape(-1) for a in (-delta, deltas))
+    return results
+
+
+def check(backend, grad, arrays, clean, options, what, layout=lambda a: a):
+    """Run the gradients of one call on the device and judge every result."""
+    q, k, v = clean
+    dtype = q.dtype
+    out, _, lse = reference.naive_attention(*clean, dtype=np.float64, return_lse=True, **options)
+    out, lse = out.astype(dtype), lse.astype(np.float32)
+    wanted = [name for name in WANTED if options.get(name) is not None]
+    got = backend.attention.flash_attention2_backward(
+        *(backend.tensor(layout(a)) for a in (grad, *arrays, out)), lse,
+        return_dbias="attn_bias" in wanted, return_dsinks="sinks" in wanted, return_dt5_table="t5_table" in wanted,
+        **options,
+    )  # fmt: skip
+    exact = reference.attention_backward(
+        *(a.astype(np.float64) for a in (grad, *clean)), dtype=np.float64, **options
+    )
+    plain = recomputed(grad, *clean, out, lse, options)
+    for name, result in zip(["dq", "dk", "dv", *(WANTED[w] for w in wanted)], got, strict=True):
+        want = getattr(exact, name)
+        its, terms = plain[name]
+        kind = dtype if name in ("dq", "dk", "dv") else np.float32
+        # What 16-bit outputs are rounded to is in delta, and so in every term.
+        magnitude = max(float(terms.max(initial=0)), 1e-30)
+        assert_as_accurate(
+            result.numpy(), want, its.reshape(want.shape).astype(kind), f"{what} {name}", magnitude
+        )
+
+
+def gradient(case, dtype, seed=7):
+    """A random gradient of a case's output."""
+    shape = (case.batch, case.heads, case.queries, case.dim if case.value_dim is None else case.value_dim)
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+SMALL = [c for c in CASES if not c.name.startswith("dim-") or c.dim in (1, 7, 32, 64, 80, 129, 256)]
+
+
+@pytest.mark.parametrize("case", SMALL, ids=str)
+def test_shapes_and_masks(backend, case):
+    q, k, v, mask = make_arrays(case)
+    options = {"mask": mask, "causal": case.causal, "scale": case.scale}
+    check(backend, gradient(case, np.float32), (q, k, v), (q, k, v), options, case.name)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+@pytest.mark.parametrize(
+    "case", [c for c in SMALL if c.name in "prime dim-7 dim-256 bool-dead-rows causal-grouped-odd".split()], ids=str
+)
+def test_sixteen_bits(backend, case, dtype):
+    q, k, v, mask = make_arrays(case, dtype)
+    options = {"mask": mask, "causal": case.causal, "scale": case.scale}
+    check(backend, gradient(case, dtype), (q, k, v), (q, k, v), options, case.name)
+
+
+@functools.cache
+def known(cell):
+    call = features.make(cell)
+    shape = (*call.q.shape[:-1], call.v.shape[-1])
+    grad = np.random.default_rng(3).standard_normal(shape).astype(call.q.dtype)
+    return call, grad
+
+
+#: All pairs of options in float32; of the others, each option alone in float16 and a few combinations.
+FEW = [
+    cell for n, cell in enumerate(CELLS)
+    if cell.dtype == "float32" or (n % 8 == 0 and len(cell.features) > 2) or (cell.dtype == "float16" and n % 4 == 0)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("cell", FEW, ids=str)
+def test_every_option(vulkan_backend, cell):
+    """Each alone and every two together; hidden places hold NaN or infinities in some."""
+    call, grad = known(cell)
+    arrays = (call.q, call.k, call.v)
+
+    def layout(a):
+        return a if cell["layout"] is None else np.ascontiguousarray(a.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+
+    check(vulkan_backend, grad, arrays, call.clean, call.options, str(cell), layout)
+
+
+# -- plans and layouts ------------------------------------------------------------------------------------------------
+
+
+def run(backend, case, layout="bhsd", dtype=np.float32, **more):
+    """The gradients of a case as arrays, in one layout of all arrays."""
+    q, k, v, mask = make_arrays(case, dtype)
+    grad = gradient(case, dtype)
+    options = {"mask": mask, "causal": case.causal, "scale": case.scale, **more}
+    out, _, lse = reference.naive_attention(q, k, v, dtype=np.float64, return_lse=True, **options)
+
+    def lay(a):
+        if layout == "bshd":
+            return np.ascontiguousarray(a.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+        if layout == "sliced":
+            return np.repeat(np.repeat(a, 2, axis=2), 2, axis=0)[::2, :, ::2]
+        if layout == "last-strided":
+            return np.repeat(a, 2, axis=3)[..., ::2]
+        return a
+
+    arrays = (lay(a) for a in (grad, q, k, v, out.astype(dtype)))
+    return backend.attention.flash_attention2_backward(*arrays, lse.astype(np.float32), **options)
+
+
+PLANS = [
+    Case("plain", batch=3, heads=4, kv_heads=2, queries=50, keys=61, dim=16),
+    Case("odd", batch=2, heads=3, kv_heads=1, queries=50, keys=61, dim=7),
+    Case("mask", batch=2, heads=2, queries=50, keys=61, dim=16, mask="bool-full"),
+    Case("causal", batch=2, heads=2, queries=61, keys=50, dim=16, causal=True),
+]
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("storage_range", [4096, 2048])
+@pytest.mark.parametrize("case", PLANS, ids=str)
+def test_bindings_smaller_than_the_arrays(backend, case, storage_range, layout):
+    if "descriptor-offsets" not in backend.runtime.features:
+        pytest.skip(f"the {backend.runtime.name} runtime binds whole buffers only")
+    want = run(backend, case, layout)
+    with smaller(backend, storage_range=storage_range) as dispatches:
+        got = run(backend, case, layout)
+    assert len(dispatches) > 3
+    for array, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(array, other, rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_long_walks_are_cut_and_added(backend, monkeypatch, dtype):
+    """More keys and queries than one dispatch may walk: sums of several, rounded once, with options and a bias."""
+    from grilly.compute import backward
+
+    monkeypatch.setattr(backward, "MAX_KEYS", 24)
+    case = Case("walks", batch=2, heads=4, kv_heads=2, queries=50, keys=61, dim=16, causal=True)
+    q, k, v, _ = make_arrays(case, dtype)
+    rng = np.random.default_rng(2)
+    options = {
+        "causal": True, "attn_bias": rng.standard_normal((4, 50, 61)).astype(np.float32),
+        "alibi_slopes": np.linspace(0.1, 0.5, 4, dtype=np.float32), "dropout_p": 0.3, "dropout_seed": 5,
+        "segment_ids": (rng.integers(0, 2, (2, 50)).astype(np.int32), rng.integers(0, 2, (2, 61)).astype(np.int32)),
+        "scale": None,
+    }  # fmt: skip
+    with smaller(backend) as dispatches:
+        check(backend, gradient(case, dtype), (q, k, v), (q, k, v), options, "walks")
+    assert len(dispatches) > 8
+
+
+def test_members_of_a_group_are_cut(backend, monkeypatch):
+    """More query heads to a key head than one dispatch may walk rows."""
+    from grilly.compute import backward
+
+    monkeypatch.setattr(backward, "MAX_KEYS", 2)
+    case = Case("members", heads=10, kv_heads=2, queries=3, keys=5, dim=4)
+    q, k, v, _ = make_arrays(case)
+    check(backend, gradient(case, np.float32), (q, k, v), (q, k, v), {"scale": None}, "members")
+
+
+@pytest.mark.parametrize("groups", [(65535, 3, 65535), (65535, 65535, 2)])
+def test_more_heads_and_batches_than_groups(backend, groups):
+    case = PLANS[0]
+    want = run(backend, case)
+    with smaller(backend, groups=groups):
+        got = run(backend, case)
+    for array, other in zip(got, want, strict=True):
+        assert (array == other).all()
+
+
+@pytest.mark.parametrize("layout", ["bshd", "sliced", "last-strided"])
+def test_layouts(backend, layout):
+    for array, other in zip(run(backend, PLANS[0], layout), run(backend, PLANS[0]), strict=True):
+        np.testing.assert_allclose(array, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_fewer_axes(backend, rank):
+    case = Case("axes", heads=3, queries=17, keys=23, dim=16)
+    q, k, v, _ = make_arrays(case)
+    full = run(backend, case)
+    out, _, lse = reference.naive_attention(q, k, v, dtype=np.float64, return_lse=True)
+    place = (0,) * (4 - rank)
+    arrays = (a[place] for a in (gradient(case, np.float32), q, k, v, out.astype(np.float32), lse.astype(np.float32)))
+    for array, other in zip(backend.attention.flash_attention2_backward(*arrays), full, strict=True):
+        assert array.shape == other[place].shape and (array == other[place]).all()
+
+
+def test_repeats_are_equal_to_the_bit(backend):
+    case = Case("repeat", heads=4, kv_heads=1, queries=150, keys=150, causal=True)
+    first, second = run(backend, case), run(backend, case)
+    assert all((a == b).all() for a, b in zip(first, second, strict=True))
+
+
+def test_empty_arrays(backend):
+    full, lse = np.ones((2, 3, 5, 8), np.float32), np.zeros((2, 3, 5), np.float32)
+    back = backend.attention.flash_attention2_backward
+    dq, dk, dv = back(full, full, full[:, :, :0], full[:, :, :0], full, lse)
+    assert dq.shape == full.shape and (dq == 0).all() and dk.shape == dv.shape == (2, 3, 0, 8)
+    dq, dk, dv = back(full[:, :, :0], full[:, :, :0], full, full, full[:, :, :0], lse[:, :, :0])
+    assert dq.size == 0 and (dk == 0).all() and (dv == 0).all()
+
+
+def test_tensors_stay_on_the_device(backend):
+    case = Case("tensors", queries=20, keys=30, dim=16)
+    q, k, v, _ = make_arrays(case)
+    tensors = [backend.tensor(a) for a in (q, k, v)]
+    out, lse = F.flash_attention2(*tensors, return_lse=True)
+    got = F.flash_attention2_backward(backend.tensor(gradient(case, np.float32)), *tensors, out, lse)
+    assert all(isinstance(tensor, grilly.Tensor) for tensor in got)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"grad_out": np.ones((1, 2, 5, 8), np.float32)}, ValueError, "grad_out has shape"),
+        ({"out": np.ones((1, 2, 6, 8), np.float16)}, TypeError, "out is float16"),
+        ({"lse": np.ones((1, 2, 6), np.float64)}, TypeError, "lse is float64"),
+        ({"lse": np.ones((1, 2, 5), np.float32)}, ValueError, "lse has shape"),
+        ({"k": np.ones((1, 3, 7, 8), np.float32)}, ValueError, "heads"),
+        ({"scale": np.inf}, ValueError, "scale"),
+        ({"mask": np.ones((4, 7), bool)}, ValueError, "does not broadcast"),
+        ({"return_dbias": True}, ValueError, "attn_bias"),
+        ({"return_dsinks": True}, ValueError, "sinks"),
+        ({"return_dt5_table": True}, ValueError, "t5_table"),
+        ({"dropout_p": 1.0}, ValueError, "dropout_p"),
+        ({"no_such": 1}, TypeError, "no_such"),
+    ],
+)
+def test_errors_come_before_work(backend, change, error, words):
+    rows = {name: np.ones((1, 2, 6, 8), np.float32) for name in ("grad_out", "q", "out")}
+    call = {**rows, "k": np.ones((1, 2, 7, 8), np.float32), "v": np.ones((1, 2, 7, 8), np.float32),
+            "lse": np.ones((1, 2, 6), np.float32), **change}  # fmt: skip
+    arrays = [call.pop(name) for name in ("grad_out", "q", "k", "v", "out", "lse")]
+    with smaller(backend) as dispatches, pytest.raises(error, match=words):
+        backend.attention.flash_attention2_backward(*arrays, **call)
+    assert not dispatches
