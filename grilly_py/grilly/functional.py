@@ -7,6 +7,7 @@ NumPy array out. The work runs on the tensors' backend, or on the default one (s
 from __future__ import annotations
 
 from .compute import config as _config
+from .compute import kvcache as _kvcache
 from .compute import linear as _linear
 from .compute import rope as _rope
 from .compute import sdpa as _sdpa
@@ -30,6 +31,15 @@ def flash_attention2_backward(grad_out, q, k, v, out, lse, **options):
 def flash_attention3(q, k, v, **options):
     backend = backend_of("flash_attention3", q, k, v, *arrays_of(options))
     return backend.attention.flash_attention3(q, k, v, **options)
+
+
+def flash_attention_with_kvcache(
+    q, k_cache, v_cache, k=None, v=None, cache_seqlens=None, page_table=None, *, rotary=None, **options
+):
+    arrays = (q, k_cache, v_cache, k, v, cache_seqlens, page_table)
+    tables = rotary if isinstance(rotary, (tuple, list)) else ()
+    backend = backend_of("flash_attention_with_kvcache", *arrays, *tables, *arrays_of(options))
+    return _kvcache.flash_attention_with_kvcache(backend, *arrays, rotary=rotary, **options)
 
 
 def flash_attention(q, k, v, config=None):
@@ -99,6 +109,8 @@ flash_attention.__doc__ = _config.flash_attention.__doc__
 naive_attention.__doc__ = _config.naive_attention.__doc__
 linear.__doc__ = _linear.linear.__doc__
 rope.__doc__ = _rope.rope.__doc__
+flash_attention_with_kvcache.__doc__ = _kvcache.flash_attention_with_kvcache.__doc__
+flash_attention_with_kvcache.__signature__ = without_self(_kvcache.flash_attention_with_kvcache)
 for _function in (flash_attention2, flash_attention2_backward, flash_attention3):
     _method = getattr(Attention, _function.__name__)
     _function.__doc__ = _method.__doc__
@@ -106,6 +118,6 @@ for _function in (flash_attention2, flash_attention2_backward, flash_attention3)
 
 __all__ = [
     "attention_dropout", "attention_mask", "attention_output", "attention_scores", "flash_attention",
-    "flash_attention2", "flash_attention2_backward", "flash_attention3", "linear", "naive_attention", "rope",
-    "scaled_dot_product_attention", "softmax", "t5_bias",
+    "flash_attention2", "flash_attention2_backward", "flash_attention3", "flash_attention_with_kvcache", "linear",
+    "naive_attention", "rope", "scaled_dot_product_attention", "softmax", "t5_bias",
 ]  # fmt: skip
