@@ -340,10 +340,13 @@ class _Streamed:
         batch, heads, queries, _ = self.q.shape
         pairs = sum((end - start) * (high - low) for start, end, low, high in self._spans())
         self.total, self.done = batch * heads * pairs, 0
-        log.info(
-            "%s: streaming %d queries by %d and %d keys by %d", self.part.operation, queries, self.plan.queries,
-            self.k.shape[2], self.plan.keys,
-        )  # fmt: skip
+        block = (self.plan.batch, self.plan.heads, self.plan.queries, self.plan.keys)
+        self.cut = block != (batch, self.k.shape[1], queries, self.k.shape[2])
+        if self.cut:
+            log.info(
+                "%s: streaming %d queries by %d and %d keys by %d", self.part.operation, queries, self.plan.queries,
+                self.k.shape[2], self.plan.keys,
+            )  # fmt: skip
 
     def _spans(self) -> Iterator[tuple[int, int, int, int]]:
         """Blocks of queries, with the range of keys that each needs."""
@@ -437,7 +440,7 @@ class _Streamed:
     def _report(self, pairs: int, finished: bool = False) -> None:
         self.done = self.total if finished else min(self.done + pairs, self.total)
         now = time.monotonic()
-        if not finished and (now - self.reported < REPORT_SECONDS or self.done == self.total):
+        if not self.cut or not finished and (now - self.reported < REPORT_SECONDS or self.done == self.total):
             return
         self.reported = now
         progress = Progress(self.part.operation, self.done, self.total, now - self.began)
