@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""Times grilly.dask.flash_attention on one GPU and on two of one machine, a worker process for each; prints the ratio.
+
+    python tools/bench_dask.py                              S = 262144, H = 32, D = 128, float16
+    python tools/bench_dask.py --causal --key-chunk 65536   also chunks of keys, joined in a tree
+    python tools/bench_dask.py --mode processes             without Dask: plain processes, each with half of the heads
+
+Workers make the inputs from a seed, each those of its own heads, so that nothing travels between processes; making them
+is not timed, sending them to the GPUs and fetching the results is. Every run starts from a task graph without results.
+Two rows of each chunk of heads are held against float64 where they were computed.
+
+Dask mode needs, beyond grilly's own requirements, the wheels of: dask distributed click cloudpickle fsspec jinja2
+locket markupsafe msgpack packaging partd psutil pyyaml sortedcontainers tblib toolz tornado zict importlib_metadata
+zipp lazy-importer urllib3: what `pip download "dask[array,distributed]"` fetches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "grilly_py"))
+
+
+def made(heads: int, length: int, dim: int, seed: int) -> np.ndarray:
+    """Unit normal float16 numbers; every 4,096 rows are the first ones in another order of columns, which is quick."""
+    rng = np.random.default_rng(seed)
+    rows = min(length, 4096)
+    base = rng.standard_normal((heads, rows, dim), dtype=np.float32).astype(np.float16)
+    array = np.empty((1, heads, length, dim), np.float16)
+    for start in range(0, length, rows):
+        part = array[0, :, start : start + rows]
+        part[...] = base[:, : part.shape[1], rng.permutation(dim)]
+    return array
+
+
+def error(q, k, v, out, causal: bool) -> float:
+    """The largest error of a row in the middle and of the last, of the chunk's first head, against float64."""
+    worst = 0.0
+    length = q.shape[2]
+    for row in (length // 2, length - 1):
+        keys = slice(0, row + 1 if causal else length)
+        scores = k[0, 0, keys].astype(np.float64) @ q[0, 0, row].astype(np.float64) / np.sqrt(q.shape[3])
+        weights = np.exp(scores - scores.max())
+        worst = max(worst, np.abs(weights @ v[0, 0, keys].astype(np.float64) / weights.sum() - out[0, 0, row]).max())
+    return float(worst)
+
+
+def device() -> tuple[int, int, str]:
+    """This process's number and the device that its tasks use."""
+    from grilly.dask import worker_backend
+
+    info = worker_backend().device
+    return os.getpid(), info.index, info.name
+
+
+def report(name: str, seconds: list[float], args, errors: list[float]) -> float:
+    flops = 4.0 * args.heads * args.length**2 * args.dim / (2 if args.causal else 1)
+    best = statistics.median(seconds)
+    print(
+        f"{name:12} median {best:7.3f} s of {[round(s, 3) for s in seconds]}, {flops / best / 1e12:7.1f} TFLOP/s, "
+        f"largest error {max(errors):.1e}", flush=True,
+    )  # fmt: skip
+    return best
+
+
+# -- with Dask ---------------------------------------------------------------------------------------------------------
+
+
+def with_dask(workers: int, args) -> float:
+    """Seconds of the call on a cluster of so many processes."""
+    import dask
+    import dask.array as da
+    import distributed
+
+    from grilly import dask as grilly_dask
+
+    cluster = distributed.LocalCluster(
+        n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1",
+        memory_limit=0,
+    )  # fmt: skip
+    with cluster, distributed.Client(cluster) as client:
+        names = {w["id"]: address for address, w in client.scheduler_info()["workers"].items()}
+        addresses = [names[n] for n in sorted(names)]
+        used = client.run(device)
+        print(f"{workers} worker(s): " + "; ".join(f"{used[a][2]} (device {used[a][1]})" for a in addresses))
+        if len({used[a][1] for a in addresses}) < workers:
+            print("*** the workers share a device: the ratio says nothing about several GPUs")
+        begin = time.perf_counter()
+        futures, arrays = [], []
+        for seed in range(3):
+            parts = []
+            for number, first in enumerate(range(0, args.heads, args.head_chunk)):
+                heads = min(args.head_chunk, args.heads - first)
+                future = client.submit(
+                    made, heads, args.length, args.dim, 1000 * seed + first, workers=[addresses[number % workers]],
+                )  # fmt: skip
+                futures.append(future)
+                shape = (1, heads, args.length, args.dim)
+                parts.append(da.from_delayed(dask.delayed(future), shape, np.float16))
+            arrays.append(da.concatenate(parts, 1).persist())
+        client.gather([client.submit(len, future) for future in futures])  # raises what making them raised
+        distributed.wait(arrays)
+        print(f"  inputs after {time.perf_counter() - begin:.1f} s", flush=True)
+        q, k, v = arrays
+        q = q.rechunk({2: args.query_chunk})
+        k, v = (a.rechunk({2: args.key_chunk}) for a in (k, v))
+        seconds = []
+        for turn in range(args.repeats + 1):  # the first one makes the pipelines
+            out = grilly_dask.flash_attention(q, k, v, causal=args.causal)
+            start = time.perf_counter()
+            out = out.persist()
+            distributed.wait(out)
+            seconds.append(time.perf_counter() - start)
+            if turn < args.repeats:
+                del out
+                wait_until_gone(client, "_output_of")
+        parts = [a.rechunk({2: -1}).to_delayed().reshape(-1) for a in (*arrays, out)]
+        checks = [dask.delayed(error)(*four, args.causal) for four in zip(*parts, strict=True)]
+        errors = client.gather(client.compute(checks))
+    print(f"  first run {seconds[0]:.3f} s", flush=True)
+    return report(f"{workers} worker(s)", seconds[1:], args, errors)
+
+
+def wait_until_gone(client, name: str) -> None:
+    """Until no worker holds results of tasks with this name: otherwise a second run would find the first one's."""
+    while any(name in str(key) for held in client.has_what().values() for key in held):
+        time.sleep(0.01)
+
+
+# -- without Dask ------------------------------------------------------------------------------------------------------
+
+
+def one_process(index: int, heads: range, args, barrier, results) -> None:
+    """Attend to some of the heads on the device of this number."""
+    import grilly
+
+    gpus = [d for d in grilly.devices() if d.kind == "discrete"] or grilly.devices()
+    with grilly.Compute(gpus[index % len(gpus)].index) as backend:
+        chunks = []
+        for first in heads:
+            count = min(args.head_chunk, args.heads - first)
+            chunks.append([made(count, args.length, args.dim, 1000 * seed + first) for seed in range(3)])
+        seconds = []
+        for _ in range(args.repeats + 1):
+            barrier.wait()
+            start = time.perf_counter()
+            outs = [backend.attention.flash_attention2(*arrays, causal=args.causal) for arrays in chunks]
+            barrier.wait()
+            seconds.append(time.perf_counter() - start)
+        errors = [error(*arrays, out, args.causal) for arrays, out in zip(chunks, outs, strict=True)]
+        results.put((seconds, errors, f"{backend.device.name} (device {backend.device.index})"))
+
+
+def with_processes(workers: int, args) -> float:
+    """The same by plain processes: no scheduler, no tree."""
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(workers), context.Queue()
+    firsts = range(0, args.heads, args.head_chunk)
+    processes = [
+        context.Process(target=one_process, args=(n, firsts[n::workers], args, barrier, results))
+        for n in range(workers)
+    ]
+    for process in processes:
+        process.start()
+    found = [results.get(timeout=args.limit) for _ in processes]
+    for process in processes:
+        process.join()
+    print(f"{workers} process(es): " + "; ".join(name for _, _, name in found), flush=True)
+    seconds = [max(times) for times in zip(*(f[0] for f in found), strict=True)]
+    return report(f"{workers} process(es)", seconds[1:], args, [e for f in found for e in f[1]])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mode", choices=("dask", "processes"), default="dask")
+    parser.add_argument("--length", type=int, default=262_144)
+    parser.add_argument("--heads", type=int, default=32)
+    parser.add_argument("--dim", type=int, default=128)
+    parser.add_argument("--head-chunk", type=int, default=2, help="heads of a task (default 2)")
+    parser.add_argument("--query-chunk", type=int, default=-1, help="queries of a task (default all)")
+    parser.add_argument("--key-chunk", type=int, default=-1, help="keys of a task (default all)")
+    parser.add_argument("--causal", action="store_true")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--limit", type=float, default=240, help="seconds to wait for plain processes")
+    args = parser.parse_args()
+    os.environ["PYTHONPATH"] = os.pathsep.join([sys.path[0], os.environ.get("PYTHONPATH", "")])
+    os.environ.pop("GRILLY_DEVICE", None)  # workers take the GPUs by their numbers
+    begin = time.perf_counter()
+    print(f"{args.mode}: S = {args.length}, H = {args.heads}, D = {args.dim}, float16, causal = {args.causal}")
+    times = [(with_dask if args.mode == "dask" else with_processes)(n, args) for n in args.workers]
+    for n, seconds in zip(args.workers[1:], times[1:], strict=True):
+        print(f"{args.workers[0]} to {n}: {times[0] / seconds:.3f} times as fast")
+    print(f"{time.perf_counter() - begin:.0f} s in all")
+
+
+if __name__ == "__main__":
+    main()
