@@ -22,8 +22,8 @@ WANTED = {"attn_bias": "dbias", "sinks": "dsinks", "t5_table": "dt5_table"}
 def recomputed(grad, q, k, v, out, lse, options):
     """The formulas of the kernels in float32 NumPy, and the largest sum of absolute terms behind each result.
 
-    The weights come from the log-sum-exp and delta from the output, as in Dao 2023, algorithm 2: where a row sees one key
-    its dS is a rounding error then, and not zero.
+    The weights come from the log-sum-exp and delta from the output, as in Dao 2023, algorithm 2: where a row sees one
+    key its dS is a rounding error then, and not zero.
     """
     grad, q, k, v, out = (a.astype(np.float32) for a in (grad, q, k, v, out))
     options = dict(options)

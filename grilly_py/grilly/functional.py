@@ -94,10 +94,16 @@ def linear(x, weight, bias=None, *, precision="highest"):
     return _linear.linear(backend_of("linear", x, weight, bias), x, weight, bias, precision=precision)
 
 
-def rope(x, *, frequencies=None, base=10000.0, offset=0, positions=None, interleaved=False):
+def linear_backward(grad_output, x, weight, *, precision="highest"):
+    backend = backend_of("linear_backward", grad_output, x, weight)
+    return _linear.linear_backward(backend, grad_output, x, weight, precision=precision)
+
+
+def rope(x, *, frequencies=None, base=10000.0, offset=0, positions=None, interleaved=False, reverse=False):
     return _rope.rope(
         backend_of("rope", x, positions), x,
         frequencies=frequencies, base=base, offset=offset, positions=positions, interleaved=interleaved,
+        reverse=reverse,
     )  # fmt: skip
 
 
@@ -108,6 +114,7 @@ scaled_dot_product_attention.__doc__ = _sdpa.scaled_dot_product_attention.__doc_
 flash_attention.__doc__ = _config.flash_attention.__doc__
 naive_attention.__doc__ = _config.naive_attention.__doc__
 linear.__doc__ = _linear.linear.__doc__
+linear_backward.__doc__ = _linear.linear_backward.__doc__
 rope.__doc__ = _rope.rope.__doc__
 flash_attention_with_kvcache.__doc__ = _kvcache.flash_attention_with_kvcache.__doc__
 flash_attention_with_kvcache.__signature__ = without_self(_kvcache.flash_attention_with_kvcache)
@@ -119,5 +126,5 @@ for _function in (flash_attention2, flash_attention2_backward, flash_attention3)
 __all__ = [
     "attention_dropout", "attention_mask", "attention_output", "attention_scores", "flash_attention",
     "flash_attention2", "flash_attention2_backward", "flash_attention3", "flash_attention_with_kvcache", "linear",
-    "naive_attention", "rope", "scaled_dot_product_attention", "softmax", "t5_bias",
+    "linear_backward", "naive_attention", "rope", "scaled_dot_product_attention", "softmax", "t5_bias",
 ]  # fmt: skip

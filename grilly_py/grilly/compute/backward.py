@@ -1,8 +1,8 @@
 """The gradients of attention: argument checks, the plan (how a call is cut into dispatches), and the call.
 
-Three kernels (Dao 2023, "FlashAttention-2", algorithm 2): one finds delta, a number for each row; one walks the keys for
-each tile of queries and gives dq; one walks the queries for each tile of keys and gives dk and dv. No two workgroups
-add to one number, so there are no atomics and every run gives the same bits.
+Three kernels (Dao 2023, "FlashAttention-2", algorithm 2): one finds delta, a number for each row; one walks the keys
+for each tile of queries and gives dq; one walks the queries for each tile of keys and gives dk and dv. No two
+workgroups add to one number, so there are no atomics and every run gives the same bits.
 """
 
 from __future__ import annotations
@@ -382,7 +382,7 @@ def flash_attention_backward(
     return_dt5_table=False,
     options=extras_.OFF,
 ):
-    """Check the arguments, find the gradients, and return what users get. The public functions document the arguments."""
+    """Check the arguments, find the gradients, and return what users get. ``DOC`` documents the arguments."""
     backend.check_open()
     arrays = (grad_out, q, k, v, out, lse)
     for array in (*arrays, mask):

@@ -38,7 +38,8 @@ def _summed(backend: Compute, views: dict[str, Tensor], call: Call, sums: int, d
     total = queries if diagonal else batch * heads * queries * keys // (planes * elements)
     parts = -(-total // _PART)
     if max(parts * planes * elements, total) > _MOST:
-        raise UnsupportedError(f"{NAME}: the gradient of a bias over {batch * heads * queries * keys:,} scores is too large")
+        scores = batch * heads * queries * keys
+        raise UnsupportedError(f"{NAME}: the gradient of a bias over {scores:,} scores is too large")
     partial = backend.empty((parts, planes * elements))
     choice = backend.registry.resolve(
         Request("attention-backward-bias", q.dtype.name, facts=(("align", 1), ("extras", call.bits)))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from .flash import to_device
 from .launch import check_float, check_precision, finish
@@ -83,3 +86,51 @@ def linear(backend: Compute, x, weight, bias=None, *, precision="highest"):
         b = four_axes(b).broadcast_to((a.shape[0], 1, cols, depth))
         product(backend, "linear", a, b, c, columns_are_rows=True, bias=own, high=high and depth > 0)
     return finish(backend, y, *arrays.values())
+
+
+def linear_backward(backend: Compute, grad_output, x, weight, *, precision="highest"):
+    """The gradients of ``linear``: of ``sum(grad_output * y)`` by x, weight and bias.
+
+    With G and X the rows of grad_output and x: ``G W``, ``G^T X`` and the sum of G's rows.
+
+    Parameters
+    ----------
+    grad_output : numpy.ndarray or grilly.Tensor
+        ``(..., N)``, of x's dtype.
+    x, weight, precision
+        As given to ``linear``.
+
+    Returns
+    -------
+    dx, dweight, dbias : numpy.ndarray or grilly.Tensor
+        ``(..., K)``, ``(N, K)`` and ``(N,)``, of x's dtype; Tensors when an array was one, and then without waiting.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As ``linear``, and for a grad_output that is not of the output's shape.
+    """
+    name = "linear_backward"
+    backend.check_open()
+    dtype = check_float(name, x=x, grad_output=grad_output, weight=weight)
+    shape = tuple(x.shape)
+    if len(weight.shape) != 2 or not shape or shape[-1] != weight.shape[1]:
+        raise ValueError(f"{name}: x has shape {shape} and weight {tuple(weight.shape)}; expected (..., K) and (N, K)")
+    cols, depth = weight.shape
+    if tuple(grad_output.shape) != (*shape[:-1], cols):
+        raise ValueError(
+            f"{name}: grad_output has shape {tuple(grad_output.shape)}; expected the output's, {(*shape[:-1], cols)}"
+        )
+    rows = math.prod(shape[:-1])
+    g, a, w = (to_device(backend, array) for array in (grad_output, x, weight))
+    if rows:
+        flat_g, flat_a = g.reshape(rows, cols), a.reshape(rows, depth)
+        ones = backend.tensor(np.ones((1, rows), dtype))
+        results = (
+            linear(backend, g, w.transpose(), precision=precision),
+            linear(backend, flat_g.transpose(), flat_a.transpose(), precision=precision),
+            linear(backend, ones, flat_g.transpose(), precision=precision).reshape(cols),
+        )
+    else:
+        results = tuple(backend.tensor(np.zeros(size, dtype)) for size in (shape, (cols, depth), (cols,)))
+    return tuple(finish(backend, result, grad_output, x, weight) for result in results)

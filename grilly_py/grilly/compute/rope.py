@@ -33,6 +33,7 @@ def rope(
     offset: int = 0,
     positions=None,
     interleaved: bool = False,
+    reverse: bool = False,
 ):
     """Turn pairs of elements of each row by angles that grow with its position (Su et al. 2021, arXiv:2104.09864).
 
@@ -52,6 +53,8 @@ def rope(
         hold no negative number.
     interleaved : bool
         Whether pairs are elements 2 i and 2 i + 1 (GPT-J), and not i and i + P (LLaMA, GPT-NeoX).
+    reverse : bool
+        Turn back by the same angles. This undoes the turn, and is its gradient: of ``sum(g * rope(x))`` by x.
 
     Returns
     -------
@@ -90,7 +93,7 @@ def rope(
         place = (place[:, None, :, None] if place.ndim == 2 else place[None, None, :, None]).broadcast_to(
             (batch, four.shape[1], rows, 1)
         )
-    words = _words(backend, turns)
+    words = _words(backend, -turns if reverse else turns)
     choice = backend.registry.resolve(Request("rope", dtype.name))
     program = program_of(backend, choice, {"INTERLEAVED": int(interleaved), "POSITIONS": int(place is not None)})
     row_block, items = choice.tile["rows"], choice.tile["items"]

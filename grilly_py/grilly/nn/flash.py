@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .. import functional as F
+from ..compute import Tensor
 from ..compute.attention import join_heads
 from ..compute.launch import check_precision
 from .module import Module, shapes
@@ -94,7 +95,7 @@ class FlashAttention2(Module):
                     f"{name}: query has shape {q_shape}; expected (B, {self.num_heads}, S, {self.head_dim})"
                 )
             _, (query, key, value), keep = self._send(query, key, value, mask=mask)
-            output = self._attend(query, key, value, mask=mask, **options)
+            output = self._attended(rank, query, key, value, mask, options)
             return output if keep else output.numpy()
         if q_shape[-1] != self.embed_dim:
             raise ValueError(f"{name}: query has shape {q_shape}; its last axis must be {self.embed_dim}")
@@ -108,10 +109,47 @@ class FlashAttention2(Module):
         if rank == 2:
             query, key, value = (array.reshape(1, *array.shape) for array in (query, key, value))
         heads = (split_heads(query, self.num_heads), split_heads(key, key_heads), split_heads(value, key_heads))
-        output = join_heads(self._attend(*heads, mask=mask, **options))
+        output = join_heads(self._attended(rank, *heads, mask, options))
         if rank == 2:
             output = output.reshape(output.shape[1:])
         return output if keep else output.numpy()
+
+    def _attended(self, rank, q, k, v, mask, options):
+        """Attention of split heads; after ``train()`` what its gradients need is kept."""
+        if not self._keeps:
+            return self._attend(q, k, v, mask=mask, **options)
+        output, lse = self._attend(q, k, v, mask=mask, return_lse=True, **options)
+        del options["precision"]
+        self._keep(rank=rank, arrays=(q, k, v, output, lse), mask=mask, options=options)
+        return output
+
+    def backward(self, grad_output):
+        """The gradients of the last forward's query, key and value, each in its layout.
+
+        Raises
+        ------
+        RuntimeError
+            Where ``forward`` kept nothing: see `Module`.
+        ValueError, TypeError
+            If grad_output is not of the output's shape and dtype.
+        """
+        kept = self._take()
+        backend = kept["arrays"][0].backend
+        grad = backend.tensor(grad_output)
+        if kept["rank"] == 2:
+            grad = grad.reshape(1, *grad.shape)
+        if kept["rank"] != 4:
+            width = kept["arrays"][3].shape[1] * kept["arrays"][3].shape[3]
+            if grad.ndim != 3 or grad.shape[2] != width:
+                name, shape = type(self).__name__, tuple(grad_output.shape)
+                raise ValueError(f"{name}.backward: grad_output has shape {shape}; expected the output's")
+            grad = split_heads(grad, self.num_heads)
+        found = F.flash_attention2_backward(grad, *kept["arrays"], mask=kept["mask"], **kept["options"])
+        if kept["rank"] != 4:
+            found = tuple(join_heads(array) for array in found)
+        if kept["rank"] == 2:
+            found = tuple(array.reshape(array.shape[1:]) for array in found)
+        return found if isinstance(grad_output, Tensor) else tuple(array.numpy() for array in found)
 
     def extra_repr(self) -> str:
         return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, causal={self.causal}"

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from .. import functional as F
+from ..compute import Tensor
 from ..compute.launch import check_precision
 from .module import Module, Parameter, shapes
 
@@ -72,7 +73,35 @@ class Linear(Module):
         backend, (x,), keep = self._send(x)
         bias = None if self.bias is None else self.bias.on(backend)
         y = F.linear(x, self.weight.on(backend), bias, precision=self.precision)
+        self._keep(x=x)
         return y if keep else y.numpy()
+
+    def backward(self, grad_output):
+        """The gradient of the last forward's x; adds those of ``weight`` and ``bias``.
+
+        Raises
+        ------
+        RuntimeError
+            Where ``forward`` kept nothing: see `Module`.
+        ValueError, TypeError
+            If grad_output is not of the output's shape and dtype.
+        """
+        x = self._take()["x"]
+        grad = x.backend.tensor(grad_output)
+        dx, dweight, dbias = F.linear_backward(grad, x, self.weight.on(x.backend), precision=self.precision)
+        self._add(dweight, dbias)
+        return dx if isinstance(grad_output, Tensor) else dx.numpy()
+
+    def _add(self, dweight, dbias) -> None:
+        self.weight.add_grad(dweight)
+        if self.bias is not None:
+            self.bias.add_grad(dbias)
+
+    def _add_grads(self, x, grad):
+        """Add the parameters' gradients of a forward of x; returns the weight where x is."""
+        weight = self.weight.on(x.backend)
+        self._add(*F.linear_backward(grad, x, weight, precision=self.precision)[1:])
+        return weight
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"

@@ -1,4 +1,4 @@
-"""Module and Parameter: layers with weights, in PyTorch's terms, without gradients."""
+"""Module and Parameter: layers with weights and gradients, in PyTorch's terms, without an automatic graph."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ class Parameter:
     ----------
     data : numpy.ndarray or grilly.Tensor
         The values. An array here is read-only, because the device has copies of it: assign a new one to change it.
+    grad : numpy.ndarray or None
+        float32, of the same shape: the sum of the gradients that ``backward`` calls have found since ``zero_grad``.
 
     Raises
     ------
@@ -38,10 +40,16 @@ class Parameter:
         For another dtype.
     """
 
-    __slots__ = ("_data", "_copies")
+    __slots__ = ("_data", "_copies", "grad")
 
     def __init__(self, data):
         self.data = data
+        self.grad: np.ndarray | None = None
+
+    def add_grad(self, gradient) -> None:
+        """Add an array or Tensor to ``grad``."""
+        gradient = np.asarray(gradient, np.float32)
+        self.grad = gradient if self.grad is None else self.grad + gradient
 
     @property
     def data(self):
@@ -116,7 +124,18 @@ class Module:
     waited for; NumPy arrays are sent once, all steps run on the device, and the result is fetched. The work runs on
     the inputs' backend, on the one chosen with `to`, or on the default one (``grilly.use``).
 
-    There are no gradients: ``train`` and ``eval`` only set ``training``.
+    Gradients: after ``train()``, ``forward`` keeps on the device what ``backward`` needs, until the next one of either.
+    ``backward(grad_output)`` then returns the gradients of the inputs and adds those of the parameters to their
+    ``grad``. A program calls it on its layers in reverse order::
+
+        model.train()
+        y = model(x)
+        model.zero_grad()
+        grad_x = model.backward(grad_y)
+        for p in model.parameters():
+            p.data = p.data - rate * p.grad
+
+    A new module keeps nothing although ``training`` is True, and ``eval()`` forgets what is kept.
     """
 
     def __init__(self):
@@ -124,10 +143,36 @@ class Module:
         object.__setattr__(self, "_modules", {})
         self.training = True
         self._backend: Compute | None = None
+        self._keeps = False
+        self._kept: dict[str, Any] | None = None
 
     def forward(self, *args, **kwargs):
         """What the layer computes; subclasses define it."""
         raise NotImplementedError(f"{type(self).__name__} has no forward()")
+
+    def backward(self, grad_output):
+        """The gradients of the inputs of the last ``forward``, given its output's; subclasses define it."""
+        raise NotImplementedError(f"{type(self).__name__} has no backward()")
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of all parameters, at any depth."""
+        for parameter in self.parameters():
+            parameter.grad = None
+
+    def _keep(self, **what) -> None:
+        """Keep what ``backward`` will need, after ``train()``."""
+        if self._keeps:
+            self._kept = what
+
+    def _take(self) -> dict[str, Any]:
+        """What the last ``forward`` kept, no longer kept. Raises RuntimeError where it kept nothing."""
+        kept, self._kept = self._kept, None
+        if kept is None:
+            name = type(self).__name__
+            raise RuntimeError(
+                f"{name}.backward: no forward() was kept; call train(), then forward() before each backward()"
+            )
+        return kept
 
     def __call__(self, *args, **kwargs):
         return self.forward(*args, **kwargs)
@@ -263,9 +308,13 @@ class Module:
         return LoadResult(missing, unexpected)
 
     def train(self, mode: bool = True) -> Module:
-        """Set ``training`` here and in all modules inside. Returns the module."""
+        """Set ``training`` here and in all modules inside, and whether ``forward`` keeps what ``backward`` needs.
+
+        Returns the module.
+        """
         for module in self.modules():
-            module.training = bool(mode)
+            module.training = module._keeps = bool(mode)
+            module._kept = None
         return self
 
     def eval(self) -> Module:

@@ -7,7 +7,9 @@ import math
 import numpy as np
 
 from .. import functional as F
+from ..compute import Tensor
 from ..compute.attention import join_heads
+from ..compute.copy import copy_into
 from ..compute.launch import check_precision
 from .flash import check_heads, split_heads
 from .linear import Linear, uniform
@@ -182,6 +184,7 @@ class MultiheadAttention(Module):
         ValueError, TypeError
             For shapes and dtypes that do not go together, and options of another architecture.
         """
+        given = (True, key is not None, value is not None)
         key = query if key is None else key
         value = key if value is None else value
         rank = self._check(query, key, value, causal, position_bias, position_offset)
@@ -193,8 +196,16 @@ class MultiheadAttention(Module):
             key = query if alike[0] else key.reshape(1, *key.shape)
             value = query if alike[1] else value.reshape(1, *value.shape)
         q, k, v = (split_heads(array, self.num_heads) for array in self._project(backend, query, key, value))
-        weights = None
-        if self.architecture != "t5" and not need_weights:
+        weights = attended = None
+        if self._keeps:
+            options = self._flash_options(backend, q, k, mask, causal, position_bias, position_offset)
+            attended, lse = F.flash_attention2(q, k, v, return_lse=True, **options, **self._own_precision())
+            self._keep(
+                rank=rank, given=given, inputs=(query, key, value), arrays=(q, k, v, attended, lse), options=options
+            )
+        if attended is not None and not need_weights:
+            output = attended
+        elif self.architecture != "t5" and not need_weights:
             output = F.flash_attention2(q, k, v, mask=mask, causal=causal, **self._own_precision())
         else:
             scores = F.attention_scores(q, k, scale=1.0 if self.architecture == "t5" else None)
@@ -203,7 +214,7 @@ class MultiheadAttention(Module):
             if mask is not None or causal:
                 scores = F.attention_mask(scores, mask=mask, causal=causal)
             weights = F.softmax(scores)
-            output = F.attention_output(weights, v, architecture=self.architecture)
+            output = F.attention_output(weights, v, architecture=self.architecture) if attended is None else attended
         output = (self.o if self.architecture == "t5" else self.out_proj)(join_heads(output))
         weights = self._returned(backend, weights, average_attn_weights) if need_weights else None
         if rank == 2:
@@ -212,6 +223,109 @@ class MultiheadAttention(Module):
         if not keep:
             output, weights = output.numpy(), None if weights is None else weights.numpy()
         return output, weights
+
+    def _flash_options(self, backend, q, k, mask, causal, position_bias, position_offset) -> dict:
+        """The keyword arguments by which one kernel does this call and its gradients."""
+        options = {"mask": mask, "causal": causal}
+        if self.architecture != "t5":
+            return options
+        options["scale"] = 1.0
+        queries, keys = q.shape[2], k.shape[2]
+        if position_bias is not None:
+            options["attn_bias"] = position_bias
+        elif self.relative_attention_bias is not None:
+            offset = position_offset
+            if offset is None:
+                offset = 0 if self.bidirectional else keys - queries
+            if offset != keys - queries:
+                raise ValueError(
+                    f"MultiheadAttention: gradients need the last query and the last key to be aligned, and "
+                    f"position_offset is {offset} for {queries} queries and {keys} keys; call eval(), or give "
+                    "position_bias"
+                )
+            table = self.relative_attention_bias.weight.on(backend).astype(np.float32)
+            options.update(t5_table=table, t5_bidirectional=self.bidirectional, t5_max_distance=self.max_distance)
+        return options
+
+    def backward(self, grad_output):
+        """The gradients of the last forward's inputs, given its output's; adds those of the parameters.
+
+        Parameters
+        ----------
+        grad_output : numpy.ndarray or grilly.Tensor
+            Of the output's shape and dtype. The weights that ``forward`` may also return have no gradient.
+
+        Returns
+        -------
+        query, key, value : numpy.ndarray, grilly.Tensor or None
+            In the inputs' shapes. Where the key was left out of ``forward``, its gradient is None and part of the
+            query's; likewise the value's is part of the key's.
+
+        Raises
+        ------
+        RuntimeError
+            Where ``forward`` kept nothing: see `Module`.
+        ValueError, TypeError
+            If grad_output is not of the output's shape and dtype.
+
+        Notes
+        -----
+        The gradient of a ``position_bias`` given to ``forward`` is then in ``position_bias_grad``, float32.
+        """
+        kept = self._take()
+        query, key, value = inputs = kept["inputs"]
+        backend = query.backend
+        grad = backend.tensor(grad_output)
+        if kept["rank"] == 2:
+            grad = grad.reshape(1, *grad.shape)
+        grad = (self.o if self.architecture == "t5" else self.out_proj).backward(grad)
+        options = kept["options"]
+        asked = {name: options.get(of) is not None for name, of in
+                 (("return_dbias", "attn_bias"), ("return_dt5_table", "t5_table"))}  # fmt: skip
+        found = F.flash_attention2_backward(split_heads(grad, self.num_heads), *kept["arrays"], **options, **asked)
+        grads = list(found)
+        self.position_bias_grad = grads.pop().numpy() if asked["return_dbias"] else None
+        if asked["return_dt5_table"]:
+            self.relative_attention_bias.weight.add_grad(grads.pop())
+        grads = [join_heads(array) for array in grads]
+        weights = self._add_projection_grads(backend, inputs, grads)
+        # What was left out stands for another input, whose gradient then has both parts.
+        source = [0, 1 if kept["given"][1] else 0, 0]
+        source[2] = 2 if kept["given"][2] else source[1]
+        results: list = [None, None, None]
+        for n, array in enumerate(inputs):
+            parts = [m for m in range(3) if source[m] == n]
+            if parts:
+                found = _through(backend, [grads[m] for m in parts], [weights[m] for m in parts], self._own_precision())
+                results[n] = found.reshape(array.shape[1:] if kept["rank"] == 2 else array.shape)
+        if not isinstance(grad_output, Tensor):
+            results = [None if array is None else array.numpy() for array in results]
+        return tuple(results)
+
+    def _add_projection_grads(self, backend, inputs, grads) -> list[Tensor]:
+        """Add the gradients of the projections' weights and biases; returns the weights."""
+        precision = self._own_precision()
+        if self.architecture == "t5":
+            return [getattr(self, name)._add_grads(array, grad)
+                    for name, array, grad in zip("qkv", inputs, grads, strict=True)]  # fmt: skip
+        width = self.embed_dim
+        if "in_proj_weight" in self._parameters:
+            joined = self.in_proj_weight.on(backend)
+            weights = [joined[n * width : (n + 1) * width] for n in range(3)]
+        else:
+            weights = [getattr(self, f"{name}_proj_weight").on(backend) for name in "qkv"]
+        found = [
+            F.linear_backward(grad, array, weight, **precision)
+            for grad, array, weight in zip(grads, inputs, weights, strict=True)
+        ]
+        if "in_proj_weight" in self._parameters:
+            self.in_proj_weight.add_grad(np.concatenate([dweight.numpy() for _, dweight, _ in found]))
+        else:
+            for name, (_, dweight, _) in zip("qkv", found, strict=True):
+                getattr(self, f"{name}_proj_weight").add_grad(dweight)
+        if self.in_proj_bias is not None:
+            self.in_proj_bias.add_grad(np.concatenate([dbias.numpy() for _, _, dbias in found]))
+        return weights
 
     def _own_precision(self) -> dict[str, str]:
         return {} if self.precision is None else {"precision": self.precision}
@@ -283,6 +397,20 @@ class MultiheadAttention(Module):
     def extra_repr(self) -> str:
         text = f"embed_dim={self.embed_dim}, num_heads={self.num_heads}"
         return text if self.architecture == "generic" else f"{text}, architecture={self.architecture!r}"
+
+
+def _through(backend, grads: list[Tensor], weights: list[Tensor], precision: dict) -> Tensor:
+    """The sum of the products of grads ``(B, S, N)`` and weights ``(N, K)``, as one product of them side by side."""
+    rows = grads[0].shape[0] * grads[0].shape[1]
+    widths = [weight.shape[0] for weight in weights]
+    across = backend.empty((sum(widths), rows), grads[0].dtype)
+    matrix = backend.empty((sum(widths), weights[0].shape[1]), grads[0].dtype)
+    first = 0
+    for grad, weight, width in zip(grads, weights, widths, strict=True):
+        copy_into(grad.reshape(rows, width).transpose(), across[first : first + width])
+        copy_into(weight, matrix[first : first + width])
+        first += width
+    return F.linear(across.transpose(), matrix.transpose(), **precision)
 
 
 class _Table(Module):

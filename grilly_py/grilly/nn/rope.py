@@ -80,9 +80,30 @@ class RoPE(Module):
         """
         arrays = (q,) if k is None else (q, k)
         turned = tuple(self._turn(array, operator.index(offset), positions) for array in arrays)
+        self._keep(offset=operator.index(offset), positions=positions, count=len(arrays))
         return turned[0] if k is None else turned
 
-    def _turn(self, x, offset, positions):
+    def backward(self, grad_output):
+        """The gradients of the last forward's q, or of q and k: theirs turned back.
+
+        Parameters
+        ----------
+        grad_output : numpy.ndarray, grilly.Tensor, or a pair of them
+            One for each of the results.
+
+        Raises
+        ------
+        RuntimeError
+            Where ``forward`` kept nothing: see `Module`.
+        """
+        kept = self._take()
+        grads = (grad_output,) if kept["count"] == 1 else tuple(grad_output)
+        if len(grads) != kept["count"]:
+            raise ValueError(f"RoPE.backward: {len(grads)} gradients; expected {kept['count']}, one for each result")
+        turned = tuple(self._turn(grad, kept["offset"], kept["positions"], reverse=True) for grad in grads)
+        return turned[0] if kept["count"] == 1 else turned
+
+    def _turn(self, x, offset, positions, reverse=False):
         (shape,) = shapes("RoPE", x=x)
         if len(shape) < 2 or shape[-1] < self.dim:
             raise ValueError(f"RoPE: got shape {shape}; expected (..., S, D) with D at least {self.dim}")
@@ -91,7 +112,7 @@ class RoPE(Module):
             length = 1 + (offset + shape[-2] - 1 if positions is None else int(np.max(positions, initial=-1)))
         _, (sent,), keep = self._send(x)
         frequencies = rope_frequencies(self.dim, self.base, self.scaling, length, self.max_seq_len)
-        options = {"offset": offset, "positions": positions, "interleaved": self.interleaved}
+        options = {"offset": offset, "positions": positions, "interleaved": self.interleaved, "reverse": reverse}
         out = F.rope(sent, frequencies=frequencies, **options)
         return out if keep else out.numpy()
 
