@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -173,6 +175,15 @@ def test_schedulers(used, scheduler, monkeypatch, tmp_path):
     result = grilly_dask.flash_attention(*mapped, causal=True)
     exact = reference.naive_attention(q, k, v, causal=True)[0]
     np.testing.assert_allclose(result.compute(scheduler=scheduler, num_workers=2), exact, rtol=0, atol=2e-6)
+
+
+def test_the_guide_runs(used):
+    text = (Path(__file__).parents[1] / "docs/guide.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```py\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    names: dict = {}
+    exec(compile(block, "docs/guide.md, the Dask block", "exec"), names)
+    exact = reference.naive_attention(*(names[n].compute() for n in "qkv"), causal=True)[0]
+    np.testing.assert_allclose(names["result"], exact, rtol=0, atol=2e-6)
 
 
 def test_tasks_can_be_sent():
