@@ -38,6 +38,7 @@ HEAP_SHARE = 0.9  # of the device's memory: the rest is for others, and for what
 BLOCK_SHARE = 0.9  # of what is left: the rest is for scratch memory of the kernels
 KEYS = 32_768  # of a block to begin with: enough to fill a device, and few merges
 BLOCK_BYTES = 256 << 20  # of keys and values in a block at most: the first block's way to the device hides nothing
+SMALL = 4 << 20  # bytes of a call that is not worth asking how full the device is
 REPORT_SECONDS = 1.0
 _PUSH = struct.Struct("=18I")
 
@@ -102,6 +103,9 @@ def needed(backend: Compute, q, k, v, *biases) -> bool:
     ``biases`` are masks and biases, or None. A call with Tensors among q, k and v is never streamed.
     """
     if isinstance(q, Tensor) or isinstance(k, Tensor) or isinstance(v, Tensor):
+        return False
+    small = q.nbytes + k.nbytes + v.nbytes < SMALL and all(b is None for b in biases)
+    if small and backend.memory_limit is None:
         return False
     rows = q.size // max(q.shape[-1], 1)
     output = rows * v.shape[-1] * q.dtype.itemsize
