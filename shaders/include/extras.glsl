@@ -35,7 +35,9 @@ layout(constant_id = 6) const int FEATURES = 0;
 
 layout(set = 0, binding = 6, std430) restrict readonly buffer Extra { uint extra_data[]; };
 layout(set = 0, binding = 7, std430) restrict readonly buffer Bias { float bias_data[]; };
+#ifndef WITHOUT_TILES
 layout(set = 0, binding = 8, std430) restrict readonly buffer Tiles { uint tile_data[]; };
+#endif
 
 // Words of the header. compute/extras.py writes them under the same names.
 const uint FIRST_BATCH = 0u, FIRST_HEAD = 1u, FIRST_ROW = 2u, FIRST_KEY = 3u, HEADS = 4u;
@@ -124,9 +126,11 @@ uint hidden_keys(uint first_row) {
     return uint(clamp(int(first_row) + BASE_SHIFT - x_left, 0, int(KEY_COUNT)));
 }
 
-// Whether all rows first_row .. last_row see all keys first_key .. last_key, masks and bent scores aside.
+// Whether all rows first_row .. last_row see all keys first_key .. last_key, masks and bent scores aside. With TILES on,
+// segments and blocks are aside too: the class of the tile accounts for them and for the mask, so a kernel leaves sees()
+// and the mask out where sees_all() and tile_class() == TILE_SEEN both say so, and passes over a tile of TILE_HIDDEN.
 bool sees_all(uint first_row, uint last_row, uint first_key, uint last_key) {
-    if ((FEATURES & (SEGMENTS | BLOCKS)) != 0) return false;
+    if ((FEATURES & (SEGMENTS | BLOCKS)) != 0 && !on(TILES)) return false;
     if (last_key >= KEY_COUNT || (CAUSAL != 0 && int(last_key) > int(first_row) + SHIFT)) return false;
     if (on(LENGTHS) && int(last_row) >= x_rows_seeing) return false;
     return !on(WINDOW) || int(first_key) >= int(last_row) + BASE_SHIFT - x_left;
@@ -152,11 +156,15 @@ bool sees(uint row, uint key) {
     return seen;
 }
 
-// The class of the tile of `rows` x `keys` that begins at this row and key of the dispatch.
+#ifndef WITHOUT_TILES
+// The class of a tile of the dispatch, counted in tiles of the size that the kernel's data file states (tile.rows,
+// tile.keys): what mask, segments and blocks say of it, made by attention-tiles.comp. Causality, windows, prefixes and
+// lengths are not in it. TILE_HIDDEN holds whatever they say.
 uint tile_class(uint batch, uint head, uint row_tile, uint key_tile) {
     if (!on(TILES)) return TILE_MIXED;
     return tile_data[batch * word(TILE_BATCH) + head * word(TILE_HEAD) + row_tile * word(TILE_ROW) + key_tile];
 }
+#endif
 
 // ---- what a score becomes ----
 

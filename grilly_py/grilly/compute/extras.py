@@ -120,6 +120,8 @@ class Extras:
         Called with the words' storage, to write more of them on the device.
     before : list of callable
         Called with the words' storage when it is complete, before attention is recorded.
+    out : pair of Tensor, or None
+        Where o (B, H, Sq, Dv) and lse (B, H, Sq) go, in place of new tensors.
     """
 
     def __init__(self, heads: int):
@@ -132,6 +134,7 @@ class Extras:
         self.places: tuple[int, int] = (0, 0)
         self.write: Callable[[Storage], None] | None = None
         self.before: list[Callable[[Storage], None]] = []
+        self.out: tuple[Tensor, Tensor] | None = None
         self._words: dict[str, int] = {"heads": heads}
         self._arrays: list[tuple[int, np.ndarray | Tensor]] = []
         self._size = 0
@@ -157,6 +160,10 @@ class Extras:
             if isinstance(value, float):
                 value = int(np.float32(value).view(np.uint32))
             self._words[name] = value & 0xFFFFFFFF
+
+    def word(self, name: str) -> int:
+        """A word of the header that all dispatches share; 0 where it was not set."""
+        return self._words.get(name, 0)
 
     def storage(self, backend: Compute, headers: list[dict]) -> tuple[Storage, list[int]]:
         """The words on the device, and where each of the headers (these words and the common ones) begins."""

@@ -12,9 +12,11 @@ import numpy as np
 
 from ..registry import Request
 from ..runtime.interface import work_limit
-from . import decode, stream
+from . import decode, stream, tiles
 from . import extras as extras_
-from .launch import ALIGN_MOST, FLOAT32, binding, check_float, check_precision, fits_binding, program_of, span
+from .checks import MAX_DIM as MAX_DIM
+from .checks import check_mask, check_qkv, check_scale
+from .launch import ALIGN_MOST, FLOAT32, binding, check_precision, fits_binding, program_of, span
 from .prepared import MAX_KEYS, PUSH, Prepared, descriptor, mask_kind
 from .tensor import Storage, Tensor, contiguous_strides
 from .widen import widens
@@ -24,86 +26,12 @@ if TYPE_CHECKING:
     from .backend import Compute
     from .extras import Extras
 
-MAX_DIM = 256
 MAX_PLANS = 1024
 # The narrowest heads computed from 16-bit parts: sums of fewer products are more exact in plain float32.
 SPLIT_DIM = 16
-# Where the driver ends loops silently (docs/architecture.md), with room for a kernel's outer loops.
-LOOP_TRIPS = {"llvmpipe": 65_000}
-
-
-# -- arguments -------------------------------------------------------------------------------------------------------
-
-
-def check_qkv(operation: str, q, k, v) -> int:
-    """Check q, k and v of one rank (2, 3 or 4) against each other; returns their rank."""
-    check_float(operation, q=q, k=k, v=v)
-    rank = len(q.shape)
-    if rank not in (2, 3, 4):
-        raise ValueError(
-            f"{operation}: q has shape {tuple(q.shape)}; expected (B, H, S, D), (H, S, D) or (S, D)"
-        )
-    for name, array in (("k", k), ("v", v)):
-        if len(array.shape) != rank:
-            raise ValueError(
-                f"{operation}: {name} has {len(array.shape)} axes and q has {rank}; give them the same number"
-            )
-    q_shape, k_shape, v_shape = ((1,) * (4 - rank) + tuple(a.shape) for a in (q, k, v))
-    for name, shape in (("k", k_shape), ("v", v_shape)):
-        if shape[0] != q_shape[0]:
-            raise ValueError(f"{operation}: {name} has batch {shape[0]} and q has {q_shape[0]}; they must be equal")
-    if k_shape[1] != v_shape[1]:
-        raise ValueError(f"{operation}: k has {k_shape[1]} heads and v has {v_shape[1]}; they must be equal")
-    if k_shape[1] == 0 or q_shape[1] % k_shape[1]:
-        if q_shape[1] or k_shape[1]:
-            raise ValueError(
-                f"{operation}: k has {k_shape[1]} heads and q has {q_shape[1]}; q's must be a multiple of k's"
-            )
-    if k_shape[2] != v_shape[2]:
-        raise ValueError(f"{operation}: k has {k_shape[2]} keys and v has {v_shape[2]}; they must be equal")
-    if k_shape[3] != q_shape[3]:
-        raise ValueError(f"{operation}: k has head dimension {k_shape[3]} and q has {q_shape[3]}; they must be equal")
-    for name, dim in (("q and k", q_shape[3]), ("v", v_shape[3])):
-        if not 1 <= dim <= MAX_DIM:
-            raise ValueError(f"{operation}: the head dimension of {name} is {dim}; expected 1 to {MAX_DIM}")
-    return rank
-
-
-def check_scale(operation: str, scale, head_dim: int) -> float:
-    """``scale``, or 1/sqrt(head_dim) for None. Raises ValueError unless it is finite."""
-    if scale is None:
-        return 1.0 / math.sqrt(head_dim)
-    scale = float(scale)
-    if not math.isfinite(scale):
-        raise ValueError(f"{operation}: scale is {scale}; expected a finite number or None for 1/sqrt(head dimension)")
-    return scale
-
-
-def check_mask(operation: str, mask, full: tuple[int, ...]):
-    """The mask as bool or float32, checked to broadcast to ``full`` = (B, H, Sq, Sk); a NumPy array or a Tensor.
-
-    In a float16 or float64 array the lowest finite number becomes minus infinity, as float32's own is read as such.
-    """
-    dtype = getattr(mask, "dtype", None)
-    if dtype is None:
-        raise TypeError(f"{operation}: mask is a {type(mask).__name__}; expected a numpy.ndarray or a grilly.Tensor")
-    shape = tuple(mask.shape)
-    padded = (1,) * (len(full) - len(shape)) + shape
-    if len(shape) > len(full) or any(m not in (1, f) for m, f in zip(padded, full, strict=True)):
-        raise ValueError(
-            f"{operation}: mask has shape {shape}, which does not broadcast to (B, H, Sq, Sk) = {tuple(full)}"
-        )
-    if dtype == np.bool_ or dtype == np.float32:
-        return mask
-    if np.dtype(dtype).name == "bfloat16" and not isinstance(mask, Tensor):
-        return mask.astype(np.float32)  # its lowest number is below what the kernels read as "never"
-    if isinstance(mask, Tensor) or np.dtype(dtype).kind != "f":
-        raise TypeError(
-            f"{operation}: mask is {dtype}; expected bool (True = attend) or float32 (added to the scores); "
-            "cast it with .astype(bool) or .astype(numpy.float32)"
-        )
-    with np.errstate(over="ignore"):
-        return np.where(mask <= np.finfo(dtype).min, np.float32(-np.inf), mask.astype(np.float32))
+# Where the driver ends loops silently (docs/architecture.md), with room for a kernel's outer loops and for the trip in
+# which it looks at a tile's class.
+LOOP_TRIPS = {"llvmpipe": 64_000}
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------
@@ -302,8 +230,11 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift, extra
     """Plan a call and record it; a plan of one dispatch over whole storages is kept under ``key``."""
     batch, heads, queries, head_dim = q.shape
     kv_heads, keys, value_dim = k.shape[1], k.shape[2], v.shape[3]
-    o = output_like(backend, q, value_dim)
-    sums = backend.empty((batch, heads, queries)) if lse else None
+    if extras is not None and extras.out is not None:
+        o, sums = extras.out
+    else:
+        o = output_like(backend, q, value_dim)
+        sums = backend.empty((batch, heads, queries)) if lse else None
     if o.size == 0:
         return o, sums
     group = heads // kv_heads
@@ -342,15 +273,22 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift, extra
         "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "MASK": mask_kind(mask), "CAUSAL": int(causal),
         "LSE": int(sums is not None), "MERGE": 0,
     }  # fmt: skip
+    bits, own = (0, None) if extras is None else (extras.bits, extras)
+    classes = tiles.plan(backend, choice, pieces, extras)
+    if classes is not None:
+        bits, own = bits | tiles.TILES, classes[0].extras
+    else:
+        classes = [None] * len(pieces)
     if "FEATURES" in choice.variant.constants:
-        constants["FEATURES"] = 0 if extras is None else extras.bits
+        constants["FEATURES"] = bits
     words, places = (None, [None] * len(pieces))
-    if extras is not None and extras.bits:
-        words, places = extras.storage(backend, [_header(backend, p) for p in pieces])
-    for p, place in zip(pieces, places, strict=True):
+    if bits:
+        words, places = own.storage(backend, [_header(backend, *pair) for pair in zip(pieces, classes, strict=True)])
+    for p, of_tiles, place in zip(pieces, classes, places, strict=True):
         program = program_of(backend, choice, {**constants, "MERGE": int(p.merge)})
-        _record(backend, program, p, group, scale, choice.tile["rows"], words, place)
-    small = key is not None and len(pieces) == 1 and (lse or sums is None) and o._offset == 0
+        made = None if of_tiles is None else of_tiles.record(backend, words)
+        _record(backend, program, p, group, scale, choice.tile["rows"], words, place, made)
+    small = key is not None and own is None and len(pieces) == 1 and (lse or sums is None) and o._offset == 0
     if small and o._storage.nbytes <= backend.device.limits["storage_range"]:
         lse_steps = contiguous_strides((batch, heads, queries))[:2] if lse else (0, 0)
         ready = Ready(
@@ -374,7 +312,7 @@ def _keep(backend: Compute, key: tuple, ready: Ready | decode.Ready) -> None:
     backend.plans[key] = ready
 
 
-def _header(backend: Compute, p: Piece) -> dict:
+def _header(backend: Compute, p: Piece, classes: tiles.Classes | None = None) -> dict:
     """The words of a dispatch's header that differ from piece to piece."""
     batch, head, row, key = p.first
     header = {"first_batch": batch, "first_head": head, "first_row": row, "first_key": key}
@@ -382,12 +320,13 @@ def _header(backend: Compute, p: Piece) -> dict:
     if p.bias is not None:
         names = ("bias_batch", "bias_head", "bias_row", "bias_key")
         header.update(bias_offset=binding(backend, p.bias)[1], **dict(zip(names, p.bias._steps, strict=True)))
-    return header
+    return header if classes is None else {**header, **classes.header()}
 
 
 def _record(
-    backend: Compute, program: Program, p: Piece, group: int, scale: float, rows: int, words: Storage | None, place
-) -> None:
+    backend: Compute, program: Program, p: Piece, group: int, scale: float, rows: int, words: Storage | None, place,
+    classes: Storage | None,
+) -> None:  # fmt: skip
     (q, q0), (k, k0), (v, v0), (o, o0) = (binding(backend, t) for t in (p.q, p.k, p.v, p.o))
     lse, lse0 = (None, 0) if p.lse is None else binding(backend, p.lse)
     mask, mask0 = (None, 0) if p.mask is None else binding(backend, p.mask)
@@ -403,6 +342,8 @@ def _record(
     if words is not None:
         push += struct.pack("=I", place)
         bindings += [(words.buffer, 0, words.nbytes), None if p.bias is None else binding(backend, p.bias)[0]]
+    if classes is not None:
+        bindings.append((classes.buffer, 0, classes.nbytes))
     bindings += [None] * (len(program.spec.access) - len(bindings))
     backend.runtime.dispatch(program, bindings, push, (-(-queries // rows), heads, batch), p.flops())
 
@@ -420,7 +361,7 @@ def flash_attention(
     scale=None,
     return_lse=False,
     kernel=None,
-    precision="high",
+    precision="highest",
     shift=None,
     options=extras_.OFF,
 ):

@@ -1,0 +1,83 @@
+"""Checks of the arguments that all attention functions share."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .launch import check_float
+from .tensor import Tensor
+
+MAX_DIM = 256
+
+
+def check_qkv(operation: str, q, k, v) -> int:
+    """Check q, k and v of one rank (2, 3 or 4) against each other; returns their rank."""
+    check_float(operation, q=q, k=k, v=v)
+    rank = len(q.shape)
+    if rank not in (2, 3, 4):
+        raise ValueError(
+            f"{operation}: q has shape {tuple(q.shape)}; expected (B, H, S, D), (H, S, D) or (S, D)"
+        )
+    for name, array in (("k", k), ("v", v)):
+        if len(array.shape) != rank:
+            raise ValueError(
+                f"{operation}: {name} has {len(array.shape)} axes and q has {rank}; give them the same number"
+            )
+    q_shape, k_shape, v_shape = ((1,) * (4 - rank) + tuple(a.shape) for a in (q, k, v))
+    for name, shape in (("k", k_shape), ("v", v_shape)):
+        if shape[0] != q_shape[0]:
+            raise ValueError(f"{operation}: {name} has batch {shape[0]} and q has {q_shape[0]}; they must be equal")
+    if k_shape[1] != v_shape[1]:
+        raise ValueError(f"{operation}: k has {k_shape[1]} heads and v has {v_shape[1]}; they must be equal")
+    if k_shape[1] == 0 or q_shape[1] % k_shape[1]:
+        if q_shape[1] or k_shape[1]:
+            raise ValueError(
+                f"{operation}: k has {k_shape[1]} heads and q has {q_shape[1]}; q's must be a multiple of k's"
+            )
+    if k_shape[2] != v_shape[2]:
+        raise ValueError(f"{operation}: k has {k_shape[2]} keys and v has {v_shape[2]}; they must be equal")
+    if k_shape[3] != q_shape[3]:
+        raise ValueError(f"{operation}: k has head dimension {k_shape[3]} and q has {q_shape[3]}; they must be equal")
+    for name, dim in (("q and k", q_shape[3]), ("v", v_shape[3])):
+        if not 1 <= dim <= MAX_DIM:
+            raise ValueError(f"{operation}: the head dimension of {name} is {dim}; expected 1 to {MAX_DIM}")
+    return rank
+
+
+def check_scale(operation: str, scale, head_dim: int) -> float:
+    """``scale``, or 1/sqrt(head_dim) for None. Raises ValueError unless it is finite."""
+    if scale is None:
+        return 1.0 / math.sqrt(head_dim)
+    scale = float(scale)
+    if not math.isfinite(scale):
+        raise ValueError(f"{operation}: scale is {scale}; expected a finite number or None for 1/sqrt(head dimension)")
+    return scale
+
+
+def check_mask(operation: str, mask, full: tuple[int, ...]):
+    """The mask as bool or float32, checked to broadcast to ``full`` = (B, H, Sq, Sk); a NumPy array or a Tensor.
+
+    In a float16 or float64 array the lowest finite number becomes minus infinity, as float32's own is read as such.
+    """
+    dtype = getattr(mask, "dtype", None)
+    if dtype is None:
+        raise TypeError(f"{operation}: mask is a {type(mask).__name__}; expected a numpy.ndarray or a grilly.Tensor")
+    shape = tuple(mask.shape)
+    padded = (1,) * (len(full) - len(shape)) + shape
+    if len(shape) > len(full) or any(m not in (1, f) for m, f in zip(padded, full, strict=True)):
+        raise ValueError(
+            f"{operation}: mask has shape {shape}, which does not broadcast to (B, H, Sq, Sk) = {tuple(full)}"
+        )
+    if dtype == np.bool_ or dtype == np.float32:
+        return mask
+    if np.dtype(dtype).name == "bfloat16" and not isinstance(mask, Tensor):
+        return mask.astype(np.float32)  # its lowest number is below what the kernels read as "never"
+    if isinstance(mask, Tensor) or np.dtype(dtype).kind != "f":
+        raise TypeError(
+            f"{operation}: mask is {dtype}; expected bool (True = attend) or float32 (added to the scores); "
+            "cast it with .astype(bool) or .astype(numpy.float32)"
+        )
+    with np.errstate(over="ignore"):
+        return np.where(mask <= np.finfo(dtype).min, np.float32(-np.inf), mask.astype(np.float32))

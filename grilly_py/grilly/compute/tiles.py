@@ -1,0 +1,160 @@
+"""Classes of an attention dispatch's tiles: which of them hide all their pairs, and which need no test of each pair.
+
+A kernel that offers "tiles" passes over tiles that a mask, a map of blocks or segment ids hide as a whole, and leaves
+the mask alone where a tile is seen as a whole. One dispatch of shaders/attention-tiles.comp makes the classes, for each
+batch and head that differ in them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from typing import TYPE_CHECKING
+
+from ..registry import Request
+from ..registry.names import extras_bits
+from .extras import Extras
+from .launch import binding, program_of
+from .prepared import mask_kind
+from .tensor import Storage
+
+if TYPE_CHECKING:
+    from ..registry import Choice
+    from .backend import Compute
+    from .flash import Piece
+
+TILES, BLOCKS, SEGMENTS = (extras_bits((name,)) for name in ("tiles", "blocks", "segments"))
+# A call of fewer floating-point operations takes about as long as the dispatch that makes the classes.
+LEAST_WORK = 2.0**30
+# Operations for each byte of mask that is read for the classes. GPUs do some 100 operations in the time in which they
+# read a byte, so the classes cost at most about a tenth of a call in which they help nothing. A mask that no two heads
+# share is read by the kernel once, and reading it twice would cost more than that.
+WORK_PER_BYTE = 1024.0
+# What an invocation reads of a tile before more invocations share it.
+EACH = 8
+_PUSH = struct.Struct("=24I")
+_MAP = ("block_map", "block_batch", "block_head", "block_row", "block_q", "block_kv")
+_IDS = ("q_segments", "q_segments_batch", "k_segments", "k_segments_batch")
+
+
+@dataclasses.dataclass(frozen=True)
+class Classes:
+    """What the classes of one dispatch's tiles are made of.
+
+    Attributes
+    ----------
+    piece : Piece
+    extras : Extras
+    rows, keys : int
+        Of a tile.
+    shape : tuple of int
+        Batches and heads that have classes of their own, tiles of rows, tiles of keys. 1 where all are alike.
+    """
+
+    piece: Piece
+    extras: Extras
+    rows: int
+    keys: int
+    shape: tuple[int, int, int, int]
+
+    @property
+    def nbytes(self) -> int:
+        """Of the classes."""
+        batches, heads, rows, keys = self.shape
+        return 4 * batches * heads * rows * keys
+
+    def header(self) -> dict:
+        """The words of the dispatch's header that tell where a tile's class is."""
+        batches, heads, rows, keys = self.shape
+        return {
+            "tile_batch": heads * rows * keys if batches > 1 else 0,
+            "tile_head": rows * keys if heads > 1 else 0,
+            "tile_row": keys if rows > 1 else 0,
+        }
+
+    def lanes(self, most: int) -> int:
+        """Invocations that share a tile: a power of two up to ``most``."""
+        mask, items = self.piece.mask, 0
+        if mask is not None:
+            rows, keys = (
+                1 if step == 0 else min(size, extent)
+                for step, size, extent in zip(mask._steps[2:], (self.rows, self.keys), mask.shape[2:], strict=True)
+            )
+            words = mask.dtype.itemsize == 1 and 1 in mask._steps[2:]
+            items += rows * keys // 4 if words else rows * keys
+        if self.extras.bits & BLOCKS:
+            block_q, block_kv = (self.extras.word(name) for name in ("block_q", "block_kv"))
+            items += -(-self.rows // block_q) * -(-self.keys // block_kv)
+        if self.extras.bits & SEGMENTS:
+            items += self.rows + self.keys
+        lanes = 1
+        while lanes < most and lanes * EACH < items:
+            lanes *= 2
+        return lanes
+
+    def record(self, backend: Compute, words: Storage) -> Storage:
+        """Record the dispatch that makes the classes."""
+        piece, bits = self.piece, self.extras.bits & (BLOCKS | SEGMENTS)
+        choice = backend.registry.resolve(Request("attention-tiles", "float32"))
+        lanes = self.lanes(choice.threads)
+        program = program_of(backend, choice, {
+            "MASK": mask_kind(piece.mask), "FEATURES": bits, "ROWS": self.rows, "KEYS": self.keys, "LANES": lanes,
+        })  # fmt: skip
+        classes = Storage(backend, self.nbytes)
+        mask, offset = (None, 0) if piece.mask is None else binding(backend, piece.mask)
+        steps = (0, 0, 0, 0) if piece.mask is None else piece.mask._steps
+        batches, heads, row_tiles, key_tiles = self.shape
+        push = _PUSH.pack(
+            offset, *steps, piece.q.shape[2], piece.k.shape[2], heads, row_tiles, key_tiles, *piece.first,
+            *(self.extras.word(name) for name in (*_MAP, *_IDS)),
+        )  # fmt: skip
+        groups = (-(-key_tiles // (choice.threads // lanes)), row_tiles, batches * heads)
+        bindings = [mask, (words.buffer, 0, words.nbytes), (classes.buffer, 0, classes.nbytes)]
+        backend.runtime.dispatch(program, bindings, push, groups)
+        return classes
+
+
+def plan(backend: Compute, choice: Choice, pieces: list[Piece], extras: Extras | None) -> list[Classes] | None:
+    """Classes for each dispatch of a call; None where the chosen kernel has no use for them, or they do not pay."""
+    mask, bits = pieces[0].mask, 0 if extras is None else extras.bits & (BLOCKS | SEGMENTS)
+    if not choice.variant.offered & TILES or (mask is None and not bits):
+        return None
+    if sum(p.flops() for p in pieces) < LEAST_WORK:
+        return None
+    if extras is None:
+        extras = Extras(pieces[0].q.shape[1])
+        extras.set(left=0, right=0)
+    most_rows, most_planes = backend.device.limits["groups"][1:]
+    planned = []
+    for piece in pieces:
+        classes = _classes(piece, choice.tile, extras)
+        batches, heads, rows, _ = classes.shape
+        if classes.nbytes > backend.device.limits["storage_range"] or rows > most_rows or batches * heads > most_planes:
+            return None
+        if piece.mask is not None and piece.flops() < WORK_PER_BYTE * _mask_bytes(piece.mask):
+            return None
+        planned.append(classes)
+    return planned
+
+
+def _classes(piece: Piece, tile, extras: Extras) -> Classes:
+    batch, heads, queries, _ = piece.q.shape
+    varies = [False, False, False]  # with batch, head, row
+    if piece.mask is not None:
+        varies = [step != 0 for step in piece.mask._steps[:3]]
+    if extras.bits & BLOCKS:
+        varies = [varies[0] or extras.word("block_batch") != 0, varies[1] or extras.word("block_head") != 0, True]
+    if extras.bits & SEGMENTS:
+        ids = extras.word("q_segments_batch") != 0 or extras.word("k_segments_batch") != 0
+        varies = [varies[0] or ids, varies[1], True]
+    counts = (batch, heads, -(-queries // tile["rows"]))
+    shape = (*(n if own else 1 for n, own in zip(counts, varies, strict=True)), -(-piece.k.shape[2] // tile["keys"]))
+    return Classes(piece, extras, tile["rows"], tile["keys"], shape)
+
+
+def _mask_bytes(mask) -> int:
+    """Bytes of the mask's own elements, without those that broadcasting repeats."""
+    count = mask.dtype.itemsize
+    for extent, step in zip(mask.shape, mask._steps, strict=True):
+        count *= extent if step else 1
+    return count
