@@ -78,44 +78,48 @@ class Cell:
         return "_".join(parts)
 
 
-def pairs_of(variants: tuple) -> set:
-    """Every two (axis, variant) of one combination."""
-    return set(combinations(zip(AXES, variants, strict=True), 2))
-
-
-def all_pairs() -> list:
+def all_pairs(axes: dict) -> list:
     """Every two variants of two different axes."""
-    return [((a, x), (b, y)) for a, b in combinations(AXES, 2) for x in AXES[a] for y in AXES[b]]
+    return [((a, x), (b, y)) for a, b in combinations(axes, 2) for x in axes[a] for y in axes[b]]
 
 
-def pairwise(seed: int) -> list[tuple]:
+def pairwise(seed: int, axes: dict, within=({},)) -> list[dict]:
     """Combinations in which every pair of variants occurs: each new one takes as many missing pairs as it can.
 
     It starts from the first missing pair; the other axes follow in a random order, each with the variant that adds most
-    missing pairs to those already chosen, and of equals the one used least.
+    missing pairs to those already chosen, and of equals the one used least. Each combination lies within one of
+    ``within``, which says for some axes the variants that they may have: the best of those that hold the pair.
     """
     rng = np.random.default_rng(seed)
-    missing = dict.fromkeys(all_pairs())  # a set that keeps its order
-    used = {(axis, variant): 0 for axis, variants in AXES.items() for variant in variants}
-    order = {axis: i for i, axis in enumerate(AXES)}
+    missing = dict.fromkeys(all_pairs(axes))  # a set that keeps its order
+    used = {(axis, variant): 0 for axis, variants in axes.items() for variant in variants}
+    order = {axis: i for i, axis in enumerate(axes)}
     found = []
 
     def pair(one, other):
         return (one, other) if order[one[0]] < order[other[0]] else (other, one)
 
-    while missing:
-        chosen = dict(next(iter(missing)))
-        for axis in rng.permutation([axis for axis in AXES if axis not in chosen]).tolist():
+    def complete(chosen: dict, bounds: dict) -> dict:
+        for axis in rng.permutation([axis for axis in axes if axis not in chosen]).tolist():
+            allowed = bounds.get(axis, axes[axis])
             gains = [
-                (sum(pair((axis, x), other) in missing for other in chosen.items()), -used[axis, x]) for x in AXES[axis]
+                (sum(pair((axis, x), other) in missing for other in chosen.items()), -used[axis, x]) for x in allowed
             ]
-            chosen[axis] = AXES[axis][max(range(len(gains)), key=gains.__getitem__)]
-        variants = tuple(chosen[axis] for axis in AXES)
-        for done in pairs_of(variants):
-            missing.pop(done, None)
+            chosen[axis] = allowed[max(range(len(gains)), key=gains.__getitem__)]
+        return chosen
+
+    def gain(combination: dict) -> int:
+        return sum(pair(*two) in missing for two in combinations(combination.items(), 2))
+
+    while missing:
+        first = dict(next(iter(missing)))
+        fitting = [b for b in within if all(x in b.get(axis, axes[axis]) for axis, x in first.items())]
+        chosen = max((complete(dict(first), bounds) for bounds in fitting), key=gain)
+        for two in combinations(chosen.items(), 2):
+            missing.pop(pair(*two), None)
         for item in chosen.items():
             used[item] += 1
-        found.append(variants)
+        found.append({axis: chosen[axis] for axis in axes})
     return found
 
 
@@ -129,8 +133,85 @@ def singles() -> list[tuple]:
 
 def cells() -> list[Cell]:
     """All of them, without repeats."""
-    combined = {"float32": pairwise(0), "float16": pairwise(1), "bfloat16": []}
-    return list(dict.fromkeys(Cell(d, variants) for d, found in combined.items() for variants in [*singles(), *found]))
+    combined = {"float32": pairwise(0, AXES), "float16": pairwise(1, AXES), "bfloat16": []}
+    return list(
+        dict.fromkeys(
+            Cell(dtype, variants)
+            for dtype, found in combined.items()
+            for variants in [*singles(), *(tuple(each.values()) for each in found)]
+        )
+    )
+
+
+# -- the few for a slow device ----------------------------------------------------------------------------------------
+
+#: Of the variants of these axes a kernel is compiled anew, by kinds: all of one kind have the same code.
+KINDS: dict[str, dict] = {
+    "mask": {"none": AXES["mask"][:1], "boolean": AXES["mask"][1:5], "additive": AXES["mask"][5:]},
+    "window": {"none": (None,), "both": ((19, 15), (6, 1)), "left": ((25, -1),), "right": ((None, 3),)},
+    **{axis: {"off": AXES[axis][:1], "on": AXES[axis][1:]} for axis in (*CALLED, "causal") if axis != "window"},
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one strategy does in the short run: ``width``, and the combined cells of every ``step``-th kernel."""
+
+    strategy: str | None
+    dtype: str
+    width: tuple[int, int]
+    alone: bool = True
+    start: int = 0
+    step: int = 1
+    runtime: str = "vulkan"
+
+    def __str__(self) -> str:
+        return f"{self.strategy or 'any'}-{self.runtime}"
+
+
+#: The short run. Kernels that share their source (flash-tiles.glsl; the llvmpipe family's forms, which are for widths
+#: that are multiples of 8, of 4 and of nothing) share the combined cells; where ``start`` is ``step`` there are none.
+PARTS = [
+    Part("attention-naive", "float32", (33, 33)),
+    Part("flash-attention2", "float16", (64, 64), start=0, step=2),
+    Part("flash-attention3", "float32", (16, 64), start=1, step=2),
+    Part("flash-attention-llvmpipe", "float32", (8, 8), start=0, step=3),
+    Part("flash-attention-llvmpipe", "float16", (33, 33), alone=False, start=1, step=3),
+    Part("flash-attention-llvmpipe", "float32", (12, 20), alone=False, start=2, step=3),
+    Part(None, "bfloat16", (16, 16), start=1, step=1),
+    Part(None, "float32", (8, 8), start=1, step=1, runtime="kompute"),
+]
+#: Strategies that together meet every pair.
+GROUPS = [("attention-naive",), ("flash-attention2", "flash-attention3"), ("flash-attention-llvmpipe",)]
+_SHORT_AXES = {axis: variants for axis, variants in AXES.items() if axis != "width"}
+
+
+def short_combined() -> list[list[dict]]:
+    """Combinations in which every pair of variants occurs, the width aside; a list for each kernel they need."""
+    kernels = pairwise(2, {axis: tuple(kinds) for axis, kinds in KINDS.items()})
+    bounds = [{axis: KINDS[axis][kind] for axis, kind in kernel.items()} for kernel in kernels]
+    found = pairwise(3, _SHORT_AXES, bounds)
+    return [
+        [each for each in found if all(each[axis] in allowed for axis, allowed in bound.items())] for bound in bounds
+    ]
+
+
+def short_cells() -> list[tuple[Part, Cell]]:
+    """The cells of the short run, each with the part it belongs to."""
+    alone = [dict(zip(AXES, variants, strict=True)) for variants in singles() if variants[_WIDTH] == AXES["width"][0]]
+    kernels = short_combined()
+    chosen = []
+    for part in PARTS:
+        combinations_ = [*(alone if part.alone else [])]
+        if part.start < part.step:
+            combinations_ += [each for kernel in kernels[part.start :: part.step] for each in kernel]
+        for each in combinations_:
+            each = {axis: part.width if axis == "width" else each[axis] for axis in AXES}
+            chosen.append((part, Cell(part.dtype, tuple(each.values()))))
+    return chosen
+
+
+_WIDTH = list(AXES).index("width")
 
 
 @dataclass
@@ -314,3 +395,5 @@ def lse_magnitude(expected: Expected, dtype, on_matrix_units: bool) -> float:
 
 #: Every cell.
 CELLS = cells()
+#: The cells of the short run.
+SHORT = short_cells()

@@ -1,4 +1,13 @@
-"""Every cell of `features` with every kernel strategy, against float64 NumPy; and that the cells are what they claim.
+"""Cells of `features` with every kernel strategy, against float64 NumPy; and that the cells are what they claim.
+
+With GRILLY_FULL_FEATURES=1 every cell is run with every strategy and both runtimes: hours on a processor, as the time
+goes into compiling a kernel for each combination of features. Otherwise the short run, `features.SHORT`, is:
+
+- each variant of each axis (options, masks, sizes, heads, layout; the width aside) alone, on each strategy, at one
+  width and element type a strategy; once more with bfloat16 on what the registry chooses, and on that with kompute;
+- combined cells in which every two variants of two axes (the width aside) meet: all on attention-naive; all on
+  flash-attention2 and flash-attention3 together, whose kernels are one source; all on flash-attention-llvmpipe, on its
+  three forms together. They are chosen so that they need 14 kernels.
 
 A cell that a strategy does not take is skipped as refused, and the refusal must say which feature is missing. What the
 registry chooses by itself may refuse nothing.
@@ -7,7 +16,7 @@ registry chooses by itself may refuse nothing.
 from __future__ import annotations
 
 import functools
-import inspect
+import os
 
 import numpy as np
 import pytest
@@ -15,12 +24,13 @@ import pytest
 import features
 import grilly
 from cases import BFLOAT16, assert_as_accurate
-from features import AXES, CALLED, CELLS, Cell
+from conftest import RUNTIMES
+from features import AXES, CALLED, CELLS, GROUPS, KINDS, SHORT, Cell
 from grilly import reference
-from grilly.compute.attention import Attention
 from grilly.compute.pinned import request_of, view_of
 from grilly.registry import names
 
+FULL = os.environ.get("GRILLY_FULL_FEATURES", "0") not in ("", "0")
 STRATEGIES = [None, "attention-naive", "flash-attention2", "flash-attention3", "flash-attention-llvmpipe"]
 #: Why a kernel that is asked for by name may refuse, besides an option that it does not offer.
 LACKS = (
@@ -58,6 +68,37 @@ def test_every_two_variants_meet(dtype):
 def test_every_variant_is_alone_once(dtype):
     alone = [cell for cell in CELLS if cell.dtype == dtype and len(cell.features) <= 1]
     assert len(alone) == 1 + sum(len(variants) - 1 for variants in AXES.values())
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group[0])
+def test_every_two_variants_meet_in_the_short_run(group):
+    """On the strategies of a group together; and no cell of theirs has a variant that its axis does not list."""
+    cells = [cell for part, cell in SHORT if part.strategy in group]
+    names = [axis for axis in AXES if axis != "width"]
+    for i, a in enumerate(names):
+        for b in names[i + 1 :]:
+            met = {(cell[a], cell[b]) for cell in cells}
+            assert met == {(x, y) for x in AXES[a] for y in AXES[b]}, f"{a} and {b}"
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+def test_every_variant_is_alone_on_each_strategy_in_the_short_run(strategy):
+    names = [axis for axis in AXES if axis != "width"]
+    wanted = {(axis, variant) for axis in names for variant in AXES[axis][1:]}
+    for runtime in ("vulkan", "kompute") if strategy is None else ("vulkan",):
+        cells = [cell for part, cell in SHORT if (part.strategy, part.runtime) == (strategy, runtime)]
+        changed = [[axis for axis in cell.features if axis != "width"] for cell in cells]
+        alone = {(axes[0], cell[axes[0]]) for axes, cell in zip(changed, cells, strict=True) if len(axes) == 1}
+        assert alone == wanted
+        assert [] in changed
+
+
+def test_the_short_run_needs_few_kernels():
+    """Nor does a kernel's kind leave out a variant, or have it twice."""
+    for axis, kinds in KINDS.items():
+        assert sorted(map(str, sum(kinds.values(), ()))) == sorted(map(str, AXES[axis]))
+    assert len(features.short_combined()) <= 15
+    assert len(SHORT) <= 500
 
 
 def test_every_option_occurs():
@@ -132,15 +173,19 @@ def on_matrix_units(backend, attend) -> bool:
     return request is not None and backend.registry.resolve(request).variant.unproven
 
 
-needs_options = pytest.mark.skipif(
-    not {"options", "attn_bias"} & set(inspect.signature(Attention.flash_attention2).parameters),
-    reason="flash_attention2 does not take these options yet",
-)
+def parameters():
+    """(runtime, strategy, cell) of each run."""
+    if FULL:
+        chosen = [(runtime, strategy, cell) for runtime in RUNTIMES for strategy in STRATEGIES for cell in CELLS]
+    else:
+        chosen = [(part.runtime, part.strategy, cell) for part, cell in SHORT]
+    return [
+        pytest.param(runtime, strategy, cell, id=f"{runtime}-{strategy or 'any'}-{cell}")
+        for runtime, strategy, cell in chosen
+    ]
 
 
-@needs_options
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+@pytest.mark.parametrize("backend, strategy, cell", parameters(), indirect=["backend"])
 def test_cell(backend, strategy, cell):
     if cell.dtype == "bfloat16" and BFLOAT16 is None:
         pytest.skip("ml_dtypes is not installed")
