@@ -7,10 +7,11 @@
 // What it computes: attention of few query rows over many keys. A workgroup has one range of the keys ("split"): for every
 //     row it makes the sum of exp2(score - maximum) v, not divided by anything, the maximum, and the sum of
 //     exp2(score - maximum). A row with nothing to attend to in the split leaves the maximum LOWEST (below) and zeros.
+//     What the rows of the workgroup may see is split, so a short sample or a window has as many splits as the others.
 //     The last workgroup to finish makes o and lse of all splits: include/flash-decode.glsl.
 // Shapes and layouts, bindings, push constants: include/attention.glsl with ALIGN 8 (16-byte words), but o is written as
-//     4-vectors; and include/flash-decode.glsl.
-// Specialization constants: HEAD_DIM, VALUE_DIM, MASK, CAUSAL and LSE as there, MERGE unused, and
+//     4-vectors; include/extras.glsl without tiles; and include/flash-decode.glsl.
+// Specialization constants: HEAD_DIM, VALUE_DIM, MASK, CAUSAL, LSE and FEATURES as there, MERGE unused, and
 //     ROWS      query rows of a workgroup            LANES     invocations that share a key's row, a power of two
 //     UNROLL    keys an invocation has in flight     SUBGROUP  the subgroup size
 //     THREADS   invocations of a workgroup           STAGES    2: the next keys are loaded before these are used up
@@ -24,10 +25,12 @@
 //     multiples of 8 elements (float32: 4).
 
 #define ALIGN 8
+#define EXTRAS
+#define WITHOUT_TILES
 #define O_ELEMENT IO_VECTOR
 #include "attention.glsl"
 
-layout(constant_id = 6) const int ROWS = 1;
+layout(constant_id = 12) const int ROWS = 1;
 layout(constant_id = 7) const int LANES = 8;
 layout(constant_id = 8) const int UNROLL = 4;
 layout(constant_id = 9) const int SUBGROUP = 8;
@@ -65,6 +68,11 @@ vec4 quad(uvec4 word, int i) {
 // whatever the maximum is. No weight needs a test.
 const float LOWEST = -3.2e38;
 
+// Whether some rows see some keys before `end` that others do not: every slot is then asked.
+bool some_hidden() { return CAUSAL == 1 || (FEATURES & (WINDOW | PREFIX | SEGMENTS | BLOCKS)) != 0; }
+// Whether every weight is more than nothing, so that values need no test.
+bool all_count() { return MASK == 0 && !some_hidden() && (FEATURES & (BIAS | DROPOUT)) == 0; }
+
 #define REACH gl_ScopeDevice
 #define ROUNDED4(x) (x)
 #define SUM_VECTORS (SUBGROUPS * COLUMNS)
@@ -81,7 +89,8 @@ uint word_of(int c, int dim) { return min(uint(c * LANES) + lane, uint(dim / WID
 
 void load_keys(uint origin, uint stride, uint first, uint last) {
     [[unroll]] for (int u = 0; u < UNROLL; u++) {
-        uint row = origin + min(first + uint(u * SLOTS) + slot, last) * stride;
+        uint key = min(first + uint(u * SLOTS) + slot, last);
+        uint row = origin + (on(PAGED) ? K_PLACE(key) / uint(WIDE) : key * stride);
         [[unroll]] for (int c = 0; c < K_WORDS; c++) {
             uvec4 word = k_data[row + word_of(c, HEAD_DIM)];
             if (!K_WHOLE && (c * LANES + int(lane)) * WIDE >= HEAD_DIM) word = uvec4(0u);
@@ -92,9 +101,20 @@ void load_keys(uint origin, uint stride, uint first, uint last) {
 
 void load_values(uint origin, uint stride, uint first, uint last) {
     [[unroll]] for (int u = 0; u < UNROLL; u++) {
-        uint row = origin + min(first + uint(u * SLOTS) + slot, last) * stride;
+        uint key = min(first + uint(u * SLOTS) + slot, last);
+        uint row = origin + (on(PAGED) ? V_PLACE(key) / uint(WIDE) : key * stride);
         [[unroll]] for (int c = 0; c < V_WORDS; c++) v_words[u * V_WORDS + c] = v_data[row + word_of(c, VALUE_DIM)];
     }
+}
+
+// What the functions of extras.glsl read of the head that a row belongs to.
+float slopes[ROWS];
+uint biases[ROWS];
+uint heads[ROWS];
+void turn_to(int r) {
+    if (on(ALIBI)) x_slope = slopes[r];
+    if (on(BIAS)) x_bias = biases[r];
+    x_head = heads[r];
 }
 
 void main() {
@@ -109,18 +129,24 @@ void main() {
     uint batch = gl_WorkGroupID.z;
     uint team = (batch * gl_NumWorkGroups.y + key_head) * passes + gl_WorkGroupID.x % passes;
 
+    begin_extras(batch, key_head * pc.group);
+    uint first_query = first_row / pc.group;
+    if (on(LENGTHS) && first_query >= QUERIES) return;  // and with it all of its team
+
     // The split: equal shares, of whole trips of the workgroup.
     uint step = uint(STEP * SUBGROUPS);
-    uint share = (pc.keys + splits - 1u) / splits;
+    uint last_query = min((min(first_row + uint(ROWS), rows) - 1u) / pc.group, QUERIES - 1u);
+    uint seen = visible_keys(first_query, last_query);
+    uint unseen = min(hidden_keys(first_query), seen);
+    uint share = (seen - unseen + splits - 1u) / splits;
     share = (share + step - 1u) / step * step;
-    uint last_query = (min(first_row + uint(ROWS), rows) - 1u) / pc.group;
-    uint begin = split * share;
-    uint end = min(begin + share, visible_keys(last_query));
+    uint begin = unseen + split * share;
+    uint end = min(begin + share, seen);
 
-    uint k_origin = (pc.k_offset + batch * pc.k_batch + key_head * pc.k_head) / uint(WIDE);
-    uint v_origin = (pc.v_offset + batch * pc.v_batch + key_head * pc.v_head) / uint(WIDE);
     uint k_stride = pc.k_row / uint(WIDE);
     uint v_stride = pc.v_row / uint(WIDE);
+    uint k_origin = (pc.k_offset + batch * pc.k_batch + key_head * pc.k_head) / uint(WIDE) + key_start() * k_stride;
+    uint v_origin = (pc.v_offset + batch * pc.v_batch + key_head * pc.v_head) / uint(WIDE) + key_start() * v_stride;
     uint first = begin + gl_SubgroupID * uint(STEP);
     uint last = end - 1u;
     if (STAGES == 2 && first < end) {
@@ -130,12 +156,12 @@ void main() {
 
     vec4 q[ROWS * K_WORDS * QUADS];
     uint mask_rows[ROWS];
-    int sees[ROWS];  // the last key that causality lets a row see
+    uint queries[ROWS];
     [[unroll]] for (int r = 0; r < ROWS; r++) {
         uint row = min(first_row + uint(r), rows - 1u);
-        uint query = row / pc.group;
+        uint query = min(row / pc.group, QUERIES - 1u);
         uint head = key_head * pc.group + row % pc.group;
-        uint origin = q_index(batch, head, query) / uint(WIDE);
+        uint origin = q_index(batch, head, row_start() + query) / uint(WIDE);
         [[unroll]] for (int c = 0; c < K_WORDS; c++) {
             uvec4 word = q_data[origin + word_of(c, HEAD_DIM)];
             if (!K_WHOLE && (c * LANES + int(lane)) * WIDE >= HEAD_DIM) word = uvec4(0u);
@@ -144,7 +170,13 @@ void main() {
             }
         }
         mask_rows[r] = MASK == 0 ? 0u : mask_index(batch, head, query);
-        sees[r] = int(query) + pc.causal_shift;
+        queries[r] = query;
+        if (FEATURES != 0) {
+            begin_extras(batch, head);
+            if (on(ALIBI)) slopes[r] = x_slope;
+            if (on(BIAS)) biases[r] = x_bias;
+            heads[r] = x_head;
+        }
     }
 
     vec4 acc[ROWS * V_WORDS * QUADS];
@@ -183,15 +215,19 @@ void main() {
                 score[i] += subgroupShuffleXor(score[i], uint(distance));
             }
         }
-        if (MASK != 0 || CAUSAL == 1 || first + uint(STEP) > end) {
+        if (some_hidden() || MASK != 0 || BENDS || first + uint(STEP) > end) {
             [[unroll]] for (int u = 0; u < UNROLL; u++) {
                 uint key = first + uint(u * SLOTS) + slot;
                 [[unroll]] for (int r = 0; r < ROWS; r++) {
+                    float bent = score[u * ROWS + r];
+                    if (FEATURES != 0) turn_to(r);
+                    if (BENDS) bent = bend(bent, queries[r], min(key, last));
                     if (MASK != 0) {
                         float bias = mask_bias(mask_rows[r] + min(key, last) * pc.mask_key);
-                        score[u * ROWS + r] = biased_score(score[u * ROWS + r], bias);
+                        bent = bent <= NEVER ? NEVER : biased_score(bent, bias);
                     }
-                    if (key > last || (CAUSAL == 1 && int(key) > sees[r])) score[u * ROWS + r] = NEVER;
+                    if (key > last || (some_hidden() && !sees(queries[r], min(key, last)))) bent = NEVER;
+                    score[u * ROWS + r] = bent;
                 }
                 // A key past the end stands for the last one, whose values may not be finite.
                 if (key > last) {
@@ -210,8 +246,12 @@ void main() {
             }
             [[unroll]] for (int u = 0; u < UNROLL; u++) {
                 float w = exp2(score[u * ROWS + r] - maximum[r]);
-                score[u * ROWS + r] = w;
                 total[r] += w;
+                if (on(DROPOUT)) {
+                    turn_to(r);
+                    if (w != 0.0) w *= kept_share(queries[r], first + uint(u * SLOTS) + slot);
+                }
+                score[u * ROWS + r] = w;
             }
         }
         [[unroll]] for (int u = 0; u < UNROLL; u++) {
@@ -221,7 +261,7 @@ void main() {
                     [[unroll]] for (int r = 0; r < ROWS; r++) {
                         float w = score[u * ROWS + r];
                         int at = (r * V_WORDS + c) * QUADS + i;
-                        if ((MASK == 0 && CAUSAL == 0) || w != 0.0) acc[at] = fma(vec4(w), v, acc[at]);
+                        if (all_count() || w != 0.0) acc[at] = fma(vec4(w), v, acc[at]);
                     }
                 }
             }
@@ -229,7 +269,7 @@ void main() {
         if (STAGES == 2) load_values(v_origin, v_stride, first + step, last);
     }
 
-    // One result of the subgroup's slots.
+    // One result of the subgroup's slots. Rows that see nothing since they are past their sample's are found out at the end.
     [[unroll]] for (int r = 0; r < ROWS; r++) {
         float top = maximum[r];
         [[unroll]] for (int distance = LANES; distance < SUBGROUP; distance *= 2) {

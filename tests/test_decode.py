@@ -147,6 +147,66 @@ def test_deal_covers_every_key_and_row():
                         assert share <= decode.MAX_KEYS + step
 
 
+def extras(rng, queries: int, batch=2, heads=6, keys=611) -> dict:
+    """Options of attention that bend or hide scores, by name."""
+
+    def f(*shape):
+        return rng.standard_normal(shape).astype(np.float32)
+
+    def i(most, *shape):
+        return rng.integers(0, most, shape).astype(np.int32)
+
+    return {
+        "window": {"window_size": (90, 40)},
+        "softcap and sinks": {"softcap": 2.0, "sinks": 3 * f(heads)},
+        "bias and t5": {"attn_bias": f(batch, heads, 1, keys), "t5_table": f(32, heads)},
+        "alibi by sample": {"alibi_slopes": rng.uniform(0, 0.1, (batch, heads)).astype(np.float32)},
+        "prefix": {"causal": True, "window_size": (50, 0), "prefix_len": i(300, batch)},
+        "segments": {"segment_ids": (i(3, batch, queries), i(3, batch, keys))},
+        "lengths": {
+            "seqlens_q": np.array([queries, queries - 1], np.int32), "seqlens_k": np.array([40, 600], np.int32),
+            "sinks": f(heads), "causal": True,
+        },
+        "blocks": {"block_map": rng.random((batch, 1, -(-queries // 2), -(-keys // 32))) < 0.5, "block_size": (2, 32)},
+        "dropout": {"dropout_p": 0.3, "dropout_seed": 5, "dropout_offset": 3},
+        "many": {
+            "causal": True, "window_size": (300, 0), "softcap": 5.0, "sinks": f(heads),
+            "attn_bias": f(1, heads, queries, 1), "mask": rng.random((batch, 1, queries, keys)) < 0.7,
+            "alibi_slopes": rng.uniform(0, 0.1, heads).astype(np.float32),
+            "seqlens_k": np.array([500, 611], np.int32),
+        },
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", extras(np.random.default_rng(0), 1))
+@pytest.mark.parametrize("queries", [1, 5])
+def test_extras(vulkan_backend, queries, name):
+    """Rows of a workgroup belong to several heads, each with slopes, biases and sinks of its own."""
+    need(vulkan_backend)
+    case = Case(f"extras-{queries}-{name}", batch=2, heads=6, kv_heads=2, queries=queries, keys=611, dim=16)
+    q, k, v, _ = make_arrays(case)
+    options = extras(np.random.default_rng(7), queries)[name]
+    exact, *_, exact_lse = reference.naive_attention(q, k, v, dtype=np.float64, return_lse=True, **options)
+    plain, *_, plain_lse = reference.naive_attention(q, k, v, return_lse=True, **options)
+    out, lse = vulkan_backend.attention.flash_attention2(q, k, v, return_lse=True, kernel=FAMILY, **options)
+    assert_as_accurate(out, exact, plain, name)
+    assert_as_accurate(lse, exact_lse, plain_lse, name)
+
+
+def test_a_window_is_split_like_all_keys(backend):
+    """The splits share what the window leaves, not the keys before it."""
+    need(backend)
+    q, k, v, _ = make_arrays(Case("window", heads=2, queries=1, keys=4000, dim=16))
+    backend.plans.clear()
+    with retiled(backend, FAMILY, keys=64, resident=1000):
+        run = backend.attention.flash_attention2
+        tensors = [backend.tensor(a) for a in (q, k, v)]
+        run(*tensors, window_size=(700, 0), kernel=FAMILY)
+        run(*tensors, kernel=FAMILY)
+        few, many = (plan.groups[0] for plan in backend.plans.values())
+    assert 1 < few <= 700 / 64 + 1 < many
+
+
 @pytest.mark.parametrize("splits", [1, 2, 8, 9, 63, 64])
 @pytest.mark.parametrize("dim", [8, 64, 256])
 def test_numbers_of_splits(backend, splits, dim):

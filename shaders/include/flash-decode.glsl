@@ -4,15 +4,24 @@
 // Splits are taken in their own order, whichever workgroup does it, so results do not depend on who comes last.
 //
 // Bindings, besides attention.glsl's: 6 parts (teams, splits, ROWS, VALUE_DIM + 4) float32, a row's sums, its maximum, its
-//     total and two words unused; 7 arrived (teams), zero before the dispatch and after it. A dispatch that uses the same
-//     two buffers must wait for this one.
+//     total and two words unused; 7 arrived (teams), zero before the dispatch and after it. With EXTRAS they are 8 and 9.
+//     A dispatch that uses the same two buffers must wait for this one.
 // The including shader has ROWS, WIDE (elements of o that an invocation makes, 4 or 8), LOWEST, and
 //     REACH   scope of writes that other workgroups see: gl_ScopeDevice, or gl_ScopeQueueFamily in Vulkan's memory model
 //     ROUNDED4(x)  what makes conversions of x to o's type round to nearest
 //     SUM_VECTORS  4-vectors of shared memory that it wants for itself, as `sums`, until the rows are left
 
-layout(set = 0, binding = 6, std430) coherent restrict buffer Parts { vec4 parts[]; };
-layout(set = 0, binding = 7, std430) coherent restrict buffer Arrived { uint arrived[]; };
+#ifdef EXTRAS
+#define PARTS_BINDING 8
+#define ARRIVED_BINDING 9
+#define OUTPUT_ROW(query) (row_start() + (query))
+#else
+#define PARTS_BINDING 6
+#define ARRIVED_BINDING 7
+#define OUTPUT_ROW(query) query
+#endif
+layout(set = 0, binding = PARTS_BINDING, std430) coherent restrict buffer Parts { vec4 parts[]; };
+layout(set = 0, binding = ARRIVED_BINDING, std430) coherent restrict buffer Arrived { uint arrived[]; };
 
 const int THREADS_ = int(gl_WorkGroupSize.x);
 const int JOIN_QUADS = WIDE / 4;
@@ -54,7 +63,7 @@ void join_splits(uint team, uint splits, uint batch, uint key_head, uint first_r
         uint r = unit / uint(JOIN_WORDS);
         uint word = unit % uint(JOIN_WORDS);
         uint row = first_row + r;
-        bool mine = unit < uint(UNITS) && share < uint(SHARES) && row < pc.queries * pc.group;
+        bool mine = unit < uint(UNITS) && share < uint(SHARES) && row < QUERIES * pc.group;
         float top = LOWEST;
         float total = 0.0;
         vec4 value[JOIN_QUADS];
@@ -102,12 +111,21 @@ void join_splits(uint team, uint splits, uint batch, uint key_head, uint first_r
         if (mine && share == 0u) {
             uint query = row / pc.group;
             uint head = key_head * pc.group + row % pc.group;
-            uint at = o_index(batch, head, query) / 4u + word * uint(JOIN_QUADS);
+            uint at = o_index(batch, head, OUTPUT_ROW(query)) / 4u + word * uint(JOIN_QUADS);
+#ifdef EXTRAS
+            if (on(LENGTHS) && int(query) >= x_rows_seeing) total = 0.0;
+            if (on(SINKS)) {
+                float decay;
+                begin_extras(batch, head);
+                add_sink(query, top, total, decay);
+                [[unroll]] for (int i = 0; i < JOIN_QUADS; i++) value[i] *= decay;
+            }
+#endif
             [[unroll]] for (int i = 0; i < JOIN_QUADS; i++) {
                 vec4 result = total == 0.0 ? vec4(0.0) : value[i] / total;
                 o_data[at + uint(i)] = IO_STORE4(ROUNDED4(result));
             }
-            if (LSE == 1 && word == 0u) lse_data[lse_index(batch, head, query)] = row_lse(top, total);
+            if (LSE == 1 && word == 0u) lse_data[lse_index(batch, head, OUTPUT_ROW(query))] = row_lse(top, total);
         }
     }
 }

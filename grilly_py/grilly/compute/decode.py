@@ -7,12 +7,14 @@ keys are dealt out, and the prepared call.
 from __future__ import annotations
 
 import dataclasses
+import struct
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import UnsupportedError
 from ..registry import Request
+from ..registry.names import extras_bits
 from ..runtime.interface import work_limit
 from .launch import program_of
 from .prepared import MAX_KEYS, Prepared, descriptor, mask_kind
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
     from ..registry import Choice
     from ..runtime.interface import DeviceInfo, Program
     from .backend import Compute
+    from .extras import Extras
 
+_WINDOW, _PREFIX = extras_bits(("window",)), extras_bits(("prefix",))
 FAMILY = "flash-decode"
 MATRIX_FAMILY = "flash-decode-matrix"
 FAMILIES = (FAMILY, MATRIX_FAMILY)
@@ -128,13 +132,20 @@ class Ready(Prepared):
     parts_bytes: int
     arrived: Tensor
 
-    def run(self, backend: Compute, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, lse: bool):
-        """Record the dispatch; returns o and, if asked for, lse."""
+    def run(
+        self, backend: Compute, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, lse: bool,
+        words: Storage | None = None, place: int = 0, bias: Tensor | None = None,
+    ):  # fmt: skip
+        """Record the dispatch; returns o and, if asked for, lse. ``place`` is that of the header in ``words``."""
         o, sums = self.results(backend, q, lse)
         parts = Storage(backend, self.parts_bytes)
         bindings = [descriptor(tensor) for tensor in (q, k, v, mask, o, sums)]
+        push, spec = self.push(q, k, v, mask), self.program.spec
+        if spec.push_bytes > len(push):  # a kernel that offers extras
+            push += struct.pack("=I", place)
+            bindings += [None if words is None else (words.buffer, 0, words.nbytes), descriptor(bias)]
         bindings += [(parts.buffer, 0, parts.nbytes), descriptor(self.arrived)]
-        backend.runtime.dispatch(self.program, bindings, self.push(q, k, v, mask), self.groups, self.work)
+        backend.runtime.dispatch(self.program, bindings, push, self.groups, self.work)
         return o, sums
 
 
@@ -151,33 +162,46 @@ def plan(
     aligned: int,
     family: str | None,
     whole: bool,
+    shift: int,
+    extras: Extras | None = None,
 ) -> Ready | None:
     """The call prepared; None where it does not pay or cannot be done.
 
     ``o`` stands for the outputs that are to come. ``aligned`` divides all offsets, strides and dimensions, ``whole``
-    says that every storage fits a binding. Raises UnsupportedError instead of returning None when ``family`` is named.
+    says that every storage fits a binding. Query i stands at key i + ``shift``. Raises UnsupportedError instead of
+    returning None when ``family`` is named.
     """
     forced = family is not None
     batch, heads, queries, head_dim = q.shape
     kv_heads, keys, value_dim = k.shape[1], k.shape[2], v.shape[3]
-    if not forced and (not whole or not pays(backend.device, q.dtype.itemsize, batch, heads, queries, keys)):
+    bits = right = 0
+    walked = keys  # that a row of queries sees
+    if extras is not None:
+        bits, right = extras.bits, extras.right
+        if causal and bits & _WINDOW and not bits & _PREFIX:
+            walked = min(keys, extras.left + right + queries)
+    if not forced and (not whole or not pays(backend.device, q.dtype.itemsize, batch, heads, queries, walked)):
         return None
-    masked = mask is not None or causal and queries > 1
-    facts = (("align", aligned), ("head_dim", head_dim), ("value_dim", value_dim))
+    causal = causal and (queries > 1 or shift + right < keys - 1)
+    masked = mask is not None or causal
+    facts = (
+        ("align", aligned), ("head_dim", head_dim), ("value_dim", value_dim), ("masked", int(masked)),
+        *((("extras", bits),) if bits else ()),
+    )  # fmt: skip
     try:
-        request = Request("attention-decode", q.dtype.name, facts=(*facts, ("masked", int(masked))), prefer=family)
-        choice = backend.registry.resolve(request)
+        choice = backend.registry.resolve(Request("attention-decode", q.dtype.name, facts=facts, prefer=family))
     except UnsupportedError:
         if forced:
             raise
         return None
     size = choice.subgroup_size or backend.device.subgroup_sizes[0]
     group = heads // kv_heads
-    dealt = deal(choice, size, units_of(backend.device), batch, kv_heads, group * queries, keys, (head_dim, value_dim))
+    units = units_of(backend.device)
+    dealt = deal(choice, size, units, batch, kv_heads, group * queries, walked, (head_dim, value_dim))
     teams = batch * kv_heads * dealt.passes
     parts_bytes = 4 * teams * dealt.splits * dealt.rows * (value_dim + 4)
     groups = (dealt.splits * dealt.passes, kv_heads, batch)
-    work = 2.0 * batch * heads * queries * keys * (head_dim + value_dim)
+    work = 2.0 * batch * heads * queries * walked * (head_dim + value_dim)
     limits = backend.device.limits
     for true, problem in (
         (not whole or max(parts_bytes, o._storage.nbytes) > limits["storage_range"], "an array is beyond a binding"),
@@ -191,14 +215,14 @@ def plan(
             return None
     constants = {
         "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "CAUSAL": int(causal), "LSE": int(lse), "MERGE": 0,
-        "MASK": mask_kind(mask),
+        "MASK": mask_kind(mask), "FEATURES": bits,
         "ROWS": dealt.rows, "LANES": dealt.lanes, "UNROLL": dealt.unroll, "SUBGROUP": size,
         "THREADS": choice.threads, "STAGES": dealt.stages,
     }  # fmt: skip
     constants = {name: value for name, value in constants.items() if name in choice.variant.constants}
     return Ready(
         (q._steps[:3], k._steps[:3], v._steps[:3], o._steps[:3]),
-        (0, heads * queries, queries, queries, keys, group, keys - queries, scale),
+        (0, heads * queries, queries, queries, keys, group, shift + right, scale),
         groups,
         work,
         o.shape,

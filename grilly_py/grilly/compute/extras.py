@@ -165,6 +165,11 @@ class Extras:
         """A word of the header that all dispatches share; 0 where it was not set."""
         return self._words.get(name, 0)
 
+    @property
+    def kind(self) -> tuple:
+        """All that a plan of one dispatch depends on."""
+        return self.bits, self.causal, self.right, self.left, self.page_steps
+
     def storage(self, backend: Compute, headers: list[dict]) -> tuple[Storage, list[int]]:
         """The words on the device, and where each of the headers (these words and the common ones) begins."""
         storage, places = self._storage(backend, headers)

@@ -205,10 +205,14 @@ def attend(
         shift = k.shape[2] - q.shape[2]
     if extras is not None:
         causal = extras.causal
-    key = None if extras is not None else _plan_key(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift)
+    key = _plan_key(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift)
+    if extras is not None:
+        key = None if key is None or extras.out is not None else key + extras.kind
     ready = backend.plans.get(key)
-    if ready is not None:
+    if ready is not None and extras is None:
         return ready.run(backend, q, k, v, mask, lse)
+    if ready is not None:
+        return _run_with_extras(backend, ready, q, k, v, mask, lse, extras, first)
     return _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift, extras, first, key)
 
 
@@ -242,11 +246,17 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift, extra
     if extras is not None:
         strides += extras.page_steps
     aligned = gcd(ALIGN_MOST, q._offset, k._offset, v._offset, head_dim, value_dim, *strides)
-    if (kernel is None and extras is None and shift == keys - queries) or kernel in decode.FAMILIES:
-        split_keys = decode.plan(backend, q, k, v, o, mask, causal, scale, lse, aligned, kernel, key is not None)
+    bias = None if extras is None else _device_bias(backend, extras, (batch, heads, queries, keys))
+    if (extras is None or extras.out is None) and (kernel is None or kernel in decode.FAMILIES):
+        whole = key is not None and (bias is None or bias._storage.nbytes <= backend.device.limits["storage_range"])
+        split_keys = decode.plan(
+            backend, q, k, v, o, mask, causal, scale, lse, aligned, kernel, whole, shift, extras
+        )
         if split_keys is not None:
             _keep(backend, key, split_keys)
-            return split_keys.run(backend, q, k, v, mask, lse)
+            if extras is None:
+                return split_keys.run(backend, q, k, v, mask, lse)
+            return _run_with_extras(backend, split_keys, q, k, v, mask, lse, extras, first, bias)
     rows = 1 << (batch * heads * queries - 1).bit_length()  # rounded, so that the registry sees few different requests
     facts = (
         ("align", aligned), ("causal", int(causal)), ("head_dim", head_dim),
@@ -257,12 +267,7 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift, extra
     trips = LOOP_TRIPS.get(backend.device.architecture, math.inf)
     most = MAX_KEYS if q.dtype == FLOAT32 else math.inf  # a 16-bit result is rounded more coarsely at every merge
     max_keys = max(min(most, trips * choice.keys_per_trip), 1)
-    right, bias = 0, None
-    if extras is not None:
-        right = extras.right
-        if extras.bias is not None:
-            bias = extras.bias if isinstance(extras.bias, Tensor) else backend.tensor(extras.bias)
-            bias = bias.broadcast_to((batch, heads, queries, keys))
+    right = 0 if extras is None else extras.right
     paged = extras is not None and bool(extras.page_steps)
     piece = Piece(q, k, v, o, sums, mask, shift + right, False, bias, first, paged)
     pieces = split(backend, piece, max_keys)
@@ -304,6 +309,23 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift, extra
         )
         _keep(backend, key, ready)
     return o, (sums if lse else None)
+
+
+def _device_bias(backend: Compute, extras: Extras, full: tuple[int, ...]) -> Tensor | None:
+    if extras.bias is None:
+        return None
+    return (extras.bias if isinstance(extras.bias, Tensor) else backend.tensor(extras.bias)).broadcast_to(full)
+
+
+def _run_with_extras(backend: Compute, ready: decode.Ready, q, k, v, mask, lse, extras: Extras, first, bias=None):
+    """Record a prepared call whose words are not a part of the plan."""
+    if not extras.bits:
+        return ready.run(backend, q, k, v, mask, lse)
+    if bias is None:
+        bias = _device_bias(backend, extras, (*q.shape[:3], k.shape[2]))
+    piece = Piece(q, k, v, q, None, mask, 0, False, bias, first)
+    words, places = extras.storage(backend, [_header(backend, piece)])
+    return ready.run(backend, q, k, v, mask, lse, words, places[0], bias)
 
 
 def _keep(backend: Compute, key: tuple, ready: Ready | decode.Ready) -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 NAME = "flash_attention_with_kvcache"
 _APPEND_PUSH = struct.Struct("=24I")
 _WORDS_PUSH = struct.Struct("=13I")
+#: Where samples have lengths of their own, plans are for multiples of so many keys, so that most steps find one made.
+STEP_KEYS = 256
 _HALVES, _INTERLEAVED = 1, 2  # cache-append's ROTARY
 
 
@@ -63,7 +65,7 @@ def flash_attention_with_kvcache(
     scale=None,
     return_lse=False,
     kernel=None,
-    precision="high",
+    precision="highest",
 ):
     """Attend to a cache of keys and values, to which new ones may be added first: one step of decoding.
 
@@ -136,10 +138,12 @@ def flash_attention_with_kvcache(
     scale = check_scale(NAME, scale, dim)
     held = call.lengths
     keys = call.room if isinstance(held, Tensor) else int(held.max(initial=0)) + call.count
+    own = not isinstance(held, Tensor) and call.table is None and (held == held[:1]).all()  # all samples alike
+    if not own:
+        keys = min(-(-keys // STEP_KEYS) * STEP_KEYS, call.room)
     options = Options(window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks)
     extras = prepare(NAME, options, (batch, heads, queries, keys), bool(causal))
     advance = bool(causal) or window_size is not None and any(bound not in (None, -1) for bound in window_size)
-    own = not isinstance(held, Tensor) and call.table is None and (held == held[:1]).all()  # all samples alike
     if not own:
         if extras is None:
             extras = Extras(heads)
