@@ -12,6 +12,7 @@ from .compute import linear as _linear
 from .compute import rope as _rope
 from .compute import sdpa as _sdpa
 from .compute import stored as _stored
+from .compute import varlen as _varlen
 from .compute.attention import Attention
 from .compute.extras import arrays_of, without_self
 from .compute.launch import backend_of
@@ -31,6 +32,12 @@ def flash_attention2_backward(grad_out, q, k, v, out, lse, **options):
 def flash_attention3(q, k, v, **options):
     backend = backend_of("flash_attention3", q, k, v, *arrays_of(options))
     return backend.attention.flash_attention3(q, k, v, **options)
+
+
+def flash_attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, **options):
+    arrays = (q, k, v, cu_seqlens_q, cu_seqlens_k)
+    backend = backend_of("flash_attention_varlen", *arrays, *arrays_of(options))
+    return _varlen.flash_attention_varlen(backend, *arrays, max_seqlen_q, max_seqlen_k, **options)
 
 
 def flash_attention_with_kvcache(
@@ -81,6 +88,10 @@ def attention_dropout(weights, *, dropout_p, dropout_seed, dropout_offset=0):
     )  # fmt: skip
 
 
+def dropout_mask(shape, dropout_p, seed, offset=0):
+    return _varlen.dropout_mask(backend_of("dropout_mask"), shape, dropout_p, seed, offset)
+
+
 def scaled_dot_product_attention(
     query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
 ):
@@ -117,6 +128,9 @@ linear.__doc__ = _linear.linear.__doc__
 linear_backward.__doc__ = _linear.linear_backward.__doc__
 rope.__doc__ = _rope.rope.__doc__
 flash_attention_with_kvcache.__doc__ = _kvcache.flash_attention_with_kvcache.__doc__
+flash_attention_varlen.__doc__ = _varlen.flash_attention_varlen.__doc__
+flash_attention_varlen.__signature__ = without_self(_varlen.flash_attention_varlen)
+dropout_mask.__doc__ = _varlen.dropout_mask.__doc__
 flash_attention_with_kvcache.__signature__ = without_self(_kvcache.flash_attention_with_kvcache)
 for _function in (flash_attention2, flash_attention2_backward, flash_attention3):
     _method = getattr(Attention, _function.__name__)
@@ -124,7 +138,8 @@ for _function in (flash_attention2, flash_attention2_backward, flash_attention3)
     _function.__signature__ = without_self(_method)
 
 __all__ = [
-    "attention_dropout", "attention_mask", "attention_output", "attention_scores", "flash_attention",
-    "flash_attention2", "flash_attention2_backward", "flash_attention3", "flash_attention_with_kvcache", "linear",
-    "linear_backward", "naive_attention", "rope", "scaled_dot_product_attention", "softmax", "t5_bias",
+    "attention_dropout", "attention_mask", "attention_output", "attention_scores", "dropout_mask", "flash_attention",
+    "flash_attention2", "flash_attention2_backward", "flash_attention3", "flash_attention_varlen",
+    "flash_attention_with_kvcache", "linear", "linear_backward", "naive_attention", "rope",
+    "scaled_dot_product_attention", "softmax", "t5_bias",
 ]  # fmt: skip

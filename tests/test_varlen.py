@@ -1,0 +1,189 @@
+"""Packed sequences of many lengths, and the mask of dropout, against the float64 reference."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+
+import numpy as np
+import pytest
+
+import grilly
+import grilly.functional as F
+from cases import BFLOAT16, assert_as_accurate, needs_bfloat16
+from grilly import reference
+from grilly.compute import flash
+
+H, HK, DIM = 4, 2, 16
+#: Queries and keys of each sequence: one empty of each, one of both, more queries than keys, and more than one tile.
+LENGTHS = ([70, 0, 1, 37, 5, 0, 13], [53, 9, 7, 11, 0, 0, 101])
+
+
+def starts(lengths):
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+
+
+@pytest.fixture
+def default(vulkan_backend):
+    """The default backend of a test."""
+    former = grilly.use(vulkan_backend)
+    yield vulkan_backend
+    grilly.use(former)
+
+
+class Problem:
+    """Packed arrays of a dtype, with ``rest`` rows that no sequence covers and that hold NaN."""
+
+    def __init__(self, dtype=np.float32, lengths=LENGTHS, rest=0, dim=DIM, value_dim=None):
+        rng = np.random.default_rng(len(lengths[0]) + dim)
+        self.cu = tuple(starts(n) for n in lengths)
+        self.longest = tuple(int(max(n)) for n in lengths)
+        shapes = ((self.cu[0][-1], H, dim), (self.cu[1][-1], HK, dim), (self.cu[1][-1], HK, value_dim or dim))
+        self.covered = [rng.standard_normal(shape).astype(np.float32).astype(dtype) for shape in shapes]
+        tail = [np.full((rest, *shape[1:]), np.nan, dtype) for shape in shapes]
+        self.arrays = [np.concatenate(pair) for pair in zip(self.covered, tail, strict=True)]
+
+    def call(self, attend=F.flash_attention_varlen, **options):
+        return attend(*self.arrays, *self.cu, *self.longest, **options)
+
+    def check(self, result, **options):
+        out, lse = result
+        total = self.cu[0][-1]
+        dtype = self.arrays[0].dtype
+        exact, plain = (
+            reference.attention_varlen(*self.covered, *self.cu, return_lse=True, dtype=d, **options)
+            for d in (np.float64, dtype)
+        )
+        assert out.shape == (len(self.arrays[0]), H, self.arrays[2].shape[2]) and lse.shape == (H, len(self.arrays[0]))
+        assert_as_accurate(out[:total], exact[0], plain[0].astype(dtype), "output")
+        assert_as_accurate(lse[:, :total], exact[1], plain[1].astype(np.float32), "lse")
+        assert (out[total:] == 0).all() and np.isneginf(lse[:, total:]).all()
+
+
+SLOPES = np.linspace(0.05, 0.4, 7 * H).reshape(7, H).astype(np.float32)
+OPTIONS = {
+    "plain": {},
+    "causal": {"causal": True},
+    "window": {"window_size": (9, 3)},
+    "all": {
+        "causal": True, "window_size": (40, -1), "softcap": 2.0, "alibi_slopes": SLOPES, "scale": 0.4,
+        "sinks": np.array([0.5, -1, 2, 0], np.float32),
+        "dropout_p": 0.3, "dropout_seed": 2**40 + 3, "dropout_offset": 5,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("kernel", [None, "flash-attention2"])
+def test_sequences_against_the_reference(default, kernel, options):
+    problem = Problem()
+    problem.check(problem.call(return_lse=True, kernel=kernel, **OPTIONS[options]), **OPTIONS[options])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, pytest.param(BFLOAT16, marks=needs_bfloat16)])
+def test_sixteen_bits_tensors_and_rows_that_no_sequence_covers(backend, dtype):
+    problem = Problem(dtype, rest=3, dim=24, value_dim=9)
+    arrays = [backend.tensor(array) for array in problem.arrays]
+    cu = [backend.tensor(array) for array in problem.cu]
+    out, lse = F.flash_attention_varlen(*arrays, *cu, *problem.longest, causal=True, return_lse=True)
+    assert isinstance(out, grilly.Tensor) and isinstance(lse, grilly.Tensor)
+    problem.check((out.numpy(), lse.numpy()), causal=True)
+
+
+def test_views_of_one_packed_array(default):
+    """q, k and v as flash-attn's packed layout has them, (total, 3, H, D)."""
+    lengths = [31, 0, 66]
+    problem = Problem(lengths=(lengths, lengths))
+    rng = np.random.default_rng(2)
+    packed = rng.standard_normal((sum(lengths), 3, H, DIM)).astype(np.float32)
+    problem.covered = problem.arrays = [packed[:, n] for n in range(3)]
+    problem.check(problem.call(return_lse=True, causal=True), causal=True)
+    tensor = default.tensor(packed)
+    out = F.flash_attention_varlen(*(tensor[:, n] for n in range(3)), *problem.cu, *problem.longest, causal=True)
+    np.testing.assert_array_equal(out.numpy(), problem.call(attend=F.flash_attention_varlen, causal=True))
+
+
+@pytest.mark.parametrize("axis", ["key", "query", "batch", "group"])
+def test_cut_into_dispatches(default, monkeypatch, axis):
+    """The parts of a call that one dispatch does not take find their rows and keys."""
+    problem = Problem()
+    if axis == "key":
+        monkeypatch.setattr(flash, "MAX_KEYS", 40)
+    else:
+        extent = {"query": 2, "batch": 0, "group": 1}[axis]
+        at = {"query": 33, "batch": 3, "group": 2}[axis]
+
+        def place(backend, piece, max_keys, most_work):
+            return (axis, at) if piece.q.shape[extent] > at else None
+
+        monkeypatch.setattr(flash, "_place_to_cut", place)
+    problem.check(problem.call(return_lse=True, kernel="flash-attention2", **OPTIONS["all"]), **OPTIONS["all"])
+
+
+@pytest.mark.parametrize("lengths", [([], []), ([0, 0], [0, 3]), ([4, 3], [0, 0])], ids=str)
+def test_nothing_to_attend_to(default, lengths):
+    rows, keys = sum(lengths[0]) + 2, sum(lengths[1])
+    q, k = np.ones((rows, H, DIM), np.float32), np.ones((keys, HK, DIM), np.float32)
+    longest = (max(n, default=0) for n in lengths)
+    out, lse = F.flash_attention_varlen(q, k, k, *map(starts, lengths), *longest, return_lse=True)
+    assert out.shape == q.shape and not out.any() and np.isneginf(lse).all()
+
+
+GOOD = starts([3, 2])
+BAD = [
+    (dict(cu_seqlens_q=GOOD.astype(np.float32)), TypeError, "cu_seqlens_q is float32"),
+    (dict(cu_seqlens_k=GOOD[None]), ValueError, r"cu_seqlens_k has shape \(1, 3\)"),
+    (dict(cu_seqlens_q=GOOD + 1), ValueError, "begin with 0"),
+    (dict(cu_seqlens_q=np.array([0, 4, 2])), ValueError, "falls"),
+    (dict(cu_seqlens_k=np.array([0, 3, 6])), ValueError, "at most 5"),
+    (dict(cu_seqlens_k=np.array([0, 3])), ValueError, "both B"),
+    (dict(max_seqlen_q=2), ValueError, "the longest sequence has 3"),
+    (dict(q=np.zeros((1, 5, H, DIM), np.float32)), ValueError, "three axes"),
+    (dict(v=np.zeros((4, HK, DIM), np.float32)), ValueError, "must agree"),
+    (dict(k=np.zeros((5, 3, DIM), np.float32), v=np.zeros((5, 3, DIM), np.float32)), ValueError, "multiple of k's"),
+    (dict(k=np.zeros((5, HK, 8), np.float32)), ValueError, "head dimension 8"),
+    (dict(v=np.zeros((5, HK, DIM), np.float16)), TypeError, "same dtype"),
+    (dict(dropout_p=1.0), ValueError, "dropout_p is 1.0"),
+]
+
+
+@pytest.mark.parametrize("changed, error, text", BAD, ids=lambda x: x if isinstance(x, str) else "")
+def test_bad_arguments(default, changed, error, text):
+    q, k = np.zeros((5, H, DIM), np.float32), np.zeros((5, HK, DIM), np.float32)
+    given = dict(q=q, k=k, v=k, cu_seqlens_q=GOOD, cu_seqlens_k=GOOD, max_seqlen_q=3, max_seqlen_k=3)
+    with pytest.raises(error, match=text):
+        F.flash_attention_varlen(**{**given, **changed})
+
+
+def test_arrays_beyond_a_binding_are_refused(default, monkeypatch):
+    problem = Problem()
+    limits = {**default.device.limits, "storage_range": problem.arrays[0].nbytes - 4}
+    monkeypatch.setattr(default, "device", dataclasses.replace(default.device, limits=limits))
+    with pytest.raises(grilly.UnsupportedError, match="q lies in .* fewer sequences"):
+        problem.call()
+
+
+def test_the_signature_names_the_options():
+    assert "window_size" in inspect.signature(F.flash_attention_varlen).parameters
+
+
+# -- the mask of dropout ---------------------------------------------------------------------------------------------
+
+
+def test_dropout_mask_is_the_references(backend):
+    former = grilly.use(backend)
+    shape, seed, offset = (2, 3, 5, 11), 2**63 + 5, 2**32 - 1
+    mask = F.dropout_mask(shape, 0.3, seed, offset)
+    assert mask.dtype == np.bool_
+    np.testing.assert_array_equal(mask, reference.dropout_mask(shape, 0.3, seed, offset))
+    assert F.dropout_mask(shape, 0.0, seed).all() and F.dropout_mask((2, 0, 1, 1), 0.5, 1).shape == (2, 0, 1, 1)
+    grilly.use(former)
+
+
+@pytest.mark.parametrize("arguments, text", [
+    (((2, 3, 4), 0.5, 0), "shape is"), (((1, 1, 1, -1), 0.5, 0), "shape is"), (((1, 1, 1, 1), 1.0, 0), "dropout_p"),
+    (((1, 1, 1, 1), 0.5, -1), "dropout_seed"), (((1, 1, 1, 1), 0.5, 0, 2**32), "dropout_offset"),
+])  # fmt: skip
+def test_dropout_mask_checks_its_arguments(default, arguments, text):
+    with pytest.raises(ValueError, match=text):
+        F.dropout_mask(*arguments)
