@@ -8,7 +8,7 @@ import pytest
 import grilly
 import grilly.functional as F
 from cases import DTYPES, assert_as_accurate
-from grilly import reference
+from grilly import nn, reference
 from grilly.compute.widen import lacks_sixteen_bits
 
 ATTEND = F.flash_attention_with_kvcache
@@ -305,3 +305,66 @@ def test_empty(backend):
     for cache, want in zip(caches, (problem.k, problem.v), strict=True):
         np.testing.assert_array_equal(cache[[0, 1], problem.lengths], want[:, 0])
     assert Problem(np.float32, [], queries=2).call(backend)[0].shape == (0, 2, 4, DIM)
+
+
+# -- the layer --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunks", [(1,) * 9, (4, 1, 1, 3)], ids=["tokens", "chunks"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_layer_with_a_cache_equals_the_whole_pass(backend, dtype, chunks):
+    if np.dtype(dtype).itemsize == 2 and lacks_sixteen_bits(backend):
+        pytest.skip("the device has no 16-bit storage")
+    layer = nn.MultiheadAttention(48, 3, architecture="gpt", rng=1).to(backend, dtype)
+    tokens = draw(np.random.default_rng(2), dtype, 2, 9, 48)
+    want = layer(tokens, need_weights=False)[0].astype(np.float32)
+    cache = layer.make_cache(2, 12)
+    for _ in range(2):
+        parts = [
+            layer(tokens[:, at : at + count], need_weights=False, cache=cache)[0]
+            for at, count in zip(np.cumsum((0, *chunks)), chunks, strict=False)
+        ]
+        got = np.concatenate(parts, 1).astype(np.float32)
+        tolerance = {"float32": 1e-6, "float16": 2e-3, "bfloat16": 2e-2}[np.dtype(dtype).name]
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+        assert (cache.lengths == 9).all()
+        cache.reset()
+
+
+def test_layer_with_samples_of_their_own_lengths(backend):
+    """A sample that is cut back goes on from there; tensors in give tensors out, one sample may lack its axis."""
+    layer = nn.MultiheadAttention(48, 3, architecture="gpt", rng=1).to(backend)
+    tokens = draw(np.random.default_rng(2), np.float32, 2, 9, 48)
+    cache = layer.make_cache(2, 12)
+    layer(tokens[:, :6], need_weights=False, cache=cache)
+    cache.lengths[1] = 2
+    out = layer(backend.tensor(np.stack([tokens[0, 6:], tokens[1, 2:5]])), need_weights=False, cache=cache)[0].numpy()
+    want = layer(tokens, need_weights=False)[0]
+    np.testing.assert_allclose(out, [want[0, 6:], want[1, 2:5]], rtol=1e-5, atol=1e-6)
+    cache.truncate(5)
+    assert list(cache.lengths) == [5, 5]
+    single = layer.make_cache(1, 12)
+    np.testing.assert_allclose(layer(tokens[0], need_weights=False, cache=single)[0], want[0], rtol=1e-5, atol=1e-6)
+
+
+def test_layer_refuses(vulkan_backend):
+    layer = nn.MultiheadAttention(16, 2, architecture="gpt").to(vulkan_backend)
+    cache, x = layer.make_cache(1, 4), np.zeros((1, 3, 16), np.float32)
+    for words, options in (
+        ("give need_weights=False", {"need_weights": True}),
+        ("key is given beside a cache", {"key": x}),
+        ("mask is given beside a cache", {"mask": np.ones((3, 3), bool)}),
+    ):
+        with pytest.raises(ValueError, match=words):
+            layer(x, **{"need_weights": False, **options}, cache=cache)
+    layer(x, need_weights=False, cache=cache)
+    with pytest.raises(ValueError, match="expected 0 to 1"):
+        layer(x, need_weights=False, cache=cache)
+    assert list(cache.lengths) == [3]
+    with pytest.raises(ValueError, match='architecture="gpt"'):
+        nn.MultiheadAttention(16, 2).make_cache(1, 4)
+    with pytest.raises(ValueError, match="length is -1"):
+        cache.truncate(-1)
+    with pytest.raises(ValueError, match="KVCache: batch"):
+        nn.KVCache(1, 4, 0, 8)
+    assert "max_len=4" in repr(cache) and cache.max_len == 4

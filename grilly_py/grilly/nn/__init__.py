@@ -2,6 +2,7 @@
 
 from .flash import FlashAttention2, FlashAttention3
 from .flash_attention import FlashAttention
+from .kvcache import KVCache
 from .linear import Linear
 from .module import LoadResult, Module, ModuleList, Parameter
 from .multihead import MultiheadAttention
@@ -11,6 +12,7 @@ __all__ = [
     "FlashAttention",
     "FlashAttention2",
     "FlashAttention3",
+    "KVCache",
     "Linear",
     "LoadResult",
     "Module",

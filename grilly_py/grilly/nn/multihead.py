@@ -12,6 +12,7 @@ from ..compute.attention import join_heads
 from ..compute.copy import copy_into
 from ..compute.launch import check_precision
 from .flash import check_heads, split_heads
+from .kvcache import KVCache
 from .linear import Linear, uniform
 from .module import Module, Parameter, shapes
 
@@ -146,6 +147,7 @@ class MultiheadAttention(Module):
         average_attn_weights: bool = False,
         position_bias=None,
         position_offset: int | None = None,
+        cache: KVCache | None = None,
     ):
         """Attend.
 
@@ -170,6 +172,9 @@ class MultiheadAttention(Module):
         position_offset : int, optional
             "t5" only: the position of the first query among the keys. By default 0 when bidirectional, and Sk - Sq
             otherwise, where the first keys come from a cache.
+        cache : KVCache, optional
+            "gpt" only, of ``make_cache``: the query's tokens follow those in it, are added to it, and attend to all of
+            them. Needs ``need_weights=False``, and takes no key, value or mask. Nothing is kept for ``backward``.
 
         Returns
         -------
@@ -184,6 +189,8 @@ class MultiheadAttention(Module):
         ValueError, TypeError
             For shapes and dtypes that do not go together, and options of another architecture.
         """
+        if cache is not None:
+            return self._continue(query, cache, need_weights, key=key, value=value, mask=mask), None
         given = (True, key is not None, value is not None)
         key = query if key is None else key
         value = key if value is None else value
@@ -223,6 +230,39 @@ class MultiheadAttention(Module):
         if not keep:
             output, weights = output.numpy(), None if weights is None else weights.numpy()
         return output, weights
+
+    def make_cache(self, batch: int, max_len: int, backend=None) -> KVCache:
+        """An empty cache for ``batch`` samples of up to ``max_len`` tokens, to be given to ``forward``.
+
+        It lives on ``backend``, by default the layer's own, and has the weights' dtype. Raises ValueError unless the
+        architecture is "gpt".
+        """
+        if self.architecture != "gpt":
+            raise ValueError(f'MultiheadAttention: a cache is for architecture="gpt"; this is {self.architecture!r}')
+        backend = self._backend if backend is None else backend
+        dtype = self.out_proj.weight.dtype
+        return KVCache(batch, max_len, self.num_heads, self.head_dim, dtype=dtype, backend=backend)
+
+    def _continue(self, query, cache: KVCache, need_weights: bool, **others):
+        """The output for tokens that follow those in the cache."""
+        if self.architecture != "gpt":
+            raise ValueError(f'MultiheadAttention: a cache is for architecture="gpt"; this is {self.architecture!r}')
+        if need_weights:
+            raise ValueError("MultiheadAttention: with a cache no weights are returned; give need_weights=False")
+        for name, other in others.items():
+            if other is not None:
+                raise ValueError(f"MultiheadAttention: {name} is given beside a cache, which has the keys")
+        rank = self._check(query, query, query, None, None, None)
+        _, (sent,), keep = self._send(query)
+        backend = cache.k.backend
+        if sent.backend is not backend:
+            raise ValueError("MultiheadAttention: query and cache are on different backends; give make_cache one")
+        sent = sent.reshape(1, *sent.shape) if rank == 2 else sent
+        heads = (split_heads(array, self.num_heads) for array in self._project(backend, sent, sent, sent))
+        attended = cache.attend(*(array.transpose(0, 2, 1, 3) for array in heads), **self._own_precision())
+        output = self.out_proj(join_heads(attended.transpose(0, 2, 1, 3)))
+        output = output.reshape(output.shape[1:]) if rank == 2 else output
+        return output if keep else output.numpy()
 
     def _flash_options(self, backend, q, k, mask, causal, position_bias, position_offset) -> dict:
         """The keyword arguments by which one kernel does this call and its gradients."""

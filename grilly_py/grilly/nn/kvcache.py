@@ -1,0 +1,115 @@
+"""KVCache: the keys and values of earlier tokens, for decoding token by token."""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+
+from .. import functional as F
+from ..compute.dtypes import dtype_of
+
+
+class KVCache:
+    """Keys and values of earlier tokens in device memory, which grow in place.
+
+    Made by ``MultiheadAttention.make_cache``, or directly for attention of one's own. Nothing is moved when tokens are
+    added, and nothing past a sample's length is read.
+
+    Parameters
+    ----------
+    batch, max_len : int
+        Samples, and the tokens that each has room for.
+    num_heads, head_dim : int
+        Of keys and values: Hk, which divides the queries' heads, and D.
+    value_dim : int, optional
+        Elements of a value; ``head_dim`` by default.
+    dtype : dtype_like
+        float32, float16 or "bfloat16".
+    backend : grilly.Compute, optional
+        The device to live on; by default the default backend.
+
+    Attributes
+    ----------
+    k, v : grilly.Tensor
+        ``(batch, max_len, Hk, D)`` and ``(batch, max_len, Hk, Dv)``.
+    lengths : numpy.ndarray
+        Tokens that each sample holds, int32 ``(batch,)``. It may be changed, say to give samples lengths of their own.
+
+    Raises
+    ------
+    ValueError
+        For extents below 1 (``batch`` and ``max_len``: below 0).
+    """
+
+    def __init__(
+        self,
+        batch: int,
+        max_len: int,
+        num_heads: int,
+        head_dim: int,
+        *,
+        value_dim: int | None = None,
+        dtype=np.float32,
+        backend=None,
+    ):
+        value_dim = head_dim if value_dim is None else value_dim
+        sizes = tuple(operator.index(n) for n in (batch, max_len, num_heads, head_dim, value_dim))
+        if min(sizes[:2]) < 0 or min(sizes[2:]) < 1:
+            raise ValueError(
+                f"KVCache: batch, max_len, num_heads, head_dim and value_dim are {sizes}; "
+                "expected at least 0, 0, 1, 1 and 1"
+            )
+        if backend is None:
+            from ..compute.backend import default_backend
+
+            backend = default_backend()
+        self.k = backend.empty((*sizes[:3], sizes[3]), dtype_of(dtype))
+        self.v = backend.empty((*sizes[:3], sizes[4]), dtype_of(dtype))
+        self.lengths = np.zeros(sizes[0], np.int32)
+
+    @property
+    def max_len(self) -> int:
+        """Tokens that each sample has room for."""
+        return self.k.shape[1]
+
+    def attend(self, q, k, v, **options):
+        """Add keys and values to every sample, and attend causally to all that it then holds.
+
+        Parameters
+        ----------
+        q, k, v : numpy.ndarray or grilly.Tensor
+            ``(B, S, H, D)``, ``(B, S, Hk, D)`` and ``(B, S, Hk, Dv)``: the next S tokens.
+        **options
+            Of ``grilly.functional.flash_attention_with_kvcache``: rotary tables, a window, sinks and others; also
+            ``causal``, True by default.
+
+        Returns
+        -------
+        grilly.Tensor
+            ``(B, S, H, Dv)``; with ``return_lse`` a pair.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As that function, say when the tokens do not fit; the cache is then as it was.
+        """
+        options.setdefault("causal", True)
+        result = F.flash_attention_with_kvcache(q, self.k, self.v, k, v, self.lengths, **options)
+        self.lengths += k.shape[1]
+        return result
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        self.lengths[:] = 0
+
+    def truncate(self, length: int) -> None:
+        """Forget what samples hold past ``length`` tokens, say rejected drafts. Raises ValueError below 0."""
+        length = operator.index(length)
+        if length < 0:
+            raise ValueError(f"KVCache.truncate: length is {length}; expected 0 or more")
+        np.minimum(self.lengths, length, out=self.lengths)
+
+    def __repr__(self) -> str:
+        batch, room, heads, dim = self.k.shape
+        return f"KVCache(batch={batch}, max_len={room}, num_heads={heads}, head_dim={dim}, dtype={self.k.dtype.name})"
