@@ -346,8 +346,8 @@ def _header(backend: Compute, p: Piece, classes: tiles.Classes | None = None) ->
 
 
 def _record(
-    backend: Compute, program: Program, p: Piece, group: int, scale: float, rows: int, words: Storage | None, place,
-    classes: Storage | None,
+    backend: Compute, program: Program, p: Piece, group: int, scale: float, rows: int, words: Storage | None = None,
+    place: int | None = None, classes: Storage | None = None,
 ) -> None:  # fmt: skip
     (q, q0), (k, k0), (v, v0), (o, o0) = (binding(backend, t) for t in (p.q, p.k, p.v, p.o))
     lse, lse0 = (None, 0) if p.lse is None else binding(backend, p.lse)
