@@ -30,6 +30,8 @@
 //   RAISE_WHILE                    1: the rare branch is written as a loop that runs at most once: compilers place it elsewhere
 //   SPLIT                          defined where q, k, v and o are float32 and every factor is split into two float16
 //                                  parts: include/flash-split.glsl, which has a few more defines
+//   EXTRAS                         defined where what include/extras.glsl has is offered: include/flash-matrix-extras.glsl.
+//                                  Not with SPLIT
 // HEAD_DIM, VALUE_DIM, offsets and strides are multiples of 8 (ALIGN 8), with SPLIT of 4 (ALIGN 4).
 
 #extension GL_KHR_cooperative_matrix : require
@@ -115,7 +117,11 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 #define Q_START TILE_END
 #define Q_END (Q_START + (Q_SHARED > 0 ? ROWS * Q_ROW : 0))
 #define MOST(a, b) ((a) > (b) ? (a) : (b))
-#ifdef ORDER
+#if defined(ORDER) && defined(EXTRAS)
+// Scratch memory is needed beside a tile.
+#define SCRATCH_START Q_END
+#define SHARED_VECTORS (Q_END + SUBGROUPS * MOST(Q_VECTORS, SCRATCH_VECTORS))
+#elif defined(ORDER)
 // Fragments of q pass through the start before the first tile, rows of the output after the last one.
 #define SHARED_VECTORS MOST(Q_END, SUBGROUPS * MOST(PARTS * Q_VECTORS, SCRATCH_VECTORS))
 #define SCRATCH_START 0
@@ -182,6 +188,14 @@ SUMS top[RF];
 SUMS sum[RF];  // glslang 13 gives a second name in one declaration another type
 #endif
 
+#ifdef EXTRAS
+#define ROW_PLACE(row) (row_start() + (row))
+#else
+#define ROW_PLACE(row) row
+#define K_PLACE(key) key * pc.k_row
+#define V_PLACE(key) key * pc.v_row
+#endif
+
 #ifndef SPLIT
 #define SCORE_SCALE base2_scale
 
@@ -190,12 +204,12 @@ SUMS sum[RF];  // glslang 13 gives a second name in one declaration another type
 uvec4 fetch_key(uint first_key, uint e) {
     uint column = 8u * (e % D8), key = min(first_key + e / D8, end - 1u);
     if (HEAD_DIM < DIM && column >= HEAD_DIM) return uvec4(0u);
-    return k_data[(k_base + key * pc.k_row + column) >> 3];
+    return k_data[(k_base + K_PLACE(key) + column) >> 3];
 }
 uvec4 fetch_value(uint first_key, uint e) {
     uint column = 8u * (e % V8), key = min(first_key + e / V8, end - 1u);
     if (VALUE_DIM < VDIM && column >= VALUE_DIM) return uvec4(0u);
-    return v_data[(v_base + key * pc.v_row + column) >> 3];
+    return v_data[(v_base + V_PLACE(key) + column) >> 3];
 }
 void fetch_keys(uint first_key) {
     [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * D8); ++n) {
@@ -219,7 +233,11 @@ void store_keys(bool masked) {
         uint e = thread + n * THREADS;
         if ((KEYS * D8) % THREADS == 0 || e < KEYS * D8) {
             tile[e / D8 * K_STRIDE + e % D8] = held_k[n];
+#ifdef EXTRAS
+            if (masked) bad = bad || has_non_finite(held_k[n]);
+#else
             if (masked && MASK == 0) bad = bad || has_non_finite(held_k[n]);
+#endif
         }
     }
     if (bad) poisoned = 1u;
@@ -251,7 +269,7 @@ void load_queries() {
     uint turn = pc.scale < 0.0 ? 0x80008000u : 0u;
     const uint words = MATRIX_K / 8;
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        uint row = min(first_row + subgroup * ROWS_EACH + i * MATRIX_M + lane / words, pc.queries - 1u);
+        uint row = min(first_row + subgroup * ROWS_EACH + i * MATRIX_M + lane / words, QUERIES - 1u);
         uvec4 held[QF];
         [[unroll]] for (uint d = 0u; d < QF; ++d) {
             uint column = d * MATRIX_K + 8u * (lane % words);
@@ -282,6 +300,10 @@ FACTOR_B key_factor(uint start, uint f, uint d) {
     coopMatLoad(k, tile, start + f * MATRIX_N * K_STRIDE + d * (MATRIX_K / 8), K_STRIDE, COLUMN_MAJOR);
     return k;
 }
+
+#ifdef EXTRAS
+#include "flash-matrix-extras.glsl"
+#else
 
 #ifdef ORDER
 #define PLACE_ROW(e) SLOT_ROW(lane, SLOT(e))
@@ -315,6 +337,8 @@ void begin_scores(uint first_key, bool masked) {
     }
 }
 
+#endif
+
 #ifdef SPLIT
 #include "flash-split.glsl"
 #else
@@ -345,6 +369,7 @@ FACTOR_B value_factor(uint start, uint f, uint c) {
     return v;
 }
 
+#ifndef EXTRAS
 // Scores under a mask, scaled; minus infinity where a key is hidden, whatever the product was.
 void mask_scores(uint first_key) {
     float never = minus_infinity();
@@ -364,6 +389,7 @@ void mask_scores(uint first_key) {
         }
     }
 }
+#endif
 
 #ifdef ORDER
 
@@ -408,31 +434,6 @@ void raise_maximum(float factor) {
     }
 }
 
-#ifndef SPLIT
-// Weights by chunks of keys: exponentials of one chunk run beside the products of the one before.
-void multiply_values(float factor) {
-    [[unroll]] for (uint f = 0u; f < PF; ++f) {
-        FACTOR_A p[RF];
-        [[unroll]] for (uint i = 0u; i < RF; ++i) {
-            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                float weight_ = exp2(fma(s_frag[i][f][e], factor, -top[i][SLOT(e)]));
-#if !SUM_COLUMNS
-                sum[i][SLOT(e)] += weight_;
-#endif
-                p[i][e] = float16_t(ROUNDED(weight_));
-            }
-#if SUM_COLUMNS
-            sum[i] = coopMatMulAdd(p[i], ONES(1.0), sum[i]);
-#endif
-        }
-        [[unroll]] for (uint c = 0u; c < VF; ++c) {
-            FACTOR_B v = value_factor(0u, f, c);
-            [[unroll]] for (uint i = 0u; i < RF; ++i) o_frag[i][c] = coopMatMulAdd(p[i], v, o_frag[i][c]);
-        }
-    }
-}
-#endif
-
 #else
 
 void raise_maximum(float factor) {
@@ -476,45 +477,51 @@ void raise_maximum(float factor) {
     }
 }
 
-#ifndef SPLIT
-void make_weights(float factor) {
-    uint start = P_START + subgroup * P_VECTORS;
-    FACTOR_B ones = FACTOR_B(1.0);
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint f = 0u; f < KF; ++f) {
-            coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_N, gl_MatrixUseAccumulator> p;
-            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                p[e] = float16_t(ROUNDED(exp2(fma(s_frag[i][f][e], factor, -top[i][e]))));
-            }
-            coopMatStore(p, tile, start + f * (MATRIX_N / 8), P_STRIDE, ROW_MAJOR);
-        }
-        SYNC_SUBGROUP;
-        [[unroll]] for (uint f = 0u; f < PF; ++f) {
-            coopMatLoad(p_frag[i][f], tile, start + f * (MATRIX_K / 8), P_STRIDE, ROW_MAJOR);
-            sum[i] = coopMatMulAdd(p_frag[i][f], ones, sum[i]);
-        }
-        SYNC_SUBGROUP;
-    }
-}
-
-void multiply_values(float factor) {
-    make_weights(factor);
-    [[unroll]] for (uint f = 0u; f < PF; ++f) {
-        [[unroll]] for (uint c = 0u; c < VF; ++c) {
-            FACTOR_B v = value_factor(0u, f, c);
-            [[unroll]] for (uint i = 0u; i < RF; ++i) o_frag[i][c] = coopMatMulAdd(p_frag[i][f], v, o_frag[i][c]);
-        }
-    }
-}
-#endif
-
 #endif
 
 #ifndef SPLIT
+#define VALUES_NAME multiply_values
+#define WEIGHTS_NAME make_weights
+#include "flash-matrix-values.glsl"
+#undef VALUES_NAME
+#undef WEIGHTS_NAME
+#ifdef EXTRAS
+#define DROPPED
+#define VALUES_NAME multiply_kept_values
+#define WEIGHTS_NAME make_kept_weights
+#include "flash-matrix-values.glsl"
+#endif
 #define NOTE_KEYS
 #define NOTE_VALUES
 #endif
 
+#ifdef EXTRAS
+// `read` says whether some of what hides the tile's keys must be read, `next_key` where the next tile that counts begins.
+void add_tile(uint first_key, uint next_key, bool masked, bool read) {
+    bool seen = true;  // whether any of this subgroup's rows sees any of these keys
+    store_keys(masked);
+    fetch_values(first_key);
+    if (masked) seen = find_seen(first_key, HIDES && read);
+    barrier();
+    if (seen) multiply_scores(first_key, masked);
+    barrier();
+    store_values(masked);
+    fetch_keys(next_key);
+    barrier();
+    float factor = masked && SCALED ? 1.0 : SCORE_SCALE;
+    if (seen) {
+        if (masked && SCALED) bend_scores(first_key);
+        raise_maximum(factor);
+    }
+    if (masked && on(DROPOUT)) {
+        if (seen) {
+            find_kept(first_key);
+            multiply_kept_values(factor);
+        }
+    } else if (seen) multiply_values(factor);
+    barrier();
+}
+#else
 void add_tile(uint first_key, bool masked) {
     // Whether this subgroup's last row sees any of these keys.
     bool seen = CAUSAL == 0 || !masked ||
@@ -537,6 +544,7 @@ void add_tile(uint first_key, bool masked) {
     NOTE_KEYS
     barrier();
 }
+#endif
 
 void store_rows() {
     uint scratch = SCRATCH_START + subgroup * SCRATCH_VECTORS;
@@ -569,17 +577,25 @@ void store_rows() {
         SYNC_SUBGROUP;
 #endif
         uint row = first_row + subgroup * ROWS_EACH + i * MATRIX_M + lane / parts;
+#ifdef EXTRAS
+        float decay;
+        add_sink(row, row_top, row_sum, decay);
+        if (on(DROPOUT)) decay *= number(KEEP_SCALE);
+#endif
         float lse = row_lse(row_top, row_sum), share = 1.0, keep = 0.0;
-        if (MERGE != 0 && row < pc.queries) merge_weights(lse_data[lse_index(batch, head, row)], lse, keep, share, lse);
+        if (MERGE != 0 && row < QUERIES) merge_weights(lse_data[lse_index(batch, head, ROW_PLACE(row))], lse, keep, share, lse);
         share = row_sum == 0.0 ? 0.0 : share / row_sum;
+#ifdef EXTRAS
+        share *= decay;
+#endif
 #ifdef SPLIT
         share *= float(1 << LIFT);
 #endif
         SYNC_SUBGROUP;  // both lanes of a row have read what one of them overwrites
-        if ((LSE != 0 || MERGE != 0) && lane % parts == 0u && row < pc.queries) {
-            lse_data[lse_index(batch, head, row)] = lse;
+        if ((LSE != 0 || MERGE != 0) && lane % parts == 0u && row < QUERIES) {
+            lse_data[lse_index(batch, head, ROW_PLACE(row))] = lse;
         }
-        uint place = o_index(batch, head, row);
+        uint place = o_index(batch, head, ROW_PLACE(row));
         [[unroll]] for (uint c = 0u; c < VF; ++c) {
             uint column = c * MATRIX_N + 8u * (lane % parts);
             coopMatStore(o_frag[i][c], tile, scratch, MATRIX_N / 4, ROW_MAJOR);
@@ -593,7 +609,7 @@ void store_rows() {
             SYNC_SUBGROUP;
 #ifdef SPLIT
             [[unroll]] for (uint n = 0u; n < 2u; ++n) {
-                if (row < pc.queries && column + 4u * n < VALUE_DIM) {
+                if (row < QUERIES && column + 4u * n < VALUE_DIM) {
                     uint at = ((place + column) >> 2) + n;
                     vec4 result = n == 0u ? low : high;
                     if (MERGE != 0 && keep != 0.0) result += keep * o_data[at];
@@ -601,7 +617,7 @@ void store_rows() {
                 }
             }
 #else
-            if (row < pc.queries && column < VALUE_DIM) {
+            if (row < QUERIES && column < VALUE_DIM) {
                 if (MERGE != 0 && keep != 0.0) {
                     uvec4 old = o_data[(place + column) >> 3];
                     low += keep * vec4(unpackFloat2x16(old.x), unpackFloat2x16(old.y));
@@ -629,9 +645,13 @@ void compute_rows() {
     const uint columns = (VDIM / 2 + SUBGROUP - 1) / SUBGROUP;  // pairs of columns a lane
     [[dont_unroll]] for (uint r = 0u; r < ROWS_EACH; ++r) {
         uint row = first_row + subgroup * ROWS_EACH + r;
-        if (row >= pc.queries) break;
+        if (row >= QUERIES) break;
         uint q_place = q_base + row * pc.q_row, mask_row = mask_index(batch, head, row);
+#ifdef EXTRAS
+        uint visible = min(end, visible_keys(row, row));
+#else
         uint visible = min(end, visible_keys(row));
+#endif
         float row_top = NEVER, row_sum = 0.0;
         bool ruined = false;  // a score was NaN: noted, as max() need not show it
         vec2 o[columns];
@@ -639,7 +659,11 @@ void compute_rows() {
         [[dont_unroll]] for (uint first_key = 0u; first_key < visible; first_key += SUBGROUP) {
             uint key = first_key + lane;
             float score = NEVER;
+#ifdef EXTRAS
+            if (key < visible && sees(row, key)) {
+#else
             if (key < visible) {
+#endif
                 float dot_ = 0.0;
 #ifdef SPLIT
                 [[dont_unroll]] for (uint d = 0u; d < HEAD_DIM; d += 4u) {
@@ -647,7 +671,7 @@ void compute_rows() {
                 }
 #else
                 [[dont_unroll]] for (uint d = 0u; d < HEAD_DIM; d += 8u) {
-                    uvec4 a = q_data[(q_place + d) >> 3], b = k_data[(k_base + key * pc.k_row + d) >> 3];
+                    uvec4 a = q_data[(q_place + d) >> 3], b = k_data[(k_base + K_PLACE(key) + d) >> 3];
                     [[unroll]] for (uint w = 0u; w < 4u; ++w) {
                         vec2 x = vec2(unpackFloat2x16(a[w])), y = vec2(unpackFloat2x16(b[w]));
                         dot_ += x.x * y.x + x.y * y.y;
@@ -655,6 +679,9 @@ void compute_rows() {
                 }
 #endif
                 score = dot_ * pc.scale * LOG2_E;
+#ifdef EXTRAS
+                if (BENDS) score = bend(score, row, key);
+#endif
                 if (MASK != 0) score = biased_score(score, mask_bias(mask_row + key * pc.mask_key));
                 ruined = ruined || is_nan(score);
             }
@@ -665,11 +692,14 @@ void compute_rows() {
             float decay = exp2(row_top - raised), p = weight(score, raised);
             row_top = raised;
             row_sum = row_sum * decay + p;
+#ifdef EXTRAS
+            if (on(DROPOUT) && p != 0.0) p *= kept_share(row, key);
+#endif
             [[unroll]] for (uint c = 0u; c < columns; ++c) o[c] *= decay;
             [[dont_unroll]] for (uint n = 0u; n < min(SUBGROUP, visible - first_key); ++n) {
                 float share = subgroupShuffle(p, n);
                 if (share == 0.0) continue;
-                uint place = v_base + (first_key + n) * pc.v_row;
+                uint place = v_base + V_PLACE((first_key + n));
                 [[unroll]] for (uint c = 0u; c < columns; ++c) {
                     uint column = 2u * (lane + c * SUBGROUP);
                     if (column < VALUE_DIM) {
@@ -685,12 +715,19 @@ void compute_rows() {
         }
         [[unroll]] for (uint step = 1u; step < SUBGROUP; step *= 2u) row_sum += subgroupShuffleXor(row_sum, step);
         if (subgroupAny(ruined)) row_sum = not_a_number();
+#ifdef EXTRAS
+        float sunk;
+        add_sink(row, row_top, row_sum, sunk);
+#endif
         float lse = row_lse(row_top, row_sum), share = 1.0, keep = 0.0;
-        if (MERGE != 0) merge_weights(lse_data[lse_index(batch, head, row)], lse, keep, share, lse);
+        if (MERGE != 0) merge_weights(lse_data[lse_index(batch, head, ROW_PLACE(row))], lse, keep, share, lse);
         share = row_sum == 0.0 ? 0.0 : share / row_sum;
+#ifdef EXTRAS
+        share *= sunk;
+#endif
         SYNC_SUBGROUP;  // every lane has read what one of them overwrites
-        if ((LSE != 0 || MERGE != 0) && lane == 0u) lse_data[lse_index(batch, head, row)] = lse;
-        uint place = o_index(batch, head, row);
+        if ((LSE != 0 || MERGE != 0) && lane == 0u) lse_data[lse_index(batch, head, ROW_PLACE(row))] = lse;
+        uint place = o_index(batch, head, ROW_PLACE(row));
         [[unroll]] for (uint c = 0u; c < columns; ++c) {
             uint column = 2u * (lane + c * SUBGROUP);
             if (column >= VALUE_DIM) continue;
@@ -716,20 +753,37 @@ void main() {
     thread = subgroup * SUBGROUP + lane;
     head = gl_WorkGroupID.y;
     batch = gl_WorkGroupID.z;
+#ifdef EXTRAS
+    begin_extras(batch, head);
+    q_base = q_index(batch, head, row_start());
+    k_base = k_index(batch, head, key_start());
+    v_base = v_index(batch, head, key_start());
+#else
     q_base = q_index(batch, head, 0u);
     k_base = k_index(batch, head, 0u);
     v_base = v_index(batch, head, 0u);
+#endif
     // Under a causal mask later rows see more keys: the longest workgroups start first.
     first_row = (CAUSAL != 0 ? gl_NumWorkGroups.x - 1u - gl_WorkGroupID.x : gl_WorkGroupID.x) * ROWS;
     // Keys from here on are seen by no row of this workgroup.
+#ifdef EXTRAS
+    if (on(LENGTHS) && first_row >= QUERIES) return;
+    find_keys();
+    uint first_key = next_tile(hidden_keys(first_row) / KEYS * KEYS);
+#else
     end = visible_keys(min(first_row + ROWS, pc.queries) - 1u);
+#endif
     // Not zero, as it multiplies minus infinities.
     base2_scale = max(abs(pc.scale) * LOG2_E, 1e-37);
 
     if (thread == 0u) poisoned = 0u;
+#ifdef EXTRAS
+    if (first_key < end) fetch_keys(first_key);
+#else
     if (end > 0u) {
         fetch_keys(0u);
     }
+#endif
     load_queries();
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
 #ifdef ORDER
@@ -759,6 +813,36 @@ void main() {
     barrier();  // q has been read from where k goes
     if (bad_query) poisoned = 1u;
 
+#ifdef EXTRAS
+    // Runs of clear tiles and of others take turns.
+    bool clear = is_clear(first_key), read = !next_seen;
+    [[dont_unroll]] while (first_key < end) {
+#if SPLIT_LOOPS
+        [[dont_unroll]] while (clear) {
+            uint next_key = next_tile(first_key + KEYS);
+            add_tile(first_key, next_key, false, false);
+            first_key = next_key;
+            clear = is_clear(first_key);
+        }
+        read = !next_seen;
+        bool mixed = first_key < end;
+        [[dont_unroll]] while (mixed) {
+            uint next_key = next_tile(first_key + KEYS);
+            add_tile(first_key, next_key, true, read);
+            first_key = next_key;
+            read = !next_seen;
+            clear = is_clear(first_key);
+            mixed = first_key < end && !clear;
+        }
+#else
+        uint next_key = next_tile(first_key + KEYS);
+        add_tile(first_key, next_key, !clear, read);
+        first_key = next_key;
+        read = !next_seen;
+        clear = is_clear(first_key);
+#endif
+    }
+#else
     // Leading keys in whole tiles that every row of the workgroup sees.
     uint clear = 0u;
     if (MASK == 0) {
@@ -771,6 +855,7 @@ void main() {
     [[dont_unroll]] for (; first_key < end; first_key += KEYS) add_tile(first_key, true);
 #else
     [[dont_unroll]] for (; first_key < end; first_key += KEYS) add_tile(first_key, first_key >= clear);
+#endif
 #endif
     barrier();  // the last tile has been read from where rows are gathered
     if (poisoned == 0u) store_rows();

@@ -17,6 +17,7 @@ from ..errors import ClosedError, DeviceLostError, GrillyError, OutOfDeviceMemor
 from ..registry import Choice, Request
 from . import flash
 from .dtypes import dtype_of
+from .extras import OFF, Options
 from .linear import linear
 from .pinned import pin, view_of
 
@@ -148,28 +149,67 @@ def _run(backend: Compute, q, k, v, kernel: str = NAIVE, **options) -> list[np.n
     return [part.numpy() for part in (result if isinstance(result, tuple) else (result,))]
 
 
+def _bent(rng, queries: int, keys: int) -> Options:
+    """What changes scores, and what hides keys by their indices; for one sample and two heads."""
+    bias = rng.standard_normal((1, 2, queries, keys)).astype(np.float32)
+    bias[rng.random(bias.shape) < 0.1] = -np.inf
+    return Options(
+        softcap=2.0,
+        attn_bias=bias,
+        alibi_slopes=np.float32([0.05, 0.01]),
+        t5_table=rng.standard_normal((8, 2)).astype(np.float32),
+        sinks=np.float32([1.5, -0.5]),
+        window_size=(keys // 2, keys // 4),
+        seqlens_q=np.int32([queries - 3]),
+        seqlens_k=np.int32([keys - 9]),
+    )
+
+
+def _picky(rng, queries: int, keys: int) -> Options:
+    """What hides keys by data, and dropout."""
+    documents = [np.sort(rng.integers(0, 3, (1, count))).astype(np.int32) for count in (queries, keys)]
+    return Options(
+        segment_ids=tuple(documents),
+        block_map=rng.random((1, 1, -(-queries // 24), -(-keys // 16))) < 0.7,
+        block_size=(24, 16),
+        window_size=(-1, keys // 8),
+        prefix_len=np.int32([keys // 3]),
+        dropout_p=0.2,
+        dropout_seed=7,
+    )
+
+
 def _attention(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str | None:
     variant, dtype = choice.variant, dtype_of(choice.variant.dtype)
     dim, value_dim = facts["head_dim"], facts["value_dim"]
     naive = proven(backend, "attention", variant.dtype, facts, NAIVE)
     tested, trusted = pin(view_of(backend), choice), pin(view_of(backend), naive)
     queries, keys = 2 * variant.tile["rows"] + 5, 2 * variant.tile.get("keys", 64) + 67
-    for name, spread in (("plain", 1.0), ("causal", SPREAD), ("masked", SPREAD)):
+    problems = [("plain", 1.0), ("causal", SPREAD), ("masked", SPREAD)]
+    if variant.offers:
+        problems += [("bent", 1.0), ("picky", SPREAD)]
+    for name, spread in problems:
         rng = np.random.default_rng([dim, value_dim])
         q = _longer(rng, (1, 2, queries, dim), dtype, spread)
         k, v = (_longer(rng, (1, 1, keys, last), dtype) for last in (dim, value_dim))
         # The kernel compared with gets every problem as a mask, so that it is one program.
         seen = np.ones((1, 1, queries, keys), bool)
         options: dict = {}
+        more = {"bent": _bent, "picky": _picky}[name](rng, queries, keys) if name in ("bent", "picky") else OFF
         if name == "causal":
             options["causal"], seen = True, np.tril(seen, keys - queries)
         elif name == "masked":
             seen = rng.random(seen.shape) < 0.7
             seen[:, :, 3] = False
             options.update(mask=seen, return_lse=True)
-        got, *got_lse = _run(tested, q, k, v, **options)
-        expected, expected_lse = _run(trusted, q, k, v, mask=seen, return_lse=True)
-        magnitude = _run(trusted, q, k, np.abs(v), mask=seen, return_lse=True)[0].astype(np.float64)
+        elif name == "bent":
+            options["return_lse"] = True
+        elif name == "picky":
+            seen = rng.random(seen.shape) < 0.9
+            options.update(mask=seen, return_lse=True)
+        got, *got_lse = _run(tested, q, k, v, options=more, **options)
+        expected, expected_lse = _run(trusted, q, k, v, mask=seen, return_lse=True, options=more)
+        magnitude = _run(trusted, q, k, np.abs(v), mask=seen, return_lse=True, options=more)[0].astype(np.float64)
         wide = [np.abs(array.astype(np.float64))[:, :, :-8] for array in (q, k)]
         scores = float(np.max(wide[0] @ wide[1].swapaxes(2, 3))) / dim**0.5
         off = difference(got, expected, attention_bound(magnitude, scores, variant.dtype), variant.dtype)

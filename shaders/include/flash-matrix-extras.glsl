@@ -1,0 +1,351 @@
+// What flash-matrix.glsl does otherwise where EXTRAS is defined: attention with what include/extras.glsl has.
+//
+// A tile of keys is hidden (and skipped), clear (all rows of the workgroup see all of its keys, no score is bent: the same
+// code as without EXTRAS) or neither. In the last kind each subgroup finds, for each of its rows, which keys are seen, one
+// bit each: what follows from indices alone is computed by the lanes that hold the row, and what is read (a boolean mask,
+// segments, blocks) four keys a lane, gathered through the subgroup's scratch memory. A sum of products then starts at
+// minus infinity where a key is hidden. What dropout keeps are bits as well. Soft-cap and ALiBi change scores where they
+// are; a bias, an additive mask and T5's table go through the scratch memory, one fragment a turn of a rolled loop, so that
+// their code is there once.
+
+// Bits of rows: SPAN keys a word, WORDS words a row.
+#if KEYS < SUBGROUP
+#define SPAN KEYS
+#else
+#define SPAN SUBGROUP
+#endif
+#define WORDS (KEYS / SPAN)
+#define WORD_FRAGMENTS (SPAN / MATRIX_N)
+#define QUARTERS (KEYS / 4)  // groups of four keys of a row
+#define ROUNDS (ROWS_EACH * QUARTERS / SUBGROUP)
+#if SPAN == 32
+#define GATHER_STEPS 3u
+#elif SPAN == 16
+#define GATHER_STEPS 2u
+#else
+#define GATHER_STEPS 1u
+#endif
+#if SUBGROUP == 32
+#define SUBGROUP_STEPS 5u
+#elif SUBGROUP == 16
+#define SUBGROUP_STEPS 4u
+#else
+#define SUBGROUP_STEPS 3u
+#endif
+
+// The rows that a lane holds elements of in a fragment: with an order SLOTS of them, else perhaps one for each element.
+#ifdef ORDER
+#define HELD_ROWS SLOTS
+#define HELD_ROW(e) SLOT(e)
+#define ROW_HELD(r) SLOT_ROW(lane, r)
+#else
+#define HELD_ROWS ELEMENTS
+#define HELD_ROW(e) (e)
+#define ROW_HELD(r) PLACE_ROW(r)
+#endif
+
+// Whether what is read hides keys, whether something is added to scores that must be read, and whether the scores of tiles
+// that are not clear are scaled to base 2 before their maximum is taken.
+#define HIDES (MASK == 1 || (FEATURES & (SEGMENTS | BLOCKS)) != 0)
+#define ADDS (MASK == 2 || (FEATURES & (BIAS | T5)) != 0)
+#define SCALED (MASK == 2 || BENDS)
+
+#define MY_ROW (first_row + subgroup * ROWS_EACH)
+#define MY_SCRATCH (SCRATCH_START + subgroup * SCRATCH_VECTORS)
+
+// ---- tiles ----
+
+uint clear_from, clear_to;        // every row of the workgroup sees all keys between, as far as indices say
+uint tiles_from, tiles_kept, tiles_seen;  // classes of SUBGROUP tiles from this one on, a bit each
+bool next_seen;                   // whether nothing that is read hides or bends a score of the tile next_tile() found
+
+void read_tiles(uint from) {
+    uint tile_ = from + lane;
+    uint kind = tile_ * KEYS < end ? tile_class(batch, head, first_row / ROWS, tile_) : TILE_HIDDEN;
+    uint kept = kind != TILE_HIDDEN ? 1u << lane : 0u, seen = kind == TILE_SEEN ? 1u << lane : 0u;
+    [[unroll]] for (uint n = 0u; n < SUBGROUP_STEPS; ++n) {
+        kept |= subgroupShuffleXor(kept, 1u << n);
+        seen |= subgroupShuffleXor(seen, 1u << n);
+    }
+    tiles_from = from;
+    tiles_kept = kept;
+    tiles_seen = seen;
+}
+
+// The first tile from `first_key` on that is not hidden as a whole; `end` or more if there is none.
+uint next_tile(uint first_key) {
+    next_seen = true;
+    if (MASK != 0 || HIDES) next_seen = false;
+    if (on(TILES)) {
+        uint tile_ = first_key / KEYS;
+        bool looking = tile_ * KEYS < end;
+        [[dont_unroll]] while (looking) {
+            if (tile_ - tiles_from >= SUBGROUP) read_tiles(tile_);
+            uint kept = tiles_kept >> (tile_ - tiles_from);
+            if (kept != 0u) tile_ += uint(findLSB(kept));
+            else tile_ = tiles_from + SUBGROUP;
+            looking = kept == 0u && tile_ * KEYS < end;
+        }
+        next_seen = tile_ - tiles_from < SUBGROUP && (tiles_seen >> (tile_ - tiles_from) & 1u) != 0u;
+        first_key = tile_ * KEYS;
+    }
+    return first_key;
+}
+
+bool is_clear(uint first_key) {
+    if (BENDS || on(DROPOUT)) return false;
+    return next_seen && first_key >= clear_from && first_key + KEYS <= clear_to;
+}
+
+// The number of leading keys that some row of the workgroup sees, and where tiles are clear.
+void find_keys() {
+    uint last_row = min(first_row + ROWS, QUERIES) - 1u;
+    end = visible_keys(first_row, last_row);
+    int from = on(WINDOW) ? int(last_row) + BASE_SHIFT - x_left : 0;
+    int to = int(end);
+    if (CAUSAL != 0) to = min(to, int(first_row) + SHIFT + 1);
+    if (on(LENGTHS) && int(last_row) >= x_rows_seeing) to = 0;
+    clear_from = uint(max(from, 0));
+    clear_to = uint(max(to, 0));
+    tiles_from = 0xffffffffu - SUBGROUP;
+}
+
+// ---- bits ----
+
+uint seen_keys[RF][HELD_ROWS][WORDS];  // which keys of a tile the lane's rows see
+uint kept_keys[RF][HELD_ROWS][WORDS];  // which of their weights dropout keeps
+
+// Four bits of each lane, for lanes that follow each other in a row, become the row's words in the scratch memory.
+void gather_bits(uint round, uint four) {
+    uint bits = four << (4u * (lane % (SPAN / 4)));
+    [[unroll]] for (uint n = 0u; n < GATHER_STEPS; ++n) bits |= subgroupShuffleXor(bits, 1u << n);
+    uint at = (round * SUBGROUP + lane) / (SPAN / 4);
+    if (lane % (SPAN / 4) == 0u) tile[MY_SCRATCH + at / 4u][at % 4u] = bits;
+}
+#define ROUND_ROW(round) (MY_ROW + ((round) * SUBGROUP + lane) / QUARTERS)
+#define ROUND_KEY(round) (first_key + 4u * (((round) * SUBGROUP + lane) % QUARTERS))
+// The word of the bits of row `row` of the subgroup.
+#define BITS(row, w) tile[MY_SCRATCH + ((row) * WORDS + (w)) / 4u][((row) * WORDS + (w)) % 4u]
+
+// Which keys of a tile the rows see as far as it is read.
+void read_bits(uint first_key) {
+    SYNC_SUBGROUP;
+    uint mask_place = mask_index(batch, head, 0u);
+    if (MASK == 1 && (FEATURES & (SEGMENTS | BLOCKS)) == 0 && pc.mask_key == 1u && ((mask_place | pc.mask_row) & 3u) == 0u) {
+        // Four keys are a word. All are under way before the first is looked at.
+        uint held[ROUNDS];
+        [[unroll]] for (uint n = 0u; n < ROUNDS; ++n) {
+            uint row = min(ROUND_ROW(n), QUERIES - 1u), key = min(ROUND_KEY(n), (end - 1u) & ~3u);
+            held[n] = mask_data[(mask_place + row * pc.mask_row + key) >> 2];
+        }
+        [[unroll]] for (uint n = 0u; n < ROUNDS; ++n) {
+            // A byte's lowest bit becomes whether it is not 0; a product moves the four together.
+            uint four = held[n] | held[n] >> 4;
+            four |= four >> 2;
+            four = (four | four >> 1) & 0x01010101u;
+            gather_bits(n, (four * 0x10204080u) >> 28);
+        }
+    } else {
+        [[dont_unroll]] for (uint n = 0u; n < ROUNDS; ++n) {
+            uint row = ROUND_ROW(n), key = ROUND_KEY(n), four = 0u;
+            [[unroll]] for (uint c = 0u; c < 4u; ++c) {
+                bool seen = row < QUERIES && key + c < end && sees(row, key + c);
+                if (MASK == 1 && seen) seen = mask_bias(mask_place + row * pc.mask_row + (key + c) * pc.mask_key) == 0.0;
+                four |= seen ? 1u << c : 0u;
+            }
+            gather_bits(n, four);
+        }
+    }
+    SYNC_SUBGROUP;
+}
+
+// The lowest `count` bits, of SPAN.
+uint lowest(int count) {
+    return count <= 0 ? 0u : 0xffffffffu >> uint(32 - min(count, SPAN));
+}
+
+// Which of SPAN keys from `first_key` on a row sees as far as indices say.
+uint range_bits(uint row, uint first_key) {
+    int last = int(end) - 1;
+    if (CAUSAL != 0) last = min(last, int(row) + SHIFT);
+    uint bits = lowest(last + 1 - int(first_key));
+    if (on(WINDOW)) bits &= ~lowest(int(row) + BASE_SHIFT - x_left - int(first_key));
+    if (on(PREFIX)) bits |= lowest(int(min(x_prefix, end)) - int(first_key));
+    if (on(LENGTHS) && int(row) >= x_rows_seeing) bits = 0u;
+    return bits;
+}
+
+#ifdef ORDER
+#define PLACE_ROW(e) SLOT_ROW(lane, SLOT(e))
+#define PLACE_COLUMN(e) ELEMENT_COLUMN(lane, e)
+#define FIND_PLACES
+#else
+#define PLACE_ROW(e) (uint(place[e]) / MATRIX_N)
+#define PLACE_COLUMN(e) (uint(place[e]) % MATRIX_N)
+#define FIND_PLACES SUMS place; coopMatLoad(place, tile, IOTA_START, MATRIX_N / 4, ROW_MAJOR);
+#endif
+
+// Finds seen_keys of a tile; whether any of the subgroup's rows sees any of its keys.
+bool find_seen(uint first_key, bool read) {
+    FIND_PLACES
+    if (read) read_bits(first_key);
+    uint any_ = 0u;
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
+            uint row = i * MATRIX_M + ROW_HELD(r);
+            [[unroll]] for (uint w = 0u; w < WORDS; ++w) {
+                seen_keys[i][r][w] = range_bits(MY_ROW + row, first_key + w * SPAN);
+            }
+        }
+    }
+    if (read) {
+        [[unroll]] for (uint i = 0u; i < RF; ++i) {
+            [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
+                uint row = i * MATRIX_M + ROW_HELD(r);
+                [[unroll]] for (uint w = 0u; w < WORDS; ++w) seen_keys[i][r][w] &= BITS(row, w);
+            }
+        }
+    }
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
+            [[unroll]] for (uint w = 0u; w < WORDS; ++w) any_ |= seen_keys[i][r][w];
+        }
+    }
+    return subgroupAny(any_ != 0u);
+}
+
+// Finds kept_keys of a tile. A generator's four words are those of four keys of the call, of which a dispatch may begin
+// with any.
+void find_kept(uint first_key) {
+    SYNC_SUBGROUP;
+    uint off = x_first_key & 3u, stream = x_head + word(HEADS) * x_batch, offset = word(DROPOUT_OFFSET);
+    uvec2 seed = uvec2(word(SEED_LOW), word(SEED_HIGH));
+    uvec4 below = uvec4(word(KEEP_BELOW));
+    uint turns = off == 0u ? 1u : 2u;
+    [[dont_unroll]] for (uint n = 0u; n < ROUNDS; ++n) {
+        uint row = x_first_row + ROUND_ROW(n), whole = (x_first_key + ROUND_KEY(n)) / 4u, four = 0u;
+        [[dont_unroll]] for (uint turn = 0u; turn < turns; ++turn) {
+            bvec4 kept = lessThan(philox(uvec4(whole + turn, row, stream, offset), seed), below);
+            uvec4 bits = uvec4(kept) << uvec4(0u, 1u, 2u, 3u);
+            four |= (bits.x | bits.y | bits.z | bits.w) << (4u * turn);
+        }
+        gather_bits(n, four >> off & 15u);
+    }
+    SYNC_SUBGROUP;
+    FIND_PLACES
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
+            uint row = i * MATRIX_M + ROW_HELD(r);
+            [[unroll]] for (uint w = 0u; w < WORDS; ++w) kept_keys[i][r][w] = BITS(row, w);
+        }
+    }
+    SYNC_SUBGROUP;
+}
+// The bits of element e of fragment f, from its own on.
+#define ELEMENT_BITS(list, i, f, e) (list[i][HELD_ROW(e)][(f) * MATRIX_N / SPAN] >> (PLACE_COLUMN(e) + (f) * MATRIX_N % SPAN))
+
+// What the products of q and k are added to: zero, and minus infinity for hidden keys, so that the weight is zero whatever
+// the maximum. (A product that is not finite would win; store_keys raises the flag for it.)
+void begin_scores(uint first_key, bool masked) {
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint f = 0u; f < KF; ++f) s_frag[i][f] = SUMS(0.0);
+    }
+    if (masked) {
+        float never = minus_infinity();
+        FIND_PLACES
+        [[unroll]] for (uint i = 0u; i < RF; ++i) {
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+                [[unroll]] for (uint w = 0u; w < WORDS; ++w) {
+                    uint bits = seen_keys[i][HELD_ROW(e)][w] >> PLACE_COLUMN(e);
+                    [[unroll]] for (uint f = 0u; f < WORD_FRAGMENTS; ++f) {
+                        s_frag[i][w * WORD_FRAGMENTS + f][e] = (bits & (1u << (f * MATRIX_N))) != 0u ? 0.0 : never;
+                    }
+                }
+            }
+        }
+    }
+}
+
+// ---- what bends scores ----
+
+// tanh to 3e-7 of itself, the same way for all arguments, as a kernel has many: a minimax fit of x P(x^2) / Q(x^2) on
+// |x| <= 8.5, beyond which 1 is as near. Comparisons, not min(), so that NaN stays.
+float bounded_tanh(float x) {
+    x = x > 8.5 ? 8.5 : x < -8.5 ? -8.5 : x;
+    float z = x * x;
+    float p = fma(fma(fma(fma(1.4269272e-08, z, 2.125108e-05), z, 0.0035340292), z, 0.13413249), z, 1.0);
+    float q = fma(fma(fma(fma(8.1451424e-07, z, 0.00033488686), z, 0.02602276), z, 0.46746573), z, 1.0);
+    return x * p / q;
+}
+// Minus infinity, which stands for hidden keys, stays.
+float capped(float score, float inverse) { return score < MASK_FLOOR ? score : x_cap * bounded_tanh(score * inverse); }
+
+// What is added to a score, base 2; minus infinity hides the key.
+float added(uint row, uint key) {
+    float sum_ = 0.0;
+    if (on(BIAS)) {
+        float bias = bias_data[x_bias + row * word(BIAS_ROW) + key * word(BIAS_KEY)];
+        sum_ = floatBitsToUint(bias) == 0xff800000u ? bias : max(bias * LOG2_E, MASK_FLOOR);
+        if (non_finite(bias)) sum_ = bias;  // NaN too, of which max() may make anything
+    }
+    if (on(T5)) {
+        int reach = int(word(T5_REACH)), distance = int(key) - int(row) - BASE_SHIFT;
+        uint bucket = extra_data[word(T5_BUCKETS) + uint(clamp(distance, -reach, reach) + reach)];
+        sum_ += uintBitsToFloat(extra_data[word(T5_TABLE) + bucket * word(T5_ROW) + x_head]) * LOG2_E;
+    }
+    if (MASK == 2) {
+        float bias = mask_bias(mask_index(batch, head, row) + key * pc.mask_key);
+        if (bias <= NEVER) sum_ = minus_infinity();
+        else sum_ += non_finite(bias) ? bias : max(bias * LOG2_E, MASK_FLOOR);
+    }
+    return sum_;
+}
+
+void add_biases(uint first_key) {
+    bool bad = false;
+    [[dont_unroll]] for (uint n = 0u; n < RF * KF; ++n) {
+        uint row0 = MY_ROW + n / KF * MATRIX_M, key0 = first_key + n % KF * MATRIX_N;
+        SYNC_SUBGROUP;
+        [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+            uint at = e * SUBGROUP + lane, row = row0 + at / MATRIX_N, key = key0 + at % MATRIX_N;
+            float more = row < QUERIES && key < end ? added(row, key) : 0.0;
+            tile[MY_SCRATCH + at / 4u][at % 4u] = floatBitsToUint(more);
+            bad = bad || (non_finite(more) && floatBitsToUint(more) != 0xff800000u);
+        }
+        SYNC_SUBGROUP;
+        SUMS more;
+        coopMatLoad(more, tile, MY_SCRATCH, MATRIX_N / 4, ROW_MAJOR);
+        // A matrix's registers must be known when compiling: one branch each.
+        [[unroll]] for (uint i = 0u; i < RF; ++i) {
+            [[unroll]] for (uint f = 0u; f < KF; ++f) {
+                if (n == i * KF + f) s_frag[i][f] += more;
+            }
+        }
+    }
+    if (bad) poisoned = 1u;
+}
+
+void bend_scores(uint first_key) {
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint f = 0u; f < KF; ++f) s_frag[i][f] *= SCORE_SCALE;
+    }
+    if (on(SOFT_CAP)) {
+        float inverse = 1.0 / x_cap;
+        [[unroll]] for (uint i = 0u; i < RF; ++i) {
+            [[unroll]] for (uint f = 0u; f < KF; ++f) {
+                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) s_frag[i][f][e] = capped(s_frag[i][f][e], inverse);
+            }
+        }
+    }
+    if (on(ALIBI)) {
+        FIND_PLACES
+        [[unroll]] for (uint i = 0u; i < RF; ++i) {
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+                // Whole numbers below 2^24, so exact.
+                float distance = float(int(first_key + PLACE_COLUMN(e)) - int(MY_ROW + i * MATRIX_M + PLACE_ROW(e)) - BASE_SHIFT);
+                [[unroll]] for (uint f = 0u; f < KF; ++f) s_frag[i][f][e] -= x_slope * abs(distance + float(f * MATRIX_N));
+            }
+        }
+    }
+    if (ADDS) add_biases(first_key);
+}

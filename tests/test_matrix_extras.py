@@ -1,0 +1,90 @@
+"""The matrix-unit variants that offer more than masks, one by one, on the cells of `features`, against float64 NumPy.
+
+Each axis alone, at a size of several tiles with ragged ends; what hides keys also with NaN behind it; and cells in
+which many options meet. With GRILLY_FULL_FEATURES=1 every variant of every axis, and more of the cells (on a processor
+each is a kernel to compile).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import numpy as np
+import pytest
+
+import features
+from cases import assert_as_accurate
+from features import AXES, CELLS, Cell
+from test_matrix import FAMILY, VARIANTS, dtype_of, pinned
+
+EXTRAS = [v for v in VARIANTS if v.offers]
+FULL = os.environ.get("GRILLY_FULL_FEATURES", "0") not in ("", "0")
+#: What is read in different ways is tried in each.
+CHOSEN = {"mask": ("bool-full", "bool-dead-rows", "add-inf-rows"), "window": ((19, 15), (25, -1)), "scale": (-0.3,)}
+PLAIN = {name: variants[0] for name, variants in AXES.items()} | {"size": (131, 127)}
+
+
+def _cell(chosen: dict) -> Cell:
+    return Cell("float16", tuple(chosen.values()))
+
+
+def alone() -> list[Cell]:
+    """Each variant of each axis; where something hides keys, once more with NaN behind it."""
+    found = []
+    for axis, variants in AXES.items():
+        if axis in ("size", "width", "hidden"):
+            continue
+        for variant in variants[1:] if FULL else CHOSEN.get(axis, variants[1:2]):
+            chosen = PLAIN | {axis: variant}
+            if axis == "prefix":
+                chosen["causal"] = "on"
+            found.append(_cell(chosen))
+    for axis in ("mask", "causal", "window", "segments", "lengths", "blocks"):
+        found.append(_cell(PLAIN | {axis: AXES[axis][1], "hidden": "nan"}))
+    return found
+
+
+def together() -> list[Cell]:
+    """Cells in which at least nine options are on."""
+    options = [axis for axis in AXES if axis not in ("size", "width", "heads", "batch", "layout", "scale", "hidden")]
+    chosen = [cell for cell in CELLS if cell.dtype == "float16"]
+    chosen = [cell for cell in chosen if sum(cell[axis] is not None for axis in options) >= 9]
+    return chosen[:: max(len(chosen) // (24 if FULL else 6), 1)]
+
+
+@functools.cache
+def known(cell: Cell):
+    call = features.make(cell)
+    return call, features.expect(call)
+
+
+def check(backend, variant, cell: Cell):
+    dtype_of(variant)
+    view, dim = pinned(backend, variant)
+    width = (dim, max(8, dim // 2) if cell["width"] == (16, 64) else dim)
+    cell = Cell(variant.dtype, tuple((dict(zip(AXES, cell.variants, strict=True)) | {"width": width}).values()))
+    call, want = known(cell)
+
+    def upload(array):
+        if cell["layout"] is None:
+            return view.tensor(array)
+        return view.tensor(np.ascontiguousarray(array.transpose(0, 2, 1, 3))).transpose(0, 2, 1, 3)
+
+    tensors = [upload(a) for a in (call.q, call.k, call.v)]
+    out, lse = view.attention.flash_attention2(*tensors, return_lse=True, kernel=FAMILY, **call.options)
+    assert_as_accurate(out.numpy(), want.exact, want.rounded, f"{cell} output", want.magnitude)
+    magnitude = features.lse_magnitude(want, call.q.dtype, True)
+    assert_as_accurate(lse.numpy(), want.exact_lse, want.plain_lse, f"{cell} lse", magnitude)
+
+
+@pytest.mark.parametrize("cell", alone(), ids=str)
+@pytest.mark.parametrize("variant", EXTRAS, ids=lambda v: v.label + "." + v.dtype)
+def test_alone(backend, variant, cell):
+    check(backend, variant, cell)
+
+
+@pytest.mark.parametrize("cell", together(), ids=str)
+@pytest.mark.parametrize("variant", EXTRAS, ids=lambda v: v.label + "." + v.dtype)
+def test_together(backend, variant, cell):
+    check(backend, variant, cell)
