@@ -146,7 +146,7 @@ const int COLUMN_MAJOR = gl_CooperativeMatrixLayoutColumnMajor;
 // To the nearest 16-bit number. Conversions to bfloat16 may cut (NVIDIA's do), so those of weights, which are not negative,
 // are of numbers that fit.
 #if defined(DTYPE_bfloat16)
-#define ROUNDED(weight) uintBitsToFloat((floatBitsToUint(weight) + 0x8000u) & 0xffff0000u)
+#define ROUNDED(weight) uintBitsToFloat(min(floatBitsToUint(weight) + 0x8000u, 0x7fc00000u) & 0xffff0000u)  // NaN stays
 uint pack_pair(vec2 x) { return bfloat16_word(x.x) | bfloat16_word(x.y) << 16; }
 #else
 #define ROUNDED(weight) (weight)
@@ -259,8 +259,7 @@ uint shared_query(uint i, uint d) {
     return Q_START + (subgroup * ROWS_EACH + i * MATRIX_M) * Q_ROW + (d - (QF - Q_SHARED)) * (MATRIX_K / 8);
 }
 
-// Whether a query holds a NaN or an infinity. Its products are NaN also with keys that it may not see, and a running
-// maximum need not show NaN: of max(NaN, x) devices may make x.
+// Whether a query that may see no key holds a NaN or an infinity. (One that sees keys makes NaN of its own row by itself.)
 bool bad_query = false;
 
 // The subgroup's rows of q as factors. With a negative scale they change sign, so that the scale is never negative and a
@@ -275,7 +274,7 @@ void load_queries() {
             uint column = d * MATRIX_K + 8u * (lane % words);
             held[d] = uvec4(0u);
             if (lane < FACTOR_VECTORS && column < HEAD_DIM) held[d] = q_data[(q_base + row * pc.q_row + column) >> 3] ^ turn;
-            bad_query = bad_query || has_non_finite(held[d]);
+            if (CAUSAL != 0 && pc.causal_shift < 0) bad_query = bad_query || has_non_finite(held[d]);
         }
         [[unroll]] for (uint d = 0u; d < QF - Q_SHARED; ++d) {
             uint start = subgroup * Q_VECTORS;
@@ -631,10 +630,6 @@ void store_rows() {
     }
 }
 
-// By bits, because compilers may assume that NaN does not occur.
-bool is_nan(float x) { return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u; }
-float not_a_number() { return uintBitsToFloat(0x7fc00000u); }
-
 // With SPLIT: two neighbouring elements of an array, the first at an even index.
 #define PAIR(data, at) vec2(data[(at) >> 2][(at) % 4u], data[(at) >> 2][(at) % 4u + 1u])
 
@@ -653,7 +648,6 @@ void compute_rows() {
         uint visible = min(end, visible_keys(row));
 #endif
         float row_top = NEVER, row_sum = 0.0;
-        bool ruined = false;  // a score was NaN: noted, as max() need not show it
         vec2 o[columns];
         [[unroll]] for (uint c = 0u; c < columns; ++c) o[c] = vec2(0.0);
         [[dont_unroll]] for (uint first_key = 0u; first_key < visible; first_key += SUBGROUP) {
@@ -683,12 +677,11 @@ void compute_rows() {
                 if (BENDS) score = bend(score, row, key);
 #endif
                 if (MASK != 0) score = biased_score(score, mask_bias(mask_row + key * pc.mask_key));
-                ruined = ruined || is_nan(score);
             }
             float most = score;
             [[unroll]] for (uint step = 1u; step < SUBGROUP; step *= 2u) most = max(most, subgroupShuffleXor(most, step));
             float raised = max(row_top, most);
-            if (raised <= NEVER) continue;
+            // No test for a row that has seen nothing yet: NaN scores, which max() need not show, must reach the sum.
             float decay = exp2(row_top - raised), p = weight(score, raised);
             row_top = raised;
             row_sum = row_sum * decay + p;
@@ -714,7 +707,6 @@ void compute_rows() {
             }
         }
         [[unroll]] for (uint step = 1u; step < SUBGROUP; step *= 2u) row_sum += subgroupShuffleXor(row_sum, step);
-        if (subgroupAny(ruined)) row_sum = not_a_number();
 #ifdef EXTRAS
         float sunk;
         add_sink(row, row_top, row_sum, sunk);
