@@ -18,8 +18,9 @@ ROWS, KEYS = 32, 16
 
 
 @pytest.fixture
-def always(monkeypatch):
+def always(vulkan_backend, monkeypatch):
     """Classes whatever the call's size; a list of those recorded."""
+    vulkan_backend.plans.clear()
     monkeypatch.setattr(tiles, "LEAST_WORK", 0.0)
     monkeypatch.setattr(tiles, "WORK_PER_BYTE", 0.0)
     recorded, record = [], tiles.Classes.record
@@ -29,7 +30,8 @@ def always(monkeypatch):
         return record(self, *args)
 
     monkeypatch.setattr(tiles.Classes, "record", counted)
-    return recorded
+    yield recorded
+    vulkan_backend.plans.clear()
 
 
 def patches(rng, shape, rows=ROWS, keys=KEYS):
@@ -62,7 +64,7 @@ def classes(backend, mask, extras):
     q, k = backend.empty((B, H, S, 1)), backend.empty((B, 1, K, 1))
     made = tiles._classes(Piece(q, k, k, q, None, mask, 0, False), {"rows": ROWS, "keys": KEYS}, extras)
     words, _ = extras.storage(backend, [made.header()])
-    return Tensor(made.record(backend, words), made.shape, np.dtype(np.int32)).numpy()
+    return Tensor(made.record(backend, words, mask), made.shape, np.dtype(np.int32)).numpy()
 
 
 @pytest.mark.parametrize("kind", ["bool", "additive", "turned", "turned-additive", "unaligned"])
@@ -172,6 +174,7 @@ def test_attention_is_the_same_with_classes(vulkan_backend, always, monkeypatch,
     with_classes = attend()
     assert len(always) == 1
     check(q, k, v, options, result=with_classes)
+    vulkan_backend.plans.clear()
     monkeypatch.setattr(tiles, "LEAST_WORK", np.inf)
     for one, other in zip(with_classes, attend(), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -200,6 +203,17 @@ def test_what_hidden_tiles_hold_is_not_read(vulkan_backend, always):
     v[:, :, 64:128] = np.inf
     np.testing.assert_array_equal(vulkan_backend.attention.flash_attention2(q, k, v, mask=mask, kernel=KERNEL), clean)
     assert len(always) == 2
+
+
+def test_a_call_like_an_earlier_one_gets_classes_of_its_own(vulkan_backend, always):
+    """The plan of a call with a mask alone is kept."""
+    rng = np.random.default_rng(12)
+    q, k, v = (vulkan_backend.tensor(x) for x in problem(rng))
+    for n in range(3):
+        options = {"mask": patches(rng, (1, 1, S, K), 64, 32)}
+        result = vulkan_backend.attention.flash_attention2(q, k, v, return_lse=True, kernel=KERNEL, **options)
+        check(*(x.numpy() for x in (q, k, v)), options, result=[r.numpy() for r in result])
+        assert len(always) == n + 1 and len(vulkan_backend.plans) == 1
 
 
 # -- when ------------------------------------------------------------------------------------------------------------

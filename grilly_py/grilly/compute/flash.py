@@ -170,13 +170,19 @@ class Ready(Prepared):
     """A call that one dispatch does, prepared."""
 
     program: Program
+    tiled: tuple[tiles.Classes, Storage, int] | None = None  # with the words and the place of the header among them
 
     def run(self, backend: Compute, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, lse: bool):
         """Record the dispatch; returns o and, if asked for, lse."""
         o, sums = self.results(backend, q, lse)
-        bindings = [descriptor(tensor) for tensor in (q, k, v, mask, o, sums)]
+        bindings, push = [descriptor(tensor) for tensor in (q, k, v, mask, o, sums)], self.push(q, k, v, mask)
+        if self.tiled is not None:
+            classes, words, place = self.tiled
+            made = classes.record(backend, words, mask)
+            bindings += [(words.buffer, 0, words.nbytes), None, (made.buffer, 0, made.nbytes)]
+            push += struct.pack("=I", place)
         bindings += [None] * (len(self.program.spec.access) - len(bindings))
-        backend.runtime.dispatch(self.program, bindings, self.push(q, k, v, mask), self.groups, self.work)
+        backend.runtime.dispatch(self.program, bindings, push, self.groups, self.work)
         return o, sums
 
 
@@ -291,9 +297,9 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift, extra
         words, places = own.storage(backend, [_header(backend, *pair) for pair in zip(pieces, classes, strict=True)])
     for p, of_tiles, place in zip(pieces, classes, places, strict=True):
         program = program_of(backend, choice, {**constants, "MERGE": int(p.merge)})
-        made = None if of_tiles is None else of_tiles.record(backend, words)
+        made = None if of_tiles is None else of_tiles.record(backend, words, p.mask)
         _record(backend, program, p, group, scale, choice.tile["rows"], words, place, made)
-    small = key is not None and own is None and len(pieces) == 1 and (lse or sums is None) and o._offset == 0
+    small = key is not None and extras is None and len(pieces) == 1 and (lse or sums is None) and o._offset == 0
     if small and o._storage.nbytes <= backend.device.limits["storage_range"]:
         lse_steps = contiguous_strides((batch, heads, queries))[:2] if lse else (0, 0)
         ready = Ready(
@@ -306,6 +312,7 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift, extra
             o._storage.nbytes,
             (batch, heads, queries),
             program,
+            None if classes[0] is None else (classes[0], words, places[0]),
         )
         _keep(backend, key, ready)
     return o, (sums if lse else None)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..registry import Choice
     from .backend import Compute
     from .flash import Piece
+    from .tensor import Tensor
 
 TILES, BLOCKS, SEGMENTS = (extras_bits((name,)) for name in ("tiles", "blocks", "segments"))
 # A call of fewer floating-point operations takes about as long as the dispatch that makes the classes.
@@ -43,18 +44,25 @@ class Classes:
 
     Attributes
     ----------
-    piece : Piece
     extras : Extras
-    rows, keys : int
-        Of a tile.
+    mask : tuple of int
+        What the mask is (``prepared.mask_kind``), and its four steps.
+    queries, keys : int
+        Of the dispatch.
+    first : tuple of int
+        Batch, head, query and key of the whole call with which the dispatch begins.
+    tile : tuple of int
+        Queries and keys of a tile.
     shape : tuple of int
         Batches and heads that have classes of their own, tiles of rows, tiles of keys. 1 where all are alike.
     """
 
-    piece: Piece
     extras: Extras
-    rows: int
+    mask: tuple[int, tuple[int, ...]]
+    queries: int
     keys: int
+    first: tuple[int, int, int, int]
+    tile: tuple[int, int]
     shape: tuple[int, int, int, int]
 
     @property
@@ -74,42 +82,44 @@ class Classes:
 
     def lanes(self, most: int) -> int:
         """Invocations that share a tile: a power of two up to ``most``."""
-        mask, items = self.piece.mask, 0
-        if mask is not None:
+        kind, steps = self.mask
+        items = 0
+        if kind:
+            extents = (self.queries, self.keys)
             rows, keys = (
                 1 if step == 0 else min(size, extent)
-                for step, size, extent in zip(mask._steps[2:], (self.rows, self.keys), mask.shape[2:], strict=True)
+                for step, size, extent in zip(steps[2:], self.tile, extents, strict=True)
             )
-            words = mask.dtype.itemsize == 1 and 1 in mask._steps[2:]
-            items += rows * keys // 4 if words else rows * keys
+            items += rows * keys // 4 if kind == 1 and 1 in steps[2:] else rows * keys
         if self.extras.bits & BLOCKS:
             block_q, block_kv = (self.extras.word(name) for name in ("block_q", "block_kv"))
-            items += -(-self.rows // block_q) * -(-self.keys // block_kv)
+            items += -(-self.tile[0] // block_q) * -(-self.tile[1] // block_kv)
         if self.extras.bits & SEGMENTS:
-            items += self.rows + self.keys
+            items += sum(self.tile)
         lanes = 1
         while lanes < most and lanes * EACH < items:
             lanes *= 2
         return lanes
 
-    def record(self, backend: Compute, words: Storage) -> Storage:
-        """Record the dispatch that makes the classes."""
-        piece, bits = self.piece, self.extras.bits & (BLOCKS | SEGMENTS)
+    def record(self, backend: Compute, words: Storage, mask: Tensor | None) -> Storage:
+        """Record the dispatch that makes the classes. ``words`` holds those of ``extras``."""
+        bits = self.extras.bits & (BLOCKS | SEGMENTS)
         choice = backend.registry.resolve(Request("attention-tiles", "float32"))
         lanes = self.lanes(choice.threads)
-        program = program_of(backend, choice, {
-            "MASK": mask_kind(piece.mask), "FEATURES": bits, "ROWS": self.rows, "KEYS": self.keys, "LANES": lanes,
-        })  # fmt: skip
+        kind, steps = self.mask
+        rows, keys = self.tile
+        program = program_of(
+            backend, choice, {"MASK": kind, "FEATURES": bits, "ROWS": rows, "KEYS": keys, "LANES": lanes}
+        )
         classes = Storage(backend, self.nbytes)
-        mask, offset = (None, 0) if piece.mask is None else binding(backend, piece.mask)
-        steps = (0, 0, 0, 0) if piece.mask is None else piece.mask._steps
+        place, offset = (None, 0) if mask is None else binding(backend, mask)
         batches, heads, row_tiles, key_tiles = self.shape
         push = _PUSH.pack(
-            offset, *steps, piece.q.shape[2], piece.k.shape[2], heads, row_tiles, key_tiles, *piece.first,
+            offset, *steps, self.queries, self.keys, heads, row_tiles, key_tiles, *self.first,
             *(self.extras.word(name) for name in (*_MAP, *_IDS)),
         )  # fmt: skip
         groups = (-(-key_tiles // (choice.threads // lanes)), row_tiles, batches * heads)
-        bindings = [mask, (words.buffer, 0, words.nbytes), (classes.buffer, 0, classes.nbytes)]
+        bindings = [place, (words.buffer, 0, words.nbytes), (classes.buffer, 0, classes.nbytes)]
         backend.runtime.dispatch(program, bindings, push, groups)
         return classes
 
@@ -149,7 +159,9 @@ def _classes(piece: Piece, tile, extras: Extras) -> Classes:
         varies = [varies[0] or ids, varies[1], True]
     counts = (batch, heads, -(-queries // tile["rows"]))
     shape = (*(n if own else 1 for n, own in zip(counts, varies, strict=True)), -(-piece.k.shape[2] // tile["keys"]))
-    return Classes(piece, extras, tile["rows"], tile["keys"], shape)
+    steps = (0, 0, 0, 0) if piece.mask is None else piece.mask._steps
+    size = tile["rows"], tile["keys"]
+    return Classes(extras, (mask_kind(piece.mask), steps), queries, piece.k.shape[2], piece.first, size, shape)
 
 
 def _mask_bytes(mask) -> int:
