@@ -42,7 +42,7 @@ def flash_attention(
     scale=None,
     return_lse=False,
     kernel=None,
-    precision="high",
+    precision="highest",
     **options,
 ):
     """Exact attention on Dask arrays, lazily.

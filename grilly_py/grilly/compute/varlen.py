@@ -44,7 +44,7 @@ def flash_attention_varlen(
     dropout_offset=0,
     return_lse=False,
     kernel=None,
-    precision="high",
+    precision="highest",
 ):
     """Attention within each of the sequences that lie packed in q, k and v, without padding.
 

@@ -29,7 +29,7 @@ class FlashAttention2(Module):
     scale : float, optional
         Multiplies the scores; ``1 / sqrt(embed_dim / num_heads)`` by default.
     precision : str
-        "high" or "highest", as in ``grilly.functional.flash_attention2``.
+        "highest" or "high", as in ``grilly.functional.flash_attention2``.
 
     Raises
     ------
@@ -38,7 +38,7 @@ class FlashAttention2(Module):
     """
 
     def __init__(
-        self, embed_dim: int, num_heads: int, causal: bool = False, *, scale: float | None = None, precision="high"
+        self, embed_dim: int, num_heads: int, causal: bool = False, *, scale: float | None = None, precision="highest"
     ):
         super().__init__()
         check_heads(type(self).__name__, embed_dim, num_heads)

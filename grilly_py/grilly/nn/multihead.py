@@ -54,7 +54,7 @@ class MultiheadAttention(Module):
         "t5" only: rows of the table, and the distance from which all is alike.
     precision : str, optional
         "highest" or "high", of the projections (``grilly.functional.linear``) and of attention where it is one kernel
-        (``grilly.functional.flash_attention2``). None: what each of them has by default.
+        (``grilly.functional.flash_attention2``). None: what each of them has by default, "highest".
     rng : int or numpy.random.Generator, optional
         Where the first weights come from.
 
