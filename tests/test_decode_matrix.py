@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import grilly
-from cases import Case, assert_as_accurate, expected, make_arrays, output_magnitude
+from cases import Case, assert_as_accurate, expected, lse_magnitude, make_arrays, output_magnitude
 from grilly.compute import decode
 from grilly.registry import Request
 from kernels import retiled
@@ -31,7 +31,7 @@ def check(backend, case: Case, arrays=None):
         *(backend.tensor(a) for a in (q, k, v)), scale=case.scale, causal=case.causal, return_lse=True, kernel=FAMILY
     )
     assert_as_accurate(out.numpy(), exact, plain, f"{case.name} output", output_magnitude(case, q, k, v, None))
-    assert_as_accurate(lse.numpy(), exact_lse, plain_lse, f"{case.name} lse")
+    assert_as_accurate(lse.numpy(), exact_lse, plain_lse, f"{case.name} lse", lse_magnitude(case, q, k, plain_lse))
 
 
 CASES = [
