@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""Times what attention calls can ask for on the chosen device, as ratios to the plain call of the same shape.
+
+    python tools/bench_features.py [--cases d64 ...] [--features window mask ...] [--dtype float16] [--json FILE]
+
+Device times by timestamps around dispatches, those that make classes of tiles included; medians of calls after two that
+warm up. The kernel named is the one that attended. ``mask`` is a random broadcast boolean mask that keeps 90 %, so that
+no tile is hidden or clear; ``mask-documents`` is one of eight equal documents in a row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+
+import numpy as np
+
+import grilly
+
+CASES = {"d64": (4, 32, 4096, 64), "long64": (1, 16, 16384, 64), "long128": (1, 16, 16384, 128)}
+BARS = {"causal": 0.60, "window": 0.08, "blocks": 0.33, "mask": 1.25, "mask-documents": 1.25}
+
+
+def features(backend, shape, rng) -> dict:
+    """What each line calls attention with; made when asked for."""
+    batch, heads, length, _ = shape
+
+    def mask():
+        kept = np.frombuffer(rng.bytes(length * length), np.uint8).reshape(1, 1, length, length) > 25
+        return {"mask": backend.tensor(kept)}
+
+    def documents():
+        name = np.arange(length) * 8 // length
+        return {"mask": backend.tensor((name[:, None] == name)[None, None])}
+
+    def blocks(size):
+        count = -(-length // size)
+        return {"block_map": rng.random((1, 1, count, count)) < 0.25, "block_size": (size, size)}
+
+    def lengths():
+        given = rng.integers(length // 2, length + 1, batch).astype(np.int32)
+        return {"seqlens_q": given, "seqlens_k": given}
+
+    return {
+        "full": dict,
+        "causal": lambda: {"causal": True},
+        "window": lambda: {"window_size": (511, 0)},
+        "window-both": lambda: {"window_size": (256, 256)},
+        "blocks": lambda: blocks(128),
+        "blocks-64": lambda: blocks(64),
+        "mask": mask,
+        "mask-documents": documents,
+        "alibi": lambda: {"alibi_slopes": (2.0 ** -np.linspace(1, 8, heads)).astype(np.float32)},
+        "soft-cap": lambda: {"softcap": 30.0},
+        "sinks": lambda: {"sinks": np.zeros(heads, np.float32)},
+        "lengths": lengths,
+        "dropout": lambda: {"dropout_p": 0.1},
+        "bias": lambda: {"attn_bias": backend.tensor(rng.standard_normal((1, 1, length, length), np.float32))},
+    }
+
+
+def measure(backend, sets, options: dict, repeats: int) -> tuple[list[float], str]:
+    """Seconds of each call, and the kernel."""
+
+    def call(n):
+        return backend.attention.flash_attention2(*sets[n % len(sets)], **options)
+
+    for n in range(2):
+        call(n)
+    backend.synchronize()
+    start, n = time.perf_counter(), 0
+    while time.perf_counter() - start < 0.1:  # a device at rest runs slower
+        call(n)
+        n += 1
+        if n % 4 == 0:
+            backend.synchronize()
+    backend.synchronize()
+    with backend.profile() as profile:
+        for n in range(repeats):
+            call(n)
+    each = len(profile.timings) // repeats
+    calls = [profile.timings[i * each : (i + 1) * each] for i in range(repeats)]
+    longest = max(calls[0], key=lambda timing: timing.seconds)
+    return [sum(timing.seconds for timing in call_) for call_ in calls], longest.label
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--features", nargs="+", help="these lines only; full is always there")
+    parser.add_argument("--dtype", default="float16", choices=["float16", "bfloat16", "float32"])
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--length", type=int, help="instead of the cases' own, to try the tool on a slow device")
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    backend = grilly.Compute()
+    print(f"{backend.device.name}, {backend.device.driver} {backend.device.driver_version}, {options.dtype}")
+    if options.dtype == "bfloat16":
+        import ml_dtypes
+
+        dtype = np.dtype(ml_dtypes.bfloat16)
+    else:
+        dtype = np.dtype(options.dtype)
+    rng, lines = np.random.default_rng(0), []
+    for name in options.cases:
+        batch, heads, length, dim = CASES[name]
+        shape = (batch, heads, options.length or length, dim)
+        sets = []
+        for _ in range(2):
+            numbers = [rng.standard_normal(shape, np.float32).astype(dtype) for _ in range(3)]
+            sets.append([backend.tensor(a) for a in numbers])
+        print(f"{name} {shape}")
+        full = None
+        for feature, make in features(backend, shape, rng).items():
+            if feature != "full" and options.features and feature not in options.features:
+                continue
+            try:
+                seconds, kernel = measure(backend, sets, make(), options.repeats)
+            except grilly.GrillyError as error:
+                print(f"  {feature:16} {str(error).splitlines()[0]}")
+                continue
+            median = statistics.median(seconds)
+            full = full or median
+            bar = f", at most {BARS[feature]}" if feature in BARS else ""
+            print(f"  {feature:16}{median * 1e3:9.3f} ms  {median / full:6.3f}{bar}  {kernel}", flush=True)
+            lines.append(dict(case=name, feature=feature, seconds=median, ratio=median / full, kernel=kernel))
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(lines, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
