@@ -54,6 +54,8 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 #define UNROLL_PHASE [[dont_unroll]]
 #endif
 
+#include "tile-walk.glsl"
+
 shared vec4 tile[TILE_VECTORS];
 // Raised once a value row that some query may not see holds a NaN or an infinity; never lowered.
 shared uint poisoned;
@@ -224,10 +226,8 @@ void mask_scores(uint first_key) {
 
 // The first tile from `first_key` on, of this row of tiles, that is not hidden as a whole; `end` or more if there is none.
 uint next_tile(uint first_key) {
-    if (on(TILES)) {
-        while (first_key < end && tile_class(batch, head, first_row / ROWS, first_key / KEYS) == TILE_HIDDEN) first_key += KEYS;
-    }
-    return first_key;
+    if (!on(TILES)) return first_key;
+    return KEYS * shown_tile(batch, head, first_row / ROWS, first_key / KEYS, (end + KEYS - 1u) / KEYS);
 }
 
 void main() {
