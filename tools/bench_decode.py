@@ -28,6 +28,7 @@ from bench_calls import torch_with_gpu
 from grilly import reference
 from grilly.compute.decode import FAMILY
 from grilly.compute.flash import flash_attention
+from grilly.compute.kvcache import flash_attention_with_kvcache
 from grilly.compute.pinned import pin, view_of
 from grilly.registry import Request
 
@@ -317,6 +318,54 @@ def torch_rows(bench: Bench, cases, exacts, repeats: int, short: bool = False) -
             )
 
 
+def measure_pages(bench: Bench, case: Case, repeats: int, page: int = 256) -> None:
+    """A step of decoding over a paged cache, lengths and page table on the device: a key is added, then attended to."""
+    backend = bench.backend
+    shape = (-1, page, case.kv_heads, case.dim)
+    size = page * case.kv_heads * case.dim
+    caches = [a[: a.size // size * size].reshape(shape) for a in bench.device]
+    each = case.batch * case.keys // page
+    count = min(caches[0].shape[0] // each, 64)
+    if case.queries > 1 or not count:
+        return
+    order = np.random.default_rng(1).permutation(count * each).astype(np.int32).reshape(count, case.batch, -1)
+    tables = [backend.tensor(table) for table in order]
+    lengths = backend.tensor(np.full(case.batch, case.keys - 1, np.int32))
+    q = bench.queries[: case.batch, :1, : case.heads, : case.dim].astype(bench.dtype)
+    new = np.ascontiguousarray(q[:, :, : case.kv_heads])
+    rows = [backend.tensor(np.ascontiguousarray(a)) for a in (q, new, new)]
+
+    def run(table):
+        return flash_attention_with_kvcache(backend, rows[0], *caches, *rows[1:], lengths, table)
+
+    out = run(tables[0]).numpy()
+    group = case.heads // case.kv_heads
+    held = [cache[int(n)].numpy() for cache in caches for n in order[0, 0]]
+    k, v = (np.concatenate(part)[None, None, :, 0].astype(np.float64) for part in np.array_split(np.array(held), 2))
+    exact = reference.naive_attention(q[:1, :, :group].astype(np.float64).swapaxes(1, 2), k, v, dtype=np.float64)[0]
+    error = np.abs(out[:1, :, :group].astype(np.float64).swapaxes(1, 2) - exact).max()
+    turns = list(itertools.islice(itertools.cycle(tables), repeats))
+    with backend.profile() as profile:
+        for table in turns:
+            run(table)
+    times: dict[str, list[float]] = {}
+    for timing in profile.timings:
+        times.setdefault(timing.label, []).append(timing.seconds)
+    device = sum(sum(seconds) for seconds in times.values()) / len(turns)
+    start = time.perf_counter()
+    for table in turns:
+        run(table)
+    backend.synchronize()
+    row = (time.perf_counter() - start) / len(turns)
+    told = ", ".join(f"{label} {sum(seconds) / len(turns) * 1e6:.1f}" for label, seconds in times.items())
+    rate = keys_bytes(case, np.dtype(bench.dtype).itemsize) / device / 1e9
+    print(
+        f"  cache in pages of {page}: device {device * 1e6:8.1f} us ({told}) {rate:7.0f} GB/s  "
+        f"in a row {row * 1e6:7.1f} us  error {error:.1e}",
+        flush=True,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="*", help=f"of {' '.join(c.name for c in CASES)}")
@@ -346,6 +395,7 @@ def main() -> None:
                 candidates(bench, case, exacts[case.name], options.repeats)
                 continue
             measure(bench, case, exacts[case.name], "as chosen", options.repeats)
+            measure_pages(bench, case, options.repeats)
             if options.kernel:
                 measure(bench, case, exacts[case.name], options.kernel, max(options.repeats // 10, 3), options.kernel)
             if options.sweep and case.sweep:
