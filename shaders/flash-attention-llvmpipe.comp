@@ -26,6 +26,7 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 #endif
 #define ALIGN 4
+#define EXTRAS
 #include "include/attention.glsl"
 
 layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
@@ -37,7 +38,8 @@ const uint BLOCK = 512u;
 const float SLACK = 5.0;
 // Below every score that counts and above NEVER, so that exp(NEVER - LOWEST) is 0.
 const float LOWEST = -3.2e38;
-const bool SELECTIVE = MASK != 0 || CAUSAL != 0;
+// One comparison: of two joined by || the compiler makes a branch whose condition it leaves undefined.
+#define SELECTIVE (MASK + CAUSAL + (FEATURES & (WINDOW | PREFIX | SEGMENTS | LENGTHS | BLOCKS | BIAS | DROPOUT)) != 0)
 
 // Chunks of WIDTH elements in a row, and fetches (of 8 chunks, one a lane) for the keys of one trip.
 const int K_CHUNKS = (HEAD_DIM + WIDTH - 1) / WIDTH;
@@ -89,19 +91,19 @@ layout(set = 0, binding = 4, std430) buffer WideOutput { WORDS o_words[]; };
 
 #if UNALIGNED
 layout(set = 0, binding = 4, std430) restrict buffer NarrowOutput { IO_SCALAR o_scalars[]; };
-#define SHIFT(X, BY, STEP) \
+#define SLIDE(X, BY, STEP) \
     UNROLL for (int w = 0; w < WIDTH - 1 + STEP; w++) X[w] = (BY & uint(STEP)) != 0u ? X[w + STEP] : X[w];
 #if WIDTH == 8
-#define SHIFT_WIDE(X, BY) SHIFT(X, BY, 4)
+#define SLIDE_WIDE(X, BY) SLIDE(X, BY, 4)
 #else
-#define SHIFT_WIDE(X, BY)
+#define SLIDE_WIDE(X, BY)
 #endif
 #define FETCH(TO, AT, NAME, ELEMENT) { \
     uint element = ELEMENT; \
     float both[2 * WIDTH]; \
     PIECE(both, 0, NAME, element / uint(WIDTH)) \
     PIECE(both, WIDTH, NAME, element / uint(WIDTH) + 1u) \
-    SHIFT_WIDE(both, element) SHIFT(both, element, 2) SHIFT(both, element, 1) \
+    SLIDE_WIDE(both, element) SLIDE(both, element, 2) SLIDE(both, element, 1) \
     UNROLL for (int w = 0; w < WIDTH; w++) TO[(AT) + w] = both[w]; }
 #else
 #define FETCH(TO, AT, NAME, ELEMENT) PIECE(TO, AT, NAME, (ELEMENT) / uint(WIDTH))
@@ -135,18 +137,128 @@ float logarithm2(float x) {
     return y + (x * power2(-y) - 1.0) * LOG2_E;
 }
 
-bool attends(uint row, uint key, uint visible) { return key < visible && causal_allows(row, key); }
+// ---- what include/extras.glsl does, with its loads out of the loops over rows and keys ----
+// The driver compiles a load for a second and more where it is unrolled for every row and key, and runs it lane by lane.
+
+// Words of the header, and what the trip's keys and this lane's rows need again and again.
+uint held_bias_key, held_block_map, held_t5_buckets, held_t5_table, held_t5_row;
+int held_reach;
+float held_cap, held_slope;
+uint row_bias[ROWS], row_segment[ROWS], row_block[ROWS];
+uint key_segment[KEYS], key_block[KEYS];
+
+void hold_header() {
+    if (FEATURES == 0) return;
+    if (on(SOFT_CAP)) held_cap = number(CAP);
+    if (on(ALIBI)) held_slope = uintBitsToFloat(extra_data[word(SLOPES) + x_batch * word(SLOPES_BATCH) + x_head]);
+    if (on(BIAS)) held_bias_key = word(BIAS_KEY);
+    if (on(BLOCKS)) held_block_map = word(BLOCK_MAP);
+    if (on(T5)) {
+        held_reach = int(word(T5_REACH));
+        held_t5_buckets = word(T5_BUCKETS);
+        held_t5_table = word(T5_TABLE) + x_head;
+        held_t5_row = word(T5_ROW);
+    }
+}
+
+void hold_row(int r, uint row) {
+    if (on(BIAS)) row_bias[r] = x_bias + row * word(BIAS_ROW);
+    uint whole = x_first_row + row;
+    if (on(SEGMENTS)) row_segment[r] = extra_data[word(Q_SEGMENTS) + x_batch * word(Q_SEGMENTS_BATCH) + whole];
+    if (on(BLOCKS)) {
+        row_block[r] = x_batch * word(BLOCK_BATCH) + x_head * word(BLOCK_HEAD) + whole / word(BLOCK_Q) * word(BLOCK_ROW);
+    }
+}
+
+void hold_key(int j, uint key) {
+    uint whole = x_first_key + key;
+    if (on(SEGMENTS)) key_segment[j] = extra_data[word(K_SEGMENTS) + x_batch * word(K_SEGMENTS_BATCH) + whole];
+    if (on(BLOCKS)) key_block[j] = whole / word(BLOCK_KV);
+}
+
+// Whether a row attends to a key, mask aside. `key` may be past the last one, not what hold_key was told.
+bool attends(int r, int j, uint row, uint key, uint visible) {
+    bool seen = CAUSAL == 0 || int(key) <= int(row) + SHIFT;
+    if (on(WINDOW)) seen = seen && int(key) >= int(row) + BASE_SHIFT - x_left;
+    if (on(PREFIX)) seen = seen || key < x_prefix;
+    if (on(LENGTHS)) seen = seen && int(row) < x_rows_seeing;
+    if (on(SEGMENTS)) seen = seen && row_segment[r] == key_segment[j];
+    if (on(BLOCKS)) {
+        uint at = row_block[r] + key_block[j];
+        seen = seen && (extra_data[held_block_map + (at >> 2)] >> ((at & 3u) * 8u) & 0xffu) != 0u;
+    }
+    return seen && key < visible;
+}
+
+float bias_at(int r, uint key) {
+    // Minus infinity hides the key, the lowest finite number does not.
+    float bias = bias_data[row_bias[r] + key * held_bias_key];
+    return floatBitsToUint(bias) == 0xff800000u ? NEVER : max(bias, MASK_FLOOR);
+}
+
+// A score in natural units after soft-cap and biases. `key` is a key in range.
+float bent(float score, int r, uint row, uint key) {
+    if (on(SOFT_CAP)) score = held_cap * whole_tanh(score / held_cap);
+    int distance = int(key) - int(row) - BASE_SHIFT;
+    if (on(ALIBI)) score -= held_slope * float(abs(distance));
+    if (on(T5)) {
+        uint bucket = extra_data[held_t5_buckets + uint(clamp(distance, -held_reach, held_reach) + held_reach)];
+        score += uintBitsToFloat(extra_data[held_t5_table + bucket * held_t5_row]);
+    }
+    if (on(BIAS)) {
+        float bias = bias_at(r, key);
+        score = bias <= NEVER ? NEVER : score + bias;
+    }
+    return score;
+}
+
+// What dropout multiplies the weights of a trip's keys by. They lie in two draws of four words at most.
+void keep_shares(uint row, uint key, out float shares[KEYS]) {
+    uint whole = x_first_key + key, skip = whole % 4u;
+    uvec4 counter = uvec4(whole / 4u, x_first_row + row, x_head + word(HEADS) * x_batch, word(DROPOUT_OFFSET));
+    uvec2 seed = uvec2(word(SEED_LOW), word(SEED_HIGH));
+    uvec4 drawn = philox(counter, seed);
+    uvec4 next = drawn;
+    if (skip != 0u) {
+        counter.x++;
+        next = philox(counter, seed);
+    }
+    uint below = word(KEEP_BELOW);
+    float share = number(KEEP_SCALE);
+    UNROLL for (int j = 0; j < KEYS; j++) {
+        uint at = skip + uint(j);
+        uvec4 words = at < 4u ? drawn : next;
+        at &= 3u;
+        uint mine = at < 2u ? (at == 0u ? words.x : words.y) : (at == 2u ? words.z : words.w);
+        shares[j] = mine < below ? share : 0.0;
+    }
+}
+
+// The row's sink joins its maximum and sum, in natural units; returns what the output is scaled by.
+float join_sink(uint row, inout float maximum, inout float sum) {
+    if (!on(SINKS) || word(SINK_HERE) == 0u || (on(LENGTHS) && int(row) >= x_rows_seeing)) return 1.0;
+    float sink = uintBitsToFloat(extra_data[word(SINK) + x_head]);
+    float raised = max(maximum, sink);
+    float decay = sum == 0.0 ? 0.0 : power(maximum - raised);
+    sum = sum * decay + power(sink - raised);
+    maximum = raised;
+    return decay;
+}
 
 void main() {
     const uint lane = gl_SubgroupInvocationID;
     const uint batch = gl_WorkGroupID.z;
     const uint head = gl_WorkGroupID.y;
     const uint first_row = gl_WorkGroupID.x * uint(8 * ROWS);
-    const uint last_row = min(first_row + uint(8 * ROWS), pc.queries) - 1u;
-    const uint visible = visible_keys(last_row);
+    begin_extras(batch, head);
+    hold_header();
+    if (on(LENGTHS) && first_row >= QUERIES) return;
+    const uint last_row = min(first_row + uint(8 * ROWS), QUERIES) - 1u;
+    const uint visible = visible_keys(first_row, last_row);
+    const uint first_key = hidden_keys(first_row) / uint(KEYS) * uint(KEYS);
     const uint last_key = max(visible, 1u) - 1u;
-    const uint k_base = k_index(batch, head, 0u);
-    const uint v_base = v_index(batch, head, 0u);
+    const uint k_base = k_index(batch, head, key_start());
+    const uint v_base = v_index(batch, head, key_start());
 
     // Which key of the trip and which chunk of its row this lane fetches.
     uint k_key[K_FETCHES], k_chunk[K_FETCHES], v_key[V_FETCHES], v_chunk[V_FETCHES];
@@ -175,12 +287,13 @@ void main() {
         maximum[r] = LOWEST;
         total[r] = 0.0;
         excess[r] = 0.0;
+        hold_row(r, min(first_row + uint(8 * r) + lane, last_row));
         if (MASK != 0) mask_base[r] = mask_index(batch, head, min(first_row + uint(8 * r) + lane, last_row));
     }
     // A loop with selections instead of all the loads: most of the driver's compile time is in loads and stores.
     for (int each = 0; each < ROWS * K_GROUPS; each++) {
         int start = each % K_GROUPS * GROUP;
-        uint base = q_index(batch, head, min(first_row + uint(8 * (each / K_GROUPS)) + lane, last_row));
+        uint base = q_index(batch, head, row_start() + min(first_row + uint(8 * (each / K_GROUPS)) + lane, last_row));
         float x[GROUP];
         UNROLL for (int i = 0; i < GROUP; i += WIDTH)
             FETCH(x, i, q, base + uint(min(start + i, (K_CHUNKS - 1) * WIDTH)))
@@ -190,7 +303,7 @@ void main() {
     }
 
     bool bad = false;  // a value that is not finite was fetched by this lane
-    uint key = 0u;
+    uint key = first_key;
     do {
         uint stop = min(key + BLOCK, visible);
         do {
@@ -221,17 +334,19 @@ void main() {
                     }
             }
 
+            UNROLL for (int j = 0; j < KEYS; j++) hold_key(j, min(key + uint(j), last_key));
             bool grows = false;
             UNROLL for (int r = 0; r < ROWS; r++) {
                 uint row = first_row + uint(8 * r) + lane;
                 top[r] = LOWEST;
                 UNROLL for (int j = 0; j < KEYS; j++) {
                     float x = score[r * KEYS + j] * pc.scale;
+                    if (BENDS) x = bent(x, r, row, min(key + uint(j), last_key));
                     if (MASK != 0) {
                         float bias = mask_bias(mask_base[r] + min(key + uint(j), last_key) * pc.mask_key);
-                        x = bias <= NEVER ? NEVER : x + bias;
+                        x = bias <= NEVER || (on(BIAS) && x <= NEVER) ? NEVER : x + bias;
                     }
-                    x = attends(row, key + uint(j), visible) ? x : NEVER;
+                    x = attends(r, j, row, key + uint(j), visible) ? x : NEVER;
                     score[r * KEYS + j] = x;
                     top[r] = max(top[r], x);
                 }
@@ -266,6 +381,12 @@ void main() {
                 precise float over = (next - total[r]) - part;
                 excess[r] = over;
                 total[r] = next;
+                if (on(DROPOUT)) {
+                    uint row = first_row + uint(8 * r) + lane;
+                    float shares[KEYS];
+                    keep_shares(row, key, shares);
+                    UNROLL for (int j = 0; j < KEYS; j++) score[r * KEYS + j] *= shares[j];
+                }
             }
             UNROLL for (int d = 0; d < VALUE_DIM; d++) {
                 float x[KEYS];
@@ -298,7 +419,7 @@ void main() {
 
     if (SELECTIVE) {
         // Infinities and NaN among the values, for the rows that attend to them. One empty trip when there are none.
-        key = subgroupAny(bad) ? 0u : visible;
+        key = subgroupAny(bad) ? first_key : visible;
         do {
             UNROLL for (int j = 0; j < KEYS; j++) {
                 float vx[(V_CHUNKS + 7) / 8 * WIDTH];
@@ -307,16 +428,20 @@ void main() {
                     uint chunk = min(uint(8 * i) + lane, uint(V_CHUNKS) - 1u);
                     FETCH(vx, i * WIDTH, v, v_base + at * pc.v_row + chunk * uint(WIDTH))
                 }
-                bool sees[ROWS];
+                bool attended[ROWS];
+                hold_key(j, at);
                 UNROLL for (int r = 0; r < ROWS; r++) {
-                    sees[r] = attends(first_row + uint(8 * r) + lane, key + uint(j), visible);
-                    if (MASK != 0) sees[r] = sees[r] && mask_bias(mask_base[r] + at * pc.mask_key) > NEVER;
+                    uint row = first_row + uint(8 * r) + lane;
+                    attended[r] = attends(r, j, row, key + uint(j), visible);
+                    if (MASK != 0) attended[r] = attended[r] && mask_bias(mask_base[r] + at * pc.mask_key) > NEVER;
+                    if (on(BIAS)) attended[r] = attended[r] && bias_at(r, at) > NEVER;
+                    if (on(DROPOUT)) attended[r] = attended[r] && kept_share(row, at) != 0.0;
                 }
                 UNROLL for (int d = 0; d < VALUE_DIM; d++) {
                     int chunk = d / WIDTH;
                     float x = subgroupShuffle(vx[chunk / 8 * WIDTH + d % WIDTH], uint(chunk % 8));
                     x = non_finite(x) ? x : 0.0;
-                    UNROLL for (int r = 0; r < ROWS; r++) o[r * VALUE_DIM + d] += sees[r] ? x : 0.0;
+                    UNROLL for (int r = 0; r < ROWS; r++) o[r * VALUE_DIM + d] += attended[r] ? x : 0.0;
                 }
             }
             key += uint(KEYS);
@@ -335,13 +460,14 @@ void main() {
                 x[d % GROUP] = each == r * V_GROUPS + d / GROUP ? o[r * VALUE_DIM + d] : x[d % GROUP];
         }
         uint row = first_row + uint(8 * (each / V_GROUPS)) + lane;
-        if (row >= pc.queries) continue;
+        if (row >= QUERIES) continue;
 
+        float share = join_sink(row, highest, sum);
         bool empty = sum == 0.0;
-        float add = empty ? 0.0 : 1.0 / sum;
+        float add = empty ? 0.0 : share / sum;
         float keep = 0.0;
         if (LSE != 0 || MERGE != 0) {
-            uint at = lse_index(batch, head, row);
+            uint at = lse_index(batch, head, row_start() + row);
             float lse = empty ? minus_infinity() : highest + logarithm2(sum) * LN_2;
             if (MERGE != 0) {
                 float before = lse_data[at];
@@ -360,7 +486,7 @@ void main() {
             // Every group of the row reads what was there before; the last one replaces it.
             if (start + GROUP >= VALUE_DIM) lse_data[at] = lse;
         }
-        uint base = o_index(batch, head, row) + uint(start);
+        uint base = o_index(batch, head, row_start() + row) + uint(start);
         UNROLL for (int i = 0; i < GROUP; i++) x[i] *= add;
         UNROLL for (int i = 0; i < GROUP; i += WIDTH) {
             if (start + i < VALUE_DIM) {
