@@ -177,6 +177,7 @@ def constant_sets(variant: Variant) -> list[dict[str, int]]:
     for constant, fact in (("HEAD_DIM", "head_dim"), ("VALUE_DIM", "value_dim")):
         if constant in plain:
             plain[constant] = variant.limits.get(fact, (1, 128))[1] // variant.align * variant.align
+    plain |= {name: 1 for name in ("GROUP", "PART", "PARTS") if name in plain}  # what is divided by
     if variant.operation != "attention":
         return [plain]
     options = {"MASK": 2, "CAUSAL": 1, "LSE": 1, "MERGE": 1}

@@ -13,8 +13,8 @@
 //   out_offset + batch * out_batch + head * out_head + (query or key)
 // Offsets and strides are in elements of the array they belong to (bytes for a boolean mask, rows for stats).
 //
-// The including shader is compiled with DTYPE_* (include/elements.glsl) and ALIGN 1 or 4, and must enable
-// GL_GOOGLE_include_directive.
+// The including shader is compiled with DTYPE_* (include/elements.glsl) and ALIGN 1, 4, or 8 for 16-bit types, as in
+// include/attention.glsl, and must enable GL_GOOGLE_include_directive.
 
 #ifndef GRILLY_FLASH_BACKWARD_GLSL
 #define GRILLY_FLASH_BACKWARD_GLSL
@@ -43,12 +43,12 @@ layout(push_constant, std430) uniform Push {
     uint extra;
 } pc;
 
-#if ALIGN == 4
+#if ALIGN == 8
+#define IO_ELEMENT uvec4
+#elif ALIGN == 4
 #define IO_ELEMENT IO_VECTOR
-#define WIDE_ELEMENT vec4
 #else
 #define IO_ELEMENT IO_SCALAR
-#define WIDE_ELEMENT float
 #endif
 
 layout(set = 0, binding = 0, std430) restrict readonly buffer Queries { IO_ELEMENT q_data[]; };
@@ -66,7 +66,23 @@ const float NEVER = -3.4e38;
 
 // ---- element access: load_*4(element, count) reads elements element .. + 3, those at position count and later as zeros
 
-#if ALIGN == 4
+#if ALIGN == 8
+// The shader unpacks q, k, v and g itself, and packs by its pack_pair. Eight elements of a result at a time.
+#define GRILLY_LOADS(NAME, DATA)
+#define GRILLY_RESULT(NAME, BINDING) \
+    layout(set = 0, binding = BINDING, std430) buffer Narrow_##NAME { uvec4 NAME##_narrow[]; }; \
+    layout(set = 0, binding = BINDING, std430) buffer Wide_##NAME { vec4 NAME##_wide[]; }; \
+    void store_##NAME##8(uint element, vec4 low, vec4 high) { \
+        if (WIDE == 0) { \
+            NAME##_narrow[element >> 3] = \
+                uvec4(pack_pair(low.xy), pack_pair(low.zw), pack_pair(high.xy), pack_pair(high.zw)); \
+        } else { \
+            uint at = element >> 2; \
+            NAME##_wide[at] = ACCUMULATE == 0 ? low : NAME##_wide[at] + low; \
+            NAME##_wide[at + 1u] = ACCUMULATE == 0 ? high : NAME##_wide[at + 1u] + high; \
+        } \
+    }
+#elif ALIGN == 4
 #define GRILLY_LOADS(NAME, DATA) \
     vec4 load_##NAME##4(uint element, int count) { return count > 0 ? IO_LOAD4(DATA[element >> 2]) : vec4(0.0); }
 // A result that WIDE makes float32 is declared twice on one binding; only one declaration is ever used.

@@ -437,16 +437,26 @@ def flash_attention_backward(
 
 def attention_gradients(backend: Compute, views: dict[str, Tensor], call: Call) -> list[Tensor]:
     """Record dq, dk and dv of checked 4-D tensors q, k, v, g, stats, and mask and bias where there are any."""
-    q, k, v, g = (views[name] for name in ("q", "k", "v", "g"))
-    head_dim, value_dim = q.shape[3], v.shape[3]
-    offsets = [t._offset for t in (q, k, v, g)]
-    aligned = gcd(ALIGN_MOST, head_dim, value_dim, *offsets, *(step for t in (q, k, v, g) for step in t._steps[:3]))
+    choices = [backend.registry.resolve(request) for request in requests(views, call)]
+    return [result for choice in choices for result in gradients_by(backend, choice, views, call)]
+
+
+def requests(views: dict[str, Tensor], call: Call) -> list[Request]:
+    """What the registry is asked for: a kernel for dq, and one for dk and dv."""
+    tensors = [views[name] for name in ("q", "k", "v", "g")]
+    head_dim, value_dim = tensors[0].shape[3], tensors[2].shape[3]
+    places = [n for tensor in tensors for n in (tensor._offset, *tensor._steps[:3])]
+    aligned = gcd(ALIGN_MOST, head_dim, value_dim, *places)
     facts = (
         ("align", aligned), ("causal", int(call.causal)), ("extras", call.bits), ("head_dim", head_dim),
         ("value_dim", value_dim),
     )  # fmt: skip
-    results = []
-    for name, shapes in (("dq", {"dq": q.shape}), ("dkv", {"dk": k.shape, "dv": v.shape})):
-        request = Request(f"attention-backward-{name}", q.dtype.name, facts=facts)
-        results += _gradients(backend, backend.registry.resolve(request), views, shapes, call)
-    return results
+    dtype = tensors[0].dtype.name
+    return [Request(f"attention-backward-{name}", dtype, facts=facts) for name in ("dq", "dkv")]
+
+
+def gradients_by(backend: Compute, choice: Choice, views: dict[str, Tensor], call: Call) -> list[Tensor]:
+    """Record what one of the two kernels gives: dq, or dk and dv."""
+    if choice.variant.operation == "attention-backward-dq":
+        return _gradients(backend, choice, views, {"dq": views["q"].shape}, call)
+    return _gradients(backend, choice, views, {"dk": views["k"].shape, "dv": views["v"].shape}, call)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import ClosedError, DeviceLostError, GrillyError, OutOfDeviceMemoryError, UnsupportedError
 from ..registry import Choice, Request
-from . import flash
+from . import backward, flash
 from .dtypes import dtype_of
 from .extras import OFF, Options
 from .linear import linear
@@ -41,7 +41,7 @@ def prove(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str | N
     backend : Compute
         Where to run.
     choice : Choice
-        The variant; its operation is "attention", "attention-decode" or "linear".
+        The variant; its operation is "attention", "attention-decode", "attention-backward-..." or "linear".
     facts : mapping
         The request's; ``head_dim`` and ``value_dim`` are those of the problems.
 
@@ -60,7 +60,10 @@ def prove(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str | N
         When the binary is missing or damaged.
     """
     backend.registry.manifest.binary(choice.variant)  # a damaged file says nothing of the device
-    checks = {"attention": _attention, "attention-decode": _decode, "linear": _linear}
+    checks = {
+        "attention": _attention, "attention-decode": _decode, "linear": _linear,
+        "attention-backward-dq": _backward, "attention-backward-dkv": _backward,
+    }  # fmt: skip
     check = checks.get(choice.variant.operation)
     if check is None:
         return f"there is no self-check for {choice.variant.operation}"
@@ -219,6 +222,37 @@ def _attention(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> st
             off = off and f"log-sum-exp, {off}"
         if off is not None:
             return f"{name} attention of {queries} queries to {keys} keys, D = {dim}, Dv = {value_dim}: {off}"
+    return None
+
+
+def _backward(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str | None:
+    """Gradients of grouped heads over odd numbers of rows, some hidden ones NaN, against those of vector units."""
+    variant, dtype = choice.variant, dtype_of(choice.variant.dtype)
+    dim, value_dim = facts["head_dim"], facts["value_dim"]
+    trusted = proven(backend, variant.operation, variant.dtype, facts)
+    queries, keys = 2 * variant.tile["rows"] + 77, 2 * variant.tile["rows"] + 101
+    for name in ("plain", "causal", "masked"):
+        rng = np.random.default_rng([dim, value_dim])
+        q, g = (_longer(rng, (1, 4, queries, last), dtype) for last in (dim, value_dim))
+        k, v = (_longer(rng, (1, 2, keys, last), dtype) for last in (dim, value_dim))
+        options: dict = {"causal": name == "causal"}
+        if name == "masked":
+            options["mask"] = rng.random((1, 1, queries, keys)) < 0.7
+            options["mask"][:, :, 3] = False
+        out, lse = _run(backend, q, k, v, return_lse=True, **options)
+        views = {n: backend.tensor(a)[:, :, :-8] for n, a in (("q", q), ("k", k), ("v", v), ("g", g))}
+        views["stats"] = backward.row_stats(backend, views["g"], backend.tensor(out), backend.tensor(lse))
+        if "mask" in options:
+            views["mask"] = backend.tensor(options["mask"]).broadcast_to((1, 4, queries, keys))
+        call = backward.Call(options["causal"], dim**-0.5, keys - queries)
+        both = [backward.gradients_by(backend, kernel, views, call) for kernel in (choice, trusted)]
+        for got, expected in zip(*both, strict=True):
+            got, expected = got.numpy(), expected.numpy()
+            # The weights and dS are rounded to 16 bits before they multiply; terms are of like size.
+            bound = 8 * ROUNDING[variant.dtype] * np.abs(expected.astype(np.float64)).max(initial=1e-3)
+            off = difference(got, expected, np.float64(bound), variant.dtype)
+            if off is not None:
+                return f"gradients, {name}, of {queries} queries to {keys} keys, D = {dim}, Dv = {value_dim}: {off}"
     return None
 
 
