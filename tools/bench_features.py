@@ -71,7 +71,7 @@ def measure(backend, sets, options: dict, repeats: int) -> tuple[list[float], st
         call(n)
     backend.synchronize()
     start, n = time.perf_counter(), 0
-    while time.perf_counter() - start < 0.1:  # a device at rest runs slower
+    while time.perf_counter() - start < 0.4:  # a device at rest runs slower
         call(n)
         n += 1
         if n % 4 == 0:

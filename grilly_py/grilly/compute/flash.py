@@ -269,7 +269,10 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift, extra
         ("high", int(high and q.dtype == FLOAT32 and head_dim >= SPLIT_DIM)), ("rows", rows), ("value_dim", value_dim),
         *((("extras", extras.bits),) if extras is not None else ()),
     )  # fmt: skip
-    choice = backend.registry.resolve(Request("attention", q.dtype.name, facts=facts, prefer=kernel))
+    request = Request("attention", q.dtype.name, facts=facts, prefer=kernel)
+    choice = backend.registry.resolve(request)
+    if mask is not None:
+        choice = tiles.rather(backend, request, choice, 2.0 * q.size * keys, mask)
     trips = LOOP_TRIPS.get(backend.device.architecture, math.inf)
     most = MAX_KEYS if q.dtype == FLOAT32 else math.inf  # a 16-bit result is rounded more coarsely at every merge
     max_keys = max(min(most, trips * choice.keys_per_trip), 1)
@@ -400,6 +403,9 @@ def flash_attention(
     """
     backend.check_open()
     high = check_precision(operation, precision)
+    causal, return_lse = bool(causal), bool(return_lse)
+    if kernel is not None and not isinstance(kernel, str):
+        raise TypeError(f"{operation}: kernel is a {type(kernel).__name__}; expected the name of a shader family")
     for array in (q, k, v, mask):
         if isinstance(array, Tensor) and array._storage.backend.runtime is not backend.runtime:
             raise ValueError(f"{operation}: a tensor belongs to another backend; move it with backend.tensor(...)")
@@ -420,7 +426,7 @@ def flash_attention(
     full = (*q_shape[:3], k_shape[2])
     if mask is not None:
         mask = check_mask(operation, mask, full)
-    extras = None if plain else extras_.prepare(operation, options, full, bool(causal))
+    extras = None if plain else extras_.prepare(operation, options, full, causal)
     if stream.needed(backend, q, k, v, mask, None if extras is None else extras.bias):
         place = full[3] - full[2] if shift is None else shift
         part = stream.Part(operation, bool(causal), scale, kernel, high, extras, place)

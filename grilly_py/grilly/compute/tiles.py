@@ -11,6 +11,7 @@ import dataclasses
 import struct
 from typing import TYPE_CHECKING
 
+from ..errors import UnsupportedError
 from ..registry import Request
 from ..registry.names import extras_bits
 from .extras import Extras
@@ -31,6 +32,8 @@ LEAST_WORK = 2.0**30
 # read a byte, so the classes cost at most about a tenth of a call in which they help nothing. A mask that no two heads
 # share is read by the kernel once, and reading it twice would cost more than that.
 WORK_PER_BYTE = 1024.0
+# Ranks that kernels alike but for what they offer lie apart, at most.
+NEAR = 3
 # What an invocation reads of a tile before more invocations share it.
 EACH = 8
 _PUSH = struct.Struct("=24I")
@@ -122,6 +125,20 @@ class Classes:
         bindings = [place, (words.buffer, 0, words.nbytes), (classes.buffer, 0, classes.nbytes)]
         backend.runtime.dispatch(program, bindings, push, groups)
         return classes
+
+
+def rather(backend: Compute, request: Request, choice: Choice, work: float, mask: Tensor) -> Choice:
+    """A kernel of about the same rank that offers classes of tiles, where a call with a mask would use them."""
+    if choice.variant.offered & TILES or work < LEAST_WORK or work < WORK_PER_BYTE * _mask_bytes(mask):
+        return choice
+    facts = dict(request.facts)
+    facts["extras"] = facts.get("extras", 0) | TILES
+    try:
+        other = backend.registry.resolve(request._replace(facts=tuple(sorted(facts.items()))))
+    except UnsupportedError:
+        return choice
+    rank = backend.registry.rank
+    return other if rank(other.variant) >= rank(choice.variant) - NEAR else choice
 
 
 def plan(backend: Compute, choice: Choice, pieces: list[Piece], extras: Extras | None) -> list[Classes] | None:
