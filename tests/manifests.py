@@ -12,7 +12,8 @@ def entry(name, operation="attention", **changes):
     made = {
         "family": family, "variant": variant, "case": ".".join(case), "dtype": dtype, "operation": operation,
         "file": f"{name}.spv", "sha256": hashlib.sha256(SPIRV).hexdigest(), "key": "0" * 64, "compiler": "none",
-        "target": "vulkan1.1", "models": ["generic"], "rank": 0, "rank_on": {}, "requires": [], "offers": [], "architectures": [],
+        "target": "vulkan1.1", "models": ["generic"], "rank": 0, "rank_on": {}, "requires": [], "offers": [],
+        "architectures": [],
         "subgroup_sizes": [], "align": 1, "limits": {}, "tile": {}, "threads": 64, "shared_bytes": 0,
         "keys_per_trip": None, "push_bytes": 16, "bindings": [["x", "r"], ["y", "w"]], "constants": {}, "defines": {},
     }  # fmt: skip

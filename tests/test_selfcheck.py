@@ -29,7 +29,10 @@ TOML = """\
 operation = "attention"
 source = "flash-attention-matrix.comp"
 push_bytes = 120
-bindings = [["q", "r"], ["k", "r"], ["v", "r"], ["mask", "r"], ["o", "rw"], ["lse", "rw"], ["extra", "r"], ["bias", "r"], ["tiles", "r"]]
+bindings = [
+  ["q", "r"], ["k", "r"], ["v", "r"], ["mask", "r"], ["o", "rw"], ["lse", "rw"], ["extra", "r"], ["bias", "r"],
+  ["tiles", "r"],
+]
 [constants]
 HEAD_DIM = 0
 VALUE_DIM = 1

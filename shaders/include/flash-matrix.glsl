@@ -274,7 +274,11 @@ void load_queries() {
             uint column = d * MATRIX_K + 8u * (lane % words);
             held[d] = uvec4(0u);
             if (lane < FACTOR_VECTORS && column < HEAD_DIM) held[d] = q_data[(q_base + row * pc.q_row + column) >> 3] ^ turn;
+#ifdef EXTRAS
+            bad_query = bad_query || has_non_finite(held[d]);
+#else
             if (CAUSAL != 0 && pc.causal_shift < 0) bad_query = bad_query || has_non_finite(held[d]);
+#endif
         }
         [[unroll]] for (uint d = 0u; d < QF - Q_SHARED; ++d) {
             uint start = subgroup * Q_VECTORS;

@@ -83,7 +83,8 @@ ATTENTION_DOC = """
             ``(B or 1, H or 1, ceil(N_q / bq), ceil(N_kv / bk))`` bool: only blocks that are True are attended to.
         dropout_p, dropout_seed, dropout_offset : float, int, int
             Each weight is dropped with probability dropout_p, and the others are divided by ``1 - dropout_p``.
-            Which ones depends only on seed (64 bits), offset (32 bits), batch, head, query and key: ``F.dropout_mask`` tells.
+            Which ones depends only on seed (64 bits), offset (32 bits), batch, head, query and key;
+            ``F.dropout_mask`` tells.
 
         Returns
         -------
@@ -136,8 +137,9 @@ class Attention:
         return_dsinks=False, return_dt5_table=False, **options,
     ):  # fmt: skip
         return backward.flash_attention_backward(
-            self._backend, grad_out, q, k, v, out, lse, mask=mask, causal=causal, scale=scale, return_dbias=return_dbias,
-            return_dsinks=return_dsinks, return_dt5_table=return_dt5_table, options=options_of(backward.NAME, options),
+            self._backend, grad_out, q, k, v, out, lse, mask=mask, causal=causal, scale=scale,
+            return_dbias=return_dbias, return_dsinks=return_dsinks, return_dt5_table=return_dt5_table,
+            options=options_of(backward.NAME, options),
         )  # fmt: skip
 
     def flash_attention3(

@@ -104,8 +104,8 @@ def deal(
 def _share(choice, units, heads, rows, passes, keys, step, lanes=1, unroll=1) -> Deal:
     """The deal for ``heads`` key heads of all batches; ``step`` keys are a trip of a workgroup.
 
-    The device runs ``resident`` workgroups for each unit in a round, or in a whole number of them, and a round that fills
-    only a part of the device costs as much as a full one.
+    The device runs ``resident`` workgroups for each unit in a round, or in a whole number of them, and a round that
+    fills only a part of the device costs as much as a full one.
     """
     tile = choice.tile
     teams, at_once = heads * passes, max(tile["resident"] * units, 1)

@@ -42,7 +42,8 @@ class Variant:
     align : int
         The power of two that must divide every offset, stride and dimension, in elements.
     offers : tuple of str
-        Names of ``names.EXTRAS``, what an attention kernel can do beyond masks and causality; ``offered`` has their bits.
+        Names of ``names.EXTRAS``: what an attention kernel can do beyond masks and causality. ``offered`` has their
+        bits.
     tile : mapping
         Sizes the plan reads, such as ``rows`` and ``keys``.
     threads, shared_bytes, push_bytes : int
