@@ -176,7 +176,7 @@ PARTS = [
     Part("flash-attention2", "float16", (64, 64), start=0, step=2),
     Part("flash-attention3", "float32", (16, 64), start=1, step=2),
     Part("flash-attention-llvmpipe", "float32", (8, 8), start=0, step=3),
-    Part("flash-attention-llvmpipe", "float16", (33, 33), alone=False, start=1, step=3),
+    Part("flash-attention-llvmpipe", "float16", (9, 7), alone=False, start=1, step=3),
     Part("flash-attention-llvmpipe", "float32", (12, 20), alone=False, start=2, step=3),
     Part(None, "bfloat16", (16, 16), start=1, step=1),
     Part(None, "float32", (8, 8), start=1, step=1, runtime="kompute"),

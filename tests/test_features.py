@@ -204,6 +204,8 @@ def test_cell(backend, strategy, cell):
         pytest.skip(f"refused: {error}")
     matrix = cell.dtype != "float32" and on_matrix_units(backend, attend)
     plain = want.rounded if matrix else want.plain
-    assert_as_accurate(out.numpy(), want.exact, plain, f"{cell} output", want.magnitude)
+    # Of few numbers plain's largest error is a matter of luck, and may be less than half of what is usual.
+    magnitude = want.magnitude * (2 if out.size < 512 else 1)
+    assert_as_accurate(out.numpy(), want.exact, plain, f"{cell} output", magnitude)
     magnitude = features.lse_magnitude(want, call.q.dtype, matrix)
     assert_as_accurate(lse.numpy(), want.exact_lse, want.plain_lse, f"{cell} lse", magnitude)
