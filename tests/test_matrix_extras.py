@@ -16,6 +16,7 @@ import pytest
 import features
 from cases import assert_as_accurate
 from features import AXES, CELLS, Cell
+from grilly.compute import tiles
 from test_matrix import FAMILY, VARIANTS, dtype_of, pinned
 
 EXTRAS = [v for v in VARIANTS if v.offers]
@@ -88,3 +89,19 @@ def test_alone(backend, variant, cell):
 @pytest.mark.parametrize("variant", EXTRAS, ids=lambda v: v.label + "." + v.dtype)
 def test_together(backend, variant, cell):
     check(backend, variant, cell)
+
+
+@pytest.mark.parametrize("options", [
+    {"mask": "bool-keys", "blocks": (64, 64)}, {"segments": "documents", "causal": "on"}, {"mask": "add-inf-rows"},
+    {"blocks": (16, 16), "window": (25, -1), "lengths": "both"},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("variant", EXTRAS, ids=lambda v: v.label + "." + v.dtype)
+def test_classes_of_tiles(backend, variant, options, monkeypatch):
+    """With hidden and clear tiles made out beforehand, as large calls have it."""
+    made = []
+    monkeypatch.setattr(tiles, "LEAST_WORK", 0.0)
+    monkeypatch.setattr(tiles, "WORK_PER_BYTE", 0.0)
+    record = tiles.Classes.record
+    monkeypatch.setattr(tiles.Classes, "record", lambda *given: made.append(record(*given)) or made[-1])
+    check(backend, variant, _cell(PLAIN | options))
+    assert made

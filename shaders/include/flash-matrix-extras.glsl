@@ -18,19 +18,13 @@
 #define WORD_FRAGMENTS (SPAN / MATRIX_N)
 #define QUARTERS (KEYS / 4)  // groups of four keys of a row
 #define ROUNDS (ROWS_EACH * QUARTERS / SUBGROUP)
+#define AT_ONCE (ROUNDS < 8 ? ROUNDS : 8)
 #if SPAN == 32
 #define GATHER_STEPS 3u
 #elif SPAN == 16
 #define GATHER_STEPS 2u
 #else
 #define GATHER_STEPS 1u
-#endif
-#if SUBGROUP == 32
-#define SUBGROUP_STEPS 5u
-#elif SUBGROUP == 16
-#define SUBGROUP_STEPS 4u
-#else
-#define SUBGROUP_STEPS 3u
 #endif
 
 // The rows that a lane holds elements of in a fragment: with an order SLOTS of them, else perhaps one for each element.
@@ -55,21 +49,22 @@
 
 // ---- tiles ----
 
+#define TILES_READ 8u
 uint clear_from, clear_to;        // every row of the workgroup sees all keys between, as far as indices say
-uint tiles_from, tiles_kept, tiles_seen;  // classes of SUBGROUP tiles from this one on, a bit each
+uint tiles_from, tiles_kept, tiles_seen;  // classes of TILES_READ tiles from this one on, a bit each
 bool next_seen;                   // whether nothing that is read hides or bends a score of the tile next_tile() found
 
+// The same loads in all invocations, not one tile a lane: what follows from a lane's number is not uniform to compilers, and
+// around loops that are not uniform one of them spills 1400 registers.
 void read_tiles(uint from) {
-    uint tile_ = from + lane;
-    uint kind = tile_ * KEYS < end ? tile_class(batch, head, first_row / ROWS, tile_) : TILE_HIDDEN;
-    uint kept = kind != TILE_HIDDEN ? 1u << lane : 0u, seen = kind == TILE_SEEN ? 1u << lane : 0u;
-    [[unroll]] for (uint n = 0u; n < SUBGROUP_STEPS; ++n) {
-        kept |= subgroupShuffleXor(kept, 1u << n);
-        seen |= subgroupShuffleXor(seen, 1u << n);
-    }
     tiles_from = from;
-    tiles_kept = kept;
-    tiles_seen = seen;
+    tiles_kept = 0u;
+    tiles_seen = 0u;
+    [[unroll]] for (uint n = 0u; n < TILES_READ; ++n) {
+        uint kind = tile_class(batch, head, first_row / ROWS, min(from + n, (end - 1u) / KEYS));
+        tiles_kept |= uint(kind != TILE_HIDDEN) << n;
+        tiles_seen |= uint(kind == TILE_SEEN) << n;
+    }
 }
 
 // The first tile from `first_key` on that is not hidden as a whole; `end` or more if there is none.
@@ -80,13 +75,13 @@ uint next_tile(uint first_key) {
         uint tile_ = first_key / KEYS;
         bool looking = tile_ * KEYS < end;
         [[dont_unroll]] while (looking) {
-            if (tile_ - tiles_from >= SUBGROUP) read_tiles(tile_);
+            if (tile_ - tiles_from >= TILES_READ) read_tiles(tile_);
             uint kept = tiles_kept >> (tile_ - tiles_from);
             if (kept != 0u) tile_ += uint(findLSB(kept));
-            else tile_ = tiles_from + SUBGROUP;
+            else tile_ = tiles_from + TILES_READ;
             looking = kept == 0u && tile_ * KEYS < end;
         }
-        next_seen = tile_ - tiles_from < SUBGROUP && (tiles_seen >> (tile_ - tiles_from) & 1u) != 0u;
+        next_seen = tile_ - tiles_from < TILES_READ && (tiles_seen >> (tile_ - tiles_from) & 1u) != 0u;
         first_key = tile_ * KEYS;
     }
     return first_key;
@@ -107,7 +102,7 @@ void find_keys() {
     if (on(LENGTHS) && int(last_row) >= x_rows_seeing) to = 0;
     clear_from = uint(max(from, 0));
     clear_to = uint(max(to, 0));
-    tiles_from = 0xffffffffu - SUBGROUP;
+    tiles_from = 0xffffffffu - TILES_READ;
 }
 
 // ---- bits ----
@@ -132,18 +127,21 @@ void read_bits(uint first_key) {
     SYNC_SUBGROUP;
     uint mask_place = mask_index(batch, head, 0u);
     if (MASK == 1 && (FEATURES & (SEGMENTS | BLOCKS)) == 0 && pc.mask_key == 1u && ((mask_place | pc.mask_row) & 3u) == 0u) {
-        // Four keys are a word. All are under way before the first is looked at.
-        uint held[ROUNDS];
-        [[unroll]] for (uint n = 0u; n < ROUNDS; ++n) {
-            uint row = min(ROUND_ROW(n), QUERIES - 1u), key = min(ROUND_KEY(n), (end - 1u) & ~3u);
-            held[n] = mask_data[(mask_place + row * pc.mask_row + key) >> 2];
-        }
-        [[unroll]] for (uint n = 0u; n < ROUNDS; ++n) {
-            // A byte's lowest bit becomes whether it is not 0; a product moves the four together.
-            uint four = held[n] | held[n] >> 4;
-            four |= four >> 2;
-            four = (four | four >> 1) & 0x01010101u;
-            gather_bits(n, (four * 0x10204080u) >> 28);
+        // Four keys are a word. AT_ONCE are under way before the first is looked at.
+        [[unroll]] for (uint round = 0u; round < ROUNDS / AT_ONCE; ++round) {
+            uint held[AT_ONCE];
+            [[unroll]] for (uint n = 0u; n < AT_ONCE; ++n) {
+                uint row = min(ROUND_ROW(round * AT_ONCE + n), QUERIES - 1u);
+                uint key = min(ROUND_KEY(round * AT_ONCE + n), (end - 1u) & ~3u);
+                held[n] = mask_data[(mask_place + row * pc.mask_row + key) >> 2];
+            }
+            [[unroll]] for (uint n = 0u; n < AT_ONCE; ++n) {
+                // A byte's lowest bit becomes whether it is not 0; a product moves the four together.
+                uint four = held[n] | held[n] >> 4;
+                four |= four >> 2;
+                four = (four | four >> 1) & 0x01010101u;
+                gather_bits(round * AT_ONCE + n, (four * 0x10204080u) >> 28);
+            }
         }
     } else {
         [[dont_unroll]] for (uint n = 0u; n < ROUNDS; ++n) {
