@@ -89,7 +89,8 @@ def with_dask(workers: int, args) -> float:
     with cluster, distributed.Client(cluster) as client:
         names = {w["id"]: address for address, w in client.scheduler_info()["workers"].items()}
         addresses = [names[n] for n in sorted(names)]
-        used = client.run(device)
+        # As tasks: outside of one a process does not know its worker's number, nor so its GPU.
+        used = {a: client.submit(device, workers=[a], pure=False).result() for a in addresses}
         print(f"{workers} worker(s): " + "; ".join(f"{used[a][2]} (device {used[a][1]})" for a in addresses))
         if len({used[a][1] for a in addresses}) < workers:
             print("*** the workers share a device: the ratio says nothing about several GPUs")

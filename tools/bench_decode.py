@@ -94,7 +94,7 @@ CANDIDATES = {
     ],
 }  # fmt: skip
 
-WARM_SECONDS = 0.1
+WARM_SECONDS = 0.5  # a device at rest has a sixth of its clock
 
 
 def median(values) -> float:
