@@ -156,20 +156,17 @@ PRODUCTS(multiply_b, VALUE_DIM, load_own_b4, load_walk_b4, own_b, OWN_B_ROW, wal
                 } \
             } else { \
                 [[dont_unroll]] for (uint n = 0u; n < CHUNK / 4; ++n) { \
-                    vec4 value[4][CV]; \
-                    [[unroll]] for (uint r = 0u; r < 4u; ++r) { \
-                        [[unroll]] for (uint c = 0u; c < CV; ++c) { \
-                            if (4 * TX * int(c) < DIM) value[r][c] = tile[(4u * n + r) * V_STRIDE + tx + TX * c]; \
-                        } \
-                    } \
-                    [[unroll]] for (uint i = 0u; i < TM; ++i) { \
-                        vec4 w = tile[P_START + (ty + TY * i) * P_STRIDE + n]; \
-                        [[unroll]] for (uint c = 0u; c < CV; ++c) { \
-                            if (4 * TX * int(c) < DIM) { \
-                                SUM[i][c] += w.x * value[0][c]; \
-                                SUM[i][c] += w.y * value[1][c]; \
-                                SUM[i][c] += w.z * value[2][c]; \
-                                SUM[i][c] += w.w * value[3][c]; \
+                    vec4 w[TM]; \
+                    [[unroll]] for (uint i = 0u; i < TM; ++i) w[i] = tile[P_START + (ty + TY * i) * P_STRIDE + n]; \
+                    [[unroll]] for (uint c = 0u; c < CV; ++c) { \
+                        if (4 * TX * int(c) < DIM) { \
+                            vec4 value[4]; \
+                            [[unroll]] for (uint r = 0u; r < 4u; ++r) value[r] = tile[(4u * n + r) * V_STRIDE + tx + TX * c]; \
+                            [[unroll]] for (uint i = 0u; i < TM; ++i) { \
+                                SUM[i][c] += w[i].x * value[0]; \
+                                SUM[i][c] += w[i].y * value[1]; \
+                                SUM[i][c] += w[i].z * value[2]; \
+                                SUM[i][c] += w[i].w * value[3]; \
                             } \
                         } \
                     } \
