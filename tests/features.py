@@ -165,9 +165,6 @@ class Part:
     step: int = 1
     runtime: str = "vulkan"
 
-    def __str__(self) -> str:
-        return f"{self.strategy or 'any'}-{self.runtime}"
-
 
 #: The short run. Kernels that share their source (flash-tiles.glsl; the llvmpipe family's forms, which are for widths
 #: that are multiples of 8, of 4 and of nothing) share the combined cells; where ``start`` is ``step`` there are none.

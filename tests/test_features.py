@@ -24,9 +24,10 @@ import pytest
 import features
 import grilly
 from cases import BFLOAT16, assert_as_accurate
-from conftest import RUNTIMES
+from conftest import open_or_skip
 from features import AXES, CALLED, CELLS, GROUPS, KINDS, SHORT, Cell
 from grilly import reference
+from grilly.compute import flash
 from grilly.compute.pinned import request_of, view_of
 from grilly.registry import names
 
@@ -173,20 +174,33 @@ def on_matrix_units(backend, attend) -> bool:
     return request is not None and backend.registry.resolve(request).variant.unproven
 
 
-def parameters():
-    """(runtime, strategy, cell) of each run."""
+def cells_of(runtime: str):
+    """(strategy, cell) of each run with a runtime."""
     if FULL:
-        chosen = [(runtime, strategy, cell) for runtime in RUNTIMES for strategy in STRATEGIES for cell in CELLS]
+        chosen = [(strategy, cell) for strategy in STRATEGIES for cell in CELLS]
     else:
-        chosen = [(part.runtime, part.strategy, cell) for part, cell in SHORT]
-    return [
-        pytest.param(runtime, strategy, cell, id=f"{runtime}-{strategy or 'any'}-{cell}")
-        for runtime, strategy, cell in chosen
-    ]
+        chosen = [(part.strategy, cell) for part, cell in SHORT if part.runtime == runtime]
+    return [pytest.param(strategy, cell, id=f"{strategy or 'any'}-{cell}") for strategy, cell in chosen]
 
 
-@pytest.mark.parametrize("backend, strategy, cell", parameters(), indirect=["backend"])
-def test_cell(backend, strategy, cell):
+@pytest.mark.parametrize("strategy, cell", cells_of("vulkan"))
+def test_cell(vulkan_backend, strategy, cell):
+    check(vulkan_backend, strategy, cell)
+
+
+@pytest.fixture(scope="module")
+def kompute_backend():
+    with open_or_skip("kompute", lambda: grilly.Compute(runtime="kompute")) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("strategy, cell", cells_of("kompute"))
+def test_cell_with_kompute(kompute_backend, strategy, cell):
+    check(kompute_backend, strategy, cell)
+
+
+def check(backend, strategy, cell):
+    """A cell's call against the reference; skips where the strategy refuses it and says why."""
     if cell.dtype == "bfloat16" and BFLOAT16 is None:
         pytest.skip("ml_dtypes is not installed")
     call, want = known(cell)
@@ -209,3 +223,27 @@ def test_cell(backend, strategy, cell):
     assert_as_accurate(out.numpy(), want.exact, plain, f"{cell} output", magnitude)
     magnitude = features.lse_magnitude(want, call.q.dtype, matrix)
     assert_as_accurate(lse.numpy(), want.exact_lse, want.plain_lse, f"{cell} lse", magnitude)
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"causal": "on", "window": (19, 15), "alibi": "heads", "dropout": 0.5},
+        {"segments": "pair", "sinks": "heads", "blocks": (5, 7), "lengths": "keys", "bias": "full"},
+    ],
+    ids=lambda axes: "-".join(axes),
+)
+def test_llvmpipe_kernels_on_calls_cut_at_odd_keys(vulkan_backend, monkeypatch, axes):
+    """Every dispatch counts its keys from its own first one; the second and later ones have no sink."""
+    if vulkan_backend.device.architecture != "llvmpipe":
+        pytest.skip("the device is not llvmpipe")
+    monkeypatch.setattr(flash, "LOOP_TRIPS", {"llvmpipe": 37})
+    plain = {axis: variants[0] for axis, variants in AXES.items()} | {"width": (8, 8), "size": (64, 128)}
+    cell = Cell("float32", tuple((plain | axes).values()))
+    call, want = known(cell)
+    out, lse = vulkan_backend.attention.flash_attention2(
+        call.q, call.k, call.v, return_lse=True, kernel="flash-attention-llvmpipe", **call.options
+    )
+    # Four parts are merged, each rounding once more.
+    assert_as_accurate(out, want.exact, want.plain, f"{cell} output", 4 * want.magnitude)
+    assert_as_accurate(lse, want.exact_lse, want.plain_lse, f"{cell} lse", 4 * want.lse_magnitude)
