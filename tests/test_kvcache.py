@@ -7,7 +7,7 @@ import pytest
 
 import grilly
 import grilly.functional as F
-from cases import DTYPES, assert_as_accurate
+from cases import DTYPES, assert_as_accurate, epsilon
 from grilly import nn, reference
 from grilly.compute.widen import lacks_sixteen_bits
 
@@ -137,7 +137,10 @@ class Problem:
         exact, exact_lse, plain, plain_lse = self.expect(**options)
         out, lse, *caches = self.call(backend, options=options, **how)
         assert_as_accurate(out, exact, plain, what)
-        assert_as_accurate(lse, exact_lse, plain_lse, what)
+        # Matrix units may add up the rounded weights: the log of the sum is off by up to half an epsilon of their type.
+        rounded = epsilon(self.q.dtype) / 2 / epsilon(np.float32) if self.q.itemsize == 2 else 0
+        largest = np.abs(exact_lse[np.isfinite(exact_lse)]).max(initial=0)
+        assert_as_accurate(lse, exact_lse, plain_lse, what, rounded + largest)
         _, want = self.after(np.float64)
         for cache, wanted in zip(caches, self.stored(want), strict=True):
             np.testing.assert_array_equal(np.isnan(cache.astype(np.float32)), np.isnan(wanted))
