@@ -187,7 +187,9 @@ class KomputeRuntime(Runtime):
         with self._lock:
             self._check_open()
             self._sweep()
-            found = next((serial for serial in reversed(self._pool) if self._pool[serial][1] == size), None)
+            # The oldest: a loop that allocates and frees alike then gets the same buffers each time, and with them the
+            # pipelines that kp made for them.
+            found = min((serial for serial, (_, held) in self._pool.items() if held == size), default=None)
             if found is not None:
                 buffer = KomputeBuffer(nbytes, self._pool.pop(found)[0], size, found)
             else:
