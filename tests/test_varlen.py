@@ -12,7 +12,8 @@ import grilly
 import grilly.functional as F
 from cases import BFLOAT16, assert_as_accurate, needs_bfloat16
 from grilly import reference
-from grilly.compute import flash
+from grilly.compute import backward, flash
+from test_backward import recomputed
 
 H, HK, DIM = 4, 2, 16
 #: Queries and keys of each sequence: one empty of each, one of both, more queries than keys, and more than one tile.
@@ -165,6 +166,122 @@ def test_arrays_beyond_a_binding_are_refused(default, monkeypatch):
 
 def test_the_signature_names_the_options():
     assert "window_size" in inspect.signature(F.flash_attention_varlen).parameters
+
+
+# -- gradients -------------------------------------------------------------------------------------------------------
+
+
+def check_gradients(problem, layout=lambda a: a, **options):
+    """The device's gradients, of arrays that ``layout`` makes, against float64."""
+    q, k, v = problem.covered
+    dtype, total, rest = q.dtype, len(q), len(problem.arrays[0]) - len(q)
+    rng = np.random.default_rng(8)
+    grad = rng.standard_normal((total, H, v.shape[2])).astype(np.float32).astype(dtype)
+    out, lse = reference.attention_varlen(q, k, v, *problem.cu, return_lse=True, dtype=np.float64, **options)
+    given = [np.concatenate([a, np.full((rest, *a.shape[1:]), np.nan, dtype)]) for a in (grad, out.astype(dtype))]
+    sums = np.concatenate([lse, np.full((H, rest), -np.inf)], axis=1).astype(np.float32)
+    sinks = options.get("sinks") is not None
+    arrays = [layout(a) for a in (given[0], *problem.arrays, given[1], sums)]
+    found = F.flash_attention_varlen_backward(
+        *arrays, *problem.cu, *problem.longest, return_dsinks=sinks, **options
+    )
+    exact = reference.attention_varlen_backward(grad, q, k, v, *problem.cu, dtype=np.float64, **options)
+    # The formulas of the kernels, sequence by sequence, in the precision of the kernels.
+    plain = [np.zeros(a.shape, np.float32) for a in (q, k, v)] + [np.zeros(H, np.float32)]
+    most = [0.0] * 4
+    for b in range(len(problem.cu[0]) - 1):
+        rows, keys = (slice(*cu[b : b + 2]) for cu in problem.cu)
+        if rows.start == rows.stop or keys.start == keys.stop:
+            continue
+        own = {n: x[b : b + 1] if n == "alibi_slopes" else x for n, x in options.items()}
+        parts = recomputed(
+            *(a.swapaxes(0, 1)[None] for a in (grad[rows], q[rows], k[keys], v[keys], out[rows].astype(dtype))),
+            lse[None, :, rows].astype(np.float32), own,
+        )  # fmt: skip
+        for n, (name, where) in enumerate((("dq", rows), ("dk", keys), ("dv", keys))):
+            its, terms = parts[name]
+            plain[n][where] = its.reshape(-1, *its.shape[-2:]).swapaxes(0, 1)
+            most[n] = max(most[n], float(terms.max(initial=0)))
+        if sinks:
+            plain[3] += parts["dsinks"][0]
+            most[3] += float(parts["dsinks"][1].max())
+    for n, name in enumerate(("dq", "dk", "dv", "dsinks")[: len(found)]):
+        result, want = np.asarray(found[n]), getattr(exact, name)
+        assert_as_accurate(result[: len(want)], want, plain[n].astype(result.dtype), name, most[n])
+        assert not result[len(want) :].any(), f"{name}: rows that no sequence covers are not zeros"
+
+
+GRADIENTS = OPTIONS | {"all": {n: x for n, x in OPTIONS["all"].items() if n[:7] != "dropout"}}
+
+
+@pytest.mark.parametrize("options", GRADIENTS)
+@pytest.mark.parametrize("rest", [0, 3])
+def test_gradients(default, options, rest):
+    check_gradients(Problem(rest=rest), **GRADIENTS[options])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, pytest.param(BFLOAT16, marks=needs_bfloat16)])
+def test_gradients_of_sixteen_bits_in_tensors(backend, dtype):
+    former = grilly.use(backend)
+    check_gradients(Problem(dtype, rest=2, dim=24, value_dim=8), layout=backend.tensor, causal=True)
+    check_gradients(Problem(dtype, dim=16), layout=backend.tensor, window_size=(20, 0))
+    grilly.use(former)
+
+
+def test_gradients_with_dropout_are_the_references(default):
+    """The mask is drawn by sequence, row and key: the same in forward and backward, and in the reference."""
+    problem, options = Problem(), OPTIONS["all"]
+    out, lse = problem.call(return_lse=True, **options)
+    grad = np.random.default_rng(3).standard_normal(out.shape).astype(np.float32)
+    found = F.flash_attention_varlen_backward(
+        grad, *problem.arrays, out, lse, *problem.cu, *problem.longest, return_dsinks=True, **options
+    )
+    exact = reference.attention_varlen_backward(grad, *problem.covered, *problem.cu, dtype=np.float64, **options)
+    for name, result in zip(("dq", "dk", "dv", "dsinks"), found, strict=True):
+        np.testing.assert_allclose(result, getattr(exact, name), atol=3e-6 * np.abs(getattr(exact, name)).max())
+
+
+@pytest.mark.parametrize("axis", ["key", "query", "batch", "head", "member"])
+def test_gradients_cut_into_dispatches(default, monkeypatch, axis):
+    extent, at = {"key": ("k", 37), "query": ("q", 33), "batch": ("q", 3), "head": ("k", 1), "member": ("q", 1)}[axis]
+    index = {"key": 2, "query": 2, "batch": 0, "head": 1, "member": 1}[axis]
+
+    def place(backend, piece, most_walked, most_work):
+        if axis == "member" and piece.views["k"].shape[1] > 1:
+            return "head", 1
+        return (axis, at) if piece.views[extent].shape[index] > at else None
+
+    monkeypatch.setattr(backward, "_place_to_cut", place)
+    check_gradients(Problem(rest=1), **GRADIENTS["all"])
+    check_gradients(Problem(np.float16, dim=24), causal=True)
+
+
+@pytest.mark.parametrize("lengths", [([], []), ([0, 0], [0, 3]), ([4, 3], [0, 0])], ids=str)
+def test_gradients_of_nothing(default, lengths):
+    rows, keys = sum(lengths[0]) + 2, sum(lengths[1])
+    q, k = np.ones((rows, H, DIM), np.float32), np.ones((keys, HK, DIM), np.float32)
+    longest = (max(n, default=0) for n in lengths)
+    lse = np.full((H, rows), -np.inf, np.float32)
+    found = F.flash_attention_varlen_backward(
+        q, q, k, k, q, lse, *map(starts, lengths), *longest, sinks=np.ones(H, np.float32), return_dsinks=True
+    )
+    assert [a.shape for a in found] == [q.shape, k.shape, k.shape, (H,)] and not any(a.any() for a in found)
+
+
+@pytest.mark.parametrize("changed, error, text", [
+    ({"grad_out": np.zeros((5, H, 8), np.float32)}, ValueError, "grad_out has shape"),
+    ({"out": np.zeros((5, H, DIM), np.float16)}, TypeError, "same dtype"),
+    ({"lse": np.zeros((5, H), np.float32)}, ValueError, "lse has shape"),
+    ({"lse": np.zeros((H, 5))}, TypeError, "lse is float64"),
+    ({"return_dsinks": True}, ValueError, "give sinks"),
+    ({"max_seqlen_k": 2}, ValueError, "varlen_backward: max_seqlen_k is 2"),
+], ids=lambda x: x if isinstance(x, str) else "")  # fmt: skip
+def test_bad_arguments_of_gradients(default, changed, error, text):
+    q, k = np.zeros((5, H, DIM), np.float32), np.zeros((5, HK, DIM), np.float32)
+    given = dict(grad_out=q, q=q, k=k, v=k, out=q, lse=np.zeros((H, 5), np.float32))
+    given |= dict(cu_seqlens_q=GOOD, cu_seqlens_k=GOOD, max_seqlen_q=3, max_seqlen_k=3)
+    with pytest.raises(error, match=text):
+        F.flash_attention_varlen_backward(**{**given, **changed})
 
 
 # -- the mask of dropout ---------------------------------------------------------------------------------------------

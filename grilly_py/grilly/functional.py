@@ -40,6 +40,14 @@ def flash_attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
     return _varlen.flash_attention_varlen(backend, *arrays, max_seqlen_q, max_seqlen_k, **options)
 
 
+def flash_attention_varlen_backward(
+    grad_out, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, **options
+):
+    arrays = (grad_out, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k)
+    backend = backend_of("flash_attention_varlen_backward", *arrays, *arrays_of(options))
+    return _varlen.flash_attention_varlen_backward(backend, *arrays, max_seqlen_q, max_seqlen_k, **options)
+
+
 def flash_attention_with_kvcache(
     q, k_cache, v_cache, k=None, v=None, cache_seqlens=None, page_table=None, *, rotary=None, **options
 ):
@@ -89,7 +97,7 @@ def attention_dropout(weights, *, dropout_p, dropout_seed, dropout_offset=0):
 
 
 def dropout_mask(shape, dropout_p, seed, offset=0):
-    return _varlen.dropout_mask(backend_of("dropout_mask"), shape, dropout_p, seed, offset)
+    return _stored.dropout_mask(backend_of("dropout_mask"), shape, dropout_p, seed, offset)
 
 
 def scaled_dot_product_attention(
@@ -130,7 +138,9 @@ rope.__doc__ = _rope.rope.__doc__
 flash_attention_with_kvcache.__doc__ = _kvcache.flash_attention_with_kvcache.__doc__
 flash_attention_varlen.__doc__ = _varlen.flash_attention_varlen.__doc__
 flash_attention_varlen.__signature__ = without_self(_varlen.flash_attention_varlen)
-dropout_mask.__doc__ = _varlen.dropout_mask.__doc__
+flash_attention_varlen_backward.__doc__ = _varlen.flash_attention_varlen_backward.__doc__
+flash_attention_varlen_backward.__signature__ = without_self(_varlen.flash_attention_varlen_backward)
+dropout_mask.__doc__ = _stored.dropout_mask.__doc__
 flash_attention_with_kvcache.__signature__ = without_self(_kvcache.flash_attention_with_kvcache)
 for _function in (flash_attention2, flash_attention2_backward, flash_attention3):
     _method = getattr(Attention, _function.__name__)
@@ -140,6 +150,6 @@ for _function in (flash_attention2, flash_attention2_backward, flash_attention3)
 __all__ = [
     "attention_dropout", "attention_mask", "attention_output", "attention_scores", "dropout_mask", "flash_attention",
     "flash_attention2", "flash_attention2_backward", "flash_attention3", "flash_attention_varlen",
-    "flash_attention_with_kvcache", "linear", "linear_backward", "naive_attention", "rope",
-    "scaled_dot_product_attention", "softmax", "t5_bias",
+    "flash_attention_varlen_backward", "flash_attention_with_kvcache", "linear", "linear_backward",
+    "naive_attention", "rope", "scaled_dot_product_attention", "softmax", "t5_bias",
 ]  # fmt: skip

@@ -94,6 +94,8 @@ class Call:
     scale: float
     shift: int
     extras: Extras | None = None
+    # Where sequences lie one after the other: the rows of q's array and of k's, and how many of them belong to one.
+    packed: tuple[tuple[int, int], tuple[int, int]] | None = None
 
     @property
     def bits(self) -> int:
@@ -106,6 +108,21 @@ class Call:
             "HEAD_DIM": views["q"].shape[3], "VALUE_DIM": views["v"].shape[3], "MASK": mask_kind(views.get("mask")),
             "CAUSAL": int(self.causal), "FEATURES": self.bits,
         }  # fmt: skip
+
+    def result(self, backend: Compute, name: str, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Tensor, Tensor]:
+        """A new array for dq, dk or dv of this shape, and what kernels see of it.
+
+        Packed, the array is (H, rows, D), and kernels, which add a sequence's first row themselves, see every sequence
+        at row 0.
+        """
+        if self.packed is None:
+            array = backend.empty(shape, dtype)
+            return array, array
+        _, heads, _, width = shape
+        rows, covered = self.packed[0 if name == "dq" else 1]
+        whole = (heads, rows, width)
+        array = backend.empty(whole, dtype) if covered == rows else backend.tensor(np.zeros(whole, dtype))
+        return array, Tensor(array._storage, shape, array.dtype, (0, rows * width, width, 1))
 
 
 @dataclasses.dataclass
@@ -284,12 +301,16 @@ def _gradients(
     trips = LOOP_TRIPS.get(backend.device.architecture, math.inf)
     most_walked = max(int(min(MAX_KEYS, trips * choice.keys_per_trip)), 1)
     dtype = views["q"].dtype
-    piece = Piece({**views, **{name: backend.empty(shape, dtype) for name, shape in shapes.items()}}, call.shift)
-    pieces = split(backend, piece, most_walked)
+
+    def cut(dtype: np.dtype) -> tuple[list[Tensor], list[Piece]]:
+        made = {name: call.result(backend, name, shape, dtype) for name, shape in shapes.items()}
+        piece = Piece({**views, **{name: view for name, (_, view) in made.items()}}, call.shift)
+        return [array for array, _ in made.values()], split(backend, piece, most_walked)
+
+    arrays, pieces = cut(dtype)
     if dtype != FLOAT32 and any(p.accumulate for p in pieces):
         dtype = FLOAT32  # sums of several dispatches are rounded once, at the end
-        piece = Piece({**views, **{name: backend.empty(shape) for name, shape in shapes.items()}}, call.shift)
-        pieces = split(backend, piece, most_walked)
+        arrays, pieces = cut(dtype)
     words, places = None, [0] * len(pieces)
     if call.bits:
         words, places = call.extras.storage(backend, [header(backend, p) for p in pieces])
@@ -306,7 +327,7 @@ def _gradients(
         groups = (-(-owned // choice.tile["rows"]), heads, batch)
         program = program_of(backend, choice, constants)
         backend.runtime.dispatch(program, [*bindings, *descriptors], push, groups, p.flops())
-    return [result.astype(views["q"].dtype) for result in piece.results]
+    return [array.astype(views["q"].dtype) for array in arrays]
 
 
 def header(backend: Compute, piece: Piece) -> dict:
@@ -346,23 +367,22 @@ def operands(
     return bindings, push
 
 
-def _check(grad_out, q, k, v, out, lse) -> int:
-    """Check the operands against each other; returns the rank of q."""
-    rank = check_qkv(NAME, q, k, v)
-    check_float(NAME, q=q, grad_out=grad_out, out=out)
-    want = (*tuple(q.shape)[:-1], v.shape[-1])
+def check_results(
+    operation: str, q, shape: tuple[int, ...], lse_shape: tuple[int, ...], grad_out, out, lse
+) -> None:
+    """Check what forward gave, and the gradient of its output, which has ``shape`` and q's dtype."""
+    check_float(operation, q=q, grad_out=grad_out, out=out)
     for name, array in (("grad_out", grad_out), ("out", out)):
-        if tuple(array.shape) != want:
-            raise ValueError(f"{NAME}: {name} has shape {tuple(array.shape)}; expected the output's, {want}")
+        if tuple(array.shape) != shape:
+            raise ValueError(f"{operation}: {name} has shape {tuple(array.shape)}; expected the output's, {shape}")
     dtype = getattr(lse, "dtype", None)
     if dtype != FLOAT32:
         raise TypeError(
-            f"{NAME}: lse is {type(lse).__name__ if dtype is None else dtype}; expected the float32 array that "
-            "flash_attention2(..., return_lse=True) gives"
+            f"{operation}: lse is {type(lse).__name__ if dtype is None else dtype}; expected the float32 array that "
+            "attention gives with return_lse=True"
         )
-    if tuple(lse.shape) != want[:-1]:
-        raise ValueError(f"{NAME}: lse has shape {tuple(lse.shape)}; expected {want[:-1]}")
-    return rank
+    if tuple(lse.shape) != lse_shape:
+        raise ValueError(f"{operation}: lse has shape {tuple(lse.shape)}; expected {lse_shape}")
 
 
 def flash_attention_backward(
@@ -388,7 +408,9 @@ def flash_attention_backward(
     for array in (*arrays, mask):
         if isinstance(array, Tensor) and array._storage.backend.runtime is not backend.runtime:
             raise ValueError(f"{NAME}: a tensor belongs to another backend; move it with backend.tensor(...)")
-    rank = _check(*arrays)
+    rank = check_qkv(NAME, q, k, v)
+    shape = (*tuple(q.shape)[:-1], v.shape[-1])
+    check_results(NAME, q, shape, shape[:-1], grad_out, out, lse)
     wanted = {"attn_bias": return_dbias, "sinks": return_dsinks, "t5_table": return_dt5_table}
     for name, asked in wanted.items():
         if asked and getattr(options, name) is None:

@@ -6,8 +6,11 @@ import operator
 import struct
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..registry import Request
 from . import three_shader
+from .extras import check_dropout
 from .launch import finish, launch, program_of
 from .parts import four_axes, parts, strides
 from .three_shader import to_device
@@ -58,13 +61,8 @@ def attention_dropout(backend: Compute, weights, *, dropout_p, dropout_seed, dro
         raise ValueError(
             f"{name}: weights has shape {tuple(weights.shape)}; expected (B, H, Sq, Sk), (H, Sq, Sk) or (Sq, Sk)"
         )
-    p, seed, offset = float(dropout_p), operator.index(dropout_seed), operator.index(dropout_offset)
-    if not 0.0 <= p < 1.0:
-        raise ValueError(f"{name}: dropout_p is {p}; expected at least 0 and below 1")
-    if not 0 <= seed < 2**64 or not 0 <= offset < 2**32:
-        raise ValueError(
-            f"{name}: dropout_seed is {seed} and dropout_offset is {offset}; expected below 2**64 and 2**32, from 0"
-        )
+    p = check_dropout(name, dropout_p, dropout_seed, dropout_offset)
+    seed, offset = operator.index(dropout_seed), operator.index(dropout_offset)
     if p == 0.0:
         return weights
     out = backend.empty(weights.shape)
@@ -143,3 +141,45 @@ def stored_attention(
             backend, weights, dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset
         )
     return three_shader.attention_output(backend, weights, v)
+
+
+def dropout_mask(backend: Compute, shape, dropout_p, seed, offset=0) -> np.ndarray:
+    """Which attention weights dropout keeps: the same on every device and with every kernel.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        ``(B, H, Sq, Sk)``, H query heads.
+    dropout_p : float
+        The probability to drop a weight, at least 0 and below 1.
+    seed, offset : int
+        ``dropout_seed`` (64 bits) and ``dropout_offset`` (32 bits) of the attention functions.
+
+    Returns
+    -------
+    numpy.ndarray
+        ``shape``, bool: True = kept. For ``flash_attention_varlen`` sequence b has the first n_q rows and n_kv keys of
+        ``mask[b]``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For a shape that is not four integers from 0 up, and numbers out of range.
+
+    References
+    ----------
+    The generator is Philox4x32-10: J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011,
+    doi:10.1145/2063384.2063405. Word j % 4 of counter ``(j // 4, i, h + H * b, offset)`` under the key (low half of the
+    seed, high half) decides on key j of row i: it is kept where the word is below ``floor((1 - dropout_p) * 2**32)``.
+    """
+    name = "dropout_mask"
+    backend.check_open()
+    p = check_dropout(name, dropout_p, seed, offset)
+    shape = tuple(operator.index(extent) for extent in shape)
+    if len(shape) != 4 or min(shape) < 0:
+        raise ValueError(f"{name}: shape is {shape}; expected (B, H, Sq, Sk)")
+    if p == 0.0 or 0 in shape:
+        return np.ones(shape, np.bool_)
+    ones = backend.tensor(np.ones(shape[3], np.float32)).broadcast_to(shape)
+    kept = attention_dropout(backend, ones, dropout_p=p, dropout_seed=seed, dropout_offset=offset)
+    return kept.numpy() != 0

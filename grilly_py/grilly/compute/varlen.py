@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import UnsupportedError
-from . import stored
+from . import backward
+from .backward_sums import sinks_gradient
 from .checks import MAX_DIM, check_scale
-from .extras import Extras, Options, check_dropout, prepare
+from .dtypes import is_sixteen_bits
+from .extras import Extras, Options, prepare
 from .flash import attend, to_device
 from .launch import FLOAT32, check_float, check_precision, finish
 from .tensor import Tensor
-from .widen import widens
+from .widen import lacks_sixteen_bits, widens
 
 if TYPE_CHECKING:
     from .backend import Compute
@@ -98,124 +101,214 @@ def flash_attention_varlen(
     """
     backend.check_open()
     high = check_precision(NAME, precision)
-    check_float(NAME, q=q, k=k, v=v)
-    for name, array in (("q", q), ("k", k), ("v", v)):
-        if len(array.shape) != 3:
-            raise ValueError(f"{NAME}: {name} has shape {tuple(array.shape)}; expected three axes, (total, H, D)")
-        if not 1 <= array.shape[2] <= MAX_DIM:
-            raise ValueError(f"{NAME}: the head dimension of {name} is {array.shape[2]}; expected 1 to {MAX_DIM}")
-    total, heads, dim = q.shape
-    kv_heads, value_dim = v.shape[1:]
-    if tuple(k.shape[:2]) != tuple(v.shape[:2]):
-        raise ValueError(f"{NAME}: k has shape {tuple(k.shape)} and v has {tuple(v.shape)}; keys and heads must agree")
-    if k.shape[2] != dim:
-        raise ValueError(f"{NAME}: k has head dimension {k.shape[2]} and q has {dim}; they must be equal")
-    if heads % kv_heads if kv_heads else heads:
-        raise ValueError(f"{NAME}: k has {kv_heads} heads and q has {heads}; q's must be a multiple of k's")
-    scale = check_scale(NAME, scale, dim)
-    starts_q, longest_q = _check_starts("q", cu_seqlens_q, max_seqlen_q, total)
-    starts_k, longest_k = _check_starts("k", cu_seqlens_k, max_seqlen_k, k.shape[0])
-    if len(starts_q) != len(starts_k):
-        raise ValueError(
-            f"{NAME}: cu_seqlens_q has {len(starts_q)} numbers and cu_seqlens_k {len(starts_k)}; give both B + 1"
-        )
-    batch = len(starts_q) - 1
     options = Options(
         window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
         dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset,
     )  # fmt: skip
-    extras = prepare(NAME, options, (batch, heads, longest_q, longest_k), bool(causal))
-    if extras is None:
-        extras = Extras(heads)
-        extras.causal = bool(causal)
-        extras.set(left=0, right=0)
-    samples = np.stack([starts_q[:-1], np.diff(starts_q), starts_k[:-1], np.diff(starts_k)], axis=1)
-    extras.offer("lengths")
-    extras.put_as("samples", samples.astype(np.int32))
-    extras.set(packed=1)
-
+    packed = _check(
+        NAME, q, k, v, (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k), bool(causal), scale, options
+    )
     q_tensor, k_tensor, v_tensor = (to_device(backend, array) for array in (q, k, v))
-    o = backend.empty((total, heads, value_dim), q_tensor.dtype)
+    total, heads, _ = q.shape
+    batch, longest_q, longest_k = packed.batch, *packed.longest
+    o = backend.empty((total, heads, v.shape[2]), q_tensor.dtype)
     lse = backend.empty((heads, total))
-    limit = backend.device.limits["storage_range"]
-    for name, array in (("q", q_tensor), ("k", k_tensor), ("v", v_tensor), ("the output", o), ("the log-sum-exp", lse)):
-        if array._storage.nbytes > limit:
-            raise UnsupportedError(
-                f"{NAME}: {name} lies in {array._storage.nbytes:,} bytes, and one binding of {backend.device.name} "
-                f"takes {limit:,}; give fewer sequences at a time"
-            )
-    _fill_rest(backend, o, lse, int(starts_q[-1]))
+    arrays = {"q": q_tensor, "k": k_tensor, "v": v_tensor, "the output": o, "the log-sum-exp": lse}
+    _check_bindings(NAME, backend, arrays)
+    extras = packed.extras
+    _fill_rest(backend, o, lse, packed.covered[0])
     lse_view = Tensor(lse._storage, (batch, heads, longest_q), FLOAT32, (0, total, 1))
     extras.out = _view(o, batch, longest_q), lse_view
     views = [_view(q_tensor, batch, longest_q), *(_view(t, batch, longest_k) for t in (k_tensor, v_tensor))]
-    attend(backend, *views, None, bool(causal), scale, True, kernel, high, extras=extras)
+    attend(backend, *views, None, bool(causal), packed.scale, True, kernel, high, extras=extras)
     out = finish(backend, o, q, k, v)
     if not return_lse:
         return out
     return out, finish(backend, lse, q, k, v)
 
 
-def dropout_mask(backend: Compute, shape, dropout_p, seed, offset=0) -> np.ndarray:
-    """Which attention weights dropout keeps: the same on every device and with every kernel.
+def flash_attention_varlen_backward(
+    backend: Compute,
+    grad_out,
+    q,
+    k,
+    v,
+    out,
+    lse,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    *,
+    causal=False,
+    scale=None,
+    window_size=None,
+    softcap=0.0,
+    alibi_slopes=None,
+    sinks=None,
+    dropout_p=0.0,
+    dropout_seed=0,
+    dropout_offset=0,
+    return_dsinks=False,
+):
+    """The gradients of packed sequences: of ``sum(grad_out * output)`` by q, k and v.
 
     Parameters
     ----------
-    shape : tuple of int
-        ``(B, H, Sq, Sk)``, H query heads.
-    dropout_p : float
-        The probability to drop a weight, at least 0 and below 1.
-    seed, offset : int
-        ``dropout_seed`` (64 bits) and ``dropout_offset`` (32 bits) of the attention functions.
+    grad_out : numpy.ndarray or grilly.Tensor
+        The gradient of the output, ``(total_q, H, Dv)``, of q's dtype.
+    q, k, v : numpy.ndarray or grilly.Tensor
+        As given to ``flash_attention_varlen``.
+    out, lse : numpy.ndarray or grilly.Tensor
+        What ``flash_attention_varlen(..., return_lse=True)`` gave for these arguments.
+    cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, scale, window_size, softcap, alibi_slopes, sinks, \
+dropout_p, dropout_seed, dropout_offset
+        The same as there.
+    return_dsinks : bool
+        Also return the gradient of ``sinks``.
 
     Returns
     -------
-    numpy.ndarray
-        ``shape``, bool: True = kept. For ``flash_attention_varlen`` sequence b has the first n_q rows and n_kv keys of
-        ``mask[b]``.
+    dq, dk, dv : numpy.ndarray or grilly.Tensor
+        Of the shapes and dtype of q, k and v; Tensors when an array was one, and then without waiting. Rows past the
+        last sequence are zeros.
+    dsinks : numpy.ndarray or grilly.Tensor
+        ``(H,)`` float32; only with ``return_dsinks``.
 
     Raises
     ------
-    TypeError, ValueError
-        For a shape that is not four integers from 0 up, and numbers out of range.
+    TypeError, ValueError, UnsupportedError
+        As ``flash_attention_varlen``; also where grad_out, out or lse has not the output's shape or dtype, or where the
+        gradient of sinks is asked for without sinks.
 
     References
     ----------
-    The generator is Philox4x32-10: J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011,
-    doi:10.1145/2063384.2063405. Word j % 4 of counter ``(j // 4, i, h + H * b, offset)`` under the key (low half of the
-    seed, high half) decides on key j of row i: it is kept where the word is below ``floor((1 - dropout_p) * 2**32)``.
+    T. Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", 2023,
+    arXiv:2307.08691, algorithm 2.
     """
-    name = "dropout_mask"
+    name = "flash_attention_varlen_backward"
     backend.check_open()
-    p = check_dropout(name, dropout_p, seed, offset)
-    shape = tuple(operator.index(extent) for extent in shape)
-    if len(shape) != 4 or min(shape) < 0:
-        raise ValueError(f"{name}: shape is {shape}; expected (B, H, Sq, Sk)")
-    if p == 0.0 or 0 in shape:
-        return np.ones(shape, np.bool_)
-    ones = backend.tensor(np.ones(shape[3], np.float32)).broadcast_to(shape)
-    kept = stored.attention_dropout(backend, ones, dropout_p=p, dropout_seed=seed, dropout_offset=offset)
-    return kept.numpy() != 0
+    options = Options(
+        window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
+        dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset,
+    )  # fmt: skip
+    starts, longest = (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
+    packed = _check(name, q, k, v, starts, longest, bool(causal), scale, options)
+    backward.check_results(name, q, (*q.shape[:2], v.shape[2]), (q.shape[1], q.shape[0]), grad_out, out, lse)
+    if return_dsinks and sinks is None:
+        raise ValueError(f"{name}: the gradient of sinks is asked for, which the call lacks; give sinks")
+    arrays = (grad_out, q, k, v, out, lse)
+    dtype = np.dtype(q.dtype)
+    if 0 in (packed.batch, *packed.longest, q.shape[1]):
+        results = [backend.tensor(np.zeros(tuple(array.shape), dtype)) for array in (q, k, v)]
+        if return_dsinks:
+            results.append(backend.tensor(np.zeros(tuple(sinks.shape), np.float32)))
+    else:
+        tensors = [to_device(backend, array) for array in arrays]
+        if is_sixteen_bits(dtype) and lacks_sixteen_bits(backend):
+            tensors = [tensor.astype(FLOAT32) for tensor in tensors]
+        labels = ("grad_out", "q", "k", "v", "out", "lse")
+        _check_bindings(name, backend, dict(zip(labels, tensors, strict=True)))
+        g, q4, k4, v4, o, sums = tensors
+        # delta is a row's own, so for it all sequences are one.
+        stats = backward.row_stats(backend, *(t.transpose((1, 0, 2))[None] for t in (g, o)), sums[None])
+        total = q4.shape[0]
+        shape = (packed.batch, q4.shape[1], packed.longest[0], 2)
+        views = {
+            "q": _view(q4, packed.batch, packed.longest[0]),
+            "k": _view(k4, packed.batch, packed.longest[1]),
+            "v": _view(v4, packed.batch, packed.longest[1]),
+            "g": _view(g, packed.batch, packed.longest[0]),
+            "stats": Tensor(stats._storage, shape, FLOAT32, (0, 2 * total, 2, 1)),
+        }
+        rows = tuple(zip((total, k4.shape[0]), packed.covered, strict=True))
+        call = backward.Call(packed.extras.causal, packed.scale, 0, packed.extras, rows)
+        results = [
+            result.astype(dtype).transpose((1, 0, 2)).contiguous()
+            for result in backward.attention_gradients(backend, views, call)
+        ]
+        if return_dsinks:
+            results.append(sinks_gradient(backend, stats[:, :, : packed.covered[0]].contiguous(), sinks))
+    return tuple(finish(backend, result, *arrays) for result in results)
 
 
-def _check_starts(side: str, starts, longest, total: int) -> tuple[np.ndarray, int]:
+@dataclasses.dataclass(frozen=True)
+class _Packed:
+    """What the checked arguments of a call say."""
+
+    batch: int
+    longest: tuple[int, int]  # queries and keys of the longest sequences
+    covered: tuple[int, int]  # rows of q and of k that belong to a sequence
+    scale: float
+    extras: Extras
+
+
+def _check(name: str, q, k, v, starts: tuple, longest: tuple, causal: bool, scale, options: Options) -> _Packed:
+    """Check the arguments that attention and its gradients share, against each other."""
+    check_float(name, q=q, k=k, v=v)
+    for label, array in (("q", q), ("k", k), ("v", v)):
+        if len(array.shape) != 3:
+            raise ValueError(f"{name}: {label} has shape {tuple(array.shape)}; expected three axes, (total, H, D)")
+        if not 1 <= array.shape[2] <= MAX_DIM:
+            raise ValueError(f"{name}: the head dimension of {label} is {array.shape[2]}; expected 1 to {MAX_DIM}")
+    total, heads, dim = q.shape
+    kv_heads = v.shape[1]
+    if tuple(k.shape[:2]) != tuple(v.shape[:2]):
+        raise ValueError(f"{name}: k has shape {tuple(k.shape)} and v has {tuple(v.shape)}; keys and heads must agree")
+    if k.shape[2] != dim:
+        raise ValueError(f"{name}: k has head dimension {k.shape[2]} and q has {dim}; they must be equal")
+    if heads % kv_heads if kv_heads else heads:
+        raise ValueError(f"{name}: k has {kv_heads} heads and q has {heads}; q's must be a multiple of k's")
+    scale = check_scale(name, scale, dim)
+    starts_q, longest_q = _check_starts(name, "q", starts[0], longest[0], total)
+    starts_k, longest_k = _check_starts(name, "k", starts[1], longest[1], k.shape[0])
+    if len(starts_q) != len(starts_k):
+        raise ValueError(
+            f"{name}: cu_seqlens_q has {len(starts_q)} numbers and cu_seqlens_k {len(starts_k)}; give both B + 1"
+        )
+    batch = len(starts_q) - 1
+    extras = prepare(name, options, (batch, heads, longest_q, longest_k), causal)
+    if extras is None:
+        extras = Extras(heads)
+        extras.causal = causal
+        extras.set(left=0, right=0)
+    samples = np.stack([starts_q[:-1], np.diff(starts_q), starts_k[:-1], np.diff(starts_k)], axis=1)
+    extras.offer("lengths")
+    extras.put_as("samples", samples.astype(np.int32))
+    extras.set(packed=1)
+    return _Packed(batch, (longest_q, longest_k), (int(starts_q[-1]), int(starts_k[-1])), scale, extras)
+
+
+def _check_bindings(name: str, backend: Compute, arrays: dict[str, Tensor]) -> None:
+    """Raise UnsupportedError unless every array fits a binding: packed arrays are not cut."""
+    limit = backend.device.limits["storage_range"]
+    for label, array in arrays.items():
+        if array._storage.nbytes > limit:
+            raise UnsupportedError(
+                f"{name}: {label} lies in {array._storage.nbytes:,} bytes, and one binding of {backend.device.name} "
+                f"takes {limit:,}; give fewer sequences at a time"
+            )
+
+
+def _check_starts(call: str, side: str, starts, longest, total: int) -> tuple[np.ndarray, int]:
     """``cu_seqlens_`` of q or k as a checked int64 array, and the length of the longest sequence."""
     name = f"cu_seqlens_{side}"
     starts = starts.numpy() if isinstance(starts, Tensor) else np.asarray(starts)
     if starts.dtype.kind not in "iu":
-        raise TypeError(f"{NAME}: {name} is {starts.dtype}; expected integers")
+        raise TypeError(f"{call}: {name} is {starts.dtype}; expected integers")
     if starts.ndim != 1 or not len(starts):
-        raise ValueError(f"{NAME}: {name} has shape {starts.shape}; expected (B + 1,)")
+        raise ValueError(f"{call}: {name} has shape {starts.shape}; expected (B + 1,)")
     starts = starts.astype(np.int64)
     lengths = np.diff(starts)
     if starts[0] != 0 or (lengths < 0).any() or starts[-1] > total:
         raise ValueError(
-            f"{NAME}: {name} goes from {starts[0]} to {starts[-1]}{' and falls' if (lengths < 0).any() else ''}; "
+            f"{call}: {name} goes from {starts[0]} to {starts[-1]}{' and falls' if (lengths < 0).any() else ''}; "
             f"expected to begin with 0 and to rise to at most {total}, the rows of {side}"
         )
     longest = operator.index(longest)
     most = int(lengths.max(initial=0))
     if longest < most:
-        raise ValueError(f"{NAME}: max_seqlen_{side} is {longest}; the longest sequence has {most}")
+        raise ValueError(f"{call}: max_seqlen_{side} is {longest}; the longest sequence has {most}")
     return starts, most
 
 

@@ -29,7 +29,7 @@ from .attention import RunningState, attention_weights, flash_attention, merge, 
 from .backward import Gradients, attention_backward
 from .layers import linear, multihead, rope, rope_frequencies
 from .options import NEVER, Options, never_attend
-from .packed import attention_varlen
+from .packed import attention_varlen, attention_varlen_backward
 from .philox import dropout_mask, philox
 from .t5 import t5_bias, t5_bucket
 
@@ -40,6 +40,7 @@ __all__ = [
     "RunningState",
     "attention_backward",
     "attention_varlen",
+    "attention_varlen_backward",
     "attention_weights",
     "dropout_mask",
     "flash_attention",
