@@ -111,6 +111,29 @@ def test_flash_attention(default, kind, layout):
     check_module(module, arrays, shape)
 
 
+@pytest.mark.parametrize("flash", [True, False])
+@pytest.mark.parametrize("shared", [False, True])
+def test_flash_attention_of_split_heads(default, flash, shared):
+    """With a mask, a bias whose gradient is found too, one key head for all or three axes, and dropout."""
+    module = nn.FlashAttention(causal=True, dropout=0.3, flash=flash)
+    keys = (2, 8, 4) if shared else (2, 2, 8, 4)
+    arrays = normal(2, 4, 6, 4), normal(*keys), normal(*keys), normal(1, 4, 6, 8)
+    mask = RNG.random((2, 8)) < 0.8
+
+    def run(q, k, v, bias):
+        grilly.manual_seed(5)  # the same weights are dropped at every call
+        return module(q, k, v, mask=mask, attn_bias=bias)
+
+    check_module(module, arrays, (2, 4, 6, 4), run)
+    module(*arrays[:3])
+    assert len(module.backward(normal(2, 4, 6, 4))) == 3
+    with pytest.raises(RuntimeError, match="train"):
+        module.backward(normal(2, 4, 6, 4))
+    with pytest.raises(ValueError, match="grad_out has shape"):
+        module(*arrays[:3])
+        module.backward(normal(2, 4, 6, 5))
+
+
 @pytest.mark.parametrize("options", [
     {}, {"bias": False}, {"causal": True}, {"architecture": "gpt"}, {"kdim": 5, "vdim": 7},
     {"architecture": "t5", "head_dim": 3}, {"architecture": "t5", "bidirectional": False},

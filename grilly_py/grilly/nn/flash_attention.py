@@ -112,8 +112,48 @@ class FlashAttention(Module):
         if self.training and self.dropout:
             seed, offset = next_dropout()
             options.update(dropout_p=self.dropout, dropout_seed=seed, dropout_offset=offset)
-        out = F.flash_attention2(q, k, v, **options) if flash else stored_attention(backend, q, k, v, **options)
+        if not flash:
+            out, lse = stored_attention(backend, q, k, v, **options), None
+        elif self._keeps:
+            out, lse = F.flash_attention2(q, k, v, return_lse=True, **options)
+        else:
+            out, lse = F.flash_attention2(q, k, v, **options), None
+        self._keep(arrays=(q, k, v), rank=len(k_shape), out=out, lse=lse, options=options)
         return out if keep else out.numpy()
+
+    def backward(self, grad_output):
+        """The gradients of the last forward's q, k and v, and of its attn_bias where there was one.
+
+        Parameters
+        ----------
+        grad_output : numpy.ndarray or grilly.Tensor
+            The gradient of the output, of its shape and dtype.
+
+        Returns
+        -------
+        dq, dk, dv : numpy.ndarray or grilly.Tensor
+            Each of its array's shape and dtype; Tensors when grad_output is one. The dropout is that of forward.
+        dbias : numpy.ndarray or grilly.Tensor
+            float32, of attn_bias's shape; only where it was given.
+
+        Raises
+        ------
+        RuntimeError
+            Where ``forward`` kept nothing: see `Module`.
+        ValueError, TypeError
+            If grad_output is not of the output's shape and dtype.
+        """
+        kept = self._take()
+        q, k, v = kept["arrays"]
+        out, lse, options = kept["out"], kept["lse"], kept["options"]
+        if lse is None:  # whole matrices of scores have none: their gradients are found tile by tile as well
+            out, lse = F.flash_attention2(q, k, v, return_lse=True, **options)
+        grad = q.backend.tensor(grad_output)
+        dbias = options["attn_bias"] is not None
+        found = list(F.flash_attention2_backward(grad, q, k, v, out, lse, return_dbias=dbias, **options))
+        if kept["rank"] == 3:
+            found[1:3] = (array[:, 0] for array in found[1:3])
+        return tuple(found if isinstance(grad_output, Tensor) else (array.numpy() for array in found))
 
     def extra_repr(self) -> str:
         return f"causal={self.causal}, dropout={self.dropout}, flash={self.flash}"
