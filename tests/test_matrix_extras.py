@@ -94,6 +94,10 @@ def test_together(backend, variant, cell):
 @pytest.mark.parametrize("options", [
     {"mask": "bool-keys", "blocks": (64, 64)}, {"segments": "documents", "causal": "on"}, {"mask": "add-inf-rows"},
     {"blocks": (16, 16), "window": (25, -1), "lengths": "both"},
+    # What is found 32 keys at a time, and what is not beside it.
+    {"mask": "bool-full"}, {"mask": "bool-dead-rows", "causal": "on"}, {"mask": "bool-full", "segments": "pair"},
+    {"mask": "bool-full", "blocks": (64, 32), "heads": (6, 2), "batch": 2}, {"mask": "bool-full", "blocks": (5, 7)},
+    {"blocks": (64, 32), "alibi": "heads"},
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("variant", EXTRAS, ids=lambda v: v.label + "." + v.dtype)
 def test_classes_of_tiles(backend, variant, options, monkeypatch):

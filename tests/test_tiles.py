@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -92,6 +94,39 @@ def test_classes_of_masks(vulkan_backend, shape, kind):
     got = classes(backend, mask, extras)
     np.testing.assert_array_equal(np.broadcast_to(got, want.shape), want)
     assert got.shape[:3] == (shape[0], shape[1], 1 if shape[2] == 1 else want.shape[2])
+
+
+@pytest.mark.parametrize("kind", ["aligned", "turned", "unaligned"])
+@pytest.mark.parametrize("shape", [(1, 1, S, K), (B, H, S, 204), (B, 1, 1, 64), (1, H, S, 1), (B, 1, S, 7)], ids=str)
+def test_bits_of_masks(backend, monkeypatch, shape, kind):
+    """32 keys to a word behind the classes, for kernels whose tile asks for them; rows past the grid's limit too."""
+    keys = K if shape[3] == 1 else shape[3]
+    mask = np.random.default_rng(13).random(shape) < 0.5
+    tensor = backend.tensor(mask)
+    if kind == "turned":
+        tensor = backend.tensor(np.ascontiguousarray(mask.swapaxes(2, 3))).transpose(0, 1, 3, 2)
+    elif kind == "unaligned" and shape[3] > 1:
+        whole = np.pad(~mask, ((0, 0), (0, 0), (0, 0), (3, 2)))
+        whole[..., 3:-2] = mask
+        tensor = backend.tensor(whole)[..., 3:-2]
+    extras = Extras(H)
+    extras.set(left=0, right=0)
+    q, k = backend.empty((B, H, S, 1)), backend.empty((B, 1, keys, 1))
+    piece = Piece(q, k, k, q, None, tensor.broadcast_to((B, H, S, keys)), 0, False)
+    made = tiles._classes(piece, {"rows": ROWS, "keys": KEYS, "mask_bits": 1}, extras)
+    assert made.bits == shape[:3]
+    words, _ = extras.storage(backend, [made.header()])
+    limits = {**backend.device.limits, "groups": (65535, 40, 65535)}
+    monkeypatch.setattr(backend, "device", dataclasses.replace(backend.device, limits=limits))
+    storage = made.record(backend, words, piece.mask)
+    assert made.nbytes == storage.nbytes
+    found = Tensor(storage, (made.nbytes // 4,), np.dtype(np.int32)).numpy()[made.words :]
+    seen = np.broadcast_to(mask, (*shape[:3], keys))
+    want = np.packbits(seen, axis=-1, bitorder="little")
+    want = np.pad(want, ((0, 0), (0, 0), (0, 0), (0, -want.shape[-1] % 4)))
+    np.testing.assert_array_equal(found.view(np.uint8), want.reshape(-1))
+    header = made.header()
+    assert header["mask_bits"] == made.words and header["mask_bits_row"] == (-(-keys // 32) if shape[2] > 1 else 0)
 
 
 @pytest.mark.parametrize("size", [(32, 16), (64, 64), (16, 8), (5, 7)], ids=str)

@@ -4,9 +4,11 @@
 // code as without EXTRAS) or neither. In the last kind each subgroup finds, for each of its rows, which keys are seen, one
 // bit each: what follows from indices alone is computed by the lanes that hold the row, and what is read (a boolean mask,
 // segments, blocks) four keys a lane, gathered through the subgroup's scratch memory. A sum of products then starts at
-// minus infinity where a key is hidden. What dropout keeps are bits as well. Soft-cap and ALiBi change scores where they
-// are; a bias, an additive mask and T5's table go through the scratch memory, one fragment a turn of a rolled loop, so that
-// their code is there once.
+// minus infinity where a key is hidden. Where a boolean mask has classes of tiles it also has been made bits already
+// (attention-mask-bits.comp), and a map of blocks as wide as a word of bits needs one look a word. What dropout keeps are
+// bits as well. Soft-cap and ALiBi change scores where they are; a bias, an additive mask and T5's table are read a few
+// fragments at a time, in a rolled loop, so that their code is there once: by the lanes that hold the elements where that
+// is known, else through the scratch memory.
 
 // Bits of rows: SPAN keys a word, WORDS words a row.
 #if KEYS < SUBGROUP
@@ -41,6 +43,7 @@
 // Whether what is read hides keys, whether something is added to scores that must be read, and whether the scores of tiles
 // that are not clear are scaled to base 2 before their maximum is taken.
 #define HIDES (MASK == 1 || (FEATURES & (SEGMENTS | BLOCKS)) != 0)
+#define MASK_IS_BITS (MASK == 1 && on(TILES))
 #define ADDS (MASK == 2 || (FEATURES & (BIAS | T5)) != 0)
 #define SCALED (MASK == 2 || BENDS)
 
@@ -110,6 +113,21 @@ void find_keys() {
 uint seen_keys[RF][HELD_ROWS][WORDS];  // which keys of a tile the lane's rows see
 uint kept_keys[RF][HELD_ROWS][WORDS];  // which of their weights dropout keeps
 
+// Words of the header, after those of extras.glsl: where in tile_data the bits of the mask are.
+const uint MASK_BITS = 47u, MASK_BITS_BATCH = 48u, MASK_BITS_HEAD = 49u, MASK_BITS_ROW = 50u;
+
+// The bits of a row from `key` on, a multiple of SPAN.
+uint mask_bits(uint row, uint key) {
+    uint at = word(MASK_BITS) + batch * word(MASK_BITS_BATCH) + head * word(MASK_BITS_HEAD);
+    return tile_data[at + min(row, QUERIES - 1u) * word(MASK_BITS_ROW) + min(key, end - 1u) / 32u] >> (key % 32u);
+}
+
+// Whether the keys of a word of bits lie in one block of the map, and nothing else has to be looked up for each.
+bool blocks_are_words() {
+    if (!on(BLOCKS) || on(SEGMENTS) || (MASK == 1 && !MASK_IS_BITS)) return false;
+    return (word(BLOCK_KV) | x_first_key) % SPAN == 0u;
+}
+
 // Four bits of each lane, for lanes that follow each other in a row, become the row's words in the scratch memory.
 void gather_bits(uint round, uint four) {
     uint bits = four << (4u * (lane % (SPAN / 4)));
@@ -148,7 +166,7 @@ void read_bits(uint first_key) {
             uint row = ROUND_ROW(n), key = ROUND_KEY(n), four = 0u;
             [[unroll]] for (uint c = 0u; c < 4u; ++c) {
                 bool seen = row < QUERIES && key + c < end && sees(row, key + c);
-                if (MASK == 1 && seen) seen = mask_bias(mask_place + row * pc.mask_row + (key + c) * pc.mask_key) == 0.0;
+                if (MASK == 1 && !MASK_IS_BITS && seen) seen = mask_bias(mask_place + row * pc.mask_row + (key + c) * pc.mask_key) == 0.0;
                 four |= seen ? 1u << c : 0u;
             }
             gather_bits(n, four);
@@ -186,7 +204,9 @@ uint range_bits(uint row, uint first_key) {
 // Finds seen_keys of a tile; whether any of the subgroup's rows sees any of its keys.
 bool find_seen(uint first_key, bool read) {
     FIND_PLACES
-    if (read) read_bits(first_key);
+    bool by_words = blocks_are_words();
+    bool look_up = read && !by_words && ((MASK == 1 && !MASK_IS_BITS) || (FEATURES & (SEGMENTS | BLOCKS)) != 0);
+    if (look_up) read_bits(first_key);
     uint any_ = 0u;
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
         [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
@@ -196,11 +216,29 @@ bool find_seen(uint first_key, bool read) {
             }
         }
     }
-    if (read) {
+    if (look_up) {
         [[unroll]] for (uint i = 0u; i < RF; ++i) {
             [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
                 uint row = i * MATRIX_M + ROW_HELD(r);
                 [[unroll]] for (uint w = 0u; w < WORDS; ++w) seen_keys[i][r][w] &= BITS(row, w);
+            }
+        }
+    }
+    if (MASK_IS_BITS && read) {
+        [[unroll]] for (uint i = 0u; i < RF; ++i) {
+            [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
+                uint row = MY_ROW + i * MATRIX_M + ROW_HELD(r);
+                [[unroll]] for (uint w = 0u; w < WORDS; ++w) seen_keys[i][r][w] &= mask_bits(row, first_key + w * SPAN);
+            }
+        }
+    }
+    if (by_words && read) {
+        [[unroll]] for (uint i = 0u; i < RF; ++i) {
+            [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
+                uint row = min(MY_ROW + i * MATRIX_M + ROW_HELD(r), QUERIES - 1u);
+                [[unroll]] for (uint w = 0u; w < WORDS; ++w) {
+                    if (!block_sees(row, min(first_key + w * SPAN, end - 1u))) seen_keys[i][r][w] = 0u;
+                }
             }
         }
     }
@@ -299,24 +337,44 @@ float added(uint row, uint key) {
     return sum_;
 }
 
+// Fragments whose numbers are under way at once.
+#ifdef ORDER
+#define ADD_AT_ONCE (KF % 4 == 0 ? 4 : KF % 2 == 0 ? 2 : 1)
+#else
+#define ADD_AT_ONCE 1
+#endif
+
 void add_biases(uint first_key) {
     bool bad = false;
-    [[dont_unroll]] for (uint n = 0u; n < RF * KF; ++n) {
-        uint row0 = MY_ROW + n / KF * MATRIX_M, key0 = first_key + n % KF * MATRIX_N;
+    [[dont_unroll]] for (uint n = 0u; n < RF * KF / ADD_AT_ONCE; ++n) {
+        uint row0 = MY_ROW + n * ADD_AT_ONCE / KF * MATRIX_M, key0 = first_key + n * ADD_AT_ONCE % KF * MATRIX_N;
+        SUMS more[ADD_AT_ONCE];
+#ifdef ORDER
+        [[unroll]] for (uint part = 0u; part < ADD_AT_ONCE; ++part) {
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+                uint row = row0 + PLACE_ROW(e), key = key0 + part * MATRIX_N + PLACE_COLUMN(e);
+                float one = added(min(row, QUERIES - 1u), min(key, end - 1u));
+                more[part][e] = one;
+                bad = bad || (non_finite(one) && floatBitsToUint(one) != 0xff800000u);
+            }
+        }
+#else
         SYNC_SUBGROUP;
         [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
             uint at = e * SUBGROUP + lane, row = row0 + at / MATRIX_N, key = key0 + at % MATRIX_N;
-            float more = row < QUERIES && key < end ? added(row, key) : 0.0;
-            tile[MY_SCRATCH + at / 4u][at % 4u] = floatBitsToUint(more);
-            bad = bad || (non_finite(more) && floatBitsToUint(more) != 0xff800000u);
+            float one = added(min(row, QUERIES - 1u), min(key, end - 1u));
+            tile[MY_SCRATCH + at / 4u][at % 4u] = floatBitsToUint(one);
+            bad = bad || (non_finite(one) && floatBitsToUint(one) != 0xff800000u);
         }
         SYNC_SUBGROUP;
-        SUMS more;
-        coopMatLoad(more, tile, MY_SCRATCH, MATRIX_N / 4, ROW_MAJOR);
+        coopMatLoad(more[0], tile, MY_SCRATCH, MATRIX_N / 4, ROW_MAJOR);
+#endif
         // A matrix's registers must be known when compiling: one branch each.
         [[unroll]] for (uint i = 0u; i < RF; ++i) {
-            [[unroll]] for (uint f = 0u; f < KF; ++f) {
-                if (n == i * KF + f) s_frag[i][f] += more;
+            [[unroll]] for (uint f = 0u; f < KF; f += ADD_AT_ONCE) {
+                if (n * ADD_AT_ONCE == i * KF + f) {
+                    [[unroll]] for (uint part = 0u; part < ADD_AT_ONCE; ++part) s_frag[i][f + part] += more[part];
+                }
             }
         }
     }

@@ -22,7 +22,7 @@ from .tensor import Storage, Tensor
 if TYPE_CHECKING:
     from .backend import Compute
 
-#: The header's words, in the order of shaders/include/extras.glsl.
+#: The header's words, in the order of shaders/include/extras.glsl; the last four of flash-matrix-extras.glsl.
 HEADER = (
     "first_batch", "first_head", "first_row", "first_key", "heads", "left", "right", "cap", "slopes", "slopes_batch",
     "t5_buckets", "t5_reach", "t5_table", "t5_row", "sink", "sink_here", "prefixes",
@@ -31,6 +31,7 @@ HEADER = (
     "keep_below", "keep_scale", "seed_low", "seed_high", "dropout_offset",
     "bias_offset", "bias_batch", "bias_head", "bias_row", "bias_key", "tile_batch", "tile_head", "tile_row",
     "pages", "pages_batch", "page_keys", "k_page", "v_page",
+    "mask_bits", "mask_bits_batch", "mask_bits_head", "mask_bits_row",
 )  # fmt: skip
 _PLACE = {name: place for place, name in enumerate(HEADER)}
 #: Distances from which on T5's buckets are all alike, at most.

@@ -2,12 +2,14 @@
 
 A kernel that offers "tiles" passes over tiles that a mask, a map of blocks or segment ids hide as a whole, and leaves
 the mask alone where a tile is seen as a whole. One dispatch of shaders/attention-tiles.comp makes the classes, for each
-batch and head that differ in them.
+batch and head that differ in them. For kernels that want it, one of shaders/attention-mask-bits.comp then packs a
+boolean mask to bits, behind the classes: rows of tiles that are seen in part read 32 keys at a time.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import struct
 from typing import TYPE_CHECKING
 
@@ -37,6 +39,7 @@ NEAR = 3
 # What an invocation reads of a tile before more invocations share it.
 EACH = 8
 _PUSH = struct.Struct("=24I")
+_BITS_PUSH = struct.Struct("=10I")
 _MAP = ("block_map", "block_batch", "block_head", "block_row", "block_q", "block_kv")
 _IDS = ("q_segments", "q_segments_batch", "k_segments", "k_segments_batch")
 
@@ -67,21 +70,37 @@ class Classes:
     first: tuple[int, int, int, int]
     tile: tuple[int, int]
     shape: tuple[int, int, int, int]
+    #: Batches, heads and rows in which a boolean mask that is wanted as bits differs (1 where it is broadcast).
+    bits: tuple[int, int, int] | None = None
+
+    @property
+    def words(self) -> int:
+        """Of the classes."""
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Of the classes."""
-        batches, heads, rows, keys = self.shape
-        return 4 * batches * heads * rows * keys
+        """Of the classes and the bits of the mask."""
+        return 4 * (self.words + (math.prod(self.bits) * -(-self.keys // 32) if self.bits else 0))
 
     def header(self) -> dict:
         """The words of the dispatch's header that tell where a tile's class is."""
         batches, heads, rows, keys = self.shape
-        return {
+        found = {
             "tile_batch": heads * rows * keys if batches > 1 else 0,
             "tile_head": rows * keys if heads > 1 else 0,
             "tile_row": keys if rows > 1 else 0,
         }
+        if self.bits:
+            batches, heads, rows = self.bits
+            keys = -(-self.keys // 32)
+            found |= {
+                "mask_bits": self.words,
+                "mask_bits_batch": heads * rows * keys if batches > 1 else 0,
+                "mask_bits_head": rows * keys if heads > 1 else 0,
+                "mask_bits_row": keys if rows > 1 else 0,
+            }
+        return found
 
     def lanes(self, most: int) -> int:
         """Invocations that share a tile: a power of two up to ``most``."""
@@ -124,7 +143,18 @@ class Classes:
         groups = (-(-key_tiles // (choice.threads // lanes)), row_tiles, batches * heads)
         bindings = [place, (words.buffer, 0, words.nbytes), (classes.buffer, 0, classes.nbytes)]
         backend.runtime.dispatch(program, bindings, push, groups)
+        if self.bits:
+            self._record_bits(backend, classes, place, (offset, *steps))
         return classes
+
+    def _record_bits(self, backend: Compute, classes: Storage, place: tuple, mask: tuple[int, ...]) -> None:
+        choice = backend.registry.resolve(Request("attention-mask-bits", "float32"))
+        batches, heads, rows = self.bits
+        words = -(-self.keys // 32)
+        push = _BITS_PUSH.pack(*mask, rows, self.keys, heads, words, self.words)
+        groups = (-(-words // choice.threads), min(rows, backend.device.limits["groups"][1]), batches * heads)
+        bindings = [place, (classes.buffer, 0, classes.nbytes)]
+        backend.runtime.dispatch(program_of(backend, choice, {}), bindings, push, groups)
 
 
 def rather(backend: Compute, request: Request, choice: Choice, work: float, mask: Tensor) -> Choice:
@@ -177,8 +207,11 @@ def _classes(piece: Piece, tile, extras: Extras) -> Classes:
     counts = (batch, heads, -(-queries // tile["rows"]))
     shape = (*(n if own else 1 for n, own in zip(counts, varies, strict=True)), -(-piece.k.shape[2] // tile["keys"]))
     steps = (0, 0, 0, 0) if piece.mask is None else piece.mask._steps
-    size = tile["rows"], tile["keys"]
-    return Classes(extras, (mask_kind(piece.mask), steps), queries, piece.k.shape[2], piece.first, size, shape)
+    size, kind = (tile["rows"], tile["keys"]), mask_kind(piece.mask)
+    bits = None
+    if kind == 1 and tile.get("mask_bits"):
+        bits = tuple(n if step else 1 for n, step in zip((batch, heads, queries), steps, strict=False))
+    return Classes(extras, (kind, steps), queries, piece.k.shape[2], piece.first, size, shape, bits)
 
 
 def _mask_bytes(mask) -> int:
