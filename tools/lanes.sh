@@ -6,7 +6,8 @@
 #                               spilled registers on AMD, fails
 #   tools/lanes.sh              both
 # Where root or debootstrap is missing they are not run: that is said, and the status is 0 (GRILLY_REQUIRE_LANES=1: 1).
-# GRILLY_VALIDATION_TESTS     what pytest runs under validation (default: tests --devices-only, less those of commands and documents)
+# GRILLY_VALIDATION_TESTS     what pytest runs under validation (default: tests --devices-only, less those of commands and
+#                             documents, in up to four processes)
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 python=${PYTHON:-$([[ -x .venv/bin/python ]] && echo .venv/bin/python || echo python3)}
@@ -55,9 +56,24 @@ inside() { # inside COMMAND...: run it in the lab, in the checkout
     PYTHONDONTWRITEBYTECODE=1 GRILLY_CACHE_DIR=/tmp/grilly-cache sh -c 'cd /grilly && exec "$@"' sh "$@"
 }
 
+validate_part() { # validate_part PART PARTS COMMAND...: the tests of every PARTS-th file from PART on, after COMMAND
+  local part=$1 parts=$2 tests; shift 2
+  if [[ -n ${GRILLY_VALIDATION_TESTS:-} ]]; then
+    read -ra tests <<<"$GRILLY_VALIDATION_TESTS"
+  else
+    # Commands and documents have no need of it.
+    mapfile -t tests < <(find tests -name 'test_*.py' -printf '%s %p\n' | sort -rn | cut -d' ' -f2 |
+      grep -vE '/test_(cli|readme|adding_a_shader)\.py$' | awk -v part="$part" -v parts="$parts" 'NR % parts == part')
+    tests+=(--devices-only)
+  fi
+  inside "$@" python3 -m pytest -q -s -p no:cacheprovider --durations 10 -k "not kompute" "${tests[@]}"
+}
+
 validation() {
-  local log=$lab/grilly/validation.log fault tests status=0
-  read -ra tests <<<"${GRILLY_VALIDATION_TESTS:-tests --devices-only --ignore tests/test_cli.py --ignore tests/test_readme.py --ignore tests/test_adding_a_shader.py}"
+  local log=$lab/grilly/validation.log fault parts part status=0
+  # A process a processor, up to four; each takes every n-th file, the longest first.
+  parts=$(nproc); parts=$((parts < 4 ? parts : 4))
+  [[ -z ${GRILLY_VALIDATION_TESTS:-} ]] || parts=1
   # The layer writes to standard output: a log file would be begun anew by every instance.
   cat >"$lab/grilly/vk_layer_settings.txt" <<'SETTINGS'
 khronos_validation.validate_sync = true
@@ -74,14 +90,18 @@ SETTINGS
     inside "${layers[@]}" python3 tools/validation_faults.py "${fault%%:*}" >"$log" 2>&1
     grep -q "${fault##*:}" "$log" || { tail -5 "$log"; echo "the layers missed the deliberate fault: $fault"; return 1; }
   done
-  inside "${layers[@]}" python3 -m pytest -q -s -p no:cacheprovider -k "not kompute" "${tests[@]}" >"$log" 2>&1 || status=1
+  for ((part = 0; part < parts; part++)); do
+    validate_part "$part" "$parts" "${layers[@]}" >"$log.$part" 2>&1 &
+  done
+  for ((part = 0; part < parts; part++)); do wait -n || status=1; done
+  cat "$log".[0-9] >"$log"
   if grep -qE "$message" "$log"; then
     echo "$(grep -cE '^Validation (Error|Warning)' "$log" || true) messages of the validation layers; by kind, and the first:"
     grep -oE 'VUID-[A-Za-z0-9-]+|SYNC-HAZARD[A-Z-]*' "$log" | sort | uniq -c | sort -rn | head -10
     grep -m1 -A12 -E "$message" "$log" | cut -c1-2000
     return 1
   fi
-  tail -n "$((status ? 60 : 1))" "$log"
+  for ((part = 0; part < parts; part++)); do tail -n "$((status ? 60 : 1))" "$log.$part"; done
   ((status == 0)) || return 1
   echo "validation: no messages ($(chroot "$lab" dpkg-query -W -f '${Package} ${Version}' vulkan-validationlayers), $(
     chroot "$lab" dpkg-query -W -f '${Package} ${Version}' mesa-vulkan-drivers))"
