@@ -64,3 +64,9 @@ def test_a_flaw_is_found(fuzz, monkeypatch, flaw):
         }[flaw]  # fmt: skip
         assert any(words in fault for fault in faults), faults
         kept.clear()
+
+
+def test_the_command(fuzz, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["fuzz.py", "--calls", "40", "--recipes", "1"])
+    assert fuzz.main() == 0
+    assert capsys.readouterr().out.endswith("\n0 faults\n")

@@ -302,7 +302,7 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--recipes", type=int, default=40)
-    parser.add_argument("--runtime", default=None)
+    parser.add_argument("--runtime", default="auto")
     given = parser.parse_args()
     with grilly.Compute(runtime=given.runtime) as backend:
         print(backend.device.name)
