@@ -37,12 +37,6 @@ def test_constants_follow_the_variants_limits(tmp_path):
     plain = {"HEAD_DIM": 64, "VALUE_DIM": 128, "MASK": 0, "CAUSAL": 0}
     assert tool.constant_sets(variant) == [plain | {"MASK": 2, "CAUSAL": 1}, plain]
     assert tool.constant_sets(dataclasses.replace(variant, operation="rope")) == [plain]
-    offering = dataclasses.replace(
-        variant, operation="attention-backward-dq", offers=("window", "bias"), constants=constants | {"FEATURES": 4}
-    )
-    features = plain | {"FEATURES": 0}
-    on = {"MASK": 2, "CAUSAL": 1, "FEATURES": offering.offered}
-    assert offering.offered and tool.constant_sets(offering) == [features, features | on]
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,8 @@
 
 Nothing runs on the device, so a stand-in for a GPU will do (mesa-drm-shim; tools/lanes.sh lists them). NAME is for the
 report. Each binary is compiled for the largest head dimension that it serves; attention with mask, causality,
-log-sum-exp and merging, and on AMD, where spills are judged, once more without them and once with every option that the
-variant offers; split attention for several numbers of rows. Statistics are the driver's
-(VK_KHR_pipeline_executable_properties).
+log-sum-exp and merging, and on AMD, where spills are judged, once more without them; split attention for several
+numbers of rows. Statistics are the driver's (VK_KHR_pipeline_executable_properties).
 
 Exits with 1 when the driver refuses a shader, when a variant that the registry could choose on an AMD device spills,
 when there is nothing to compile, or when an AMD driver gives no statistics.
@@ -173,23 +172,16 @@ class Compiler:
 
 
 def constant_sets(variant: Variant) -> list[dict[str, int]]:
-    """Values for the variant's specialization constants: for attention with a mask and so on; plain; and with every
-    option that the variant offers."""
+    """Values for the variant's specialization constants: with every option on and, for attention, plain."""
     plain = dict.fromkeys(variant.constants, 0)
     for constant, fact in (("HEAD_DIM", "head_dim"), ("VALUE_DIM", "value_dim")):
         if constant in plain:
             plain[constant] = variant.limits.get(fact, (1, 128))[1] // variant.align * variant.align
     plain |= {name: 1 for name in ("GROUP", "PART", "PARTS") if name in plain}  # what is divided by
-
-    def having(options: dict[str, int]) -> dict[str, int]:
-        return plain | {name: value for name, value in options.items() if name in plain}
-
-    sets = [plain]
-    if variant.operation == "attention":
-        sets.insert(0, having({"MASK": 2, "CAUSAL": 1, "LSE": 1, "MERGE": 1}))
-    if variant.offered:
-        sets.append(having({"MASK": 2, "CAUSAL": 1, "LSE": 1, "FEATURES": variant.offered}))
-    return sets
+    if variant.operation != "attention":
+        return [plain]
+    options = {"MASK": 2, "CAUSAL": 1, "LSE": 1, "MERGE": 1}
+    return [plain | {name: value for name, value in options.items() if name in plain}, plain]
 
 
 def decode_sets(choice: Choice, size: int) -> list[dict[str, int]]:
