@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import grilly
-from grilly.compute import selfcheck
+from grilly.compute import selfcheck, tiles
 from grilly.registry import Manifest, Registry, Request, default_manifest
 from grilly.runtime.interface import DeviceInfo
 from manifests import entry, write_manifest
@@ -405,6 +405,25 @@ def test_this_devices_matrix_kernels_pass(vulkan_backend):
             checked += 1
     if not checked:
         pytest.skip("this device has no matrix units that a kernel is written for")
+
+
+def test_masks_as_bits_are_checked(vulkan_backend, monkeypatch):
+    """Classes of tiles and the bits of a mask, which only large calls have."""
+    record = tiles.Classes._record_bits
+
+    def wrong(self, backend, classes, place, mask):
+        record(self, backend, classes, place, (*mask[:3], 0, mask[4]))  # every row as the first
+
+    monkeypatch.setattr(tiles.Classes, "_record_bits", wrong)
+    registry, checked = vulkan_backend.registry, 0
+    for variant in registry.manifest.variants:
+        facts = {fact: high for fact, (low, high) in variant.limits.items()} | {"align": 16}
+        request = Request(variant.operation, variant.dtype, variant.models[0], facts, variant.family)
+        if variant.tile.get("mask_bits") and variant in {v for v, why in registry.explain(request) if why is None}:
+            assert selfcheck.prove(vulkan_backend, registry.choice(variant), facts).startswith("tiled attention")
+            checked += 1
+    if not checked:
+        pytest.skip("this device has no kernel that takes masks as bits")
 
 
 def test_a_kernel_that_passes_is_used(registry_on, tmp_path, cache):

@@ -90,6 +90,8 @@ class Compute:
         self.device: DeviceInfo = dataclasses.replace(info, architecture=identify(info))
         self.registry = Registry(self.device, self.runtime.features, prove=functools.partial(prove, self))
         self.plans: dict = {}
+        #: Whether calls have classes of tiles (tiles.py) however small they are: self-checks must meet them.
+        self.always_classes = False
         #: Words of extras.py that calls may use again, by their bytes.
         self.extra_words: dict[bytes, Storage] = {}
         from .attention import Attention

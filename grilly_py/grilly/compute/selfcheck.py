@@ -182,6 +182,14 @@ def _picky(rng, queries: int, keys: int) -> Options:
     )
 
 
+def _tiled(rng, seen: np.ndarray, rows: int, keys: int) -> Options:
+    """What has classes of tiles: makes tiles of ``seen`` whole and hidden, and a map of blocks as wide as words."""
+    seen[:, :, :rows, :keys] = True
+    seen[:, :, :rows, keys : 2 * keys] = False
+    blocks = rng.random((1, 1, -(-seen.shape[2] // 24), -(-seen.shape[3] // 32))) < 0.8
+    return Options(block_map=blocks, block_size=(24, 32))
+
+
 def _attention(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str | None:
     variant, dtype = choice.variant, dtype_of(choice.variant.dtype)
     dim, value_dim = facts["head_dim"], facts["value_dim"]
@@ -190,7 +198,7 @@ def _attention(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> st
     queries, keys = 2 * variant.tile["rows"] + 5, 2 * variant.tile.get("keys", 64) + 67
     problems = [("plain", 1.0), ("causal", SPREAD), ("masked", SPREAD)]
     if variant.offers:
-        problems += [("bent", 1.0), ("picky", SPREAD)]
+        problems += [("bent", 1.0), ("picky", SPREAD), ("tiled", SPREAD)]
     for name, spread in problems:
         rng = np.random.default_rng([dim, value_dim])
         q = _longer(rng, (1, 2, queries, dim), dtype, spread)
@@ -199,6 +207,7 @@ def _attention(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> st
         seen = np.ones((1, 1, queries, keys), bool)
         options: dict = {}
         more = {"bent": _bent, "picky": _picky}[name](rng, queries, keys) if name in ("bent", "picky") else OFF
+        tested.always_classes = name == "tiled"
         if name == "causal":
             options["causal"], seen = True, np.tril(seen, keys - queries)
         elif name == "masked":
@@ -209,6 +218,10 @@ def _attention(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> st
             options["return_lse"] = True
         elif name == "picky":
             seen = rng.random(seen.shape) < 0.9
+            options.update(mask=seen, return_lse=True)
+        elif name == "tiled":
+            seen = rng.random(seen.shape) < 0.7
+            more = _tiled(rng, seen, variant.tile["rows"], variant.tile.get("keys", 64))
             options.update(mask=seen, return_lse=True)
         got, *got_lse = _run(tested, q, k, v, options=more, **options)
         expected, expected_lse = _run(trusted, q, k, v, mask=seen, return_lse=True, options=more)

@@ -176,7 +176,7 @@ def plan(backend: Compute, choice: Choice, pieces: list[Piece], extras: Extras |
     mask, bits = pieces[0].mask, 0 if extras is None else extras.bits & (BLOCKS | SEGMENTS)
     if not choice.variant.offered & TILES or (mask is None and not bits):
         return None
-    if sum(p.flops() for p in pieces) < LEAST_WORK:
+    if not backend.always_classes and sum(p.flops() for p in pieces) < LEAST_WORK:
         return None
     if extras is None:
         extras = Extras(pieces[0].q.shape[1])
@@ -188,7 +188,8 @@ def plan(backend: Compute, choice: Choice, pieces: list[Piece], extras: Extras |
         batches, heads, rows, _ = classes.shape
         if classes.nbytes > backend.device.limits["storage_range"] or rows > most_rows or batches * heads > most_planes:
             return None
-        if piece.mask is not None and piece.flops() < WORK_PER_BYTE * _mask_bytes(piece.mask):
+        read = 0 if piece.mask is None or backend.always_classes else _mask_bytes(piece.mask)
+        if piece.flops() < WORK_PER_BYTE * read:
             return None
         planned.append(classes)
     return planned
