@@ -393,15 +393,22 @@ def test_right_products_pass(vulkan_backend, dtype):
         assert selfcheck.prove(vulkan_backend, registry.choice(variant), facts) is None, variant.name
 
 
-def test_this_devices_matrix_kernels_pass(vulkan_backend):
-    """On a correct driver; where one fails here, it is the kernel or the check that is wrong."""
-    registry, checked = vulkan_backend.registry, 0
+def runnable(registry):
+    """The variants that the device can run, each with the facts of its largest problem."""
     for variant in registry.manifest.variants:
         facts = {fact: high for fact, (low, high) in variant.limits.items()} | {"align": 16}
         request = Request(variant.operation, variant.dtype, variant.models[0], facts, variant.family)
-        able = {v for v, why in registry.explain(request) if why is None}
-        if variant.unproven and variant in able:
-            assert selfcheck.prove(vulkan_backend, registry.choice(variant), facts) is None, variant.name
+        if any(v == variant and why is None for v, why in registry.explain(request)):
+            yield variant, facts
+
+
+def test_this_devices_matrix_kernels_pass(vulkan_backend):
+    """On a correct driver; where one fails here, it is the kernel or the check that is wrong."""
+    checked = 0
+    for variant, facts in runnable(vulkan_backend.registry):
+        if variant.unproven:
+            choice = vulkan_backend.registry.choice(variant)
+            assert selfcheck.prove(vulkan_backend, choice, facts) is None, variant.name
             checked += 1
     if not checked:
         pytest.skip("this device has no matrix units that a kernel is written for")
@@ -415,12 +422,11 @@ def test_masks_as_bits_are_checked(vulkan_backend, monkeypatch):
         record(self, backend, classes, place, (*mask[:3], 0, mask[4]))  # every row as the first
 
     monkeypatch.setattr(tiles.Classes, "_record_bits", wrong)
-    registry, checked = vulkan_backend.registry, 0
-    for variant in registry.manifest.variants:
-        facts = {fact: high for fact, (low, high) in variant.limits.items()} | {"align": 16}
-        request = Request(variant.operation, variant.dtype, variant.models[0], facts, variant.family)
-        if variant.tile.get("mask_bits") and variant in {v for v, why in registry.explain(request) if why is None}:
-            assert selfcheck.prove(vulkan_backend, registry.choice(variant), facts).startswith("tiled attention")
+    checked = 0
+    for variant, facts in runnable(vulkan_backend.registry):
+        if variant.tile.get("mask_bits"):
+            choice = vulkan_backend.registry.choice(variant)
+            assert selfcheck.prove(vulkan_backend, choice, facts).startswith("tiled attention"), variant.name
             checked += 1
     if not checked:
         pytest.skip("this device has no kernel that takes masks as bits")
