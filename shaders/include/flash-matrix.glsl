@@ -10,12 +10,14 @@
 // k and v tiles lie in shared memory as 16-byte words, rows an odd number of words long against bank conflicts. What the
 // next step needs is loaded into registers before the present one is computed, and stored after it.
 //
-// Two forms:
+// Three forms:
 //   ORDER defined     which elements of a matrix an invocation holds is known (below). A row's statistics live in
 //                     registers, its maximum travels by shuffles, and the weights become a factor element by element,
 //                     as an accumulator and an A factor have the same order on the devices listed.
 //   ORDER undefined   nothing is assumed. The row maximum is exchanged and the weights change their role through shared
 //                     memory, the row sum is a product with ones, so statistics are matrices, all columns equal.
+//   TRANSPOSED        both products are transposed, so that a query is a column, in AMD's orders or llvmpipe's:
+//                     include/flash-matrix-transposed.glsl. What is said of rows here is then true of queries.
 //
 // The including shader defines
 //   MATRIX_M, MATRIX_N, MATRIX_K   the matrix shape; MATRIX_M * MATRIX_N / SUBGROUP must be 8, and MATRIX_K a multiple of 8;
@@ -30,6 +32,8 @@
 //   RAISE_WHILE                    1: the rare branch is written as a loop that runs at most once: compilers place it elsewhere
 //   SPLIT                          defined where q, k, v and o are float32 and every factor is split into two float16
 //                                  parts: include/flash-split.glsl, which has a few more defines
+//   TRANSPOSED                     defined for that form, in place of ORDER. Not with SPLIT
+//   TURN_SHARED                    with TRANSPOSED: defined where weights become a factor through shared memory
 //   EXTRAS                         defined where what include/extras.glsl has is offered: include/flash-matrix-extras.glsl.
 //                                  Not with SPLIT
 // HEAD_DIM, VALUE_DIM, offsets and strides are multiples of 8 (ALIGN 8), with SPLIT of 4 (ALIGN 4).
@@ -54,9 +58,13 @@
 layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 
 // Element e of a matrix that lane L of a subgroup holds: its row and column, the number of rows a lane holds elements of
-// (SLOTS), which of them e belongs to, and the lane bits over which a row is spread.
+// (SLOTS), which of them e belongs to, and how many lane bits a row is spread over, from which on.
 #define ORDER_QUADS 1    // NVIDIA, 16 x 16: two rows a lane, a row spread over four neighbours
 #define ORDER_COLUMNS 2  // llvmpipe, 8 x 8: a lane holds a column
+#define ORDER_LANES 3    // TRANSPOSED: a lane holds elements of one column, which is a query
+#ifdef TRANSPOSED
+#define ORDER ORDER_LANES
+#endif
 #if ORDER == ORDER_QUADS
 #define SLOTS 2
 #define SLOT(e) ((e) >> 2)
@@ -65,6 +73,7 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 #define SLOT_ROW(lane, slot) ((lane) / 4u + 8u * (slot))
 #define ELEMENT_COLUMN(lane, e) (2u * ((lane) % 4u) + ((e) & 1u) + 8u * (((e) >> 1) & 1u))
 #define SPREAD_BITS 2u
+#define SPREAD_FROM 1u
 #elif ORDER == ORDER_COLUMNS
 #define SLOTS 8
 #define SLOT(e) (e)
@@ -72,6 +81,16 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 #define SLOT_ROW(lane, slot) (slot)
 #define ELEMENT_COLUMN(lane, e) (lane)
 #define SPREAD_BITS 3u
+#define SPREAD_FROM 1u
+#elif ORDER == ORDER_LANES
+// By row a query is meant, by column a key.
+#define SLOTS 1
+#define SLOT(e) 0
+#define SLOT_FIRST(slot) 0
+#define SLOT_ROW(lane, slot) ((lane) % MATRIX_N)
+#define ELEMENT_COLUMN(lane, e) (8u * ((lane) / MATRIX_N) + (e))
+#define SPREAD_BITS (SUBGROUP / MATRIX_N / 2)  // for up to four lanes to a query
+#define SPREAD_FROM uint(MATRIX_N)
 #endif
 
 #define ELEMENTS 8
@@ -84,10 +103,18 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 #define D8 (DIM / 8)
 #define V8 (VDIM / 8)
 #define K_STRIDE (D8 + 1)
-#define V_STRIDE (V8 + 1)
 #define K_VECTORS (KEYS * K_STRIDE)
-#define V_VECTORS (KEYS * V_STRIDE)
 #define PER_THREAD(vectors) (((vectors) + THREADS - 1) / THREADS)
+#ifdef TRANSPOSED
+#define V_STRIDE (KEYS / 8 + 1)
+#define V_VECTORS (VDIM * V_STRIDE)
+#define VALUE_PAIRS (KEYS / 2 * V8)
+#define HELD_VALUES (2 * PER_THREAD(VALUE_PAIRS))
+#else
+#define V_STRIDE (V8 + 1)
+#define V_VECTORS (KEYS * V_STRIDE)
+#define HELD_VALUES PER_THREAD(KEYS * V8)
+#endif
 #ifdef SPLIT
 #define PARTS 2
 #define SLACK 4.0
@@ -117,7 +144,7 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 #define Q_START TILE_END
 #define Q_END (Q_START + (Q_SHARED > 0 ? ROWS * Q_ROW : 0))
 #define MOST(a, b) ((a) > (b) ? (a) : (b))
-#if defined(ORDER) && defined(EXTRAS)
+#if defined(ORDER) && (defined(EXTRAS) || defined(TURN_SHARED))
 // Scratch memory is needed beside a tile.
 #define SCRATCH_START Q_END
 #define SHARED_VECTORS (Q_END + SUBGROUPS * MOST(Q_VECTORS, SCRATCH_VECTORS))
@@ -142,6 +169,23 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 #define SUM_ELEMENTS (MATRIX_M * SUM_COLUMNS / SUBGROUP)
 const int ROW_MAJOR = gl_CooperativeMatrixLayoutRowMajor;
 const int COLUMN_MAJOR = gl_CooperativeMatrixLayoutColumnMajor;
+// What becomes of q and k, their product, and which key of the tile lies in which row of it.
+#ifdef TRANSPOSED
+#define QUERY_FACTOR FACTOR_B
+#define QUERY_LAYOUT COLUMN_MAJOR
+#define KEY_FACTOR FACTOR_A
+#define KEY_LAYOUT ROW_MAJOR
+#define ADD_SCORES(q, k, sums) coopMatMulAdd(k, q, sums)
+#define KEY_AT(row) ((row) / MATRIX_M * MATRIX_M + held_at((row) % MATRIX_M))
+uint held_at(uint row);
+#else
+#define QUERY_FACTOR FACTOR_A
+#define QUERY_LAYOUT ROW_MAJOR
+#define KEY_FACTOR FACTOR_B
+#define KEY_LAYOUT COLUMN_MAJOR
+#define ADD_SCORES(q, k, sums) coopMatMulAdd(q, k, sums)
+#define KEY_AT(row) (row)
+#endif
 
 // To the nearest 16-bit number. Conversions to bfloat16 may cut (NVIDIA's do), so those of weights, which are not negative,
 // are of numbers that fit.
@@ -168,9 +212,9 @@ uint thread, lane, subgroup, batch, head, first_row, end, q_base, k_base, v_base
 float base2_scale;
 #ifndef SPLIT
 uvec4 held_k[PER_THREAD(KEYS * D8)];
-uvec4 held_v[PER_THREAD(KEYS * V8)];
+uvec4 held_v[HELD_VALUES];
 #endif
-FACTOR_A q_frag[RF][QF];
+QUERY_FACTOR q_frag[RF][QF];
 SUMS s_frag[RF][KF];
 SUMS o_frag[RF][VF];
 #ifdef ORDER
@@ -202,7 +246,7 @@ SUMS sum[RF];  // glslang 13 gives a second name in one declaration another type
 // Rows past the last one are read as copies of it, columns past the head are zeros. Nobody stores such a query row,
 // mask_scores overrules such a key, and such a value is multiplied by zero or, if it is not finite, taken out.
 uvec4 fetch_key(uint first_key, uint e) {
-    uint column = 8u * (e % D8), key = min(first_key + e / D8, end - 1u);
+    uint column = 8u * (e % D8), key = min(first_key + KEY_AT(e / D8), end - 1u);
     if (HEAD_DIM < DIM && column >= HEAD_DIM) return uvec4(0u);
     return k_data[(k_base + K_PLACE(key) + column) >> 3];
 }
@@ -217,12 +261,14 @@ void fetch_keys(uint first_key) {
         if ((KEYS * D8) % THREADS == 0 || e < KEYS * D8) held_k[n] = fetch_key(first_key, e);
     }
 }
+#ifndef TRANSPOSED
 void fetch_values(uint first_key) {
     [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * V8); ++n) {
         uint e = thread + n * THREADS;
         if ((KEYS * V8) % THREADS == 0 || e < KEYS * V8) held_v[n] = fetch_value(first_key, e);
     }
 }
+#endif
 bool has_non_finite(uvec4 words) {
     uvec4 low = words & (EXPONENTS & 0xffffu), high = words & (EXPONENTS & 0xffff0000u);
     return any(equal(low, uvec4(EXPONENTS & 0xffffu))) || any(equal(high, uvec4(EXPONENTS & 0xffff0000u)));
@@ -242,6 +288,9 @@ void store_keys(bool masked) {
     }
     if (bad) poisoned = 1u;
 }
+#ifdef TRANSPOSED
+#include "flash-matrix-transposed.glsl"
+#else
 void store_values(bool masked) {
     bool bad = false;
     [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * V8); ++n) {
@@ -253,6 +302,7 @@ void store_values(bool masked) {
     }
     if (bad) poisoned = 1u;
 }
+#endif
 
 // Where fragment d of row fragment i of q lies that stays in shared memory.
 uint shared_query(uint i, uint d) {
@@ -284,7 +334,7 @@ void load_queries() {
             uint start = subgroup * Q_VECTORS;
             if (lane < FACTOR_VECTORS) tile[start + lane / words * Q_STRIDE + lane % words] = held[d];
             SYNC_SUBGROUP;
-            coopMatLoad(q_frag[i][d], tile, start, Q_STRIDE, ROW_MAJOR);
+            coopMatLoad(q_frag[i][d], tile, start, Q_STRIDE, QUERY_LAYOUT);
             SYNC_SUBGROUP;
         }
 #if Q_SHARED
@@ -298,9 +348,9 @@ void load_queries() {
 
 #endif
 
-FACTOR_B key_factor(uint start, uint f, uint d) {
-    FACTOR_B k;
-    coopMatLoad(k, tile, start + f * MATRIX_N * K_STRIDE + d * (MATRIX_K / 8), K_STRIDE, COLUMN_MAJOR);
+KEY_FACTOR key_factor(uint start, uint f, uint d) {
+    KEY_FACTOR k;
+    coopMatLoad(k, tile, start + f * MATRIX_N * K_STRIDE + d * (MATRIX_K / 8), K_STRIDE, KEY_LAYOUT);
     return k;
 }
 
@@ -349,28 +399,30 @@ void multiply_scores(uint first_key, bool masked) {
     begin_scores(first_key, masked);
     [[unroll]] for (uint d = 0u; d < QF - Q_SHARED; ++d) {
         [[unroll]] for (uint f = 0u; f < KF; ++f) {
-            FACTOR_B k = key_factor(0u, f, d);
-            [[unroll]] for (uint i = 0u; i < RF; ++i) s_frag[i][f] = coopMatMulAdd(q_frag[i][d], k, s_frag[i][f]);
+            KEY_FACTOR k = key_factor(0u, f, d);
+            [[unroll]] for (uint i = 0u; i < RF; ++i) s_frag[i][f] = ADD_SCORES(q_frag[i][d], k, s_frag[i][f]);
         }
     }
 #if Q_SHARED
     [[unroll]] for (uint d = QF - Q_SHARED; d < QF; ++d) {
-        FACTOR_A q[RF];
-        [[unroll]] for (uint i = 0u; i < RF; ++i) coopMatLoad(q[i], tile, shared_query(i, d), Q_ROW, ROW_MAJOR);
+        QUERY_FACTOR q[RF];
+        [[unroll]] for (uint i = 0u; i < RF; ++i) coopMatLoad(q[i], tile, shared_query(i, d), Q_ROW, QUERY_LAYOUT);
         [[unroll]] for (uint f = 0u; f < KF; ++f) {
-            FACTOR_B k = key_factor(0u, f, d);
-            [[unroll]] for (uint i = 0u; i < RF; ++i) s_frag[i][f] = coopMatMulAdd(q[i], k, s_frag[i][f]);
+            KEY_FACTOR k = key_factor(0u, f, d);
+            [[unroll]] for (uint i = 0u; i < RF; ++i) s_frag[i][f] = ADD_SCORES(q[i], k, s_frag[i][f]);
         }
     }
 #endif
 }
 #endif
 
+#ifndef TRANSPOSED
 FACTOR_B value_factor(uint start, uint f, uint c) {
     FACTOR_B v;
     coopMatLoad(v, tile, start + f * MATRIX_K * V_STRIDE + c * (MATRIX_N / 8), V_STRIDE, ROW_MAJOR);
     return v;
 }
+#endif
 
 #ifndef EXTRAS
 // Scores under a mask, scaled; minus infinity where a key is hidden, whatever the product was.
@@ -417,7 +469,7 @@ void raise_maximum(float factor) {
             float decay[SLOTS];
             [[unroll]] for (uint r = 0u; r < SLOTS; ++r) {
                 [[unroll]] for (uint n = 0u; n < SPREAD_BITS; ++n) {
-                    most[i][r] = max(most[i][r], subgroupShuffleXor(most[i][r], 1u << n));
+                    most[i][r] = max(most[i][r], subgroupShuffleXor(most[i][r], SPREAD_FROM << n));
                 }
                 float raised = max(top[i][r], LIFTED(most[i][r]));
                 decay[r] = exp2(top[i][r] - raised);
@@ -552,16 +604,27 @@ void add_tile(uint first_key, bool masked) {
 void store_rows() {
     uint scratch = SCRATCH_START + subgroup * SCRATCH_VECTORS;
     const uint parts = MATRIX_N / 8;  // a lane stores eight columns of a row
+#ifdef TRANSPOSED
+#define STORED_ROW (lane % MATRIX_N)
+#define STORED_PART (lane / MATRIX_N)
+#else
+#define STORED_ROW lane / parts
+#define STORED_PART (lane % parts)
+#endif
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
         float row_top, row_sum;
-#ifdef ORDER
+#ifdef TRANSPOSED
+        row_top = top[i][0];
+        row_sum = sum[i][0];
+        [[unroll]] for (uint n = 0u; n < SPREAD_BITS; ++n) row_sum += subgroupShuffleXor(row_sum, SPREAD_FROM << n);
+#elif defined(ORDER)
         // Every lane of a row holds its statistics; lanes of one row write the same.
         [[unroll]] for (uint r = 0u; r < SLOTS; ++r) {
 #if SUM_COLUMNS
             float whole = sum[i][r * (SUM_ELEMENTS / SLOTS)];
 #else
             float whole = sum[i][r];
-            [[unroll]] for (uint n = 0u; n < SPREAD_BITS; ++n) whole += subgroupShuffleXor(whole, 1u << n);
+            [[unroll]] for (uint n = 0u; n < SPREAD_BITS; ++n) whole += subgroupShuffleXor(whole, SPREAD_FROM << n);
 #endif
             tile[scratch + SLOT_ROW(lane, r)].xy = floatBitsToUint(vec2(top[i][r], whole));
         }
@@ -579,7 +642,7 @@ void store_rows() {
         row_sum = uintBitsToFloat(tile[scratch + 2u * lane].x);
         SYNC_SUBGROUP;
 #endif
-        uint row = first_row + subgroup * ROWS_EACH + i * MATRIX_M + lane / parts;
+        uint row = first_row + subgroup * ROWS_EACH + i * MATRIX_M + STORED_ROW;
 #ifdef EXTRAS
         float decay;
         add_sink(row, row_top, row_sum, decay);
@@ -595,12 +658,16 @@ void store_rows() {
         share *= float(1 << LIFT);
 #endif
         SYNC_SUBGROUP;  // both lanes of a row have read what one of them overwrites
-        if ((LSE != 0 || MERGE != 0) && lane % parts == 0u && row < QUERIES) {
+        if ((LSE != 0 || MERGE != 0) && STORED_PART == 0u && row < QUERIES) {
             lse_data[lse_index(batch, head, ROW_PLACE(row))] = lse;
         }
         uint place = o_index(batch, head, ROW_PLACE(row));
         [[unroll]] for (uint c = 0u; c < VF; ++c) {
-            uint column = c * MATRIX_N + 8u * (lane % parts);
+            uint column = c * MATRIX_N + 8u * STORED_PART;
+#ifdef TRANSPOSED
+            vec4 low = vec4(o_frag[i][c][0], o_frag[i][c][1], o_frag[i][c][2], o_frag[i][c][3]) * share;
+            vec4 high = vec4(o_frag[i][c][4], o_frag[i][c][5], o_frag[i][c][6], o_frag[i][c][7]) * share;
+#else
             coopMatStore(o_frag[i][c], tile, scratch, MATRIX_N / 4, ROW_MAJOR);
             SYNC_SUBGROUP;
             vec4 low = uintBitsToFloat(tile[scratch + 2u * lane]) * share;
@@ -610,6 +677,7 @@ void store_rows() {
             high *= power_of_two(o_exponent);
 #endif
             SYNC_SUBGROUP;
+#endif
 #ifdef SPLIT
             [[unroll]] for (uint n = 0u; n < 2u; ++n) {
                 if (row < QUERIES && column + 4u * n < VALUE_DIM) {

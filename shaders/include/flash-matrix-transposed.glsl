@@ -1,0 +1,102 @@
+// What flash-matrix.glsl does otherwise with TRANSPOSED: S^T = k q^T and O^T = v^T p^T, for devices whose accumulators turn
+// into second factors (B) at less cost than into first ones (A): AMD's.
+//
+// A query is a column of every accumulator, and an invocation holds elements of one column of a matrix, so it has one
+// running maximum and one sum for each fragment of queries. What it holds of S^T are eight keys of its query; what it holds
+// of O^T are eight columns of its query's result, which it stores as one word of 16 bytes.
+//
+// With H = SUBGROUP / MATRIX_N lanes to a column, element e of lane L of an accumulator is in column L % MATRIX_N, and its
+// row, with h = L / MATRIX_N, is one of
+//   8 h + e   in sequence: RDNA 4, llvmpipe
+//   H e + h   in turns: RDNA 3, where a factor is held by all H lanes alike, so that a lane holds H times as many
+//             elements of a factor as of an accumulator: that is how the two are told apart
+// In the second case rows of k, and columns of v, take turns in shared memory in the same way. So an invocation holds keys
+// and columns 8 h + e in both. A second factor holds rows 8 h + e in the first case, and all rows in sequence in the second:
+// the other lanes' weights come by a shuffle of pairs.
+//
+// v lies transposed in shared memory: a row of keys for each of its columns, as first factors take it from there in whole
+// words.
+//
+// MATRIX_M, MATRIX_N and MATRIX_K are equal, and 8 H; TURN_SHARED needs only the order of accumulators to be as above.
+
+// Lanes that hold the same elements of a factor.
+uint factor_copies() {
+    FACTOR_B any_factor;
+    return uint(any_factor.length()) / ELEMENTS;
+}
+// Which of a fragment's keys lies in a row of shared memory.
+uint held_at(uint row) { return factor_copies() == 1u ? row : 8u * (row % (MATRIX_M / 8)) + row / (MATRIX_M / 8); }
+
+// Two keys an invocation and word of v, so that pairs of them can be stored as one word; neighbours take neighbouring keys,
+// which lie in neighbouring banks of shared memory.
+void fetch_values(uint first_key) {
+    [[unroll]] for (uint n = 0u; n < HELD_VALUES / 2; ++n) {
+        uint e = thread + n * THREADS, key = 2u * (e % (KEYS / 2)), word = e / (KEYS / 2);
+        if (VALUE_PAIRS % THREADS == 0 || e < VALUE_PAIRS) {
+            held_v[2u * n] = fetch_value(first_key, key * V8 + word);
+            held_v[2u * n + 1u] = fetch_value(first_key, (key + 1u) * V8 + word);
+        }
+    }
+}
+void store_values(bool masked) {
+    bool bad = false, in_turns = factor_copies() != 1u;
+    uint step = in_turns ? MATRIX_M / 8 : 1u;
+    [[unroll]] for (uint n = 0u; n < HELD_VALUES / 2; ++n) {
+        uint e = thread + n * THREADS, pair = e % (KEYS / 2), word = e / (KEYS / 2);
+        if (VALUE_PAIRS % THREADS == 0 || e < VALUE_PAIRS) {
+            uvec4 a = held_v[2u * n], b = held_v[2u * n + 1u];
+            uint part = word % (MATRIX_M / 8), row = word / (MATRIX_M / 8) * MATRIX_M + (in_turns ? part : 8u * part);
+            [[unroll]] for (uint c = 0u; c < 8u; ++c) {
+                uint both = c % 2u == 0u ? a[c / 2u] & 0xffffu | b[c / 2u] << 16 : a[c / 2u] >> 16 | b[c / 2u] & 0xffff0000u;
+                tile[(row + c * step) * V_STRIDE + pair / 4u][pair % 4u] = both;
+            }
+            if (masked) bad = bad || has_non_finite(a) || has_non_finite(b);
+        }
+    }
+    if (bad) poisoned = 1u;
+}
+FACTOR_A value_factor(uint f, uint c) {
+    FACTOR_A v;
+    coopMatLoad(v, tile, c * MATRIX_M * V_STRIDE + f * (MATRIX_K / 8), V_STRIDE, ROW_MAJOR);
+    return v;
+}
+
+// Two weights as 16-bit numbers.
+uint pack_weights(vec2 pair) {
+#if defined(DTYPE_bfloat16)
+    return floatBitsToUint(ROUNDED(pair.x)) >> 16 | floatBitsToUint(ROUNDED(pair.y));
+#else
+    return packFloat2x16(f16vec2(pair));
+#endif
+}
+
+// The weights of an accumulator, by pairs, as a factor.
+FACTOR_B weight_factor(uint pairs[ELEMENTS / 2]) {
+    FACTOR_B p;
+#ifdef TURN_SHARED
+    uint scratch = SCRATCH_START + subgroup * SCRATCH_VECTORS;
+    tile[scratch + lane % MATRIX_N * Q_STRIDE + lane / MATRIX_N] = uvec4(pairs[0], pairs[1], pairs[2], pairs[3]);
+    SYNC_SUBGROUP;
+    coopMatLoad(p, tile, scratch, Q_STRIDE, COLUMN_MAJOR);
+    SYNC_SUBGROUP;
+#else
+    if (factor_copies() == 1u) {
+        [[unroll]] for (uint n = 0u; n < ELEMENTS / 2; ++n) {
+            f16vec2 pair = unpackFloat2x16(pairs[n]);
+            p[2u * n] = pair.x;
+            p[2u * n + 1u] = pair.y;
+        }
+    } else {
+        [[unroll]] for (uint n = 0u; n < ELEMENTS / 2; ++n) {
+            uint other = subgroupShuffleXor(pairs[n], MATRIX_N);
+            f16vec2 low = unpackFloat2x16(lane < MATRIX_N ? pairs[n] : other);
+            f16vec2 high = unpackFloat2x16(lane < MATRIX_N ? other : pairs[n]);
+            p[2u * n] = low.x;
+            p[2u * n + 1u] = low.y;
+            p[ELEMENTS + 2u * n] = high.x;
+            p[ELEMENTS + 2u * n + 1u] = high.y;
+        }
+    }
+#endif
+    return p;
+}
