@@ -5,8 +5,9 @@ import struct
 
 import pytest
 
-from grilly.errors import UnsupportedError
-from grilly.registry import Manifest, Registry, Request
+from grilly.errors import SelfCheckWarning, UnsupportedError
+from grilly.registry import Manifest, Registry, Request, default_manifest
+from grilly.registry.names import EXTRAS
 from grilly.runtime.interface import DeviceInfo
 from manifests import SPIRV, entry, write_manifest
 
@@ -283,3 +284,58 @@ def test_two_families_may_serve_one_operation_of_their_own(registry):
     r = registry(entry("a.x.float32"), entry("a.x2.float32", operation="rope"))
     assert chosen(r, Request("rope", "float32")) == "a.x2.float32"
     assert [variant.name for variant, _ in r.explain(PLAIN)] == ["a.x.float32"]
+
+
+AMD = [
+    ("AMD Radeon RX 7900 XTX (RADV NAVI31)", "amd-rdna3"),
+    ("AMD Radeon 890M Graphics (RADV STRIX1)", "amd-rdna3"),
+    ("AMD Radeon RX 9070 XT (RADV GFX1201)", "amd-rdna4"),
+]
+
+
+@pytest.fixture
+def amd():
+    """The package's own kernels on an AMD device with matrix units."""
+
+    def make(name, prove=None, *without):
+        variants = default_manifest().by_operation["attention"]
+        features = {need for v in variants if v.variant.startswith("matrix-transposed") for need in v.requires}
+        features = {f for f in features if "8x8x8" not in f} | {"subgroup-size-control"}
+        changes = {"vendor": "amd", "vendor_id": 0x1002, "device_id": 0, "subgroup_sizes": (32, 64), "name": name}
+        changes["limits"] = {**LIMITS, "shared_bytes": 65536}
+        return Registry(
+            dataclasses.replace(GPU, **changes), frozenset(features) - {*without}, default_manifest(), prove
+        )
+
+    return make
+
+
+def plain_attention(dim, dtype="float16", **facts):
+    facts = {"align": 8, "head_dim": dim, "value_dim": dim, "rows": 1 << 16, "high": 0, "causal": 0, **facts}
+    return Request("attention", dtype, facts=facts)
+
+
+@pytest.mark.parametrize(("name", "architecture"), AMD)
+def test_amd_takes_queries_in_columns(amd, name, architecture):
+    registry = amd(name)
+    assert registry.architecture == architecture
+    for dtype in ("float16", "bfloat16"):
+        for dim in (8, 64, 96, 128, 192, 256):
+            assert registry.resolve(plain_attention(dim, dtype)).variant.variant == "matrix-transposed"
+    every = (1 << len(EXTRAS)) - 1
+    assert registry.resolve(plain_attention(128, extras=every)).variant.variant == "matrix-transposed-extra"
+    without = amd(name, None, "matrix-bfloat16-16x16x16")  # RDNA 3 with Mesa 26.2
+    assert not without.resolve(plain_attention(64, "bfloat16")).variant.unproven
+
+
+def test_where_the_order_is_another_none_is_assumed(amd):
+    registry = amd(AMD[0][0], lambda choice, facts: "error 1" if "transposed" in choice.variant.variant else None)
+    with pytest.warns(SelfCheckWarning, match="matrix-any"):
+        assert registry.resolve(plain_attention(64)).variant.variant == "matrix-any"
+
+
+def test_queries_in_columns_are_for_amd_only(amd):
+    features = amd(AMD[0][0]).features
+    others = Registry(dataclasses.replace(GPU, vendor="x", vendor_id=0, name="x"), features, default_manifest())
+    assert others.architecture == "generic"
+    assert others.resolve(plain_attention(64)).variant.variant == "matrix-any"
