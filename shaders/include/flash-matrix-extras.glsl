@@ -3,8 +3,8 @@
 // A tile of keys is hidden (and skipped), clear (all rows of the workgroup see all of its keys, no score is bent: the same
 // code as without EXTRAS) or neither. In the last kind each subgroup finds, for each of its rows, which keys are seen, one
 // bit each: what follows from indices alone is computed by the lanes that hold the row, and what is read (a boolean mask,
-// segments, blocks) four keys a lane, gathered through the subgroup's scratch memory. A sum of products then starts at
-// minus infinity where a key is hidden. Where a boolean mask has classes of tiles it also has been made bits already
+// segments, blocks) four keys a lane, gathered through the subgroup's scratch memory. Where a key is hidden its score
+// becomes minus infinity once all else is done to it. Where a boolean mask has classes of tiles it also has been made bits already
 // (attention-mask-bits.comp), and a map of blocks as wide as a word of bits needs one look a word. What dropout keeps are
 // bits as well. Soft-cap and ALiBi change scores where they are; a bias, an additive mask and T5's table are read a few
 // fragments at a time, in a rolled loop, so that their code is there once: by the lanes that hold the elements where that
@@ -29,17 +29,6 @@
 #define GATHER_STEPS 1u
 #endif
 
-// The rows that a lane holds elements of in a fragment: with an order SLOTS of them, else perhaps one for each element.
-#ifdef ORDER
-#define HELD_ROWS SLOTS
-#define HELD_ROW(e) SLOT(e)
-#define ROW_HELD(r) SLOT_ROW(lane, r)
-#else
-#define HELD_ROWS ELEMENTS
-#define HELD_ROW(e) (e)
-#define ROW_HELD(r) PLACE_ROW(r)
-#endif
-
 // Whether what is read hides keys, whether something is added to scores that must be read, and whether the scores of tiles
 // that are not clear are scaled to base 2 before their maximum is taken.
 #define HIDES (MASK == 1 || (FEATURES & (SEGMENTS | BLOCKS)) != 0)
@@ -52,22 +41,20 @@
 
 // ---- tiles ----
 
-#define TILES_READ 8u
 uint clear_from, clear_to;        // every row of the workgroup sees all keys between, as far as indices say
-uint tiles_from, tiles_kept, tiles_seen;  // classes of TILES_READ tiles from this one on, a bit each
+uint tiles_from, tiles_kept, tiles_seen;  // classes of SUBGROUP tiles from this one on, a bit each
+uint tile_ahead;                  // the class of one of the SUBGROUP tiles after these
 bool next_seen;                   // whether nothing that is read hides or bends a score of the tile next_tile() found
 
-// The same loads in all invocations, not one tile a lane: what follows from a lane's number is not uniform to compilers, and
-// around loops that are not uniform one of them spills 1400 registers.
+// One tile a lane, a group ahead of its use, so that nobody waits for classes.
+void fetch_tiles(uint from) {
+    tile_ahead = tile_class(batch, head, first_row / ROWS, min(from + lane, (end - 1u) / KEYS));
+}
 void read_tiles(uint from) {
+    tiles_kept = subgroupOr(uint(tile_ahead != TILE_HIDDEN) << lane);
+    tiles_seen = subgroupOr(uint(tile_ahead == TILE_SEEN) << lane);
     tiles_from = from;
-    tiles_kept = 0u;
-    tiles_seen = 0u;
-    [[unroll]] for (uint n = 0u; n < TILES_READ; ++n) {
-        uint kind = tile_class(batch, head, first_row / ROWS, min(from + n, (end - 1u) / KEYS));
-        tiles_kept |= uint(kind != TILE_HIDDEN) << n;
-        tiles_seen |= uint(kind == TILE_SEEN) << n;
-    }
+    fetch_tiles(from + SUBGROUP);
 }
 
 // The first tile from `first_key` on that is not hidden as a whole; `end` or more if there is none.
@@ -78,21 +65,24 @@ uint next_tile(uint first_key) {
         uint tile_ = first_key / KEYS;
         bool looking = tile_ * KEYS < end;
         [[dont_unroll]] while (looking) {
-            if (tile_ - tiles_from >= TILES_READ) read_tiles(tile_);
+            if (tile_ - tiles_from >= SUBGROUP) read_tiles(tiles_from + SUBGROUP);
             uint kept = tiles_kept >> (tile_ - tiles_from);
             if (kept != 0u) tile_ += uint(findLSB(kept));
-            else tile_ = tiles_from + TILES_READ;
+            else tile_ = tiles_from + SUBGROUP;
             looking = kept == 0u && tile_ * KEYS < end;
         }
-        next_seen = tile_ - tiles_from < TILES_READ && (tiles_seen >> (tile_ - tiles_from) & 1u) != 0u;
+        next_seen = tile_ - tiles_from < SUBGROUP && (tiles_seen >> (tile_ - tiles_from) & 1u) != 0u;
         first_key = tile_ * KEYS;
     }
     return first_key;
 }
 
+// Whether indices hide no key of a tile from any row of the workgroup.
+bool is_inside(uint first_key) { return first_key >= clear_from && first_key + KEYS <= clear_to; }
+
 bool is_clear(uint first_key) {
     if (BENDS || on(DROPOUT)) return false;
-    return next_seen && first_key >= clear_from && first_key + KEYS <= clear_to;
+    return next_seen && is_inside(first_key);
 }
 
 // The number of leading keys that some row of the workgroup sees, and where tiles are clear.
@@ -105,27 +95,49 @@ void find_keys() {
     if (on(LENGTHS) && int(last_row) >= x_rows_seeing) to = 0;
     clear_from = uint(max(from, 0));
     clear_to = uint(max(to, 0));
-    tiles_from = 0xffffffffu - TILES_READ;
 }
 
 // ---- bits ----
 
-uint seen_keys[RF][HELD_ROWS][WORDS];  // which keys of a tile the lane's rows see
+uint seen_keys[RF][HELD_ROWS][WORDS];  // which keys of a tile the lane's rows see, as far as is looked up
+uint mask_keys[RF][HELD_ROWS][WORDS];  // as far as a mask made bits says
 uint kept_keys[RF][HELD_ROWS][WORDS];  // which of their weights dropout keeps
 
 // Words of the header, after those of extras.glsl: where in tile_data the bits of the mask are.
 const uint MASK_BITS = 47u, MASK_BITS_BATCH = 48u, MASK_BITS_HEAD = 49u, MASK_BITS_ROW = 50u;
 
+uint bits_place, bits_words;     // where the bits of the head's mask begin, and words of a row
+uint block_rows[RF][HELD_ROWS];  // where in extra_data, counted in bytes, the map has what the lane's rows see
+uint block_columns;              // keys of a block
+
+// Here and not for each tile: loads whose places follow from others could not begin before those are there.
+void read_places() {
+    if (MASK_IS_BITS) {
+        bits_place = word(MASK_BITS) + batch * word(MASK_BITS_BATCH) + head * word(MASK_BITS_HEAD);
+        bits_words = word(MASK_BITS_ROW);
+    }
+    if (on(BLOCKS)) {
+        block_columns = word(BLOCK_KV);
+        uint map = 4u * word(BLOCK_MAP) + x_batch * word(BLOCK_BATCH) + x_head * word(BLOCK_HEAD);
+        FIND_PLACES
+        [[unroll]] for (uint i = 0u; i < RF; ++i) {
+            [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
+                uint row = x_first_row + min(MY_ROW + i * MATRIX_M + ROW_HELD(r), QUERIES - 1u);
+                block_rows[i][r] = map + row / word(BLOCK_Q) * word(BLOCK_ROW);
+            }
+        }
+    }
+}
+
 // The bits of a row from `key` on, a multiple of SPAN.
 uint mask_bits(uint row, uint key) {
-    uint at = word(MASK_BITS) + batch * word(MASK_BITS_BATCH) + head * word(MASK_BITS_HEAD);
-    return tile_data[at + min(row, QUERIES - 1u) * word(MASK_BITS_ROW) + min(key, end - 1u) / 32u] >> (key % 32u);
+    return tile_data[bits_place + min(row, QUERIES - 1u) * bits_words + min(key, end - 1u) / 32u] >> (key % 32u);
 }
 
 // Whether the keys of a word of bits lie in one block of the map, and nothing else has to be looked up for each.
 bool blocks_are_words() {
     if (!on(BLOCKS) || on(SEGMENTS) || (MASK == 1 && !MASK_IS_BITS)) return false;
-    return (word(BLOCK_KV) | x_first_key) % SPAN == 0u;
+    return (block_columns | x_first_key) % SPAN == 0u;
 }
 
 // Four bits of each lane, for lanes that follow each other in a row, become the row's words in the scratch memory.
@@ -191,63 +203,51 @@ uint range_bits(uint row, uint first_key) {
     return bits;
 }
 
-#ifdef ORDER
-#define PLACE_ROW(e) SLOT_ROW(lane, SLOT(e))
-#define PLACE_COLUMN(e) ELEMENT_COLUMN(lane, e)
-#define FIND_PLACES
-#else
-#define PLACE_ROW(e) (uint(place[e]) / MATRIX_N)
-#define PLACE_COLUMN(e) (uint(place[e]) % MATRIX_N)
-#define FIND_PLACES SUMS place; coopMatLoad(place, tile, IOTA_START, MATRIX_N / 4, ROW_MAJOR);
-#endif
+// What is read of a tile is looked up before its products, what follows from indices is computed after them: registers are
+// few in between.
+#define LOOKS_UP ((MASK == 1 && !MASK_IS_BITS) || (FEATURES & (SEGMENTS | BLOCKS)) != 0)
 
-// Finds seen_keys of a tile; whether any of the subgroup's rows sees any of its keys.
+// Under way while keys are stored and multiplied.
+void fetch_mask(uint first_key) {
+    FIND_PLACES
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
+            uint row = MY_ROW + i * MATRIX_M + ROW_HELD(r);
+            [[unroll]] for (uint w = 0u; w < WORDS; ++w) mask_keys[i][r][w] = mask_bits(row, first_key + w * SPAN);
+        }
+    }
+}
+
+// Looks up what hides keys of a tile, a mask made bits aside; whether any of the subgroup's rows may see any of its keys.
 bool find_seen(uint first_key, bool read) {
+    int from = int(MY_ROW), to = int(MY_ROW + ROWS_EACH) - 1;
+    bool seen = CAUSAL == 0 || int(first_key) <= to + SHIFT;
+    if (on(WINDOW)) seen = seen && int(first_key) + KEYS > from + BASE_SHIFT - x_left;
+    if (on(PREFIX)) seen = seen || first_key < x_prefix;
+    if (on(LENGTHS)) seen = seen && from < x_rows_seeing;
+    if (!LOOKS_UP || !read) return seen;
     FIND_PLACES
     bool by_words = blocks_are_words();
-    bool look_up = read && !by_words && ((MASK == 1 && !MASK_IS_BITS) || (FEATURES & (SEGMENTS | BLOCKS)) != 0);
-    if (look_up) read_bits(first_key);
     uint any_ = 0u;
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
-            uint row = i * MATRIX_M + ROW_HELD(r);
-            [[unroll]] for (uint w = 0u; w < WORDS; ++w) {
-                seen_keys[i][r][w] = range_bits(MY_ROW + row, first_key + w * SPAN);
-            }
-        }
-    }
-    if (look_up) {
+    if (!by_words) read_bits(first_key);
+    [[unroll]] for (uint w = 0u; w < WORDS; ++w) {
+        uint column = 0u;
+        if (by_words) column = (x_first_key + min(first_key + w * SPAN, end - 1u)) / block_columns;
         [[unroll]] for (uint i = 0u; i < RF; ++i) {
             [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
-                uint row = i * MATRIX_M + ROW_HELD(r);
-                [[unroll]] for (uint w = 0u; w < WORDS; ++w) seen_keys[i][r][w] &= BITS(row, w);
-            }
-        }
-    }
-    if (MASK_IS_BITS && read) {
-        [[unroll]] for (uint i = 0u; i < RF; ++i) {
-            [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
-                uint row = MY_ROW + i * MATRIX_M + ROW_HELD(r);
-                [[unroll]] for (uint w = 0u; w < WORDS; ++w) seen_keys[i][r][w] &= mask_bits(row, first_key + w * SPAN);
-            }
-        }
-    }
-    if (by_words && read) {
-        [[unroll]] for (uint i = 0u; i < RF; ++i) {
-            [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
-                uint row = min(MY_ROW + i * MATRIX_M + ROW_HELD(r), QUERIES - 1u);
-                [[unroll]] for (uint w = 0u; w < WORDS; ++w) {
-                    if (!block_sees(row, min(first_key + w * SPAN, end - 1u))) seen_keys[i][r][w] = 0u;
+                uint bits;
+                if (by_words) {
+                    uint at = block_rows[i][r] + column;
+                    bits = (extra_data[at >> 2] >> ((at & 3u) * 8u) & 0xffu) != 0u ? 0xffffffffu : 0u;
+                } else {
+                    bits = BITS(i * MATRIX_M + ROW_HELD(r), w);
                 }
+                seen_keys[i][r][w] = bits;
+                any_ |= bits;
             }
         }
     }
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
-            [[unroll]] for (uint w = 0u; w < WORDS; ++w) any_ |= seen_keys[i][r][w];
-        }
-    }
-    return subgroupAny(any_ != 0u);
+    return subgroupAny(any_ != 0u) && seen;
 }
 
 // Finds kept_keys of a tile. A generator's four words are those of four keys of the call, of which a dispatch may begin
@@ -277,24 +277,30 @@ void find_kept(uint first_key) {
     }
     SYNC_SUBGROUP;
 }
-// The bits of element e of fragment f, from its own on.
-#define ELEMENT_BITS(list, i, f, e) (list[i][HELD_ROW(e)][(f) * MATRIX_N / SPAN] >> (PLACE_COLUMN(e) + (f) * MATRIX_N % SPAN))
+// The bits of a row from the column of element e of a fragment on whose first key in the tile is `at`.
+#define ELEMENT_BITS(list, i, at, e) (list[i][HELD_ROW(e)][(at) / SPAN] >> (PLACE_COLUMN(e) + (at) % SPAN))
 
-// What the products of q and k are added to: zero, and minus infinity for hidden keys, so that the weight is zero whatever
-// the maximum. (A product that is not finite would win; store_keys raises the flag for it.)
-void begin_scores(uint first_key, bool masked) {
+// Minus infinity for hidden keys, whatever their scores were, so that the weight is zero whatever the maximum. Once, for
+// tiles inside the range too: a second copy without range_bits() spills registers at 64 columns (NVIDIA).
+void hide_scores(uint first_key, uint chunk, bool read) {
+    bool look = HIDES && read;
+    if (!look && is_inside(first_key)) return;
+    float never = minus_infinity();
+    FIND_PLACES
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint f = 0u; f < KF; ++f) s_frag[i][f] = SUMS(0.0);
-    }
-    if (masked) {
-        float never = minus_infinity();
-        FIND_PLACES
-        [[unroll]] for (uint i = 0u; i < RF; ++i) {
-            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                [[unroll]] for (uint w = 0u; w < WORDS; ++w) {
-                    uint bits = seen_keys[i][HELD_ROW(e)][w] >> PLACE_COLUMN(e);
-                    [[unroll]] for (uint f = 0u; f < WORD_FRAGMENTS; ++f) {
-                        s_frag[i][w * WORD_FRAGMENTS + f][e] = (bits & (1u << (f * MATRIX_N))) != 0u ? 0.0 : never;
+        [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
+            uint row = MY_ROW + i * MATRIX_M + ROW_HELD(r);
+            [[unroll]] for (uint w = chunk / SPAN; w * SPAN < chunk + CHUNK; ++w) {
+                uint bits = range_bits(row, first_key + w * SPAN);
+                if (MASK_IS_BITS && look) bits &= mask_keys[i][r][w];
+                if (LOOKS_UP && look) bits &= seen_keys[i][r][w];
+                bits >>= COLUMN_HELD(r);
+                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+                    [[unroll]] for (uint f = 0u; f < KF; ++f) {
+                        uint at = chunk + f * MATRIX_N;
+                        if (HELD_ROW(e) == r && at / SPAN == w && (bits & (1u << (at % SPAN + COLUMN_PAST(e)))) == 0u) {
+                            s_frag[i][f][e] = never;
+                        }
                     }
                 }
             }
@@ -304,8 +310,13 @@ void begin_scores(uint first_key, bool masked) {
 
 // ---- what bends scores ----
 
-// tanh to 3e-7 of itself, the same way for all arguments, as a kernel has many: a minimax fit of x P(x^2) / Q(x^2) on
-// |x| <= 8.5, beyond which 1 is as near. Comparisons, not min(), so that NaN stays.
+// cap tanh(score / cap), both base 2. By one exponential, to 1e-7 of the cap, where the cap is such that this does not show in
+// weights of 16 bits; an exponential past the largest number is infinity, and its reciprocal zero.
+#define SMALL_CAP 128.0
+float softly_capped(float score, float turn) { return fma(-2.0 * x_cap, 1.0 / (exp2(score * turn) + 1.0), x_cap); }
+
+// Else to 3e-7 of itself, the same way for all arguments: a minimax fit of x P(x^2) / Q(x^2) on |x| <= 8.5, beyond which 1 is
+// as near. Comparisons, not min(), so that NaN stays.
 float bounded_tanh(float x) {
     x = x > 8.5 ? 8.5 : x < -8.5 ? -8.5 : x;
     float z = x * x;
@@ -313,8 +324,23 @@ float bounded_tanh(float x) {
     float q = fma(fma(fma(fma(8.1451424e-07, z, 0.00033488686), z, 0.02602276), z, 0.46746573), z, 1.0);
     return x * p / q;
 }
-// Minus infinity, which stands for hidden keys, stays.
-float capped(float score, float inverse) { return score < MASK_FLOOR ? score : x_cap * bounded_tanh(score * inverse); }
+
+void cap_scores() {
+    float turn = 2.0 * LOG2_E / x_cap, inverse = 1.0 / x_cap;
+    if (x_cap <= SMALL_CAP) {
+        [[unroll]] for (uint i = 0u; i < RF; ++i) {
+            [[unroll]] for (uint f = 0u; f < KF; ++f) {
+                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) s_frag[i][f][e] = softly_capped(s_frag[i][f][e], turn);
+            }
+        }
+    } else {
+        [[unroll]] for (uint i = 0u; i < RF; ++i) {
+            [[unroll]] for (uint f = 0u; f < KF; ++f) {
+                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) s_frag[i][f][e] = x_cap * bounded_tanh(s_frag[i][f][e] * inverse);
+            }
+        }
+    }
+}
 
 // What is added to a score, base 2; minus infinity hides the key.
 float added(uint row, uint key) {
@@ -345,7 +371,7 @@ float added(uint row, uint key) {
 #endif
 
 void add_biases(uint first_key) {
-    bool bad = false;
+    float never = minus_infinity();
     [[dont_unroll]] for (uint n = 0u; n < RF * KF / ADD_AT_ONCE; ++n) {
         uint row0 = MY_ROW + n * ADD_AT_ONCE / KF * MATRIX_M, key0 = first_key + n * ADD_AT_ONCE % KF * MATRIX_N;
         SUMS more[ADD_AT_ONCE];
@@ -355,7 +381,6 @@ void add_biases(uint first_key) {
                 uint row = row0 + PLACE_ROW(e), key = key0 + part * MATRIX_N + PLACE_COLUMN(e);
                 float one = added(min(row, QUERIES - 1u), min(key, end - 1u));
                 more[part][e] = one;
-                bad = bad || (non_finite(one) && floatBitsToUint(one) != 0xff800000u);
             }
         }
 #else
@@ -364,7 +389,6 @@ void add_biases(uint first_key) {
             uint at = e * SUBGROUP + lane, row = row0 + at / MATRIX_N, key = key0 + at % MATRIX_N;
             float one = added(min(row, QUERIES - 1u), min(key, end - 1u));
             tile[MY_SCRATCH + at / 4u][at % 4u] = floatBitsToUint(one);
-            bad = bad || (non_finite(one) && floatBitsToUint(one) != 0xff800000u);
         }
         SYNC_SUBGROUP;
         coopMatLoad(more[0], tile, MY_SCRATCH, MATRIX_N / 4, ROW_MAJOR);
@@ -373,26 +397,24 @@ void add_biases(uint first_key) {
         [[unroll]] for (uint i = 0u; i < RF; ++i) {
             [[unroll]] for (uint f = 0u; f < KF; f += ADD_AT_ONCE) {
                 if (n * ADD_AT_ONCE == i * KF + f) {
-                    [[unroll]] for (uint part = 0u; part < ADD_AT_ONCE; ++part) s_frag[i][f + part] += more[part];
+                    [[unroll]] for (uint part = 0u; part < ADD_AT_ONCE; ++part) {
+                        [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+                            float one = more[part][e];
+                            // A hidden key may have a score of any kind.
+                            s_frag[i][f + part][e] = one == never ? never : s_frag[i][f + part][e] + one;
+                        }
+                    }
                 }
             }
         }
     }
-    if (bad) poisoned = 1u;
 }
 
 void bend_scores(uint first_key) {
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
         [[unroll]] for (uint f = 0u; f < KF; ++f) s_frag[i][f] *= SCORE_SCALE;
     }
-    if (on(SOFT_CAP)) {
-        float inverse = 1.0 / x_cap;
-        [[unroll]] for (uint i = 0u; i < RF; ++i) {
-            [[unroll]] for (uint f = 0u; f < KF; ++f) {
-                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) s_frag[i][f][e] = capped(s_frag[i][f][e], inverse);
-            }
-        }
-    }
+    if (on(SOFT_CAP)) cap_scores();
     if (on(ALIBI)) {
         FIND_PLACES
         [[unroll]] for (uint i = 0u; i < RF; ++i) {

@@ -38,8 +38,9 @@ void fetch_values(uint first_key) {
         }
     }
 }
-void store_values(bool masked) {
-    bool bad = false, in_turns = factor_copies() != 1u;
+void store_values(uint start, bool masked) {
+    bool in_turns = factor_copies() != 1u;
+    uvec4 carried = uvec4(0u);
     uint step = in_turns ? MATRIX_M / 8 : 1u;
     [[unroll]] for (uint n = 0u; n < HELD_VALUES / 2; ++n) {
         uint e = thread + n * THREADS, pair = e % (KEYS / 2), word = e / (KEYS / 2);
@@ -48,16 +49,16 @@ void store_values(bool masked) {
             uint part = word % (MATRIX_M / 8), row = word / (MATRIX_M / 8) * MATRIX_M + (in_turns ? part : 8u * part);
             [[unroll]] for (uint c = 0u; c < 8u; ++c) {
                 uint both = c % 2u == 0u ? a[c / 2u] & 0xffffu | b[c / 2u] << 16 : a[c / 2u] >> 16 | b[c / 2u] & 0xffff0000u;
-                tile[(row + c * step) * V_STRIDE + pair / 4u][pair % 4u] = both;
+                tile[start + (row + c * step) * V_STRIDE + pair / 4u][pair % 4u] = both;
             }
-            if (masked) bad = bad || has_non_finite(a) || has_non_finite(b);
+            if (masked) carried |= carried_exponents(a) | carried_exponents(b);
         }
     }
-    if (bad) poisoned = 1u;
+    if (masked && found_non_finite(carried)) poisoned = 1u;
 }
-FACTOR_A value_factor(uint f, uint c) {
+FACTOR_A value_factor(uint start, uint f, uint c) {
     FACTOR_A v;
-    coopMatLoad(v, tile, c * MATRIX_M * V_STRIDE + f * (MATRIX_K / 8), V_STRIDE, ROW_MAJOR);
+    coopMatLoad(v, tile, start + c * MATRIX_M * V_STRIDE + f * (MATRIX_K / 8), V_STRIDE, ROW_MAJOR);
     return v;
 }
 

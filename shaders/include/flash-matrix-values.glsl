@@ -3,7 +3,7 @@
 
 #ifdef TRANSPOSED
 
-void VALUES_NAME(float factor) {
+void VALUES_NAME(uint chunk, float factor) {
     [[unroll]] for (uint f = 0u; f < PF; ++f) {
         FACTOR_B p[RF];
         [[unroll]] for (uint i = 0u; i < RF; ++i) {
@@ -13,15 +13,15 @@ void VALUES_NAME(float factor) {
                 pair = exp2(fma(pair, vec2(factor), vec2(-top[i][0])));
                 sum[i][0] += pair.x + pair.y;
 #ifdef DROPPED
-                if ((ELEMENT_BITS(kept_keys, i, f, 2u * n) & 1u) == 0u) pair.x = 0.0;
-                if ((ELEMENT_BITS(kept_keys, i, f, 2u * n + 1u) & 1u) == 0u) pair.y = 0.0;
+                if ((ELEMENT_BITS(kept_keys, i, chunk + f * MATRIX_N, 2u * n) & 1u) == 0u) pair.x = 0.0;
+                if ((ELEMENT_BITS(kept_keys, i, chunk + f * MATRIX_N, 2u * n + 1u) & 1u) == 0u) pair.y = 0.0;
 #endif
                 pairs[n] = pack_weights(pair);
             }
             p[i] = weight_factor(pairs);
         }
         [[unroll]] for (uint c = 0u; c < VF; ++c) {
-            FACTOR_A v = value_factor(f, c);
+            FACTOR_A v = value_factor(V_AT, f, c);
             [[unroll]] for (uint i = 0u; i < RF; ++i) o_frag[i][c] = coopMatMulAdd(v, p[i], o_frag[i][c]);
         }
     }
@@ -30,7 +30,7 @@ void VALUES_NAME(float factor) {
 #elif defined(ORDER)
 
 // Weights by chunks of keys: exponentials of one chunk run beside the products of the one before.
-void VALUES_NAME(float factor) {
+void VALUES_NAME(uint chunk, float factor) {
     [[unroll]] for (uint f = 0u; f < PF; ++f) {
         FACTOR_A p[RF];
         [[unroll]] for (uint i = 0u; i < RF; ++i) {
@@ -41,7 +41,7 @@ void VALUES_NAME(float factor) {
 #endif
                 p[i][e] = float16_t(ROUNDED(weight_));
 #ifdef DROPPED
-                s_frag[i][f][e] = (ELEMENT_BITS(kept_keys, i, f, e) & 1u) != 0u ? weight_ : 0.0;
+                s_frag[i][f][e] = (ELEMENT_BITS(kept_keys, i, chunk + f * MATRIX_N, e) & 1u) != 0u ? weight_ : 0.0;
 #endif
             }
 #if SUM_COLUMNS
@@ -52,7 +52,7 @@ void VALUES_NAME(float factor) {
 #endif
         }
         [[unroll]] for (uint c = 0u; c < VF; ++c) {
-            FACTOR_B v = value_factor(0u, f, c);
+            FACTOR_B v = value_factor(V_AT + chunk * V_STRIDE, f, c);
             [[unroll]] for (uint i = 0u; i < RF; ++i) o_frag[i][c] = coopMatMulAdd(p[i], v, o_frag[i][c]);
         }
     }
@@ -60,7 +60,7 @@ void VALUES_NAME(float factor) {
 
 #else
 
-void WEIGHTS_NAME(float factor) {
+void WEIGHTS_NAME(uint chunk, float factor) {
     uint start = P_START + subgroup * P_VECTORS;
     FACTOR_B ones = FACTOR_B(1.0);
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
@@ -83,7 +83,7 @@ void WEIGHTS_NAME(float factor) {
             coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_N, gl_MatrixUseAccumulator> p;
             [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
                 float weight_ = ROUNDED(exp2(fma(s_frag[i][f][e], factor, -top[i][e])));
-                p[e] = float16_t((ELEMENT_BITS(kept_keys, i, f, e) & 1u) != 0u ? weight_ : 0.0);
+                p[e] = float16_t((ELEMENT_BITS(kept_keys, i, chunk + f * MATRIX_N, e) & 1u) != 0u ? weight_ : 0.0);
             }
             coopMatStore(p, tile, start + f * (MATRIX_N / 8), P_STRIDE, ROW_MAJOR);
         }
@@ -96,11 +96,11 @@ void WEIGHTS_NAME(float factor) {
     }
 }
 
-void VALUES_NAME(float factor) {
-    WEIGHTS_NAME(factor);
+void VALUES_NAME(uint chunk, float factor) {
+    WEIGHTS_NAME(chunk, factor);
     [[unroll]] for (uint f = 0u; f < PF; ++f) {
         [[unroll]] for (uint c = 0u; c < VF; ++c) {
-            FACTOR_B v = value_factor(0u, f, c);
+            FACTOR_B v = value_factor(V_AT + chunk * V_STRIDE, f, c);
             [[unroll]] for (uint i = 0u; i < RF; ++i) o_frag[i][c] = coopMatMulAdd(p_frag[i][f], v, o_frag[i][c]);
         }
     }

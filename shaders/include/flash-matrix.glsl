@@ -26,6 +26,11 @@
 //   RF, KEYS                       row fragments of a subgroup, keys of a tile
 //   DIM, VDIM                      head dimensions rounded up to whole fragments; HEAD_DIM <= DIM, VALUE_DIM <= VDIM
 //   Q_SHARED                       trailing fragments of each q row kept in shared memory instead of registers
+//   BUFFERS                        1 (default): tiles of k and v take turns in one place, four barriers a tile; 2: each has
+//                                  its own, two barriers, three with CHUNK; 4: each has two, one barrier; not with SPLIT, 4
+//                                  not with EXTRAS
+//   CHUNK                          keys of a tile whose scores are held at once: KEYS (default), or less with BUFFERS 2 or 4
+//                                  and ORDER
 //   SUM_COLUMNS                    with ORDER: 0, or the columns of a matrix of ones that sums the weights on the matrix unit
 //   SPLIT_LOOPS                    1: tiles without any masked key have a loop of their own
 //   LOCKSTEP                       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
@@ -71,7 +76,8 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 #define SLOT_FIRST(slot) (4u * (slot))
 #define SUM_SLOT(e) ((e) * SLOTS / SUM_ELEMENTS)
 #define SLOT_ROW(lane, slot) ((lane) / 4u + 8u * (slot))
-#define ELEMENT_COLUMN(lane, e) (2u * ((lane) % 4u) + ((e) & 1u) + 8u * (((e) >> 1) & 1u))
+#define LANE_COLUMN(lane) (2u * ((lane) % 4u))
+#define COLUMN_AFTER(e) (((e) & 1u) + 8u * (((e) >> 1) & 1u))
 #define SPREAD_BITS 2u
 #define SPREAD_FROM 1u
 #elif ORDER == ORDER_COLUMNS
@@ -79,7 +85,8 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 #define SLOT(e) (e)
 #define SLOT_FIRST(slot) (slot)
 #define SLOT_ROW(lane, slot) (slot)
-#define ELEMENT_COLUMN(lane, e) (lane)
+#define LANE_COLUMN(lane) (lane)
+#define COLUMN_AFTER(e) 0u
 #define SPREAD_BITS 3u
 #define SPREAD_FROM 1u
 #elif ORDER == ORDER_LANES
@@ -88,9 +95,18 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 #define SLOT(e) 0
 #define SLOT_FIRST(slot) 0
 #define SLOT_ROW(lane, slot) ((lane) % MATRIX_N)
-#define ELEMENT_COLUMN(lane, e) (8u * ((lane) / MATRIX_N) + (e))
+#define LANE_COLUMN(lane) (8u * ((lane) / MATRIX_N))
+#define COLUMN_AFTER(e) (e)
 #define SPREAD_BITS (SUBGROUP / MATRIX_N / 2)  // for up to four lanes to a query
 #define SPREAD_FROM uint(MATRIX_N)
+#endif
+#define ELEMENT_COLUMN(lane, e) (LANE_COLUMN(lane) + COLUMN_AFTER(e))
+
+#ifndef BUFFERS
+#define BUFFERS 1
+#endif
+#ifndef CHUNK
+#define CHUNK KEYS
 #endif
 
 #define ELEMENTS 8
@@ -98,8 +114,8 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 #define ROWS (SUBGROUPS * ROWS_EACH)
 #define QF (DIM / MATRIX_K)
 #define VF (VDIM / MATRIX_N)
-#define KF (KEYS / MATRIX_N)
-#define PF (KEYS / MATRIX_K)
+#define KF (CHUNK / MATRIX_N)
+#define PF (CHUNK / MATRIX_K)
 #define D8 (DIM / 8)
 #define V8 (VDIM / 8)
 #define K_STRIDE (D8 + 1)
@@ -139,8 +155,23 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 #define Q_STRIDE (MATRIX_K / 8 + 1)
 #define Q_VECTORS (MATRIX_M * Q_STRIDE)
 #define Q_ROW (Q_SHARED * (MATRIX_K / 8) + 1)
-// k and v take turns in one tile.
+// Where the present tiles of k and v begin.
+#if BUFFERS == 1
+#define K_AT 0u
+#define V_AT 0u
 #define TILE_END (PARTS * (K_VECTORS > V_VECTORS ? K_VECTORS : V_VECTORS))
+#else
+#define SIDE (K_VECTORS + V_VECTORS)
+#define TILE_END (BUFFERS / 2 * SIDE)
+#if BUFFERS == 4
+uint tile_side = 0u;  // 0 or SIDE
+#define K_AT tile_side
+#define V_AT (tile_side + K_VECTORS)
+#else
+#define K_AT 0u
+#define V_AT K_VECTORS
+#endif
+#endif
 #define Q_START TILE_END
 #define Q_END (Q_START + (Q_SHARED > 0 ? ROWS * Q_ROW : 0))
 #define MOST(a, b) ((a) > (b) ? (a) : (b))
@@ -197,11 +228,11 @@ uint pack_pair(vec2 x) { return bfloat16_word(x.x) | bfloat16_word(x.y) << 16; }
 uint pack_pair(vec2 x) { return packFloat2x16(f16vec2(x)); }
 #endif
 
-// 16-bit numbers, two to a word.
+// Of 16-bit numbers, two to a word: the bits of exponents, and their lowest ones.
 #if defined(DTYPE_bfloat16)
-const uint EXPONENTS = 0x7f807f80u;
+const uint EXPONENTS = 0x7f807f80u, EXPONENT_ONES = 0x00800080u;
 #else
-const uint EXPONENTS = 0x7c007c00u;
+const uint EXPONENTS = 0x7c007c00u, EXPONENT_ONES = 0x04000400u;
 #endif
 
 shared uvec4 tile[SHARED_VECTORS];
@@ -209,6 +240,9 @@ shared uvec4 tile[SHARED_VECTORS];
 shared uint poisoned;
 
 uint thread, lane, subgroup, batch, head, first_row, end, q_base, k_base, v_base;
+#ifndef EXTRAS
+uint clear;  // keys before this one are seen by every row of the workgroup
+#endif
 float base2_scale;
 #ifndef SPLIT
 uvec4 held_k[PER_THREAD(KEYS * D8)];
@@ -269,38 +303,28 @@ void fetch_values(uint first_key) {
     }
 }
 #endif
-bool has_non_finite(uvec4 words) {
-    uvec4 low = words & (EXPONENTS & 0xffffu), high = words & (EXPONENTS & 0xffff0000u);
-    return any(equal(low, uvec4(EXPONENTS & 0xffffu))) || any(equal(high, uvec4(EXPONENTS & 0xffff0000u)));
-}
-void store_keys(bool masked) {
-    bool bad = false;
+// The highest bit of each 16 is set for a NaN or an infinity, whose exponent, all ones, carries there.
+uvec4 carried_exponents(uvec4 words) { return (words & EXPONENTS) + EXPONENT_ONES; }
+bool found_non_finite(uvec4 carried) { return ((carried.x | carried.y | carried.z | carried.w) & 0x80008000u) != 0u; }
+void store_keys(uint start) {
     [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * D8); ++n) {
         uint e = thread + n * THREADS;
-        if ((KEYS * D8) % THREADS == 0 || e < KEYS * D8) {
-            tile[e / D8 * K_STRIDE + e % D8] = held_k[n];
-#ifdef EXTRAS
-            if (masked) bad = bad || has_non_finite(held_k[n]);
-#else
-            if (masked && MASK == 0) bad = bad || has_non_finite(held_k[n]);
-#endif
-        }
+        if ((KEYS * D8) % THREADS == 0 || e < KEYS * D8) tile[start + e / D8 * K_STRIDE + e % D8] = held_k[n];
     }
-    if (bad) poisoned = 1u;
 }
 #ifdef TRANSPOSED
 #include "flash-matrix-transposed.glsl"
 #else
-void store_values(bool masked) {
-    bool bad = false;
+void store_values(uint start, bool masked) {
+    uvec4 carried = uvec4(0u);
     [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * V8); ++n) {
         uint e = thread + n * THREADS;
         if ((KEYS * V8) % THREADS == 0 || e < KEYS * V8) {
-            tile[e / V8 * V_STRIDE + e % V8] = held_v[n];
-            if (masked) bad = bad || has_non_finite(held_v[n]);
+            tile[start + e / V8 * V_STRIDE + e % V8] = held_v[n];
+            if (masked) carried |= carried_exponents(held_v[n]);
         }
     }
-    if (bad) poisoned = 1u;
+    if (masked && found_non_finite(carried)) poisoned = 1u;
 }
 #endif
 
@@ -308,9 +332,6 @@ void store_values(bool masked) {
 uint shared_query(uint i, uint d) {
     return Q_START + (subgroup * ROWS_EACH + i * MATRIX_M) * Q_ROW + (d - (QF - Q_SHARED)) * (MATRIX_K / 8);
 }
-
-// Whether a query that may see no key holds a NaN or an infinity. (One that sees keys makes NaN of its own row by itself.)
-bool bad_query = false;
 
 // The subgroup's rows of q as factors. With a negative scale they change sign, so that the scale is never negative and a
 // row's maximum stays its maximum when scaled.
@@ -324,11 +345,6 @@ void load_queries() {
             uint column = d * MATRIX_K + 8u * (lane % words);
             held[d] = uvec4(0u);
             if (lane < FACTOR_VECTORS && column < HEAD_DIM) held[d] = q_data[(q_base + row * pc.q_row + column) >> 3] ^ turn;
-#ifdef EXTRAS
-            bad_query = bad_query || has_non_finite(held[d]);
-#else
-            if (CAUSAL != 0 && pc.causal_shift < 0) bad_query = bad_query || has_non_finite(held[d]);
-#endif
         }
         [[unroll]] for (uint d = 0u; d < QF - Q_SHARED; ++d) {
             uint start = subgroup * Q_VECTORS;
@@ -354,37 +370,49 @@ KEY_FACTOR key_factor(uint start, uint f, uint d) {
     return k;
 }
 
-#ifdef EXTRAS
-#include "flash-matrix-extras.glsl"
-#else
-
 #ifdef ORDER
 #define PLACE_ROW(e) SLOT_ROW(lane, SLOT(e))
 #define PLACE_COLUMN(e) ELEMENT_COLUMN(lane, e)
 #define FIND_PLACES
+// The rows that a lane holds elements of in a fragment, and where their elements lie.
+#define HELD_ROWS SLOTS
+#define HELD_ROW(e) SLOT(e)
+#define ROW_HELD(r) SLOT_ROW(lane, r)
+#define COLUMN_HELD(r) LANE_COLUMN(lane)
+#define COLUMN_PAST(e) COLUMN_AFTER(e)
 #else
+#define HELD_ROWS ELEMENTS
+#define HELD_ROW(e) (e)
+#define ROW_HELD(r) PLACE_ROW(r)
+#define COLUMN_HELD(r) PLACE_COLUMN(r)
+#define COLUMN_PAST(e) 0u
 #define PLACE_ROW(e) (uint(place[e]) / MATRIX_N)
 #define PLACE_COLUMN(e) (uint(place[e]) % MATRIX_N)
 #define FIND_PLACES SUMS place; coopMatLoad(place, tile, IOTA_START, MATRIX_N / 4, ROW_MAJOR);
 #endif
 
-// What the products of q and k are added to: zero, and minus infinity for keys that causality or the end hides, so that
-// the weight is zero whatever the maximum. (A product that is not finite would win; store_keys raises the flag for it.)
-void begin_scores(uint first_key, bool masked) {
+#ifdef EXTRAS
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#include "flash-matrix-extras.glsl"
+#else
+
+// Minus infinity for keys that causality or the end hides, whatever their product was, so that the weight is zero whatever
+// the maximum.
+void hide_scores(uint first_key) {
+    float never = minus_infinity();
+    FIND_PLACES
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint f = 0u; f < KF; ++f) s_frag[i][f] = SUMS(0.0);
-    }
-    if (masked && MASK == 0) {
-        float never = minus_infinity();
-        FIND_PLACES
-        [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
+            // The last key that the row may see, counted from the first that this lane holds.
+            int last = int(end) - 1;
+            uint row = first_row + subgroup * ROWS_EACH + i * MATRIX_M + ROW_HELD(r);
+            if (CAUSAL != 0) last = min(last, int(row) + pc.causal_shift);
+            last -= int(first_key + COLUMN_HELD(r));
             [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                // The last key that the row may see, counted from this lane's column.
-                int last = int(end) - 1;
-                uint row = first_row + subgroup * ROWS_EACH + i * MATRIX_M + PLACE_ROW(e);
-                if (CAUSAL != 0) last = min(last, int(row) + pc.causal_shift);
-                last -= int(first_key + PLACE_COLUMN(e));
-                [[unroll]] for (uint f = 0u; f < KF; ++f) s_frag[i][f][e] = int(f * MATRIX_N) <= last ? 0.0 : never;
+                if (HELD_ROW(e) != r) continue;
+                [[unroll]] for (uint f = 0u; f < KF; ++f) {
+                    if (int(f * MATRIX_N + COLUMN_PAST(e)) > last) s_frag[i][f][e] = never;
+                }
             }
         }
     }
@@ -392,14 +420,20 @@ void begin_scores(uint first_key, bool masked) {
 
 #endif
 
+void begin_scores() {
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint f = 0u; f < KF; ++f) s_frag[i][f] = SUMS(0.0);
+    }
+}
+
 #ifdef SPLIT
 #include "flash-split.glsl"
 #else
-void multiply_scores(uint first_key, bool masked) {
-    begin_scores(first_key, masked);
+void multiply_scores(uint chunk) {
+    begin_scores();
     [[unroll]] for (uint d = 0u; d < QF - Q_SHARED; ++d) {
         [[unroll]] for (uint f = 0u; f < KF; ++f) {
-            KEY_FACTOR k = key_factor(0u, f, d);
+            KEY_FACTOR k = key_factor(K_AT + chunk * K_STRIDE, f, d);
             [[unroll]] for (uint i = 0u; i < RF; ++i) s_frag[i][f] = ADD_SCORES(q_frag[i][d], k, s_frag[i][f]);
         }
     }
@@ -408,7 +442,7 @@ void multiply_scores(uint first_key, bool masked) {
         QUERY_FACTOR q[RF];
         [[unroll]] for (uint i = 0u; i < RF; ++i) coopMatLoad(q[i], tile, shared_query(i, d), Q_ROW, QUERY_LAYOUT);
         [[unroll]] for (uint f = 0u; f < KF; ++f) {
-            KEY_FACTOR k = key_factor(0u, f, d);
+            KEY_FACTOR k = key_factor(K_AT + chunk * K_STRIDE, f, d);
             [[unroll]] for (uint i = 0u; i < RF; ++i) s_frag[i][f] = ADD_SCORES(q[i], k, s_frag[i][f]);
         }
     }
@@ -550,55 +584,105 @@ void raise_maximum(float factor) {
 #define NOTE_VALUES
 #endif
 
+#if BUFFERS == 4
+bool masked_values(uint first_key) { return first_key >= clear && first_key < end; }
+#endif
+
 #ifdef EXTRAS
+void weigh_scores(uint first_key, uint chunk, bool masked, bool read) {
+    float factor = masked && SCALED ? 1.0 : SCORE_SCALE;
+    if (masked && SCALED) bend_scores(first_key + chunk);
+    if (masked) hide_scores(first_key, chunk, read);
+    raise_maximum(factor);
+    if (masked && on(DROPOUT)) multiply_kept_values(chunk, factor);
+    else multiply_values(chunk, factor);
+}
+
 // `read` says whether some of what hides the tile's keys must be read, `next_key` where the next tile that counts begins.
 void add_tile(uint first_key, uint next_key, bool masked, bool read) {
     bool seen = true;  // whether any of this subgroup's rows sees any of these keys
-    store_keys(masked);
+    if (masked && MASK_IS_BITS && read) fetch_mask(first_key);
+    store_keys(K_AT);
     fetch_values(first_key);
     if (masked) seen = find_seen(first_key, HIDES && read);
     barrier();
-    if (seen) multiply_scores(first_key, masked);
+    if (seen) multiply_scores(0u);
+#if BUFFERS == 1
     barrier();
-    store_values(masked);
+#endif
+    store_values(V_AT, masked);
     fetch_keys(next_key);
     barrier();
-    float factor = masked && SCALED ? 1.0 : SCORE_SCALE;
     if (seen) {
-        if (masked && SCALED) bend_scores(first_key);
-        raise_maximum(factor);
-    }
-    if (masked && on(DROPOUT)) {
-        if (seen) {
-            find_kept(first_key);
-            multiply_kept_values(factor);
+        if (masked && on(DROPOUT)) find_kept(first_key);
+        weigh_scores(first_key, 0u, masked, read);
+        [[unroll]] for (uint chunk = CHUNK; chunk < KEYS; chunk += CHUNK) {
+            multiply_scores(chunk);
+            weigh_scores(first_key, chunk, masked, read);
         }
-    } else if (seen) multiply_values(factor);
+    }
+#if BUFFERS == 1 || CHUNK < KEYS
     barrier();
+#endif
+}
+#else
+// Whether this subgroup's last row sees any of the keys from here on.
+bool sees_some(uint first_key, bool masked) {
+    return CAUSAL == 0 || !masked || int(first_key) <= int(first_row + (subgroup + 1u) * ROWS_EACH) - 1 + pc.causal_shift;
+}
+
+void weigh_scores(uint first_key, uint chunk, bool masked) {
+    float factor = MASK != 0 ? 1.0 : SCORE_SCALE;
+    if (MASK != 0) mask_scores(first_key + chunk);
+    else if (masked) hide_scores(first_key + chunk);
+    raise_maximum(factor);
+    multiply_values(chunk, factor);
+}
+
+#if BUFFERS == 4
+void add_tile(uint first_key, bool masked) {
+    uint other = SIDE - tile_side;
+    barrier();  // this tile has been stored, and the one before it read
+    fetch_keys(first_key + KEYS);
+    [[unroll]] for (uint chunk = 0u; chunk < KEYS; chunk += CHUNK) {
+        bool seen = sees_some(first_key + chunk, masked);
+        if (seen) multiply_scores(chunk);
+        if (chunk == KEYS / CHUNK / 2u * CHUNK) {
+            store_keys(other);
+            fetch_values(first_key + KEYS);
+        }
+        if (seen) weigh_scores(first_key, chunk, masked);
+    }
+    store_values(other + K_VECTORS, masked_values(first_key + KEYS));
+    tile_side = other;
 }
 #else
 void add_tile(uint first_key, bool masked) {
-    // Whether this subgroup's last row sees any of these keys.
-    bool seen = CAUSAL == 0 || !masked ||
-                int(first_key) <= int(first_row + (subgroup + 1u) * ROWS_EACH) - 1 + pc.causal_shift;
-    store_keys(masked);
+    bool seen = sees_some(first_key, masked);
+    store_keys(K_AT);
     fetch_values(first_key);
     barrier();
-    if (seen) multiply_scores(first_key, masked);
+    if (seen) multiply_scores(0u);
     NOTE_VALUES
+#if BUFFERS == 1
     barrier();
-    store_values(masked);
+#endif
+    store_values(V_AT, masked);
     fetch_keys(first_key + KEYS);
     barrier();
-    float factor = MASK != 0 ? 1.0 : SCORE_SCALE;
-    if (seen) {
-        if (MASK != 0) mask_scores(first_key);
-        raise_maximum(factor);
+    if (seen) weigh_scores(first_key, 0u, masked);
+    [[unroll]] for (uint chunk = CHUNK; chunk < KEYS; chunk += CHUNK) {
+        if (sees_some(first_key + chunk, masked)) {
+            multiply_scores(chunk);
+            weigh_scores(first_key, chunk, masked);
+        }
     }
-    if (seen) multiply_values(factor);
     NOTE_KEYS
+#if BUFFERS == 1 || CHUNK < KEYS
     barrier();
+#endif
 }
+#endif
 #endif
 
 void store_rows() {
@@ -833,7 +917,12 @@ void main() {
 #ifdef EXTRAS
     if (on(LENGTHS) && first_row >= QUERIES) return;
     find_keys();
-    uint first_key = next_tile(hidden_keys(first_row) / KEYS * KEYS);
+    uint first_key = hidden_keys(first_row) / KEYS * KEYS;
+    if (on(TILES) && first_key < end) {
+        fetch_tiles(first_key / KEYS);
+        read_tiles(first_key / KEYS);
+    }
+    first_key = next_tile(first_key);
 #else
     end = visible_keys(min(first_row + ROWS, pc.queries) - 1u);
 #endif
@@ -875,7 +964,11 @@ void main() {
     if (end > 0u) note_keys();
 #endif
     barrier();  // q has been read from where k goes
+#ifdef SPLIT
     if (bad_query) poisoned = 1u;
+#elif defined(EXTRAS)
+    read_places();
+#endif
 
 #ifdef EXTRAS
     // Runs of clear tiles and of others take turns.
@@ -908,12 +1001,19 @@ void main() {
     }
 #else
     // Leading keys in whole tiles that every row of the workgroup sees.
-    uint clear = 0u;
+    clear = 0u;
     if (MASK == 0) {
         clear = CAUSAL == 0 ? end : uint(clamp(int(first_row) + pc.causal_shift + 1, 0, int(end)));
         clear -= clear % KEYS;
     }
     uint first_key = 0u;
+#if BUFFERS == 4
+    if (end > 0u) {
+        store_keys(K_AT);
+        fetch_values(0u);
+        store_values(V_AT, masked_values(0u));
+    }
+#endif
 #if SPLIT_LOOPS
     [[dont_unroll]] for (; first_key < clear; first_key += KEYS) add_tile(first_key, false);
     [[dont_unroll]] for (; first_key < end; first_key += KEYS) add_tile(first_key, true);

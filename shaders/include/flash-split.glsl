@@ -119,7 +119,7 @@ int tile_exponent(uint place) {
     if (most >= INFINITE) poisoned = 1u;
     return exponent_of(most);
 }
-void store_keys(bool masked) {
+void store_keys(uint start) {
     int e2 = tile_exponent(0u);
     float shrink = power_of_two(-e2);
     // In two steps, as 2^(e of q and k) may be too large or too small; not zero, as it multiplies minus infinities.
@@ -134,7 +134,7 @@ void store_keys(bool masked) {
         }
     }
 }
-void store_values(bool masked) {
+void store_values(uint start, bool masked) {
     int e2 = tile_exponent(SUBGROUPS);
     float shrink = power_of_two(-e2);
     if (least_v < uint(e2 + 127) << 23) poisoned = 1u;
@@ -190,8 +190,8 @@ void load_queries() {
     }
 }
 
-void multiply_scores(uint first_key, bool masked) {
-    begin_scores(first_key, masked);
+void multiply_scores(uint chunk) {
+    begin_scores();
     [[unroll]] for (uint g = 0u; g < KF / GROUP_K; ++g) {
         SUMS small[RF][GROUP_K];
         [[unroll]] for (uint i = 0u; i < RF; ++i) {
@@ -273,7 +273,7 @@ void make_weights(float factor, out FACTOR_A p[RF][PF], out FACTOR_A p_low[RF][P
 }
 #endif
 
-void multiply_values(float factor) {
+void multiply_values(uint chunk, float factor) {
     FACTOR_A p[RF][PF];
     FACTOR_A p_low[RF][PF];
     make_weights(factor, p, p_low);
