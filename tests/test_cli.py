@@ -244,6 +244,20 @@ def test_bench_sees_a_wrong_result(vulkan_backend, capsys, monkeypatch):
     assert not [r for r in results if r["method"] == "naive in NumPy" and r["failed"]]
 
 
+@pytest.mark.parametrize(
+    ("slack", "limits", "fails"), [(1.0, 0.5, False), (1.0, 2.0, True), (16.0, 8.0, False), (16.0, 32.0, True)]
+)
+def test_others_are_judged_less_strictly(slack, limits, fails):
+    from grilly.cli.measure import Check, Method, Problem, measure
+
+    problem = Problem(batch=1, heads=2, length=9, dim=20, causal=False, dtype="float32")
+    arrays = problem.arrays()
+    check = Check(problem, *arrays)
+    output = check.exact + limits * check.limit
+    result = measure(Method("theirs", lambda *_: lambda: output, slack=slack), problem, arrays, check, 1, 1.0)
+    assert bool(result.failed) == fails, result.failed
+
+
 def test_bench_stops_what_gets_slow(vulkan_backend, capsys):
     assert main(small_bench("--json", "-", "--max-seconds", "1e-9")) == 0
     results = json.loads(capsys.readouterr().out)["results"]
