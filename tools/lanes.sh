@@ -6,8 +6,8 @@
 #                               spilled registers on AMD, fails
 #   tools/lanes.sh              both
 # Where root or debootstrap is missing they are not run: that is said, and the status is 0 (GRILLY_REQUIRE_LANES=1: 1).
-# GRILLY_VALIDATION_TESTS     what pytest runs under validation (default: tests --devices-only, less those of commands and
-#                             documents, in up to four processes)
+# GRILLY_VALIDATION_TESTS     what pytest runs under validation (default: tests --devices-only, less those of commands, of
+#                             documents and of kernels that are not shipped, in up to four processes)
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 python=${PYTHON:-$([[ -x .venv/bin/python ]] && echo .venv/bin/python || echo python3)}
@@ -61,9 +61,9 @@ validate_part() { # validate_part PART PARTS COMMAND...: the tests of every PART
   if [[ -n ${GRILLY_VALIDATION_TESTS:-} ]]; then
     read -ra tests <<<"$GRILLY_VALIDATION_TESTS"
   else
-    # Commands and documents have no need of it.
+    # Commands and documents have no need of it, nor has what no device gets.
     mapfile -t tests < <(find tests -name 'test_*.py' -printf '%s %p\n' | sort -rn | cut -d' ' -f2 |
-      grep -vE '/test_(cli|readme|adding_a_shader)\.py$' | awk -v part="$part" -v parts="$parts" 'NR % parts == part')
+      grep -vE '/test_(cli|readme|adding_a_shader|element_orders)\.py$' | awk -v part="$part" -v parts="$parts" 'NR % parts == part')
     tests+=(--devices-only)
   fi
   inside "$@" python3 -m pytest -q -s -p no:cacheprovider --durations 10 -k "not kompute" "${tests[@]}"

@@ -1,7 +1,9 @@
-"""The transposed matrix kernel in AMD's element orders, on any device: its own source with matrices made of arrays.
+"""The matrix kernels in the element orders and shapes of NVIDIA, AMD and Intel, on any device: their own source with
+matrices made of arrays.
 
-No matrix units take part. What is tested is that the source is right for the orders that
-shaders/include/flash-matrix-transposed.glsl states, and that the self-check finds out where a driver has others.
+No matrix units take part. What is tested is that the source is right for the orders that flash-matrix.glsl and
+flash-matrix-transposed.glsl (shaders/include) state, that the form without an order is right for any order and for a
+shape that is no square, and that the self-check finds out where a driver has an order that its kernel does not expect.
 """
 
 from __future__ import annotations
@@ -46,23 +48,36 @@ requires = ["float16-arithmetic"]
 align = 8
 rank = {rank}
 optimize = false
-defines = {{ FACTOR_ELEMENTS = {elements}, IN_TURNS = {in_turns}, MATRIX = 1, MATRIX_ELEMENTS = 1, TRANSPOSED = 1, \
-ALIGN = 8, MATRIX_M = 16, MATRIX_N = 16, MATRIX_K = 16, SUBGROUP = 32, SUBGROUPS = 1, RF = 2, KEYS = 32, DIM = 32, \
-VDIM = 32, Q_SHARED = 1, SUM_COLUMNS = 0, SPLIT_LOOPS = 0, RAISE_WHILE = 0 }}
-tile = {{ rows = 32, keys = 32 }}
+defines = {{ {defines} }}
+tile = {{ rows = {rows}, keys = 32 }}
 keys_per_trip = 0.02
 """
-# What an invocation holds of a factor, and whether accumulator rows are held in turns.
-ORDERS = {"rdna3": (16, 1), "rdna4": (8, 0), "rows-in-sequence": (16, 0), "rows-in-turns": (8, 1)}
+SHARED = {
+    "MATRIX": 1, "MATRIX_ELEMENTS": 1, "ALIGN": 8, "MATRIX_M": 16, "MATRIX_N": 16, "MATRIX_K": 16, "SUBGROUP": 32,
+    "SUBGROUPS": 1, "RF": 2, "KEYS": 32, "DIM": 32, "VDIM": 32, "Q_SHARED": 1, "SUM_COLUMNS": 0, "SPLIT_LOOPS": 0,
+    "RAISE_WHILE": 0, "A_ELEMENTS": 8,
+}  # fmt: skip
+AMD = SHARED | {"TRANSPOSED": 1}
+NVIDIA = SHARED | {"ORDER": 1, "EMULATED": 3, "B_ELEMENTS": 9, "Q_SHARED": 0}
+ANY = SHARED | {"EMULATED": 4}
+#: Kernels by name, and whether they are right for the order that they are given.
+KERNELS = {
+    "rdna3": (AMD | {"EMULATED": 2, "A_ELEMENTS": 16, "B_ELEMENTS": 16}, True),
+    "rdna4": (AMD | {"EMULATED": 1, "B_ELEMENTS": 8}, True),
+    "rows-in-sequence": (AMD | {"EMULATED": 1, "A_ELEMENTS": 16, "B_ELEMENTS": 16}, False),
+    "rows-in-turns": (AMD | {"EMULATED": 2, "B_ELEMENTS": 8}, False),
+    "quads": (NVIDIA | {"BUFFERS": 4, "CHUNK": 16, "RAISE_WHILE": 1}, True),
+    "any-8x16": (ANY | {"MATRIX_M": 8, "SUBGROUP": 16, "B_ELEMENTS": 16, "RF": 1, "Q_SHARED": 0}, True),
+}
 FACTS = {"align": 8, "head_dim": 32, "value_dim": 24, "rows": 64}
 
 
 def emulated(text):
     """``flash-matrix.glsl`` with arrays for matrices and the workgroup for the subgroup."""
     changes = [
-        (r"(?m)^#define FACTOR_([AB]) coopmat.*$", r"#define FACTOR_\1 float16_t[FACTOR_ELEMENTS]", 2),
+        (r"(?m)^#define FACTOR_([AB]) coopmat.*$", r"#define FACTOR_\1 float16_t[\1_ELEMENTS]", 2),
         (r"(?m)^#define SUMS coopmat.*$", "#define SUMS float[8]", 1),
-        (r"\bSUMS\(0\.0\)", "zero_sums()", None),
+        (r"\bSUMS\(([^()]*)\)", r"filled_sums(\1)", None),
         (r"\bgl_SubgroupID\b", "0u", 1),
         (r"\bgl_SubgroupInvocationID\b", "gl_LocalInvocationIndex", 1),
         (r"(?m)^(shared uvec4 tile\[.*)$", r'\1\n#include "emulated-matrices.glsl"', 1),
@@ -75,12 +90,14 @@ def emulated(text):
 
 def rolled(text):
     """Loops as loops: arrays need no constant indices, and some drivers take minutes over the code unrolled."""
+    text = re.sub(r"\bFACTOR_B\(([^()]*)\)", r"filled_factor(\1)", text)
+    text = re.sub(r"\bcoopmat<float16_t, [^>]*gl_MatrixUseAccumulator>", "float16_t[8]", text)
     return text.replace("[[unroll]]", "[[dont_unroll]]")
 
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory):
-    """The kernel for each of ORDERS."""
+    """The kernels of KERNELS."""
     root = tmp_path_factory.mktemp("emulated")
     include = root / "shaders/include"
     shutil.copytree(ROOT / "shaders/include", include)
@@ -97,9 +114,12 @@ def manifest(tmp_path_factory):
     for name in ("attention-naive.comp", "attention-naive.toml"):  # what the check compares with
         shutil.copy(ROOT / "shaders" / name, root / "shaders")
     variants = [
-        VARIANT.format(name=name, rank=rank, elements=elements, in_turns=in_turns)
-        for rank, (name, (elements, in_turns)) in enumerate(ORDERS.items())
-    ]
+        VARIANT.format(
+            name=name, rank=rank, rows=defines["MATRIX_M"] * defines["RF"],
+            defines=", ".join(f"{define} = {value}" for define, value in defines.items()),
+        )
+        for rank, (name, (defines, _)) in enumerate(KERNELS.items())
+    ]  # fmt: skip
     (root / "shaders/emulated.toml").write_text(FAMILY + "".join(variants))
     compiled = subprocess.run(
         [sys.executable, "tools/compile_shaders.py"], cwd=root, capture_output=True, text=True, timeout=300,
@@ -111,21 +131,21 @@ def manifest(tmp_path_factory):
     return Manifest(root / "grilly_py/grilly/spirv")
 
 
-def verdict(backend, manifest, order, monkeypatch):
+def verdict(backend, manifest, kernel, monkeypatch):
     if not {"float16-storage", "float16-arithmetic"} <= backend.runtime.features:
         pytest.skip("the device has no 16-bit numbers")
     registry = Registry(backend.device, backend.runtime.features, manifest)
     monkeypatch.setattr(backend, "registry", registry)
     monkeypatch.setattr(backend, "plans", {})
-    (variant,) = (v for v in manifest.variants if v.variant == order)
+    (variant,) = (v for v in manifest.variants if v.variant == kernel)
     return selfcheck.prove(backend, registry.choice(variant), FACTS)
 
 
-@pytest.mark.parametrize("order", ["rdna3", "rdna4"])
-def test_the_orders_of_amd(vulkan_backend, manifest, order, monkeypatch):
-    assert verdict(vulkan_backend, manifest, order, monkeypatch) is None
+@pytest.mark.parametrize("kernel", [name for name, (_, right) in KERNELS.items() if right])
+def test_the_orders_of_devices(vulkan_backend, manifest, kernel, monkeypatch):
+    assert verdict(vulkan_backend, manifest, kernel, monkeypatch) is None
 
 
-@pytest.mark.parametrize("order", ["rows-in-sequence", "rows-in-turns"])
-def test_another_order_is_found_out(vulkan_backend, manifest, order, monkeypatch):
-    assert "error" in verdict(vulkan_backend, manifest, order, monkeypatch)
+@pytest.mark.parametrize("kernel", [name for name, (_, right) in KERNELS.items() if not right])
+def test_another_order_is_found_out(vulkan_backend, manifest, kernel, monkeypatch):
+    assert "error" in verdict(vulkan_backend, manifest, kernel, monkeypatch)
