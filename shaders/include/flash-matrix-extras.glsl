@@ -4,9 +4,9 @@
 // code as without EXTRAS) or neither. In the last kind each subgroup finds, for each of its rows, which keys are seen, one
 // bit each: what follows from indices alone is computed by the lanes that hold the row, and what is read (a boolean mask,
 // segments, blocks) four keys a lane, gathered through the subgroup's scratch memory. Where a key is hidden its score
-// becomes minus infinity once all else is done to it. Where a boolean mask has classes of tiles it also has been made bits already
-// (attention-mask-bits.comp), and a map of blocks as wide as a word of bits needs one look a word. What dropout keeps are
-// bits as well. Soft-cap and ALiBi change scores where they are; a bias, an additive mask and T5's table are read a few
+// becomes minus infinity once all else is done to it. Where a boolean mask has classes of tiles it also has been made bits
+// already (attention-mask-bits.comp), and a map of blocks as wide as a word of bits needs one look a word. What dropout
+// keeps are bits as well. Soft-cap and ALiBi change scores where they are; a bias, an additive mask and T5's table are read a few
 // fragments at a time, in a rolled loop, so that their code is there once: by the lanes that hold the elements where that
 // is known, else through the scratch memory.
 
@@ -17,7 +17,6 @@
 #define SPAN SUBGROUP
 #endif
 #define WORDS (KEYS / SPAN)
-#define WORD_FRAGMENTS (SPAN / MATRIX_N)
 #define QUARTERS (KEYS / 4)  // groups of four keys of a row
 #define ROUNDS (ROWS_EACH * QUARTERS / SUBGROUP)
 #define AT_ONCE (ROUNDS < 8 ? ROUNDS : 8)

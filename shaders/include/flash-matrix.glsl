@@ -236,7 +236,7 @@ const uint EXPONENTS = 0x7c007c00u, EXPONENT_ONES = 0x04000400u;
 #endif
 
 shared uvec4 tile[SHARED_VECTORS];
-// Raised once a key or value that some query may not see, or a query, holds a NaN or an infinity; never lowered.
+// Raised once a value that some query may not see holds a NaN or an infinity, with SPLIT a key or a query too; never lowered.
 shared uint poisoned;
 
 uint thread, lane, subgroup, batch, head, first_row, end, q_base, k_base, v_base;
@@ -278,7 +278,7 @@ SUMS sum[RF];  // glslang 13 gives a second name in one declaration another type
 #define SCORE_SCALE base2_scale
 
 // Rows past the last one are read as copies of it, columns past the head are zeros. Nobody stores such a query row,
-// mask_scores overrules such a key, and such a value is multiplied by zero or, if it is not finite, taken out.
+// mask_scores and hide_scores overrule such a key, and such a value is multiplied by zero or, if it is not finite, taken out.
 uvec4 fetch_key(uint first_key, uint e) {
     uint column = 8u * (e % D8), key = min(first_key + KEY_AT(e / D8), end - 1u);
     if (HEAD_DIM < DIM && column >= HEAD_DIM) return uvec4(0u);
