@@ -58,41 +58,46 @@ SHARED = {
     "RAISE_WHILE": 0, "A_ELEMENTS": 8,
 }  # fmt: skip
 AMD = SHARED | {"TRANSPOSED": 1}
-NVIDIA = SHARED | {"ORDER": 1, "EMULATED": 3, "B_ELEMENTS": 9, "Q_SHARED": 0}
-ANY = SHARED | {"EMULATED": 4}
+IN_SEQUENCE, IN_TURNS, QUADS, SCRAMBLED = ({"EMULATED": number} for number in (1, 2, 3, 4))  # emulated-matrices.glsl
+WHOLE_FACTORS = {"A_ELEMENTS": 16, "B_ELEMENTS": 16}
+HALF_FACTORS = {"A_ELEMENTS": 8, "B_ELEMENTS": 8}
 #: Kernels by name, and whether they are right for the order that they are given.
 KERNELS = {
-    "rdna3": (AMD | {"EMULATED": 2, "A_ELEMENTS": 16, "B_ELEMENTS": 16}, True),
-    "rdna4": (AMD | {"EMULATED": 1, "B_ELEMENTS": 8}, True),
-    "rows-in-sequence": (AMD | {"EMULATED": 1, "A_ELEMENTS": 16, "B_ELEMENTS": 16}, False),
-    "rows-in-turns": (AMD | {"EMULATED": 2, "B_ELEMENTS": 8}, False),
-    "quads": (NVIDIA | {"BUFFERS": 4, "CHUNK": 16, "RAISE_WHILE": 1}, True),
-    "any-8x16": (ANY | {"MATRIX_M": 8, "SUBGROUP": 16, "B_ELEMENTS": 16, "RF": 1, "Q_SHARED": 0}, True),
-}
+    "rdna3": (AMD | IN_TURNS | WHOLE_FACTORS, True),
+    "rdna4": (AMD | IN_SEQUENCE | HALF_FACTORS, True),
+    "rows-in-sequence": (AMD | IN_SEQUENCE | WHOLE_FACTORS, False),
+    "rows-in-turns": (AMD | IN_TURNS | HALF_FACTORS, False),
+    "quads": (
+        SHARED | QUADS | {"ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "BUFFERS": 4, "CHUNK": 16, "RAISE_WHILE": 1}, True
+    ),
+    "any-8x16": (
+        SHARED | SCRAMBLED | {"MATRIX_M": 8, "SUBGROUP": 16, "B_ELEMENTS": 16, "RF": 1, "Q_SHARED": 0}, True
+    ),
+}  # fmt: skip
 FACTS = {"align": 8, "head_dim": 32, "value_dim": 24, "rows": 64}
 
 
-def emulated(text):
-    """``flash-matrix.glsl`` with arrays for matrices and the workgroup for the subgroup."""
+def emulated(texts):
+    """``flash-matrix.glsl`` and what it includes, by name, with arrays for matrices and the workgroup for the subgroup.
+
+    Loops stay loops: arrays need no constant indices, and some drivers take minutes over the code unrolled.
+    """
     changes = [
         (r"(?m)^#define FACTOR_([AB]) coopmat.*$", r"#define FACTOR_\1 float16_t[\1_ELEMENTS]", 2),
         (r"(?m)^#define SUMS coopmat.*$", "#define SUMS float[8]", 1),
         (r"\bSUMS\(([^()]*)\)", r"filled_sums(\1)", None),
+        (r"\bFACTOR_B\(([^()]*)\)", r"filled_factor(\1)", None),
+        (r"\bcoopmat<float16_t, [^>]*gl_MatrixUseAccumulator>", "float16_t[8]", None),
         (r"\bgl_SubgroupID\b", "0u", 1),
         (r"\bgl_SubgroupInvocationID\b", "gl_LocalInvocationIndex", 1),
         (r"(?m)^(shared uvec4 tile\[.*)$", r'\1\n#include "emulated-matrices.glsl"', 1),
     ]
     for old, new, count in changes:
-        text, found = re.subn(old, new, text)
+        replaced = {name: re.subn(old, new, text) for name, text in texts.items()}
+        found = sum(times for _, times in replaced.values())
         assert found == count or (count is None and found), f"{old} is there {found} times"
-    return text
-
-
-def rolled(text):
-    """Loops as loops: arrays need no constant indices, and some drivers take minutes over the code unrolled."""
-    text = re.sub(r"\bFACTOR_B\(([^()]*)\)", r"filled_factor(\1)", text)
-    text = re.sub(r"\bcoopmat<float16_t, [^>]*gl_MatrixUseAccumulator>", "float16_t[8]", text)
-    return text.replace("[[unroll]]", "[[dont_unroll]]")
+        texts = {name: text for name, (text, _) in replaced.items()}
+    return {name: text.replace("[[unroll]]", "[[dont_unroll]]") for name, text in texts.items()}
 
 
 @pytest.fixture(scope="module")
@@ -106,10 +111,8 @@ def manifest(tmp_path_factory):
     (root / names).parent.mkdir(parents=True)
     shutil.copy(ROOT / names, root / names)
     shutil.copy(ROOT / "tests/shaders/emulated-matrices.glsl", include)
-    matrix = include / "flash-matrix.glsl"
-    matrix.write_text(emulated(matrix.read_text()))
-    for path in include.glob("flash-matrix*.glsl"):
-        path.write_text(rolled(path.read_text()))
+    for path, text in emulated({path: path.read_text() for path in include.glob("flash-matrix*.glsl")}).items():
+        path.write_text(text)
     (root / "shaders/emulated.comp").write_text(SOURCE)
     for name in ("attention-naive.comp", "attention-naive.toml"):  # what the check compares with
         shutil.copy(ROOT / "shaders" / name, root / "shaders")

@@ -104,7 +104,7 @@ void store(SUMS sums, uint start, uint stride, int order) {
         tile[start + row * stride + column / 4u][column % 4u] = floatBitsToUint(sums[e]);
     }
 }
-// An accumulator of halves, two of which share a word. Its own size, as A may be as large.
+// An accumulator of halves. Two of them share a word and may be another invocation's, so they meet in between.
 void store(float16_t[8] halves, uint start, uint stride, int order) {
     uint lane = gl_LocalInvocationIndex;
     barrier();
