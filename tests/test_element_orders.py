@@ -70,6 +70,10 @@ KERNELS = {
     "quads": (
         SHARED | QUADS | {"ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "BUFFERS": 4, "CHUNK": 16, "RAISE_WHILE": 1}, True
     ),
+    "quads-retry": (
+        SHARED | QUADS | {"ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "BUFFERS": 2, "RAISE_WHILE": 1, "RETRY": 1,
+                          "STEPS": 1}, True
+    ),
     "any-8x16": (
         SHARED | SCRAMBLED | {"MATRIX_M": 8, "SUBGROUP": 16, "B_ELEMENTS": 16, "RF": 1, "Q_SHARED": 0}, True
     ),

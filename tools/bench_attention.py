@@ -188,7 +188,9 @@ def main() -> None:
                     "align": 8,
                     "head_dim": dim,
                     "value_dim": dim,
-                    "rows": rows, "causal": int(causal),
+                    "keys": 1 << (shape[2] - 1).bit_length(),
+                    "rows": rows,
+                    "causal": int(causal),
                     "high": int(options.precision == "high"),
                 }
                 explained = backend.registry.explain(Request("attention", dtype, facts=facts))

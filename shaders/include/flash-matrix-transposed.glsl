@@ -62,15 +62,6 @@ FACTOR_A value_factor(uint start, uint f, uint c) {
     return v;
 }
 
-// Two weights as 16-bit numbers.
-uint pack_weights(vec2 pair) {
-#if defined(DTYPE_bfloat16)
-    return floatBitsToUint(ROUNDED(pair.x)) >> 16 | floatBitsToUint(ROUNDED(pair.y));
-#else
-    return packFloat2x16(f16vec2(pair));
-#endif
-}
-
 // The weights of an accumulator, by pairs, as a factor.
 FACTOR_B weight_factor(uint pairs[ELEMENTS / 2]) {
     FACTOR_B p;

@@ -34,21 +34,26 @@ void VALUES_NAME(uint chunk, float factor) {
     [[unroll]] for (uint f = 0u; f < PF; ++f) {
         FACTOR_A p[RF];
         [[unroll]] for (uint i = 0u; i < RF; ++i) {
-            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                float weight_ = exp2(fma(s_frag[i][f][e], factor, -top[i][SLOT(e)]));
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; e += 2u) {
+                vec2 pair = vec2(exp2(fma(s_frag[i][f][e], factor, -top[i][SLOT(e)])),
+                                 exp2(fma(s_frag[i][f][e + 1u], factor, -top[i][SLOT(e + 1u)])));
 #if !SUM_COLUMNS
-                sum[i][SLOT(e)] += weight_;
+                sum[i][SLOT(e)] += pair.x;
+                sum[i][SLOT(e + 1u)] += pair.y;
 #endif
-                p[i][e] = float16_t(ROUNDED(weight_));
+                SET_PAIR(p[i], e, pair)
 #ifdef DROPPED
-                s_frag[i][f][e] = (ELEMENT_BITS(kept_keys, i, chunk + f * MATRIX_N, e) & 1u) != 0u ? weight_ : 0.0;
+                s_frag[i][f][e] = (ELEMENT_BITS(kept_keys, i, chunk + f * MATRIX_N, e) & 1u) != 0u ? pair.x : 0.0;
+                s_frag[i][f][e + 1u] = (ELEMENT_BITS(kept_keys, i, chunk + f * MATRIX_N, e + 1u) & 1u) != 0u ? pair.y : 0.0;
 #endif
             }
 #if SUM_COLUMNS
             sum[i] = coopMatMulAdd(p[i], ONES(1.0), sum[i]);
 #endif
 #ifdef DROPPED
-            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) p[i][e] = float16_t(ROUNDED(s_frag[i][f][e]));
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; e += 2u) {
+                SET_PAIR(p[i], e, vec2(s_frag[i][f][e], s_frag[i][f][e + 1u]))
+            }
 #endif
         }
         [[unroll]] for (uint c = 0u; c < VF; ++c) {

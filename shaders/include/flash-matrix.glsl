@@ -33,6 +33,12 @@
 //                                  and ORDER
 //   SUM_COLUMNS                    with ORDER: 0, or the columns of a matrix of ones that sums the weights on the matrix unit
 //   SPLIT_LOOPS                    1: tiles without any masked key have a loop of their own
+//   RETRY                          1, with ORDER, SUM_COLUMNS 0, not with SPLIT: weights are made with the maximum as it is,
+//                                  without looking for the chunk's; where their sums show that it must be raised, the chunk
+//                                  is done again (include/flash-matrix-retry.glsl)
+//   STEPS                          1: what a thread fetches of a whole tile lies at equal steps from its first word, which
+//                                  saves the arithmetic of places and tests; THREADS is a multiple of D8 and V8, and KEYS D8
+//                                  and KEYS V8 are multiples of THREADS. Not with SPLIT or TRANSPOSED
 //   LOCKSTEP                       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
 //   RAISE_WHILE                    1: the rare branch is written as a loop that runs at most once: compilers place it elsewhere
 //   SPLIT                          defined where q, k, v and o are float32 and every factor is split into two float16
@@ -118,6 +124,12 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 #define PF (CHUNK / MATRIX_K)
 #define D8 (DIM / 8)
 #define V8 (VDIM / 8)
+#if STEPS && (THREADS % D8 || THREADS % V8 || KEYS * D8 % THREADS || KEYS * V8 % THREADS)
+#error "STEPS needs threads that take whole rows of k and v, and tiles of whole steps"
+#endif
+#if RETRY && (!defined(ORDER) || SUM_COLUMNS || defined(SPLIT))
+#error "RETRY needs ORDER and sums by lanes"
+#endif
 #define K_STRIDE (D8 + 1)
 #define K_VECTORS (KEYS * K_STRIDE)
 #define PER_THREAD(vectors) (((vectors) + THREADS - 1) / THREADS)
@@ -219,14 +231,28 @@ uint held_at(uint row);
 #endif
 
 // To the nearest 16-bit number. Conversions to bfloat16 may cut (NVIDIA's do), so those of weights, which are not negative,
-// are of numbers that fit.
+// are of numbers that fit. Rounding carries NaN into zero: where lanes sum weights the sum keeps it, elsewhere it is kept.
 #if defined(DTYPE_bfloat16)
-#define ROUNDED(weight) uintBitsToFloat(min(floatBitsToUint(weight) + 0x8000u, 0x7fc00000u) & 0xffff0000u)  // NaN stays
+#if defined(ORDER) && !SUM_COLUMNS
+#define ROUNDED_BITS(weight) (floatBitsToUint(weight) + 0x8000u)
+#else
+#define ROUNDED_BITS(weight) min(floatBitsToUint(weight) + 0x8000u, 0x7fc00000u)
+#endif
+#define ROUNDED(weight) uintBitsToFloat(ROUNDED_BITS(weight) & 0xffff0000u)
 uint pack_pair(vec2 x) { return bfloat16_word(x.x) | bfloat16_word(x.y) << 16; }
+uint pack_weights(vec2 pair) { return ROUNDED_BITS(pair.x) >> 16 | ROUNDED_BITS(pair.y) & 0xffff0000u; }
 #else
 #define ROUNDED(weight) (weight)
 uint pack_pair(vec2 x) { return packFloat2x16(f16vec2(x)); }
+uint pack_weights(vec2 pair) { return pack_pair(pair); }
 #endif
+
+// Elements e and e + 1 of a factor become two weights.
+#define SET_PAIR(factor, e, pair) { \
+    f16vec2 both = unpackFloat2x16(pack_weights(pair)); \
+    factor[e] = both.x; \
+    factor[e + 1u] = both.y; \
+}
 
 // Of 16-bit numbers, two to a word: the bits of exponents, and their lowest ones.
 #if defined(DTYPE_bfloat16)
@@ -258,6 +284,10 @@ SUM_MATRIX sum[RF];  // running sum of weights, all columns equal
 #else
 float sum[RF][SLOTS];  // this invocation's part of the running sum of weights
 #endif
+#if RETRY
+FACTOR_A p_frag[RF][PF];
+float part[RF][SLOTS];  // the same of the chunk's weights
+#endif
 #else
 #ifndef SPLIT
 FACTOR_A p_frag[RF][PF];
@@ -268,7 +298,9 @@ SUMS sum[RF];  // glslang 13 gives a second name in one declaration another type
 
 #ifdef EXTRAS
 #define ROW_PLACE(row) (row_start() + (row))
+#define ANYWHERE on(PAGED)
 #else
+#define ANYWHERE false
 #define ROW_PLACE(row) row
 #define K_PLACE(key) key * pc.k_row
 #define V_PLACE(key) key * pc.v_row
@@ -289,7 +321,26 @@ uvec4 fetch_value(uint first_key, uint e) {
     if (VALUE_DIM < VDIM && column >= VALUE_DIM) return uvec4(0u);
     return v_data[(v_base + V_PLACE(key) + column) >> 3];
 }
+#if STEPS
+uint k_word, v_word;  // the thread's first word of the first tile
+#define WORDS_OF(stride) uint(int(stride) >> 3)  // strides may be negative
+void begin_steps() {
+    k_word = (k_base + thread / D8 * pc.k_row >> 3) + thread % D8;
+    v_word = (v_base + thread / V8 * pc.v_row >> 3) + thread % V8;
+}
+bool in_steps(uint first_key) { return !ANYWHERE && first_key + KEYS <= end; }
+#endif
 void fetch_keys(uint first_key) {
+#if STEPS
+    if (in_steps(first_key)) {
+        uint row = WORDS_OF(pc.k_row), at = k_word + first_key * row;
+        [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * D8); ++n) {
+            held_k[n] = uvec4(0u);
+            if (HEAD_DIM == DIM || thread % D8 < HEAD_DIM / 8) held_k[n] = k_data[at + n * (THREADS / D8) * row];
+        }
+        return;
+    }
+#endif
     [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * D8); ++n) {
         uint e = thread + n * THREADS;
         if ((KEYS * D8) % THREADS == 0 || e < KEYS * D8) held_k[n] = fetch_key(first_key, e);
@@ -297,6 +348,16 @@ void fetch_keys(uint first_key) {
 }
 #ifndef TRANSPOSED
 void fetch_values(uint first_key) {
+#if STEPS
+    if (in_steps(first_key)) {
+        uint row = WORDS_OF(pc.v_row), at = v_word + first_key * row;
+        [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * V8); ++n) {
+            held_v[n] = uvec4(0u);
+            if (VALUE_DIM == VDIM || thread % V8 < VALUE_DIM / 8) held_v[n] = v_data[at + n * (THREADS / V8) * row];
+        }
+        return;
+    }
+#endif
     [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * V8); ++n) {
         uint e = thread + n * THREADS;
         if ((KEYS * V8) % THREADS == 0 || e < KEYS * V8) held_v[n] = fetch_value(first_key, e);
@@ -306,10 +367,19 @@ void fetch_values(uint first_key) {
 // The highest bit of each 16 is set for a NaN or an infinity, whose exponent, all ones, carries there.
 uvec4 carried_exponents(uvec4 words) { return (words & EXPONENTS) + EXPONENT_ONES; }
 bool found_non_finite(uvec4 carried) { return ((carried.x | carried.y | carried.z | carried.w) & 0x80008000u) != 0u; }
+// Where a thread stores the nth word it fetched, and whether it has one.
+#if STEPS
+#define K_WORD(n) thread / D8 * K_STRIDE + thread % D8 + (n) * (THREADS / D8 * K_STRIDE)
+#define V_WORD(n) thread / V8 * V_STRIDE + thread % V8 + (n) * (THREADS / V8 * V_STRIDE)
+#else
+#define K_WORD(n) (thread + (n) * THREADS) / D8 * K_STRIDE + (thread + (n) * THREADS) % D8
+#define V_WORD(n) (thread + (n) * THREADS) / V8 * V_STRIDE + (thread + (n) * THREADS) % V8
+#endif
+#define HAS_K(n) ((KEYS * D8) % THREADS == 0 || thread + (n) * THREADS < KEYS * D8)
+#define HAS_V(n) ((KEYS * V8) % THREADS == 0 || thread + (n) * THREADS < KEYS * V8)
 void store_keys(uint start) {
     [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * D8); ++n) {
-        uint e = thread + n * THREADS;
-        if ((KEYS * D8) % THREADS == 0 || e < KEYS * D8) tile[start + e / D8 * K_STRIDE + e % D8] = held_k[n];
+        if (HAS_K(n)) tile[start + K_WORD(n)] = held_k[n];
     }
 }
 #ifdef TRANSPOSED
@@ -318,9 +388,8 @@ void store_keys(uint start) {
 void store_values(uint start, bool masked) {
     uvec4 carried = uvec4(0u);
     [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * V8); ++n) {
-        uint e = thread + n * THREADS;
-        if ((KEYS * V8) % THREADS == 0 || e < KEYS * V8) {
-            tile[start + e / V8 * V_STRIDE + e % V8] = held_v[n];
+        if (HAS_V(n)) {
+            tile[start + V_WORD(n)] = held_v[n];
             if (masked) carried |= carried_exponents(held_v[n]);
         }
     }
@@ -482,7 +551,8 @@ void mask_scores(uint first_key) {
 
 #ifdef ORDER
 
-// Raises the running maximum where the tile's exceeds it by more than SLACK. `factor` scales the scores.
+// Raises the running maximum, with RETRY to the chunk's, else where that exceeds it by more than SLACK. `factor` scales the
+// scores.
 void raise_maximum(float factor) {
     float most[RF][SLOTS];
     bool grown = false;
@@ -498,7 +568,11 @@ void raise_maximum(float factor) {
             grown = grown || most[i][r] > ALLOWED(top[i][r]);
         }
     }
+#if RETRY
+    {
+#else
     RAISE (subgroupAny(grown)) {
+#endif
         [[unroll]] for (uint i = 0u; i < RF; ++i) {
             float decay[SLOTS];
             [[unroll]] for (uint r = 0u; r < SLOTS; ++r) {
@@ -568,7 +642,9 @@ void raise_maximum(float factor) {
 
 #endif
 
-#ifndef SPLIT
+#if RETRY
+#include "flash-matrix-retry.glsl"
+#elif !defined(SPLIT)
 #define VALUES_NAME multiply_values
 #define WEIGHTS_NAME make_weights
 #include "flash-matrix-values.glsl"
@@ -580,6 +656,8 @@ void raise_maximum(float factor) {
 #define WEIGHTS_NAME make_kept_weights
 #include "flash-matrix-values.glsl"
 #endif
+#endif
+#ifndef SPLIT
 #define NOTE_KEYS
 #define NOTE_VALUES
 #endif
@@ -588,17 +666,56 @@ void raise_maximum(float factor) {
 bool masked_values(uint first_key) { return first_key >= clear && first_key < end; }
 #endif
 
+// What is done with a chunk before the second barrier of a tile, and after it. `read` says whether some of what hides the
+// tile's keys must be read.
 #ifdef EXTRAS
-void weigh_scores(uint first_key, uint chunk, bool masked, bool read) {
-    float factor = masked && SCALED ? 1.0 : SCORE_SCALE;
+#define FACTOR (masked && SCALED ? 1.0 : SCORE_SCALE)
+void see_scores(uint first_key, uint chunk, bool masked, bool read) {
     if (masked && SCALED) bend_scores(first_key + chunk);
     if (masked) hide_scores(first_key, chunk, read);
-    raise_maximum(factor);
-    if (masked && on(DROPOUT)) multiply_kept_values(chunk, factor);
-    else multiply_values(chunk, factor);
 }
+#define DROPS (masked && on(DROPOUT))
+#else
+#define FACTOR (MASK != 0 ? 1.0 : SCORE_SCALE)
+void see_scores(uint first_key, uint chunk, bool masked, bool read) {
+    if (MASK != 0) mask_scores(first_key + chunk);
+    else if (masked) hide_scores(first_key + chunk);
+}
+#define DROPS false
+#endif
 
-// `read` says whether some of what hides the tile's keys must be read, `next_key` where the next tile that counts begins.
+#if RETRY
+void begin_chunk(uint first_key, uint chunk, bool masked, bool read) {
+    multiply_scores(chunk);
+    see_scores(first_key, chunk, masked, read);
+    make_weights(chunk, FACTOR, DROPS);
+    bool grown = weights_exceed();
+    RAISE (subgroupAny(grown)) {
+        multiply_scores(chunk);
+        see_scores(first_key, chunk, masked, read);
+        raise_maximum(FACTOR);
+        make_weights(chunk, FACTOR, DROPS);
+        grown = false;
+    }
+    add_parts();
+}
+void end_chunk(uint first_key, uint chunk, bool masked, bool read) { multiply_values(chunk); }
+#else
+void begin_chunk(uint first_key, uint chunk, bool masked, bool read) { multiply_scores(chunk); }
+void end_chunk(uint first_key, uint chunk, bool masked, bool read) {
+    see_scores(first_key, chunk, masked, read);
+    raise_maximum(FACTOR);
+#ifdef EXTRAS
+    if (DROPS) multiply_kept_values(chunk, FACTOR);
+    else multiply_values(chunk, FACTOR);
+#else
+    multiply_values(chunk, FACTOR);
+#endif
+}
+#endif
+
+#ifdef EXTRAS
+// `next_key` is where the next tile that counts begins.
 void add_tile(uint first_key, uint next_key, bool masked, bool read) {
     bool seen = true;  // whether any of this subgroup's rows sees any of these keys
     if (masked && MASK_IS_BITS && read) fetch_mask(first_key);
@@ -606,7 +723,10 @@ void add_tile(uint first_key, uint next_key, bool masked, bool read) {
     fetch_values(first_key);
     if (masked) seen = find_seen(first_key, HIDES && read);
     barrier();
-    if (seen) multiply_scores(0u);
+#if RETRY
+    if (seen && DROPS) find_kept(first_key);
+#endif
+    if (seen) begin_chunk(first_key, 0u, masked, read);
 #if BUFFERS == 1
     barrier();
 #endif
@@ -614,11 +734,13 @@ void add_tile(uint first_key, uint next_key, bool masked, bool read) {
     fetch_keys(next_key);
     barrier();
     if (seen) {
-        if (masked && on(DROPOUT)) find_kept(first_key);
-        weigh_scores(first_key, 0u, masked, read);
+#if !RETRY
+        if (DROPS) find_kept(first_key);
+#endif
+        end_chunk(first_key, 0u, masked, read);
         [[unroll]] for (uint chunk = CHUNK; chunk < KEYS; chunk += CHUNK) {
-            multiply_scores(chunk);
-            weigh_scores(first_key, chunk, masked, read);
+            begin_chunk(first_key, chunk, masked, read);
+            end_chunk(first_key, chunk, masked, read);
         }
     }
 #if BUFFERS == 1 || CHUNK < KEYS
@@ -631,14 +753,6 @@ bool sees_some(uint first_key, bool masked) {
     return CAUSAL == 0 || !masked || int(first_key) <= int(first_row + (subgroup + 1u) * ROWS_EACH) - 1 + pc.causal_shift;
 }
 
-void weigh_scores(uint first_key, uint chunk, bool masked) {
-    float factor = MASK != 0 ? 1.0 : SCORE_SCALE;
-    if (MASK != 0) mask_scores(first_key + chunk);
-    else if (masked) hide_scores(first_key + chunk);
-    raise_maximum(factor);
-    multiply_values(chunk, factor);
-}
-
 #if BUFFERS == 4
 void add_tile(uint first_key, bool masked) {
     uint other = SIDE - tile_side;
@@ -646,12 +760,12 @@ void add_tile(uint first_key, bool masked) {
     fetch_keys(first_key + KEYS);
     [[unroll]] for (uint chunk = 0u; chunk < KEYS; chunk += CHUNK) {
         bool seen = sees_some(first_key + chunk, masked);
-        if (seen) multiply_scores(chunk);
+        if (seen) begin_chunk(first_key, chunk, masked, false);
         if (chunk == KEYS / CHUNK / 2u * CHUNK) {
             store_keys(other);
             fetch_values(first_key + KEYS);
         }
-        if (seen) weigh_scores(first_key, chunk, masked);
+        if (seen) end_chunk(first_key, chunk, masked, false);
     }
     store_values(other + K_VECTORS, masked_values(first_key + KEYS));
     tile_side = other;
@@ -662,7 +776,7 @@ void add_tile(uint first_key, bool masked) {
     store_keys(K_AT);
     fetch_values(first_key);
     barrier();
-    if (seen) multiply_scores(0u);
+    if (seen) begin_chunk(first_key, 0u, masked, false);
     NOTE_VALUES
 #if BUFFERS == 1
     barrier();
@@ -670,11 +784,11 @@ void add_tile(uint first_key, bool masked) {
     store_values(V_AT, masked);
     fetch_keys(first_key + KEYS);
     barrier();
-    if (seen) weigh_scores(first_key, 0u, masked);
+    if (seen) end_chunk(first_key, 0u, masked, false);
     [[unroll]] for (uint chunk = CHUNK; chunk < KEYS; chunk += CHUNK) {
         if (sees_some(first_key + chunk, masked)) {
-            multiply_scores(chunk);
-            weigh_scores(first_key, chunk, masked);
+            begin_chunk(first_key, chunk, masked, false);
+            end_chunk(first_key, chunk, masked, false);
         }
     }
     NOTE_KEYS
@@ -930,6 +1044,9 @@ void main() {
     base2_scale = max(abs(pc.scale) * LOG2_E, 1e-37);
 
     if (thread == 0u) poisoned = 0u;
+#if STEPS
+    begin_steps();
+#endif
 #ifdef EXTRAS
     if (first_key < end) fetch_keys(first_key);
 #else
