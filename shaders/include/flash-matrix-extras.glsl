@@ -6,9 +6,9 @@
 // segments, blocks) four keys a lane, gathered through the subgroup's scratch memory. Where a key is hidden its score
 // becomes minus infinity once all else is done to it. Where a boolean mask has classes of tiles it also has been made bits
 // already (attention-mask-bits.comp), and a map of blocks as wide as a word of bits needs one look a word. What dropout
-// keeps are bits as well. Soft-cap and ALiBi change scores where they are; a bias, an additive mask and T5's table are read a few
-// fragments at a time, in a rolled loop, so that their code is there once: by the lanes that hold the elements where that
-// is known, else through the scratch memory.
+// keeps are bits as well. Soft-cap and ALiBi change scores where they are; a bias, an additive mask and T5's table are read by the
+// lanes that hold the elements, a chunk at a time, or where nobody knows who holds which through the scratch memory, a
+// fragment at a time.
 
 // Bits of rows: SPAN keys a word, WORDS words a row.
 #if KEYS < SUBGROUP
@@ -105,15 +105,21 @@ uint kept_keys[RF][HELD_ROWS][WORDS];  // which of their weights dropout keeps
 // Words of the header, after those of extras.glsl: where in tile_data the bits of the mask are.
 const uint MASK_BITS = 47u, MASK_BITS_BATCH = 48u, MASK_BITS_HEAD = 49u, MASK_BITS_ROW = 50u;
 
-uint bits_place, bits_words;     // where the bits of the head's mask begin, and words of a row
+uint bit_rows[RF][HELD_ROWS];    // where in tile_data the bits of the lane's rows begin
 uint block_rows[RF][HELD_ROWS];  // where in extra_data, counted in bytes, the map has what the lane's rows see
 uint block_columns;              // keys of a block
 
 // Here and not for each tile: loads whose places follow from others could not begin before those are there.
 void read_places() {
     if (MASK_IS_BITS) {
-        bits_place = word(MASK_BITS) + batch * word(MASK_BITS_BATCH) + head * word(MASK_BITS_HEAD);
-        bits_words = word(MASK_BITS_ROW);
+        uint head_bits = word(MASK_BITS) + batch * word(MASK_BITS_BATCH) + head * word(MASK_BITS_HEAD);
+        FIND_PLACES
+        [[unroll]] for (uint i = 0u; i < RF; ++i) {
+            [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
+                uint row = min(MY_ROW + i * MATRIX_M + ROW_HELD(r), QUERIES - 1u);
+                bit_rows[i][r] = head_bits + row * word(MASK_BITS_ROW);
+            }
+        }
     }
     if (on(BLOCKS)) {
         block_columns = word(BLOCK_KV);
@@ -128,10 +134,6 @@ void read_places() {
     }
 }
 
-// The bits of a row from `key` on, a multiple of SPAN.
-uint mask_bits(uint row, uint key) {
-    return tile_data[bits_place + min(row, QUERIES - 1u) * bits_words + min(key, end - 1u) / 32u] >> (key % 32u);
-}
 
 // Whether the keys of a word of bits lie in one block of the map, and nothing else has to be looked up for each.
 bool blocks_are_words() {
@@ -208,11 +210,13 @@ uint range_bits(uint row, uint first_key) {
 
 // Under way while keys are stored and multiplied.
 void fetch_mask(uint first_key) {
-    FIND_PLACES
-    [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
-            uint row = MY_ROW + i * MATRIX_M + ROW_HELD(r);
-            [[unroll]] for (uint w = 0u; w < WORDS; ++w) mask_keys[i][r][w] = mask_bits(row, first_key + w * SPAN);
+    [[unroll]] for (uint w = 0u; w < WORDS; ++w) {
+        uint key = first_key + w * SPAN, column = min(key, end - 1u) / 32u;
+        [[unroll]] for (uint i = 0u; i < RF; ++i) {
+            [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
+                mask_keys[i][r][w] = tile_data[bit_rows[i][r] + column];
+                if (SPAN < 32) mask_keys[i][r][w] >>= key % 32u;
+            }
         }
     }
 }
@@ -279,29 +283,36 @@ void find_kept(uint first_key) {
 // The bits of a row from the column of element e of a fragment on whose first key in the tile is `at`.
 #define ELEMENT_BITS(list, i, at, e) (list[i][HELD_ROW(e)][(at) / SPAN] >> (PLACE_COLUMN(e) + (at) % SPAN))
 
-// Minus infinity for hidden keys, whatever their scores were, so that the weight is zero whatever the maximum. Once, for
-// tiles inside the range too: a second copy without range_bits() spills registers at 64 columns (NVIDIA).
+// Minus infinity for hidden keys, whatever their scores were, so that the weight is zero whatever the maximum.
 void hide_scores(uint first_key, uint chunk, bool read) {
-    bool look = HIDES && read;
-    if (!look && is_inside(first_key)) return;
+    bool look = HIDES && read, inside = is_inside(first_key);
+    if (!look && inside) return;
     float never = minus_infinity();
+    const uint words = (CHUNK + SPAN - 1) / SPAN;
+    uint bits[RF * HELD_ROWS * words];
     FIND_PLACES
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
         [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
-            uint row = MY_ROW + i * MATRIX_M + ROW_HELD(r);
-            [[unroll]] for (uint w = chunk / SPAN; w * SPAN < chunk + CHUNK; ++w) {
-                uint bits = range_bits(row, first_key + w * SPAN);
-                if (MASK_IS_BITS && look) bits &= mask_keys[i][r][w];
-                if (LOOKS_UP && look) bits &= seen_keys[i][r][w];
-                bits >>= COLUMN_HELD(r);
-                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                    [[unroll]] for (uint f = 0u; f < KF; ++f) {
-                        uint at = chunk + f * MATRIX_N;
-                        if (HELD_ROW(e) == r && at / SPAN == w && (bits & (1u << (at % SPAN + COLUMN_PAST(e)))) == 0u) {
-                            s_frag[i][f][e] = never;
-                        }
-                    }
-                }
+            [[unroll]] for (uint n = 0u; n < words; ++n) {
+                uint w = chunk / SPAN + n, all = 0xffffffffu;
+                if (MASK_IS_BITS && look) all = mask_keys[i][r][w];
+                if (LOOKS_UP && look) all &= seen_keys[i][r][w];
+                bits[(i * HELD_ROWS + r) * words + n] = all;
+            }
+        }
+    }
+    if (!inside) {
+        [[unroll]] for (uint n = 0u; n < RF * HELD_ROWS * words; ++n) {
+            uint row = MY_ROW + n / (HELD_ROWS * words) * MATRIX_M + ROW_HELD(n / words % HELD_ROWS);
+            bits[n] &= range_bits(row, first_key + (chunk / SPAN + n % words) * SPAN);
+        }
+    }
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint f = 0u; f < KF; ++f) {
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+                uint at = chunk % SPAN + f * MATRIX_N;
+                uint held = bits[(i * HELD_ROWS + HELD_ROW(e)) * words + at / SPAN] >> (COLUMN_HELD(HELD_ROW(e)) + at % SPAN);
+                s_frag[i][f][e] = (held & (1u << COLUMN_PAST(e))) == 0u ? never : s_frag[i][f][e];
             }
         }
     }
@@ -362,27 +373,31 @@ float added(uint row, uint key) {
     return sum_;
 }
 
-// Fragments whose numbers are under way at once.
-#ifdef ORDER
-#define ADD_AT_ONCE (KF % 4 == 0 ? 4 : KF % 2 == 0 ? 2 : 1)
-#else
-#define ADD_AT_ONCE 1
-#endif
+// A hidden key may have a score of any kind.
+float with_added(float score, float one) { return one == minus_infinity() ? one : score + one; }
 
-void add_biases(uint first_key) {
-    float never = minus_infinity();
-    [[dont_unroll]] for (uint n = 0u; n < RF * KF / ADD_AT_ONCE; ++n) {
-        uint row0 = MY_ROW + n * ADD_AT_ONCE / KF * MATRIX_M, key0 = first_key + n * ADD_AT_ONCE % KF * MATRIX_N;
-        SUMS more[ADD_AT_ONCE];
 #ifdef ORDER
-        [[unroll]] for (uint part = 0u; part < ADD_AT_ONCE; ++part) {
+// All of a chunk's numbers are under way at once. They are floats first, not elements of matrices: the build tool does not
+// unroll loops that hold conditions, and matrices that the driver finds in loops end in memory.
+void add_biases(uint first_key) {
+    float more[RF * KF * ELEMENTS];
+    [[unroll]] for (uint n = 0u; n < RF * KF * ELEMENTS; ++n) {
+        uint e = n % ELEMENTS, row = MY_ROW + n / (KF * ELEMENTS) * MATRIX_M + PLACE_ROW(e);
+        uint key = first_key + n / ELEMENTS % KF * MATRIX_N + PLACE_COLUMN(e);
+        more[n] = added(min(row, QUERIES - 1u), min(key, end - 1u));
+    }
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint f = 0u; f < KF; ++f) {
             [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                uint row = row0 + PLACE_ROW(e), key = key0 + part * MATRIX_N + PLACE_COLUMN(e);
-                float one = added(min(row, QUERIES - 1u), min(key, end - 1u));
-                more[part][e] = one;
+                s_frag[i][f][e] = with_added(s_frag[i][f][e], more[(i * KF + f) * ELEMENTS + e]);
             }
         }
+    }
+}
 #else
+void add_biases(uint first_key) {
+    [[dont_unroll]] for (uint n = 0u; n < RF * KF; ++n) {
+        uint row0 = MY_ROW + n / KF * MATRIX_M, key0 = first_key + n % KF * MATRIX_N;
         SYNC_SUBGROUP;
         [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
             uint at = e * SUBGROUP + lane, row = row0 + at / MATRIX_N, key = key0 + at % MATRIX_N;
@@ -390,24 +405,19 @@ void add_biases(uint first_key) {
             tile[MY_SCRATCH + at / 4u][at % 4u] = floatBitsToUint(one);
         }
         SYNC_SUBGROUP;
-        coopMatLoad(more[0], tile, MY_SCRATCH, MATRIX_N / 4, ROW_MAJOR);
-#endif
+        SUMS more;
+        coopMatLoad(more, tile, MY_SCRATCH, MATRIX_N / 4, ROW_MAJOR);
         // A matrix's registers must be known when compiling: one branch each.
         [[unroll]] for (uint i = 0u; i < RF; ++i) {
-            [[unroll]] for (uint f = 0u; f < KF; f += ADD_AT_ONCE) {
-                if (n * ADD_AT_ONCE == i * KF + f) {
-                    [[unroll]] for (uint part = 0u; part < ADD_AT_ONCE; ++part) {
-                        [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                            float one = more[part][e];
-                            // A hidden key may have a score of any kind.
-                            s_frag[i][f + part][e] = one == never ? never : s_frag[i][f + part][e] + one;
-                        }
-                    }
+            [[unroll]] for (uint f = 0u; f < KF; ++f) {
+                if (n == i * KF + f) {
+                    [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) s_frag[i][f][e] = with_added(s_frag[i][f][e], more[e]);
                 }
             }
         }
     }
 }
+#endif
 
 void bend_scores(uint first_key) {
     [[unroll]] for (uint i = 0u; i < RF; ++i) {

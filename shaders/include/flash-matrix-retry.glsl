@@ -5,8 +5,7 @@
 
 #define MOST_WEIGHT 32768.0
 
-// `drops`: dropout takes weights out (kept_keys) once they are summed.
-void make_weights(uint chunk, float factor, bool drops) {
+void make_weights(float factor) {
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
         [[unroll]] for (uint r = 0u; r < SLOTS; ++r) part[i][r] = 0.0;
     }
@@ -17,10 +16,6 @@ void make_weights(uint chunk, float factor, bool drops) {
                                  exp2(fma(s_frag[i][f][e + 1u], factor, -top[i][SLOT(e + 1u)])));
                 part[i][SLOT(e)] += pair.x;
                 part[i][SLOT(e + 1u)] += pair.y;
-#ifdef EXTRAS
-                if (drops && (ELEMENT_BITS(kept_keys, i, chunk + f * MATRIX_N, e) & 1u) == 0u) pair.x = 0.0;
-                if (drops && (ELEMENT_BITS(kept_keys, i, chunk + f * MATRIX_N, e + 1u) & 1u) == 0u) pair.y = 0.0;
-#endif
                 SET_PAIR(p_frag[i][f], e, pair)
             }
         }

@@ -33,7 +33,7 @@
 //                                  and ORDER
 //   SUM_COLUMNS                    with ORDER: 0, or the columns of a matrix of ones that sums the weights on the matrix unit
 //   SPLIT_LOOPS                    1: tiles without any masked key have a loop of their own
-//   RETRY                          1, with ORDER, SUM_COLUMNS 0, not with SPLIT: weights are made with the maximum as it is,
+//   RETRY                          1, with ORDER and SUM_COLUMNS 0, not with SPLIT or EXTRAS: weights are made with the maximum as it is,
 //                                  without looking for the chunk's; where their sums show that it must be raised, the chunk
 //                                  is done again (include/flash-matrix-retry.glsl)
 //   STEPS                          1: what a thread fetches of a whole tile lies at equal steps from its first word, which
@@ -127,8 +127,8 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 #if STEPS && (THREADS % D8 || THREADS % V8 || KEYS * D8 % THREADS || KEYS * V8 % THREADS)
 #error "STEPS needs threads that take whole rows of k and v, and tiles of whole steps"
 #endif
-#if RETRY && (!defined(ORDER) || SUM_COLUMNS || defined(SPLIT))
-#error "RETRY needs ORDER and sums by lanes"
+#if RETRY && (!defined(ORDER) || SUM_COLUMNS || defined(SPLIT) || defined(EXTRAS))
+#error "RETRY needs ORDER and sums by lanes, and nothing else to do to scores"
 #endif
 #define K_STRIDE (D8 + 1)
 #define K_VECTORS (KEYS * K_STRIDE)
@@ -674,27 +674,25 @@ void see_scores(uint first_key, uint chunk, bool masked, bool read) {
     if (masked && SCALED) bend_scores(first_key + chunk);
     if (masked) hide_scores(first_key, chunk, read);
 }
-#define DROPS (masked && on(DROPOUT))
 #else
 #define FACTOR (MASK != 0 ? 1.0 : SCORE_SCALE)
 void see_scores(uint first_key, uint chunk, bool masked, bool read) {
     if (MASK != 0) mask_scores(first_key + chunk);
     else if (masked) hide_scores(first_key + chunk);
 }
-#define DROPS false
 #endif
 
 #if RETRY
 void begin_chunk(uint first_key, uint chunk, bool masked, bool read) {
     multiply_scores(chunk);
     see_scores(first_key, chunk, masked, read);
-    make_weights(chunk, FACTOR, DROPS);
+    make_weights(FACTOR);
     bool grown = weights_exceed();
     RAISE (subgroupAny(grown)) {
         multiply_scores(chunk);
         see_scores(first_key, chunk, masked, read);
         raise_maximum(FACTOR);
-        make_weights(chunk, FACTOR, DROPS);
+        make_weights(FACTOR);
         grown = false;
     }
     add_parts();
@@ -706,7 +704,7 @@ void end_chunk(uint first_key, uint chunk, bool masked, bool read) {
     see_scores(first_key, chunk, masked, read);
     raise_maximum(FACTOR);
 #ifdef EXTRAS
-    if (DROPS) multiply_kept_values(chunk, FACTOR);
+    if (masked && on(DROPOUT)) multiply_kept_values(chunk, FACTOR);
     else multiply_values(chunk, FACTOR);
 #else
     multiply_values(chunk, FACTOR);
@@ -723,9 +721,6 @@ void add_tile(uint first_key, uint next_key, bool masked, bool read) {
     fetch_values(first_key);
     if (masked) seen = find_seen(first_key, HIDES && read);
     barrier();
-#if RETRY
-    if (seen && DROPS) find_kept(first_key);
-#endif
     if (seen) begin_chunk(first_key, 0u, masked, read);
 #if BUFFERS == 1
     barrier();
@@ -734,9 +729,7 @@ void add_tile(uint first_key, uint next_key, bool masked, bool read) {
     fetch_keys(next_key);
     barrier();
     if (seen) {
-#if !RETRY
-        if (DROPS) find_kept(first_key);
-#endif
+        if (masked && on(DROPOUT)) find_kept(first_key);
         end_chunk(first_key, 0u, masked, read);
         [[unroll]] for (uint chunk = CHUNK; chunk < KEYS; chunk += CHUNK) {
             begin_chunk(first_key, chunk, masked, read);
