@@ -75,7 +75,7 @@ KERNELS = {
                           "STEPS": 1}, True
     ),
     "any-8x16": (
-        SHARED | SCRAMBLED | {"MATRIX_M": 8, "SUBGROUP": 16, "B_ELEMENTS": 16, "RF": 1, "Q_SHARED": 0}, True
+        SHARED | SCRAMBLED | {"MATRIX_M": 8, "SUBGROUP": 16, "B_ELEMENTS": 16, "RF": 1, "Q_SHARED": 2}, True
     ),
 }  # fmt: skip
 FACTS = {"align": 8, "head_dim": 32, "value_dim": 24, "rows": 64}

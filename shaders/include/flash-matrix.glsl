@@ -415,6 +415,7 @@ void load_queries() {
             held[d] = uvec4(0u);
             if (lane < FACTOR_VECTORS && column < HEAD_DIM) held[d] = q_data[(q_base + row * pc.q_row + column) >> 3] ^ turn;
         }
+#if Q_SHARED < QF
         [[unroll]] for (uint d = 0u; d < QF - Q_SHARED; ++d) {
             uint start = subgroup * Q_VECTORS;
             if (lane < FACTOR_VECTORS) tile[start + lane / words * Q_STRIDE + lane % words] = held[d];
@@ -422,6 +423,7 @@ void load_queries() {
             coopMatLoad(q_frag[i][d], tile, start, Q_STRIDE, QUERY_LAYOUT);
             SYNC_SUBGROUP;
         }
+#endif
 #if Q_SHARED
         [[unroll]] for (uint d = QF - Q_SHARED; d < QF; ++d) {
             uint start = shared_query(i, d);
@@ -500,12 +502,14 @@ void begin_scores() {
 #else
 void multiply_scores(uint chunk) {
     begin_scores();
+#if Q_SHARED < QF
     [[unroll]] for (uint d = 0u; d < QF - Q_SHARED; ++d) {
         [[unroll]] for (uint f = 0u; f < KF; ++f) {
             KEY_FACTOR k = key_factor(K_AT + chunk * K_STRIDE, f, d);
             [[unroll]] for (uint i = 0u; i < RF; ++i) s_frag[i][f] = ADD_SCORES(q_frag[i][d], k, s_frag[i][f]);
         }
     }
+#endif
 #if Q_SHARED
     [[unroll]] for (uint d = QF - Q_SHARED; d < QF; ++d) {
         QUERY_FACTOR q[RF];

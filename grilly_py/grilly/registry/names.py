@@ -30,6 +30,7 @@ FEATURES = (
     "int64-arithmetic",
     "descriptor-offsets",
     "timestamps",
+    "nvidia-compiler",
 )
 
 #: What an attention kernel may offer beyond masks and causality, and how error messages call it; the place is the bit

@@ -340,6 +340,9 @@ def describe(instance, physical, index: int = 0) -> DeviceInfo:
             features.add(f"matrix-{a}-{m}x{n}x{k}")
     if chain.head.features.shaderInt64:
         features.add("int64-arithmetic")
+    own_driver = first.vendorID == 0x10DE and driver.driverID == 4  # VK_DRIVER_ID_NVIDIA_PROPRIETARY
+    if own_driver:
+        features.add("nvidia-compiler")
 
     limits = first.limits
     size = subgroup.subgroupSize or 1
@@ -372,7 +375,7 @@ def describe(instance, physical, index: int = 0) -> DeviceInfo:
 
     raw = first.driverVersion
     packed = ".".join(map(str, version(raw)))
-    if first.vendorID == 0x10DE and driver.driverID == 4:  # NVIDIA's own driver packs 10, 8, 8 and 6 bits
+    if own_driver:  # NVIDIA's own driver packs 10, 8, 8 and 6 bits
         packed = f"{raw >> 22}.{(raw >> 14) & 0xFF}.{(raw >> 6) & 0xFF}"
     told = ffi.string(driver.driverInfo).decode(errors="replace")
     return DeviceInfo(
