@@ -311,7 +311,8 @@ def amd():
 
 
 def plain_attention(dim, dtype="float16", **facts):
-    facts = {"align": 8, "head_dim": dim, "value_dim": dim, "keys": 1 << 12, "rows": 1 << 16, "high": 0, "causal": 0, **facts}
+    sizes = {"head_dim": dim, "value_dim": dim, "keys": 1 << 12, "rows": 1 << 16}
+    facts = {"align": 8, **sizes, "high": 0, "causal": 0, **facts}
     return Request("attention", dtype, facts=facts)
 
 

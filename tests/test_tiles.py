@@ -258,8 +258,8 @@ def planned(backend, mask, heads, keys=256, kernel=KERNEL):
     """Whether a call of 4096 queries, head dimension 64, gets classes."""
     from grilly.registry import Request
 
-    facts = (("align", 8), ("head_dim", 64), ("value_dim", 64), ("keys", 4096), ("rows", 1 << 20), ("causal", 0), ("high", 0))
-    choice = backend.registry.resolve(Request("attention", "float32", facts=facts, prefer=kernel))
+    facts = {"align": 8, "head_dim": 64, "value_dim": 64, "keys": 4096, "rows": 1 << 20, "causal": 0, "high": 0}
+    choice = backend.registry.resolve(Request("attention", "float32", facts=tuple(facts.items()), prefer=kernel))
     one = backend.empty(1)
     q, k = (one.broadcast_to((1, heads, n, 64)) for n in (4096, keys))
     mask = None if mask is None else backend.empty(mask, np.bool_).broadcast_to((1, heads, 4096, keys))
