@@ -33,9 +33,9 @@
 //                                  and ORDER
 //   SUM_COLUMNS                    with ORDER: 0, or the columns of a matrix of ones that sums the weights on the matrix unit
 //   SPLIT_LOOPS                    1: tiles without any masked key have a loop of their own
-//   RETRY                          1, with ORDER and SUM_COLUMNS 0, not with SPLIT or EXTRAS: weights are made with the maximum as it is,
-//                                  without looking for the chunk's; where their sums show that it must be raised, the chunk
-//                                  is done again (include/flash-matrix-retry.glsl)
+//   RETRY                          1: weights are made with the maximum as it is, without looking for the chunk's; where their
+//                                  sums show that it must be raised, the chunk is done again (include/flash-matrix-retry.glsl).
+//                                  With ORDER and SUM_COLUMNS 0, not with SPLIT or EXTRAS
 //   STEPS                          1: what a thread fetches of a whole tile lies at equal steps from its first word, which
 //                                  saves the arithmetic of places and tests; THREADS is a multiple of D8 and V8, and KEYS D8
 //                                  and KEYS V8 are multiples of THREADS. Not with SPLIT or TRANSPOSED
@@ -231,7 +231,8 @@ uint held_at(uint row);
 #endif
 
 // To the nearest 16-bit number. Conversions to bfloat16 may cut (NVIDIA's do), so those of weights, which are not negative,
-// are of numbers that fit. Rounding carries NaN into zero: where lanes sum weights the sum keeps it, elsewhere it is kept.
+// are of numbers that fit. Rounding by bits makes zero of NaN: where lanes sum weights their sum shows it, elsewhere min() keeps
+// it.
 #if defined(DTYPE_bfloat16)
 #if defined(ORDER) && !SUM_COLUMNS
 #define ROUNDED_BITS(weight) (floatBitsToUint(weight) + 0x8000u)
