@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from .backend import Compute
 
 NAME = "flash_attention"
-#: Query rows, over batch and heads, of a call that fills any device.
-_MANY_ROWS = 1 << 24
+#: Query rows, over batch and heads, and keys of a call that fills any device.
+_MANY_ROWS, _MANY_KEYS = 1 << 24, 1 << 16
 
 
 class FlashResult(NamedTuple):
@@ -108,7 +109,7 @@ class FlashConfig:
             backend = default_backend()
         array = backend.empty((1, 1, 1, head_dim), dtype)
         request = _request(backend, [array] * 3, "attention-naive", causal=causal)
-        tile = backend.registry.resolve(_with_rows(request, _MANY_ROWS)._replace(prefer=None)).tile
+        tile = backend.registry.resolve(_with(request, rows=_MANY_ROWS)._replace(prefer=None)).tile
         return cls(tile["rows"], tile["keys"], scale, causal)
 
     @classmethod
@@ -180,16 +181,17 @@ def _request(backend: Compute, tensors: list[Tensor], kernel: str | None, **opti
     return request_of(view, lambda: flash.flash_attention(NAME, view, *tensors, kernel=kernel, **options))
 
 
-def _with_rows(request: Request, rows: int) -> Request:
-    return request._replace(facts=tuple((name, rows if name == "rows" else value) for name, value in request.facts))
+def _with(request: Request, **facts: int) -> Request:
+    return request._replace(facts=tuple((name, facts.get(name, value)) for name, value in request.facts))
 
 
 def _with_blocks(backend: Compute, request: Request, config: FlashConfig) -> Choice:
     """The best kernel for the request with the configuration's blocks; ValueError when there is none."""
     wanted, tiles, found = (config.block_q, config.block_kv), set(), {}
-    # How many rows a call has says which kernel is fastest, not which is right: any kernel's limit on them is met.
-    for rows in (dict(request.facts)["rows"], _MANY_ROWS, 1):
-        asked = _with_rows(request, rows)
+    # How many rows and keys a call has says which kernel is fastest, not which is right: any limits on them are met.
+    given = dict(request.facts)
+    for rows, keys in product((given["rows"], _MANY_ROWS, 1), (given["keys"], _MANY_KEYS)):
+        asked = _with(request, rows=rows, keys=keys)
         for variant, reason in backend.registry.explain(asked):
             if reason is None:
                 tile = variant.tile["rows"], variant.tile["keys"]
