@@ -41,10 +41,8 @@ def dtype_of(variant):
 def pinned(backend, variant, value_dim=None):
     """A view of the backend that runs the variant, and its largest head dimension; or a skip that says why not."""
     dim = variant.limits["head_dim"][1]
-    facts = {  # within its limits, whatever else they are for
-        "align": 8, "head_dim": dim, "value_dim": value_dim or dim, "keys": 4096, "rows": 1, "high": 0, "causal": 0,
-        **{fact: low for fact, (low, _) in variant.limits.items() if fact not in ("head_dim", "value_dim")},
-    }  # fmt: skip
+    within = {fact: low for fact, (low, _) in variant.limits.items()}
+    facts = {**within, "align": 8, "head_dim": dim, "value_dim": value_dim or dim}
     request = Request("attention", variant.dtype, facts=facts)
     reason = dict((v.name, why) for v, why in backend.registry.explain(request))[variant.name]
     if reason is not None:

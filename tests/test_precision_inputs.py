@@ -33,7 +33,7 @@ def attend(request, backend):
     dim = SPLIT_DIM
     if variant is not None:
         dim = variant.limits["head_dim"][1]
-        facts = {"align": 4, "head_dim": dim, "value_dim": dim, "keys": 4096, "rows": 1, "high": 1, "causal": 0}
+        facts = {"align": 4, "head_dim": dim, "value_dim": dim, "rows": 1, "high": 1, "causal": 0}
         found = backend.registry.explain(Request("attention", "float32", facts=facts))
         reason = {v.name: why for v, why in found}[variant.name]
         if reason is not None:

@@ -22,6 +22,7 @@ import grilly
 from bench_calls import torch_with_gpu
 from grilly.compute.pinned import pin, view_of
 from grilly.registry import Choice, Request
+from grilly.registry.measured import bucket
 
 CASES = {  # name: (batch, heads, length, head dimension), causal
     "d64": ((4, 32, 4096, 64), False),
@@ -183,13 +184,11 @@ def main() -> None:
             views = [("", backend)]
             if options.variants is not None:
                 dim = shape[3]
-                rows = 1 << (shape[0] * shape[1] * shape[2] - 1).bit_length()
                 facts = {
                     "align": 8,
                     "head_dim": dim,
                     "value_dim": dim,
-                    "keys": 1 << (shape[2] - 1).bit_length(),
-                    "rows": rows,
+                    **bucket({"keys": shape[2], "rows": shape[0] * shape[1] * shape[2]}),
                     "causal": int(causal),
                     "high": int(options.precision == "high"),
                 }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..registry import Request
+from ..registry.measured import bucket
 from ..runtime.interface import work_limit
 from . import decode, stream, tiles
 from . import extras as extras_
@@ -263,10 +264,12 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift, extra
             if extras is None:
                 return split_keys.run(backend, q, k, v, mask, lse)
             return _run_with_extras(backend, split_keys, q, k, v, mask, lse, extras, first, bias)
+    # Rounded, so that the registry sees few different requests.
+    counts = bucket({"keys": keys, "rows": batch * heads * queries})
     facts = (
         ("align", aligned), ("causal", int(causal)), ("head_dim", head_dim),
-        ("high", int(high and q.dtype == FLOAT32 and head_dim >= SPLIT_DIM)), ("keys", _rounded(keys)),
-        ("rows", _rounded(batch * heads * queries)), ("value_dim", value_dim),
+        ("high", int(high and q.dtype == FLOAT32 and head_dim >= SPLIT_DIM)), *counts.items(),
+        ("value_dim", value_dim),
         *((("extras", extras.bits),) if extras is not None else ()),
     )  # fmt: skip
     request = Request("attention", q.dtype.name, facts=facts, prefer=kernel)
@@ -319,11 +322,6 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift, extra
         )
         _keep(backend, key, ready)
     return o, (sums if lse else None)
-
-
-def _rounded(count: int) -> int:
-    """The power of two from `count` on, so that the registry sees few different requests."""
-    return 1 << (count - 1).bit_length()
 
 
 def _device_bias(backend: Compute, extras: Extras, full: tuple[int, ...]) -> Tensor | None:
