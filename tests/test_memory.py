@@ -107,6 +107,23 @@ def test_profile(vulkan_backend):
     assert len(profile.timings) == 70
 
 
+def test_profile_of_rows(vulkan_backend):
+    backend = vulkan_backend
+    if "timestamps" not in backend.runtime.features:
+        pytest.skip(f"{backend.device.name} has no timestamps")
+    x = backend.tensor(np.ones((1, 2, 128, 64), np.float32))
+    with backend.profile(by="row") as profile:
+        for _ in range(70):  # more than one row holds
+            out = backend.attention.flash_attention2(x, x, x)
+        assert np.allclose(out.numpy(), 1)  # which does not wait for the row to be full
+    counts = [int(timing.label.split(" x ")[0]) for timing in profile.timings]
+    assert counts == [64, 6]
+    assert all(timing.seconds > 0 for timing in profile.timings)
+    assert "2 rows" in repr(profile)
+    with pytest.raises(ValueError, match="'dispatch' or 'row'"), backend.profile(by="call"):
+        pass
+
+
 def test_profile_without_timestamps_says_so():
     backend = pytest.importorskip("kp") and grilly.Compute(runtime="kompute")
     with backend:

@@ -269,7 +269,7 @@ def test_closed(runtime):
         runtime.flush,
         runtime.synchronize,
         runtime.memory,
-        lambda: runtime.profile(True),
+        lambda: runtime.profile("dispatch"),
     ):
         with pytest.raises(ClosedError):
             call()
@@ -280,12 +280,12 @@ def test_profile(runtime):
     x, y = upload(runtime, np.ones(1 << 16, np.float32)), upload(runtime, np.zeros(1 << 16, np.float32))
     if "timestamps" not in runtime.features:
         with pytest.raises(UnsupportedError, match="timestamps"):
-            runtime.profile(True)
+            runtime.profile("dispatch")
         return
-    runtime.profile(True)
+    runtime.profile("dispatch")
     for _ in range(5):
         scale(runtime, x, y, 1 << 16, 1.0)
-    timings = runtime.profile(False)
+    timings = runtime.profile(None)
     assert [timing.label for timing in timings] == ["scale"] * 5
     assert all(0 <= timing.seconds < 5 for timing in timings)
     assert [timing.start for timing in timings] == sorted(timing.start for timing in timings)

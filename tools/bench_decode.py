@@ -7,9 +7,10 @@
     python tools/bench_decode.py --candidates    one short line for each kernel and setting in question, B = 16 and 1
 
 Every case reads keys and values out of two arrays of --megabytes each, another part at every call, so that no cache
-holds them. Figures: device time by timestamps (median), bytes of keys and values read by that time, the time of one
-call and of each of many calls in a row, and the largest error against float64 over the first batch and key head.
-torch: each kernel that takes the case, alone on the device by a CUDA graph of rotated calls, and per call.
+holds them. Figures: device time of a call in a row of calls, by timestamps around the row (median of five), and of a
+call alone; bytes of keys and values read by the first; the time of one call and of each of many calls in a row, as
+Python issues them; and the largest error against float64 over the first batch and key head.
+torch: each kernel that takes the case: a row of calls in a CUDA graph, and per call.
 """
 
 from __future__ import annotations
@@ -164,11 +165,18 @@ def measure(bench: Bench, case: Case, exact, label: str, repeats: int, kernel=No
             run(*part, kernel=kernel)
     each = len(profile.timings) // len(turns)  # kernels other than the split ones may be of several dispatches
     calls = [profile.timings[i : i + each] for i in range(0, len(profile.timings), each)]
-    device = median([sum(t.seconds for t in call) for call in calls])
+    alone = median([sum(t.seconds for t in call) for call in calls])
+    rows = []
+    for _ in range(5):
+        with backend.profile(by="row") as profile:
+            for part in turns:
+                run(*part, kernel=kernel)
+        rows.append(profile.seconds / len(turns))
+    device = median(rows)
     if short:
         rate = keys_bytes(case, np.dtype(bench.dtype).itemsize) / device / 1e9
         groups = next(p.groups for p in reversed(backend.plans.values()))
-        figures = f"{device * 1e6:6.1f} us  {rate:5.0f} GB/s  error {error:.1e}  {groups}"
+        figures = f"{device * 1e6:6.1f} us, alone {alone * 1e6:6.1f}  {rate:5.0f} GB/s  error {error:.1e}  {groups}"
         print(f"  {label:58} {figures}", flush=True)
         return
     one = []
@@ -188,7 +196,7 @@ def measure(bench: Bench, case: Case, exact, label: str, repeats: int, kernel=No
     rate = keys_bytes(case, np.dtype(bench.dtype).itemsize) / device / 1e9
     groups = next((p.groups for p in reversed(backend.plans.values()) if hasattr(p, "arrived")), None)
     print(
-        f"  {label:34} device {device * 1e6:8.1f} us {rate:7.0f} GB/s  "
+        f"  {label:34} device {device * 1e6:8.1f} us, alone {alone * 1e6:6.1f} {rate:7.0f} GB/s  "
         f"call {median(one) * 1e6:7.1f} issue {median(issue) * 1e6:6.1f} in a row {row * 1e6:7.1f} us  "
         f"error {error:.1e}  groups {groups}",
         flush=True,

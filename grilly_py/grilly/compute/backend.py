@@ -29,20 +29,23 @@ class Profile:
     Attributes
     ----------
     timings : list of Timing
-        One for each dispatch, in order: ``label`` (the shader variant), ``seconds`` of device time, ``start``.
+        In order: ``label`` (the shader variant, or how many of which), ``seconds`` of device time, ``start``.
     """
 
-    def __init__(self):
+    PLURAL = {"dispatch": "dispatches", "row": "rows"}
+
+    def __init__(self, by: str):
+        self.by = by
         self.timings: list[Timing] = []
 
     @property
     def seconds(self) -> float:
-        """Device time of all dispatches together, in seconds."""
+        """Device time of all together, in seconds."""
         return sum(timing.seconds for timing in self.timings)
 
     def __repr__(self) -> str:
         lines = [f"  {timing.seconds * 1e6:10.1f} us  {timing.label}" for timing in self.timings]
-        return "\n".join([f"Profile: {len(self.timings)} dispatches, {self.seconds * 1e6:.1f} us", *lines])
+        return "\n".join([f"Profile: {len(self.timings)} {self.PLURAL[self.by]}, {self.seconds * 1e6:.1f} us", *lines])
 
 
 class Compute:
@@ -227,18 +230,32 @@ class Compute:
         self.runtime.synchronize()
 
     @contextlib.contextmanager
-    def profile(self) -> Iterator[Profile]:
-        """Measure the device time of each dispatch inside the ``with`` block.
+    def profile(self, by: str = "dispatch") -> Iterator[Profile]:
+        """Measure the device time of what is done inside the ``with`` block.
 
-        Raises UnsupportedError where the device or runtime has no timestamps.
+        Parameters
+        ----------
+        by : str
+            "dispatch": each alone on the device, so that its time has a start and an end of the kernel in it. Or "row":
+            up to 64 dispatches that are held back and follow each other without pause, so that one may begin while the
+            one before it ends, unless it needs its results.
+
+        Raises
+        ------
+        ValueError
+            If ``by`` is neither.
+        UnsupportedError
+            If the device or the runtime has no timestamps.
         """
         self.check_open()
-        profile = Profile()
-        self.runtime.profile(True)
+        if by not in Profile.PLURAL:
+            raise ValueError(f"profile: by must be 'dispatch' or 'row', got {by!r}")
+        profile = Profile(by)
+        self.runtime.profile(by)
         try:
             yield profile
         finally:
-            profile.timings = self.runtime.profile(False)
+            profile.timings = self.runtime.profile(None)
 
     def memory(self, reset_peak: bool = False) -> MemoryUse:
         """Device memory in use by tensors, its peak, and what is reserved from the driver, in bytes."""

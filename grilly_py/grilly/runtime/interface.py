@@ -107,7 +107,7 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class Timing:
-    """Device time of one dispatch: label (variant name), seconds, and start in seconds on the device's clock."""
+    """Device time of a dispatch, or a row of them: label (variants' names), seconds, start in seconds on its clock."""
 
     label: str
     seconds: float
@@ -239,8 +239,10 @@ class Runtime(abc.ABC):
         """
 
     @abc.abstractmethod
-    def profile(self, on: bool) -> list[Timing]:
-        """Switch timing of dispatches on or off; waits, then returns the timings gathered since it was switched on.
+    def profile(self, what: str | None) -> list[Timing]:
+        """Time each "dispatch" from now on, or each "row" of them (``Compute.profile``), or nothing.
+
+        Waits, then returns the timings gathered so far.
 
         Needs the ``timestamps`` feature; raises UnsupportedError without it.
         """

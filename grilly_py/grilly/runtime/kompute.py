@@ -434,7 +434,7 @@ class KomputeRuntime(Runtime):
             self._check_alive()
             self._sweep()
 
-    def profile(self, on: bool) -> list[Timing]:
+    def profile(self, what: str | None) -> list[Timing]:
         with self._lock:
             self._check_open()
             raise UnsupportedError("profile: kompute offers no device timestamps; use the vulkan runtime")

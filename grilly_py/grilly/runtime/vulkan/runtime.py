@@ -210,7 +210,8 @@ class VulkanRuntime(Runtime):
         with self._lock:
             parts = self._open()
             try:
-                parts.stream.flush()
+                if parts.stream.profiling != "row":  # which is to grow until it is full, or somebody waits
+                    parts.stream.flush()
             except DeviceLostError as error:
                 raise self._guard(error) from None
             self._take_back(parts.stream)
@@ -223,12 +224,12 @@ class VulkanRuntime(Runtime):
             self._take_back(parts.stream)
             self._sweep(parts)
 
-    def profile(self, on: bool) -> list[Timing]:
+    def profile(self, what: str | None) -> list[Timing]:
         with self._lock:
             parts = self._open()
             if "timestamps" not in self.features:
                 raise UnsupportedError(f"profile: {self.device.name} has no timestamps on its compute queue")
-            return parts.stream.profile(on)
+            return parts.stream.profile(what)
 
     def memory(self, reset_peak: bool = False) -> MemoryUse:
         with self._lock:

@@ -10,7 +10,7 @@ and submitted again after that. So the first commands are held back until it is 
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 
 from ..interface import Timing, work_limit
 from .api import NULL, check, ffi, lib, out
@@ -93,7 +93,7 @@ class Stream:
         self.serial = 1  # serial that what is being recorded will have
         self._reads: list[tuple] = []
         self._writes: list[tuple] = []
-        self.profiling = False
+        self.profiling: str | None = None  # what is timed: "dispatch" or "row"
         self._timings: list[Timing] = []
         self._period = float(device.info.properties.get("timestamp_period", 1.0)) * 1e-9
         self._tick_mask = (1 << device.timestamp_bits) - 1 if device.timestamp_bits else 0
@@ -147,6 +147,8 @@ class Stream:
             self._separate(slot.command)
             if self.profiling:
                 lib.vkCmdResetQueryPool(slot.command, slot.queries, 0, 2 * DISPATCHES)
+                if self.profiling == "row":
+                    self._stamp(slot, 0, separate=True)
             for command in self._take_held():
                 self._record(slot.command, *command)
                 self._count(slot, command)
@@ -196,14 +198,15 @@ class Stream:
         if slot.work and slot.work + work > self._work_limit:
             self.flush()
             slot = self._recording()
-        if self.profiling:
+        if self.profiling == "dispatch":
             self._stamp(slot, 2 * slot.dispatches, separate=True)
         self._record(slot.command, program, bindings, push, groups, work)
         for binding in bindings:
             if binding is not None:
                 binding[0].serial = self.serial
-        if self.profiling:
+        if self.profiling == "dispatch":
             self._stamp(slot, 2 * slot.dispatches + 1)
+        if self.profiling:
             slot.labels.append(program.spec.name)
         slot.dispatches += 1
         slot.work += work
@@ -291,7 +294,7 @@ class Stream:
         self._seen.clear()
 
     def _stamp(self, slot: Slot, query: int, separate: bool = False) -> None:
-        if separate:  # alone on the device, so that the difference of two stamps is this dispatch's time
+        if separate:  # alone on the device, so that the difference of two stamps is the time of what lies between
             self._separate(slot.command)
         lib.vkCmdWriteTimestamp(slot.command, lib.VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, slot.queries, query)
 
@@ -325,6 +328,9 @@ class Stream:
         slot, self._slot = self._slot, None
         if slot is None:
             return self.serial - 1
+        if slot.labels and self.profiling == "row":
+            self._stamp(slot, 1)
+            slot.labels = [", ".join(f"{n} x {label}" for label, n in Counter(slot.labels).items())]
         self._end(slot.command)
         return self._submit_to(slot, slot.command)
 
@@ -397,11 +403,11 @@ class Stream:
             spent = (ticks[2 * i + 1] - ticks[2 * i]) & self._tick_mask
             self._timings.append(Timing(label, spent * self._period, start * self._period))
 
-    def profile(self, on: bool) -> list[Timing]:
-        """Switch timing on or off and return what was gathered."""
+    def profile(self, what: str | None) -> list[Timing]:
+        """Switch to timing ``what``, or nothing, and return what was gathered."""
         self.wait(self.flush())
         gathered, self._timings = self._timings, []
-        self.profiling = on
+        self.profiling = what
         return gathered
 
     def close(self) -> None:
