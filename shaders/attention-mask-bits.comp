@@ -1,4 +1,5 @@
 #version 450
+#extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 // What it computes: a boolean mask with 32 keys to a word, key k in bit k % 32 of word k / 32: an eighth of the bytes, and a
 //     row's keys of a tile at one load. Bits past the last key are 0.
@@ -21,17 +22,7 @@ layout(push_constant, std430) uniform Push {
 layout(set = 0, binding = 0, std430) restrict readonly buffer Mask { uint mask_data[]; };
 layout(set = 0, binding = 1, std430) restrict writeonly buffer Bits { uint bits[]; };
 
-// One bit for each byte that is not 0.
-uint four_bits(uint bytes) {
-    uint four = bytes | bytes >> 4;
-    four |= four >> 2;
-    four = (four | four >> 1) & 0x01010101u;
-    return (four * 0x10204080u) >> 28;
-}
-
-uint bit_at(uint at) {
-    return (mask_data[at >> 2] >> ((at & 3u) * 8u) & 0xffu) != 0u ? 1u : 0u;
-}
+#include "mask-words.glsl"
 
 void main() {
     uint word = gl_GlobalInvocationID.x;
@@ -40,16 +31,7 @@ void main() {
     uint base = pc.mask_offset + batch * pc.mask_batch + head * pc.mask_head;
     uint count = min(pc.keys - 32u * word, 32u);
     [[dont_unroll]] for (uint row = gl_WorkGroupID.y; row < pc.rows; row += gl_NumWorkGroups.y) {
-        uint at = base + row * pc.mask_row + 32u * word * pc.mask_key, result = 0u;
-        if (pc.mask_key == 0u) {
-            result = bit_at(at) != 0u ? 0xffffffffu : 0u;
-        } else if (pc.mask_key == 1u && (at & 3u) == 0u) {
-            uint held[8];
-            [[unroll]] for (uint n = 0u; n < 8u; ++n) held[n] = mask_data[(at >> 2) + min(n, (count - 1u) >> 2)];
-            [[unroll]] for (uint n = 0u; n < 8u; ++n) result |= four_bits(held[n]) << (4u * n);
-        } else {
-            [[dont_unroll]] for (uint n = 0u; n < count; ++n) result |= bit_at(at + n * pc.mask_key) << n;
-        }
-        bits[pc.start + (gl_WorkGroupID.z * pc.rows + row) * pc.words + word] = result & (0xffffffffu >> (32u - count));
+        uint at = base + row * pc.mask_row + 32u * word * pc.mask_key;
+        bits[pc.start + (gl_WorkGroupID.z * pc.rows + row) * pc.words + word] = mask_word(at, count);
     }
 }

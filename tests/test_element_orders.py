@@ -28,10 +28,10 @@ SOURCE = """\
 #include "flash-matrix.glsl"
 """
 FAMILY = """\
-operation = "attention"
+operation = "{operation}"
 source = "emulated.comp"
-push_bytes = 116
-bindings = [["q", "r"], ["k", "r"], ["v", "r"], ["mask", "r"], ["o", "rw"], ["lse", "rw"]]
+push_bytes = {push_bytes}
+bindings = [["q", "r"], ["k", "r"], ["v", "r"], ["mask", "r"], ["o", "rw"], ["lse", "rw"]{more}]
 [constants]
 HEAD_DIM = 0
 VALUE_DIM = 1
@@ -40,6 +40,13 @@ CAUSAL = 3
 LSE = 4
 MERGE = 5
 """
+#: By the data file's name: what its kernels are for, and what they have beyond the six arrays.
+FAMILIES = {
+    "emulated": {"operation": "attention", "push_bytes": 116, "more": ""},
+    "emulated-tiles": {
+        "operation": "attention-tiled", "push_bytes": 120, "more": ', ["extra", "r"], ["bias", "r"], ["tiles", "r"]',
+    },
+}  # fmt: skip
 VARIANT = """\
 [[variant]]
 name = "{name}"
@@ -49,7 +56,8 @@ align = 8
 rank = {rank}
 optimize = false
 defines = {{ {defines} }}
-tile = {{ rows = {rows}, keys = 32 }}
+tile = {{ rows = {rows}, keys = {keys}, mask_order = 1 }}
+offers = [{offers}]
 keys_per_trip = 0.02
 """
 SHARED = {
@@ -73,6 +81,14 @@ KERNELS = {
     "quads-retry": (
         SHARED | QUADS | {"ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "BUFFERS": 2, "RAISE_WHILE": 1, "RETRY": 1,
                           "STEPS": 1}, True
+    ),
+    "quads-tiles": (
+        SHARED | QUADS | {"EXTRAS": 1, "TILED": 1, "ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "KEYS": 64, "BUFFERS": 2,
+                          "RAISE_WHILE": 1, "RETRY": 1, "STEPS": 1}, True
+    ),
+    "quads-tiles-16": (
+        SHARED | QUADS | {"EXTRAS": 1, "TILED": 1, "ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "KEYS": 64, "RF": 1,
+                          "RAISE_WHILE": 1}, True
     ),
     "any-8x16": (
         SHARED | SCRAMBLED | {"MATRIX_M": 8, "SUBGROUP": 16, "B_ELEMENTS": 16, "RF": 1, "Q_SHARED": 2}, True
@@ -118,16 +134,20 @@ def manifest(tmp_path_factory):
     for path, text in emulated({path: path.read_text() for path in include.glob("flash-matrix*.glsl")}).items():
         path.write_text(text)
     (root / "shaders/emulated.comp").write_text(SOURCE)
-    for name in ("attention-naive.comp", "attention-naive.toml"):  # what the check compares with
-        shutil.copy(ROOT / "shaders" / name, root / "shaders")
-    variants = [
-        VARIANT.format(
-            name=name, rank=rank, rows=defines["MATRIX_M"] * defines["RF"],
-            defines=", ".join(f"{define} = {value}" for define, value in defines.items()),
-        )
-        for rank, (name, (defines, _)) in enumerate(KERNELS.items())
-    ]  # fmt: skip
-    (root / "shaders/emulated.toml").write_text(FAMILY + "".join(variants))
+    for name in ("attention-naive", "attention-tiles", "attention-mask-lanes"):  # what the check compares with and uses
+        for ending in ("comp", "toml"):
+            shutil.copy(ROOT / f"shaders/{name}.{ending}", root / "shaders")
+    for family, settings in FAMILIES.items():
+        variants = [
+            VARIANT.format(
+                name=name, rank=rank, rows=defines["MATRIX_M"] * defines["RF"], keys=defines["KEYS"],
+                offers='"tiles"' if "TILED" in defines else "",
+                defines=", ".join(f"{define} = {value}" for define, value in defines.items()),
+            )
+            for rank, (name, (defines, _)) in enumerate(KERNELS.items())
+            if ("TILED" in defines) == (family == "emulated-tiles")
+        ]  # fmt: skip
+        (root / f"shaders/{family}.toml").write_text(FAMILY.format(**settings) + "".join(variants))
     compiled = subprocess.run(
         [sys.executable, "tools/compile_shaders.py"], cwd=root, capture_output=True, text=True, timeout=300,
         env={**os.environ, "GRILLY_COMPILE_SHADERS": ""},
@@ -144,7 +164,7 @@ def verdict(backend, manifest, kernel, monkeypatch):
     registry = Registry(backend.device, backend.runtime.features, manifest)
     monkeypatch.setattr(backend, "registry", registry)
     monkeypatch.setattr(backend, "plans", {})
-    (variant,) = (v for v in manifest.variants if v.variant == kernel)
+    (variant,) = (v for v in manifest.variants if v.variant == kernel and v.family in FAMILIES)
     return selfcheck.prove(backend, registry.choice(variant), FACTS)
 
 

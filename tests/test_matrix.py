@@ -43,7 +43,7 @@ def pinned(backend, variant, value_dim=None):
     dim = variant.limits["head_dim"][1]
     within = {fact: low for fact, (low, _) in variant.limits.items()}
     facts = {**within, "align": 8, "head_dim": dim, "value_dim": value_dim or dim}
-    request = Request("attention", variant.dtype, facts=facts)
+    request = Request(variant.operation, variant.dtype, facts=facts)
     reason = dict((v.name, why) for v, why in backend.registry.explain(request))[variant.name]
     if reason is not None:
         pytest.skip(f"{variant.name}: {reason}")

@@ -60,6 +60,13 @@ def known(cell: Cell):
     return call, features.expect(call)
 
 
+def uploaded(view, array, layout):
+    """A tensor of the array, which lies in memory as the cell's layout says."""
+    if layout is None:
+        return view.tensor(array)
+    return view.tensor(np.ascontiguousarray(array.transpose(0, 2, 1, 3))).transpose(0, 2, 1, 3)
+
+
 def check(backend, variant, cell: Cell):
     dtype_of(variant)
     view, dim = pinned(backend, variant)
@@ -67,12 +74,7 @@ def check(backend, variant, cell: Cell):
     cell = Cell(variant.dtype, tuple((dict(zip(AXES, cell.variants, strict=True)) | {"width": width}).values()))
     call, want = known(cell)
 
-    def upload(array):
-        if cell["layout"] is None:
-            return view.tensor(array)
-        return view.tensor(np.ascontiguousarray(array.transpose(0, 2, 1, 3))).transpose(0, 2, 1, 3)
-
-    tensors = [upload(a) for a in (call.q, call.k, call.v)]
+    tensors = [uploaded(view, a, cell["layout"]) for a in (call.q, call.k, call.v)]
     out, lse = view.attention.flash_attention2(*tensors, return_lse=True, kernel=FAMILY, **call.options)
     assert_as_accurate(out.numpy(), want.exact, want.rounded, f"{cell} output", want.magnitude)
     magnitude = features.lse_magnitude(want, call.q.dtype, True)

@@ -31,7 +31,11 @@ const int DROPOUT = 1024;
 const int TILES = 2048;    // a class for every tile: TILE_HIDDEN, TILE_MIXED or TILE_SEEN
 const int PAGED = 4096;    // keys and values lie in pages that a table orders
 
+#ifdef TILED
+const int FEATURES = TILES;
+#else
 layout(constant_id = 6) const int FEATURES = 0;
+#endif
 
 layout(set = 0, binding = 6, std430) restrict readonly buffer Extra { uint extra_data[]; };
 layout(set = 0, binding = 7, std430) restrict readonly buffer Bias { float bias_data[]; };

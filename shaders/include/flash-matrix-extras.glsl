@@ -38,41 +38,18 @@
 #define MY_ROW (first_row + subgroup * ROWS_EACH)
 #define MY_SCRATCH (SCRATCH_START + subgroup * SCRATCH_VECTORS)
 
+#include "mask-bits.glsl"
+
 // ---- tiles ----
 
 uint clear_from, clear_to;        // every row of the workgroup sees all keys between, as far as indices say
-uint tiles_from, tiles_kept, tiles_seen;  // classes of SUBGROUP tiles from this one on, a bit each
-uint tile_ahead;                  // the class of one of the SUBGROUP tiles after these
-bool next_seen;                   // whether nothing that is read hides or bends a score of the tile next_tile() found
+#include "flash-matrix-tiles.glsl"
 
-// One tile a lane, a group ahead of its use, so that nobody waits for classes.
-void fetch_tiles(uint from) {
-    tile_ahead = tile_class(batch, head, first_row / ROWS, min(from + lane, (end - 1u) / KEYS));
-}
-void read_tiles(uint from) {
-    tiles_kept = subgroupOr(uint(tile_ahead != TILE_HIDDEN) << lane);
-    tiles_seen = subgroupOr(uint(tile_ahead == TILE_SEEN) << lane);
-    tiles_from = from;
-    fetch_tiles(from + SUBGROUP);
-}
-
-// The first tile from `first_key` on that is not hidden as a whole; `end` or more if there is none.
-uint next_tile(uint first_key) {
+// The same where there may be no classes.
+uint find_tile(uint first_key) {
+    if (on(TILES)) return next_tile(first_key);
     next_seen = true;
     if (MASK != 0 || HIDES) next_seen = false;
-    if (on(TILES)) {
-        uint tile_ = first_key / KEYS;
-        bool looking = tile_ * KEYS < end;
-        [[dont_unroll]] while (looking) {
-            if (tile_ - tiles_from >= SUBGROUP) read_tiles(tiles_from + SUBGROUP);
-            uint kept = tiles_kept >> (tile_ - tiles_from);
-            if (kept != 0u) tile_ += uint(findLSB(kept));
-            else tile_ = tiles_from + SUBGROUP;
-            looking = kept == 0u && tile_ * KEYS < end;
-        }
-        next_seen = tile_ - tiles_from < SUBGROUP && (tiles_seen >> (tile_ - tiles_from) & 1u) != 0u;
-        first_key = tile_ * KEYS;
-    }
     return first_key;
 }
 
@@ -102,9 +79,6 @@ uint seen_keys[RF][HELD_ROWS][WORDS];  // which keys of a tile the lane's rows s
 uint mask_keys[RF][HELD_ROWS][WORDS];  // as far as a mask made bits says
 uint kept_keys[RF][HELD_ROWS][WORDS];  // which of their weights dropout keeps
 
-// Words of the header, after those of extras.glsl: where in tile_data the bits of the mask are.
-const uint MASK_BITS = 47u, MASK_BITS_BATCH = 48u, MASK_BITS_HEAD = 49u, MASK_BITS_ROW = 50u;
-
 uint bit_rows[RF][HELD_ROWS];    // where in tile_data the bits of the lane's rows begin
 uint block_rows[RF][HELD_ROWS];  // where in extra_data, counted in bytes, the map has what the lane's rows see
 uint block_columns;              // keys of a block
@@ -133,7 +107,6 @@ void read_places() {
         }
     }
 }
-
 
 // Whether the keys of a word of bits lie in one block of the map, and nothing else has to be looked up for each.
 bool blocks_are_words() {
@@ -167,11 +140,7 @@ void read_bits(uint first_key) {
                 held[n] = mask_data[(mask_place + row * pc.mask_row + key) >> 2];
             }
             [[unroll]] for (uint n = 0u; n < AT_ONCE; ++n) {
-                // A byte's lowest bit becomes whether it is not 0; a product moves the four together.
-                uint four = held[n] | held[n] >> 4;
-                four |= four >> 2;
-                four = (four | four >> 1) & 0x01010101u;
-                gather_bits(round * AT_ONCE + n, (four * 0x10204080u) >> 28);
+                gather_bits(round * AT_ONCE + n, four_bits(held[n]));
             }
         }
     } else {

@@ -35,7 +35,7 @@
 //   SPLIT_LOOPS                    1: tiles without any masked key have a loop of their own
 //   RETRY                          1: weights are made with the maximum as it is, without looking for the chunk's; where their
 //                                  sums show that it must be raised, the chunk is done again (include/flash-matrix-retry.glsl).
-//                                  With ORDER and SUM_COLUMNS 0, not with SPLIT or EXTRAS
+//                                  With ORDER and SUM_COLUMNS 0, not with SPLIT or EXTRAS other than TILED
 //   STEPS                          1: what a thread fetches of a whole tile lies at equal steps from its first word, which
 //                                  saves the arithmetic of places and tests; THREADS is a multiple of D8 and V8, and KEYS D8
 //                                  and KEYS V8 are multiples of THREADS. Not with SPLIT or TRANSPOSED
@@ -47,6 +47,8 @@
 //   TURN_SHARED                    with TRANSPOSED: defined where weights become a factor through shared memory
 //   EXTRAS                         defined where what include/extras.glsl has is offered: include/flash-matrix-extras.glsl.
 //                                  Not with SPLIT
+//   TILED                          defined beside EXTRAS where classes of tiles are all that is offered of it:
+//                                  include/flash-matrix-tiled.glsl. With ORDER, BUFFERS 1 or 2
 // HEAD_DIM, VALUE_DIM, offsets and strides are multiples of 8 (ALIGN 8), with SPLIT of 4 (ALIGN 4).
 
 #extension GL_KHR_cooperative_matrix : require
@@ -127,7 +129,7 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 #if STEPS && (THREADS % D8 || THREADS % V8 || KEYS * D8 % THREADS || KEYS * V8 % THREADS)
 #error "STEPS needs threads that take whole rows of k and v, and tiles of whole steps"
 #endif
-#if RETRY && (!defined(ORDER) || SUM_COLUMNS || defined(SPLIT) || defined(EXTRAS))
+#if RETRY && (!defined(ORDER) || SUM_COLUMNS || defined(SPLIT) || defined(EXTRAS) && !defined(TILED))
 #error "RETRY needs ORDER and sums by lanes, and nothing else to do to scores"
 #endif
 #define K_STRIDE (D8 + 1)
@@ -187,7 +189,7 @@ uint tile_side = 0u;  // 0 or SIDE
 #define Q_START TILE_END
 #define Q_END (Q_START + (Q_SHARED > 0 ? ROWS * Q_ROW : 0))
 #define MOST(a, b) ((a) > (b) ? (a) : (b))
-#if defined(ORDER) && (defined(EXTRAS) || defined(TURN_SHARED))
+#if defined(ORDER) && (defined(EXTRAS) && !defined(TILED) || defined(TURN_SHARED))
 // Scratch memory is needed beside a tile.
 #define SCRATCH_START Q_END
 #define SHARED_VECTORS (Q_END + SUBGROUPS * MOST(Q_VECTORS, SCRATCH_VECTORS))
@@ -263,7 +265,8 @@ const uint EXPONENTS = 0x7c007c00u, EXPONENT_ONES = 0x04000400u;
 #endif
 
 shared uvec4 tile[SHARED_VECTORS];
-// Raised once a value that some query may not see holds a NaN or an infinity, with SPLIT a key or a query too; never lowered.
+// Raised once a value that some query may not see holds a NaN or an infinity, with SPLIT a key or a query too, with TILED once
+// an output is NaN; never lowered.
 shared uint poisoned;
 
 uint thread, lane, subgroup, batch, head, first_row, end, q_base, k_base, v_base;
@@ -465,7 +468,11 @@ KEY_FACTOR key_factor(uint start, uint f, uint d) {
 
 #ifdef EXTRAS
 #extension GL_KHR_shader_subgroup_arithmetic : require
+#ifdef TILED
+#include "flash-matrix-tiled.glsl"
+#else
 #include "flash-matrix-extras.glsl"
+#endif
 #else
 
 // Minus infinity for keys that causality or the end hides, whatever their product was, so that the weight is zero whatever
@@ -501,8 +508,7 @@ void begin_scores() {
 #ifdef SPLIT
 #include "flash-split.glsl"
 #else
-void multiply_scores(uint chunk) {
-    begin_scores();
+void add_scores(uint chunk) {
 #if Q_SHARED < QF
     [[unroll]] for (uint d = 0u; d < QF - Q_SHARED; ++d) {
         [[unroll]] for (uint f = 0u; f < KF; ++f) {
@@ -521,6 +527,10 @@ void multiply_scores(uint chunk) {
         }
     }
 #endif
+}
+void multiply_scores(uint chunk) {
+    begin_scores();
+    add_scores(chunk);
 }
 #endif
 
@@ -655,7 +665,7 @@ void raise_maximum(float factor) {
 #include "flash-matrix-values.glsl"
 #undef VALUES_NAME
 #undef WEIGHTS_NAME
-#ifdef EXTRAS
+#if defined(EXTRAS) && !defined(TILED)
 #define DROPPED
 #define VALUES_NAME multiply_kept_values
 #define WEIGHTS_NAME make_kept_weights
@@ -675,10 +685,16 @@ bool masked_values(uint first_key) { return first_key >= clear && first_key < en
 // tile's keys must be read.
 #ifdef EXTRAS
 #define FACTOR (masked && SCALED ? 1.0 : SCORE_SCALE)
+#ifdef TILED
+void see_scores(uint first_key, uint chunk, bool masked, bool read) {
+    if (masked) hide_scores(first_key, chunk);
+}
+#else
 void see_scores(uint first_key, uint chunk, bool masked, bool read) {
     if (masked && SCALED) bend_scores(first_key + chunk);
     if (masked) hide_scores(first_key, chunk, read);
 }
+#endif
 #else
 #define FACTOR (MASK != 0 ? 1.0 : SCORE_SCALE)
 void see_scores(uint first_key, uint chunk, bool masked, bool read) {
@@ -687,13 +703,27 @@ void see_scores(uint first_key, uint chunk, bool masked, bool read) {
 }
 #endif
 
-#if RETRY
-void begin_chunk(uint first_key, uint chunk, bool masked, bool read) {
+#ifdef TILED
+void begin_seen(uint first_key, uint chunk, bool masked, bool read) {
+    begin_seen_scores(first_key, chunk, masked);
+    add_scores(chunk);
+}
+#else
+void begin_seen(uint first_key, uint chunk, bool masked, bool read) {
     multiply_scores(chunk);
     see_scores(first_key, chunk, masked, read);
+}
+#endif
+
+#if RETRY
+void begin_chunk(uint first_key, uint chunk, bool masked, bool read) {
+    begin_seen(first_key, chunk, masked, read);
     make_weights(FACTOR);
     bool grown = weights_exceed();
     RAISE (subgroupAny(grown)) {
+#ifdef TILED
+        forget_tests();
+#endif
         multiply_scores(chunk);
         see_scores(first_key, chunk, masked, read);
         raise_maximum(FACTOR);
@@ -704,11 +734,19 @@ void begin_chunk(uint first_key, uint chunk, bool masked, bool read) {
 }
 void end_chunk(uint first_key, uint chunk, bool masked, bool read) { multiply_values(chunk); }
 #else
-void begin_chunk(uint first_key, uint chunk, bool masked, bool read) { multiply_scores(chunk); }
+#ifdef TILED
+#define SEEN_LATER false
+#else
+#define SEEN_LATER true
+#endif
+void begin_chunk(uint first_key, uint chunk, bool masked, bool read) {
+    if (SEEN_LATER) multiply_scores(chunk);
+    else begin_seen(first_key, chunk, masked, read);
+}
 void end_chunk(uint first_key, uint chunk, bool masked, bool read) {
-    see_scores(first_key, chunk, masked, read);
+    if (SEEN_LATER) see_scores(first_key, chunk, masked, read);
     raise_maximum(FACTOR);
-#ifdef EXTRAS
+#if defined(EXTRAS) && !defined(TILED)
     if (masked && on(DROPOUT)) multiply_kept_values(chunk, FACTOR);
     else multiply_values(chunk, FACTOR);
 #else
@@ -721,20 +759,32 @@ void end_chunk(uint first_key, uint chunk, bool masked, bool read) {
 // `next_key` is where the next tile that counts begins.
 void add_tile(uint first_key, uint next_key, bool masked, bool read) {
     bool seen = true;  // whether any of this subgroup's rows sees any of these keys
+#ifdef TILED
+    take_mask(next_key);
+#else
     if (masked && MASK_IS_BITS && read) fetch_mask(first_key);
+#endif
     store_keys(K_AT);
     fetch_values(first_key);
+#ifndef TILED
     if (masked) seen = find_seen(first_key, HIDES && read);
+#endif
     barrier();
     if (seen) begin_chunk(first_key, 0u, masked, read);
 #if BUFFERS == 1
     barrier();
 #endif
+#ifdef TILED
+    store_values(V_AT, false);  // note_output() finds what matters
+#else
     store_values(V_AT, masked);
+#endif
     fetch_keys(next_key);
     barrier();
     if (seen) {
+#ifndef TILED
         if (masked && on(DROPOUT)) find_kept(first_key);
+#endif
         end_chunk(first_key, 0u, masked, read);
         [[unroll]] for (uint chunk = CHUNK; chunk < KEYS; chunk += CHUNK) {
             begin_chunk(first_key, chunk, masked, read);
@@ -922,7 +972,11 @@ void compute_rows() {
             uint key = first_key + lane;
             float score = NEVER;
 #ifdef EXTRAS
-            if (key < visible && sees(row, key)) {
+            bool seen = key < visible && sees(row, key);
+#ifdef TILED
+            if (seen) seen = tile_class(batch, head, row / ROWS, key / KEYS) != TILE_HIDDEN;
+#endif
+            if (seen) {
 #else
             if (key < visible) {
 #endif
@@ -1034,7 +1088,11 @@ void main() {
         fetch_tiles(first_key / KEYS);
         read_tiles(first_key / KEYS);
     }
+    #ifdef TILED
     first_key = next_tile(first_key);
+#else
+    first_key = find_tile(first_key);
+#endif
 #else
     end = visible_keys(min(first_row + ROWS, pc.queries) - 1u);
 #endif
@@ -1085,13 +1143,26 @@ void main() {
     read_places();
 #endif
 
-#ifdef EXTRAS
+#ifdef TILED
+    if (first_key < end) fetch_mask(first_key);
+    // Only the last tile may have keys past the end.
+    [[dont_unroll]] while (is_clear(first_key)) {
+        uint next_key = next_tile(first_key + KEYS);
+        add_tile(first_key, next_key, false, false);
+        first_key = next_key;
+    }
+    [[dont_unroll]] while (first_key < end) {
+        uint next_key = next_tile(first_key + KEYS);
+        add_tile(first_key, next_key, true, true);
+        first_key = next_key;
+    }
+#elif defined(EXTRAS)
     // Runs of clear tiles and of others take turns.
     bool clear = is_clear(first_key), read = !next_seen;
     [[dont_unroll]] while (first_key < end) {
 #if SPLIT_LOOPS
         [[dont_unroll]] while (clear) {
-            uint next_key = next_tile(first_key + KEYS);
+            uint next_key = find_tile(first_key + KEYS);
             add_tile(first_key, next_key, false, false);
             first_key = next_key;
             clear = is_clear(first_key);
@@ -1099,7 +1170,7 @@ void main() {
         read = !next_seen;
         bool mixed = first_key < end;
         [[dont_unroll]] while (mixed) {
-            uint next_key = next_tile(first_key + KEYS);
+            uint next_key = find_tile(first_key + KEYS);
             add_tile(first_key, next_key, true, read);
             first_key = next_key;
             read = !next_seen;
@@ -1107,7 +1178,7 @@ void main() {
             mixed = first_key < end && !clear;
         }
 #else
-        uint next_key = next_tile(first_key + KEYS);
+        uint next_key = find_tile(first_key + KEYS);
         add_tile(first_key, next_key, !clear, read);
         first_key = next_key;
         read = !next_seen;
@@ -1135,6 +1206,9 @@ void main() {
 #else
     [[dont_unroll]] for (; first_key < end; first_key += KEYS) add_tile(first_key, first_key >= clear);
 #endif
+#endif
+#ifdef TILED
+    note_output();
 #endif
     barrier();  // the last tile has been read from where rows are gathered
     if (poisoned == 0u) store_rows();

@@ -49,14 +49,15 @@ uint from_lane(uint word, uint other) {
 uint from_xor(uint word, uint bits) { return from_lane(word, gl_LocalInvocationIndex ^ bits); }
 float from_xor(float x, uint bits) { return uintBitsToFloat(from_xor(floatBitsToUint(x), bits)); }
 float from_one(float x, uint other) { return uintBitsToFloat(from_lane(floatBitsToUint(x), other)); }
-bool any_lane(bool x) {
+uint or_lanes(uint word) {
     barrier();
-    exchanged[gl_LocalInvocationIndex] = uint(x);
+    exchanged[gl_LocalInvocationIndex] = word;
     barrier();
     uint found = 0u;
     for (uint n = 0u; n < SUBGROUP; ++n) found |= exchanged[n];
-    return found != 0u;
+    return found;
 }
+bool any_lane(bool x) { return or_lanes(uint(x)) != 0u; }
 
 float[8] filled_sums(float x) { return float[8](x, x, x, x, x, x, x, x); }
 FACTOR_B filled_factor(float x) {
@@ -141,4 +142,5 @@ SUMS products(FACTOR_A a, FACTOR_B b, SUMS sums) {
 #define subgroupShuffleXor from_xor
 #define subgroupShuffle from_one
 #define subgroupAny any_lane
+#define subgroupOr or_lanes
 #define subgroupBarrier barrier

@@ -273,25 +273,25 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift, extra
         *((("extras", extras.bits),) if extras is not None else ()),
     )  # fmt: skip
     request = Request("attention", q.dtype.name, facts=facts, prefer=kernel)
-    choice = backend.registry.resolve(request)
-    if mask is not None:
-        choice = tiles.rather(backend, request, choice, 2.0 * q.size * keys, mask)
     trips = LOOP_TRIPS.get(backend.device.architecture, math.inf)
     most = MAX_KEYS if q.dtype == FLOAT32 else math.inf  # a 16-bit result is rounded more coarsely at every merge
-    max_keys = max(min(most, trips * choice.keys_per_trip), 1)
     right = 0 if extras is None else extras.right
     paged = extras is not None and bool(extras.page_steps)
     piece = Piece(q, k, v, o, sums, mask, shift + right, False, bias, first, paged)
-    pieces = split(backend, piece, max_keys)
-    if sums is None and any(p.merge for p in pieces):
-        sums = backend.empty((batch, heads, queries))
+    for choice in tiles.kernels(backend, request, 2.0 * q.size * keys, mask, extras, causal):
+        max_keys = max(min(most, trips * choice.keys_per_trip), 1)
         pieces = split(backend, dataclasses.replace(piece, lse=sums), max_keys)
+        if sums is None and any(p.merge for p in pieces):
+            sums = backend.empty((batch, heads, queries))
+            pieces = split(backend, dataclasses.replace(piece, lse=sums), max_keys)
+        classes = tiles.plan(backend, choice, pieces, extras)
+        if classes is not None:
+            break
     constants = {
         "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "MASK": mask_kind(mask), "CAUSAL": int(causal),
         "LSE": int(sums is not None), "MERGE": 0,
     }  # fmt: skip
     bits, own = (0, None) if extras is None else (extras.bits, extras)
-    classes = tiles.plan(backend, choice, pieces, extras)
     if classes is not None:
         bits, own = bits | tiles.TILES, classes[0].extras
     else:

@@ -6,6 +6,8 @@ import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ..errors import UnsupportedError
+
 if TYPE_CHECKING:
     from ..registry import Choice, Registry, Request
     from .backend import Compute
@@ -30,8 +32,12 @@ class _Pin:
     def resolve(self, request: Request) -> Choice:
         if self.asking:
             raise _Asked(request)
-        if self.pinned is not None and self.pinned.variant.operation == request.operation:
-            return self.pinned
+        if self.pinned is not None:
+            operation = self.pinned.variant.operation
+            if operation == request.operation:
+                return self.pinned
+            if request.operation == "attention-tiled" and operation == "attention":
+                raise UnsupportedError("the view is to attend with another kernel")
         return self.registry.resolve(request)
 
     def __getattr__(self, name):

@@ -41,7 +41,8 @@ def prove(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str | N
     backend : Compute
         Where to run.
     choice : Choice
-        The variant; its operation is "attention", "attention-decode", "attention-backward-..." or "linear".
+        The variant; its operation is "attention", "attention-tiled", "attention-decode", "attention-backward-..." or
+        "linear".
     facts : mapping
         The request's; ``head_dim`` and ``value_dim`` are those of the problems.
 
@@ -61,7 +62,8 @@ def prove(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str | N
     """
     backend.registry.manifest.binary(choice.variant)  # a damaged file says nothing of the device
     checks = {
-        "attention": _attention, "attention-decode": _decode, "linear": _linear,
+        "attention": _attention, "attention-tiled": _tiled_attention,
+        "attention-decode": _decode, "linear": _linear,
         "attention-backward-dq": _backward, "attention-backward-dkv": _backward,
     }  # fmt: skip
     check = checks.get(choice.variant.operation)
@@ -223,16 +225,49 @@ def _attention(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> st
             seen = rng.random(seen.shape) < 0.7
             more = _tiled(rng, seen, variant.tile["rows"], variant.tile.get("keys", 64))
             options.update(mask=seen, return_lse=True)
-        got, *got_lse = _run(tested, q, k, v, options=more, **options)
-        expected, expected_lse = _run(trusted, q, k, v, mask=seen, return_lse=True, options=more)
-        magnitude = _run(trusted, q, k, np.abs(v), mask=seen, return_lse=True, options=more)[0].astype(np.float64)
-        wide = [np.abs(array.astype(np.float64))[:, :, :-8] for array in (q, k)]
-        scores = float(np.max(wide[0] @ wide[1].swapaxes(2, 3))) / dim**0.5
-        off = difference(got, expected, attention_bound(magnitude, scores, variant.dtype), variant.dtype)
-        if off is None and got_lse:
-            lse_bound = (HIGH_BOUND if variant.dtype == "float32" else ROUNDING[variant.dtype]) * max(1.0, scores / 8)
-            off = difference(got_lse[0], expected_lse, np.float64(lse_bound), "float32")
-            off = off and f"log-sum-exp, {off}"
+        got = _run(tested, q, k, v, options=more, **options)
+        off = _off(trusted, got, variant.dtype, q, k, v, seen, more)
+        if off is not None:
+            return f"{name} attention of {queries} queries to {keys} keys, D = {dim}, Dv = {value_dim}: {off}"
+    return None
+
+
+def _off(trusted: Compute, got: list, dtype: str, q, k, v, seen: np.ndarray, options: Options = OFF) -> str | None:
+    """What sets O, and the log-sum-exp if there is one, apart from the trusted kernel's."""
+    expected, expected_lse = _run(trusted, q, k, v, mask=seen, return_lse=True, options=options)
+    magnitude = _run(trusted, q, k, np.abs(v), mask=seen, return_lse=True, options=options)[0].astype(np.float64)
+    wide = [np.abs(array.astype(np.float64))[:, :, :-8] for array in (q, k)]
+    scores = float(np.max(wide[0] @ wide[1].swapaxes(2, 3))) / q.shape[3] ** 0.5
+    off = difference(got[0], expected, attention_bound(magnitude, scores, dtype), dtype)
+    if off is None and len(got) > 1:
+        lse_bound = (HIGH_BOUND if dtype == "float32" else ROUNDING[dtype]) * max(1.0, scores / 8)
+        off = difference(got[1], expected_lse, np.float64(lse_bound), "float32")
+        off = off and f"log-sum-exp, {off}"
+    return off
+
+
+def _tiled_attention(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str | None:
+    """A mask, and a map of blocks: each with tiles that are hidden as a whole, and rows that see nothing."""
+    variant, dtype = choice.variant, dtype_of(choice.variant.dtype)
+    dim, value_dim = facts["head_dim"], facts["value_dim"]
+    tested = pin(view_of(backend), choice)
+    trusted = pin(view_of(backend), proven(backend, "attention", variant.dtype, facts, NAIVE))
+    tested.always_classes = True
+    rows, size = variant.tile["rows"], variant.tile["keys"]
+    queries, keys = 2 * rows + 5, 3 * size + 3
+    for name, spread in (("masked", SPREAD), ("block-sparse", SPREAD)):
+        rng = np.random.default_rng([dim, value_dim])
+        q = _longer(rng, (1, 2, queries, dim), dtype, spread)
+        k, v = (_longer(rng, (1, 1, keys, last), dtype) for last in (dim, value_dim))
+        blocks = np.array([[1, 0, 1, 1], [0, 1, 0, 1], [0, 0, 0, 0]], bool)[None, None]
+        seen = blocks.repeat(rows, 2).repeat(size, 3)[:, :, :queries, :keys]
+        options: dict = {"options": Options(block_map=blocks, block_size=(rows, size))}
+        if name == "masked":
+            seen = seen & (rng.random((1, 2, queries, keys)) < 0.6)
+            seen[:, :, 3] = False
+            options = {"mask": seen}
+        got = _run(tested, q, k, v, kernel=variant.family, return_lse=True, **options)
+        off = _off(trusted, got, variant.dtype, q, k, v, seen)
         if off is not None:
             return f"{name} attention of {queries} queries to {keys} keys, D = {dim}, Dv = {value_dim}: {off}"
     return None

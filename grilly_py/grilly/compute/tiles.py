@@ -4,6 +4,10 @@ A kernel that offers "tiles" passes over tiles that a mask, a map of blocks or s
 the mask alone where a tile is seen as a whole. One dispatch of shaders/attention-tiles.comp makes the classes, for each
 batch and head that differ in them. For kernels that want it, one of shaders/attention-mask-bits.comp then packs a
 boolean mask to bits, behind the classes: rows of tiles that are seen in part read 32 keys at a time.
+
+Kernels of the operation "attention-tiled" are faster because nothing else hides keys from them: a boolean mask, which
+one dispatch of shaders/attention-mask-lanes.comp makes classes and bits in the order in which the kernel's lanes hold
+scores, or a map whose blocks are multiples of tiles, of which the classes say all.
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ from .prepared import mask_kind
 from .tensor import Storage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ..registry import Choice
     from .backend import Compute
     from .flash import Piece
@@ -36,10 +42,13 @@ LEAST_WORK = 2.0**30
 WORK_PER_BYTE = 1024.0
 # Ranks that kernels alike but for what they offer lie apart, at most.
 NEAR = 3
+# Families of "attention-tiled" are called as the family that users name, and this.
+SUFFIX = "-tiles"
 # What an invocation reads of a tile before more invocations share it.
 EACH = 8
 _PUSH = struct.Struct("=24I")
 _BITS_PUSH = struct.Struct("=10I")
+_LANES_PUSH = struct.Struct("=11I")
 _MAP = ("block_map", "block_batch", "block_head", "block_row", "block_q", "block_kv")
 _IDS = ("q_segments", "q_segments_batch", "k_segments", "k_segments_batch")
 
@@ -157,6 +166,95 @@ class Classes:
         backend.runtime.dispatch(program_of(backend, choice, {}), bindings, push, groups)
 
 
+@dataclasses.dataclass(frozen=True)
+class LaneClasses(Classes):
+    """The same of a boolean mask for "attention-tiled", whose bits are words of lanes.
+
+    Attributes
+    ----------
+    order : int
+        The tile's ``mask_order``.
+    unit : tuple of int
+        Rows and keys that a word of each lane is of, and lanes.
+    """
+
+    order: int = 0
+    unit: tuple[int, int, int] = (1, 1, 1)
+
+    @property
+    def units(self) -> tuple[int, int]:
+        """Units of rows (1 where all are alike) and of keys."""
+        rows, keys = (n * size // unit for n, size, unit in zip(self.shape[2:], self.tile, self.unit, strict=False))
+        return rows if self.mask[1][2] else 1, keys
+
+    @property
+    def nbytes(self) -> int:
+        """Of the classes and the words of lanes."""
+        return 4 * (self.words + math.prod((*self.shape[:2], *self.units, self.unit[2])))
+
+    def header(self) -> dict:
+        """The words of the dispatch's header that tell where classes and bits are."""
+        batches, heads = self.shape[:2]
+        rows, keys = self.units
+        words = keys * self.unit[2]
+        return super().header() | {
+            "mask_bits": self.words,
+            "mask_bits_batch": heads * rows * words if batches > 1 else 0,
+            "mask_bits_head": rows * words if heads > 1 else 0,
+            "mask_bits_row": words if rows > 1 else 0,
+        }
+
+    def record(self, backend: Compute, words: Storage, mask: Tensor | None) -> Storage:
+        """Record the dispatch that makes classes and bits."""
+        choice = _mask_lanes(backend, self.order)
+        program = program_of(backend, choice, {"ROWS": self.tile[0], "KEYS": self.tile[1]})
+        made = Storage(backend, self.nbytes)
+        place, offset = binding(backend, mask)
+        batches, heads, row_tiles, key_tiles = self.shape
+        push = _LANES_PUSH.pack(offset, *self.mask[1], self.queries, self.keys, heads, *self.units, self.words)
+        groups = (key_tiles, row_tiles, batches * heads)
+        backend.runtime.dispatch(program, [place, (made.buffer, 0, made.nbytes)], push, groups)
+        return made
+
+
+def _mask_lanes(backend: Compute, order: int) -> Choice:
+    return backend.registry.resolve(Request("attention-mask-lanes", "float32", facts=(("mask_order", order),)))
+
+
+def kernels(
+    backend: Compute, request: Request, work: float, mask: Tensor | None, extras: Extras | None, causal: bool
+) -> Iterator[Choice]:
+    """Kernels for a call, best first: one of "attention-tiled" only if ``plan`` has classes for it, then one for all.
+
+    Raises UnsupportedError where there is none of the second kind.
+    """
+    tiled = None if causal else _tiled(backend, request, work, mask, extras)
+    if tiled is not None and tiled.variant.family == request.prefer:
+        yield tiled
+    choice = backend.registry.resolve(request)
+    rank = backend.registry.rank
+    if tiled is not None and rank(tiled.variant) >= rank(choice.variant):
+        yield tiled
+    yield choice if mask is None else rather(backend, request, choice, work, mask)
+
+
+def _tiled(backend: Compute, request: Request, work: float, mask, extras: Extras | None) -> Choice | None:
+    bits, kind = 0 if extras is None else extras.bits, mask_kind(mask)
+    if (kind, bits) not in ((1, 0), (0, BLOCKS)) or not (backend.always_classes or work >= LEAST_WORK):
+        return None
+    family = request.prefer
+    if family is not None and not family.endswith(SUFFIX):
+        family += SUFFIX
+    facts = tuple(fact for fact in request.facts if fact[0] not in ("causal", "extras", "high"))
+    try:
+        choice = backend.registry.resolve(Request("attention-tiled", request.dtype, facts=facts, prefer=family))
+    except UnsupportedError:
+        return None
+    if bits and (extras.word("block_q") % choice.tile["rows"] or extras.word("block_kv") % choice.tile["keys"]):
+        return None
+    return choice
+
+
 def rather(backend: Compute, request: Request, choice: Choice, work: float, mask: Tensor) -> Choice:
     """A kernel of about the same rank that offers classes of tiles, where a call with a mask would use them."""
     if choice.variant.offered & TILES or work < LEAST_WORK or work < WORK_PER_BYTE * _mask_bytes(mask):
@@ -183,8 +281,14 @@ def plan(backend: Compute, choice: Choice, pieces: list[Piece], extras: Extras |
         extras.set(left=0, right=0)
     most_rows, most_planes = backend.device.limits["groups"][1:]
     planned = []
+    lanes = None
+    if choice.tile.get("mask_order") and mask is not None:
+        lanes = _mask_lanes(backend, choice.tile["mask_order"]).tile
     for piece in pieces:
-        classes = _classes(piece, choice.tile, extras)
+        classes = _classes(piece, choice.tile, extras, lanes)
+        cut = any(n % size for n, size in zip(piece.first[2:], classes.tile, strict=True))
+        if cut and choice.variant.operation == "attention-tiled":
+            return None  # its tiles are not those of a map's blocks
         batches, heads, rows, _ = classes.shape
         if classes.nbytes > backend.device.limits["storage_range"] or rows > most_rows or batches * heads > most_planes:
             return None
@@ -195,7 +299,7 @@ def plan(backend: Compute, choice: Choice, pieces: list[Piece], extras: Extras |
     return planned
 
 
-def _classes(piece: Piece, tile, extras: Extras) -> Classes:
+def _classes(piece: Piece, tile, extras: Extras, lanes=None) -> Classes:
     batch, heads, queries, _ = piece.q.shape
     varies = [False, False, False]  # with batch, head, row
     if piece.mask is not None:
@@ -209,6 +313,10 @@ def _classes(piece: Piece, tile, extras: Extras) -> Classes:
     shape = (*(n if own else 1 for n, own in zip(counts, varies, strict=True)), -(-piece.k.shape[2] // tile["keys"]))
     steps = (0, 0, 0, 0) if piece.mask is None else piece.mask._steps
     size, kind = (tile["rows"], tile["keys"]), mask_kind(piece.mask)
+    if lanes is not None:
+        unit = (lanes["rows"], lanes["keys"], lanes["lanes"])
+        given = (extras, (kind, steps), queries, piece.k.shape[2], piece.first, size, shape)
+        return LaneClasses(*given, order=tile["mask_order"], unit=unit)
     bits = None
     if kind == 1 and tile.get("mask_bits"):
         bits = tuple(n if step else 1 for n, step in zip((batch, heads, queries), steps, strict=False))

@@ -1,0 +1,215 @@
+"""Kernels of the operation "attention-tiled", which know classes of tiles and bits of a mask only, and these."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import features
+from cases import Case, assert_as_accurate, make_arrays
+from features import Cell
+from grilly.compute import tiles
+from grilly.compute.extras import Extras
+from grilly.compute.flash import Piece
+from grilly.compute.tensor import Tensor
+from grilly.errors import UnsupportedError
+from grilly.registry import Request
+from grilly.registry.manifest import default_manifest
+from test_matrix import dtype_of, judge, pinned
+from test_matrix_extras import PLAIN, known, uploaded
+
+FAMILY = "flash-attention3-tiles"
+VARIANTS = [v for v in default_manifest().by_operation["attention-tiled"]]
+B, H, S, K = 2, 3, 75, 203
+
+
+# -- the words of lanes ----------------------------------------------------------------------------------------------
+
+
+def lane_words(mask, order, rows, keys):
+    """What attention-mask-lanes.comp makes of (..., rows, keys), of whole tiles: classes, and words by the formulas."""
+    height, width, lanes, matrix = {1: (16, 64, 32, 16), 2: (8, 32, 8, 8)}[order]
+    shape = (*mask.shape[:2], mask.shape[2] // height, mask.shape[3] // width, lanes)
+    words = np.zeros(shape, np.uint32)
+    for lane in range(lanes):
+        for n in range(4):
+            for e in range(8):
+                if order == 1:
+                    row, column = lane // 4 + 8 * (e // 4), 2 * (lane % 4) + e % 2 + 8 * (e // 2 % 2)
+                    bit = 8 * (n // 2) + 16 * (n % 2) + e
+                else:
+                    row, column, bit = e, lane, 8 * n + e
+                seen = mask[:, :, row::height, n * matrix + column :: width]
+                words[..., lane] |= seen.astype(np.uint32) << np.uint32(bit)
+    blocks = mask.reshape(*mask.shape[:2], mask.shape[2] // rows, rows, mask.shape[3] // keys, keys)
+    return blocks.any((3, 5)).astype(np.uint32), words
+
+
+@pytest.mark.parametrize("kind", ["aligned", "turned", "unaligned"])
+@pytest.mark.parametrize("shape", [(1, 1, S, K), (B, H, S, 204), (B, 1, 1, 64), (1, H, S, 1)], ids=str)
+@pytest.mark.parametrize(("order", "tile"), [(1, (32, 64)), (1, (128, 128)), (2, (16, 32))], ids=str)
+def test_words_of_lanes(backend, shape, kind, order, tile):
+    rng = np.random.default_rng(3)
+    keys = K if shape[3] == 1 else shape[3]
+    mask = rng.random(shape) < 0.5
+    mask[..., : tile[0], : tile[1]] = False
+    tensor = backend.tensor(mask)
+    if kind == "turned":
+        tensor = backend.tensor(np.ascontiguousarray(mask.swapaxes(2, 3))).transpose(0, 1, 3, 2)
+    elif kind == "unaligned" and shape[3] > 1:
+        whole = np.pad(~mask, ((0, 0), (0, 0), (0, 0), (3, 2)))
+        whole[..., 3:-2] = mask
+        tensor = backend.tensor(whole)[..., 3:-2]
+    extras = Extras(H)
+    extras.set(left=0, right=0)
+    q, k = backend.empty((B, H, S, 1)), backend.empty((B, 1, keys, 1))
+    piece = Piece(q, k, k, q, None, tensor.broadcast_to((B, H, S, keys)), 0, False)
+    lanes = tiles._mask_lanes(backend, order).tile
+    made = tiles._classes(piece, {"rows": tile[0], "keys": tile[1], "mask_order": order}, extras, lanes)
+    storage = made.record(backend, extras.storage(backend, [made.header()])[0], piece.mask)
+    found = Tensor(storage, (made.nbytes // 4,), np.dtype(np.int32)).numpy().view(np.uint32)
+
+    seen = np.broadcast_to(mask, (*shape[:3], keys))
+    height = lanes["rows"]
+    missing = (-(-S // tile[0]) * tile[0] if shape[2] > 1 else tile[0]) - shape[2]
+    seen = np.pad(seen, ((0, 0), (0, 0), (0, missing), (0, 0)), "edge")
+    seen = np.pad(seen, ((0, 0), (0, 0), (0, 0), (0, -keys % tile[1])))
+    classes, words = lane_words(seen, order, *tile)
+    if shape[2] == 1:
+        words = words[:, :, :1]
+    np.testing.assert_array_equal(found[: made.words], classes.ravel())
+    np.testing.assert_array_equal(found[made.words :], words.ravel())
+    assert made.units == (1 if shape[2] == 1 else seen.shape[2] // height, seen.shape[3] // lanes["keys"])
+
+
+# -- the kernels -----------------------------------------------------------------------------------------------------
+
+
+def tiled(backend, variant):
+    dtype_of(variant)
+    view, dim = pinned(backend, variant)
+    view.always_classes = True
+    return view, dim
+
+
+def attend(view, arrays, scale=None, **options):
+    tensors = [view.tensor(a) for a in arrays]
+    out, lse = view.attention.flash_attention2(*tensors, return_lse=True, scale=scale, kernel=FAMILY, **options)
+    return out.numpy(), lse.numpy()
+
+
+CELLS = [
+    {"mask": "bool-full"}, {"mask": "bool-keys"}, {"mask": "bool-dead-rows"}, {"mask": "bool-head"},
+    {"mask": "bool-full", "hidden": "nan"}, {"mask": "bool-keys", "hidden": "inf"},
+    {"mask": "bool-full", "heads": (5, 1), "batch": 2, "layout": "heads-inside", "scale": -0.3},
+    {"mask": "bool-full", "size": (37, 53)}, {"mask": "bool-full", "size": (1, 67)},
+    {"mask": "bool-head", "heads": (4, 2)},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", CELLS, ids=str)
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.label + "." + v.dtype)
+def test_masks(backend, variant, options):
+    view, dim = tiled(backend, variant)
+    cell = Cell(variant.dtype, tuple((PLAIN | options | {"width": (dim, dim)}).values()))
+    call, want = known(cell)
+    tensors = [uploaded(view, a, cell["layout"]) for a in (call.q, call.k, call.v)]
+    out, lse = view.attention.flash_attention2(*tensors, return_lse=True, kernel=FAMILY, **call.options)
+    assert_as_accurate(out.numpy(), want.exact, want.rounded, f"{cell} output", want.magnitude)
+    magnitude = features.lse_magnitude(want, call.q.dtype, True)
+    assert_as_accurate(lse.numpy(), want.exact_lse, want.plain_lse, f"{cell} lse", magnitude)
+
+
+@pytest.mark.parametrize("hidden", [None, np.nan, np.inf])
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.label + "." + v.dtype)
+def test_blocks_of_whole_tiles(backend, variant, hidden):
+    """Of several tiles each, with rows of blocks that see nothing, and keys that only some blocks of rows see."""
+    view, dim = tiled(backend, variant)
+    rows, keys = variant.tile["rows"], 2 * variant.tile["keys"]
+    case = Case("blocks", heads=2, kv_heads=1, queries=2 * rows + 5, keys=3 * keys + 7, dim=dim)
+    q, k, v, _ = make_arrays(case, dtype_of(variant))
+    blocks = np.array([[1, 0, 0, 1], [0, 0, 0, 0], [1, 1, 0, 1]], bool)[None, None]
+    mask = blocks.repeat(rows, 2).repeat(keys, 3)[:, :, : case.queries, : case.keys]
+    poisoned = [q, k.copy(), v.copy()]
+    if hidden is not None:
+        for array in poisoned[1:]:
+            array[:, :, 2 * keys : 3 * keys] = hidden  # nobody sees these
+    result = attend(view, poisoned, block_map=blocks, block_size=(rows, keys))
+    judge(result, case, (q, k, v), mask)
+    if hidden is not None:
+        # And what the last block of rows sees shows there and nowhere else.
+        poisoned[2][:, :, keys + 3] = hidden
+        out, _ = attend(view, poisoned, block_map=blocks, block_size=(rows, keys))
+        assert not np.isfinite(out[:, :, 2 * rows :].astype(np.float32)).any()
+        np.testing.assert_array_equal(out[:, :, : 2 * rows], result[0][:, :, : 2 * rows])
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.label + "." + v.dtype)
+def test_scores_that_grow_from_tile_to_tile(backend, variant):
+    """Each tile raises the maximum, of rows that see it; hidden keys have the largest scores of all."""
+    view, dim = tiled(backend, variant)
+    case = Case("growing", heads=1, queries=variant.tile["rows"] + 3, keys=4 * variant.tile["keys"] + 9, dim=dim)
+    q, k, v, _ = make_arrays(case, dtype_of(variant))
+    k = (k * (1 + np.arange(case.keys)[:, None] // 16)).astype(k.dtype)
+    mask = np.random.default_rng(4).random((1, 1, case.queries, case.keys)) < 0.7
+    mask[..., -9:] = False
+    k[:, :, -9:] *= 4
+    judge(attend(view, (q, k, v), mask=mask), case, (q, k, v), mask)
+
+
+# -- when they are used ----------------------------------------------------------------------------------------------
+
+
+class Chosen:
+    """A registry in which every operation has one kernel, of a rank each."""
+
+    def __init__(self, ranks):
+        self.ranks = ranks
+        self.asked = []
+
+    def resolve(self, request):
+        self.asked.append(request)
+        if request.operation == "attention-tiled" and request.prefer not in (None, FAMILY):
+            raise UnsupportedError("none")
+        variant = dataclasses.make_dataclass("V", ["operation", "family", "offered"])(
+            request.operation, FAMILY if request.operation == "attention-tiled" else "flash-attention3", tiles.TILES
+        )
+        return dataclasses.make_dataclass("C", ["variant", "tile"])(variant, {"rows": 128, "keys": 64})
+
+    def rank(self, variant):
+        return self.ranks[variant.operation]
+
+
+def used(backend, mask=None, extras=None, causal=False, kernel=None, work=2.0**40, ranks=(95, 90)):
+    """The operations of the kernels that a call would try, in order."""
+    view = dataclasses.make_dataclass("B", ["registry", "always_classes"])(
+        Chosen(dict(zip(("attention-tiled", "attention"), ranks, strict=True))), False
+    )
+    facts = (("align", 8), ("causal", int(causal)), ("extras", 0), ("head_dim", 64), ("high", 0), ("value_dim", 64))
+    mask = None if mask is None else backend.empty((1, 1, 4, 4), mask)
+    request = Request("attention", "float16", facts=facts, prefer=kernel)
+    return [c.variant.operation for c in tiles.kernels(view, request, work, mask, extras, causal)]
+
+
+def blocks_of(size):
+    extras = Extras(1)
+    extras.bits = tiles.BLOCKS
+    extras.set(left=0, right=0, block_q=size[0], block_kv=size[1])
+    return extras
+
+
+def test_kernels_for_tiles_are_used_where_they_can_be(backend):
+    both, one = ["attention-tiled", "attention"], ["attention"]
+    assert used(backend, np.bool_) == both
+    assert used(backend, None, blocks_of((256, 64))) == both
+    assert used(backend, None, blocks_of((64, 64))) == one
+    assert used(backend, None, blocks_of((128, 96))) == one
+    assert used(backend, np.float32) == used(backend) == used(backend, np.bool_, causal=True) == one
+    assert used(backend, np.bool_, blocks_of((128, 64))) == one
+    assert used(backend, np.bool_, work=2.0**20) == one
+    assert used(backend, np.bool_, ranks=(5, 90)) == one
+    assert used(backend, np.bool_, kernel="flash-attention3") == both
+    assert used(backend, np.bool_, kernel="flash-attention3", ranks=(5, 90)) == one
+    assert used(backend, np.bool_, kernel="flash-attention2") == one
