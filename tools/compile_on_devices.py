@@ -178,6 +178,8 @@ def constant_sets(variant: Variant) -> list[dict[str, int]]:
         if constant in plain:
             plain[constant] = variant.limits.get(fact, (1, 128))[1] // variant.align * variant.align
     plain |= {name: 1 for name in ("GROUP", "PART", "PARTS") if name in plain}  # what is divided by
+    if variant.operation == "attention-tiled":
+        return [plain | {"MASK": mask, "LSE": 1, "MERGE": 1} for mask in (1, 0)]
     if variant.operation != "attention":
         return [plain]
     options = {"MASK": 2, "CAUSAL": 1, "LSE": 1, "MERGE": 1}

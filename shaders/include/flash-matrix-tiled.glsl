@@ -9,7 +9,6 @@
 #include "flash-matrix-tiles.glsl"
 
 #define SCALED false
-#define MASK_IS_BITS (MASK != 0)
 #define UNIT_KEYS (4 * MATRIX_N)
 #define UNITS (KEYS / UNIT_KEYS)
 // The bit of element e of the nth fragment of a unit.
