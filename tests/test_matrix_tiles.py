@@ -173,24 +173,30 @@ class Chosen:
         self.asked.append(request)
         if request.operation == "attention-tiled" and request.prefer not in (None, FAMILY):
             raise UnsupportedError("none")
-        variant = dataclasses.make_dataclass("V", ["operation", "family", "offered"])(
-            request.operation, FAMILY if request.operation == "attention-tiled" else "flash-attention3", tiles.TILES
-        )
+        variant = self.variant(request.operation)
         return dataclasses.make_dataclass("C", ["variant", "tile"])(variant, {"rows": 128, "keys": 64})
+
+    def variant(self, operation):
+        return dataclasses.make_dataclass("V", ["operation", "offered"])(operation, tiles.TILES)
+
+    def explain(self, request):
+        return [(self.variant(request.operation), None)]
 
     def rank(self, variant):
         return self.ranks[variant.operation]
 
 
 def used(backend, mask=None, extras=None, causal=False, kernel=None, work=2.0**40, ranks=(95, 90)):
-    """The operations of the kernels that a call would try, in order."""
-    view = dataclasses.make_dataclass("B", ["registry", "always_classes"])(
-        Chosen(dict(zip(("attention-tiled", "attention"), ranks, strict=True))), False
-    )
+    """The operations of the kernels that a call would try, in order. Of those that rank lower none is asked for."""
+    registry = Chosen(dict(zip(("attention-tiled", "attention"), ranks, strict=True)))
+    view = dataclasses.make_dataclass("B", ["registry", "always_classes"])(registry, False)
     facts = (("align", 8), ("causal", int(causal)), ("extras", 0), ("head_dim", 64), ("high", 0), ("value_dim", 64))
     mask = None if mask is None else backend.empty((1, 1, 4, 4), mask)
     request = Request("attention", "float16", facts=facts, prefer=kernel)
-    return [c.variant.operation for c in tiles.kernels(view, request, work, mask, extras, causal)]
+    found = [c.variant.operation for c in tiles.kernels(view, request, work, mask, extras, causal)]
+    if ranks[0] < ranks[1]:
+        assert [r.operation for r in registry.asked] == found
+    return found
 
 
 def blocks_of(size):

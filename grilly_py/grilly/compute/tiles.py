@@ -228,17 +228,21 @@ def kernels(
 
     Raises UnsupportedError where there is none of the second kind.
     """
-    tiled = None if causal else _tiled(backend, request, work, mask, extras)
-    if tiled is not None and tiled.variant.family == request.prefer:
+    asked_for = request.prefer is not None and request.prefer.endswith(SUFFIX)
+    choice = None if asked_for else backend.registry.resolve(request)
+    least = -math.inf if choice is None else backend.registry.rank(choice.variant)
+    tiled = None if causal else _tiled(backend, request, work, mask, extras, least)
+    if tiled is not None:
         yield tiled
-    choice = backend.registry.resolve(request)
-    rank = backend.registry.rank
-    if tiled is not None and rank(tiled.variant) >= rank(choice.variant):
-        yield tiled
+    if choice is None:
+        choice = backend.registry.resolve(request)
     yield choice if mask is None else rather(backend, request, choice, work, mask)
 
 
-def _tiled(backend: Compute, request: Request, work: float, mask, extras: Extras | None) -> Choice | None:
+def _tiled(
+    backend: Compute, request: Request, work: float, mask, extras: Extras | None, least: float
+) -> Choice | None:
+    """One of rank ``least`` or more, if a call of this much work could use it."""
     bits, kind = 0 if extras is None else extras.bits, mask_kind(mask)
     if (kind, bits) not in ((1, 0), (0, BLOCKS)) or not (backend.always_classes or work >= LEAST_WORK):
         return None
@@ -246,9 +250,15 @@ def _tiled(backend: Compute, request: Request, work: float, mask, extras: Extras
     if family is not None and not family.endswith(SUFFIX):
         family += SUFFIX
     facts = tuple(fact for fact in request.facts if fact[0] not in ("causal", "extras", "high"))
+    wanted, registry = Request("attention-tiled", request.dtype, facts=facts, prefer=family), backend.registry
+    # Ranks first: one that would not be used need not be checked.
+    if not any(reason is None and registry.rank(variant) >= least for variant, reason in registry.explain(wanted)):
+        return None
     try:
-        choice = backend.registry.resolve(Request("attention-tiled", request.dtype, facts=facts, prefer=family))
+        choice = registry.resolve(wanted)
     except UnsupportedError:
+        return None
+    if registry.rank(choice.variant) < least:
         return None
     if bits and (extras.word("block_q") % choice.tile["rows"] or extras.word("block_kv") % choice.tile["keys"]):
         return None
