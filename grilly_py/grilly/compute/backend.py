@@ -237,8 +237,8 @@ class Compute:
         ----------
         by : str
             "dispatch": each alone on the device, so that its time has a start and an end of the kernel in it. Or "row":
-            up to 64 dispatches that are held back and follow each other without pause, so that one may begin while the
-            one before it ends, unless it needs its results.
+            up to 64 dispatches that are held back and follow each other without pause, each when the one before it has
+            ended.
 
         Raises
         ------

@@ -200,6 +200,8 @@ class Stream:
             slot = self._recording()
         if self.profiling == "dispatch":
             self._stamp(slot, 2 * slot.dispatches, separate=True)
+        elif self.profiling == "row":
+            self._separate(slot.command)
         self._record(slot.command, program, bindings, push, groups, work)
         for binding in bindings:
             if binding is not None:
