@@ -60,22 +60,25 @@ def known(cell: Cell):
     return call, features.expect(call)
 
 
-def uploaded(view, array, layout):
-    """A tensor of the array, which lies in memory as the cell's layout says."""
-    if layout is None:
-        return view.tensor(array)
-    return view.tensor(np.ascontiguousarray(array.transpose(0, 2, 1, 3))).transpose(0, 2, 1, 3)
-
-
 def check(backend, variant, cell: Cell):
     dtype_of(variant)
     view, dim = pinned(backend, variant)
     width = (dim, max(8, dim // 2) if cell["width"] == (16, 64) else dim)
     cell = Cell(variant.dtype, tuple((dict(zip(AXES, cell.variants, strict=True)) | {"width": width}).values()))
+    judge_cell(view, cell, FAMILY)
+
+
+def judge_cell(view, cell: Cell, family: str):
+    """Hold the view's result of a cell against float64."""
     call, want = known(cell)
 
-    tensors = [uploaded(view, a, cell["layout"]) for a in (call.q, call.k, call.v)]
-    out, lse = view.attention.flash_attention2(*tensors, return_lse=True, kernel=FAMILY, **call.options)
+    def upload(array):
+        if cell["layout"] is None:
+            return view.tensor(array)
+        return view.tensor(np.ascontiguousarray(array.transpose(0, 2, 1, 3))).transpose(0, 2, 1, 3)
+
+    tensors = [upload(a) for a in (call.q, call.k, call.v)]
+    out, lse = view.attention.flash_attention2(*tensors, return_lse=True, kernel=family, **call.options)
     assert_as_accurate(out.numpy(), want.exact, want.rounded, f"{cell} output", want.magnitude)
     magnitude = features.lse_magnitude(want, call.q.dtype, True)
     assert_as_accurate(lse.numpy(), want.exact_lse, want.plain_lse, f"{cell} lse", magnitude)

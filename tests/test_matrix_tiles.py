@@ -7,18 +7,17 @@ import dataclasses
 import numpy as np
 import pytest
 
-import features
-from cases import Case, assert_as_accurate, make_arrays
+from cases import Case, make_arrays
 from features import Cell
 from grilly.compute import tiles
 from grilly.compute.extras import Extras
-from grilly.compute.flash import Piece
 from grilly.compute.tensor import Tensor
 from grilly.errors import UnsupportedError
 from grilly.registry import Request
 from grilly.registry.manifest import default_manifest
 from test_matrix import dtype_of, judge, pinned
-from test_matrix_extras import PLAIN, known, uploaded
+from test_matrix_extras import PLAIN, judge_cell
+from test_tiles import masked_piece
 
 FAMILY = "flash-attention3-tiles"
 VARIANTS = [v for v in default_manifest().by_operation["attention-tiled"]]
@@ -55,17 +54,7 @@ def test_words_of_lanes(backend, shape, kind, order, tile):
     keys = K if shape[3] == 1 else shape[3]
     mask = rng.random(shape) < 0.5
     mask[..., : tile[0], : tile[1]] = False
-    tensor = backend.tensor(mask)
-    if kind == "turned":
-        tensor = backend.tensor(np.ascontiguousarray(mask.swapaxes(2, 3))).transpose(0, 1, 3, 2)
-    elif kind == "unaligned" and shape[3] > 1:
-        whole = np.pad(~mask, ((0, 0), (0, 0), (0, 0), (3, 2)))
-        whole[..., 3:-2] = mask
-        tensor = backend.tensor(whole)[..., 3:-2]
-    extras = Extras(H)
-    extras.set(left=0, right=0)
-    q, k = backend.empty((B, H, S, 1)), backend.empty((B, 1, keys, 1))
-    piece = Piece(q, k, k, q, None, tensor.broadcast_to((B, H, S, keys)), 0, False)
+    piece, extras = masked_piece(backend, mask, kind, (B, H, S, keys))
     lanes = tiles._mask_lanes(backend, order).tile
     made = tiles._classes(piece, {"rows": tile[0], "keys": tile[1], "mask_order": order}, extras, lanes)
     storage = made.record(backend, extras.storage(backend, [made.header()])[0], piece.mask)
@@ -114,12 +103,7 @@ CELLS = [
 def test_masks(backend, variant, options):
     view, dim = tiled(backend, variant)
     cell = Cell(variant.dtype, tuple((PLAIN | options | {"width": (dim, dim)}).values()))
-    call, want = known(cell)
-    tensors = [uploaded(view, a, cell["layout"]) for a in (call.q, call.k, call.v)]
-    out, lse = view.attention.flash_attention2(*tensors, return_lse=True, kernel=FAMILY, **call.options)
-    assert_as_accurate(out.numpy(), want.exact, want.rounded, f"{cell} output", want.magnitude)
-    magnitude = features.lse_magnitude(want, call.q.dtype, True)
-    assert_as_accurate(lse.numpy(), want.exact_lse, want.plain_lse, f"{cell} lse", magnitude)
+    judge_cell(view, cell, FAMILY)
 
 
 @pytest.mark.parametrize("hidden", [None, np.nan, np.inf])

@@ -96,23 +96,28 @@ def test_classes_of_masks(vulkan_backend, shape, kind):
     assert got.shape[:3] == (shape[0], shape[1], 1 if shape[2] == 1 else want.shape[2])
 
 
+def masked_piece(backend, mask, kind, full):
+    """A dispatch of (B, H, S, keys) with a boolean mask that lies "aligned", "turned" or "unaligned", and its words."""
+    tensor = backend.tensor(mask)
+    if kind == "turned":
+        tensor = backend.tensor(np.ascontiguousarray(mask.swapaxes(2, 3))).transpose(0, 1, 3, 2)
+    elif kind == "unaligned" and mask.shape[3] > 1:
+        whole = np.pad(~mask, ((0, 0), (0, 0), (0, 0), (3, 2)))
+        whole[..., 3:-2] = mask
+        tensor = backend.tensor(whole)[..., 3:-2]
+    extras = Extras(full[1])
+    extras.set(left=0, right=0)
+    q, k = backend.empty((*full[:3], 1)), backend.empty((full[0], 1, full[3], 1))
+    return Piece(q, k, k, q, None, tensor.broadcast_to(full), 0, False), extras
+
+
 @pytest.mark.parametrize("kind", ["aligned", "turned", "unaligned"])
 @pytest.mark.parametrize("shape", [(1, 1, S, K), (B, H, S, 204), (B, 1, 1, 64), (1, H, S, 1), (B, 1, S, 7)], ids=str)
 def test_bits_of_masks(backend, monkeypatch, shape, kind):
     """32 keys to a word behind the classes, for kernels whose tile asks for them; rows past the grid's limit too."""
     keys = K if shape[3] == 1 else shape[3]
     mask = np.random.default_rng(13).random(shape) < 0.5
-    tensor = backend.tensor(mask)
-    if kind == "turned":
-        tensor = backend.tensor(np.ascontiguousarray(mask.swapaxes(2, 3))).transpose(0, 1, 3, 2)
-    elif kind == "unaligned" and shape[3] > 1:
-        whole = np.pad(~mask, ((0, 0), (0, 0), (0, 0), (3, 2)))
-        whole[..., 3:-2] = mask
-        tensor = backend.tensor(whole)[..., 3:-2]
-    extras = Extras(H)
-    extras.set(left=0, right=0)
-    q, k = backend.empty((B, H, S, 1)), backend.empty((B, 1, keys, 1))
-    piece = Piece(q, k, k, q, None, tensor.broadcast_to((B, H, S, keys)), 0, False)
+    piece, extras = masked_piece(backend, mask, kind, (B, H, S, keys))
     made = tiles._classes(piece, {"rows": ROWS, "keys": KEYS, "mask_bits": 1}, extras)
     assert made.bits == shape[:3]
     words, _ = extras.storage(backend, [made.header()])

@@ -255,9 +255,9 @@ def _tiled_attention(backend: Compute, choice: Choice, facts: Mapping[str, int])
     tested.always_classes = True
     rows, size = variant.tile["rows"], variant.tile["keys"]
     queries, keys = 2 * rows + 5, 3 * size + 3
-    for name, spread in (("masked", SPREAD), ("block-sparse", SPREAD)):
+    for name in ("masked", "block-sparse"):
         rng = np.random.default_rng([dim, value_dim])
-        q = _longer(rng, (1, 2, queries, dim), dtype, spread)
+        q = _longer(rng, (1, 2, queries, dim), dtype, SPREAD)
         k, v = (_longer(rng, (1, 1, keys, last), dtype) for last in (dim, value_dim))
         blocks = np.array([[1, 0, 1, 1], [0, 1, 0, 1], [0, 0, 0, 0]], bool)[None, None]
         seen = blocks.repeat(rows, 2).repeat(size, 3)[:, :, :queries, :keys]
