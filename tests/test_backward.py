@@ -15,7 +15,7 @@ import grilly.functional as F
 from cases import CASES, DTYPES, Case, assert_as_accurate, make_arrays
 from features import CELLS, Cell
 from grilly import reference
-from grilly.compute import backward
+from grilly.compute.attention import backward
 from grilly.reference import attention as internals
 from grilly.registry import Request
 from test_plan import smaller

@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 import bench_linear as tool
-from grilly.compute.linear import linear
+from grilly.compute.products.linear import linear
 
 
 def test_every_variant_is_checked_and_timed(tmp_path, monkeypatch, capsys):

@@ -229,7 +229,7 @@ def test_bench_table(vulkan_backend, capsys):
 
 
 def test_bench_sees_a_wrong_result(vulkan_backend, capsys, monkeypatch):
-    from grilly.compute.attention import Attention
+    from grilly.compute.methods import Attention
 
     right = Attention.flash_attention2
 

@@ -11,7 +11,8 @@ import pytest
 import grilly
 from cases import Case, assert_as_accurate, expected, make_arrays, output_magnitude
 from grilly import reference
-from grilly.compute import decode, flash
+from grilly.compute.attention import decode
+from grilly.compute.attention import forward as flash
 from grilly.registry import Request
 from kernels import retiled
 

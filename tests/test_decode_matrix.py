@@ -7,7 +7,7 @@ import pytest
 
 import grilly
 from cases import Case, assert_as_accurate, expected, lse_magnitude, make_arrays, output_magnitude
-from grilly.compute import decode
+from grilly.compute.attention import decode
 from grilly.registry import Request
 from kernels import retiled
 

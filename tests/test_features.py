@@ -27,8 +27,8 @@ from cases import BFLOAT16, assert_as_accurate
 from conftest import open_or_skip
 from features import AXES, CALLED, CELLS, GROUPS, KINDS, SHORT, Cell
 from grilly import reference
-from grilly.compute import flash
-from grilly.compute.pinned import request_of, view_of
+from grilly.compute.attention import forward as flash
+from grilly.compute.device.trial import request_of, view_of
 from grilly.registry import names
 
 FULL = os.environ.get("GRILLY_FULL_FEATURES", "0") not in ("", "0")

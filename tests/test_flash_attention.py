@@ -20,7 +20,7 @@ from cases import (
     rounded_weights,
 )
 from grilly import reference
-from grilly.compute.pinned import request_of, view_of
+from grilly.compute.device.trial import request_of, view_of
 from grilly.registry import Request
 
 FAMILIES = [None, "attention-naive", "flash-attention2", "flash-attention3", "flash-attention-llvmpipe"]
@@ -176,7 +176,7 @@ def test_slots_past_the_end_do_not_leak(backend, family):
 def test_outputs_are_wholly_written_and_nothing_else(backend, family):
     """Poisoned outputs, with sentinels around them, through the kernel's own strides."""
     need(backend, family)
-    from grilly.compute import flash
+    from grilly.compute.attention import forward as flash
 
     q, k, v, _ = make_arrays(Case("sentinel", heads=3, queries=37, keys=41, dim=24))
     want = backend.attention.flash_attention2(q, k, v, kernel=family)

@@ -9,7 +9,7 @@ import grilly
 import grilly.functional as F
 from cases import DTYPES, assert_as_accurate, epsilon
 from grilly import nn, reference
-from grilly.compute.widen import lacks_sixteen_bits
+from grilly.compute.device.sixteen_bits import lacks_sixteen_bits
 
 ATTEND = F.flash_attention_with_kvcache
 DIM = 16
@@ -226,7 +226,7 @@ def test_many_keys(backend, page):
 
 def test_keys_cut_into_several_dispatches(backend, monkeypatch):
     """Past MAX_KEYS: a part of paged keys is a part of the table, not of the array."""
-    monkeypatch.setattr("grilly.compute.flash.MAX_KEYS", 256)
+    monkeypatch.setattr("grilly.compute.attention.forward.MAX_KEYS", 256)
     for page in (None, 48):
         problem = Problem(np.float32, [700, 30], page=page, room=720, queries=9, fresh=9)
         problem.check(backend, options={"causal": True}, kernel="flash-attention2")

@@ -10,7 +10,7 @@ import grilly
 import grilly.functional as F
 from cases import DTYPES, assert_as_accurate
 from grilly import nn, reference
-from grilly.compute.linear import linear
+from grilly.compute.products.linear import linear
 from grilly.registry import Choice, Request
 from kernels import chosen_as_on
 

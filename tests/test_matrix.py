@@ -18,7 +18,7 @@ from cases import (
     output_magnitude,
     rounded_weights,
 )
-from grilly.compute.pinned import pin, view_of
+from grilly.compute.device.trial import pin, view_of
 from grilly.registry import Choice, Request, default_manifest
 
 VARIANTS = [v for v in default_manifest().by_operation["attention"] if v.unproven and v.dtype != "float32"]
@@ -162,7 +162,7 @@ def test_scores_that_are_not_numbers_show(backend, variant, masked):
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.label + "." + v.dtype)
 def test_merged_ranges(backend, variant):
     """Keys in two dispatches, the second merging with what the first wrote."""
-    from grilly.compute import flash
+    from grilly.compute.attention import forward as flash
 
     dtype = dtype_of(variant)
     view, dim = pinned(backend, variant)

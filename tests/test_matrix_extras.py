@@ -16,7 +16,7 @@ import pytest
 import features
 from cases import assert_as_accurate
 from features import AXES, CELLS, Cell
-from grilly.compute import tiles
+from grilly.compute.attention import classes as tiles
 from test_matrix import FAMILY, VARIANTS, dtype_of, pinned
 
 EXTRAS = [v for v in VARIANTS if v.offers]

@@ -9,9 +9,9 @@ import pytest
 
 from cases import Case, make_arrays
 from features import Cell
-from grilly.compute import tiles
-from grilly.compute.extras import Extras
-from grilly.compute.tensor import Tensor
+from grilly.compute.attention import classes as tiles
+from grilly.compute.attention.options import Extras
+from grilly.compute.device.tensor import Tensor
 from grilly.errors import UnsupportedError
 from grilly.registry import Request
 from grilly.registry.manifest import default_manifest

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cases import Case, make_arrays
-from grilly.compute import flash
+from grilly.compute.attention import forward as flash
 
 
 @contextlib.contextmanager
@@ -103,7 +103,7 @@ def test_keys_per_dispatch(backend):
     whole = flash.Piece(*tensors, o, lse, device_mask, 0, False)
     pieces = flash.split(backend, whole, max_keys=9)
     assert [p.merge for p in pieces] == [False] + [True] * 7
-    from grilly.compute.launch import program_of
+    from grilly.compute.device.dispatch import program_of
     from grilly.registry import Request
 
     facts = {"align": 4, "head_dim": 32, "value_dim": 32}

@@ -10,8 +10,8 @@ import pytest
 import grilly.functional as F
 from cases import TILED_CASES, Case, expected, lse_magnitude, make_arrays, output_magnitude
 from grilly import nn
-from grilly.compute import flash
-from grilly.compute.pinned import pin, request_of, view_of
+from grilly.compute.attention import forward as flash
+from grilly.compute.device.trial import pin, request_of, view_of
 from grilly.registry import Choice, Request, default_manifest
 
 VARIANTS = [

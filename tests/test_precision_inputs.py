@@ -14,9 +14,9 @@ import pytest
 import grilly.functional as F
 from cases import Case
 from grilly import nn, reference
-from grilly.compute.attention import Attention
-from grilly.compute.flash import SPLIT_DIM, flash_attention
-from grilly.compute.pinned import pin, request_of, view_of
+from grilly.compute.attention.forward import SPLIT_DIM, flash_attention
+from grilly.compute.device.trial import pin, request_of, view_of
+from grilly.compute.methods import Attention
 from grilly.registry import Choice, Request, default_manifest
 
 VARIANTS = [

@@ -12,7 +12,7 @@ import grilly
 import grilly.functional as F
 from cases import DTYPES, SIXTEEN_BITS, epsilon
 from grilly import nn, reference
-from grilly.compute.pinned import view_of
+from grilly.compute.device.trial import view_of
 
 
 def draw(*shape, dtype=np.float32, seed=0):

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 import grilly
-from grilly.compute import selfcheck, tiles
+from grilly.compute import selfcheck
+from grilly.compute.attention import classes as tiles
 from grilly.registry import Manifest, Registry, Request, default_manifest
 from grilly.runtime.interface import DeviceInfo
 from manifests import entry, write_manifest

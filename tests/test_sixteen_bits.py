@@ -11,7 +11,7 @@ from cases import BFLOAT16, SIXTEEN_BITS, Case, assert_as_accurate, expected, ma
 from conftest import open_or_skip
 from grilly import cli, nn, reference
 from grilly.cli import shaders
-from grilly.compute.linear import linear
+from grilly.compute.products.linear import linear
 from grilly.compute.rope import rope
 from grilly.registry import Registry
 

@@ -23,7 +23,7 @@ from cases import (
     rounded_weights,
 )
 from grilly import reference
-from grilly.compute import stream
+from grilly.compute.attention import stream
 
 CASES = [
     Case("plain", batch=2, heads=3, queries=211, keys=507, dim=32),

@@ -8,7 +8,7 @@ import pytest
 import grilly
 from cases import CASES, DTYPES, assert_as_accurate, expected, make_arrays, output_magnitude
 from grilly import reference
-from grilly.compute.three_shader import bucket_starts
+from grilly.compute.unfused.steps import bucket_starts
 from kernels import chosen_as_on
 
 ARCHITECTURES = [None, "nvidia-hopper"]

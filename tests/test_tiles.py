@@ -9,10 +9,11 @@ import pytest
 
 import grilly.functional as F
 from grilly import reference
-from grilly.compute import flash, tiles
-from grilly.compute.extras import Extras, Options, prepare
-from grilly.compute.flash import Piece
-from grilly.compute.tensor import Tensor
+from grilly.compute.attention import classes as tiles
+from grilly.compute.attention import forward as flash
+from grilly.compute.attention.forward import Piece
+from grilly.compute.attention.options import Extras, Options, prepare
+from grilly.compute.device.tensor import Tensor
 
 KERNEL = "flash-attention2"
 B, H, S, K = 2, 4, 150, 203

@@ -12,7 +12,8 @@ import grilly
 import grilly.functional as F
 from cases import BFLOAT16, assert_as_accurate, needs_bfloat16
 from grilly import reference
-from grilly.compute import backward, flash
+from grilly.compute.attention import backward
+from grilly.compute.attention import forward as flash
 from test_backward import recomputed
 
 H, HK, DIM = 4, 2, 16

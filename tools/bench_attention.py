@@ -20,7 +20,7 @@ import numpy as np
 
 import grilly
 from bench_calls import torch_with_gpu
-from grilly.compute.pinned import pin, view_of
+from grilly.compute.device.trial import pin, view_of
 from grilly.registry import Choice, Request
 from grilly.registry.measured import bucket
 

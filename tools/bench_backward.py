@@ -21,8 +21,8 @@ import numpy as np
 
 import grilly
 from bench_calls import torch_with_gpu
-from grilly.compute.dtypes import dtype_of
-from grilly.compute.pinned import pin, view_of
+from grilly.compute.device.dtypes import dtype_of
+from grilly.compute.device.trial import pin, view_of
 from grilly.registry import Request
 
 CASES = {  # name: (batch, heads, length, head dimension), causal

@@ -27,10 +27,10 @@ import numpy as np
 import grilly
 from bench_calls import torch_with_gpu
 from grilly import reference
-from grilly.compute.decode import FAMILY
-from grilly.compute.flash import flash_attention
-from grilly.compute.kvcache import flash_attention_with_kvcache
-from grilly.compute.pinned import pin, view_of
+from grilly.compute.attention.decode import FAMILY
+from grilly.compute.attention.forward import flash_attention
+from grilly.compute.attention.kvcache import flash_attention_with_kvcache
+from grilly.compute.device.trial import pin, view_of
 from grilly.registry import Request
 
 

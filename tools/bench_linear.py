@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "grilly_py"))
 
 import grilly
 from bench_calls import torch_with_gpu
-from grilly.compute.linear import linear
+from grilly.compute.products.linear import linear
 from grilly.registry import Choice, Request
 
 SHAPES = {  # rows, columns, depth

@@ -70,8 +70,8 @@ def bus(backend, megabytes) -> None:
 @contextlib.contextmanager
 def results_in_host_memory(backend):
     """Have attention write its result across the bus, to memory that the host reads at once."""
-    from grilly.compute import flash
-    from grilly.compute.tensor import LentStorage
+    from grilly.compute.attention import forward as flash
+    from grilly.compute.device.tensor import LentStorage
 
     runtime = backend.runtime
 

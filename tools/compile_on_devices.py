@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "grilly_py"))
 
-from grilly.compute import decode
+from grilly.compute.attention import decode
 from grilly.registry import Choice, Registry, Request, Variant, matches
 from grilly.runtime import probe
 from grilly.runtime.interface import DeviceInfo, ProgramSpec

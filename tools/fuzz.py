@@ -25,7 +25,7 @@ import numpy as np
 
 import grilly
 from grilly import reference
-from grilly.compute.tensor import Storage, Tensor
+from grilly.compute.device.tensor import Storage, Tensor
 
 TYPED = (TypeError, ValueError, grilly.GrillyError)
 #: Options that go together in a recipe; a kernel is compiled for each.

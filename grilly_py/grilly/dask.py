@@ -20,11 +20,11 @@ except ModuleNotFoundError as error:
     raise ImportError("grilly.dask needs Dask; run: pip install 'grilly[dask]'", name=error.name) from error
 
 from .compute import Compute, default_backend, devices
-from .compute import extras as extras_
-from .compute.dtypes import is_float
-from .compute.flash import check_qkv, check_scale
-from .compute.launch import check_precision
-from .compute.stream import Part, attend_part
+from .compute.attention import options as extras_
+from .compute.attention.forward import check_qkv, check_scale
+from .compute.attention.stream import Part, attend_part
+from .compute.device.dispatch import check_precision
+from .compute.device.dtypes import is_float
 
 NAME = "dask.flash_attention"
 _lock = threading.Lock()  # of _own, and of the device: two tasks at once would each count on all of its memory

@@ -7,15 +7,15 @@ NumPy array out. The work runs on the tensors' backend, or on the default one (s
 from __future__ import annotations
 
 from .compute import config as _config
-from .compute import kvcache as _kvcache
-from .compute import linear as _linear
 from .compute import rope as _rope
-from .compute import sdpa as _sdpa
-from .compute import stored as _stored
-from .compute import varlen as _varlen
-from .compute.attention import Attention
-from .compute.extras import arrays_of, without_self
-from .compute.launch import backend_of
+from .compute.attention import kvcache as _kvcache
+from .compute.attention import sdpa as _sdpa
+from .compute.attention import varlen as _varlen
+from .compute.attention.options import arrays_of, without_self
+from .compute.device.dispatch import backend_of
+from .compute.methods import Attention
+from .compute.products import linear as _linear
+from .compute.unfused import attention as _stored
 
 
 def flash_attention2(q, k, v, **options):

@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import reference
 from ..compute import Compute
-from ..compute.dtypes import dtype_of, epsilon
+from ..compute.device.dtypes import dtype_of, epsilon
 from ..errors import GrillyError
 
 #: Elements of the float64 score matrix that the check of a result may make; more rows than fit are sampled.

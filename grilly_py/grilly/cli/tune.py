@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..compute import Compute, selfcheck
-from ..compute.dtypes import dtype_of
-from ..compute.flash import flash_attention
-from ..compute.linear import linear
-from ..compute.pinned import pin, request_of, view_of
+from ..compute.attention.forward import flash_attention
+from ..compute.device.dtypes import dtype_of
+from ..compute.device.trial import pin, request_of, view_of
+from ..compute.products.linear import linear
 from ..errors import ClosedError, DeviceLostError, GrillyError, OutOfDeviceMemoryError
 from ..registry import DTYPES, Choice, Registry, Request
 from . import CommandError

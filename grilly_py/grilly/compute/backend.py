@@ -17,10 +17,10 @@ from ..errors import ClosedError
 from ..registry import Registry, identify
 from ..runtime import open_runtime
 from ..runtime.interface import DeviceInfo, MemoryUse, Timing
-from . import stream
-from .dtypes import dtype_of, is_storable, plain
+from .attention import stream
+from .device.dtypes import dtype_of, is_storable, plain
+from .device.tensor import LentStorage, Storage, Tensor
 from .selfcheck import prove
-from .tensor import LentStorage, Storage, Tensor
 
 
 class Profile:
@@ -63,8 +63,8 @@ class Compute:
         streamed in blocks that do not. ``GRILLY_MEMORY_LIMIT`` when None, and nine tenths of the device's memory
         without that. Tensors that a program makes itself are not refused.
     progress : callable or bool, optional
-        Called about once a second during a streamed call, and at its end, with a ``grilly.compute.stream.Progress``;
-        True writes it to standard error.
+        Called about once a second during a streamed call, and at its end, with a
+        ``grilly.compute.attention.stream.Progress``; True writes it to standard error.
 
     Raises
     ------
@@ -97,7 +97,7 @@ class Compute:
         self.always_classes = False
         #: Words of extras.py that calls may use again, by their bytes.
         self.extra_words: dict[bytes, Storage] = {}
-        from .attention import Attention
+        from .methods import Attention
 
         #: The attention operations: ``backend.attention.flash_attention2(...)`` and the rest.
         self.attention = Attention(self)

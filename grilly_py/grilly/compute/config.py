@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..registry import Choice, Request
-from . import flash
-from .dtypes import dtype_of
-from .launch import check_float
-from .pinned import pin, request_of, view_of
-from .stored import stored_attention
-from .tensor import Tensor
-from .widen import lacks_sixteen_bits
+from .attention import forward as flash
+from .device.dispatch import check_float
+from .device.dtypes import dtype_of
+from .device.sixteen_bits import lacks_sixteen_bits
+from .device.tensor import Tensor
+from .device.trial import pin, request_of, view_of
+from .unfused.attention import stored_attention
 
 if TYPE_CHECKING:
     from .backend import Compute

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..registry import Request
-from .flash import output_like, to_device
-from .launch import check_float, finish, launch, program_of
-from .parts import parts, strides
-from .tensor import Tensor
-from .widen import widens
+from .attention.forward import output_like, to_device
+from .device.cut import parts, strides
+from .device.dispatch import check_float, finish, launch, program_of
+from .device.sixteen_bits import widens
+from .device.tensor import Tensor
 
 if TYPE_CHECKING:
     from .backend import Compute

@@ -15,11 +15,12 @@ import numpy as np
 
 from ..errors import ClosedError, DeviceLostError, GrillyError, OutOfDeviceMemoryError, UnsupportedError
 from ..registry import Choice, Request
-from . import backward, flash
-from .dtypes import dtype_of
-from .extras import OFF, Options
-from .linear import linear
-from .pinned import pin, view_of
+from .attention import backward
+from .attention import forward as flash
+from .attention.options import OFF, Options
+from .device.dtypes import dtype_of
+from .device.trial import pin, view_of
+from .products.linear import linear
 
 if TYPE_CHECKING:
     from .backend import Compute

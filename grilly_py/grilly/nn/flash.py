@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from .. import functional as F
 from ..compute import Tensor
-from ..compute.attention import join_heads
-from ..compute.launch import check_precision
+from ..compute.device.dispatch import check_precision
+from ..compute.methods import join_heads
 from .module import Module, shapes
 
 

@@ -6,10 +6,10 @@ import numpy as np
 
 from .. import functional as F
 from ..compute import Tensor
-from ..compute.flash import check_qkv
-from ..compute.launch import backend_of
+from ..compute.attention.forward import check_qkv
+from ..compute.device.dispatch import backend_of
 from ..compute.random import next_dropout
-from ..compute.stored import stored_attention
+from ..compute.unfused.attention import stored_attention
 from .module import Module, shapes
 
 

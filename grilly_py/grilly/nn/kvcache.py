@@ -7,7 +7,7 @@ import operator
 import numpy as np
 
 from .. import functional as F
-from ..compute.dtypes import dtype_of
+from ..compute.device.dtypes import dtype_of
 
 
 class KVCache:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..compute import Compute, Tensor
-from ..compute.dtypes import FLOATS_TEXT, dtype_of, is_float
-from ..compute.launch import backend_of
+from ..compute.device.dispatch import backend_of
+from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
 
 
 class LoadResult(NamedTuple):

@@ -8,9 +8,9 @@ import numpy as np
 
 from .. import functional as F
 from ..compute import Tensor
-from ..compute.attention import join_heads
-from ..compute.copy import copy_into
-from ..compute.launch import check_precision
+from ..compute.device.copy import copy_into
+from ..compute.device.dispatch import check_precision
+from ..compute.methods import join_heads
 from .flash import check_heads, split_heads
 from .kvcache import KVCache
 from .linear import Linear, uniform

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .flash import to_device
-from .launch import check_float, check_precision, finish
+from ..attention.forward import to_device
+from ..device.cut import four_axes
+from ..device.dispatch import check_float, check_precision, finish
+from ..device.sixteen_bits import widens
+from ..device.tensor import _reshaped
 from .matmul import product
-from .parts import four_axes
-from .tensor import _reshaped
-from .widen import widens
 
 if TYPE_CHECKING:
-    from .backend import Compute
+    from ..backend import Compute
 
 
 @widens("x", "weight", "bias")

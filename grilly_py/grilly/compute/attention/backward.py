@@ -15,22 +15,32 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..registry import Request
-from ..runtime.interface import work_limit
-from . import extras as extras_
-from .dtypes import is_sixteen_bits
-from .flash import LOOP_TRIPS, check_mask, check_qkv, check_scale, to_device
-from .launch import ALIGN_MOST, FLOAT32, binding, check_float, fits_binding, launch, program_of, span, window_alignment
-from .parts import four_axes, parts, strides
+from ...registry import Request
+from ...runtime.interface import work_limit
+from ..device.cut import four_axes, parts, strides
+from ..device.dispatch import (
+    ALIGN_MOST,
+    FLOAT32,
+    binding,
+    check_float,
+    fits_binding,
+    launch,
+    program_of,
+    span,
+    window_alignment,
+)
+from ..device.dtypes import is_sixteen_bits
+from ..device.sixteen_bits import lacks_sixteen_bits
+from ..device.tensor import Tensor
+from . import options as extras_
+from .forward import LOOP_TRIPS, check_mask, check_qkv, check_scale, to_device
 from .prepared import MAX_KEYS, mask_kind
-from .tensor import Tensor
-from .widen import lacks_sixteen_bits
 
 if TYPE_CHECKING:
-    from ..registry import Choice
-    from .backend import Compute
-    from .extras import Extras
-    from .tensor import Storage
+    from ...registry import Choice
+    from ..backend import Compute
+    from ..device.tensor import Storage
+    from .options import Extras
 
 NAME = "flash_attention2_backward"
 #: The push constants of shaders/include/flash-backward.glsl and of shaders/flash-backward-rows.comp.

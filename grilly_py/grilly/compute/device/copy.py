@@ -8,11 +8,11 @@ import struct
 
 import numpy as np
 
-from ..errors import UnsupportedError
-from ..registry import Request
+from ...errors import UnsupportedError
+from ...registry import Request
+from .cut import parts
+from .dispatch import fits_binding, launch, program_of
 from .dtypes import dtype_of, is_float
-from .launch import fits_binding, launch, program_of
-from .parts import parts
 from .tensor import Tensor
 
 _PUSH = struct.Struct("=14I")

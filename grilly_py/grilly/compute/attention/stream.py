@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import OutOfDeviceMemoryError, UnsupportedError
-from ..registry import Request
-from ..registry.names import extras_bits
+from ...errors import OutOfDeviceMemoryError, UnsupportedError
+from ...registry import Request
+from ...registry.names import extras_bits
+from ..device.dispatch import check_precision, launch, program_of
+from ..device.sixteen_bits import widens
+from ..device.tensor import Tensor
 from . import decode
-from . import extras as extras_
-from .launch import check_precision, launch, program_of
-from .tensor import Tensor
-from .widen import widens
+from . import options as extras_
 
 if TYPE_CHECKING:
-    from .backend import Compute
-    from .extras import Extras
+    from ..backend import Compute
+    from .options import Extras
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("grilly.compute.stream")  # as the guide names it
 HEAP_SHARE = 0.9  # of the device's memory: the rest is for others, and for what the driver keeps
 BLOCK_SHARE = 0.9  # of what is left: the rest is for scratch memory of the kernels
 KEYS = 32_768  # of a block to begin with: enough to fill a device, and few merges
@@ -307,7 +307,7 @@ def attend_part(
     options : Options
         Of the whole call, arrays included; ``attn_bias`` is not read.
     """
-    from .flash import check_mask, check_qkv
+    from .forward import check_mask, check_qkv
 
     backend.check_open()
     check_qkv(operation, q, k, v)
@@ -417,7 +417,7 @@ class _Streamed:
 
     def _add(self, rows, q: Tensor, start: int, block: tuple, total: Tensor, weight: Tensor, begun: bool) -> None:
         """Record attention to a block of keys from ``start`` and its merge with the result so far."""
-        from .flash import attend as attend_on_device
+        from .forward import attend as attend_on_device
 
         k, v, mask, bias = block
         part = self.part

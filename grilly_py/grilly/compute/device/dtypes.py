@@ -6,8 +6,8 @@ import functools
 
 import numpy as np
 
-from ..registry.names import DTYPES as FLOAT_NAMES
-from ..registry.names import SIXTEEN_BITS
+from ...registry.names import DTYPES as FLOAT_NAMES
+from ...registry.names import SIXTEEN_BITS
 
 #: For messages: "float32, float16 or bfloat16".
 FLOATS_TEXT = f"{', '.join(FLOAT_NAMES[:-1])} or {FLOAT_NAMES[-1]}"

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import UnsupportedError
+from ...errors import UnsupportedError
 from .dtypes import FLOATS_TEXT, is_float
 from .tensor import Tensor
 
 if TYPE_CHECKING:
-    from ..registry import Choice
-    from ..runtime.interface import Program
-    from .backend import Compute
+    from ...registry import Choice
+    from ...runtime.interface import Program
+    from ..backend import Compute
 
 FLOAT32 = np.dtype(np.float32)
 #: Alignments beyond this many elements make no difference to any kernel.
@@ -36,7 +36,7 @@ def backend_of(operation: str, *arrays) -> Compute:
     if found is not None:
         found.check_open()
         return found
-    from .backend import default_backend
+    from ..backend import default_backend
 
     return default_backend()
 

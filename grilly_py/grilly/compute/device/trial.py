@@ -6,11 +6,11 @@ import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..errors import UnsupportedError
+from ...errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from ..registry import Choice, Registry, Request
-    from .backend import Compute
+    from ...registry import Choice, Registry, Request
+    from ..backend import Compute
 
 
 class _Asked(Exception):

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..registry import Request
-from .flash import check_mask, check_scale, to_device
-from .launch import FLOAT32, check_float, finish, launch, program_of
-from .matmul import product
-from .parts import check_trips, four_axes, parts, strides
-from .prepared import mask_kind
-from .tensor import Tensor
-from .widen import widens
+from ...registry import Request
+from ..attention.forward import check_mask, check_scale, to_device
+from ..attention.prepared import mask_kind
+from ..device.cut import check_trips, four_axes, parts, strides
+from ..device.dispatch import FLOAT32, check_float, finish, launch, program_of
+from ..device.sixteen_bits import widens
+from ..device.tensor import Tensor
+from ..products.matmul import product
 
 if TYPE_CHECKING:
-    from .backend import Compute
+    from ..backend import Compute
 
 #: Model architectures that ``attention_output`` has kernels for.
 ARCHITECTURES = ("generic", "gpt", "t5")

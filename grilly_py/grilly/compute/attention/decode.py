@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import UnsupportedError
-from ..registry import Request
-from ..registry.names import extras_bits
-from ..runtime.interface import work_limit
-from .launch import program_of
+from ...errors import UnsupportedError
+from ...registry import Request
+from ...registry.names import extras_bits
+from ...runtime.interface import work_limit
+from ..device.dispatch import program_of
+from ..device.tensor import Storage, Tensor
 from .prepared import MAX_KEYS, Prepared, descriptor, mask_kind
-from .tensor import Storage, Tensor
 
 if TYPE_CHECKING:
-    from ..registry import Choice
-    from ..runtime.interface import DeviceInfo, Program
-    from .backend import Compute
-    from .extras import Extras
+    from ...registry import Choice
+    from ...runtime.interface import DeviceInfo, Program
+    from ..backend import Compute
+    from .options import Extras
 
 _WINDOW, _PREFIX = extras_bits(("window",)), extras_bits(("prefix",))
 FAMILY = "flash-decode"

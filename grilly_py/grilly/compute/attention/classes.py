@@ -17,21 +17,21 @@ import math
 import struct
 from typing import TYPE_CHECKING
 
-from ..errors import UnsupportedError
-from ..registry import Request
-from ..registry.names import extras_bits
-from .extras import Extras
-from .launch import binding, program_of
+from ...errors import UnsupportedError
+from ...registry import Request
+from ...registry.names import extras_bits
+from ..device.dispatch import binding, program_of
+from ..device.tensor import Storage
+from .options import Extras
 from .prepared import mask_kind
-from .tensor import Storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..registry import Choice
-    from .backend import Compute
-    from .flash import Piece
-    from .tensor import Tensor
+    from ...registry import Choice
+    from ..backend import Compute
+    from ..device.tensor import Tensor
+    from .forward import Piece
 
 TILES, BLOCKS, SEGMENTS = (extras_bits((name,)) for name in ("tiles", "blocks", "segments"))
 # A call of fewer floating-point operations takes about as long as the dispatch that makes the classes.

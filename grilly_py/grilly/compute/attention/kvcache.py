@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import UnsupportedError
-from ..registry import Request
-from .dtypes import is_float
-from .extras import INT32, Extras, Options, prepare
-from .flash import MAX_DIM, attend, check_scale, to_device
-from .launch import FLOAT32, check_float, check_precision, fits_binding, launch, program_of
-from .tensor import Storage, Tensor
-from .widen import lacks_sixteen_bits
+from ...errors import UnsupportedError
+from ...registry import Request
+from ..device.dispatch import FLOAT32, check_float, check_precision, fits_binding, launch, program_of
+from ..device.dtypes import is_float
+from ..device.sixteen_bits import lacks_sixteen_bits
+from ..device.tensor import Storage, Tensor
+from .forward import MAX_DIM, attend, check_scale, to_device
+from .options import INT32, Extras, Options, prepare
 
 if TYPE_CHECKING:
-    from .backend import Compute
+    from ..backend import Compute
 
 NAME = "flash_attention_with_kvcache"
 _APPEND_PUSH = struct.Struct("=24I")

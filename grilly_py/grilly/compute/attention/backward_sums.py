@@ -5,15 +5,15 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from ..errors import UnsupportedError
-from ..registry import Request
-from ..runtime.interface import work_limit
+from ...errors import UnsupportedError
+from ...registry import Request
+from ...runtime.interface import work_limit
+from ..device.dispatch import binding, program_of
+from ..device.tensor import Tensor
 from .backward import NAME, Call, Piece, header, operands
-from .launch import binding, program_of
-from .tensor import Tensor
 
 if TYPE_CHECKING:
-    from .backend import Compute
+    from ..backend import Compute
 
 #: Numbers that one invocation adds, of dS and of partial sums.
 _PART, _PARTS = 64, 256

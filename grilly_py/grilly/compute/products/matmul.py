@@ -6,13 +6,13 @@ import math
 import struct
 from typing import TYPE_CHECKING
 
-from ..registry import Request
-from .launch import alignment, fits_binding, launch, program_of
-from .parts import check_trips, parts, strides
-from .tensor import Tensor
+from ...registry import Request
+from ..device.cut import check_trips, parts, strides
+from ..device.dispatch import alignment, fits_binding, launch, program_of
+from ..device.tensor import Tensor
 
 if TYPE_CHECKING:
-    from .backend import Compute
+    from ..backend import Compute
 
 _PUSH = struct.Struct("=17Iif")
 _SPLIT_PUSH = struct.Struct("=9I")

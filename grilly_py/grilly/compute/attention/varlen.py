@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import UnsupportedError
+from ...errors import UnsupportedError
+from ..device.dispatch import FLOAT32, check_float, check_precision, finish
+from ..device.dtypes import is_sixteen_bits
+from ..device.sixteen_bits import lacks_sixteen_bits, widens
+from ..device.tensor import Tensor
 from . import backward
 from .backward_sums import sinks_gradient
 from .checks import MAX_DIM, check_scale
-from .dtypes import is_sixteen_bits
-from .extras import Extras, Options, prepare
-from .flash import attend, to_device
-from .launch import FLOAT32, check_float, check_precision, finish
-from .tensor import Tensor
-from .widen import lacks_sixteen_bits, widens
+from .forward import attend, to_device
+from .options import Extras, Options, prepare
 
 if TYPE_CHECKING:
-    from .backend import Compute
+    from ..backend import Compute
 
 NAME = "flash_attention_varlen"
 

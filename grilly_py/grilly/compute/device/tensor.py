@@ -11,8 +11,8 @@ import numpy as np
 from .dtypes import dtype_of, plain
 
 if TYPE_CHECKING:
-    from ..runtime.interface import Buffer
-    from .backend import Compute
+    from ...runtime.interface import Buffer
+    from ..backend import Compute
 
 
 class Storage:

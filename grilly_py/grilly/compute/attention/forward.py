@@ -10,22 +10,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..registry import Request
-from ..registry.measured import bucket
-from ..runtime.interface import work_limit
-from . import decode, stream, tiles
-from . import extras as extras_
+from ...registry import Request
+from ...registry.measured import bucket
+from ...runtime.interface import work_limit
+from ..device.dispatch import ALIGN_MOST, FLOAT32, binding, check_precision, fits_binding, program_of, span
+from ..device.sixteen_bits import widens
+from ..device.tensor import Storage, Tensor, contiguous_strides
+from . import classes as tiles
+from . import decode, stream
+from . import options as extras_
 from .checks import MAX_DIM as MAX_DIM
 from .checks import check_mask, check_qkv, check_scale
-from .launch import ALIGN_MOST, FLOAT32, binding, check_precision, fits_binding, program_of, span
 from .prepared import MAX_KEYS, PUSH, Prepared, descriptor, mask_kind
-from .tensor import Storage, Tensor, contiguous_strides
-from .widen import widens
 
 if TYPE_CHECKING:
-    from ..runtime.interface import Program
-    from .backend import Compute
-    from .extras import Extras
+    from ...runtime.interface import Program
+    from ..backend import Compute
+    from .options import Extras
 
 MAX_PLANS = 1024
 # The narrowest heads computed from 16-bit parts: sums of fewer products are more exact in plain float32.

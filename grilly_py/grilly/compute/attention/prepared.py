@@ -7,11 +7,11 @@ import math
 import struct
 from typing import TYPE_CHECKING
 
-from .launch import FLOAT32
-from .tensor import Storage, Tensor
+from ..device.dispatch import FLOAT32
+from ..device.tensor import Storage, Tensor
 
 if TYPE_CHECKING:
-    from .backend import Compute
+    from ..backend import Compute
 
 #: The push constants of shaders/include/attention.glsl.
 PUSH = struct.Struct("=27Iif")

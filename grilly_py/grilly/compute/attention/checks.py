@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from .launch import check_float
-from .tensor import Tensor
+from ..device.dispatch import check_float
+from ..device.tensor import Tensor
 
 MAX_DIM = 256
 

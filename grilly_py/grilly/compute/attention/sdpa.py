@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .extras import options_of
-from .flash import flash_attention, to_device
-from .launch import check_float
-from .random import next_dropout
-from .tensor import Tensor
+from ..device.dispatch import check_float
+from ..device.tensor import Tensor
+from ..random import next_dropout
+from .forward import flash_attention, to_device
+from .options import options_of
 
 if TYPE_CHECKING:
-    from .backend import Compute
+    from ..backend import Compute
 
 NAME = "scaled_dot_product_attention"
 #: Finite values of an additive mask are raised to this. Beside it every score is lost, so a row of nothing but the

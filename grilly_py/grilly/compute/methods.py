@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import backward, three_shader
-from .extras import options_of, with_options
-from .flash import flash_attention
+from .attention import backward
+from .attention.forward import flash_attention
+from .attention.options import options_of, with_options
+from .unfused import steps as three_shader
 
 if TYPE_CHECKING:
     from .backend import Compute

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..registry import Request
-from . import three_shader
-from .extras import check_dropout
-from .launch import finish, launch, program_of
-from .parts import four_axes, parts, strides
-from .three_shader import to_device
+from ...registry import Request
+from ..attention.options import check_dropout
+from ..device.cut import four_axes, parts, strides
+from ..device.dispatch import finish, launch, program_of
+from . import steps as three_shader
+from .steps import to_device
 
 if TYPE_CHECKING:
-    from .backend import Compute
+    from ..backend import Compute
 
 _DROPOUT_PUSH = struct.Struct("=19If")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..errors import UnsupportedError
-from ..runtime.interface import work_limit
-from .flash import LOOP_TRIPS
-from .launch import fits_binding, span
+from ...errors import UnsupportedError
+from ...runtime.interface import work_limit
+from ..attention.forward import LOOP_TRIPS
+from .dispatch import fits_binding, span
 from .tensor import Tensor
 
 if TYPE_CHECKING:
-    from .backend import Compute
+    from ..backend import Compute
 
 Groups = tuple[int, int, int]
 Views = tuple["Tensor | None", ...]

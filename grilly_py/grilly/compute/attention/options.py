@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..registry.names import extras_bits
-from .dtypes import is_float
-from .launch import FLOAT32
-from .tensor import Storage, Tensor
+from ...registry.names import extras_bits
+from ..device.dispatch import FLOAT32
+from ..device.dtypes import is_float
+from ..device.tensor import Storage, Tensor
 
 if TYPE_CHECKING:
-    from .backend import Compute
+    from ..backend import Compute
 
 #: The header's words, in the order of shaders/include/extras.glsl; the last four of flash-matrix-tiles.glsl.
 HEADER = (
@@ -200,7 +200,7 @@ class Extras:
         storage = Storage(backend, words.nbytes, idle=True)
         backend.runtime.write(storage.buffer, words)
         for place, tensor in loose:
-            from .copy import copy_into
+            from ..device.copy import copy_into
 
             copy_into(tensor, Tensor(storage, tensor.shape, tensor.dtype, offset=place))
         if self.write is not None:
@@ -291,7 +291,7 @@ def check_bias(operation: str, bias, full: tuple[int, ...]):
 
 def bucket_words(buckets: int, bidirectional: bool, max_distance: int) -> np.ndarray:
     """The T5 bucket of every distance from -max_distance to max_distance, int32."""
-    from .three_shader import bucket_starts
+    from ..unfused.steps import bucket_starts
 
     each = buckets // 2 if bidirectional else buckets
     exact = each // 2

@@ -1,0 +1,1 @@
+"""Exact attention that stores no scores: forward, its gradients, caches, packed sequences, streaming."""

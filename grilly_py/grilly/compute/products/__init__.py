@@ -1,0 +1,1 @@
+"""Matrix products: linear layers, and the batched products of unfused attention."""
