@@ -1,21 +1,64 @@
-"""Running a device with the kernels that GPUs get."""
+"""Running a device with the kernels, the limits and the plans of one's choice."""
 
 import contextlib
+import dataclasses
 
+from grilly import Compute
+from grilly.compute.device import trial
+from grilly.compute.device.caches import Caches
 from grilly.registry import Registry
+
+
+def forget(backend):
+    """Forget the backend's plans, and all else that it keeps from call to call."""
+    backend.opened.caches.forget()
+
+
+def plans(backend, kept):
+    """The entries of one of the backend's caches, in the order in which they were made."""
+    return list(backend.opened.caches[kept].values())
+
+
+def pretend(monkeypatch, backend, **facts):
+    """For one test, plan as for a device with these facts, and keep those plans apart."""
+    monkeypatch.setattr(backend.opened, "facts", dataclasses.replace(backend.opened.facts, **facts))
+    monkeypatch.setattr(backend.opened, "caches", Caches())
+
+
+def view_of(backend):
+    """A second view of a backend, for ``pin`` and ``request_of``."""
+    return Compute.over(trial.view_of(backend.opened))
+
+
+def pin(view, choice):
+    """Make the view run the variant's operation with it."""
+    trial.pin(view.opened, choice)
+    return view
+
+
+def with_classes(view):
+    """Make attention on the view have classes of tiles however small a call is."""
+    trial.with_classes(view.opened)
+    return view
+
+
+def request_of(view, call):
+    """The first request for a variant that ``call`` makes, which uses the view."""
+    return trial.request_of(view.opened, call)
 
 
 @contextlib.contextmanager
 def chosen_as_on(backend, architecture):
     """Inside, ``backend`` chooses shaders as on ``architecture`` (None: as on its own device)."""
-    own = backend.registry
+    opened = backend.opened
+    own, kept = opened.registry, opened.caches
     if architecture is not None:
-        backend.registry = Registry(backend.device, backend.runtime.features)
-        backend.registry.architecture = architecture
+        opened.registry, opened.caches = Registry(backend.device, backend.runtime.features), Caches()
+        opened.registry.architecture = architecture
     try:
         yield backend
     finally:
-        backend.registry = own
+        opened.registry, opened.caches = own, kept
 
 
 @contextlib.contextmanager
@@ -34,10 +77,10 @@ def retiled(backend, family, threads=None, **tile):
     registry.choice = choice
     try:
         registry._choices.clear()
-        backend.plans.clear()
+        forget(backend)
         yield
         assert asked, f"nothing asked for {family}"
     finally:
         del registry.choice
         registry._choices.clear()
-        backend.plans.clear()
+        forget(backend)

@@ -15,9 +15,13 @@ def entry(name, operation="attention", **changes):
         "target": "vulkan1.1", "models": ["generic"], "rank": 0, "rank_on": {}, "requires": [], "offers": [],
         "architectures": [],
         "subgroup_sizes": [], "align": 1, "limits": {}, "tile": {}, "threads": 64, "shared_bytes": 0,
-        "keys_per_trip": None, "push_bytes": 16, "bindings": [["x", "r"], ["y", "w"]], "constants": {}, "defines": {},
+        "keys_per_trip": None, "push_bytes": 16,
+        "push": [["x_offset", "uint"], ["y_offset", "uint"], ["count", "int"], ["scale", "float"]],
+        "bindings": [["x", "r"], ["y", "w"]], "constants": {}, "defines": {},
     }  # fmt: skip
     assert changes.keys() <= made.keys()
+    if "push_bytes" in changes and "push" not in changes:
+        changes["push"] = [[f"word_{n}", "uint"] for n in range(changes["push_bytes"] // 4)]
     return {**made, **changes}
 
 

@@ -15,9 +15,10 @@ import grilly.functional as F
 from cases import CASES, DTYPES, Case, assert_as_accurate, make_arrays
 from features import CELLS, Cell
 from grilly import reference
-from grilly.compute.attention import backward
+from grilly.compute.attention import backward, backward_plan
 from grilly.reference import attention as internals
 from grilly.registry import Request
+from kernels import forget, pretend
 from test_plan import smaller
 
 WANTED = {"attn_bias": "dbias", "sinks": "dsinks", "t5_table": "dt5_table"}
@@ -81,19 +82,22 @@ def recomputed(grad, q, k, v, out, lse, options, sixteen=False):
 
 
 @contextlib.contextmanager
-def chosen_kernels():
+def chosen_kernels(backend):
     """Gathers the choices of the kernels for dq, and for dk and dv."""
-    original, chosen = backward.gradients_by, []
+    original, chosen = backward.plan, []
 
-    def noted(backend, choice, *rest):
-        chosen.append(choice)
-        return original(backend, choice, *rest)
+    def noted(*arguments):
+        made = original(*arguments)
+        own = {s.choice.variant: s.choice for s in made.plan.steps}
+        chosen.extend(c for v, c in own.items() if v.operation in ("attention-backward-dq", "attention-backward-dkv"))
+        return made
 
-    backward.gradients_by = noted
+    forget(backend)
+    backward.plan = noted
     try:
         yield chosen
     finally:
-        backward.gradients_by = original
+        backward.plan = original
 
 
 def check(backend, grad, arrays, clean, options, what, layout=lambda a: a):
@@ -103,7 +107,7 @@ def check(backend, grad, arrays, clean, options, what, layout=lambda a: a):
     out, _, lse = reference.naive_attention(*clean, dtype=np.float64, return_lse=True, **options)
     out, lse = out.astype(dtype), lse.astype(np.float32)
     wanted = [name for name in WANTED if options.get(name) is not None]
-    with chosen_kernels() as chosen:
+    with chosen_kernels(backend) as chosen:
         got = backend.attention.flash_attention2_backward(
             *(backend.tensor(layout(a)) for a in (grad, *arrays, out)), lse,
             return_dbias="attn_bias" in wanted, return_dsinks="sinks" in wanted, return_dt5_table="t5_table" in wanted,
@@ -210,6 +214,7 @@ def on_matrix_units(backend, **facts):
     rank = backend.registry.rank
     backend.registry.rank = lambda v: rank(v) + (1000 if v.operation in hidden and v.unproven else 0)
     backend.registry._choices.clear()
+    forget(backend)
     try:
         for operation in hidden:  # else a self-check that fails would have vector units do the work
             assert backend.registry.resolve(request._replace(operation=operation)).variant.unproven
@@ -217,6 +222,7 @@ def on_matrix_units(backend, **facts):
     finally:
         del backend.registry.rank
         backend.registry._choices.clear()
+        forget(backend)
 
 
 @pytest.mark.parametrize("dim", [16, 48])
@@ -289,7 +295,7 @@ def test_bindings_smaller_than_the_arrays(backend, case, storage_range, layout):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_long_walks_are_cut_and_added(backend, monkeypatch, dtype):
     """More keys and queries than one dispatch may walk: sums of several, rounded once, with options and a bias."""
-    monkeypatch.setattr(backward, "MAX_KEYS", 24)
+    monkeypatch.setattr(backward_plan, "MAX_KEYS", 24)
     case = Case("walks", batch=2, heads=4, kv_heads=2, queries=50, keys=61, dim=16, causal=True)
     q, k, v, _ = make_arrays(case, dtype)
     rng = np.random.default_rng(2)
@@ -306,7 +312,8 @@ def test_long_walks_are_cut_and_added(backend, monkeypatch, dtype):
 
 def test_members_of_a_group_are_cut(backend, monkeypatch):
     """More query heads to a key head than one dispatch may walk rows."""
-    monkeypatch.setattr(backward, "MAX_KEYS", 2)
+    monkeypatch.setattr(backward_plan, "MAX_KEYS", 2)
+    pretend(monkeypatch, backend)
     case = Case("members", heads=10, kv_heads=2, queries=3, keys=5, dim=4)
     q, k, v, _ = make_arrays(case)
     check(backend, gradient(case, np.float32), (q, k, v), (q, k, v), {"scale": None}, "members")

@@ -12,9 +12,10 @@ import grilly
 from cases import Case, assert_as_accurate, expected, make_arrays, output_magnitude
 from grilly import reference
 from grilly.compute.attention import decode
-from grilly.compute.attention import forward as flash
+from grilly.compute.attention.forward import REPEATED
+from grilly.compute.attention.record import PLANS
 from grilly.registry import Request
-from kernels import retiled
+from kernels import forget, plans, pretend, retiled
 
 FAMILY = decode.FAMILY
 
@@ -198,13 +199,12 @@ def test_a_window_is_split_like_all_keys(backend):
     """The splits share what the window leaves, not the keys before it."""
     need(backend)
     q, k, v, _ = make_arrays(Case("window", heads=2, queries=1, keys=4000, dim=16))
-    backend.plans.clear()
     with retiled(backend, FAMILY, keys=64, resident=1000):
         run = backend.attention.flash_attention2
         tensors = [backend.tensor(a) for a in (q, k, v)]
         run(*tensors, window_size=(700, 0), kernel=FAMILY)
         run(*tensors, kernel=FAMILY)
-        few, many = (plan.groups[0] for plan in backend.plans.values())
+        few, many = (ready.plan.steps[0].groups[0] for ready in plans(backend, REPEATED))
     assert 1 < few <= 700 / 64 + 1 < many
 
 
@@ -227,7 +227,7 @@ def test_no_split_counts_twice_or_is_forgotten(backend):
     tensors = [backend.tensor(np.ascontiguousarray(a)) for a in (q, k, v)]
     with retiled(backend, FAMILY, keys=64, resident=1000):
         results = [backend.attention.flash_attention2(*tensors, kernel=FAMILY) for _ in range(20)]
-        assert max(p.groups[0] for p in backend.plans.values()) > 8
+        assert max(ready.plan.steps[0].groups[0] for ready in plans(backend, REPEATED)) > 8
         for result in results:  # 20 dispatches of one plan, recorded before the first is waited for
             assert (result.numpy() == (keys - 1) / 2).all()
 
@@ -235,11 +235,14 @@ def test_no_split_counts_twice_or_is_forgotten(backend):
 def test_what_counts_splits_is_left_zero(backend):
     need(backend)
     q, k, v, _ = make_arrays(Case("zero", heads=8, kv_heads=4, queries=1, keys=1500))
-    backend.plans.clear()
+    forget(backend)
     for _ in range(3):
         backend.attention.flash_attention2(*(backend.tensor(a) for a in (q, k, v)), kernel=FAMILY)
-    (plan,) = backend.plans.values()
-    assert plan.arrived.size == 4 * plan.groups[2] and not plan.arrived.numpy().any()
+    (found,) = plans(backend, PLANS)
+    (step,) = found.ready.plan.steps
+    (at,) = (n for n, slot in enumerate(found.ready.plan.slots) if isinstance(slot, np.ndarray))
+    arrived = grilly.Tensor(found.ready._slots[at], found.ready.plan.slots[at].shape, np.dtype(np.int32))
+    assert arrived.size == 4 * step.groups[2] and not arrived.numpy().any()
 
 
 def test_deal_fills_the_device_evenly():
@@ -368,41 +371,39 @@ def test_plans_are_reused_with_other_offsets(backend):
     q = rng.standard_normal((6, 4, 1, 64), dtype=np.float32)
     mask = rng.random((6, 1, 1, 520)) < 0.5
     tq, tk, tv, tm = (backend.tensor(a) for a in (q, k, v, mask))
-    backend.plans.clear()
+    forget(backend)
     for i in range(6):
         part = slice(i, i + 1)
         out = backend.attention.flash_attention2(tq[part], tk[part], tv[part], mask=tm[part], kernel=FAMILY).numpy()
         want = reference.naive_attention(q[part], k[part], v[part], mask=mask[part], dtype=np.float64)[0]
         assert np.abs(out - want).max() < 1e-6
-    assert len(backend.plans) == 1
-    assert isinstance(next(iter(backend.plans.values())), decode.Ready)
+    (found,) = plans(backend, PLANS)
+    assert found.ready.plan.steps[0].choice.variant.family == FAMILY
 
 
 def test_chosen_where_it_pays(backend, monkeypatch):
     """One query over many keys takes the split kernel, many queries the tiled ones; a named family is obeyed."""
     need(backend)
     # With 8 multiprocessors 500 queries fill the device, whatever it is.
-    small = dataclasses.replace(backend.device, architecture="nvidia-hopper", properties={"sm_count": 8})
-    monkeypatch.setattr(backend, "device", small)
-    backend.plans.clear()
+    pretend(monkeypatch, backend, architecture="nvidia-hopper", units=8)
 
     def kind(queries, keys, kernel=None, heads=2):
         q, k, v, _ = make_arrays(Case("chosen", heads=heads, kv_heads=2, queries=queries, keys=keys))
-        backend.plans.clear()
+        forget(backend)
         backend.attention.flash_attention2(*(backend.tensor(a) for a in (q, k, v)), kernel=kernel)
-        return type(next(iter(backend.plans.values())))
+        (found,) = plans(backend, PLANS)
+        return found.ready.plan.steps[0].choice.variant.operation
 
-    assert kind(1, 1024) is decode.Ready
-    assert kind(16, 1024) is decode.Ready
-    assert kind(2, 700, heads=8) is decode.Ready
-    assert kind(1, 64) is flash.Ready
-    assert kind(1, 64, FAMILY) is decode.Ready
-    assert kind(500, 1024) is flash.Ready
-    assert kind(1, 1024, "attention-naive") is flash.Ready
-    monkeypatch.setattr(backend, "device", dataclasses.replace(backend.device, architecture="llvmpipe"))
-    assert kind(1, 1024) is decode.Ready
-    assert kind(2, 1024) is flash.Ready
-    backend.plans.clear()
+    assert kind(1, 1024) == "attention-decode"
+    assert kind(16, 1024) == "attention-decode"
+    assert kind(2, 700, heads=8) == "attention-decode"
+    assert kind(1, 64) == "attention"
+    assert kind(1, 64, FAMILY) == "attention-decode"
+    assert kind(500, 1024) == "attention"
+    assert kind(1, 1024, "attention-naive") == "attention"
+    pretend(monkeypatch, backend, architecture="llvmpipe")
+    assert kind(1, 1024) == "attention-decode"
+    assert kind(2, 1024) == "attention"
 
 
 def test_sizes_that_do_not_align_are_refused_by_name(backend):
@@ -436,14 +437,11 @@ def test_arrays_beyond_a_binding(backend, monkeypatch):
         pytest.skip(f"the {backend.runtime.name} runtime binds whole buffers only")
     q, k, v, _ = make_arrays(Case("beyond", heads=2, queries=1, keys=600))
     tensors = [backend.tensor(a) for a in (q, k, v)]
-    limits = {**backend.device.limits, "storage_range": k.nbytes // 2}
-    monkeypatch.setattr(backend, "device", dataclasses.replace(backend.device, limits=limits))
-    backend.plans.clear()
+    pretend(monkeypatch, backend, storage_range=k.nbytes // 2)
     with pytest.raises(grilly.UnsupportedError, match="beyond a binding"):
         backend.attention.flash_attention2(*tensors, kernel=FAMILY)
     want = reference.naive_attention(q, k, v, dtype=np.float64)[0]
     assert np.abs(backend.attention.flash_attention2(*tensors).numpy() - want).max() < 1e-6
-    backend.plans.clear()
 
 
 def test_no_keys(backend):

@@ -19,6 +19,7 @@ import pytest
 
 from grilly.compute import selfcheck
 from grilly.registry import Manifest, Registry
+from kernels import pretend
 
 ROOT = Path(__file__).parents[1]
 SOURCE = """\
@@ -162,10 +163,10 @@ def verdict(backend, manifest, kernel, monkeypatch):
     if not {"float16-storage", "float16-arithmetic"} <= backend.runtime.features:
         pytest.skip("the device has no 16-bit numbers")
     registry = Registry(backend.device, backend.runtime.features, manifest)
-    monkeypatch.setattr(backend, "registry", registry)
-    monkeypatch.setattr(backend, "plans", {})
+    monkeypatch.setattr(backend.opened, "registry", registry)
+    pretend(monkeypatch, backend)
     (variant,) = (v for v in manifest.variants if v.variant == kernel and v.family in FAMILIES)
-    return selfcheck.prove(backend, registry.choice(variant), FACTS)
+    return selfcheck.prove(backend.opened, registry.choice(variant), FACTS)
 
 
 @pytest.mark.parametrize("kernel", [name for name, (_, right) in KERNELS.items() if right])

@@ -27,9 +27,8 @@ from cases import BFLOAT16, assert_as_accurate
 from conftest import open_or_skip
 from features import AXES, CALLED, CELLS, GROUPS, KINDS, SHORT, Cell
 from grilly import reference
-from grilly.compute.attention import forward as flash
-from grilly.compute.device.trial import request_of, view_of
 from grilly.registry import names
+from kernels import pretend, request_of, view_of
 
 FULL = os.environ.get("GRILLY_FULL_FEATURES", "0") not in ("", "0")
 STRATEGIES = [None, "attention-naive", "flash-attention2", "flash-attention3", "flash-attention-llvmpipe"]
@@ -239,7 +238,7 @@ def test_llvmpipe_kernels_on_calls_cut_at_odd_keys(vulkan_backend, monkeypatch, 
     """Every dispatch counts its keys from its own first one; the second and later ones have no sink."""
     if vulkan_backend.device.architecture != "llvmpipe":
         pytest.skip("the device is not llvmpipe")
-    monkeypatch.setattr(flash, "LOOP_TRIPS", {"llvmpipe": 37})
+    pretend(monkeypatch, vulkan_backend, loop_trips=37)
     plain = {axis: variants[0] for axis, variants in AXES.items()} | {"width": (8, 8), "size": (64, 128)}
     cell = Cell("float32", tuple((plain | axes).values()))
     call, want = known(cell)

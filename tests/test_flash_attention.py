@@ -20,8 +20,8 @@ from cases import (
     rounded_weights,
 )
 from grilly import reference
-from grilly.compute.device.trial import request_of, view_of
 from grilly.registry import Request
+from kernels import forget, request_of, view_of
 
 FAMILIES = [None, "attention-naive", "flash-attention2", "flash-attention3", "flash-attention-llvmpipe"]
 SMALL = [c for c in CASES if not c.name.startswith("dim-") or c.dim in (1, 7, 32, 64, 80, 129, 256)]
@@ -176,28 +176,28 @@ def test_slots_past_the_end_do_not_leak(backend, family):
 def test_outputs_are_wholly_written_and_nothing_else(backend, family):
     """Poisoned outputs, with sentinels around them, through the kernel's own strides."""
     need(backend, family)
-    from grilly.compute.attention import forward as flash
+    from grilly.compute.attention import operands
 
     q, k, v, _ = make_arrays(Case("sentinel", heads=3, queries=37, keys=41, dim=24))
     want = backend.attention.flash_attention2(q, k, v, kernel=family)
     made = []
-    original = flash.output_like
+    original = operands.output_like
 
-    def poisoned(backend, q, value_dim):
+    def poisoned(planner, q, value_dim):
         batch, heads, rows, _ = q.shape
-        big = backend.tensor(np.full((batch, heads + 1, rows + 5, value_dim + 4), np.nan, np.float32))
-        made.append(big)
+        big = planner.constant(np.full((batch, heads + 1, rows + 5, value_dim + 4), np.nan, np.float32))
+        made.append(big.shape)
         return big[:, :heads, 2 : rows + 2, :value_dim]
 
-    flash.output_like = poisoned
-    backend.plans.clear()
+    operands.output_like = poisoned
+    forget(backend)
     try:
-        got = backend.attention.flash_attention2(*(backend.tensor(a) for a in (q, k, v)), kernel=family).numpy()
+        out = backend.attention.flash_attention2(*(backend.tensor(a) for a in (q, k, v)), kernel=family)
     finally:
-        flash.output_like = original
-        backend.plans.clear()
-    assert (got == want).all()
-    everything = made[0].numpy()
+        operands.output_like = original
+        forget(backend)
+    assert (out.numpy() == want).all()
+    everything = grilly.Tensor(out._storage, made[-1], out.dtype).numpy()
     everything[:, :3, 2:39, :24] = np.nan
     assert np.isnan(everything).all()
 

@@ -9,7 +9,7 @@ import grilly
 import grilly.functional as F
 from cases import DTYPES, assert_as_accurate, epsilon
 from grilly import nn, reference
-from grilly.compute.device.sixteen_bits import lacks_sixteen_bits
+from kernels import pretend
 
 ATTEND = F.flash_attention_with_kvcache
 DIM = 16
@@ -130,7 +130,7 @@ class Problem:
 
     def check(self, backend, what="", options=None, **how):
         options = options or {}
-        if self.q.itemsize == 2 and lacks_sixteen_bits(backend):
+        if self.q.itemsize == 2 and not backend.opened.sixteen_bits:
             with pytest.raises(grilly.UnsupportedError, match="use float32"):
                 self.call(backend, options=options, **how)
             return
@@ -226,7 +226,8 @@ def test_many_keys(backend, page):
 
 def test_keys_cut_into_several_dispatches(backend, monkeypatch):
     """Past MAX_KEYS: a part of paged keys is a part of the table, not of the array."""
-    monkeypatch.setattr("grilly.compute.attention.forward.MAX_KEYS", 256)
+    monkeypatch.setattr("grilly.compute.attention.plan.MAX_KEYS", 256)
+    pretend(monkeypatch, backend)
     for page in (None, 48):
         problem = Problem(np.float32, [700, 30], page=page, room=720, queries=9, fresh=9)
         problem.check(backend, options={"causal": True}, kernel="flash-attention2")
@@ -316,7 +317,7 @@ def test_empty(backend):
 @pytest.mark.parametrize("chunks", [(1,) * 9, (4, 1, 1, 3)], ids=["tokens", "chunks"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_layer_with_a_cache_equals_the_whole_pass(backend, dtype, chunks):
-    if np.dtype(dtype).itemsize == 2 and lacks_sixteen_bits(backend):
+    if np.dtype(dtype).itemsize == 2 and not backend.opened.sixteen_bits:
         pytest.skip("the device has no 16-bit storage")
     layer = nn.MultiheadAttention(48, 3, architecture="gpt", rng=1).to(backend, dtype)
     tokens = draw(np.random.default_rng(2), dtype, 2, 9, 48)

@@ -48,6 +48,63 @@ def test_imports_go_down(path):
     assert not upward, f"{part} imports from a floor above it: {upward}"
 
 
+def files_imported(path: Path) -> set[Path]:
+    """The package's files that a file imports: at its top, inside functions, and for type checkers alone."""
+    package = ("grilly", *path.relative_to(PACKAGE).parent.parts)
+    found = set()
+
+    def file_of(name: tuple[str, ...]) -> Path | None:
+        below = PACKAGE.joinpath(*name[1:])
+        for candidate in (below.with_suffix(".py"), below / "__init__.py"):
+            if candidate.is_file() and below != PACKAGE:
+                return candidate
+        return PACKAGE / "__init__.py" if name == ("grilly",) else None
+
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = (*base, *(node.module.split(".") if node.module else ()))
+            if module[:1] == ("grilly",):  # a name is a file of the package, or else something that the module has
+                found |= {file_of((*module, alias.name)) or file_of(module) for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names = [tuple(alias.name.split(".")) for alias in node.names]
+            found |= {file_of(name) for name in names if name[0] == "grilly"}
+    return found - {None, path}
+
+
+def circles(imports: dict[Path, set[Path]]) -> list[set[Path]]:
+    """Sets of files that import each other, however far around."""
+    reach = {path: set(others) for path, others in imports.items()}
+    changed = True
+    while changed:
+        changed = False
+        for others in reach.values():
+            more = set().union(*(reach.get(other, set()) for other in others)) - others
+            if more:
+                others |= more
+                changed = True
+    found = []
+    for path, others in reach.items():
+        circle = {other for other in others if path in reach.get(other, ())} | {path}
+        if path in others and circle not in found:
+            found.append(circle)
+    return found
+
+
+def test_no_file_takes_part_in_a_circle_of_imports():
+    found = circles({path: files_imported(path) for path in MODULES})
+    assert not found, [sorted(str(p.relative_to(PACKAGE)) for p in circle) for circle in found]
+
+
+def test_circles_are_found():
+    a, b, c, d = (Path(name) for name in "abcd")
+    assert circles({a: {b}, b: {c}, c: set(), d: {a}}) == []
+    assert circles({a: {b}, b: {c}, c: {a, d}, d: set()}) == [{a, b, c}]
+    init = PACKAGE / "compute/__init__.py"
+    assert PACKAGE / "compute/backend.py" in files_imported(init)
+    assert PACKAGE / "runtime/interface.py" in files_imported(PACKAGE / "compute/device/tensor.py"), "for types alone"
+
+
 USERS = ("nn", "functional", "integrations", "dask")
 
 

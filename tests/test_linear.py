@@ -1,7 +1,6 @@
 """Linear layers against float64 NumPy, with the device's own kernels and with those for GPUs."""
 
 import contextlib
-import dataclasses
 
 import numpy as np
 import pytest
@@ -10,9 +9,10 @@ import grilly
 import grilly.functional as F
 from cases import DTYPES, assert_as_accurate
 from grilly import nn, reference
+from grilly.compute.device.caches import Caches
 from grilly.compute.products.linear import linear
 from grilly.registry import Choice, Request
-from kernels import chosen_as_on
+from kernels import chosen_as_on, pretend
 
 ARCHITECTURES = [None, "nvidia-hopper"]
 SHAPES = [
@@ -36,7 +36,7 @@ def check(backend, x, weight, bias, given=None):
 
 
 def backend_linear(backend, x, *rest, **options):
-    out = linear(backend, x, *rest, **options)
+    out = linear(backend.opened, x, *rest, **options)
     return out.numpy() if isinstance(out, grilly.Tensor) else out
 
 
@@ -81,18 +81,18 @@ def test_strided(backend, architecture):
         ):  # fmt: skip
             own = view(x)
             w = weight[:, : own.shape[-1]] if own.shape[-1] <= 24 else weight
-            got = linear(backend, view(sent), sent_weight[:, : own.shape[-1]], sent_bias).numpy()
+            got = linear(backend.opened, view(sent), sent_weight[:, : own.shape[-1]], sent_bias).numpy()
             np.testing.assert_allclose(got, own @ w.T + bias, rtol=0, atol=2e-5)
-        got = linear(backend, sent, sent_weight[2:9], sent_bias[2:9]).numpy()
+        got = linear(backend.opened, sent, sent_weight[2:9], sent_bias[2:9]).numpy()
         np.testing.assert_allclose(got, x @ weight[2:9].T + bias[2:9], rtol=0, atol=2e-5)
 
 
 def test_empty(backend):
     zeros = np.zeros
-    assert linear(backend, zeros((0, 4), "f"), zeros((3, 4), "f")).shape == (0, 3)
-    assert linear(backend, zeros((2, 4), "f"), zeros((0, 4), "f")).shape == (2, 0)
+    assert linear(backend.opened, zeros((0, 4), "f"), zeros((3, 4), "f")).shape == (0, 3)
+    assert linear(backend.opened, zeros((2, 4), "f"), zeros((0, 4), "f")).shape == (2, 0)
     bias = np.arange(3, dtype=np.float32)
-    assert (linear(backend, zeros((2, 0), "f"), zeros((3, 0), "f"), bias) == bias).all()
+    assert (linear(backend.opened, zeros((2, 0), "f"), zeros((3, 0), "f"), bias) == bias).all()
 
 
 def test_cut_to_fit(vulkan_backend, monkeypatch):
@@ -100,13 +100,12 @@ def test_cut_to_fit(vulkan_backend, monkeypatch):
     backend = vulkan_backend
     rng = np.random.default_rng(2)
     x, weight, bias = draw(rng, 3, 200, 64), draw(rng, 600, 64), draw(rng, 600)
-    whole = linear(backend, x, weight, bias)
-    limits = {**backend.device.limits, "storage_range": 100_000, "groups": (65535, 2, 65535)}
-    monkeypatch.setattr(backend, "device", dataclasses.replace(backend.device, limits=limits))
+    whole = linear(backend.opened, x, weight, bias)
+    pretend(monkeypatch, backend, storage_range=100_000, groups=(65535, 2, 65535))
     counted = []
     dispatch = backend.runtime.dispatch
     monkeypatch.setattr(backend.runtime, "dispatch", lambda *a, **k: (counted.append(a), dispatch(*a, **k)))
-    assert (linear(backend, x, weight, bias) == whole).all()
+    assert (linear(backend.opened, x, weight, bias) == whole).all()
     assert len(counted) > 10
     for _, bindings, _, groups, *_ in counted:
         assert all(b is None or b[2] <= 100_000 for b in bindings) and groups[1] <= 2
@@ -132,7 +131,7 @@ def test_functional_takes_both(backend):
 )
 def test_refused(backend, shapes, dtypes, error, text):
     with pytest.raises(error, match=f"linear: .*{text}"):
-        linear(backend, *(np.zeros(s, d) for s, d in zip(shapes, dtypes, strict=True)))
+        linear(backend.opened, *(np.zeros(s, d) for s, d in zip(shapes, dtypes, strict=True)))
 
 
 # -- matrix units ----------------------------------------------------------------------------------------------------
@@ -151,12 +150,13 @@ class Only:
 
 @contextlib.contextmanager
 def only(backend, variant):
-    own = backend.registry
-    backend.registry = Only(own, variant)
+    opened = backend.opened
+    own, kept = opened.registry, opened.caches
+    opened.registry, opened.caches = Only(own, variant), Caches()
     try:
         yield
     finally:
-        backend.registry = own
+        opened.registry, opened.caches = own, kept
 
 
 def matrix_variants(backend, dtype):
@@ -304,17 +304,16 @@ def test_matrix_units_cut_to_fit(vulkan_backend, monkeypatch, dtype):
     variant = matrix_variants(backend, dtype)[0]
     x, weight, bias = (draw(rng, *shape, dtype=dtype) for shape in ((3, 200, 64), (600, 64), (600,)))
     with only(backend, variant):
-        whole = linear(backend, x, weight, bias, precision="high")
-        limits = {**backend.device.limits, "storage_range": 60_000, "groups": (65535, 2, 65535)}
-        monkeypatch.setattr(backend, "device", dataclasses.replace(backend.device, limits=limits))
-        assert (linear(backend, x, weight, bias, precision="high") == whole).all()
+        whole = linear(backend.opened, x, weight, bias, precision="high")
+        pretend(monkeypatch, backend, storage_range=60_000, groups=(65535, 2, 65535))
+        assert (linear(backend.opened, x, weight, bias, precision="high") == whole).all()
 
 
 def test_precision_refused(backend):
     zeros = np.zeros((2, 4), np.float32)
     for call in (
         lambda: F.linear(zeros, zeros, precision="low"),
-        lambda: linear(backend, zeros, zeros, precision=None),
+        lambda: linear(backend.opened, zeros, zeros, precision=None),
         lambda: nn.Linear(4, 4, precision="fast"),
     ):
         with pytest.raises(ValueError, match="precision is .*; expected 'highest' or 'high'"):

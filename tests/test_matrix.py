@@ -18,8 +18,8 @@ from cases import (
     output_magnitude,
     rounded_weights,
 )
-from grilly.compute.device.trial import pin, view_of
 from grilly.registry import Choice, Request, default_manifest
+from kernels import forget, pin, view_of
 
 VARIANTS = [v for v in default_manifest().by_operation["attention"] if v.unproven and v.dtype != "float32"]
 FAMILY = "flash-attention3"  # named, so that few queries are not given to the kernels that split the keys
@@ -162,20 +162,20 @@ def test_scores_that_are_not_numbers_show(backend, variant, masked):
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.label + "." + v.dtype)
 def test_merged_ranges(backend, variant):
     """Keys in two dispatches, the second merging with what the first wrote."""
-    from grilly.compute.attention import forward as flash
+    from grilly.compute.attention import plan as flash
 
     dtype = dtype_of(variant)
     view, dim = pinned(backend, variant)
     case = Case("merged", queries=75, keys=330, dim=dim)
     *arrays, _ = make_arrays(case, dtype)
     own = flash.split
-    flash.split = lambda backend, piece, max_keys=None: own(backend, piece, 130)
-    view.plans.clear()
+    flash.split = lambda facts, piece, max_keys=None: own(facts, piece, 130)
+    forget(view)
     try:
         result = attend(view, arrays, case)
     finally:
         flash.split = own
-        view.plans.clear()
+        forget(view)
     judge(result, case, arrays, None)
 
 

@@ -17,6 +17,7 @@ import features
 from cases import assert_as_accurate
 from features import AXES, CELLS, Cell
 from grilly.compute.attention import classes as tiles
+from kernels import pretend
 from test_matrix import FAMILY, VARIANTS, dtype_of, pinned
 
 EXTRAS = [v for v in VARIANTS if v.offers]
@@ -108,9 +109,8 @@ def test_together(backend, variant, cell):
 def test_classes_of_tiles(backend, variant, options, monkeypatch):
     """With hidden and clear tiles made out beforehand, as large calls have it."""
     made = []
-    monkeypatch.setattr(tiles, "LEAST_WORK", 0.0)
-    monkeypatch.setattr(tiles, "WORK_PER_BYTE", 0.0)
-    record = tiles.Classes.record
-    monkeypatch.setattr(tiles.Classes, "record", lambda *given: made.append(record(*given)) or made[-1])
+    pretend(monkeypatch, backend, class_work=0.0, class_read=0.0)
+    dispatch = tiles.Classes.dispatch
+    monkeypatch.setattr(tiles.Classes, "dispatch", lambda *given: made.append(dispatch(*given)) or made[-1])
     check(backend, variant, _cell(PLAIN | options))
     assert made

@@ -10,14 +10,16 @@ import pytest
 from cases import Case, make_arrays
 from features import Cell
 from grilly.compute.attention import classes as tiles
-from grilly.compute.attention.options import Extras
-from grilly.compute.device.tensor import Tensor
+from grilly.compute.attention.call import NOTHING, AttentionCall, OptionFacts
+from grilly.compute.attention.words import as_word
+from grilly.compute.device.plan import Layout
 from grilly.errors import UnsupportedError
 from grilly.registry import Request
 from grilly.registry.manifest import default_manifest
+from kernels import with_classes
 from test_matrix import dtype_of, judge, pinned
 from test_matrix_extras import PLAIN, judge_cell
-from test_tiles import masked_piece
+from test_tiles import masked_piece, recorded
 
 FAMILY = "flash-attention3-tiles"
 VARIANTS = [v for v in default_manifest().by_operation["attention-tiled"]]
@@ -55,10 +57,9 @@ def test_words_of_lanes(backend, shape, kind, order, tile):
     mask = rng.random(shape) < 0.5
     mask[..., : tile[0], : tile[1]] = False
     piece, extras = masked_piece(backend, mask, kind, (B, H, S, keys))
-    lanes = tiles._mask_lanes(backend, order).tile
-    made = tiles._classes(piece, {"rows": tile[0], "keys": tile[1], "mask_order": order}, extras, lanes)
-    storage = made.record(backend, extras.storage(backend, [made.header()])[0], piece.mask)
-    found = Tensor(storage, (made.nbytes // 4,), np.dtype(np.int32)).numpy().view(np.uint32)
+    lanes = tiles._mask_lanes(backend.registry, order).tile
+    made = tiles._classes(piece, {"rows": tile[0], "keys": tile[1], "mask_order": order}, extras.facts(), lanes)
+    found = recorded(backend, made, extras, piece.mask).view(np.uint32)
 
     seen = np.broadcast_to(mask, (*shape[:3], keys))
     height = lanes["rows"]
@@ -79,8 +80,7 @@ def test_words_of_lanes(backend, shape, kind, order, tile):
 def tiled(backend, variant):
     dtype_of(variant)
     view, dim = pinned(backend, variant)
-    view.always_classes = True
-    return view, dim
+    return with_classes(view), dim
 
 
 def attend(view, arrays, scale=None, **options):
@@ -170,24 +170,24 @@ class Chosen:
         return self.ranks[variant.operation]
 
 
-def used(backend, mask=None, extras=None, causal=False, kernel=None, work=2.0**40, ranks=(95, 90)):
+def used(backend, mask=None, options=NOTHING, causal=False, kernel=None, work=2.0**40, ranks=(95, 90)):
     """The operations of the kernels that a call would try, in order. Of those that rank lower none is asked for."""
     registry = Chosen(dict(zip(("attention-tiled", "attention"), ranks, strict=True)))
-    view = dataclasses.make_dataclass("B", ["registry", "always_classes"])(registry, False)
     facts = (("align", 8), ("causal", int(causal)), ("extras", 0), ("head_dim", 64), ("high", 0), ("value_dim", 64))
-    mask = None if mask is None else backend.empty((1, 1, 4, 4), mask)
+    side = int((work / 2 / 64) ** 0.5)
+    rows = Layout((1, 1, side, 64), (0, 0, 0, 1), np.dtype(np.float16))
+    mask = None if mask is None else Layout((1, 1, side, side), (0, 0, 0, 0), np.dtype(mask))
+    call = AttentionCall(rows, rows, rows, mask, None, causal, 1.0, False, kernel, False, 0, options)
     request = Request("attention", "float16", facts=facts, prefer=kernel)
-    found = [c.variant.operation for c in tiles.kernels(view, request, work, mask, extras, causal)]
+    found = [c.variant.operation for c in tiles.kernels(call, backend.opened.facts, registry, request)]
     if ranks[0] < ranks[1]:
         assert [r.operation for r in registry.asked] == found
     return found
 
 
 def blocks_of(size):
-    extras = Extras(1)
-    extras.bits = tiles.BLOCKS
-    extras.set(left=0, right=0, block_q=size[0], block_kv=size[1])
-    return extras
+    words = {"block_q": as_word(size[0]), "block_kv": as_word(size[1])}
+    return OptionFacts(tiles.BLOCKS, header=tuple(words.items()))
 
 
 def test_kernels_for_tiles_are_used_where_they_can_be(backend):

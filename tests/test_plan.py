@@ -9,15 +9,25 @@ import numpy as np
 import pytest
 
 from cases import Case, make_arrays
-from grilly.compute.attention import forward as flash
+from grilly.compute.attention.call import AttentionCall, OptionFacts
+from grilly.compute.attention.forward import REPEATED
+from grilly.compute.attention.operands import FLOAT32
+from grilly.compute.attention.pieces import Piece, split
+from grilly.compute.attention.plan import plan, planned
+from grilly.compute.device.caches import Caches, Kept
+from grilly.compute.device.device import DeviceFacts
+from grilly.compute.device.plan import At, Layout, Live, Planner, strided
+from grilly.registry import Registry, Request
+from grilly.runtime.interface import DeviceInfo
+from kernels import forget, plans
 
 
 @contextlib.contextmanager
 def smaller(backend, **limits):
     """The backend as if its device had smaller limits; counts the dispatches."""
-    device = backend.device
-    backend.plans.clear()
-    backend.device = dataclasses.replace(device, limits={**device.limits, **limits})
+    opened = backend.opened
+    facts, kept = opened.facts, opened.caches
+    opened.facts, opened.caches = dataclasses.replace(facts, **limits), Caches()
     count = []
     original = backend.runtime.dispatch
 
@@ -30,8 +40,7 @@ def smaller(backend, **limits):
         yield count
     finally:
         del backend.runtime.dispatch
-        backend.device = device
-        backend.plans.clear()
+        opened.facts, opened.caches = facts, kept
 
 
 CASES = [
@@ -80,11 +89,10 @@ def test_grid_smaller_than_the_call(backend):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_work_of_one_submission_is_bounded(backend, monkeypatch, causal):
+def test_work_of_one_submission_is_bounded(backend, causal):
     case = Case("work", batch=2, heads=4, kv_heads=2, queries=70, keys=90, dim=8, causal=causal)
     want, _ = run(backend, case)
-    monkeypatch.setattr(flash, "work_limit", lambda device: 2e4)
-    with smaller(backend) as dispatches:
+    with smaller(backend, work_limit=2e4) as dispatches:
         got, _ = run(backend, case)
     assert len(dispatches) > 20
     assert np.allclose(got, want, rtol=0, atol=3e-6)
@@ -96,35 +104,172 @@ def test_keys_per_dispatch(backend):
     mask = np.zeros((33, 64), bool)
     mask[:, 20:30] = True
     mask[5] = False
-    want, want_lse = backend.attention.flash_attention2(q, k, v, mask=mask, return_lse=True)
-    tensors = [backend.tensor(a) for a in (q, k, v)]
-    device_mask = backend.tensor(mask).broadcast_to((1, 2, 33, 64))
-    o, lse = backend.empty(q.shape), backend.empty(q.shape[:3])
-    whole = flash.Piece(*tensors, o, lse, device_mask, 0, False)
-    pieces = flash.split(backend, whole, max_keys=9)
-    assert [p.merge for p in pieces] == [False] + [True] * 7
-    from grilly.compute.device.dispatch import program_of
-    from grilly.registry import Request
-
+    run = backend.attention.flash_attention2
+    want, want_lse = run(q, k, v, mask=mask, return_lse=True)
     facts = {"align": 4, "head_dim": 32, "value_dim": 32}
     choice = backend.registry.resolve(Request("attention", "float32", facts=facts))
-    for p in pieces:
-        constants = {"HEAD_DIM": 32, "VALUE_DIM": 32, "MASK": 1, "CAUSAL": 0, "LSE": 1, "MERGE": int(p.merge)}
-        constants |= {name: 0 for name in ("FEATURES",) if name in choice.variant.constants}
-        flash._record(backend, program_of(backend, choice, constants), p, 1, 32**-0.5, choice.tile["rows"])
-    assert np.allclose(o.numpy(), want, rtol=0, atol=3e-6)
-    assert np.allclose(lse.numpy(), want_lse, rtol=1e-6, atol=3e-6)
-    assert (o.numpy()[:, :, 5] == 0).all() and np.isneginf(lse.numpy()[:, :, 5]).all()
+    with smaller(backend, loop_trips=9 / choice.keys_per_trip) as dispatches:
+        o, lse = run(q, k, v, mask=mask, return_lse=True, kernel=choice.variant.family)
+    assert len(dispatches) == 8
+    assert np.allclose(o, want, rtol=0, atol=3e-6)
+    assert np.allclose(lse, want_lse, rtol=1e-6, atol=3e-6)
+    assert (o[:, :, 5] == 0).all() and np.isneginf(lse[:, :, 5]).all()
 
 
 def test_plans_are_reused(backend):
     q, k, v, _ = make_arrays(Case("plans", queries=8, keys=8, dim=8))
     tensors = [backend.tensor(a) for a in (q, k, v)]
-    backend.plans.clear()
+    forget(backend)
     first = backend.attention.flash_attention2(*tensors).numpy()
-    assert len(backend.plans) == 1
+    assert len(plans(backend, REPEATED)) == 1
     again = [backend.tensor(2 * a) for a in (q, k, v)]
     second = backend.attention.flash_attention2(*again).numpy()
-    assert len(backend.plans) == 1
+    assert len(plans(backend, REPEATED)) == 1
     assert np.abs(second - backend.attention.flash_attention2(2 * q, 2 * k, 2 * v)).max() == 0
     assert np.abs(first - second).max() > 0
+
+
+# -- as data: no device ----------------------------------------------------------------------------------------------
+
+INFO = DeviceInfo(
+    index=0, name="none", vendor="none", vendor_id=0, device_id=0, kind="discrete", driver="none", driver_version="1",
+    api_version=(1, 3, 0), subgroup_size=32, subgroup_sizes=(32, 32),
+    limits={"storage_range": 1 << 27, "offset_alignment": 16, "push_bytes": 256, "shared_bytes": 49152,
+            "invocations": 1024, "groups": (65535, 65535, 65535), "allocation": 1 << 32, "bindings": 16,
+            "subgroups": 32},
+    features=frozenset({"subgroup-basic", "subgroup-arithmetic", "subgroup-shuffle", "float16-storage",
+                        "descriptor-offsets"}),
+    memory_bytes=1 << 34, unified=False,
+)  # fmt: skip
+FACTS = DeviceFacts.of(INFO, "none", INFO.features)
+
+
+@pytest.fixture(scope="module")
+def registry():
+    return Registry(INFO, INFO.features)
+
+
+def layout(*shape, dtype=FLOAT32, offset=16, nbytes=None, steps=None):
+    """Of an array in C order."""
+    made = []
+    step = 1
+    for extent in reversed(shape):
+        made.insert(0, step)
+        step *= extent
+    return Layout(shape, tuple(made) if steps is None else steps, np.dtype(dtype), offset, nbytes)
+
+
+def call(batch=2, heads=4, kv_heads=2, queries=500, keys=70, dim=32, mask=None, bias=None, **terms):
+    q = layout(batch, heads, queries, dim)
+    k = v = layout(batch, kv_heads, keys, dim)
+    asked = {"causal": False, "scale": 0.5, "lse": False, "kernel": None, "high": False, "shift": keys - queries}
+    return AttentionCall(q, k, v, mask, bias, **asked | terms)
+
+
+def test_a_plan_is_one_dispatch_by_name(registry):
+    made, words = planned(call(causal=True, lse=True), FACTS, registry)
+    assert made.inputs == 6 and words is None
+    (step,) = made.steps
+    assert step.choice.variant.operation == "attention"
+    bound = dict(zip(step.choice.variant.bindings, step.bindings, strict=True))
+    assert {name: place and place[0] for name, place in bound.items()} == {
+        "q": 0, "k": 1, "v": 2, "mask": None, "o": 6, "lse": 7, "extra": None, "bias": None, "tiles": None,
+    }  # fmt: skip
+    push = step.words()
+    assert (push["queries"], push["keys"], push["group"]) == (500, 70, 2)
+    assert (push["causal_shift"], push["scale"]) == (-430, 0.5)
+    assert (push["q_batch"], push["q_head"], push["q_row"], push["k_head"]) == (4 * 500 * 32, 500 * 32, 32, 70 * 32)
+    assert push["mask_batch"] == push["mask_key"] == 0
+    assert dict(step.constants)["CAUSAL"] == dict(step.constants)["LSE"] == 1
+    assert {slot for _, slot, _, _ in step.moved} == {0, 1, 2}, "where the arrays begin is told at each recording"
+    assert [r.shape for r in made.results] == [(2, 4, 500, 32), (2, 4, 500)]
+    assert made.slots == (4 * 2 * 4 * 500 * 32, 4 * 2 * 4 * 500)
+
+
+def test_options_are_words_of_the_plan(registry):
+    options = OptionFacts(1, 0, 16, header=(("heads", 4), ("left", 16), ("right", 0)))
+    made, words = planned(call(options=options, causal=True), FACTS, registry)
+    (step,) = made.steps
+    assert dict(step.constants)["FEATURES"] == 1 and step.words()["extra"] == 0
+    constant = made.slots[step.bindings[6][0] - made.inputs]
+    assert constant[4] == 4 and constant[5] == 16, "heads and left, at the header's places"
+    made, words = planned(call(options=options._replace(contents=True, size=8)), FACTS, registry)
+    assert made.steps[0].bindings[6] == (5, 0, 0) and words.places == (8,) and made.steps[0].words()["extra"] == 8
+
+
+def test_few_queries_split_the_keys(registry):
+    made, _ = planned(call(queries=1, keys=9000, shift=8999), FACTS, registry)
+    (step,) = made.steps
+    assert step.choice.variant.operation == "attention-decode" and step.groups[0] > 1
+    assert [type(slot) for slot in made.slots] == [int, np.ndarray, int], "the output, the counters, the parts"
+    assert not made.slots[1].any()
+
+
+def test_a_mask_gets_classes_where_they_pay(registry):
+    mask = layout(2, 4, 500, 70, dtype=bool, steps=(0, 0, 70, 1))
+    few, _ = planned(call(mask=mask), FACTS, registry)
+    assert len(few.steps) == 1
+    always = dataclasses.replace(FACTS, class_work=0.0, class_read=0.0)
+    choice = registry.resolve(Request("attention", "float32", facts={
+        "align": 4, "head_dim": 32, "value_dim": 32, "extras": 2048, "rows": 1, "keys": 1, "causal": 0, "high": 0,
+    }))  # fmt: skip
+    made, _ = plan(call(mask=mask), always, choice, registry)
+    assert [s.choice.variant.operation for s in made.steps] == ["attention-tiles", "attention"]
+    classes, step = made.steps
+    assert classes.bindings[2][0] == step.bindings[8][0], "what the first leaves, the second reads"
+
+
+def test_arrays_beyond_a_binding_are_windows(registry):
+    small = dataclasses.replace(FACTS, storage_range=4096)
+    large = [a._replace(nbytes=n, offset=0) for a, n in ((layout(1, 2, 64, 16), 8192), (layout(1, 2, 64, 16), 8192))]
+    given = AttentionCall(large[0], large[1], large[1], None, None, False, 1.0, False, None, False, 0)
+    made, _ = planned(given, small, registry)
+    assert len(made.steps) > 1
+    assert all(b is None or b[2] <= 4096 for s in made.steps for b in s.bindings)
+    assert not any(s.moved for s in made.steps), "offsets of such arrays belong to the plan"
+    unable = dataclasses.replace(small, windows=False)
+    with pytest.raises(Exception, match="binds whole buffers only"):
+        planned(given, unable, registry)
+
+
+def test_pieces_do_the_whole_work():
+    planner = Planner(FACTS, [layout(3, 4, 50, 16), *[layout(3, 2, 61, 16)] * 2])
+    q, k, v = planner.inputs
+    piece = Piece(q, k, v, planner.empty((3, 4, 50, 16)), None, None, 11, False)
+    parts = split(dataclasses.replace(FACTS, groups=(65535, 2, 2)), piece, max_keys=20)
+    starts = [p.first[3] for p in parts]
+    assert starts == sorted(starts) and len(parts) == 16 and len(set(starts)) == 4
+    assert all(p.k.shape[2] <= 20 for p in parts)
+    assert all(p.merge == (p.first[3] > 0) for p in parts)
+    assert sum(p.flops() for p in parts) == pytest.approx(piece.flops())
+    assert {p.first[:2] for p in parts} == {(0, 0), (0, 2), (2, 0), (2, 2)}
+
+
+def test_names_that_are_not_the_familys_are_refused(registry):
+    choice = registry.resolve(Request("softmax", "float32", facts={"cols": 8}))
+    planner = Planner(FACTS, [layout(4, 8)])
+    (x,) = planner.inputs
+    push = {**strided("x", x[None, None]), **strided("y", None), "rows": 4, "cols": 8}
+    with pytest.raises(ValueError, match="has no binding 'z'"):
+        planner.dispatch(choice, {}, {"z": x}, push, (1, 1, 1))
+    with pytest.raises(ValueError, match=r"missing: \['rows'\], unknown: \['lines'\]"):
+        planner.dispatch(choice, {}, {}, {"lines": push.pop("rows"), **push}, (1, 1, 1))
+
+
+def test_words_that_a_call_tells(registry):
+    choice = registry.resolve(Request("softmax", "float32", facts={"cols": 8}))
+    planner = Planner(FACTS, [layout(4, 8)])
+    (x,) = planner.inputs
+    push = {**strided("x", x[None, None, 2:]), **strided("y", None), "rows": Live(1, 5), "cols": At(x[0, 3:])}
+    planner.dispatch(choice, {}, {"x": x}, push, (1, 1, 1))
+    (step,) = planner.plan().steps
+    places = {name: 4 * n for n, (name, _) in enumerate(choice.variant.push)}
+    assert step.live == ((places["rows"], 1, 5),)
+    assert step.moved == ((places["x_offset"], 0, 16, 1), (places["cols"], 0, 3, 1))
+
+
+def test_caches_forget_the_oldest():
+    kept, caches = Kept("three", 3), Caches()
+    for n in range(5):
+        caches[kept].keep(n, str(n))
+    assert dict(caches[kept]) == {2: "2", 3: "3", 4: "4"} and caches[kept] is kept.of(type("D", (), {"caches": caches}))

@@ -10,9 +10,10 @@ import pytest
 import grilly.functional as F
 from cases import TILED_CASES, Case, expected, lse_magnitude, make_arrays, output_magnitude
 from grilly import nn
-from grilly.compute.attention import forward as flash
-from grilly.compute.device.trial import pin, request_of, view_of
+from grilly.compute.attention import plan as flash
+from grilly.compute.attention.forward import REPEATED
 from grilly.registry import Choice, Request, default_manifest
+from kernels import forget, pin, plans, request_of, view_of
 
 VARIANTS = [
     variant for variant in default_manifest().by_operation["attention"]
@@ -227,8 +228,8 @@ def test_merged_ranges(pinned, monkeypatch):
     case = Case("merged", queries=75, keys=330, dim=dim)
     *arrays, _ = make_arrays(case)
     own = flash.split
-    monkeypatch.setattr(flash, "split", lambda backend, piece, max_keys=None: own(backend, piece, 130))
-    view.plans.clear()
+    monkeypatch.setattr(flash, "split", lambda facts, piece, max_keys=None: own(facts, piece, 130))
+    forget(view)
     judge_both(attend(view, arrays, case), case, arrays, None)
 
 
@@ -263,10 +264,10 @@ def test_high_is_right_whatever_kernel_serves_it(backend):
 
 def test_plans_of_both_precisions_are_apart(backend):
     q, k, v = (backend.tensor(a) for a in make_arrays(Case("plans", queries=70, keys=90, dim=64))[:3])
-    before = len(backend.plans)
+    before = len(plans(backend, REPEATED))
     for precision in ("highest", "high", "highest", "high"):
         backend.attention.flash_attention2(q, k, v, scale=0.371, precision=precision)
-    assert len(backend.plans) == before + 2
+    assert len(plans(backend, REPEATED)) == before + 2
 
 
 def test_another_precision_is_refused(backend):

@@ -14,10 +14,11 @@ import pytest
 import grilly.functional as F
 from cases import Case
 from grilly import nn, reference
-from grilly.compute.attention.forward import SPLIT_DIM, flash_attention
-from grilly.compute.device.trial import pin, request_of, view_of
+from grilly.compute.attention.forward import flash_attention
+from grilly.compute.attention.plan import SPLIT_DIM
 from grilly.compute.methods import Attention
 from grilly.registry import Choice, Request, default_manifest
+from kernels import pin, request_of, view_of
 
 VARIANTS = [
     variant for variant in default_manifest().by_operation["attention"]

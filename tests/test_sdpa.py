@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 
 import numpy as np
@@ -13,6 +12,7 @@ import grilly.functional as F
 from cases import DTYPES, SIXTEEN_BITS, assert_as_accurate, epsilon
 from grilly import reference
 from grilly.compute.random import next_dropout
+from kernels import pretend
 
 
 @pytest.fixture
@@ -239,8 +239,7 @@ def test_attention_dropout_strided_and_cut(backend, monkeypatch):
     kept = reference.dropout_mask((3, 2, 13, 24), 0.5, 11)
     want = np.where(kept, x[:, ::2, 1::3] * 2, 0)
     np.testing.assert_array_equal(F.attention_dropout(tensor, **options).numpy(), want)
-    limits = {**backend.device.limits, "groups": (1, 2, 2)}
-    monkeypatch.setattr(backend, "device", dataclasses.replace(backend.device, limits=limits))
+    pretend(monkeypatch, backend, groups=(1, 2, 2))
     np.testing.assert_array_equal(F.attention_dropout(tensor, **options).numpy(), want)
 
 

@@ -12,7 +12,7 @@ import grilly
 import grilly.functional as F
 from cases import DTYPES, SIXTEEN_BITS, epsilon
 from grilly import nn, reference
-from grilly.compute.device.trial import view_of
+from kernels import view_of
 
 
 def draw(*shape, dtype=np.float32, seed=0):
@@ -212,6 +212,33 @@ def test_blocks_choose_the_kernel(device):
     assert variants[names[0]].tile["keys"] == there[0][1]
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("blocks", [(64, 64), (128, 128), (None, 80)], ids=str)
+def test_blocks_are_a_wish(device, blocks, dtype):
+    """What other libraries' examples write works on every device, and the result says which blocks were used."""
+    q, k = draw(1, 2, 70, 64, dtype=dtype), draw(1, 2, 90, 64, dtype=dtype, seed=1)
+    F.flash_attention(q, k, k, grilly.FlashConfig(*blocks))  # the first call may try kernels on small problems
+    results = []
+    names = labels(device, lambda: results.append(F.flash_attention(q, k, k, grilly.FlashConfig(*blocks))))
+    exact, _ = reference.naive_attention(q, k, k, dtype=np.float64)
+    assert np.abs(results[0].output.astype(np.float64) - exact).max() <= 4 * max(epsilon(dtype), 1e-6)
+    tiles = [(v.tile["rows"], v.tile["keys"]) for v in device.registry.manifest.by_operation["attention"]
+             if v.name in names]  # fmt: skip
+    assert tiles == [results[0].blocks]
+    output, nbytes, saved = results[0]
+    assert output is results[0].output and nbytes == results[0].memory_bytes
+    assert saved == results[0].memory_saved_percent
+
+
+def test_blocks_of_the_registrys_choice_are_told(device):
+    q, k = draw(1, 2, 300, 64), draw(1, 2, 1, 64)
+    config = grilly.FlashConfig.for_head_dim(64, device)
+    assert F.flash_attention(q, q, q, config).blocks == (config.block_q, config.block_kv)
+    tiles = {(v.tile["rows"], v.tile["keys"]) for v in device.registry.manifest.by_operation["attention"]}
+    assert F.flash_attention(q, q, q).blocks in tiles
+    assert F.flash_attention(k[:, :, :0], k, k).blocks is None
+
+
 def test_blocks_serve_one_query_and_tensors_stay_at_home(device):
     q, k = device.tensor(draw(1, 2, 1, 64)), device.tensor(draw(1, 2, 2000, 64))
     config = grilly.FlashConfig.for_head_dim(64, device)
@@ -221,7 +248,7 @@ def test_blocks_serve_one_query_and_tensors_stay_at_home(device):
     assert again.shape == (1, 2, 1, 64)
     plain = F.flash_attention(q, k, k)
     np.testing.assert_allclose(out.numpy(), plain.output.numpy(), rtol=0, atol=2e-6)
-    assert not view_of(device).plans and plain.output.backend is device
+    assert not view_of(device).opened.caches and plain.output.backend is device
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

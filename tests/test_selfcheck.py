@@ -20,6 +20,7 @@ from grilly.compute import selfcheck
 from grilly.compute.attention import classes as tiles
 from grilly.registry import Manifest, Registry, Request, default_manifest
 from grilly.runtime.interface import DeviceInfo
+from kernels import pretend
 from manifests import entry, write_manifest
 from threads import together
 
@@ -108,10 +109,10 @@ def registry_on(vulkan_backend, monkeypatch):
 
     def use(folder):
         features = vulkan_backend.runtime.features | {"cooperative-matrix"}
-        prove = functools.partial(selfcheck.prove, vulkan_backend)
+        prove = functools.partial(selfcheck.prove, vulkan_backend.opened)
         registry = Registry(vulkan_backend.device, features, Manifest(folder), prove)
-        monkeypatch.setattr(vulkan_backend, "registry", registry)
-        monkeypatch.setattr(vulkan_backend, "plans", {})
+        monkeypatch.setattr(vulkan_backend.opened, "registry", registry)
+        pretend(monkeypatch, vulkan_backend)
         return registry
 
     return use
@@ -381,7 +382,7 @@ def test_right_kernels_pass(vulkan_backend, family, dtype):
     if not able:
         pytest.skip(f"this device has no {dtype} kernel of {family}")
     best = max(able, key=registry.rank)
-    assert selfcheck.prove(vulkan_backend, registry.choice(best), FACTS) is None
+    assert selfcheck.prove(vulkan_backend.opened, registry.choice(best), FACTS) is None
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -391,7 +392,7 @@ def test_right_products_pass(vulkan_backend, dtype):
     able = [v for v, why in registry.explain(Request("linear", dtype, facts=facts)) if why is None]
     assert able
     for variant in able:
-        assert selfcheck.prove(vulkan_backend, registry.choice(variant), facts) is None, variant.name
+        assert selfcheck.prove(vulkan_backend.opened, registry.choice(variant), facts) is None, variant.name
 
 
 def runnable(registry):
@@ -409,7 +410,7 @@ def test_this_devices_matrix_kernels_pass(vulkan_backend):
     for variant, facts in runnable(vulkan_backend.registry):
         if variant.unproven:
             choice = vulkan_backend.registry.choice(variant)
-            assert selfcheck.prove(vulkan_backend, choice, facts) is None, variant.name
+            assert selfcheck.prove(vulkan_backend.opened, choice, facts) is None, variant.name
             checked += 1
     if not checked:
         pytest.skip("this device has no matrix units that a kernel is written for")
@@ -417,17 +418,18 @@ def test_this_devices_matrix_kernels_pass(vulkan_backend):
 
 def test_masks_as_bits_are_checked(vulkan_backend, monkeypatch):
     """Classes of tiles and the bits of a mask, which only large calls have."""
-    record = tiles.Classes._record_bits
+    dispatch = tiles.Classes._dispatch_bits
 
-    def wrong(self, backend, classes, place, mask):
-        record(self, backend, classes, place, (*mask[:3], 0, mask[4]))  # every row as the first
+    def wrong(self, planner, registry, classes, mask):
+        batch, head, _, key = mask._steps  # every row as the first
+        dispatch(self, planner, registry, classes, mask._view(mask.shape, (batch, head, 0, key)))
 
-    monkeypatch.setattr(tiles.Classes, "_record_bits", wrong)
+    monkeypatch.setattr(tiles.Classes, "_dispatch_bits", wrong)
     checked = 0
     for variant, facts in runnable(vulkan_backend.registry):
         if variant.tile.get("mask_bits"):
             choice = vulkan_backend.registry.choice(variant)
-            assert selfcheck.prove(vulkan_backend, choice, facts).startswith("tiled attention"), variant.name
+            assert selfcheck.prove(vulkan_backend.opened, choice, facts).startswith("tiled attention"), variant.name
             checked += 1
     if not checked:
         pytest.skip("this device has no kernel that takes masks as bits")

@@ -21,7 +21,8 @@ def narrow(vulkan_backend):
     """A backend on the device of ``vulkan_backend`` that offers everything but 16-bit storage."""
     backend = open_or_skip("vulkan", lambda: grilly.Compute(runtime="vulkan"))
     backend.runtime.features = frozenset(backend.runtime.features) - {"float16-storage"}
-    backend.registry = Registry(backend.device, backend.runtime.features)
+    backend.opened.registry = Registry(backend.device, backend.runtime.features)
+    backend.opened.sixteen_bits = False
     yield backend
     backend.close()
 
@@ -107,11 +108,11 @@ def test_layers_are_converted(narrow, dtype, send):
     rng = np.random.default_rng(3)
     x, weight, bias = (rng.standard_normal(shape).astype(dtype) for shape in ((5, 30), (7, 30), (7,)))
     given = [narrow.tensor(a) for a in (x, weight, bias)] if send else (x, weight, bias)
-    y = linear(narrow, *given)
+    y = linear(narrow.opened, *given)
     assert isinstance(y, grilly.Tensor) == send and y.dtype == dtype
     wide = [a.astype(np.float32) for a in (x, weight, bias)]
-    same(y, linear(narrow, *wide).astype(dtype))
-    same(rope(narrow, given[0]), rope(narrow, wide[0]).astype(dtype))
+    same(y, linear(narrow.opened, *wide).astype(dtype))
+    same(rope(narrow.opened, given[0]), rope(narrow.opened, wide[0]).astype(dtype))
     same(narrow.attention.softmax(given[0]), narrow.attention.softmax(wide[0]).astype(dtype))
     scores = narrow.attention.attention_scores(given[0], given[1])
     assert scores.dtype == np.float32

@@ -89,7 +89,7 @@ def check(backend, case, dtype):
     """A call with a quarter of the memory that it needs, against float64."""
     q, k, v, mask = make_arrays(case, dtype)
     with limited(backend, needs(q, k, v, mask) // 4) as counts:
-        assert stream.needed(backend, q, k, v, mask)
+        assert stream.needed(backend.opened, q, k, v, mask)
 
         def attend():
             backend.memory(reset_peak=True)
@@ -292,7 +292,7 @@ def test_the_limit_from_the_environment(vulkan_backend, monkeypatch):
     monkeypatch.setenv("GRILLY_MEMORY_LIMIT", "12345678")
     with grilly.Compute(device=vulkan_backend.device.index) as backend:
         assert backend.memory_limit == 12345678
-        assert stream.room(backend) == 12345678 - backend.memory().in_use
+        assert stream.room(backend.opened) == 12345678 - backend.memory().in_use
 
 
 @settings(deadline=None)
@@ -301,11 +301,11 @@ def test_the_limit_from_the_environment(vulkan_backend, monkeypatch):
     keys=st.integers(1, 1 << 22), mask=st.tuples(*[st.booleans()] * 4), budget=st.integers(100_000, 1 << 34),
 )  # fmt: skip
 def test_plans_fit(batch, kv_heads, group, queries, keys, mask, budget):
-    backend = types.SimpleNamespace(
+    device = types.SimpleNamespace(
         memory_limit=budget,
-        memory=lambda: types.SimpleNamespace(in_use=0),
-        device=types.SimpleNamespace(limits={"storage_range": 1 << 27, "allocation": 1 << 32}, memory_bytes=1 << 34),
-        runtime=types.SimpleNamespace(features={"descriptor-offsets"}),
+        info=types.SimpleNamespace(limits={"storage_range": 1 << 27, "allocation": 1 << 32}, memory_bytes=1 << 34),
+        runtime=types.SimpleNamespace(memory=lambda: types.SimpleNamespace(in_use=0)),
+        facts=types.SimpleNamespace(windows=True),
     )
     full = (batch, kv_heads * group, queries, keys)
 
@@ -314,7 +314,7 @@ def test_plans_fit(batch, kv_heads, group, queries, keys, mask, budget):
 
     bias = array(*(e if own else 1 for e, own in zip(full, mask, strict=True)))
     q, k, v = array(*full[:3], 64), array(batch, kv_heads, keys, 64), array(batch, kv_heads, keys, 32)
-    block = stream.plan("test", backend, q, k, v, [bias])
+    block = stream.plan("test", device, q, k, v, [bias])
     assert 1 <= block.batch <= batch and 1 <= block.heads <= kv_heads
     assert 1 <= block.queries <= queries and 1 <= block.keys <= keys
     rows = block.batch * block.heads * group * block.queries

@@ -1,6 +1,5 @@
 """The unfused path, step by step and as a whole, with the device's own kernels and with those for GPUs."""
 
-import dataclasses
 
 import numpy as np
 import pytest
@@ -8,8 +7,8 @@ import pytest
 import grilly
 from cases import CASES, DTYPES, assert_as_accurate, expected, make_arrays, output_magnitude
 from grilly import reference
-from grilly.compute.unfused.steps import bucket_starts
-from kernels import chosen_as_on
+from grilly.compute.attention.t5 import bucket_starts
+from kernels import chosen_as_on, pretend
 
 ARCHITECTURES = [None, "nvidia-hopper"]
 SMALL = [c for c in CASES if not c.name.startswith("dim-") or c.dim in (1, 7, 64, 129, 256)]
@@ -210,8 +209,7 @@ def test_cut_to_fit(vulkan_backend, monkeypatch):
         return weights, *(backend.attention.attention_output(weights, v, architecture=a) for a in kinds)
 
     whole = path()
-    limits = {**backend.device.limits, "storage_range": 20_000, "groups": (65535, 3, 2)}
-    monkeypatch.setattr(backend, "device", dataclasses.replace(backend.device, limits=limits))
+    pretend(monkeypatch, backend, storage_range=20_000, groups=(65535, 3, 2))
     counted = []
     dispatch = backend.runtime.dispatch
     monkeypatch.setattr(backend.runtime, "dispatch", lambda *a, **k: (counted.append(a), dispatch(*a, **k)))

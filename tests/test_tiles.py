@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 
 import grilly.functional as F
 from grilly import reference
 from grilly.compute.attention import classes as tiles
-from grilly.compute.attention import forward as flash
-from grilly.compute.attention.forward import Piece
-from grilly.compute.attention.options import Extras, Options, prepare
+from grilly.compute.attention import plan as attention_plan
+from grilly.compute.attention.call import NOTHING
+from grilly.compute.attention.operands import WORDS
+from grilly.compute.attention.options import CheckedOptions, Options, prepare
+from grilly.compute.attention.pieces import Piece
+from grilly.compute.attention.record import PLANS
+from grilly.compute.attention.words import template, words_of
+from grilly.compute.device.plan import Layout, Planner
+from grilly.compute.device.record import Ready
 from grilly.compute.device.tensor import Tensor
+from kernels import plans, pretend
 
 KERNEL = "flash-attention2"
 B, H, S, K = 2, 4, 150, 203
@@ -23,18 +28,16 @@ ROWS, KEYS = 32, 16
 @pytest.fixture
 def always(vulkan_backend, monkeypatch):
     """Classes whatever the call's size; a list of those recorded."""
-    vulkan_backend.plans.clear()
-    monkeypatch.setattr(tiles, "LEAST_WORK", 0.0)
-    monkeypatch.setattr(tiles, "WORK_PER_BYTE", 0.0)
-    recorded, record = [], tiles.Classes.record
+    pretend(monkeypatch, vulkan_backend, class_work=0.0, class_read=0.0)
+    recorded, dispatch = [], vulkan_backend.runtime.dispatch
 
-    def counted(self, *args):
-        recorded.append(self)
-        return record(self, *args)
+    def counted(program, *args):
+        if program.spec.name.startswith(("attention-tiles.", "attention-mask-lanes.")):
+            recorded.append(program)
+        return dispatch(program, *args)
 
-    monkeypatch.setattr(tiles.Classes, "record", counted)
-    yield recorded
-    vulkan_backend.plans.clear()
+    monkeypatch.setattr(vulkan_backend.runtime, "dispatch", counted)
+    return recorded
 
 
 def patches(rng, shape, rows=ROWS, keys=KEYS):
@@ -61,13 +64,25 @@ def expected(seen, plain):
     return out
 
 
-def classes(backend, mask, extras):
+def recorded(backend, made, checked, mask):
+    """The words that the dispatches of classes leave, int32."""
+    device, options = backend.opened, checked.facts()
+    planner = Planner(device.facts, [Layout.of(mask, device.facts), WORDS])
+    found = made.dispatch(planner, device.registry, planner.inputs[1], planner.inputs[0])
+    storage = words_of(device, template(options.size, dict(options.header), [made.header()]), checked.arrays, {}, 0)
+    words = Tensor(storage, (storage.nbytes // 4,), np.dtype(np.int32))
+    (result,) = Ready(device, planner.plan(found)).run((mask, words))
+    assert result.nbytes == made.nbytes
+    return Tensor(result._storage, result.shape, np.dtype(np.int32)).numpy()
+
+
+def classes(backend, mask, checked):
     """What the shader makes of them."""
     mask = None if mask is None else backend.tensor(mask).broadcast_to((B, H, S, K))
     q, k = backend.empty((B, H, S, 1)), backend.empty((B, 1, K, 1))
-    made = tiles._classes(Piece(q, k, k, q, None, mask, 0, False), {"rows": ROWS, "keys": KEYS}, extras)
-    words, _ = extras.storage(backend, [made.header()])
-    return Tensor(made.record(backend, words, mask), made.shape, np.dtype(np.int32)).numpy()
+    piece = Piece(q, k, k, q, None, mask, 0, False)
+    made = tiles._classes(piece, {"rows": ROWS, "keys": KEYS}, checked.facts())
+    return recorded(backend, made, checked, mask).reshape(made.shape)
 
 
 @pytest.mark.parametrize("kind", ["bool", "additive", "turned", "turned-additive", "unaligned"])
@@ -89,8 +104,7 @@ def test_classes_of_masks(vulkan_backend, shape, kind):
         whole = ~np.pad(mask, ((0, 0), (0, 0), (0, 0), (3, 2)))
         whole[..., 3:-2] = mask
         mask = backend.tensor(whole)[..., 3:-2]
-    extras = Extras(H)
-    extras.set(left=0, right=0)
+    extras = CheckedOptions(H)
     want = expected(np.broadcast_to(seen, (B, H, S, K)), np.broadcast_to(plain, (B, H, S, K)))
     got = classes(backend, mask, extras)
     np.testing.assert_array_equal(np.broadcast_to(got, want.shape), want)
@@ -106,8 +120,7 @@ def masked_piece(backend, mask, kind, full):
         whole = np.pad(~mask, ((0, 0), (0, 0), (0, 0), (3, 2)))
         whole[..., 3:-2] = mask
         tensor = backend.tensor(whole)[..., 3:-2]
-    extras = Extras(full[1])
-    extras.set(left=0, right=0)
+    extras = CheckedOptions(full[1])
     q, k = backend.empty((*full[:3], 1)), backend.empty((full[0], 1, full[3], 1))
     return Piece(q, k, k, q, None, tensor.broadcast_to(full), 0, False), extras
 
@@ -119,14 +132,10 @@ def test_bits_of_masks(backend, monkeypatch, shape, kind):
     keys = K if shape[3] == 1 else shape[3]
     mask = np.random.default_rng(13).random(shape) < 0.5
     piece, extras = masked_piece(backend, mask, kind, (B, H, S, keys))
-    made = tiles._classes(piece, {"rows": ROWS, "keys": KEYS, "mask_bits": 1}, extras)
+    made = tiles._classes(piece, {"rows": ROWS, "keys": KEYS, "mask_bits": 1}, extras.facts())
     assert made.bits == shape[:3]
-    words, _ = extras.storage(backend, [made.header()])
-    limits = {**backend.device.limits, "groups": (65535, 40, 65535)}
-    monkeypatch.setattr(backend, "device", dataclasses.replace(backend.device, limits=limits))
-    storage = made.record(backend, words, piece.mask)
-    assert made.nbytes == storage.nbytes
-    found = Tensor(storage, (made.nbytes // 4,), np.dtype(np.int32)).numpy()[made.words :]
+    pretend(monkeypatch, backend, groups=(65535, 40, 65535))
+    found = recorded(backend, made, extras, piece.mask)[made.words :]
     seen = np.broadcast_to(mask, (*shape[:3], keys))
     want = np.packbits(seen, axis=-1, bitorder="little")
     want = np.pad(want, ((0, 0), (0, 0), (0, 0), (0, -want.shape[-1] % 4)))
@@ -215,8 +224,7 @@ def test_attention_is_the_same_with_classes(vulkan_backend, always, monkeypatch,
     with_classes = attend()
     assert len(always) == 1
     check(q, k, v, options, result=with_classes)
-    vulkan_backend.plans.clear()
-    monkeypatch.setattr(tiles, "LEAST_WORK", np.inf)
+    pretend(monkeypatch, vulkan_backend, class_work=np.inf)
     for one, other in zip(with_classes, attend(), strict=True):
         np.testing.assert_array_equal(one, other)
     assert len(always) == 1
@@ -224,7 +232,7 @@ def test_attention_is_the_same_with_classes(vulkan_backend, always, monkeypatch,
 
 def test_classes_of_each_of_several_dispatches(vulkan_backend, always, monkeypatch):
     """Keys in parts of 64, which are merged."""
-    monkeypatch.setattr(flash, "MAX_KEYS", 64)
+    monkeypatch.setattr(attention_plan, "MAX_KEYS", 64)
     rng = np.random.default_rng(9)
     q, k, v = problem(rng)
     options = {"mask": patches(rng, (B, 1, S, K), 64, 32), "block_map": rng.random((1, H, 3, 7)) < 0.7,
@@ -254,7 +262,7 @@ def test_a_call_like_an_earlier_one_gets_classes_of_its_own(vulkan_backend, alwa
         options = {"mask": patches(rng, (1, 1, S, K), 64, 32)}
         result = vulkan_backend.attention.flash_attention2(q, k, v, return_lse=True, kernel=KERNEL, **options)
         check(*(x.numpy() for x in (q, k, v)), options, result=[r.numpy() for r in result])
-        assert len(always) == n + 1 and len(vulkan_backend.plans) == 1
+        assert len(always) == n + 1 and len(plans(vulkan_backend, PLANS)) == 1
 
 
 # -- when ------------------------------------------------------------------------------------------------------------
@@ -269,7 +277,8 @@ def planned(backend, mask, heads, keys=256, kernel=KERNEL):
     one = backend.empty(1)
     q, k = (one.broadcast_to((1, heads, n, 64)) for n in (4096, keys))
     mask = None if mask is None else backend.empty(mask, np.bool_).broadcast_to((1, heads, 4096, keys))
-    return tiles.plan(backend, choice, [Piece(q, k, k, q, None, mask, 0, False)], None) is not None
+    opened, piece = backend.opened, Piece(q, k, k, q, None, mask, 0, False)
+    return tiles.plan(opened.facts, opened.registry, choice, [piece], NOTHING) is not None
 
 
 def test_classes_are_made_where_they_pay(vulkan_backend):

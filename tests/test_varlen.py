@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 
 import numpy as np
@@ -12,8 +11,8 @@ import grilly
 import grilly.functional as F
 from cases import BFLOAT16, assert_as_accurate, needs_bfloat16
 from grilly import reference
-from grilly.compute.attention import backward
-from grilly.compute.attention import forward as flash
+from grilly.compute.attention import backward_pieces, pieces, plan
+from kernels import pretend
 from test_backward import recomputed
 
 H, HK, DIM = 4, 2, 16
@@ -109,16 +108,17 @@ def test_views_of_one_packed_array(default):
 def test_cut_into_dispatches(default, monkeypatch, axis):
     """The parts of a call that one dispatch does not take find their rows and keys."""
     problem = Problem()
+    pretend(monkeypatch, default)
     if axis == "key":
-        monkeypatch.setattr(flash, "MAX_KEYS", 40)
+        monkeypatch.setattr(plan, "MAX_KEYS", 40)
     else:
         extent = {"query": 2, "batch": 0, "group": 1}[axis]
         at = {"query": 33, "batch": 3, "group": 2}[axis]
 
-        def place(backend, piece, max_keys, most_work):
+        def place(facts, piece, max_keys, most_work):
             return (axis, at) if piece.q.shape[extent] > at else None
 
-        monkeypatch.setattr(flash, "_place_to_cut", place)
+        monkeypatch.setattr(pieces, "_place_to_cut", place)
     problem.check(problem.call(return_lse=True, kernel="flash-attention2", **OPTIONS["all"]), **OPTIONS["all"])
 
 
@@ -159,8 +159,7 @@ def test_bad_arguments(default, changed, error, text):
 
 def test_arrays_beyond_a_binding_are_refused(default, monkeypatch):
     problem = Problem()
-    limits = {**default.device.limits, "storage_range": problem.arrays[0].nbytes - 4}
-    monkeypatch.setattr(default, "device", dataclasses.replace(default.device, limits=limits))
+    pretend(monkeypatch, default, storage_range=problem.arrays[0].nbytes - 4)
     with pytest.raises(grilly.UnsupportedError, match="q lies in .* fewer sequences"):
         problem.call()
 
@@ -247,12 +246,13 @@ def test_gradients_cut_into_dispatches(default, monkeypatch, axis):
     extent, at = {"key": ("k", 37), "query": ("q", 33), "batch": ("q", 3), "head": ("k", 1), "member": ("q", 1)}[axis]
     index = {"key": 2, "query": 2, "batch": 0, "head": 1, "member": 1}[axis]
 
-    def place(backend, piece, most_walked, most_work):
+    def place(facts, piece, most_walked, most_work):
         if axis == "member" and piece.views["k"].shape[1] > 1:
             return "head", 1
         return (axis, at) if piece.views[extent].shape[index] > at else None
 
-    monkeypatch.setattr(backward, "_place_to_cut", place)
+    monkeypatch.setattr(backward_pieces, "_place_to_cut", place)
+    pretend(monkeypatch, default)
     check_gradients(Problem(rest=1), **GRADIENTS["all"])
     check_gradients(Problem(np.float16, dim=24), causal=True)
 

@@ -199,7 +199,8 @@ def main() -> None:
                 views = [
                     (
                         v.label,
-                        pin(view_of(backend), Choice(v, (v.subgroup_sizes or (None,))[0], backend.registry.manifest)),
+                        grilly.Compute.over(pin(view_of(backend.opened), Choice(
+                            v, (v.subgroup_sizes or (None,))[0], backend.registry.manifest))),  # fmt: skip
                     )
                     for v in able
                 ]

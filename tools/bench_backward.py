@@ -148,7 +148,7 @@ def run_case(backend, name: str, dtype: str, repeats: int, variants: bool) -> li
         g, *qkv = (backend.tensor(a) for a in group)
         out, lse = backend.attention.flash_attention2(*qkv, causal=causal, return_lse=True)
         sets.append((g, *qkv, out, lse))
-    view = view_of(backend)
+    view = grilly.Compute.over(view_of(backend.opened))
     choices = [("chosen", None)]
     if variants:
         facts = {"align": 16, "causal": int(causal), "extras": 0, "head_dim": dim, "value_dim": dim}
@@ -156,7 +156,7 @@ def run_case(backend, name: str, dtype: str, repeats: int, variants: bool) -> li
             request = Request(f"attention-backward-{kernel}", dtype, facts=facts)
             choices += [(choice.variant.label, choice) for choice in backend.registry.candidates(request)]
     for label, choice in choices:
-        pin(view, choice)
+        pin(view.opened, choice)
         seconds, parts = measure(view, sets, causal, repeats)
         found = view.attention.flash_attention2_backward(*sets[0], causal=causal)
         off = errors([a[0, 0].numpy() for a in found], wanted)

@@ -30,6 +30,7 @@ from grilly import reference
 from grilly.compute.attention.decode import FAMILY
 from grilly.compute.attention.forward import flash_attention
 from grilly.compute.attention.kvcache import flash_attention_with_kvcache
+from grilly.compute.attention.record import PLANS
 from grilly.compute.device.trial import pin, view_of
 from grilly.registry import Request
 
@@ -175,7 +176,7 @@ def measure(bench: Bench, case: Case, exact, label: str, repeats: int, kernel=No
     device = median(rows)
     if short:
         rate = keys_bytes(case, np.dtype(bench.dtype).itemsize) / device / 1e9
-        groups = next(p.groups for p in reversed(backend.plans.values()))
+        groups = groups_of(backend)
         figures = f"{device * 1e6:6.1f} us, alone {alone * 1e6:6.1f}  {rate:5.0f} GB/s  error {error:.1e}  {groups}"
         print(f"  {label:58} {figures}", flush=True)
         return
@@ -194,13 +195,19 @@ def measure(bench: Bench, case: Case, exact, label: str, repeats: int, kernel=No
     backend.synchronize()
     row = (time.perf_counter() - start) / len(turns)
     rate = keys_bytes(case, np.dtype(bench.dtype).itemsize) / device / 1e9
-    groups = next((p.groups for p in reversed(backend.plans.values()) if hasattr(p, "arrived")), None)
+    groups = groups_of(backend, "attention-decode")
     print(
         f"  {label:34} device {device * 1e6:8.1f} us, alone {alone * 1e6:6.1f} {rate:7.0f} GB/s  "
         f"call {median(one) * 1e6:7.1f} issue {median(issue) * 1e6:6.1f} in a row {row * 1e6:7.1f} us  "
         f"error {error:.1e}  groups {groups}",
         flush=True,
     )
+
+
+def groups_of(backend, operation: str | None = None):
+    """Workgroups of the first dispatch of the latest plan of attention, or of the latest of an operation."""
+    steps = [found.ready.plan.steps[0] for found in backend.opened.caches[PLANS].values()]
+    return next((s.groups for s in reversed(steps) if operation in (None, s.choice.variant.operation)), None)
 
 
 def sweep(bench: Bench, case: Case, exact, repeats: int) -> None:
@@ -213,17 +220,18 @@ def sweep(bench: Bench, case: Case, exact, repeats: int) -> None:
         settings = dict(change)
         choice.threads = settings.pop("threads", own[1])
         choice.tile = {**own[0], **settings}
-        backend.plans.clear()
+        backend.opened.caches.forget()
         measure(bench, case, exact, " ".join(f"{k} {v}" for k, v in change.items()), repeats, FAMILY)
     choice.tile, choice.threads = own
-    backend.plans.clear()
+    backend.opened.caches.forget()
 
 
 def candidates(bench: Bench, case: Case, exact, repeats: int) -> None:
     """Variants in question, whatever the registry thinks of them: a wrong one shows by its error."""
     backend = bench.backend
     name = np.dtype(bench.dtype).name
-    own, backend.registry = backend.registry, view_of(backend).registry
+    opened = backend.opened
+    own, opened.registry = opened.registry, view_of(opened).registry
     known = {v.label: v for v in backend.registry.manifest.by_operation["attention-decode"] if v.dtype == name}
     for label, change in CANDIDATES[case.batch]:
         if label not in known:
@@ -238,13 +246,13 @@ def candidates(bench: Bench, case: Case, exact, repeats: int) -> None:
         choice.threads = settings.pop("threads", choice.threads)
         choice.tile = {**choice.tile, **settings}
         told = " ".join([label, *(f"{k} {v}" for k, v in change.items())])
-        pin(backend, choice)
+        pin(opened, choice)
         try:
             measure(bench, case, exact, told, repeats, known[label].family, short=True)
         except grilly.GrillyError as problem:
             print(f"  {told}: {str(problem).splitlines()[0][:120]}")
-    backend.registry = own
-    backend.plans.clear()
+    opened.registry = own
+    backend.opened.caches.forget()
 
 
 def torch_rows(bench: Bench, cases, exacts, repeats: int, short: bool = False) -> None:
@@ -344,7 +352,7 @@ def measure_pages(bench: Bench, case: Case, repeats: int, page: int = 256) -> No
     rows = [backend.tensor(np.ascontiguousarray(a)) for a in (q, new, new)]
 
     def run(table):
-        return flash_attention_with_kvcache(backend, rows[0], *caches, *rows[1:], lengths, table)
+        return flash_attention_with_kvcache(backend.opened, rows[0], *caches, *rows[1:], lengths, table)
 
     out = run(tables[0]).numpy()
     group = case.heads // case.kv_heads
@@ -397,7 +405,7 @@ def main() -> None:
                 print(f"{case.name}: needs more than --megabytes {options.megabytes}")
                 continue
             exacts[case.name] = bench.exact(case)
-            backend.plans.clear()
+            backend.opened.caches.forget()
             print(f"{case}, {keys_bytes(case, np.dtype(bench.dtype).itemsize) / 1e6:.0f} MB of keys and values")
             if options.candidates:
                 candidates(bench, case, exacts[case.name], options.repeats)

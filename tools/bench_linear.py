@@ -58,17 +58,12 @@ class Subject:
     """A variant, as something to call."""
 
     def __init__(self, backend, registry, variant):
-        self.backend, self.registry = backend, registry
+        self.device = backend.opened.view(Only(registry, variant))
         self.variant = variant
-        self.only = Only(registry, variant)
         self.name = f"{variant.family}.{variant.variant}{'.' + variant.case if variant.case else ''}"
 
     def __call__(self, x, weight, bias):
-        self.backend.registry = self.only
-        try:
-            return linear(self.backend, x, weight, bias, precision="high")
-        finally:
-            self.backend.registry = self.registry
+        return linear(self.device, x, weight, bias, precision="high")
 
 
 def references(x, weight, bias) -> tuple[np.ndarray, float]:

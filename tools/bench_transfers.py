@@ -70,30 +70,30 @@ def bus(backend, megabytes) -> None:
 @contextlib.contextmanager
 def results_in_host_memory(backend):
     """Have attention write its result across the bus, to memory that the host reads at once."""
-    from grilly.compute.attention import forward as flash
+    from grilly.compute.device import record
     from grilly.compute.device.tensor import LentStorage
 
     runtime = backend.runtime
 
-    def storage(backend, nbytes, idle=False):
+    def storage(device, nbytes, idle=False):
         array = runtime.host_array(-(-nbytes // 4) * 4)
-        return LentStorage(backend, HostMemory.of(array, runtime._parts)[0].buffer, array)
+        return LentStorage(device, HostMemory.of(array, runtime._parts)[0].buffer, array)
 
-    made, flash.Storage = flash.Storage, storage
+    made, record.Storage = record.Storage, storage
     try:
         yield
     finally:
-        flash.Storage = made
+        record.Storage = made
 
 
 @contextlib.contextmanager
 def borrowing(backend):
     """Have operations borrow host arrays, whatever they do otherwise."""
-    backend.tensor = backend.borrow
+    backend.opened.tensor = backend.opened.borrow
     try:
         yield
     finally:
-        del backend.tensor
+        del backend.opened.tensor
 
 
 def small_call(backend, repeats: int) -> None:
@@ -130,7 +130,7 @@ def small_call(backend, repeats: int) -> None:
     line("NumPy to NumPy, from host arrays", lambda: run(*hosts))
     with borrowing(backend):
         line("NumPy to NumPy, from host arrays, borrowed", lambda: run(*hosts))
-        line("the same, into a host array", lambda: run(*(backend.borrow(a) for a in hosts)).numpy(out=host_out))
+        line("the same, into a host array", lambda: run(*(backend.opened.borrow(a) for a in hosts)).numpy(out=host_out))
     with results_in_host_memory(backend):
         line("NumPy to NumPy, the kernel writing to host memory", lambda: run(q, k, v))
         with borrowing(backend):

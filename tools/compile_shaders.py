@@ -29,6 +29,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from bfloat16 import Bfloat16Error, to_bfloat16  # noqa: E402
+from push_layouts import push_layout  # noqa: E402
 from shader_families import Case, FamilyError, names, read_family  # noqa: E402
 from spirv_facts import missing_features, read_facts  # noqa: E402
 from toolchain import GLSLANG_VERSION, SPIRV_TOOLS_VERSION, Tool, ToolError  # noqa: E402
@@ -226,6 +227,15 @@ class Builder:
             wrong.append(f"it has specialization constant {number}, which [constants] does not list")
         if facts.push_bytes > case.push_bytes:
             wrong.append(f"its push constants are {facts.push_bytes} bytes, and push_bytes is {case.push_bytes}")
+        push = []
+        if not wrong:
+            try:
+                push = push_layout(case.source or self.build / f"{case.name}.comp", case.push_bytes)
+            except (OSError, ValueError) as error:
+                wrong.append(str(error))
+            types = [kind for _, kind in push][: len(facts.push_types)]
+            if not wrong and types != facts.push_types:
+                wrong.append(f"its push constants are of the types {facts.push_types}, in the source of {types}")
         for key in ("threads", "shared_bytes"):
             stated, real = settings[key], getattr(facts, key)
             if stated is None and real is None:
@@ -260,6 +270,7 @@ class Builder:
             "shared_bytes": facts.shared_bytes if settings["shared_bytes"] is None else settings["shared_bytes"],
             "keys_per_trip": settings["keys_per_trip"],
             "push_bytes": case.push_bytes,
+            "push": push,
             "bindings": case.bindings,
             "constants": case.constants,
             "defines": settings["defines"],

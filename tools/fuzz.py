@@ -67,8 +67,7 @@ class Watch:
 def held(backend) -> tuple[int, int, int]:
     """Bytes in use on the device, tensors and storages, less what the backend keeps for calls that are repeated."""
     backend.synchronize()
-    backend.plans.clear()
-    backend.extra_words.clear()
+    backend.opened.caches.forget()
     gc.collect()
     objects = gc.get_objects()
     counts = [sum(isinstance(o, kind) for o in objects) for kind in (Tensor, Storage)]

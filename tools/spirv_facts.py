@@ -37,7 +37,8 @@ class Facts:
     """What one compute shader's binary declares.
 
     ``threads`` and ``shared_bytes`` are None where they depend on specialization constants. ``bindings`` tells of each
-    binding whether every variable there is read-only.
+    binding whether every variable there is read-only, ``push_types`` what each push constant is ("uint", "int",
+    "float", or "other").
     """
 
     capabilities: set[int] = field(default_factory=set)
@@ -45,6 +46,7 @@ class Facts:
     descriptor_sets: set[int] = field(default_factory=set)
     constant_ids: set[int] = field(default_factory=set)
     push_bytes: int = 0
+    push_types: list[str] = field(default_factory=list)
     threads: int | None = None
     shared_bytes: int | None = 0
 
@@ -91,6 +93,7 @@ def read_facts(binary: bytes) -> Facts:
         raise ValueError("it does not begin with SPIR-V's magic number")
 
     facts, types = Facts(), _Types()
+    kinds: dict[int, str] = {}
     binding_of: dict[int, int] = {}
     variables: list[tuple[int, int, int]] = []  # pointer type, variable, storage class
     read_only: set[int] = set()
@@ -128,6 +131,8 @@ def read_facts(binary: bytes) -> Facts:
             read_only.add(op[0])
         elif opcode in (21, 22):  # OpTypeInt, OpTypeFloat
             types.types[op[0]] = ("scalar", op[1] // 8)
+            if op[1] == 32:
+                kinds[op[0]] = "float" if opcode == 22 else "int" if op[2] else "uint"
         elif opcode == 20:  # OpTypeBool
             types.types[op[0]] = ("scalar", 4)
         elif opcode == 23:
@@ -156,6 +161,7 @@ def read_facts(binary: bytes) -> Facts:
             facts.bindings[number] = safe and facts.bindings.get(number, True)
         if storage == 9:  # PushConstant
             facts.push_bytes = max(facts.push_bytes, types.size(pointers[pointer], True) or 0)
+            facts.push_types = [kinds.get(member, "other") for member in types.types[pointers[pointer]][1:]]
         elif storage == 4:  # Workgroup
             size = types.size(pointers[pointer], False) if pointers[pointer] in types.types else None
             known = size is not None and facts.shared_bytes is not None

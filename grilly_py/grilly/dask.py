@@ -20,10 +20,10 @@ except ModuleNotFoundError as error:
     raise ImportError("grilly.dask needs Dask; run: pip install 'grilly[dask]'", name=error.name) from error
 
 from .compute import Compute, default_backend, devices
-from .compute.attention import options as extras_
-from .compute.attention.forward import check_qkv, check_scale
+from .compute.attention import options as options_
+from .compute.attention.checks import check_qkv, check_scale
 from .compute.attention.stream import Part, attend_part
-from .compute.device.dispatch import check_precision
+from .compute.device.arguments import check_precision
 from .compute.device.dtypes import is_float
 
 NAME = "dask.flash_attention"
@@ -103,10 +103,10 @@ def flash_attention(
     q, k, v = (a[(None,) * (4 - rank)].rechunk({-1: -1}) for a in (q, k, v))
     q, k, v = _aligned(q, k, v)
     whole = (*q.shape[:3], k.shape[2])
-    settings = extras_.options_of(NAME, options)
+    settings = options_.options_of(NAME, options)
     # The checks of the options; what they make of them also tells which chunks are hidden.
-    extras = extras_.prepare(NAME, settings, whole, bool(causal))
-    places = Part(NAME, bool(causal), scale, kernel, False, extras, whole[3] - whole[2])
+    checked = options_.prepare(NAME, settings, whole, bool(causal))
+    places = Part(NAME, bool(causal), scale, kernel, False, checked, whole[3] - whole[2])
     call = dask.delayed(_Call(whole, bool(causal), scale, kernel, precision, settings), pure=True, traverse=False)
     chunks = (*q.chunks[:3], k.chunks[2])
     grids = [_grid(name, bias, chunks) for name, bias in (("mask", mask), ("attn_bias", attn_bias))]
@@ -207,7 +207,7 @@ class _Call:
     scale: float
     kernel: str | None
     precision: str
-    options: extras_.Options
+    options: options_.Options
 
 
 def worker_backend() -> Compute:
@@ -247,7 +247,8 @@ def _attend_chunk(call: _Call, first, q, k, v, mask, attn_bias):
     masks = [None if a is None else np.asarray(a) for a in (mask, attn_bias)]
     with _lock:
         return attend_part(
-            NAME, worker_backend(), *arrays, whole=call.whole, first=tuple(first), mask=masks[0], attn_bias=masks[1],
+            NAME, worker_backend().opened, *arrays,
+            whole=call.whole, first=tuple(first), mask=masks[0], attn_bias=masks[1],
             causal=call.causal, scale=call.scale, kernel=call.kernel, precision=call.precision, options=call.options,
         )  # fmt: skip
 

@@ -12,10 +12,10 @@ from .compute.attention import kvcache as _kvcache
 from .compute.attention import sdpa as _sdpa
 from .compute.attention import varlen as _varlen
 from .compute.attention.options import arrays_of, without_self
-from .compute.device.dispatch import backend_of
+from .compute.backend import backend_of, device_of
 from .compute.methods import Attention
 from .compute.products import linear as _linear
-from .compute.unfused import attention as _stored
+from .compute.unfused import dropout as _dropout
 
 
 def flash_attention2(q, k, v, **options):
@@ -36,16 +36,16 @@ def flash_attention3(q, k, v, **options):
 
 def flash_attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, **options):
     arrays = (q, k, v, cu_seqlens_q, cu_seqlens_k)
-    backend = backend_of("flash_attention_varlen", *arrays, *arrays_of(options))
-    return _varlen.flash_attention_varlen(backend, *arrays, max_seqlen_q, max_seqlen_k, **options)
+    device = device_of("flash_attention_varlen", *arrays, *arrays_of(options))
+    return _varlen.flash_attention_varlen(device, *arrays, max_seqlen_q, max_seqlen_k, **options)
 
 
 def flash_attention_varlen_backward(
     grad_out, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, **options
 ):
     arrays = (grad_out, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k)
-    backend = backend_of("flash_attention_varlen_backward", *arrays, *arrays_of(options))
-    return _varlen.flash_attention_varlen_backward(backend, *arrays, max_seqlen_q, max_seqlen_k, **options)
+    device = device_of("flash_attention_varlen_backward", *arrays, *arrays_of(options))
+    return _varlen.flash_attention_varlen_backward(device, *arrays, max_seqlen_q, max_seqlen_k, **options)
 
 
 def flash_attention_with_kvcache(
@@ -53,16 +53,16 @@ def flash_attention_with_kvcache(
 ):
     arrays = (q, k_cache, v_cache, k, v, cache_seqlens, page_table)
     tables = rotary if isinstance(rotary, (tuple, list)) else ()
-    backend = backend_of("flash_attention_with_kvcache", *arrays, *tables, *arrays_of(options))
-    return _kvcache.flash_attention_with_kvcache(backend, *arrays, rotary=rotary, **options)
+    device = device_of("flash_attention_with_kvcache", *arrays, *tables, *arrays_of(options))
+    return _kvcache.flash_attention_with_kvcache(device, *arrays, rotary=rotary, **options)
 
 
 def flash_attention(q, k, v, config=None):
-    return _config.flash_attention(backend_of("flash_attention", q, k, v), q, k, v, config)
+    return _config.flash_attention(device_of("flash_attention", q, k, v), q, k, v, config)
 
 
 def naive_attention(q, k, v, scale=None):
-    return _config.naive_attention(backend_of("naive_attention", q, k, v), q, k, v, scale)
+    return _config.naive_attention(device_of("naive_attention", q, k, v), q, k, v, scale)
 
 
 def attention_scores(q, k, *, scale=None):
@@ -90,37 +90,37 @@ def attention_output(weights, v, *, architecture="generic"):
 
 
 def attention_dropout(weights, *, dropout_p, dropout_seed, dropout_offset=0):
-    return _stored.attention_dropout(
-        backend_of("attention_dropout", weights), weights,
+    return _dropout.attention_dropout(
+        device_of("attention_dropout", weights), weights,
         dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset,
     )  # fmt: skip
 
 
 def dropout_mask(shape, dropout_p, seed, offset=0):
-    return _stored.dropout_mask(backend_of("dropout_mask"), shape, dropout_p, seed, offset)
+    return _dropout.dropout_mask(device_of("dropout_mask"), shape, dropout_p, seed, offset)
 
 
 def scaled_dot_product_attention(
     query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
 ):
     return _sdpa.scaled_dot_product_attention(
-        backend_of("scaled_dot_product_attention", query, key, value, attn_mask), query, key, value,
+        device_of("scaled_dot_product_attention", query, key, value, attn_mask), query, key, value,
         attn_mask, dropout_p, is_causal, scale, enable_gqa,
     )  # fmt: skip
 
 
 def linear(x, weight, bias=None, *, precision="highest"):
-    return _linear.linear(backend_of("linear", x, weight, bias), x, weight, bias, precision=precision)
+    return _linear.linear(device_of("linear", x, weight, bias), x, weight, bias, precision=precision)
 
 
 def linear_backward(grad_output, x, weight, *, precision="highest"):
-    backend = backend_of("linear_backward", grad_output, x, weight)
-    return _linear.linear_backward(backend, grad_output, x, weight, precision=precision)
+    device = device_of("linear_backward", grad_output, x, weight)
+    return _linear.linear_backward(device, grad_output, x, weight, precision=precision)
 
 
 def rope(x, *, frequencies=None, base=10000.0, offset=0, positions=None, interleaved=False, reverse=False):
     return _rope.rope(
-        backend_of("rope", x, positions), x,
+        device_of("rope", x, positions), x,
         frequencies=frequencies, base=base, offset=offset, positions=positions, interleaved=interleaved,
         reverse=reverse,
     )  # fmt: skip
@@ -128,7 +128,7 @@ def rope(x, *, frequencies=None, base=10000.0, offset=0, positions=None, interle
 
 for _function in (attention_scores, attention_mask, t5_bias, softmax, attention_output):
     _function.__doc__ = getattr(Attention, _function.__name__).__doc__
-attention_dropout.__doc__ = _stored.attention_dropout.__doc__
+attention_dropout.__doc__ = _dropout.attention_dropout.__doc__
 scaled_dot_product_attention.__doc__ = _sdpa.scaled_dot_product_attention.__doc__
 flash_attention.__doc__ = _config.flash_attention.__doc__
 naive_attention.__doc__ = _config.naive_attention.__doc__
@@ -140,7 +140,7 @@ flash_attention_varlen.__doc__ = _varlen.flash_attention_varlen.__doc__
 flash_attention_varlen.__signature__ = without_self(_varlen.flash_attention_varlen)
 flash_attention_varlen_backward.__doc__ = _varlen.flash_attention_varlen_backward.__doc__
 flash_attention_varlen_backward.__signature__ = without_self(_varlen.flash_attention_varlen_backward)
-dropout_mask.__doc__ = _stored.dropout_mask.__doc__
+dropout_mask.__doc__ = _dropout.dropout_mask.__doc__
 flash_attention_with_kvcache.__signature__ = without_self(_kvcache.flash_attention_with_kvcache)
 for _function in (flash_attention2, flash_attention2_backward, flash_attention3):
     _method = getattr(Attention, _function.__name__)

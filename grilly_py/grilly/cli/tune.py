@@ -134,7 +134,7 @@ class Problem:
     """A call with random normal inputs on the device, and the rows by which its results are judged."""
 
     def __init__(self, backend: Compute, shape, dtype: str, causal: bool, kv_heads: int | None, precision: str | None):
-        self.view = view_of(backend)
+        self.view = Compute.over(view_of(backend.opened))
         self.shape, self.dtype, self.causal = shape, dtype, causal
         self.precision = {} if precision is None else {"precision": precision}
         rng = np.random.default_rng(list(shape))
@@ -150,7 +150,7 @@ class Problem:
             self.flops = 2.0 * rows * cols * depth
         kind = dtype_of(dtype)
         self.tensors = [self.view.tensor(rng.standard_normal(e, dtype=np.float32).astype(kind)) for e in extents]
-        request = request_of(self.view, self.call)
+        request = request_of(self.view.opened, self.call)
         assert request is not None
         #: What the plan asks the registry for.
         self.request: Request = request
@@ -160,8 +160,8 @@ class Problem:
         tensors = self.tensors if tensors is None else tensors
         if len(self.shape) == 5:
             options = {"causal": self.causal, **self.precision, **options}
-            return flash_attention("tune", self.view, *tensors, **options)
-        return linear(self.view, *tensors, **self.precision)
+            return flash_attention("tune", self.view.opened, *tensors, **options)
+        return linear(self.view.opened, *tensors, **self.precision)
 
     def judge(self):
         """A function that says what is wrong with a result of ``call``, by the kernels that need no proof."""
@@ -171,7 +171,7 @@ class Problem:
         q, k, v = self.tensors
         queries, keys = q.shape[2], k.shape[2]
         naive = selfcheck.proven(
-            self.view, "attention", self.dtype,
+            self.view.opened, "attention", self.dtype,
             {**dict(self.request.facts), "rows": CHECKED}, selfcheck.NAIVE,
         )  # fmt: skip
         rows = min(queries, CHECKED)
@@ -179,7 +179,7 @@ class Problem:
         first = keys - queries + rows if self.causal else keys
         parts = [(slice(queries - rows, queries), keys), *([(slice(0, rows), first)] if first > 0 else [])]
         expected = []
-        pin(self.view, naive)
+        pin(self.view.opened, naive)
         for where, count in parts:
             some = [q[:1, :, where], k[:1, :, :count], v[:1, :, :count]]
             expected.append((where, self.call(some, kernel=selfcheck.NAIVE).numpy(), np.abs(some[2].numpy())))
@@ -198,9 +198,9 @@ class Problem:
 
     def _judge_linear(self):
         x, weight = self.tensors
-        other = selfcheck.proven(self.view, "linear", self.dtype, dict(self.request.facts))
+        other = selfcheck.proven(self.view.opened, "linear", self.dtype, dict(self.request.facts))
         rows = min(x.shape[0], CHECKED)
-        pin(self.view, other)
+        pin(self.view.opened, other)
         some = x[x.shape[0] - rows :]
         exact = self.call([some, weight]).numpy()
         wide = [np.abs(t.numpy().astype(np.float64)) for t in (some, weight)]
@@ -215,7 +215,7 @@ def _measure(problem: Problem, choices, seconds: float, progress: Progress, labe
         progress.say(f"{label}: {number}/{len(choices)} {choice.variant.label}")
         result = Measured(choice)
         results.append(result)
-        pin(problem.view, choice)
+        pin(problem.view.opened, choice)
         try:
             result.fault = judge(problem.call())  # also warms up: the pipeline is made
             if result.fault is None:
@@ -232,7 +232,7 @@ def _measure(problem: Problem, choices, seconds: float, progress: Progress, labe
         for turn in range(TURNS):
             progress.say(f"{label}: turn {turn + 1}/{TURNS} of the fastest {len(final)}")
             for r in final:
-                pin(problem.view, r.choice)
+                pin(problem.view.opened, r.choice)
                 _warm(problem, WARM if turn == 0 and r is final[0] else 0.0)
                 times[id(r)] += _times(problem, seconds / TURNS, 10)
         for r in final:

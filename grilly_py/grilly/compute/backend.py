@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import math
 import operator
 import os
@@ -13,13 +12,15 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ..errors import ClosedError
 from ..registry import Registry, identify
 from ..runtime import open_runtime
-from ..runtime.interface import DeviceInfo, MemoryUse, Timing
+from ..runtime.interface import DeviceInfo, MemoryUse, Runtime, Timing
 from .attention import stream
-from .device.dtypes import dtype_of, is_storable, plain
-from .device.tensor import LentStorage, Storage, Tensor
+from .device.copy import copy
+from .device.device import Device
+from .device.dtypes import dtype_of
+from .device.tensor import Tensor
+from .methods import Attention
 from .selfcheck import prove
 
 
@@ -82,25 +83,59 @@ class Compute:
         memory_limit: int | None = None,
         progress: Callable[[stream.Progress], None] | bool | None = None,
     ):
-        self._closed = False
-        #: Bytes that tensors may take together before calls on NumPy arrays are streamed; None for the device's memory.
-        self.memory_limit: int | None = _memory_limit(memory_limit)
-        #: What is called with the progress of streamed calls, or None.
-        self.progress = stream.show if progress is True else progress or None
-        self.runtime = open_runtime(device, runtime)
-        info = self.runtime.device
-        #: What the device is and offers, as a DeviceInfo with its architecture recognised.
-        self.device: DeviceInfo = dataclasses.replace(info, architecture=identify(info))
-        self.registry = Registry(self.device, self.runtime.features, prove=functools.partial(prove, self))
-        self.plans: dict = {}
-        #: Whether calls have classes of tiles (tiles.py) however small they are: self-checks must meet them.
-        self.always_classes = False
-        #: Words of extras.py that calls may use again, by their bytes.
-        self.extra_words: dict[bytes, Storage] = {}
-        from .methods import Attention
-
+        limit = _memory_limit(memory_limit)
+        #: The device as operations take it: runtime, registry, caches.
+        self.opened = Device(open_runtime(device, runtime), copy, prove)
+        self.opened.backend = self
+        self.opened.memory_limit = limit
+        self.opened.progress = stream.show if progress is True else progress or None
         #: The attention operations: ``backend.attention.flash_attention2(...)`` and the rest.
-        self.attention = Attention(self)
+        self.attention = Attention(self.opened)
+
+    @classmethod
+    def over(cls, device: Device) -> Compute:
+        """A facade over a view of an open device (device/trial.py). It is not to be closed."""
+        backend = object.__new__(cls)
+        backend.opened = device
+        backend.attention = Attention(device)
+        return backend
+
+    @property
+    def device(self) -> DeviceInfo:
+        """What the device is and offers, with its architecture recognised."""
+        return self.opened.info
+
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime that has the device open."""
+        return self.opened.runtime
+
+    @property
+    def registry(self) -> Registry:
+        """What chooses shaders."""
+        return self.opened.registry
+
+    @property
+    def memory_limit(self) -> int | None:
+        """Bytes that tensors may take together before calls on arrays are streamed; None for the device's memory."""
+        return self.opened.memory_limit
+
+    @memory_limit.setter
+    def memory_limit(self, limit: int | None) -> None:
+        self.opened.memory_limit = limit
+
+    @property
+    def progress(self) -> Callable[[stream.Progress], None] | None:
+        """What is called with the progress of streamed calls, or None."""
+        return self.opened.progress
+
+    @progress.setter
+    def progress(self, progress: Callable[[stream.Progress], None] | None) -> None:
+        self.opened.progress = progress
+
+    @property
+    def _closed(self) -> bool:
+        return self.opened.closed
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.device.architecture
@@ -108,8 +143,7 @@ class Compute:
 
     def check_open(self) -> None:
         """Raise ClosedError if this backend was closed."""
-        if self._closed:
-            raise ClosedError("this grilly.Compute() is closed and its tensors are gone; open a new one")
+        self.opened.check_open()
 
     # -- tensors ---------------------------------------------------------------------------------------------------
 
@@ -133,52 +167,19 @@ class Compute:
         OutOfDeviceMemoryError
             When the device has no room.
         """
-        return self._place(array, lend=False)
+        return self.opened.tensor(array)
 
     def borrow(self, array) -> Tensor:
         """As ``tensor``, but the device may still be reading an array of ``grilly.empty`` when this returns.
 
-        For operations: the array must not change before their ``runtime.flush()`` or ``Tensor.numpy()``, either of
-        which waits for that. Where host and device share memory, the device uses the array in place.
+        The array must not change before ``runtime.flush()`` or ``Tensor.numpy()``, either of which waits for that.
+        Where host and device share memory, the device uses the array in place.
         """
-        return self._place(array, lend=True)
-
-    def _place(self, array, lend: bool) -> Tensor:
-        self.check_open()
-        if isinstance(array, Tensor):
-            return array if array.backend is self else self.tensor(array.numpy())
-        array = np.asarray(array)
-        if not array.dtype.isnative:
-            array = array.astype(array.dtype.newbyteorder("="))
-        if not is_storable(array.dtype):
-            hint = "; cast it with .astype(numpy.float32)" if array.dtype.kind in "fiu" else ""
-            raise TypeError(f"tensor: dtype {array.dtype} cannot live on the device{hint}")
-        order, laid = None, array
-        if not array.flags.c_contiguous:
-            # Outermost first; repeated axes (stride 0) count as outermost, so that the others keep their neighbours.
-            order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]) or -math.inf)
-            laid = array.transpose(order)
-        lent = self.runtime.lend(laid) if lend and array.base is not None and array.size else None
-        if lent is not None and lent[1] % array.itemsize == 0:
-            storage = LentStorage(self, lent[0], array)
-            tensor = Tensor(storage, laid.shape, array.dtype, offset=lent[1] // array.itemsize)
-        else:
-            storage = Storage(self, array.nbytes, idle=True)
-            self.runtime.write(storage.buffer, plain(laid), borrow=lend)
-            tensor = Tensor(storage, laid.shape, array.dtype)
-        return tensor if order is None else tensor.transpose([order.index(axis) for axis in range(array.ndim)])
+        return self.opened.borrow(array)
 
     def empty(self, shape, dtype=np.float32) -> Tensor:
         """A tensor whose contents are undefined. ``shape`` is an int or a tuple; dtypes as in ``tensor``."""
-        self.check_open()
-        shape = (int(shape),) if np.isscalar(shape) else tuple(int(extent) for extent in shape)
-        dtype = dtype_of(dtype)
-        if not is_storable(dtype):
-            raise TypeError(f"empty: dtype {dtype} cannot live on the device")
-        size = 1
-        for extent in shape:
-            size *= extent
-        return Tensor(Storage(self, size * dtype.itemsize), shape, dtype)
+        return self.opened.empty(shape, dtype)
 
     def host_empty(self, shape, dtype=np.float32) -> np.ndarray:
         """An undefined NumPy array over memory that this device reads and writes directly.
@@ -264,11 +265,7 @@ class Compute:
 
     def close(self) -> None:
         """Wait for the device and release everything. Tensors of this backend cannot be used after it."""
-        if not self._closed:
-            self._closed = True
-            self.plans.clear()
-            self.extra_words.clear()
-            self.runtime.close()
+        self.opened.close()
 
     def __enter__(self) -> Compute:
         return self
@@ -316,6 +313,28 @@ def default_backend() -> Compute:
                 _default = Compute()
             backend = _default
     return backend
+
+
+def backend_of(operation: str, *arrays) -> Compute:
+    """The backend of the tensors among ``arrays``, or the default one. Raises ValueError when they differ."""
+    return device_of(operation, *arrays).backend
+
+
+def device_of(operation: str, *arrays) -> Device:
+    """The device of the tensors among ``arrays``, or the default one. Raises ValueError when they differ."""
+    found = None
+    for array in arrays:
+        if isinstance(array, Tensor):
+            device = array._storage.device
+            if found is None:
+                found = device
+            elif device is not found:
+                raise ValueError(f"{operation}: the tensors belong to different backends; move one with .tensor(...)")
+    if found is None:
+        return default_backend().opened
+    if found.closed:
+        found.check_open()
+    return found
 
 
 def empty(shape, dtype=np.float32) -> np.ndarray:

@@ -5,29 +5,34 @@ from __future__ import annotations
 import dataclasses
 import time
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..registry import Choice, Request
-from .attention import forward as flash
-from .device.dispatch import check_float
+from .attention import forward
+from .attention.checks import MAX_DIM, check_qkv, check_scale
+from .backend import Compute, default_backend
+from .device.arguments import check_float, to_device
+from .device.device import Device
 from .device.dtypes import dtype_of
-from .device.sixteen_bits import lacks_sixteen_bits
 from .device.tensor import Tensor
 from .device.trial import pin, request_of, view_of
 from .unfused.attention import stored_attention
-
-if TYPE_CHECKING:
-    from .backend import Compute
 
 NAME = "flash_attention"
 #: Query rows, over batch and heads, and keys of a call that fills any device.
 _MANY_ROWS, _MANY_KEYS = 1 << 24, 1 << 16
 
 
-class FlashResult(NamedTuple):
-    """What ``F.flash_attention`` returns.
+class _Result(NamedTuple):
+    output: Any
+    memory_bytes: int
+    memory_saved_percent: float
+
+
+class FlashResult(_Result):
+    """What ``F.flash_attention`` returns: the first three attributes as a tuple, and the blocks beside it.
 
     Attributes
     ----------
@@ -38,11 +43,17 @@ class FlashResult(NamedTuple):
     memory_saved_percent : float
         How much less that is than what ``naive_attention`` allocates beyond the same inputs: 100 times
         ``1 - memory_bytes / naive_bytes``. 0 where that allocates nothing.
+    blocks : (int, int) or None
+        ``block_q`` and ``block_kv`` of the kernel that was used. None where there was nothing to do, and where no
+        blocks were asked for and few queries had the keys dealt out over the whole device instead.
     """
 
-    output: Any
-    memory_bytes: int
-    memory_saved_percent: float
+    blocks: tuple[int, int] | None
+
+    def __new__(cls, output, memory_bytes, memory_saved_percent, blocks=None):
+        result = super().__new__(cls, output, memory_bytes, memory_saved_percent)
+        result.blocks = blocks
+        return result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +63,9 @@ class FlashConfig:
     Parameters
     ----------
     block_q, block_kv : int, optional
-        Query rows that a workgroup owns and keys that it takes at a time. None leaves the choice of the kernel to the
-        registry; a number leaves it those kernels that have it.
+        Query rows that a workgroup owns and keys that it takes at a time: a wish. None leaves the choice of the kernel
+        to the registry. A number leaves it those kernels that have it, where the device has one of them for the call,
+        and otherwise all. ``FlashResult.blocks`` says what was used.
     scale : float, optional
         Multiplies the scores; ``1 / sqrt(D)`` when None.
     causal : bool
@@ -101,15 +113,12 @@ class FlashConfig:
         UnsupportedError
             When the device has no kernel for it.
         """
-        if not 1 <= head_dim <= flash.MAX_DIM:
-            raise ValueError(f"FlashConfig: head_dim is {head_dim}; expected 1 to {flash.MAX_DIM}")
-        if backend is None:
-            from .backend import default_backend
-
-            backend = default_backend()
-        array = backend.empty((1, 1, 1, head_dim), dtype)
-        request = _request(backend, [array] * 3, "attention-naive", causal=causal)
-        tile = backend.registry.resolve(_with(request, rows=_MANY_ROWS)._replace(prefer=None)).tile
+        if not 1 <= head_dim <= MAX_DIM:
+            raise ValueError(f"FlashConfig: head_dim is {head_dim}; expected 1 to {MAX_DIM}")
+        device = (default_backend() if backend is None else backend).opened
+        array = device.empty((1, 1, 1, head_dim), dtype)
+        request = _request(device, [array] * 3, "attention-naive", causal=causal)
+        tile = device.registry.resolve(_with(request, rows=_MANY_ROWS)._replace(prefer=None)).tile
         return cls(tile["rows"], tile["keys"], scale, causal)
 
     @classmethod
@@ -118,7 +127,7 @@ class FlashConfig:
         return cls.for_head_dim(head_dim, backend, dtype=dtype, causal=True)
 
 
-def flash_attention(backend: Compute, q, k, v, config: FlashConfig | None = None) -> FlashResult:
+def flash_attention(device: Device, q, k, v, config: FlashConfig | None = None) -> FlashResult:
     """Exact attention by a configuration, with the memory that it took.
 
     Parameters
@@ -138,77 +147,85 @@ def flash_attention(backend: Compute, q, k, v, config: FlashConfig | None = None
     Raises
     ------
     TypeError, ValueError
-        As ``flash_attention2``; ValueError also where no kernel for the call has the blocks asked for. The message
-        lists those that there are.
+        As ``flash_attention2``; ValueError also for blocks that no kernel has, whatever the device. The message lists
+        those that there are for the call.
     UnsupportedError
         When no kernel for this device and dtype exists.
     """
     config = FlashConfig() if config is None else config
     if not isinstance(config, FlashConfig):
         raise TypeError(f"{NAME}: config is a {type(config).__name__}; expected a grilly.FlashConfig")
-    tensors, kept = _operands(NAME, backend, q, k, v)
+    tensors, kept = _operands(NAME, device, q, k, v)
     options = {"scale": config.scale, "causal": config.causal}
     # Choosing first: a kernel's self-check, at its first use, is no part of the call's memory.
-    choice = None
-    if config.block_q is None and config.block_kv is None:
-        request = _request(backend, tensors, None, **options)
-        if request is not None:
-            backend.registry.resolve(request)
-    else:
-        request = _request(backend, tensors, "attention-naive", **options)  # by name, so that no keys are split
-        if request is not None:
-            choice = _with_blocks(backend, request._replace(prefer=None), config)
+    choice = blocks = None
+    wished = config.block_q is not None or config.block_kv is not None
+    request = _request(device, tensors, "attention-naive" if wished else None, **options)  # by name: no keys are split
+    if request is not None:
+        if wished:
+            choice = _with_blocks(device, request._replace(prefer=None), config)
+        used = choice or device.registry.resolve(request)
+        if request.operation == "attention":
+            blocks = used.tile["rows"], used.tile["keys"]
 
     def attend():
         if choice is None:
-            return flash.flash_attention(NAME, backend, *tensors, **options)
-        view = pin(view_of(backend), choice)
-        out = flash.flash_attention(NAME, view, *tensors, kernel=choice.variant.family, **options)
-        out._storage.backend = backend  # the view goes with this call
-        return out
+            return forward.flash_attention(NAME, device, *tensors, **options)
+        view = pin(view_of(device), choice)
+        return forward.flash_attention(NAME, view, *tensors, kernel=choice.variant.family, **options)
 
-    out, nbytes = _measured(backend, attend)
+    out, nbytes = _measured(device, attend)
     naive = _naive_bytes(tensors[0], tensors[1], out)
     saved = 100.0 * (1.0 - nbytes / naive) if naive else 0.0
-    return FlashResult(out if kept else out.numpy(), nbytes, saved)
+    return FlashResult(out if kept else out.numpy(), nbytes, saved, blocks)
 
 
-def _request(backend: Compute, tensors: list[Tensor], kernel: str | None, **options) -> Request | None:
+def _request(device: Device, tensors: list[Tensor], kernel: str | None, **options) -> Request | None:
     """What a call with these tensors would ask the registry for; None where it has nothing to do."""
-    if lacks_sixteen_bits(backend):  # they become float32 first, which asks for copies
-        tensors = [backend.empty(tensor.shape) for tensor in tensors]
-    view = view_of(backend)
-    return request_of(view, lambda: flash.flash_attention(NAME, view, *tensors, kernel=kernel, **options))
+    if not device.sixteen_bits:  # they become float32 first, which asks for copies
+        tensors = [device.empty(tensor.shape) for tensor in tensors]
+    view = view_of(device)
+    return request_of(view, lambda: forward.flash_attention(NAME, view, *tensors, kernel=kernel, **options))
 
 
 def _with(request: Request, **facts: int) -> Request:
     return request._replace(facts=tuple((name, facts.get(name, value)) for name, value in request.facts))
 
 
-def _with_blocks(backend: Compute, request: Request, config: FlashConfig) -> Choice:
-    """The best kernel for the request with the configuration's blocks; ValueError when there is none."""
+def _with_blocks(device: Device, request: Request, config: FlashConfig) -> Choice:
+    """The best kernel for the request with the configuration's blocks, or where the device has none the best of all.
+
+    Raises ValueError for blocks that no kernel has, whatever the device.
+    """
     wanted, tiles, found = (config.block_q, config.block_kv), set(), {}
     # How many rows and keys a call has says which kernel is fastest, not which is right: any limits on them are met.
     given = dict(request.facts)
     for rows, keys in product((given["rows"], _MANY_ROWS, 1), (given["keys"], _MANY_KEYS)):
         asked = _with(request, rows=rows, keys=keys)
-        for variant, reason in backend.registry.explain(asked):
+        for variant, reason in device.registry.explain(asked):
             if reason is None:
-                tile = variant.tile["rows"], variant.tile["keys"]
-                tiles.add(tile)
-                if all(want in (None, have) for want, have in zip(wanted, tile, strict=True)):
+                tiles.add((variant.tile["rows"], variant.tile["keys"]))
+                if _has(wanted, variant.tile):
                     found.setdefault(variant, asked)
-    for variant in sorted(found, key=backend.registry.rank, reverse=True):
-        able = backend.registry.candidates(found[variant]._replace(prefer=variant.family))
+    for variant in sorted(found, key=device.registry.rank, reverse=True):
+        able = device.registry.candidates(found[variant]._replace(prefer=variant.family))
         choice = next((c for c in able if c.variant is variant), None)  # absent where it failed its self-check
         if choice is not None:
             return choice
+    manifest = device.registry.manifest.by_operation[request.operation]
+    if any(_has(wanted, variant.tile) for variant in manifest):
+        return device.registry.resolve(request)
     asked_for = ", ".join(f"{n}={w}" for n, w in zip(("block_q", "block_kv"), wanted, strict=True) if w is not None)
     there = ", ".join(f"({rows}, {keys})" for rows, keys in sorted(tiles))
-    raise ValueError(f"{NAME}: no kernel for this call has {asked_for}; there are (block_q, block_kv) = {there}")
+    raise ValueError(f"{NAME}: no kernel has {asked_for}; for this call there are (block_q, block_kv) = {there}")
 
 
-def naive_attention(backend: Compute, q, k, v, scale=None):
+def _has(wanted: tuple[int | None, int | None], tile) -> bool:
+    """Whether a kernel's tile has the blocks, those that are not None."""
+    return all(want in (None, have) for want, have in zip(wanted, (tile["rows"], tile["keys"]), strict=True))
+
+
+def naive_attention(device: Device, q, k, v, scale=None):
     """Attention on the device with the whole score matrix in memory, and the bytes that this took.
 
     The unfused path: scores, softmax, output. ``grilly.reference.naive_attention`` is the same in NumPy.
@@ -235,26 +252,26 @@ def naive_attention(backend: Compute, q, k, v, scale=None):
     OutOfDeviceMemoryError
         When the matrices do not fit.
     """
-    (q, k, v), kept = _operands("naive_attention", backend, q, k, v)
-    flash.check_scale("naive_attention", scale, q.shape[-1])
-    out, nbytes = _measured(backend, lambda: stored_attention(backend, q, k, v, scale=scale))
+    (q, k, v), kept = _operands("naive_attention", device, q, k, v)
+    check_scale("naive_attention", scale, q.shape[-1])
+    out, nbytes = _measured(device, lambda: stored_attention(device, q, k, v, scale=scale))
     return (out if kept else out.numpy()), nbytes
 
 
-def _operands(operation: str, backend: Compute, q, k, v) -> tuple[list[Tensor], bool]:
+def _operands(operation: str, device: Device, q, k, v) -> tuple[list[Tensor], bool]:
     """q, k and v on the device, checked, and whether the result is to be a tensor."""
-    backend.check_open()
+    device.check_open()
     check_float(operation, q=q, k=k, v=v)
-    flash.check_qkv(operation, q, k, v)
+    check_qkv(operation, q, k, v)
     kept = any(isinstance(array, Tensor) for array in (q, k, v))
-    return [array if isinstance(array, Tensor) else flash.to_device(backend, array) for array in (q, k, v)], kept
+    return [array if isinstance(array, Tensor) else to_device(device, array) for array in (q, k, v)], kept
 
 
-def _measured(backend: Compute, call) -> tuple[Tensor, int]:
+def _measured(device: Device, call) -> tuple[Tensor, int]:
     """What the call returns, and the peak of device memory during it beyond what was in use before."""
-    before = backend.memory(reset_peak=True).in_use
+    before = device.runtime.memory(reset_peak=True).in_use
     out = call()
-    return out, backend.memory().peak - before
+    return out, device.runtime.memory().peak - before
 
 
 def _naive_bytes(q: Tensor, k: Tensor, out: Tensor) -> int:
@@ -311,10 +328,8 @@ def benchmark_flash_attention(
     ValueError
         For a configuration that is causal, or a repeat below 1.
     """
-    if backend is None:
-        from .backend import default_backend
-
-        backend = default_backend()
+    backend = default_backend() if backend is None else backend
+    device = backend.opened
     config = FlashConfig() if config is None else config
     if config.causal or repeat < 1:
         raise ValueError(
@@ -326,12 +341,12 @@ def benchmark_flash_attention(
         rng = np.random.default_rng(length)
         shape = (batch, heads, length, head_dim)
         q, k, v = (backend.tensor(rng.standard_normal(shape, np.float32).astype(dtype_of(dtype))) for _ in range(3))
-        result = flash_attention(backend, q, k, v, config)
-        naive, naive_bytes = naive_attention(backend, q, k, v, config.scale)
+        result = flash_attention(device, q, k, v, config)
+        naive, naive_bytes = naive_attention(device, q, k, v, config.scale)
         difference = np.abs(result.output.numpy().astype(np.float32) - naive.numpy().astype(np.float32)).max()
         times = [
-            _best(backend, repeat, lambda q=q, k=k, v=v: flash_attention(backend, q, k, v, config)),
-            _best(backend, repeat, lambda q=q, k=k, v=v: naive_attention(backend, q, k, v, config.scale)),
+            _best(backend, repeat, lambda q=q, k=k, v=v: flash_attention(device, q, k, v, config)),
+            _best(backend, repeat, lambda q=q, k=k, v=v: naive_attention(device, q, k, v, config.scale)),
         ]
         saved = 100.0 * (1.0 - result.memory_bytes / naive_bytes)
         rows.append(BenchmarkRow(length, *times, result.memory_bytes, naive_bytes, saved, float(difference)))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from .attention import backward
 from .attention.forward import flash_attention
 from .attention.options import options_of, with_options
-from .unfused import steps as three_shader
-
-if TYPE_CHECKING:
-    from .backend import Compute
+from .device.device import Device
+from .unfused import mask as unfused_mask
+from .unfused import output as unfused_output
+from .unfused import scores as unfused_scores
+from .unfused import softmax as unfused_softmax
+from .unfused import t5_bias as unfused_t5_bias
 
 ATTENTION_DOC = """
 
@@ -120,15 +120,15 @@ ATTENTION_DOC = """
 class Attention:
     """The attention operations of one ``grilly.Compute``."""
 
-    def __init__(self, backend: Compute):
-        self._backend = backend
+    def __init__(self, device: Device):
+        self._device = device
 
     def flash_attention2(
         self, q, k, v, *, mask=None, causal=False, scale=None, return_lse=False, kernel=None, precision="highest",
         **options,
     ):  # fmt: skip
         return flash_attention(
-            "flash_attention2", self._backend, q, k, v,
+            "flash_attention2", self._device, q, k, v,
             mask=mask, causal=causal, scale=scale, return_lse=return_lse, kernel=kernel, precision=precision,
             options=options_of("flash_attention2", options),
         )  # fmt: skip
@@ -138,7 +138,7 @@ class Attention:
         return_dsinks=False, return_dt5_table=False, **options,
     ):  # fmt: skip
         return backward.flash_attention_backward(
-            self._backend, grad_out, q, k, v, out, lse, mask=mask, causal=causal, scale=scale,
+            self._device, grad_out, q, k, v, out, lse, mask=mask, causal=causal, scale=scale,
             return_dbias=return_dbias, return_dsinks=return_dsinks, return_dt5_table=return_dt5_table,
             options=options_of(backward.NAME, options),
         )  # fmt: skip
@@ -167,37 +167,40 @@ class Attention:
         name = "flash_attention3"
         if num_heads is None or len(getattr(q, "shape", ())) != 3:
             check_heads(name, q, num_heads, head_dim)
-            return flash_attention(name, self._backend, q, k, v, **options)
+            return flash_attention(name, self._device, q, k, v, **options)
         kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         q, k, v = (
             split_heads(name, label, array, heads, head_dim if label != "v" else None)
             for label, array, heads in (("q", q, num_heads), ("k", k, kv_heads), ("v", v, kv_heads))
         )
-        result = flash_attention(name, self._backend, q, k, v, **options)
+        result = flash_attention(name, self._device, q, k, v, **options)
         return (join_heads(result[0]), *result[1:]) if return_lse else join_heads(result)
 
     def attention_scores(self, q, k, *, scale=None):
-        return three_shader.attention_scores(self._backend, q, k, scale=scale)
+        return unfused_scores.attention_scores(self._device, q, k, scale=scale)
 
     def attention_mask(self, scores, *, mask=None, causal=False):
-        return three_shader.attention_mask(self._backend, scores, mask=mask, causal=causal)
+        return unfused_mask.attention_mask(self._device, scores, mask=mask, causal=causal)
 
     def t5_bias(self, scores, table, *, bidirectional=True, max_distance=128, offset=0):
-        return three_shader.t5_bias(
-            self._backend, scores, table, bidirectional=bidirectional, max_distance=max_distance, offset=offset
+        return unfused_t5_bias.t5_bias(
+            self._device, scores, table, bidirectional=bidirectional, max_distance=max_distance, offset=offset
         )
 
     def softmax(self, x):
-        return three_shader.softmax(self._backend, x)
+        return unfused_softmax.softmax(self._device, x)
 
     def attention_output(self, weights, v, *, architecture="generic"):
-        return three_shader.attention_output(self._backend, weights, v, architecture=architecture)
+        return unfused_output.attention_output(self._device, weights, v, architecture=architecture)
 
 
 for _method in (Attention.flash_attention2, Attention.flash_attention3, Attention.flash_attention2_backward):
     _method.__signature__ = with_options(_method)
-for _name in ("attention_scores", "attention_mask", "t5_bias", "softmax", "attention_output"):
-    getattr(Attention, _name).__doc__ = getattr(three_shader, _name).__doc__
+for _step in (
+    unfused_scores.attention_scores, unfused_mask.attention_mask, unfused_t5_bias.t5_bias, unfused_softmax.softmax,
+    unfused_output.attention_output,
+):  # fmt: skip
+    getattr(Attention, _step.__name__).__doc__ = _step.__doc__
 Attention.flash_attention2_backward.__doc__ = backward.DOC
 Attention.flash_attention2.__doc__ = "Exact attention (FlashAttention-2)." + ATTENTION_DOC
 Attention.flash_attention3.__doc__ = (

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import math
 import operator
-import struct
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..registry import Request
-from .attention.forward import output_like, to_device
-from .device.cut import parts, strides
-from .device.dispatch import check_float, finish, launch, program_of
+from ..registry import Registry, Request
+from .device.arguments import check_float, finish, to_device
+from .device.caches import Kept
+from .device.cut import parts, placed, strides
+from .device.device import Device, DeviceFacts
+from .device.plan import At, Live, Plan, Planner, output_like, strided
+from .device.record import Ready, again, run
 from .device.sixteen_bits import widens
 from .device.tensor import Tensor
 
-if TYPE_CHECKING:
-    from .backend import Compute
-
-_PUSH = struct.Struct("=17I")
 _MOST = 2**31 - 1
+#: Plans of turns.
+PLANS: Kept[tuple, Ready] = Kept("plans of rope", 256)
 
 
 @widens("x")
 def rope(
-    backend: Compute,
+    device: Device,
     x,
     *,
     frequencies=None,
@@ -68,7 +67,16 @@ def rope(
     ValueError
         For shapes that do not go together, an odd D without frequencies, or negative positions.
     """
-    backend.check_open()
+    device.check_open()
+    interleaved, reverse = bool(interleaved), bool(reverse)
+    plain = frequencies is None and base.__class__ is float and type(x) is Tensor and len(x.shape) > 1
+    plain = plain and type(offset) is int and (positions is None or type(positions) is Tensor)
+    if plain and 0 <= offset <= _MOST - x.shape[-2]:
+        key = (len(x.shape), base, None, interleaved, reverse)
+        done = again(device, PLANS, key, (x, positions), (offset,))  # like an earlier call, which passed the checks
+        if done is not None:
+            device.runtime.flush()
+            return done[0]
     dtype = check_float("rope", x=x)
     shape = tuple(x.shape)
     if len(shape) not in (2, 3, 4):
@@ -81,38 +89,46 @@ def rope(
     if positions is not None:
         positions = _checked_positions(positions, shape)
     if 0 in shape:
-        return finish(backend, backend.empty(shape, dtype), x)
-    tensor = to_device(backend, x)
-    batch = shape[0] if len(shape) > 2 else 1
-    four = tensor[None, None] if len(shape) == 2 else tensor[:, None] if len(shape) == 3 else tensor
-    y = output_like(backend, four, width)
-    place = None
-    if positions is not None:
-        place = positions if isinstance(positions, Tensor) else backend.tensor(positions)
+        return finish(device, device.empty(shape, dtype), x)
+    place = positions if positions is None or isinstance(positions, Tensor) else device.tensor(positions)
+    given = (len(shape), float(base), None if frequencies is None else turns.tobytes(), interleaved, reverse)
+    (y,) = run(device, PLANS, plan, given, (to_device(device, x), place), (offset,))
+    return finish(device, y, x)
+
+
+def plan(given: tuple, layouts, facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatches of ``rope``. ``Live`` word 0: the offset."""
+    rank, base, frequencies, interleaved, reverse = given
+    planner = Planner(facts, layouts)
+    x, positions = planner.inputs
+    four = x[None, None] if rank == 2 else x[:, None] if rank == 3 else x
+    batch, heads, rows, width = four.shape
+    turns = _checked_frequencies(None, base, width) if frequencies is None else np.frombuffer(frequencies)
+    words = planner.constant(_words(-turns if reverse else turns))
+    y = output_like(planner, four, width)
+    place = positions
+    if place is not None:
         # An axis for the heads, and one that stands for the row's elements.
         place = (place[:, None, :, None] if place.ndim == 2 else place[None, None, :, None]).broadcast_to(
-            (batch, four.shape[1], rows, 1)
+            (batch, heads, rows, 1)
         )
-    words = _words(backend, -turns if reverse else turns)
-    choice = backend.registry.resolve(Request("rope", dtype.name))
-    program = program_of(backend, choice, {"INTERLEAVED": int(interleaved), "POSITIONS": int(place is not None)})
+    choice = registry.resolve(Request("rope", x.dtype.name))
+    constants = {"INTERLEAVED": int(interleaved), "POSITIONS": int(place is not None)}
     row_block, items = choice.tile["rows"], choice.tile["items"]
 
     def groups(part):
         return -(-(width - len(turns)) // items), -(-part[2] // row_block), part[0] * part[1]
 
-    for (y_part, x_part, at), starts in parts(backend, (y, four, place), groups, ((), (2,), (0, 1))):
-
-        def push(offsets, y=y_part, x=x_part, at=at, starts=starts):
-            steps = (0, 0) if at is None else (strides(at)[0], strides(at)[2])
-            return _PUSH.pack(
-                offsets[0], *strides(x), offsets[3], *strides(y), offsets[2], *steps, offsets[1] // 2,
-                offset + starts[2], y.shape[2], len(turns), width, y.shape[1],
-            )  # fmt: skip
-
-        launch(backend, program, (x_part, words, at, y_part), push, groups(y_part.shape))
-    y = y[0, 0] if len(shape) == 2 else y[:, 0] if len(shape) == 3 else y
-    return finish(backend, y, x)
+    for (to, part, at), starts in parts(facts, (y, four, place), groups, ((), (2,), (0, 1))):
+        steps = (0, 0) if at is None else (strides(at)[0], strides(at)[2])
+        push = {
+            **placed("x", part), **placed("y", to), "positions_offset": At(at), "positions_batch": steps[0],
+            "positions_row": steps[1], **strided("frequencies", words, (), unit=2), "offset": Live(0, starts[2]),
+            "rows": to.shape[2], "pairs": len(turns), "width": width, "heads": to.shape[1],
+        }  # fmt: skip
+        arrays = {"x": part, "frequencies": words, "positions": at, "y": to}
+        planner.dispatch(choice, constants, arrays, push, groups(to.shape))
+    return planner.plan(y[0, 0] if rank == 2 else y[:, 0] if rank == 3 else y)
 
 
 def _checked_frequencies(frequencies, base: float, width: int) -> np.ndarray:
@@ -152,11 +168,7 @@ def _checked_positions(positions, shape):
     return positions.astype(np.int32)
 
 
-def _words(backend: Compute, frequencies: np.ndarray) -> Tensor:
-    """The frequencies as fractions of a turn times 2^64, two words each, on the device; kept for the next call."""
-    key = ("rope", frequencies.tobytes())
-    words = backend.plans.get(key)
-    if words is None:
-        fractions = [int(math.ldexp(math.fmod(f / (2 * math.pi), 1.0), 64)) % 2**64 for f in frequencies.tolist()]
-        words = backend.plans[key] = backend.tensor(np.array(fractions, "<u8").view("<i4"))
-    return words
+def _words(frequencies: np.ndarray) -> np.ndarray:
+    """The frequencies as fractions of a turn times 2^64, two words each."""
+    fractions = [int(math.ldexp(math.fmod(f / (2 * math.pi), 1.0), 64)) % 2**64 for f in frequencies.tolist()]
+    return np.array(fractions, "<u8").view("<i4")

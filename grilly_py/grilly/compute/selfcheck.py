@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import ClosedError, DeviceLostError, GrillyError, OutOfDeviceMemoryError, UnsupportedError
 from ..registry import Choice, Request
-from .attention import backward
-from .attention import forward as flash
+from .attention import backward, forward
+from .attention.backward_plan import BackwardTerms
 from .attention.options import OFF, Options
+from .device.device import Device
 from .device.dtypes import dtype_of
-from .device.trial import pin, view_of
+from .device.trial import pin, view_of, with_classes
 from .products.linear import linear
-
-if TYPE_CHECKING:
-    from .backend import Compute
 
 NAIVE = "attention-naive"
 #: Distance between neighbouring numbers at 1.
@@ -34,12 +31,12 @@ HIGH_BOUND = 1e-5
 SPREAD = 10.0
 
 
-def prove(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str | None:
+def prove(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | None:
     """Run a variant on small random problems and compare it with the kernels that need no proof.
 
     Parameters
     ----------
-    backend : Compute
+    device : Device
         Where to run.
     choice : Choice
         The variant; its operation is "attention", "attention-tiled", "attention-decode", "attention-backward-..." or
@@ -61,7 +58,7 @@ def prove(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str | N
     ShaderError
         When the binary is missing or damaged.
     """
-    backend.registry.manifest.binary(choice.variant)  # a damaged file says nothing of the device
+    device.registry.manifest.binary(choice.variant)  # a damaged file says nothing of the device
     checks = {
         "attention": _attention, "attention-tiled": _tiled_attention,
         "attention-decode": _decode, "linear": _linear,
@@ -72,7 +69,7 @@ def prove(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str | N
         return f"there is no self-check for {choice.variant.operation}"
     try:
         with np.errstate(all="ignore"):  # a wrong kernel's results are compared, whatever they are
-            return check(backend, choice, facts)
+            return check(device, choice, facts)
     except (DeviceLostError, OutOfDeviceMemoryError, ClosedError):
         raise
     except GrillyError as error:
@@ -81,13 +78,13 @@ def prove(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str | N
         return str(error)
 
 
-def proven(backend: Compute, operation: str, dtype: str, facts: Mapping[str, int], family: str | None = None) -> Choice:
+def proven(device: Device, operation: str, dtype: str, facts: Mapping[str, int], family: str | None = None) -> Choice:
     """The best variant that needs no proof, to compare with. Raises UnsupportedError where there is none."""
     request = Request(operation, dtype, facts=tuple(sorted(facts.items())), prefer=family)
-    found = [v for v, reason in backend.registry.explain(request) if reason is None and not v.unproven]
+    found = [v for v, reason in device.registry.explain(request) if reason is None and not v.unproven]
     if not found:
         raise UnsupportedError(f"there is no {family or 'other'} kernel for {dtype} to compare with")
-    return backend.registry.choice(min(found, key=lambda v: (-backend.registry.rank(v), v.position)))
+    return device.registry.choice(min(found, key=lambda v: (-device.registry.rank(v), v.position)))
 
 
 def difference(got: np.ndarray, expected: np.ndarray, bound: np.ndarray, dtype: str) -> str | None:
@@ -147,11 +144,11 @@ def _longer(rng, shape, dtype, scale: float = 1.0) -> np.ndarray:
     return made.astype(dtype)
 
 
-def _run(backend: Compute, q, k, v, kernel: str = NAIVE, **options) -> list[np.ndarray]:
+def _run(device: Device, q, k, v, kernel: str = NAIVE, **options) -> list[np.ndarray]:
     """O, and the log-sum-exp if asked for, of arrays by ``_longer``."""
-    tensors = [backend.tensor(array)[:, :, :-8] for array in (q, k, v)]
+    tensors = [device.tensor(array)[:, :, :-8] for array in (q, k, v)]
     # Naming a family keeps the call from the kernels for decoding; which variant runs is pinned.
-    result = flash.flash_attention("self-check", backend, *tensors, kernel=kernel, **options)
+    result = forward.flash_attention("self-check", device, *tensors, kernel=kernel, **options)
     return [part.numpy() for part in (result if isinstance(result, tuple) else (result,))]
 
 
@@ -193,11 +190,11 @@ def _tiled(rng, seen: np.ndarray, rows: int, keys: int) -> Options:
     return Options(block_map=blocks, block_size=(24, 32))
 
 
-def _attention(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str | None:
+def _attention(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | None:
     variant, dtype = choice.variant, dtype_of(choice.variant.dtype)
     dim, value_dim = facts["head_dim"], facts["value_dim"]
-    naive = proven(backend, "attention", variant.dtype, facts, NAIVE)
-    tested, trusted = pin(view_of(backend), choice), pin(view_of(backend), naive)
+    naive = proven(device, "attention", variant.dtype, facts, NAIVE)
+    trusted = pin(view_of(device), naive)
     queries, keys = 2 * variant.tile["rows"] + 5, 2 * variant.tile.get("keys", 64) + 67
     problems = [("plain", 1.0), ("causal", SPREAD), ("masked", SPREAD)]
     if variant.offers:
@@ -210,7 +207,7 @@ def _attention(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> st
         seen = np.ones((1, 1, queries, keys), bool)
         options: dict = {}
         more = {"bent": _bent, "picky": _picky}[name](rng, queries, keys) if name in ("bent", "picky") else OFF
-        tested.always_classes = name == "tiled"
+        tested = pin(with_classes(view_of(device)) if name == "tiled" else view_of(device), choice)
         if name == "causal":
             options["causal"], seen = True, np.tril(seen, keys - queries)
         elif name == "masked":
@@ -233,7 +230,7 @@ def _attention(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> st
     return None
 
 
-def _off(trusted: Compute, got: list, dtype: str, q, k, v, seen: np.ndarray, options: Options = OFF) -> str | None:
+def _off(trusted: Device, got: list, dtype: str, q, k, v, seen: np.ndarray, options: Options = OFF) -> str | None:
     """What sets O, and the log-sum-exp if there is one, apart from the trusted kernel's."""
     expected, expected_lse = _run(trusted, q, k, v, mask=seen, return_lse=True, options=options)
     magnitude = _run(trusted, q, k, np.abs(v), mask=seen, return_lse=True, options=options)[0].astype(np.float64)
@@ -247,13 +244,12 @@ def _off(trusted: Compute, got: list, dtype: str, q, k, v, seen: np.ndarray, opt
     return off
 
 
-def _tiled_attention(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str | None:
+def _tiled_attention(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | None:
     """A mask, and a map of blocks: each with tiles that are hidden as a whole, and rows that see nothing."""
     variant, dtype = choice.variant, dtype_of(choice.variant.dtype)
     dim, value_dim = facts["head_dim"], facts["value_dim"]
-    tested = pin(view_of(backend), choice)
-    trusted = pin(view_of(backend), proven(backend, "attention", variant.dtype, facts, NAIVE))
-    tested.always_classes = True
+    tested = pin(with_classes(view_of(device)), choice)
+    trusted = pin(view_of(device), proven(device, "attention", variant.dtype, facts, NAIVE))
     rows, size = variant.tile["rows"], variant.tile["keys"]
     queries, keys = 2 * rows + 5, 3 * size + 3
     for name in ("masked", "block-sparse"):
@@ -274,11 +270,11 @@ def _tiled_attention(backend: Compute, choice: Choice, facts: Mapping[str, int])
     return None
 
 
-def _backward(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str | None:
+def _backward(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | None:
     """Gradients of grouped heads over odd numbers of rows, some hidden ones NaN, against those of vector units."""
     variant, dtype = choice.variant, dtype_of(choice.variant.dtype)
     dim, value_dim = facts["head_dim"], facts["value_dim"]
-    trusted = proven(backend, variant.operation, variant.dtype, facts)
+    trusted = proven(device, variant.operation, variant.dtype, facts)
     queries, keys = 2 * variant.tile["rows"] + 77, 2 * variant.tile["rows"] + 101
     for name in ("plain", "causal", "masked"):
         rng = np.random.default_rng([dim, value_dim])
@@ -288,13 +284,12 @@ def _backward(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str
         if name == "masked":
             options["mask"] = rng.random((1, 1, queries, keys)) < 0.7
             options["mask"][:, :, 3] = False
-        out, lse = _run(backend, q, k, v, return_lse=True, **options)
-        views = {n: backend.tensor(a)[:, :, :-8] for n, a in (("q", q), ("k", k), ("v", v), ("g", g))}
-        views["stats"] = backward.row_stats(backend, views["g"], backend.tensor(out), backend.tensor(lse))
-        if "mask" in options:
-            views["mask"] = backend.tensor(options["mask"]).broadcast_to((1, 4, queries, keys))
-        call = backward.Call(options["causal"], dim**-0.5, keys - queries)
-        both = [backward.gradients_by(backend, kernel, views, call) for kernel in (choice, trusted)]
+        out, lse = _run(device, q, k, v, return_lse=True, **options)
+        tensors = [device.tensor(a)[:, :, :-8] for a in (q, k, v, g)] + [device.tensor(a) for a in (out, lse)]
+        mask = options.get("mask")
+        tensors += [None if mask is None else device.tensor(mask).broadcast_to((1, 4, queries, keys)), None]
+        terms = BackwardTerms(options["causal"], dim**-0.5, keys - queries)
+        both = [backward.gradients_by(device, kernel, tensors, terms) for kernel in (choice, trusted)]
         for got, expected in zip(*both, strict=True):
             got, expected = got.numpy(), expected.numpy()
             # The weights and dS are rounded to 16 bits before they multiply; terms are of like size.
@@ -305,12 +300,12 @@ def _backward(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str
     return None
 
 
-def _decode(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str | None:
+def _decode(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | None:
     """As ``_attention``, for kernels that are given few queries and split the keys; without masks."""
     variant, dtype = choice.variant, dtype_of(choice.variant.dtype)
     dim, value_dim = facts["head_dim"], facts["value_dim"]
-    naive = proven(backend, "attention", variant.dtype, facts, NAIVE)
-    tested, trusted = pin(view_of(backend), choice), pin(view_of(backend), naive)
+    naive = proven(device, "attention", variant.dtype, facts, NAIVE)
+    tested, trusted = pin(view_of(device), choice), pin(view_of(device), naive)
     keys = 2 * variant.tile["keys"] + 67
     ahead = copy.copy(choice)  # as for so many keys that they are loaded ahead
     ahead.tile = {**choice.tile, "ahead": 0}
@@ -348,15 +343,15 @@ def product_bound(result: np.ndarray, magnitude: np.ndarray, dtype: str) -> np.n
     return HIGH_BOUND * magnitude + 1e-7
 
 
-def _linear(backend: Compute, choice: Choice, facts: Mapping[str, int]) -> str | None:
+def _linear(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | None:
     variant, dtype = choice.variant, dtype_of(choice.variant.dtype)
     align = variant.align
     block_rows, block_cols = 2 * variant.tile["rows"], 2 * variant.tile["cols"]
     odd = (block_rows + 5, block_cols + (align if align > 1 else 3), 193 // align * align)
     for rows, cols, depth in (odd, (block_rows, block_cols, 256)):  # whole blocks may be another program
         facts = {"align": align, "rows": rows, "cols": cols, "outputs": rows * cols, "high": 0}
-        trusted = pin(view_of(backend), proven(backend, "linear", variant.dtype, facts))
-        tested = pin(view_of(backend), choice)
+        trusted = pin(view_of(device), proven(device, "linear", variant.dtype, facts))
+        tested = pin(view_of(device), choice)
         rng = np.random.default_rng([rows, cols])
         x, weight, bias = (rng.standard_normal(shape).astype(dtype) for shape in ((rows, depth), (cols, depth), cols))
         bias = bias if (rows, cols, depth) == odd else None

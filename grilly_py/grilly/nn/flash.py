@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .. import functional as F
 from ..compute import Tensor
-from ..compute.device.dispatch import check_precision
+from ..compute.device.arguments import check_precision
 from ..compute.methods import join_heads
 from .module import Module, shapes
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from .. import functional as F
 from ..compute import Tensor
-from ..compute.attention.forward import check_qkv
-from ..compute.device.dispatch import backend_of
+from ..compute.attention.checks import check_qkv
+from ..compute.backend import backend_of
 from ..compute.random import next_dropout
 from ..compute.unfused.attention import stored_attention
 from .module import Module, shapes
@@ -113,7 +113,7 @@ class FlashAttention(Module):
             seed, offset = next_dropout()
             options.update(dropout_p=self.dropout, dropout_seed=seed, dropout_offset=offset)
         if not flash:
-            out, lse = stored_attention(backend, q, k, v, **options), None
+            out, lse = stored_attention(backend.opened, q, k, v, **options), None
         elif self._keeps:
             out, lse = F.flash_attention2(q, k, v, return_lse=True, **options)
         else:

@@ -7,6 +7,7 @@ import operator
 import numpy as np
 
 from .. import functional as F
+from ..compute.backend import default_backend
 from ..compute.device.dtypes import dtype_of
 
 
@@ -60,10 +61,7 @@ class KVCache:
                 f"KVCache: batch, max_len, num_heads, head_dim and value_dim are {sizes}; "
                 "expected at least 0, 0, 1, 1 and 1"
             )
-        if backend is None:
-            from ..compute.backend import default_backend
-
-            backend = default_backend()
+        backend = default_backend() if backend is None else backend
         self.k = backend.empty((*sizes[:3], sizes[3]), dtype_of(dtype))
         self.v = backend.empty((*sizes[:3], sizes[4]), dtype_of(dtype))
         self.lengths = np.zeros(sizes[0], np.int32)

@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import functional as F
 from ..compute import Tensor
-from ..compute.device.dispatch import check_precision
+from ..compute.device.arguments import check_precision
 from .module import Module, Parameter, shapes
 
 

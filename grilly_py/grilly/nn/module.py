@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..compute import Compute, Tensor
-from ..compute.device.dispatch import backend_of
+from ..compute.backend import backend_of
 from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from .. import functional as F
 from ..compute import Tensor
+from ..compute.device.arguments import check_precision
 from ..compute.device.copy import copy_into
-from ..compute.device.dispatch import check_precision
 from ..compute.methods import join_heads
 from .flash import check_heads, split_heads
 from .kvcache import KVCache

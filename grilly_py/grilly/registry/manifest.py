@@ -50,6 +50,8 @@ class Variant:
         Invocations in a workgroup; bytes of shared memory and of push constants.
     keys_per_trip : float or None
         Keys handled per loop trip of one invocation.
+    push : tuple of (str, str)
+        The push constants' names and types: "uint", "int" or "float".
     access : tuple of str
         "r", "w" or "rw" of each binding; ``bindings`` holds their names.
     constants : mapping
@@ -77,6 +79,7 @@ class Variant:
     shared_bytes: int
     keys_per_trip: float | None
     push_bytes: int
+    push: tuple[tuple[str, str], ...]
     bindings: tuple[str, ...]
     access: tuple[str, ...]
     constants: Mapping[str, int]
@@ -122,6 +125,7 @@ _REQUIRED = {
     "shared_bytes": int,
     "keys_per_trip": (int, float, type(None)),
     "push_bytes": int,
+    "push": list,
     "bindings": list,
     "constants": dict,
     "defines": dict,
@@ -159,8 +163,12 @@ def _variant(entry: dict, position: int) -> Variant:
         values["limits"] = {fact: (int(low), int(high)) for fact, (low, high) in values["limits"].items()}
         values["bindings"] = tuple(name for name, _ in entry["bindings"])
         values["access"] = tuple(access for _, access in entry["bindings"])
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"its limits or bindings are malformed: {error}") from error
+        values["push"] = tuple((name, {"uint": "uint", "int": "int", "float": "float"}[kind])
+                               for name, kind in entry["push"])  # fmt: skip
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"its limits, push constants or bindings are malformed: {error}") from error
+    if 4 * len(values["push"]) != entry["push_bytes"]:
+        raise ValueError(f"it names {len(values['push'])} push constants, and push_bytes is {entry['push_bytes']}")
     if not set(values["access"]) <= {"r", "w", "rw"}:
         raise ValueError(f"its bindings' access letters are {values['access']}")
     values["requires"] = tuple(sorted(requires))

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import struct
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from ...errors import UnsupportedError
-from ...registry import Request
-from ...runtime.interface import work_limit
-from ..device.dispatch import binding, program_of
+from ...registry import Registry, Request
+from ..device.caches import Kept
+from ..device.device import Device, DeviceFacts
+from ..device.plan import At, Layout, Plan, Planner
+from ..device.record import Ready, key_of, run
 from ..device.tensor import Tensor
-from .backward import NAME, Call, Piece, header, operands
+from .backward_pieces import Piece
+from .backward_plan import BackwardCall, BackwardTerms, header, operands
+from .operands import WORDS, AttentionPlan, words_slot
+from .options import CheckedOptions
+from .record import Prepared
 
-if TYPE_CHECKING:
-    from ..backend import Compute
-
+NAME = "flash_attention2_backward"
+#: Plans of these gradients.
+SUMS: Kept[tuple, Prepared] = Kept("gradients of what is added", 256)
+SINKS: Kept[tuple, Ready] = Kept("gradients of sinks", 256)
 #: Numbers that one invocation adds, of dS and of partial sums.
 _PART, _PARTS = 64, 256
 _MOST = 2**32 - 1
@@ -26,8 +32,42 @@ def _spread(count: int, most: int) -> tuple[int, int, int]:
     return -(-count // rows), rows, 1
 
 
-def _summed(backend: Compute, views: dict[str, Tensor], call: Call, sums: int, diagonal: bool) -> Tensor:
-    """dS summed over the axes with a bit in ``sums`` (1 batch, 2 head, 4 query, 8 key), or along diagonals; flat."""
+def plan(
+    call: BackwardCall, facts: DeviceFacts, registry: Registry, what: tuple[int, bool, tuple[int, ...]]
+) -> AttentionPlan:
+    """The plan of a gradient: dS summed over axes, or along diagonals and from there to a T5 table.
+
+    The inputs are those of the call, with stats in the place of o. ``what`` is (axes to sum over, as bits: 1 batch,
+    2 head, 4 query, 8 key; whether sums are along diagonals; the result's shape).
+    """
+    sums, diagonal, shape = what
+    layouts = [call.q, call.k, call.v, call.g, call.o, call.lse, call.mask, call.bias]
+    planner = Planner(facts, [*layouts, WORDS if call.options.contents else None])
+    q, k, v, g, stats, _, mask, bias, given = planner.inputs
+    views = {"q": q, "k": k, "v": v, "g": g, "stats": stats, "mask": mask, "bias": bias}
+    views = {name: view for name, view in views.items() if view is not None}
+    piece = Piece(views, call.shift)
+    bits = call.options.bits
+    words, made = words_slot(planner, call, given, [header(facts, piece)] if bits else [])
+    place = made.places[0] if made else 0
+    flat = _summed(planner, registry, call, piece, sums, diagonal, words, place)
+    if not diagonal:
+        return AttentionPlan(planner.plan(flat.reshape(shape)), made)
+    batch, heads = q.shape[:2]
+    table = planner.empty(shape)
+    choice = registry.resolve(Request("attention-backward-t5", "float32", facts=(("extras", bits),)))
+    arrays, push = operands(piece, (0, batch, heads), call.scale, words, place)
+    arrays = {"extra": arrays["extra"], "bias": arrays["bias"], "diagonals": flat, "table": table}
+    planner.dispatch(choice, {"FEATURES": bits}, arrays, push, (shape[0], heads, 1))
+    return AttentionPlan(planner.plan(table), made)
+
+
+def _summed(
+    planner: Planner, registry: Registry, call: BackwardCall, piece: Piece, sums: int, diagonal: bool,
+    words: Tensor | None, place: int,
+) -> Tensor:  # fmt: skip
+    """dS summed over the axes with a bit in ``sums``, or along diagonals; flat."""
+    views, facts = piece.views, planner.facts
     q, k = views["q"], views["k"]
     batch, heads, queries, _ = q.shape
     keys = k.shape[2]
@@ -40,78 +80,88 @@ def _summed(backend: Compute, views: dict[str, Tensor], call: Call, sums: int, d
     if max(parts * planes * elements, total) > _MOST:
         scores = batch * heads * queries * keys
         raise UnsupportedError(f"{NAME}: the gradient of a bias over {scores:,} scores is too large")
-    partial = backend.empty((parts, planes * elements))
-    choice = backend.registry.resolve(
-        Request("attention-backward-bias", q.dtype.name, facts=(("align", 1), ("extras", call.bits)))
+    partial = planner.empty((parts, planes * elements))
+    choice = registry.resolve(
+        Request("attention-backward-bias", q.dtype.name, facts=(("align", 1), ("extras", call.options.bits)))
     )
-    piece = Piece(views, call.shift)
-    words, place = None, 0
-    if call.bits:
-        words, (place,) = call.extras.storage(backend, [header(backend, piece)])
-    program = program_of(
-        backend, choice,
-        {**call.constants(views), "GROUP": piece.group, "SUM": sums, "DIAGONAL": int(diagonal), "PART": _PART},
-    )  # fmt: skip
+    constants = {**call.constants(views), "GROUP": piece.group, "SUM": sums, "DIAGONAL": int(diagonal), "PART": _PART}
     jobs = -(-elements // 64) * planes * parts
     each = 128.0 * _PART * (q.shape[3] + views["v"].shape[3])
-    most = max(int(min(work_limit(backend.device) / each, 2**31)), 1)
-    across = backend.device.limits["groups"]
-    most = min(most, across[0] * across[1])
-    result, _ = binding(backend, partial)
+    most = max(int(min(facts.work_limit / each, 2**31)), 1)
+    most = min(most, facts.groups[0] * facts.groups[1])
     for first in range(0, jobs, most):
         count = min(most, jobs - first)
-        bindings, push = operands(backend, piece, (first, batch, heads), call.scale, words, place)
-        backend.runtime.dispatch(program, [*bindings, result], push, _spread(count, across[0]), each * count)
-    return _added(backend, partial)
+        arrays, push = operands(piece, (first, batch, heads), call.scale, words, place)
+        planner.dispatch(
+            choice, constants, {**arrays, "parts": partial}, push, _spread(count, facts.groups[0]), each * count
+        )
+    return _added(planner, registry, partial)
 
 
-def _added(backend: Compute, parts: Tensor) -> Tensor:
+def _added(planner: Planner, registry: Registry, parts: Tensor) -> Tensor:
     """The sum over the first axis, ``(elements,)``."""
-    choice = backend.registry.resolve(Request("attention-backward-sum", "float32"))
-    program = program_of(backend, choice, {"PARTS": _PARTS})
+    choice = registry.resolve(Request("attention-backward-sum", "float32"))
     while parts.shape[0] > 1:
         rows, elements = parts.shape
-        result = backend.empty((-(-rows // _PARTS), elements))
-        groups = _spread(-(-result.size // 64), backend.device.limits["groups"][0])
-        bindings = [binding(backend, tensor)[0] for tensor in (parts, result)]
-        backend.runtime.dispatch(program, bindings, struct.pack("=2I", rows, elements), groups, float(parts.size))
+        result = planner.empty((-(-rows // _PARTS), elements))
+        groups = _spread(-(-result.size // 64), planner.facts.groups[0])
+        push = {"rows": rows, "elements": elements}
+        arrays = {"parts": parts, "result": result}
+        planner.dispatch(choice, {"PARTS": _PARTS}, arrays, push, groups, float(parts.size))
         parts = result
     return parts[0]
 
 
-def bias_gradient(backend: Compute, views: dict[str, Tensor], call: Call, shape: tuple[int, ...]) -> Tensor:
-    """The gradient of an ``attn_bias`` of this shape, float32."""
-    full = (*views["q"].shape[:3], views["k"].shape[2])
+def _gradient(
+    device: Device, tensors: Sequence[Tensor | None], stats: Tensor, terms: BackwardTerms,
+    checked: CheckedOptions | None, what: tuple[int, bool, tuple[int, ...]],
+) -> Tensor:  # fmt: skip
+    given = (*tensors[:4], stats, *tensors[5:])
+    key = key_of(device, (terms, what), given)
+    bias = given[7]
+    if bias is not None and bias._offset:
+        key = (*key[:8], (bias.shape, bias._steps, bias.dtype, bias._offset, bias._storage.nbytes))
+    found = device.caches[SUMS].get(key)
+    if found is None:
+        layouts = (None if layout is None else Layout(*layout) for layout in key[1:])
+        made = plan(BackwardCall(*layouts, *terms), device.facts, device.registry, what)
+        found = device.caches[SUMS].keep(key, Prepared(Ready(device, made.plan), made.words))
+    return found.run_all(given, found.words_of(device, checked))[0]
+
+
+def bias_gradient(
+    device: Device, tensors: Sequence[Tensor | None], stats: Tensor, terms: BackwardTerms,
+    checked: CheckedOptions | None, shape: tuple[int, ...],
+) -> Tensor:  # fmt: skip
+    """The gradient of an ``attn_bias`` of this shape, float32. ``tensors`` are those of the call for gradients."""
+    full = (*tensors[0].shape[:3], tensors[1].shape[2])
     padded = (1,) * (4 - len(shape)) + shape
     sums = sum(1 << axis for axis in range(4) if padded[axis] == 1 and full[axis] > 1)
-    return _summed(backend, views, call, sums, False).reshape(shape)
+    return _gradient(device, tensors, stats, terms, checked, (sums, False, shape))
 
 
-def t5_gradient(backend: Compute, views: dict[str, Tensor], call: Call, shape: tuple[int, int]) -> Tensor:
-    """The gradient of a T5 table of this shape, float32."""
-    diagonals = _summed(backend, views, call, 0, True)
-    batch, heads = views["q"].shape[:2]
-    table = backend.empty(shape)
-    choice = backend.registry.resolve(Request("attention-backward-t5", "float32", facts=(("extras", call.bits),)))
-    piece = Piece(views, call.shift)
-    words, (place,) = call.extras.storage(backend, [header(backend, piece)])
-    bindings, push = operands(backend, piece, (0, batch, heads), call.scale, words, place)
-    results = [binding(backend, tensor)[0] for tensor in (diagonals, table)]
-    backend.runtime.dispatch(
-        program_of(backend, choice, {"FEATURES": call.bits}), [*([None] * 6), *bindings[6:], *results], push,
-        (shape[0], heads, 1),
-    )  # fmt: skip
-    return table
+def t5_gradient(
+    device: Device, tensors: Sequence[Tensor | None], stats: Tensor, terms: BackwardTerms,
+    checked: CheckedOptions | None, shape: tuple[int, int],
+) -> Tensor:  # fmt: skip
+    """The gradient of a T5 table of this shape, float32. ``tensors`` are those of the call for gradients."""
+    return _gradient(device, tensors, stats, terms, checked, (0, True, shape))
 
 
-def sinks_gradient(backend: Compute, stats: Tensor, sinks) -> Tensor:
-    """The gradient of ``sinks``, an array ``(H,)``; float32."""
+def sinks_plan(given: tuple, layouts, facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatch of ``sinks_gradient``."""
+    planner = Planner(facts, layouts)
+    stats, sinks = planner.inputs
     batch, heads, queries, _ = stats.shape
-    result = backend.empty((heads,))
-    given = sinks if isinstance(sinks, Tensor) else backend.tensor(sinks)
-    given = given.contiguous()
-    choice = backend.registry.resolve(Request("attention-backward-sinks", "float32"))
-    descriptors, offsets = zip(*(binding(backend, tensor) for tensor in (stats, given, result)), strict=True)
-    push = struct.pack("=4I", offsets[1], batch, heads, queries)
-    backend.runtime.dispatch(program_of(backend, choice, {}), list(descriptors), push, (heads, 1, 1), float(stats.size))
-    return result
+    result = planner.empty((heads,))
+    choice = registry.resolve(Request("attention-backward-sinks", "float32"))
+    push = {"sinks_offset": At(sinks), "batches": batch, "heads": heads, "queries": queries}
+    arrays = {"stats": stats, "sinks": sinks, "result": result}
+    planner.dispatch(choice, {}, arrays, push, (heads, 1, 1), float(stats.size))
+    return planner.plan(result)
+
+
+def sinks_gradient(device: Device, stats: Tensor, sinks) -> Tensor:
+    """The gradient of ``sinks``, an array ``(H,)``; float32. ``stats`` are contiguous, at the start of their memory."""
+    given = sinks if isinstance(sinks, Tensor) else device.tensor(sinks)
+    return run(device, SINKS, sinks_plan, (), (stats, given.contiguous()))[0]

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ..device.dispatch import check_float
+from ..device.arguments import check_float
 from ..device.tensor import Tensor
 
 MAX_DIM = 256

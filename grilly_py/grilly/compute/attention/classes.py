@@ -14,31 +14,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import struct
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from ...errors import UnsupportedError
-from ...registry import Request
+from ...registry import Choice, Registry, Request
 from ...registry.names import extras_bits
-from ..device.dispatch import binding, program_of
-from ..device.tensor import Storage
-from .options import Extras
-from .prepared import mask_kind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ...registry import Choice
-    from ..backend import Compute
-    from ..device.tensor import Tensor
-    from .forward import Piece
+from ..device.device import LEAST_WORK, DeviceFacts
+from ..device.plan import Layout, Planner, strided
+from ..device.tensor import Tensor
+from .call import AttentionCall, OptionFacts, mask_kind
+from .pieces import Piece
 
 TILES, BLOCKS, SEGMENTS = (extras_bits((name,)) for name in ("tiles", "blocks", "segments"))
-# A call of fewer floating-point operations takes about as long as the dispatch that makes the classes.
-LEAST_WORK = 2.0**30
-# Operations for each byte of mask that is read for the classes. GPUs do some 100 operations in the time in which they
-# read a byte, so the classes cost at most about a tenth of a call in which they help nothing. A mask that no two heads
-# share is read by the kernel once, and reading it twice would cost more than that.
+# Operations for each byte of mask that is read for the classes (DeviceFacts.class_read). GPUs do some 100 operations in
+# the time in which they read a byte, so the classes cost at most about a tenth of a call in which they help nothing. A
+# mask that no two heads share is read by the kernel once, and reading it twice would cost more than that.
 WORK_PER_BYTE = 1024.0
 # Ranks that kernels alike but for what they offer lie apart, at most.
 NEAR = 3
@@ -46,11 +36,9 @@ NEAR = 3
 SUFFIX = "-tiles"
 # What an invocation reads of a tile before more invocations share it.
 EACH = 8
-_PUSH = struct.Struct("=24I")
-_BITS_PUSH = struct.Struct("=10I")
-_LANES_PUSH = struct.Struct("=11I")
 _MAP = ("block_map", "block_batch", "block_head", "block_row", "block_q", "block_kv")
 _IDS = ("q_segments", "q_segments_batch", "k_segments", "k_segments_batch")
+_MASK_AXES = ("batch", "head", "row", "key")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,9 +47,9 @@ class Classes:
 
     Attributes
     ----------
-    extras : Extras
+    options : OptionFacts
     mask : tuple of int
-        What the mask is (``prepared.mask_kind``), and its four steps.
+        What the mask is (``call.mask_kind``), and its four steps.
     queries, keys : int
         Of the dispatch.
     first : tuple of int
@@ -72,7 +60,7 @@ class Classes:
         Batches and heads that have classes of their own, tiles of rows, tiles of keys. 1 where all are alike.
     """
 
-    extras: Extras
+    options: OptionFacts
     mask: tuple[int, tuple[int, ...]]
     queries: int
     keys: int
@@ -122,48 +110,47 @@ class Classes:
                 for step, size, extent in zip(steps[2:], self.tile, extents, strict=True)
             )
             items += rows * keys // 4 if kind == 1 and 1 in steps[2:] else rows * keys
-        if self.extras.bits & BLOCKS:
-            block_q, block_kv = (self.extras.word(name) for name in ("block_q", "block_kv"))
+        if self.options.bits & BLOCKS:
+            block_q, block_kv = (self.options.word(name) for name in ("block_q", "block_kv"))
             items += -(-self.tile[0] // block_q) * -(-self.tile[1] // block_kv)
-        if self.extras.bits & SEGMENTS:
+        if self.options.bits & SEGMENTS:
             items += sum(self.tile)
         lanes = 1
         while lanes < most and lanes * EACH < items:
             lanes *= 2
         return lanes
 
-    def record(self, backend: Compute, words: Storage, mask: Tensor | None) -> Storage:
-        """Record the dispatch that makes the classes. ``words`` holds those of ``extras``."""
-        bits = self.extras.bits & (BLOCKS | SEGMENTS)
-        choice = backend.registry.resolve(Request("attention-tiles", "float32"))
+    def dispatch(self, planner: Planner, registry: Registry, words: Tensor, mask: Tensor | None) -> Tensor:
+        """Add the dispatches that make the classes. ``words`` holds those of the options."""
+        bits = self.options.bits & (BLOCKS | SEGMENTS)
+        choice = registry.resolve(Request("attention-tiles", "float32"))
         lanes = self.lanes(choice.threads)
-        kind, steps = self.mask
         rows, keys = self.tile
-        program = program_of(
-            backend, choice, {"MASK": kind, "FEATURES": bits, "ROWS": rows, "KEYS": keys, "LANES": lanes}
-        )
-        classes = Storage(backend, self.nbytes)
-        place, offset = (None, 0) if mask is None else binding(backend, mask)
         batches, heads, row_tiles, key_tiles = self.shape
-        push = _PUSH.pack(
-            offset, *steps, self.queries, self.keys, heads, row_tiles, key_tiles, *self.first,
-            *(self.extras.word(name) for name in (*_MAP, *_IDS)),
-        )  # fmt: skip
+        classes = planner.empty((self.nbytes // 4,))
+        push = {
+            **strided("mask", mask, _MASK_AXES), "queries": self.queries, "keys": self.keys, "heads": heads,
+            "row_tiles": row_tiles, "key_tiles": key_tiles,
+            **dict(zip(("first_batch", "first_head", "first_row", "first_key"), self.first, strict=True)),
+            **{name: self.options.word(name) for name in (*_MAP, *_IDS)},
+        }  # fmt: skip
+        constants = {"MASK": self.mask[0], "FEATURES": bits, "ROWS": rows, "KEYS": keys, "LANES": lanes}
         groups = (-(-key_tiles // (choice.threads // lanes)), row_tiles, batches * heads)
-        bindings = [place, (words.buffer, 0, words.nbytes), (classes.buffer, 0, classes.nbytes)]
-        backend.runtime.dispatch(program, bindings, push, groups)
+        planner.dispatch(choice, constants, {"mask": mask, "extra": words, "out": classes}, push, groups)
         if self.bits:
-            self._record_bits(backend, classes, place, (offset, *steps))
+            self._dispatch_bits(planner, registry, classes, mask)
         return classes
 
-    def _record_bits(self, backend: Compute, classes: Storage, place: tuple, mask: tuple[int, ...]) -> None:
-        choice = backend.registry.resolve(Request("attention-mask-bits", "float32"))
+    def _dispatch_bits(self, planner: Planner, registry: Registry, classes: Tensor, mask: Tensor) -> None:
+        choice = registry.resolve(Request("attention-mask-bits", "float32"))
         batches, heads, rows = self.bits
         words = -(-self.keys // 32)
-        push = _BITS_PUSH.pack(*mask, rows, self.keys, heads, words, self.words)
-        groups = (-(-words // choice.threads), min(rows, backend.device.limits["groups"][1]), batches * heads)
-        bindings = [place, (classes.buffer, 0, classes.nbytes)]
-        backend.runtime.dispatch(program_of(backend, choice, {}), bindings, push, groups)
+        push = {
+            **strided("mask", mask, _MASK_AXES), "rows": rows, "keys": self.keys, "heads": heads, "words": words,
+            "start": self.words,
+        }  # fmt: skip
+        groups = (-(-words // choice.threads), min(rows, planner.facts.groups[1]), batches * heads)
+        planner.dispatch(choice, {}, {"mask": mask, "out": classes}, push, groups)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,53 +191,57 @@ class LaneClasses(Classes):
             "mask_bits_row": words if rows > 1 else 0,
         }
 
-    def record(self, backend: Compute, words: Storage, mask: Tensor | None) -> Storage:
-        """Record the dispatch that makes classes and bits."""
-        choice = _mask_lanes(backend, self.order)
-        program = program_of(backend, choice, {"ROWS": self.tile[0], "KEYS": self.tile[1]})
-        made = Storage(backend, self.nbytes)
-        place, offset = binding(backend, mask)
+    def dispatch(self, planner: Planner, registry: Registry, words: Tensor, mask: Tensor | None) -> Tensor:
+        """Add the dispatch that makes classes and bits."""
+        choice = _mask_lanes(registry, self.order)
+        made = planner.empty((self.nbytes // 4,))
         batches, heads, row_tiles, key_tiles = self.shape
-        push = _LANES_PUSH.pack(offset, *self.mask[1], self.queries, self.keys, heads, *self.units, self.words)
+        unit_rows, unit_keys = self.units
+        push = {
+            **strided("mask", mask, _MASK_AXES), "rows": self.queries, "keys": self.keys, "heads": heads,
+            "unit_rows": unit_rows, "unit_keys": unit_keys, "start": self.words,
+        }  # fmt: skip
         groups = (key_tiles, row_tiles, batches * heads)
-        backend.runtime.dispatch(program, [place, (made.buffer, 0, made.nbytes)], push, groups)
+        constants = {"ROWS": self.tile[0], "KEYS": self.tile[1]}
+        planner.dispatch(choice, constants, {"mask": mask, "out": made}, push, groups)
         return made
 
 
-def _mask_lanes(backend: Compute, order: int) -> Choice:
-    return backend.registry.resolve(Request("attention-mask-lanes", "float32", facts=(("mask_order", order),)))
+def _mask_lanes(registry: Registry, order: int) -> Choice:
+    return registry.resolve(Request("attention-mask-lanes", "float32", facts=(("mask_order", order),)))
 
 
-def kernels(
-    backend: Compute, request: Request, work: float, mask: Tensor | None, extras: Extras | None, causal: bool
-) -> Iterator[Choice]:
+def kernels(call: AttentionCall, facts: DeviceFacts, registry: Registry, request: Request) -> Iterator[Choice]:
     """Kernels for a call, best first: one of "attention-tiled" only if ``plan`` has classes for it, then one for all.
 
     Raises UnsupportedError where there is none of the second kind.
     """
+    batch, heads, queries, dim = call.q.shape
+    work = 2.0 * batch * heads * queries * dim * call.k.shape[2]
     asked_for = request.prefer is not None and request.prefer.endswith(SUFFIX)
-    choice = None if asked_for else backend.registry.resolve(request)
-    least = -math.inf if choice is None else backend.registry.rank(choice.variant)
-    tiled = None if causal else _tiled(backend, request, work, mask, extras, least)
+    choice = None if asked_for else registry.resolve(request)
+    least = -math.inf if choice is None else registry.rank(choice.variant)
+    tiled = None if call.causal else _tiled(call, facts, registry, request, work, least)
     if tiled is not None:
         yield tiled
     if choice is None:
-        choice = backend.registry.resolve(request)
-    yield choice if mask is None else rather(backend, request, choice, work, mask)
+        choice = registry.resolve(request)
+    yield choice if call.mask is None else rather(call.mask, facts, registry, request, choice, work)
 
 
 def _tiled(
-    backend: Compute, request: Request, work: float, mask, extras: Extras | None, least: float
+    call: AttentionCall, facts: DeviceFacts, registry: Registry, request: Request, work: float, least: float
 ) -> Choice | None:
     """One of rank ``least`` or more, if a call of this much work could use it."""
-    bits, kind = 0 if extras is None else extras.bits, mask_kind(mask)
-    if (kind, bits) not in ((1, 0), (0, BLOCKS)) or not (backend.always_classes or work >= LEAST_WORK):
+    kind = mask_kind(None if call.mask is None else call.mask.dtype)
+    bits = call.options.bits
+    if (kind, bits) not in ((1, 0), (0, BLOCKS)) or work < facts.class_work:
         return None
     family = request.prefer
     if family is not None and not family.endswith(SUFFIX):
         family += SUFFIX
-    facts = tuple(fact for fact in request.facts if fact[0] not in ("causal", "extras", "high"))
-    wanted, registry = Request("attention-tiled", request.dtype, facts=facts, prefer=family), backend.registry
+    asked = tuple(fact for fact in request.facts if fact[0] not in ("causal", "extras", "high"))
+    wanted = Request("attention-tiled", request.dtype, facts=asked, prefer=family)
     # Ranks first: one that would not be used need not be checked.
     if not any(reason is None and registry.rank(variant) >= least for variant, reason in registry.explain(wanted)):
         return None
@@ -260,82 +251,83 @@ def _tiled(
         return None
     if registry.rank(choice.variant) < least:
         return None
-    if bits and (extras.word("block_q") % choice.tile["rows"] or extras.word("block_kv") % choice.tile["keys"]):
+    block_q, block_kv = call.options.word("block_q"), call.options.word("block_kv")
+    if bits and (block_q % choice.tile["rows"] or block_kv % choice.tile["keys"]):
         return None
     return choice
 
 
-def rather(backend: Compute, request: Request, choice: Choice, work: float, mask: Tensor) -> Choice:
+def rather(
+    mask: Layout, facts: DeviceFacts, registry: Registry, request: Request, choice: Choice, work: float
+) -> Choice:
     """A kernel of about the same rank that offers classes of tiles, where a call with a mask would use them."""
     if choice.variant.offered & TILES or work < LEAST_WORK or work < WORK_PER_BYTE * _mask_bytes(mask):
         return choice
-    facts = dict(request.facts)
-    facts["extras"] = facts.get("extras", 0) | TILES
+    asked = dict(request.facts)
+    asked["extras"] = asked.get("extras", 0) | TILES
     try:
-        other = backend.registry.resolve(request._replace(facts=tuple(sorted(facts.items()))))
+        other = registry.resolve(request._replace(facts=tuple(sorted(asked.items()))))
     except UnsupportedError:
         return choice
-    rank = backend.registry.rank
-    return other if rank(other.variant) >= rank(choice.variant) - NEAR else choice
+    return other if registry.rank(other.variant) >= registry.rank(choice.variant) - NEAR else choice
 
 
-def plan(backend: Compute, choice: Choice, pieces: list[Piece], extras: Extras | None) -> list[Classes] | None:
+def plan(
+    facts: DeviceFacts, registry: Registry, choice: Choice, pieces: list[Piece], options: OptionFacts
+) -> list[Classes] | None:
     """Classes for each dispatch of a call; None where the chosen kernel has no use for them, or they do not pay."""
-    mask, bits = pieces[0].mask, 0 if extras is None else extras.bits & (BLOCKS | SEGMENTS)
+    mask, bits = pieces[0].mask, options.bits & (BLOCKS | SEGMENTS)
     if not choice.variant.offered & TILES or (mask is None and not bits):
         return None
-    if not backend.always_classes and sum(p.flops() for p in pieces) < LEAST_WORK:
+    if sum(p.flops() for p in pieces) < facts.class_work:
         return None
-    if extras is None:
-        extras = Extras(pieces[0].q.shape[1])
-        extras.set(left=0, right=0)
-    most_rows, most_planes = backend.device.limits["groups"][1:]
+    most_rows, most_planes = facts.groups[1:]
     planned = []
     lanes = None
     if choice.tile.get("mask_order") and mask is not None:
-        lanes = _mask_lanes(backend, choice.tile["mask_order"]).tile
+        lanes = _mask_lanes(registry, choice.tile["mask_order"]).tile
     for piece in pieces:
-        classes = _classes(piece, choice.tile, extras, lanes)
+        classes = _classes(piece, choice.tile, options, lanes)
         cut = any(n % size for n, size in zip(piece.first[2:], classes.tile, strict=True))
         if cut and choice.variant.operation == "attention-tiled":
             return None  # its tiles are not those of a map's blocks
         batches, heads, rows, _ = classes.shape
-        if classes.nbytes > backend.device.limits["storage_range"] or rows > most_rows or batches * heads > most_planes:
+        if classes.nbytes > facts.storage_range or rows > most_rows or batches * heads > most_planes:
             return None
-        read = 0 if piece.mask is None or backend.always_classes else _mask_bytes(piece.mask)
-        if piece.flops() < WORK_PER_BYTE * read:
+        read = 0 if piece.mask is None else _mask_bytes(Layout(piece.mask.shape, piece.mask._steps, piece.mask.dtype))
+        if piece.flops() < facts.class_read * read:
             return None
         planned.append(classes)
     return planned
 
 
-def _classes(piece: Piece, tile, extras: Extras, lanes=None) -> Classes:
+def _classes(piece: Piece, tile, options: OptionFacts, lanes=None) -> Classes:
     batch, heads, queries, _ = piece.q.shape
     varies = [False, False, False]  # with batch, head, row
     if piece.mask is not None:
         varies = [step != 0 for step in piece.mask._steps[:3]]
-    if extras.bits & BLOCKS:
-        varies = [varies[0] or extras.word("block_batch") != 0, varies[1] or extras.word("block_head") != 0, True]
-    if extras.bits & SEGMENTS:
-        ids = extras.word("q_segments_batch") != 0 or extras.word("k_segments_batch") != 0
+    if options.bits & BLOCKS:
+        varies = [varies[0] or options.word("block_batch") != 0, varies[1] or options.word("block_head") != 0, True]
+    if options.bits & SEGMENTS:
+        ids = options.word("q_segments_batch") != 0 or options.word("k_segments_batch") != 0
         varies = [varies[0] or ids, varies[1], True]
     counts = (batch, heads, -(-queries // tile["rows"]))
     shape = (*(n if own else 1 for n, own in zip(counts, varies, strict=True)), -(-piece.k.shape[2] // tile["keys"]))
     steps = (0, 0, 0, 0) if piece.mask is None else piece.mask._steps
-    size, kind = (tile["rows"], tile["keys"]), mask_kind(piece.mask)
+    size, kind = (tile["rows"], tile["keys"]), mask_kind(None if piece.mask is None else piece.mask.dtype)
     if lanes is not None:
         unit = (lanes["rows"], lanes["keys"], lanes["lanes"])
-        given = (extras, (kind, steps), queries, piece.k.shape[2], piece.first, size, shape)
+        given = (options, (kind, steps), queries, piece.k.shape[2], piece.first, size, shape)
         return LaneClasses(*given, order=tile["mask_order"], unit=unit)
     bits = None
     if kind == 1 and tile.get("mask_bits"):
         bits = tuple(n if step else 1 for n, step in zip((batch, heads, queries), steps, strict=False))
-    return Classes(extras, (kind, steps), queries, piece.k.shape[2], piece.first, size, shape, bits)
+    return Classes(options, (kind, steps), queries, piece.k.shape[2], piece.first, size, shape, bits)
 
 
-def _mask_bytes(mask) -> int:
+def _mask_bytes(mask: Layout) -> int:
     """Bytes of the mask's own elements, without those that broadcasting repeats."""
     count = mask.dtype.itemsize
-    for extent, step in zip(mask.shape, mask._steps, strict=True):
+    for extent, step in zip(mask.shape, mask.steps, strict=True):
         count *= extent if step else 1
     return count

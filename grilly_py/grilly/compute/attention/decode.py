@@ -7,24 +7,17 @@ keys are dealt out, and the prepared call.
 from __future__ import annotations
 
 import dataclasses
-import struct
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...errors import UnsupportedError
-from ...registry import Request
+from ...registry import Choice, Registry, Request
 from ...registry.names import extras_bits
-from ...runtime.interface import work_limit
-from ..device.dispatch import program_of
-from ..device.tensor import Storage, Tensor
-from .prepared import MAX_KEYS, Prepared, descriptor, mask_kind
-
-if TYPE_CHECKING:
-    from ...registry import Choice
-    from ...runtime.interface import DeviceInfo, Program
-    from ..backend import Compute
-    from .options import Extras
+from ..device.device import DeviceFacts
+from ..device.plan import Planner
+from .call import MAX_KEYS, AttentionCall, mask_kind
+from .operands import WORDS, AttentionPlan, aligned, header, operands, outputs, words_slot
+from .pieces import Piece
 
 _WINDOW, _PREFIX = extras_bits(("window",)), extras_bits(("prefix",))
 FAMILY = "flash-decode"
@@ -40,27 +33,16 @@ ROUNDS = 4
 # Queries up to which reading the keys again for every few rows costs less than a tile of 64 or 128 rows that are mostly
 # padding; by bytes of an element, as 16-bit tiles may have matrix units. docs/benchmarks/decode.md has the estimate.
 FEW_QUERIES = {2: 6, 4: 16}
-# Multiprocessors where the device does not tell.
-UNITS = {"cpu": 8, "integrated": 12}
 
 
-def units_of(device: DeviceInfo) -> int:
-    """The device's multiprocessors, or a guess."""
-    for name in ("sm_count", "compute_units", "shader_cores"):
-        count = device.properties.get(name)
-        if count:
-            return int(count)
-    return UNITS.get(device.kind, 48)
-
-
-def pays(device: DeviceInfo, itemsize: int, batch: int, heads: int, queries: int, keys: int) -> bool:
+def pays(facts: DeviceFacts, itemsize: int, batch: int, heads: int, queries: int, keys: int) -> bool:
     """Whether splitting the keys is faster than the kernels that walk all keys of a tile of queries."""
     if keys < FEWEST_KEYS:
         return False
-    if device.architecture == "llvmpipe":  # a processor is filled by less: docs/benchmarks/decode.md
+    if facts.architecture == "llvmpipe":  # a processor is filled by less: docs/benchmarks/decode.md
         return queries == 1
     few = FEW_QUERIES[itemsize]
-    return queries <= few or batch * heads * queries <= 2 * few * units_of(device)  # else tiles would fill the device
+    return queries <= few or batch * heads * queries <= 2 * few * facts.units  # else tiles would fill the device
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,116 +102,65 @@ def _share(choice, units, heads, rows, passes, keys, step, lanes=1, unroll=1) ->
     return Deal(-(-rows // passes), passes, lanes, unroll, max(-(-keys // share(best)), 1), stages)
 
 
-@dataclasses.dataclass(frozen=True)
-class Ready(Prepared):
-    """A call prepared.
+def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> AttentionPlan | None:
+    """The call planned; None where it does not pay or cannot be done.
 
-    ``arrived`` is zero before and after every dispatch. Calls of the plan that are in flight together do not meet in
-    it: the runtime orders dispatches that write the same buffer.
+    Raises UnsupportedError instead of returning None when the call's ``kernel`` names a family.
     """
-
-    program: Program
-    parts_bytes: int
-    arrived: Tensor
-
-    def run(
-        self, backend: Compute, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, lse: bool,
-        words: Storage | None = None, place: int = 0, bias: Tensor | None = None,
-    ):  # fmt: skip
-        """Record the dispatch; returns o and, if asked for, lse. ``place`` is that of the header in ``words``."""
-        o, sums = self.results(backend, q, lse)
-        parts = Storage(backend, self.parts_bytes)
-        bindings = [descriptor(tensor) for tensor in (q, k, v, mask, o, sums)]
-        push, spec = self.push(q, k, v, mask), self.program.spec
-        if spec.push_bytes > len(push):  # a kernel that offers extras
-            push += struct.pack("=I", place)
-            bindings += [None if words is None else (words.buffer, 0, words.nbytes), descriptor(bias)]
-        bindings += [(parts.buffer, 0, parts.nbytes), descriptor(self.arrived)]
-        backend.runtime.dispatch(self.program, bindings, push, self.groups, self.work)
-        return o, sums
-
-
-def plan(
-    backend: Compute,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    o: Tensor,
-    mask: Tensor | None,
-    causal: bool,
-    scale: float,
-    lse: bool,
-    aligned: int,
-    family: str | None,
-    whole: bool,
-    shift: int,
-    extras: Extras | None = None,
-) -> Ready | None:
-    """The call prepared; None where it does not pay or cannot be done.
-
-    ``o`` stands for the outputs that are to come. ``aligned`` divides all offsets, strides and dimensions, ``whole``
-    says that every storage fits a binding. Query i stands at key i + ``shift``. Raises UnsupportedError instead of
-    returning None when ``family`` is named.
-    """
+    family, whole, options = call.kernel, call.whole(facts), call.options
     forced = family is not None
-    batch, heads, queries, head_dim = q.shape
-    kv_heads, keys, value_dim = k.shape[1], k.shape[2], v.shape[3]
-    bits = right = 0
+    batch, heads, queries, head_dim = call.q.shape
+    kv_heads, keys, value_dim = call.k.shape[1], call.k.shape[2], call.v.shape[3]
+    bits, right = options.bits, options.right
     walked = keys  # that a row of queries sees
-    if extras is not None:
-        bits, right = extras.bits, extras.right
-        if causal and bits & _WINDOW and not bits & _PREFIX:
-            walked = min(keys, extras.left + right + queries)
-    if not forced and (not whole or not pays(backend.device, q.dtype.itemsize, batch, heads, queries, walked)):
+    if call.causal and bits & _WINDOW and not bits & _PREFIX:
+        walked = min(keys, options.left + right + queries)
+    if not forced and (not whole or not pays(facts, call.q.dtype.itemsize, batch, heads, queries, walked)):
         return None
-    causal = causal and (queries > 1 or shift + right < keys - 1)
-    masked = mask is not None or causal
-    facts = (
-        ("align", aligned), ("head_dim", head_dim), ("value_dim", value_dim), ("masked", int(masked)),
+    causal = call.causal and (queries > 1 or call.shift + right < keys - 1)
+    masked = call.mask is not None or causal
+    planner = Planner(facts, [call.q, call.k, call.v, call.mask, call.bias, WORDS if options.contents else None])
+    q, k, v, mask, bias, given = planner.inputs
+    o, sums, results = outputs(planner, call)
+    asked = (
+        ("align", aligned(call, o._steps)), ("head_dim", head_dim), ("value_dim", value_dim), ("masked", int(masked)),
         *((("extras", bits),) if bits else ()),
     )  # fmt: skip
     try:
-        choice = backend.registry.resolve(Request("attention-decode", q.dtype.name, facts=facts, prefer=family))
+        choice = registry.resolve(Request("attention-decode", call.q.dtype.name, facts=asked, prefer=family))
     except UnsupportedError:
         if forced:
             raise
         return None
-    size = choice.subgroup_size or backend.device.subgroup_sizes[0]
+    size = choice.subgroup_size or facts.subgroup_size
     group = heads // kv_heads
-    units = units_of(backend.device)
-    dealt = deal(choice, size, units, batch, kv_heads, group * queries, walked, (head_dim, value_dim))
+    dealt = deal(choice, size, facts.units, batch, kv_heads, group * queries, walked, (head_dim, value_dim))
     teams = batch * kv_heads * dealt.passes
     parts_bytes = 4 * teams * dealt.splits * dealt.rows * (value_dim + 4)
     groups = (dealt.splits * dealt.passes, kv_heads, batch)
     work = 2.0 * batch * heads * queries * walked * (head_dim + value_dim)
-    limits = backend.device.limits
     for true, problem in (
-        (not whole or max(parts_bytes, o._storage.nbytes) > limits["storage_range"], "an array is beyond a binding"),
-        (any(n > most for n, most in zip(groups, limits["groups"], strict=True)),
+        (not whole or max(parts_bytes, o._storage.nbytes) > facts.storage_range, "an array is beyond a binding"),
+        (any(n > most for n, most in zip(groups, facts.groups, strict=True)),
          f"{groups} workgroups are beyond the device's limits"),
-        (work > work_limit(backend.device), "one submission would take too long"),
+        (work > facts.work_limit, "one submission would take too long"),
     ):  # fmt: skip
         if true:
             if forced:
                 raise UnsupportedError(f"{family}: {problem}; leave the kernel to the registry (kernel=None)")
             return None
     constants = {
-        "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "CAUSAL": int(causal), "LSE": int(lse), "MERGE": 0,
-        "MASK": mask_kind(mask), "FEATURES": bits,
+        "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "CAUSAL": int(causal), "LSE": int(call.lse), "MERGE": 0,
+        "MASK": mask_kind(None if mask is None else mask.dtype), "FEATURES": bits,
         "ROWS": dealt.rows, "LANES": dealt.lanes, "UNROLL": dealt.unroll, "SUBGROUP": size,
         "THREADS": choice.threads, "STAGES": dealt.stages,
     }  # fmt: skip
     constants = {name: value for name, value in constants.items() if name in choice.variant.constants}
-    return Ready(
-        (q._steps[:3], k._steps[:3], v._steps[:3], o._steps[:3]),
-        (0, heads * queries, queries, queries, keys, group, shift + right, scale),
-        groups,
-        work,
-        o.shape,
-        o._steps,
-        o._storage.nbytes,
-        o.shape[:3],
-        program_of(backend, choice, constants),
-        parts_bytes,
-        backend.tensor(np.zeros(teams, np.int32)),
-    )
+    piece = Piece(q, k, v, o, sums, mask, call.shift + right, False, bias, call.first)
+    words, made = words_slot(planner, call, given, [header(facts, piece)] if bits else [])
+    arrays, push = operands(choice, piece, group, call.scale, words, made.places[0] if made else 0)
+    # Zero before and after every dispatch. Calls of the plan that are in flight together do not meet in it.
+    arrived = planner.constant(np.zeros(teams, np.int32))
+    arrays |= {"parts": planner.empty((parts_bytes // 4,)), "arrived": arrived}
+    planner.dispatch(choice, constants, arrays, push, groups, work)
+    return AttentionPlan(planner.plan(*results), made)

@@ -6,29 +6,47 @@ import dataclasses
 import itertools
 import math
 import operator
-import struct
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 
 from ...errors import UnsupportedError
-from ...registry import Request
-from ..device.dispatch import FLOAT32, check_float, check_precision, fits_binding, launch, program_of
+from ...registry import Registry, Request
+from ..device.arguments import FLOAT32, check_float, check_precision, to_device
+from ..device.caches import Kept
+from ..device.device import Device, DeviceFacts
 from ..device.dtypes import is_float
-from ..device.sixteen_bits import lacks_sixteen_bits
+from ..device.plan import At, Live, Plan, Planner, fits_binding
+from ..device.record import Ready, key_of, ready_for, run
 from ..device.tensor import Storage, Tensor
-from .forward import MAX_DIM, attend, check_scale, to_device
-from .options import INT32, Extras, Options, prepare
-
-if TYPE_CHECKING:
-    from ..backend import Compute
+from .call import NOTHING, Terms
+from .checks import MAX_DIM, check_scale
+from .options import INT32, CheckedOptions, Options, prepare, scalar_key
+from .record import Prepared, prepared
+from .words import template, words_of
 
 NAME = "flash_attention_with_kvcache"
-_APPEND_PUSH = struct.Struct("=24I")
-_WORDS_PUSH = struct.Struct("=13I")
+#: Plans that put new rows into a cache, and that make words of lengths on the device.
+APPENDS: Kept[tuple, Ready] = Kept("plans of cache-append", 512)
+CACHE_WORDS: Kept[tuple, Ready] = Kept("plans of cache-words", 64)
 #: Where samples have lengths of their own, plans are for multiples of so many keys, so that most steps find one made.
 STEP_KEYS = 256
+_SCALES = (type(None), float, int)
 _HALVES, _INTERLEAVED = 1, 2  # cache-append's ROTARY
+
+
+class _Step(NamedTuple):
+    """A step of decoding, ready to be run on Tensors: what puts new keys, values and turned queries where they belong
+    (each may be None), and attention."""
+
+    keys: Ready | None
+    values: Ready | None
+    queries: Ready | None
+    attention: Prepared
+
+
+#: Steps on Tensors whose options have no arrays, by the arguments themselves but for the lengths.
+REPEATED: Kept[tuple, _Step] = Kept("repeated steps with a cache", 512)
 
 
 @dataclasses.dataclass
@@ -46,7 +64,7 @@ class _Call:
 
 
 def flash_attention_with_kvcache(
-    backend: Compute,
+    device: Device,
     q,
     k_cache,
     v_cache,
@@ -130,10 +148,17 @@ def flash_attention_with_kvcache(
     UnsupportedError
         For 16-bit caches on a device without 16-bit storage, and paged caches beyond one binding of the device.
     """
-    backend.check_open()
-    high = check_precision(NAME, precision)
+    device.check_open()
+    high, causal = check_precision(NAME, precision), bool(causal)
     given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v}
-    call, shape = _checked(backend, given, cache_seqlens, page_table, rotary, rotary_interleaved)
+    options = Options(window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks)
+    key = None
+    if page_table is None and type(q) is type(k_cache) is type(v_cache) is Tensor and scale.__class__ in _SCALES:
+        key, results = _again(device, tuple(given.values()), cache_seqlens, rotary, options,
+                              (causal, scale, bool(return_lse), kernel, high, bool(rotary_interleaved)))  # fmt: skip
+        if results is not None:
+            return results if return_lse else results[0]
+    call, shape = _checked(device, given, cache_seqlens, page_table, rotary, rotary_interleaved)
     batch, queries, heads, dim = shape
     scale = check_scale(NAME, scale, dim)
     held = call.lengths
@@ -141,36 +166,42 @@ def flash_attention_with_kvcache(
     own = not isinstance(held, Tensor) and call.table is None and (held == held[:1]).all()  # all samples alike
     if not own:
         keys = min(-(-keys // STEP_KEYS) * STEP_KEYS, call.room)
-    options = Options(window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks)
-    extras = prepare(NAME, options, (batch, heads, queries, keys), bool(causal))
-    advance = bool(causal) or window_size is not None and any(bound not in (None, -1) for bound in window_size)
+    checked = prepare(NAME, options, (batch, heads, queries, keys), causal)
+    advance = causal or window_size is not None and any(bound not in (None, -1) for bound in window_size)
+    lay = None
     if not own:
-        if extras is None:
-            extras = Extras(heads)
-            extras.causal = bool(causal)
-        _lay(backend, extras, call, queries)
-    caches = tuple(backend.tensor(np.ascontiguousarray(c)) if not isinstance(c, Tensor) else c for c in call.caches)
-    call = dataclasses.replace(call, caches=caches, fresh=tuple(to_device(backend, a) for a in call.fresh))
-    q_tensor = to_device(backend, q)
+        checked = checked or CheckedOptions(heads, causal)
+        lay = _lay(checked, call, queries)
+    caches = tuple(device.tensor(np.ascontiguousarray(c)) if not isinstance(c, Tensor) else c for c in call.caches)
+    call = dataclasses.replace(call, caches=caches, fresh=tuple(to_device(device, a) for a in call.fresh))
+    q_tensor = to_device(device, q)
     turned = q_tensor
     if call.tables:
-        call = dataclasses.replace(call, tables=tuple(_table(backend, t) for t in call.tables))
-        turned = backend.empty(shape, q_tensor.dtype)
-
-    def append(words: Storage | None) -> None:
-        for cache, rows, tables in zip(caches, call.fresh, (call.tables, ()), strict=bool(call.fresh)):
-            _append(backend, call, rows, cache, tables, words, extras, True)
-        if call.tables:
-            _append(backend, call, q_tensor, turned, call.tables, words, extras, advance)
-
-    if own:
-        append(None)
-    else:
-        extras.before.append(append)
-        if 0 in (queries, heads, keys):
-            extras.storage(backend, [])
-    views = [turned.transpose(0, 2, 1, 3), *(_keys_view(c, call, batch, keys) for c in caches)]
-    o, lse = attend(backend, *views, None, bool(causal), scale, return_lse, kernel, high, extras=extras)
+        call = dataclasses.replace(call, tables=tuple(_table(device, t) for t in call.tables))
+        turned = device.empty(shape, q_tensor.dtype)
+    facts = NOTHING if checked is None else checked.facts()
+    causal = causal if checked is None else checked.causal
+    views = [turned.transpose(0, 2, 1, 3), *(_keys_view(c, call, batch, keys) for c in caches), None, None]
+    found = prepared(device, views, Terms(causal, scale, return_lse, kernel, high, keys - queries, facts))
+    kept = lay is None or not lay.on_device
+    words = found.words_of(device, checked, kept)
+    if lay is not None:
+        if words is None:  # attention has nothing to do, and the new keys are to be written all the same
+            words = words_of(device, template(checked.size, {}, []), checked.arrays, {}, checked.size, kept)
+        if lay.on_device:
+            _lay_on_device(device, call, lay, words, queries)
+    appends: list[Ready | None] = [None, None, None]
+    for n, (cache, rows) in enumerate(zip(caches, call.fresh, strict=bool(call.fresh))):
+        appends[n] = _append(device, call, rows, cache, () if n else call.tables, words, lay, True)
+    if call.tables:
+        appends[2] = _append(device, call, q_tensor, turned, call.tables, words, lay, advance)
+    o, lse = found.run(views, words if facts.contents else None)
+    plain = checked is None or len(checked.arrays) == (lay is not None) and not checked.live
+    if key is not None and plain and (lay is None or found.words is not None):
+        same = (q_tensor, *caches, *call.fresh, *call.tables)
+        if all(a is b for a, b in zip(same, (q, k_cache, v_cache, *((k, v) if call.fresh else ()), *(rotary or ())),
+                                      strict=True)):  # fmt: skip
+            device.caches[REPEATED].keep(key, _Step(*appends, found))
     o = o.transpose(0, 2, 1, 3)
     for array, cache in zip((k_cache, v_cache), caches, strict=True):
         if call.fresh and not isinstance(array, Tensor):
@@ -178,16 +209,65 @@ def flash_attention_with_kvcache(
     results = [o] if lse is None else [o, lse]
     arrays = (*given.values(), cache_seqlens, page_table, *(rotary or ()), alibi_slopes, sinks)
     if any(isinstance(array, Tensor) for array in arrays):
-        backend.runtime.flush()
+        device.runtime.flush()
     else:
         results = [result.numpy() for result in results]
     return results[0] if lse is None else tuple(results)
 
 
+def _again(device: Device, given: tuple, lengths, rotary, options: Options, terms: tuple) -> tuple:
+    """The key of a step, and its results where a step like it was planned; each None where there is none."""
+    q, k_cache, v_cache, k, v = given
+    scalars, tables = scalar_key(options), (None, None) if rotary is None else rotary
+    if scalars is None or len(q.shape) != 4 or len(k_cache.shape) != 4 or tables.__class__ is not tuple:
+        return None, None
+    if k is not None and not type(k) is type(v) is Tensor or rotary is not None and len(tables) != 2:
+        return None, None
+    if rotary is not None and not type(tables[0]) is type(tables[1]) is Tensor:
+        return None, None
+    batch, queries, room = q.shape[0], q.shape[1], k_cache.shape[1]
+    count = 0 if k is None else k.shape[1]
+    if lengths.__class__ is int:
+        least = most = lengths
+    elif type(lengths) is np.ndarray and lengths.dtype.kind == "i" and lengths.shape == (batch,) and batch:
+        least, most = int(lengths.min()), int(lengths.max())
+    else:
+        return None, None
+    keys, own = most + count, least == most
+    if least < 0 or keys > room:
+        return None, None
+    if not own:
+        keys = min(-(-keys // STEP_KEYS) * STEP_KEYS, room)
+    key = key_of(device, (scalars, terms, keys, own), (*given, *tables))
+    step = device.caches[REPEATED].get(key)
+    if step is None:
+        return key, None
+    words = told = None
+    if not own:
+        samples = np.zeros((batch, 4), np.int32)
+        samples[:, 1], samples[:, 3] = queries, lengths + count
+        words = words_of(device, step.attention.words.template, ((0, samples),), {}, samples.size)
+        told = _all_words(words)
+    start = (least if own else 0,)
+    if step.keys is not None:
+        step.keys.run((k, told, *tables, k_cache), start)
+    if step.values is not None:
+        step.values.run((v, told, None, None, v_cache), start)
+    turned = q
+    if step.queries is not None:
+        turned = device.empty(q.shape, q.dtype)
+        step.queries.run((q, told, *tables, turned), start)
+    o, lse = step.attention.run((turned, k_cache, v_cache, None, None), words)
+    a, b, c, d = o._steps
+    o = Tensor(o._storage, (batch, queries, *o.shape[1::2]), o.dtype, (a, c, b, d), o._offset)
+    device.runtime.flush()
+    return key, (o, lse)
+
+
 # -- checks ----------------------------------------------------------------------------------------------------------
 
 
-def _checked(backend: Compute, given: dict, lengths, table, rotary, interleaved) -> tuple[_Call, tuple[int, ...]]:
+def _checked(device: Device, given: dict, lengths, table, rotary, interleaved) -> tuple[_Call, tuple[int, ...]]:
     q, k_cache, v_cache, k, v = given.values()
     if (k is None) != (v is None):
         raise ValueError(f"{NAME}: one of k and v is given; give both or neither")
@@ -197,9 +277,9 @@ def _checked(backend: Compute, given: dict, lengths, table, rotary, interleaved)
         if len(array.shape) != 4:
             raise ValueError(f"{NAME}: {name} has shape {tuple(array.shape)}; expected four axes, (B, S, H, D)")
     for name, array in (*arrays.items(), ("cache_seqlens", lengths), ("page_table", table)):
-        if isinstance(array, Tensor) and array._storage.backend.runtime is not backend.runtime:
+        if isinstance(array, Tensor) and array._storage.device is not device.home:
             raise ValueError(f"{NAME}: {name} belongs to another backend; move it with backend.tensor(...)")
-    if dtype != FLOAT32 and lacks_sixteen_bits(backend):
+    if dtype != FLOAT32 and not device.sixteen_bits:
         raise UnsupportedError(f"{NAME}: {dtype} caches need 16-bit storage, which the device lacks; use float32")
     batch, queries, heads, dim = q.shape
     blocks, size, kv_heads, k_dim = k_cache.shape
@@ -228,7 +308,7 @@ def _checked(backend: Compute, given: dict, lengths, table, rotary, interleaved)
                     "as q and the caches have it"
                 )
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
-        _check_cache(backend, name, cache, k is not None, table is not None)
+        _check_cache(device, name, cache, k is not None, table is not None)
     room = size
     if table is not None:
         table = _integers("page_table", table)
@@ -247,21 +327,21 @@ def _checked(backend: Compute, given: dict, lengths, table, rotary, interleaved)
     return call, (batch, queries, heads, dim)
 
 
-def _check_cache(backend: Compute, name: str, cache, written: bool, paged: bool) -> None:
+def _check_cache(device: Device, name: str, cache, written: bool, paged: bool) -> None:
     if isinstance(cache, Tensor):
         if cache.shape[3] > 1 and cache._steps[3] != 1:
             raise ValueError(f"{NAME}: the last axis of {name} is not contiguous; make the cache so")
         if written and any(step == 0 and extent > 1 for step, extent in zip(cache._steps, cache.shape, strict=True)):
             raise ValueError(f"{NAME}: {name} is a broadcast view, which cannot be written; pass a copy of it")
-        large = cache._storage.nbytes > backend.device.limits["storage_range"]
+        large = cache._storage.nbytes > device.facts.storage_range
     else:
         if written and not cache.flags.writeable:
             raise ValueError(f"{NAME}: {name} is a read-only array, and new keys are to be written to it; pass a copy")
-        large = cache.nbytes > backend.device.limits["storage_range"]
+        large = cache.nbytes > device.facts.storage_range
     if large and paged:
         raise UnsupportedError(
             f"{NAME}: {name} is larger than one binding of the device, "
-            f"{backend.device.limits['storage_range']:,} bytes; keep the pages in several caches"
+            f"{device.facts.storage_range:,} bytes; keep the pages in several caches"
         )
 
 
@@ -344,54 +424,73 @@ def _checked_rotary(rotary, dim: int, appends: bool, positions: int) -> tuple:
 # -- device work -----------------------------------------------------------------------------------------------------
 
 
-def _table(backend: Compute, table) -> Tensor:
+def _table(device: Device, table) -> Tensor:
     if not isinstance(table, Tensor):
-        return backend.tensor(np.ascontiguousarray(table, dtype=np.float32))
-    return to_device(backend, table.astype(FLOAT32))
+        return device.tensor(np.ascontiguousarray(table, dtype=np.float32))
+    return to_device(device, table.astype(FLOAT32))
 
 
-def _lay(backend: Compute, extras: Extras, call: _Call, queries: int) -> None:
+class _Lay(NamedTuple):
+    """Where the samples' lengths and the table begin among the words, and whether the device is to write them."""
+
+    samples: int
+    pages: int
+    on_device: bool
+
+
+def _lay(checked: CheckedOptions, call: _Call, queries: int) -> _Lay:
     """Put the samples' lengths and the table among the words that kernels read."""
     lengths, table = call.lengths, call.table
     batch = lengths.shape[0]
-    extras.offer("lengths", *(("paged",) if table is not None else ()))
+    checked.offer("lengths", *(("paged",) if table is not None else ()))
     on_device = any(isinstance(array, Tensor) for array in (lengths, table))
     samples = np.zeros((batch, 4), np.int32)
     if not on_device:
         samples[:, 1], samples[:, 3] = queries, lengths + call.count
-    samples_at = extras.put(samples)
-    extras.set(samples=samples_at)
-    pages_at, columns, pages = 0, 1, 1
+    samples_at = checked.put(samples)
+    checked.set(samples=samples_at)
+    pages_at = 0
     if table is not None:
-        columns, pages = table.shape[1], call.caches[0].shape[0]
-        pages_at = extras.put(np.zeros(table.shape, np.int32) if on_device else table)
-        extras.page_steps = tuple(_steps(cache)[0] for cache in call.caches)
-        extras.set(
+        columns = table.shape[1]
+        pages_at = checked.put(np.zeros(table.shape, np.int32) if on_device else table)
+        checked.page_steps = tuple(_steps(cache)[0] for cache in call.caches)
+        checked.set(
             pages=pages_at, pages_batch=columns, page_keys=call.caches[0].shape[1],
-            k_page=extras.page_steps[0], v_page=extras.page_steps[1],
+            k_page=checked.page_steps[0], v_page=checked.page_steps[1],
         )  # fmt: skip
-    extras.places = samples_at, pages_at
-    if not on_device or batch == 0:
-        return
-    lengths = lengths if isinstance(lengths, Tensor) else backend.tensor(lengths.astype(np.int32))
-    table = table if isinstance(table, Tensor) or table is None else backend.tensor(table)
+    return _Lay(samples_at, pages_at, on_device and batch > 0)
 
-    def write(storage: Storage) -> None:
-        choice = backend.registry.resolve(Request("cache-words", "float32"))
-        program = program_of(backend, choice, {"PAGED": int(table is not None)})
-        steps = (0, 0) if table is None else table._steps
-        words = Tensor(storage, (storage.nbytes // 4,), INT32)
 
-        def push(offsets):
-            return _WORDS_PUSH.pack(
-                offsets[0], lengths._steps[0], offsets[1], *steps, batch, columns, pages,
-                queries, call.count, call.room, samples_at, pages_at,
-            )  # fmt: skip
+def _lay_on_device(device: Device, call: _Call, lay: _Lay, words: Storage, queries: int) -> None:
+    """Have the device, which has them, write lengths and table to the words."""
+    lengths, table = call.lengths, call.table
+    lengths = lengths if isinstance(lengths, Tensor) else device.tensor(lengths.astype(np.int32))
+    table = table if isinstance(table, Tensor) or table is None else device.tensor(table)
+    columns, pages = (1, 1) if table is None else (table.shape[1], call.caches[0].shape[0])
+    given = (lengths.shape[0], columns, pages, queries, call.count, call.room, lay.samples, lay.pages)
+    run(device, CACHE_WORDS, words_plan, given, (lengths, table, _all_words(words)))
 
-        groups = (-(-batch * columns // choice.threads), 1, 1)
-        launch(backend, program, (lengths, table, words), push, groups)
 
-    extras.write = write
+def _all_words(words: Storage) -> Tensor:
+    return Tensor(words, (words.nbytes // 4,), INT32)
+
+
+def words_plan(given: tuple, layouts, facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatch that writes lengths and a table of pages among the words of options."""
+    batch, columns, pages, queries, fresh, capacity, samples_at, pages_at = given
+    planner = Planner(facts, layouts)
+    lengths, table, words = planner.inputs
+    choice = registry.resolve(Request("cache-words", "float32"))
+    row, column = (0, 0) if table is None else table._steps
+    push = {
+        "lengths_offset": At(lengths), "lengths_step": lengths._steps[0], "table_offset": At(table),
+        "table_row": row, "table_column": column, "batch": batch, "columns": columns, "pages": pages,
+        "queries": queries, "fresh": fresh, "capacity": capacity, "samples_place": samples_at, "pages_place": pages_at,
+    }  # fmt: skip
+    arrays = {"lengths": lengths, "table": table, "words": words}
+    groups = (-(-batch * columns // choice.threads), 1, 1)
+    planner.dispatch(choice, {"PAGED": int(table is not None)}, arrays, push, groups)
+    return planner.plan()
 
 
 def _steps(cache) -> tuple[int, ...]:
@@ -410,45 +509,57 @@ def _keys_view(cache: Tensor, call: _Call, batch: int, keys: int) -> Tensor:
     return Tensor(cache._storage, shape, cache.dtype, (0, head, row, last), cache._offset)
 
 
-def _append(backend, call: _Call, rows: Tensor, target: Tensor, tables, words, extras, advance: bool) -> None:
+def _append(
+    device: Device, call: _Call, rows: Tensor, target: Tensor, tables: tuple, words: Storage | None, lay: _Lay | None,
+    advance: bool,
+) -> Ready | None:  # fmt: skip
     """Record the copy of ``rows`` (B, S, H, D) to a cache, or to an array like them, turned by ``tables``."""
     if rows.size == 0:
-        return
-    batch, count, heads, width = rows.shape
+        return None
     into_cache = any(target is cache for cache in call.caches)
     paged = into_cache and call.table is not None
-    own = words is None
     rotary = 0 if not tables else _INTERLEAVED if call.interleaved else _HALVES
-    choice = backend.registry.resolve(Request("cache-append", rows.dtype.name))
-    constants = {"ROTARY": rotary, "LENGTHS": int(not own), "PAGED": int(paged), "CACHE": int(into_cache)}
-    program = program_of(backend, choice, constants)
-    pairs = tables[0].shape[1] if tables else 0
-    words = None if own else Tensor(words, (words.nbytes // 4,), INT32)
-    samples_at, pages_at = (0, 0) if own else extras.places
-    columns = call.table.shape[1] if paged else 0
-    cos, sin = tables or (None, None)
+    given = (rotary, into_cache, paged, advance, call.count, None if lay is None else (lay.samples, lay.pages),
+             call.table.shape[1] if paged else 0)  # fmt: skip
+    start = int(call.lengths[0]) if lay is None else 0
+    tensors = (rows, None if lay is None else _all_words(words), *(tables or (None, None)), target)
+    ready = ready_for(device, APPENDS, append_plan, given, tensors)
+    ready.run(tensors, (start,))
+    return ready
+
+
+def append_plan(given: tuple, layouts, facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatches that copy rows to a cache. ``Live`` word 0: the keys before them where samples are alike."""
+    rotary, into_cache, paged, advance, count_all, lay, columns = given
+    planner = Planner(facts, layouts)
+    rows, words, cos, sin, target = planner.inputs
+    batch, count, heads, width = rows.shape
+    choice = registry.resolve(Request("cache-append", rows.dtype.name))
+    constants = {"ROTARY": rotary, "LENGTHS": int(lay is not None), "PAGED": int(paged), "CACHE": int(into_cache)}
+    pairs = 0 if cos is None else cos.shape[1]
+    samples_at, pages_at = lay or (0, 0)
     cos_row, sin_row = (0 if table is None else table._steps[0] for table in (cos, sin))
-    tile, (_, most_y, most_z) = choice.tile, backend.device.limits["groups"]
-    fits = fits_binding(backend, rows) and (paged or fits_binding(backend, target))
+    tile, (_, most_y, most_z) = choice.tile, facts.groups
+    fits = fits_binding(facts, rows) and (paged or fits_binding(facts, target))
     many = max(min(most_z // heads, batch), 1) if fits else 1
     most_rows = most_y * tile["rows"]
     for first, row in itertools.product(range(0, batch, many), range(0, count, most_rows)):
         x = rows[first : first + many, row : row + most_rows]
-        y = target if paged else target[first : first + len(x)]
+        y = target if paged else target[first : first + x.shape[0]]
         if not into_cache:
             y = y[:, row : row + most_rows]
         moved = row if advance else 0
-
-        def push(offsets, x=x, y=y, first=first, moved=moved):
-            page, y_row, y_head, _ = y._steps
-            place = (0, y_head, y_row, page, y.shape[1]) if paged else (page, y_head, y_row, 0, 1)
-            start = int(call.lengths[0]) + moved if own else 0
-            return _APPEND_PUSH.pack(
-                offsets[0], x._steps[0], x._steps[2], x._steps[1], offsets[4], *place,
-                samples_at + 4 * first, pages_at + columns * first, columns,
-                offsets[2], cos_row, offsets[3], sin_row, start, call.count - moved, int(advance),
-                x.shape[1], pairs, width, heads,
-            )  # fmt: skip
-
-        groups = (-(-(width - pairs) // tile["items"]), -(-x.shape[1] // tile["rows"]), heads * len(x))
-        launch(backend, program, (x, words, cos, sin, y), push, groups)
+        page, y_row, y_head, _ = y._steps
+        push = {
+            "x_offset": At(x), "x_batch": x._steps[0], "x_head": x._steps[2], "x_row": x._steps[1], "y_offset": At(y),
+            "y_batch": 0 if paged else page, "y_head": y_head, "y_row": y_row, "y_page": page if paged else 0,
+            "page_keys": y.shape[1] if paged else 1,
+            "samples": samples_at + 4 * first, "pages": pages_at + columns * first, "pages_batch": columns,
+            "cos_offset": At(cos), "cos_row": cos_row, "sin_offset": At(sin), "sin_row": sin_row,
+            "start": Live(0, moved) if lay is None else 0, "fresh": count_all - moved, "advance": int(advance),
+            "rows": x.shape[1], "pairs": pairs, "width": width, "heads": heads,
+        }  # fmt: skip
+        arrays = {"x": x, "words": words, "cosines": cos, "sines": sin, "y": y}
+        groups = (-(-(width - pairs) // tile["items"]), -(-x.shape[1] // tile["rows"]), heads * x.shape[0])
+        planner.dispatch(choice, constants, arrays, push, groups)
+    return planner.plan()

@@ -1,7 +1,4 @@
-"""What bends or hides attention scores beyond mask and causality: argument checks, and what the kernels read of it.
-
-The words that shaders/include/extras.glsl reads: arrays first, then one header for each dispatch of a call.
-"""
+"""What bends or hides attention scores beyond mask and causality: the options, their checks, and what kernels read."""
 
 from __future__ import annotations
 
@@ -10,35 +7,21 @@ import inspect
 import math
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...registry.names import extras_bits
-from ..device.dispatch import FLOAT32
+from ..device.arguments import FLOAT32
 from ..device.dtypes import is_float
-from ..device.tensor import Storage, Tensor
+from ..device.tensor import Tensor
+from .call import OptionFacts
+from .t5 import bucket_words
+from .words import as_word
 
-if TYPE_CHECKING:
-    from ..backend import Compute
-
-#: The header's words, in the order of shaders/include/extras.glsl; the last four of flash-matrix-tiles.glsl.
-HEADER = (
-    "first_batch", "first_head", "first_row", "first_key", "heads", "left", "right", "cap", "slopes", "slopes_batch",
-    "t5_buckets", "t5_reach", "t5_table", "t5_row", "sink", "sink_here", "prefixes",
-    "q_segments", "q_segments_batch", "k_segments", "k_segments_batch", "samples", "packed",
-    "block_map", "block_batch", "block_head", "block_row", "block_q", "block_kv",
-    "keep_below", "keep_scale", "seed_low", "seed_high", "dropout_offset",
-    "bias_offset", "bias_batch", "bias_head", "bias_row", "bias_key", "tile_batch", "tile_head", "tile_row",
-    "pages", "pages_batch", "page_keys", "k_page", "v_page",
-    "mask_bits", "mask_bits_batch", "mask_bits_head", "mask_bits_row",
-)  # fmt: skip
-_PLACE = {name: place for place, name in enumerate(HEADER)}
 #: Distances from which on T5's buckets are all alike, at most.
 MOST_REACH = 2**20
 INT32 = np.dtype(np.int32)
-#: Aux words that a backend keeps on the device for calls that repeat them: so many of at most so many bytes.
-_KEPT, _KEPT_BYTES = 64, 1 << 18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +59,27 @@ def options_of(operation: str, given: dict) -> Options:
     return Options(**given) if given else OFF
 
 
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Options)}
+_PLAIN = frozenset((int, float, bool))
+
+
+def scalar_key(options: Options) -> tuple | None:
+    """The options as a key, where they are numbers and pairs of numbers only; None where any is an array."""
+    key: list = []
+    for name, value in options.__dict__.items():
+        if value is _DEFAULTS[name]:
+            continue
+        kind = value.__class__
+        if kind is tuple:
+            for item in value:
+                if item.__class__ is not int and item is not None:
+                    return None
+        elif kind not in _PLAIN:
+            return None
+        key += (name, kind, value)
+    return tuple(key)
+
+
 def with_options(function) -> inspect.Signature:
     """The function's signature with the options in place of its ``**options``."""
     signature = inspect.signature(function)
@@ -98,8 +102,8 @@ def arrays_of(options: dict) -> list[Tensor]:
     return [value for value in options.values() if isinstance(value, Tensor)]
 
 
-class Extras:
-    """Checked options of one call: what the kernels must offer, the arrays they read, and the header's common words.
+class CheckedOptions:
+    """The options of one call, checked: what kernels must offer, the arrays they read, and words of their headers.
 
     Attributes
     ----------
@@ -114,31 +118,26 @@ class Extras:
     bias : numpy.ndarray, Tensor or None
         Broadcastable to (B, H, Sq, Sk), float32.
     page_steps : tuple of int
-        Elements from one page of k and of v to the next; empty unless the keys lie in pages.
-    places : tuple of int
-        The words at which the samples' lengths and the table of pages begin, where they are.
-    write : callable or None
-        Called with the words' storage, to write more of them on the device.
-    before : list of callable
-        Called with the words' storage when it is complete, before attention is recorded.
-    out : pair of Tensor, or None
-        Where o (B, H, Sq, Dv) and lse (B, H, Sq) go, in place of new tensors.
+        As of OptionFacts.
+    arrays : list of (int, array)
+        32-bit elements, and the word at which they begin.
+    live : dict
+        Words of the headers that change with every call.
+    size : int
+        Words of the arrays.
     """
 
-    def __init__(self, heads: int):
+    def __init__(self, heads: int, causal: bool = False):
         self.bits = 0
-        self.causal = False
+        self.causal = causal
         self.right = 0
         self.left = 0
         self.bias = None
         self.page_steps: tuple[int, ...] = ()
-        self.places: tuple[int, int] = (0, 0)
-        self.write: Callable[[Storage], None] | None = None
-        self.before: list[Callable[[Storage], None]] = []
-        self.out: tuple[Tensor, Tensor] | None = None
-        self._words: dict[str, int] = {"heads": heads}
-        self._arrays: list[tuple[int, np.ndarray | Tensor]] = []
-        self._size = 0
+        self.arrays: list[tuple[int, np.ndarray | Tensor]] = []
+        self.live: dict[str, int] = {}
+        self.size = 0
+        self._words: dict[str, int] = {"heads": heads, "left": 0, "right": 0}
 
     def offer(self, *names: str) -> None:
         """Note that kernels must offer these."""
@@ -146,9 +145,9 @@ class Extras:
 
     def put(self, array) -> int:
         """Lay out an array of 32-bit elements; the word at which it will be."""
-        place = self._size
-        self._arrays.append((place, array))
-        self._size += array.size
+        place = self.size
+        self.arrays.append((place, array))
+        self.size += array.size
         return place
 
     def put_as(self, name: str, array) -> None:
@@ -158,58 +157,19 @@ class Extras:
     def set(self, **words) -> None:
         """Words of the header, integers or floats."""
         for name, value in words.items():
-            if isinstance(value, float):
-                value = int(np.float32(value).view(np.uint32))
-            self._words[name] = value & 0xFFFFFFFF
+            self._words[name] = as_word(value)
 
-    def word(self, name: str) -> int:
-        """A word of the header that all dispatches share; 0 where it was not set."""
-        return self._words.get(name, 0)
+    def vary(self, **words) -> None:
+        """Words of the header that change with every call."""
+        for name, value in words.items():
+            self.live[name] = as_word(value)
 
-    @property
-    def kind(self) -> tuple:
-        """All that a plan of one dispatch depends on."""
-        return self.bits, self.causal, self.right, self.left, self.page_steps
-
-    def storage(self, backend: Compute, headers: list[dict]) -> tuple[Storage, list[int]]:
-        """The words on the device, and where each of the headers (these words and the common ones) begins."""
-        storage, places = self._storage(backend, headers)
-        for step in self.before:
-            step(storage)
-        return storage, places
-
-    def _storage(self, backend: Compute, headers: list[dict]) -> tuple[Storage, list[int]]:
-        first = self._size
-        words = np.zeros(first + len(HEADER) * len(headers), np.uint32)
-        loose = []
-        for place, array in self._arrays:
-            if isinstance(array, Tensor):
-                loose.append((place, array))
-            elif array.size:
-                words[place : place + array.size] = np.ascontiguousarray(array).reshape(-1).view(np.uint32)
-        places = [first + n * len(HEADER) for n in range(len(headers))]
-        for place, header in zip(places, headers, strict=True):
-            for name, value in {**self._words, **header}.items():
-                words[place + _PLACE[name]] = value & 0xFFFFFFFF
-        key = None
-        if not loose and self.write is None and words.nbytes <= _KEPT_BYTES:
-            key = words.tobytes()
-            kept = backend.extra_words.get(key)
-            if kept is not None:
-                return kept, places
-        storage = Storage(backend, words.nbytes, idle=True)
-        backend.runtime.write(storage.buffer, words)
-        for place, tensor in loose:
-            from ..device.copy import copy_into
-
-            copy_into(tensor, Tensor(storage, tensor.shape, tensor.dtype, offset=place))
-        if self.write is not None:
-            self.write(storage)
-        if key is not None:
-            if len(backend.extra_words) >= _KEPT:
-                backend.extra_words.pop(next(iter(backend.extra_words)))
-            backend.extra_words[key] = storage
-        return storage, places
+    def facts(self) -> OptionFacts:
+        """What a plan knows of them."""
+        return OptionFacts(
+            self.bits, self.right, self.left, self.page_steps, self.size, tuple(self._words.items()),
+            bool(self.arrays or self.live),
+        )  # fmt: skip
 
 
 # -- checks ----------------------------------------------------------------------------------------------------------
@@ -289,19 +249,6 @@ def check_bias(operation: str, bias, full: tuple[int, ...]):
         return bias.astype(FLOAT32)
 
 
-def bucket_words(buckets: int, bidirectional: bool, max_distance: int) -> np.ndarray:
-    """The T5 bucket of every distance from -max_distance to max_distance, int32."""
-    from ..unfused.steps import bucket_starts
-
-    each = buckets // 2 if bidirectional else buckets
-    exact = each // 2
-    starts = bucket_starts(each, max_distance)
-    far = np.arange(max_distance + 1)
-    one = np.where(far < exact, far, exact - 1 + np.searchsorted(starts, far, side="right")).astype(np.int32)
-    right = one[1:] + each if bidirectional else np.zeros(max_distance, np.int32)
-    return np.concatenate([one[::-1], right])
-
-
 def check_t5(operation: str, table, bidirectional: bool, max_distance, heads: int) -> int:
     """``t5_max_distance`` as an int, table and distance checked against each other."""
     shape = tuple(getattr(table, "shape", ()))
@@ -320,70 +267,78 @@ def check_t5(operation: str, table, bidirectional: bool, max_distance, heads: in
     return distance
 
 
-def prepare(operation: str, options: Options, full: tuple[int, int, int, int], causal: bool) -> Extras | None:
-    """Check the options of a call whose scores have shape ``full``; None where they leave plain attention.
+# -- one entry an option ---------------------------------------------------------------------------------------------
 
-    Raises
-    ------
-    TypeError, ValueError
-        For arrays and numbers that do not fit, before any device work.
-    """
-    batch, heads, queries, keys = full
-    extras = Extras(heads)
+Shape = tuple[int, int, int, int]
+
+
+def _window(operation: str, options: Options, checked: CheckedOptions, full: Shape) -> None:
+    most = full[2] + full[3]
     left, right = check_window(operation, options.window_size)
-    extras.causal = causal or right is not None
-    extras.right = 0 if causal or right is None else min(right, keys + queries)
-    extras.set(left=0, right=extras.right)
+    if right is not None and not checked.causal:
+        checked.right = min(right, most)
+    checked.causal = checked.causal or right is not None
+    checked.set(right=checked.right)
     if left is not None:
-        extras.offer("window")
-        extras.left = min(left, keys + queries)
-        extras.set(left=extras.left)
+        checked.offer("window")
+        checked.left = min(left, most)
+        checked.set(left=checked.left)
+
+
+def _softcap(operation: str, options: Options, checked: CheckedOptions, full: Shape) -> None:
     cap = float(options.softcap)
     if not (cap >= 0 and math.isfinite(cap)):
         raise ValueError(f"{operation}: softcap is {options.softcap}; expected a finite number above 0, or 0 for none")
     if cap:
-        extras.offer("soft-cap")
-        extras.set(cap=cap)
+        checked.offer("soft-cap")
+        checked.set(cap=cap)
+
+
+def _bias(operation: str, options: Options, checked: CheckedOptions, full: Shape) -> None:
     if options.attn_bias is not None:
-        extras.offer("bias")
-        extras.bias = check_bias(operation, options.attn_bias, full)
+        checked.offer("bias")
+        checked.bias = check_bias(operation, options.attn_bias, full)
+
+
+def _alibi(operation: str, options: Options, checked: CheckedOptions, full: Shape) -> None:
     if options.alibi_slopes is not None:
+        batch, heads = full[:2]
         shapes = ((heads,), (batch, heads))
         text = f"(H,) or (B, H) = {shapes[1]}"
         slopes = _array(operation, "alibi_slopes", options.alibi_slopes, FLOAT32, shapes, text)
-        extras.offer("alibi")
-        extras.put_as("slopes", slopes)
-        extras.set(slopes_batch=heads if len(slopes.shape) == 2 else 0)
+        checked.offer("alibi")
+        checked.put_as("slopes", slopes)
+        checked.set(slopes_batch=heads if len(slopes.shape) == 2 else 0)
+
+
+def _t5(operation: str, options: Options, checked: CheckedOptions, full: Shape) -> None:
     if options.t5_table is not None:
+        heads = full[1]
         bidirectional = bool(options.t5_bidirectional)
         reach = check_t5(operation, options.t5_table, bidirectional, options.t5_max_distance, heads)
         table = _array(operation, "t5_table", options.t5_table, FLOAT32, (tuple(options.t5_table.shape),), "")
-        extras.offer("t5")
-        extras.put_as("t5_buckets", bucket_words(table.shape[0], bidirectional, reach))
-        extras.put_as("t5_table", table)
-        extras.set(t5_reach=reach, t5_row=heads)
+        checked.offer("t5")
+        checked.put_as("t5_buckets", bucket_words(table.shape[0], bidirectional, reach))
+        checked.put_as("t5_table", table)
+        checked.set(t5_reach=reach, t5_row=heads)
+
+
+def _sinks(operation: str, options: Options, checked: CheckedOptions, full: Shape) -> None:
     if options.sinks is not None:
-        extras.offer("sinks")
-        extras.put_as("sink", _array(operation, "sinks", options.sinks, FLOAT32, ((heads,),), f"(H,) = ({heads},)"))
+        heads = full[1]
+        checked.offer("sinks")
+        checked.put_as("sink", _array(operation, "sinks", options.sinks, FLOAT32, ((heads,),), f"(H,) = ({heads},)"))
+
+
+def _prefix(operation: str, options: Options, checked: CheckedOptions, full: Shape) -> None:
     if options.prefix_len is not None:
-        prefix = _lengths(operation, "prefix_len", options.prefix_len, batch, keys)
-        if extras.causal or left is not None:
-            extras.offer("prefix")
-            extras.put_as("prefixes", prefix)
-    _prepare_segments(operation, options, extras, full)
-    _prepare_lengths(operation, options, extras, full)
-    _prepare_blocks(operation, options, extras, full)
-    p = check_dropout(operation, options.dropout_p, options.dropout_seed, options.dropout_offset)
-    if p:
-        extras.offer("dropout")
-        seed = operator.index(options.dropout_seed)
-        extras.set(
-            seed_low=seed, seed_high=seed >> 32, dropout_offset=operator.index(options.dropout_offset), **keep_words(p)
-        )
-    return extras if extras.bits or extras.right or extras.causal != causal else None
+        prefix = _lengths(operation, "prefix_len", options.prefix_len, full[0], full[3])
+        if checked.causal or checked.bits & extras_bits(("window",)):
+            checked.offer("prefix")
+            checked.put_as("prefixes", prefix)
 
 
-def _prepare_segments(operation: str, options: Options, extras: Extras, full) -> None:
+def _segments(operation: str, options: Options, checked: CheckedOptions, full: Shape) -> None:
     given = options.segment_ids
     if given is None:
         return
@@ -394,12 +349,12 @@ def _prepare_segments(operation: str, options: Options, extras: Extras, full) ->
         array = array if isinstance(array, Tensor) else np.atleast_2d(np.asarray(array))
         shapes = ((1, count), (batch, count))
         array = _array(operation, name, array, INT32, shapes, f"(B or 1, {count})")
-        extras.put_as(word, array)
-        extras.set(**{f"{word}_batch": count if array.shape[0] > 1 else 0})
-    extras.offer("segments")
+        checked.put_as(word, array)
+        checked.set(**{f"{word}_batch": count if array.shape[0] > 1 else 0})
+    checked.offer("segments")
 
 
-def _prepare_lengths(operation: str, options: Options, extras: Extras, full) -> None:
+def _samples(operation: str, options: Options, checked: CheckedOptions, full: Shape) -> None:
     batch, _, queries, keys = full
     if options.seqlens_q is None and options.seqlens_k is None:
         return
@@ -410,11 +365,11 @@ def _prepare_lengths(operation: str, options: Options, extras: Extras, full) -> 
         pair.append(length.numpy() if isinstance(length, Tensor) else length)
     samples = np.zeros((batch, 4), np.int32)
     samples[:, 1], samples[:, 3] = pair
-    extras.put_as("samples", samples)
-    extras.offer("lengths")
+    checked.put_as("samples", samples)
+    checked.offer("lengths")
 
 
-def _prepare_blocks(operation: str, options: Options, extras: Extras, full) -> None:
+def _blocks(operation: str, options: Options, checked: CheckedOptions, full: Shape) -> None:
     if options.block_map is None:
         if options.block_size is not None:
             raise ValueError(f"{operation}: block_size is given without block_map; give both or neither")
@@ -438,10 +393,60 @@ def _prepare_blocks(operation: str, options: Options, extras: Extras, full) -> N
             f"blocks of {rows} queries and {columns} keys"
         )
     blocks = blocks.reshape(shape)
-    extras.offer("blocks")
-    extras.put_as("block_map", np.frombuffer(blocks.tobytes() + bytes(-blocks.size % 4), np.uint32))
+    checked.offer("blocks")
+    checked.put_as("block_map", np.frombuffer(blocks.tobytes() + bytes(-blocks.size % 4), np.uint32))
     each = want[0] * want[1]
-    extras.set(
+    checked.set(
         block_batch=each * shape[1] if shape[0] > 1 else 0, block_head=each if shape[1] > 1 else 0, block_row=want[1],
         block_q=rows, block_kv=columns,
     )  # fmt: skip
+
+
+def _dropout(operation: str, options: Options, checked: CheckedOptions, full: Shape) -> None:
+    p = check_dropout(operation, options.dropout_p, options.dropout_seed, options.dropout_offset)
+    if p:
+        checked.offer("dropout")
+        seed = operator.index(options.dropout_seed)
+        checked.set(**keep_words(p))
+        checked.vary(seed_low=seed, seed_high=seed >> 32, dropout_offset=operator.index(options.dropout_offset))
+
+
+class Option(NamedTuple):
+    """One option: the keyword arguments that it is given by, and the check that also notes what kernels read of it.
+
+    ``check(operation, options, checked, full)`` raises TypeError or ValueError, naming the operation, what was given,
+    and what was expected; ``full`` is (B, H, Sq, Sk).
+    """
+
+    arguments: tuple[str, ...]
+    check: Callable[[str, Options, CheckedOptions, Shape], None]
+
+
+#: Every option, in the order of their checks.
+OPTIONS = (
+    Option(("window_size",), _window),
+    Option(("softcap",), _softcap),
+    Option(("attn_bias",), _bias),
+    Option(("alibi_slopes",), _alibi),
+    Option(("t5_table", "t5_bidirectional", "t5_max_distance"), _t5),
+    Option(("sinks",), _sinks),
+    Option(("prefix_len",), _prefix),
+    Option(("segment_ids",), _segments),
+    Option(("seqlens_q", "seqlens_k"), _samples),
+    Option(("block_map", "block_size"), _blocks),
+    Option(("dropout_p", "dropout_seed", "dropout_offset"), _dropout),
+)
+
+
+def prepare(operation: str, options: Options, full: Shape, causal: bool) -> CheckedOptions | None:
+    """Check the options of a call whose scores have shape ``full``; None where they leave plain attention.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arrays and numbers that do not fit, before any device work.
+    """
+    checked = CheckedOptions(full[1], causal)
+    for option in OPTIONS:
+        option.check(operation, options, checked, full)
+    return checked if checked.bits or checked.right or checked.causal != causal else None

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..device.dispatch import check_float
+from ..device.arguments import check_float, to_device
+from ..device.device import Device
 from ..device.tensor import Tensor
 from ..random import next_dropout
-from .forward import flash_attention, to_device
+from .forward import flash_attention
 from .options import options_of
-
-if TYPE_CHECKING:
-    from ..backend import Compute
 
 NAME = "scaled_dot_product_attention"
 #: Finite values of an additive mask are raised to this. Beside it every score is lost, so a row of nothing but the
@@ -23,7 +20,7 @@ LOWEST = np.float32(-1e38)
 
 
 def scaled_dot_product_attention(
-    backend: Compute,
+    device: Device,
     query,
     key,
     value,
@@ -85,7 +82,7 @@ def scaled_dot_product_attention(
     ----------
     The PyTorch documentation of ``torch.nn.functional.scaled_dot_product_attention``, version 2.13.
     """
-    backend.check_open()
+    device.check_open()
     check_float(NAME, query=query, key=key, value=value)
     dropout_p = _probability(dropout_p)
     if attn_mask is not None and is_causal:
@@ -98,8 +95,8 @@ def scaled_dot_product_attention(
     heads = lead[-1:] or (1,)
     mask = None if attn_mask is None else _mask(attn_mask, (*batch, *heads), (length, keys))
     kept = any(isinstance(array, Tensor) for array in (query, key, value))
-    q = _four(to_device(backend, query), batch, heads)
-    k, v = (_four(to_device(backend, array), batch, kv_heads) for array in (key, value))
+    q = _four(to_device(device, query), batch, heads)
+    k, v = (_four(to_device(device, array), batch, kv_heads) for array in (key, value))
     if is_causal:
         # From the top left: query 0 stands at key 0. No query sees keys from `length` on.
         k, v = k[:, :, :length], v[:, :, :length]
@@ -110,7 +107,7 @@ def scaled_dot_product_attention(
         seed, offset = next_dropout()
         more.update(dropout_p=dropout_p, dropout_seed=seed, dropout_offset=offset)
     out = flash_attention(
-        NAME, backend, q, k, v,
+        NAME, device, q, k, v,
         mask=mask, causal=bool(is_causal), scale=scale, shift=0 if is_causal else None, options=options_of(NAME, more),
     )  # fmt: skip
     out = out.reshape(*lead, length, value.shape[-1])

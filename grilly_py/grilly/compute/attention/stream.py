@@ -12,26 +12,29 @@ import copy
 import dataclasses
 import logging
 import math
-import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...errors import OutOfDeviceMemoryError, UnsupportedError
 from ...registry import Request
 from ...registry.names import extras_bits
-from ..device.dispatch import check_precision, launch, program_of
+from ..device.arguments import check_precision
+from ..device.caches import Kept
+from ..device.device import Device
+from ..device.plan import Plan as DevicePlan
+from ..device.plan import Planner, strided
+from ..device.record import Ready
+from ..device.record import run as run_plan
 from ..device.sixteen_bits import widens
 from ..device.tensor import Tensor
 from . import decode
-from . import options as extras_
-
-if TYPE_CHECKING:
-    from ..backend import Compute
-    from .options import Extras
+from .call import NOTHING, Terms
+from .checks import check_mask, check_qkv
+from .options import CheckedOptions, Options, check_bias, prepare
+from .record import attend as attend_on_device
 
 log = logging.getLogger("grilly.compute.stream")  # as the guide names it
 HEAP_SHARE = 0.9  # of the device's memory: the rest is for others, and for what the driver keeps
@@ -40,7 +43,8 @@ KEYS = 32_768  # of a block to begin with: enough to fill a device, and few merg
 BLOCK_BYTES = 256 << 20  # of keys and values in a block at most: the first block's way to the device hides nothing
 SMALL = 4 << 20  # bytes of a call that is not worth asking how full the device is
 REPORT_SECONDS = 1.0
-_PUSH = struct.Struct("=18I")
+#: Plans of merges.
+MERGES: Kept[tuple, Ready] = Kept("merges", 256)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,22 +86,22 @@ def show(progress: Progress) -> None:
 # -- whether -----------------------------------------------------------------------------------------------------------
 
 
-def room(backend: Compute) -> int:
+def room(device: Device) -> int:
     """Bytes that new arrays may take: of the backend's memory limit, or the device's memory, what is not in use."""
-    limit = backend.memory_limit
+    limit = device.memory_limit
     if limit is None:
-        limit = int(HEAP_SHARE * backend.device.memory_bytes)
-    return limit - backend.memory().in_use
+        limit = int(HEAP_SHARE * device.info.memory_bytes)
+    return limit - device.runtime.memory().in_use
 
 
-def largest(backend: Compute) -> int:
+def largest(device: Device) -> int:
     """Bytes of the largest array that the device can hold and kernels can be given, whole or cut."""
-    limits = backend.device.limits
-    most = int(limits.get("allocation") or backend.device.memory_bytes)
-    return most if "descriptor-offsets" in backend.runtime.features else min(most, int(limits["storage_range"]))
+    limits = device.info.limits
+    most = int(limits.get("allocation") or device.info.memory_bytes)
+    return most if device.facts.windows else min(most, int(limits["storage_range"]))
 
 
-def needed(backend: Compute, q, k, v, *biases) -> bool:
+def needed(device: Device, q, k, v, *biases) -> bool:
     """Whether a call must be streamed: its arrays, none of them a Tensor, do not fit beside what is on the device.
 
     ``biases`` are masks and biases, or None. A call with Tensors among q, k and v is never streamed.
@@ -105,13 +109,13 @@ def needed(backend: Compute, q, k, v, *biases) -> bool:
     if isinstance(q, Tensor) or isinstance(k, Tensor) or isinstance(v, Tensor):
         return False
     small = q.nbytes + k.nbytes + v.nbytes < SMALL and all(b is None for b in biases)
-    if small and backend.memory_limit is None:
+    if small and device.memory_limit is None:
         return False
     rows = q.size // max(q.shape[-1], 1)
     output = rows * v.shape[-1] * q.dtype.itemsize
     sizes = [q.nbytes, k.nbytes, v.nbytes, output]
     sizes += [b.nbytes for b in biases if b is not None and not isinstance(b, Tensor)]
-    return max(sizes) > largest(backend) or sum(sizes) + 4 * rows > room(backend)
+    return max(sizes) > largest(device) or sum(sizes) + 4 * rows > room(device)
 
 
 # -- how it is cut -----------------------------------------------------------------------------------------------------
@@ -175,7 +179,7 @@ class Plan:
             self.keys = more.keys
 
 
-def plan(operation: str, backend: Compute, q, k, v, biases) -> Plan:
+def plan(operation: str, device: Device, q, k, v, biases) -> Plan:
     """How to cut four-axis arrays. Raises OutOfDeviceMemoryError when one query and one key do not fit."""
     batch, heads, queries, dim = q.shape
     kv_heads, keys, value_dim = k.shape[1], k.shape[2], v.shape[3]
@@ -194,7 +198,7 @@ def plan(operation: str, backend: Compute, q, k, v, biases) -> Plan:
         group * ((dim + value_dim) * size + 4 * value_dim + 12),
         (dim + value_dim) * size, group * max(dim * size, 4 * value_dim), mask_bytes,
     )  # fmt: skip
-    budget, most = BLOCK_SHARE * room(backend), min(largest(backend), 1 << 32)
+    budget, most = BLOCK_SHARE * room(device), min(largest(device), 1 << 32)
     if not whole.shrink(budget, most):
         raise OutOfDeviceMemoryError(
             f"{operation}: one query and one key need {whole.rows_bytes() + 2 * whole.keys_bytes():,} bytes and "
@@ -215,8 +219,8 @@ class Part:
     ----------
     operation : str
         For messages.
-    causal, scale, kernel, high, extras
-        Of the whole call, as ``flash.attend`` takes them; ``extras.bias`` covers the part.
+    causal, scale, kernel, high, checked
+        Of the whole call; ``checked.bias`` covers the part.
     shift : int
         Query 0 of the whole call stands at this key of it.
     first : tuple of int
@@ -228,13 +232,13 @@ class Part:
     scale: float
     kernel: str | None
     high: bool
-    extras: Extras | None
+    checked: CheckedOptions | None
     shift: int
     first: tuple[int, int, int, int] = (0, 0, 0, 0)
 
     def has(self, *names: str) -> bool:
         """Whether the call uses one of these features."""
-        return self.extras is not None and bool(self.extras.bits & extras_bits(names))
+        return self.checked is not None and bool(self.checked.bits & extras_bits(names))
 
     def keys(self, rows: tuple[int, int], keys: int) -> tuple[int, int]:
         """The range of the part's ``keys`` keys outside which none of its rows sees any."""
@@ -242,33 +246,33 @@ class Part:
         if self.has("prefix", "lengths"):  # other rules than one line along the diagonal
             return low, high
         place = self.shift + self.first[2] - self.first[3]
-        right = 0 if self.extras is None else self.extras.right
-        if self.causal if self.extras is None else self.extras.causal:
+        right = 0 if self.checked is None else self.checked.right
+        if self.causal if self.checked is None else self.checked.causal:
             high = min(max(rows[1] + place + right, 0), keys)
         if self.has("window"):
-            low = min(max(rows[0] + place - self.extras.left, 0), high)
+            low = min(max(rows[0] + place - self.checked.left, 0), high)
         return low, high
 
 
-def attend(part: Part, backend: Compute, q: np.ndarray, k: np.ndarray, v: np.ndarray, mask, lse: bool):
+def attend(part: Part, device: Device, q: np.ndarray, k: np.ndarray, v: np.ndarray, mask, lse: bool):
     """Attention on checked NumPy arrays of up to four axes, block by block; o, or (o, lse).
 
     ``mask`` is bool or float32, an array, a Tensor or None. Raises OutOfDeviceMemoryError when not even one query and
     one key fit, and UnsupportedError for a kernel that cannot be given parts of the call.
     """
-    if part.kernel in decode.FAMILIES and (part.causal or part.extras is not None):
+    if part.kernel in decode.FAMILIES and (part.causal or part.checked is not None):
         raise UnsupportedError(
             f"{part.operation}: the arrays do not fit on the device; {part.kernel} takes them in parts only where "
             "every query sees every key; leave the kernel to the registry (kernel=None)"
         )
     rank = q.ndim
     q, k, v = (a[(None,) * (4 - rank)] for a in (q, k, v))
-    bias = None if part.extras is None else part.extras.bias
+    bias = None if part.checked is None else part.checked.bias
     biases = tuple(None if b is None else b[(None,) * (4 - len(b.shape))] for b in (mask, bias))
     o = np.zeros((*q.shape[:3], v.shape[3]), q.dtype)
     sums = np.full(q.shape[:3], -np.inf, np.float32)
     if o.size:
-        _Streamed(part, backend, q, k, v, biases).run(o, sums)
+        _Streamed(part, device, q, k, v, biases).run(o, sums)
     shape = o.shape[4 - rank :]
     o, sums = o.reshape(shape), sums.reshape(shape[:-1])
     return (o, sums) if lse else o
@@ -277,7 +281,7 @@ def attend(part: Part, backend: Compute, q: np.ndarray, k: np.ndarray, v: np.nda
 @widens("q", "k", "v")
 def attend_part(
     operation: str,
-    backend: Compute,
+    device: Device,
     q: np.ndarray,
     k: np.ndarray,
     v: np.ndarray,
@@ -290,7 +294,7 @@ def attend_part(
     scale: float,
     kernel: str | None,
     precision: str,
-    options: extras_.Options,
+    options: Options,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Attention of some queries to some keys of a larger call: the output and log-sum-exp over these keys only.
 
@@ -307,22 +311,18 @@ def attend_part(
     options : Options
         Of the whole call, arrays included; ``attn_bias`` is not read.
     """
-    from .forward import check_mask, check_qkv
-
-    backend.check_open()
+    device.check_open()
     check_qkv(operation, q, k, v)
     high = check_precision(operation, precision)
     full = (*q.shape[:3], k.shape[2])
     mask = None if mask is None else check_mask(operation, mask, full)
-    extras = extras_.prepare(operation, dataclasses.replace(options, attn_bias=None), whole, causal)
+    checked = prepare(operation, dataclasses.replace(options, attn_bias=None), whole, causal)
     if attn_bias is not None:
-        if extras is None:
-            extras = extras_.Extras(whole[1])
-            extras.causal = causal
-        extras.offer("bias")
-        extras.bias = extras_.check_bias(operation, attn_bias, full)
-    part = Part(operation, causal, scale, kernel, high, extras, whole[3] - whole[2], first)
-    return attend(part, backend, q, k, v, mask, True)
+        checked = checked or CheckedOptions(whole[1], causal)
+        checked.offer("bias")
+        checked.bias = check_bias(operation, attn_bias, full)
+    part = Part(operation, causal, scale, kernel, high, checked, whole[3] - whole[2], first)
+    return attend(part, device, q, k, v, mask, True)
 
 
 @dataclasses.dataclass
@@ -330,7 +330,7 @@ class _Streamed:
     """One call: its arrays with four axes, and what is done with each block."""
 
     part: Part
-    backend: Compute
+    device: Device
     q: np.ndarray
     k: np.ndarray
     v: np.ndarray
@@ -339,7 +339,7 @@ class _Streamed:
     def __post_init__(self):
         self.group = self.q.shape[1] // self.k.shape[1]
         biases = [b for b in self.biases if b is not None]
-        self.plan = plan(self.part.operation, self.backend, self.q, self.k, self.v, biases)
+        self.plan = plan(self.part.operation, self.device, self.q, self.k, self.v, biases)
         self.began = self.reported = time.monotonic()
         batch, heads, queries, _ = self.q.shape
         pairs = sum((end - start) * (high - low) for start, end, low, high in self._spans())
@@ -368,22 +368,22 @@ class _Streamed:
 
     def _rows(self, rows: tuple[slice, ...], heads: slice, keys: tuple[int, int], o, lse) -> None:
         """Write the result of one block of queries over a range of keys to o and lse."""
-        backend = self.backend
+        device = self.device
         blocks = self._blocks(rows, heads, *keys)
         block = next(blocks, None)
         if block is None:
             return
-        q = _place(backend, self.q[rows])
+        q = _place(device, self.q[rows])
         # Not set to zero: a weight of minus infinity says that nothing is there yet.
-        total = backend.empty(o.shape)
-        weight = backend.tensor(np.broadcast_to(np.array([-np.inf, 0], np.float32), (*lse.shape, 2)).copy())
+        total = device.empty(o.shape)
+        weight = device.tensor(np.broadcast_to(np.array([-np.inf, 0], np.float32), (*lse.shape, 2)).copy())
         begun = False
         while block is not None:
             self._add(rows, q, *block, total, weight, begun)
             begun = True
             block = next(blocks, None)  # sent while the device works on the one before
             # The host may be one block ahead, not more: staging memory and the device's would fill.
-            backend.synchronize()
+            device.runtime.synchronize()
         total.astype(o.dtype).numpy(out=o)
         top, seen = np.moveaxis(weight.numpy().astype(np.float64), -1, 0)
         with np.errstate(divide="ignore"):
@@ -410,35 +410,31 @@ class _Streamed:
                     return None
             parts.append(bias)
         full = (*(p.stop - p.start for p in rows), end - start)
-        parts = [b if b is None or isinstance(b, Tensor) else _place(self.backend, b) for b in parts]
+        parts = [b if b is None or isinstance(b, Tensor) else _place(self.device, b) for b in parts]
         mask, bias = (None if b is None else b.broadcast_to(full) for b in parts)
-        k, v = (_place(self.backend, a[rows[0], heads, start:end]) for a in (self.k, self.v))
+        k, v = (_place(self.device, a[rows[0], heads, start:end]) for a in (self.k, self.v))
         return k, v, mask, bias
 
     def _add(self, rows, q: Tensor, start: int, block: tuple, total: Tensor, weight: Tensor, begun: bool) -> None:
         """Record attention to a block of keys from ``start`` and its merge with the result so far."""
-        from .forward import attend as attend_on_device
-
         k, v, mask, bias = block
         part = self.part
         first = tuple(f + s for f, s in zip(part.first, (*(r.start for r in rows), start), strict=True))
-        shift: int | None = part.shift + first[2] - first[3]
-        causal, extras = part.causal, part.extras
-        if extras is not None:
-            extras = copy.copy(extras)
-            extras.bias = bias
+        shift = part.shift + first[2] - first[3]
+        causal, checked, options = part.causal, part.checked, NOTHING
+        if checked is not None:
+            checked = copy.copy(checked)
             if begun or part.first[3]:
-                extras.bits &= ~extras_bits(("sinks",))  # counted with the first keys
-            if shift + extras.right >= k.shape[2] - 1 and not part.has("lengths"):
-                extras.causal = False
+                checked.bits &= ~extras_bits(("sinks",))  # counted with the first keys
+            causal, options = checked.causal, checked.facts()
+            if shift + checked.right >= k.shape[2] - 1 and not part.has("lengths"):
+                causal = False
         elif not causal or shift >= k.shape[2] - 1:  # every row sees every key: kernels need not look
-            causal, shift = False, None
-        o, lse = attend_on_device(
-            self.backend, q, k, v, mask, causal, part.scale, True, part.kernel, part.high,
-            shift=shift, extras=extras, first=first,
-        )  # fmt: skip
-        merge(self.backend, o, lse, total, weight)
-        self.backend.runtime.flush()
+            causal, shift = False, k.shape[2] - q.shape[2]
+        terms = Terms(causal, part.scale, True, part.kernel, part.high, shift, options, first)
+        o, lse = attend_on_device(self.device, (q, k, v, mask, bias), terms, checked)
+        merge(self.device, o, lse, total, weight)
+        self.device.runtime.flush()
         self._report(q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2])
 
     def _report(self, pairs: int, finished: bool = False) -> None:
@@ -449,36 +445,41 @@ class _Streamed:
         self.reported = now
         progress = Progress(self.part.operation, self.done, self.total, now - self.began)
         log.info("%s", progress)
-        if self.backend.progress is not None:
-            self.backend.progress(progress)
+        if self.device.progress is not None:
+            self.device.progress(progress)
 
 
-def _place(backend: Compute, array: np.ndarray) -> Tensor:
+def _place(device: Device, array: np.ndarray) -> Tensor:
     """The array on the device, its last axis contiguous."""
     if array.shape[-1] > 1 and array.strides[-1] != array.itemsize:
         array = np.ascontiguousarray(array)
-    return backend.borrow(array)
+    return device.borrow(array)
 
 
-def merge(backend: Compute, part: Tensor, part_lse: Tensor, total: Tensor, weight: Tensor) -> None:
+def merge(device: Device, part: Tensor, part_lse: Tensor, total: Tensor, weight: Tensor) -> None:
     """Record ``total += part``, attention over further keys.
 
     ``part`` and the float32 ``total`` are (B, H, Sq, Dv) with their last axis contiguous, ``part_lse`` float32
     (B, H, Sq) likewise. ``weight`` is float32 (B, H, Sq, 2) with contiguous queries: largest log-sum-exp so far, and
     the sum of the exponentials relative to it. Where the first is minus infinity, ``total`` may hold anything.
     """
+    if math.prod(part.shape[:3]):
+        run_plan(device, MERGES, merge_plan, (), (part, part_lse, total, weight))
+
+
+def merge_plan(given: tuple, layouts, facts, registry) -> DevicePlan:
+    """The dispatch of ``merge``."""
+    planner = Planner(facts, layouts)
+    part, part_lse, total, weight = planner.inputs
     batch, heads, queries, columns = part.shape
     rows = batch * heads * queries
-    if rows == 0:
-        return
-    choice = backend.registry.resolve(Request("attention-merge", part.dtype.name))
+    choice = registry.resolve(Request("attention-merge", part.dtype.name))
     count, stripe = -(-rows // choice.tile["rows"]), choice.tile["stripe"]
-
-    def push(at):
-        return _PUSH.pack(
-            at[0], *part._steps[:3], at[1], *part_lse._steps[:2], at[2], *total._steps[:3], at[3] // 2,
-            *(step // 2 for step in weight._steps[:2]), heads, queries, rows, columns,
-        )  # fmt: skip
-
-    groups = (min(count, stripe), -(-count // stripe), 1)
-    launch(backend, program_of(backend, choice, {}), [part, part_lse, total, weight], push, groups, 3.0 * part.size)
+    push = {
+        **strided("part", part), **strided("part_lse", part_lse, ("batch", "head")), **strided("sum", total),
+        **strided("weight", weight, ("batch", "head"), unit=2),
+        "heads": heads, "queries": queries, "rows": rows, "columns": columns,
+    }  # fmt: skip
+    arrays = {"part": part, "part_lse": part_lse, "sum": total, "weight": weight}
+    planner.dispatch(choice, {}, arrays, push, (min(count, stripe), -(-count // stripe), 1), 3.0 * part.size)
+    return planner.plan()

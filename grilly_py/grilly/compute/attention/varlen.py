@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...errors import UnsupportedError
-from ..device.dispatch import FLOAT32, check_float, check_precision, finish
+from ..device.arguments import FLOAT32, check_float, check_precision, finish, to_device
+from ..device.caches import Kept
+from ..device.device import Device
 from ..device.dtypes import is_sixteen_bits
-from ..device.sixteen_bits import lacks_sixteen_bits, widens
+from ..device.record import key_of
+from ..device.sixteen_bits import widens
 from ..device.tensor import Tensor
 from . import backward
+from .backward_plan import BackwardTerms
 from .backward_sums import sinks_gradient
+from .call import Terms
 from .checks import MAX_DIM, check_scale
-from .forward import attend, to_device
-from .options import Extras, Options, prepare
-
-if TYPE_CHECKING:
-    from ..backend import Compute
+from .options import CheckedOptions, Options, prepare, scalar_key
+from .record import Prepared, prepared
+from .words import words_of
 
 NAME = "flash_attention_varlen"
+#: Plans of calls on Tensors whose options have no arrays, by the arguments themselves but for where sequences begin.
+REPEATED: Kept[tuple, Prepared] = Kept("repeated calls of flash_attention_varlen", 256)
+_SCALES = (type(None), float, int)
 
 
 @widens("q", "k", "v")
 def flash_attention_varlen(
-    backend: Compute,
+    device: Device,
     q,
     k,
     v,
@@ -99,36 +104,53 @@ def flash_attention_varlen(
     UnsupportedError
         Where an array is larger than one binding of the device, or no kernel takes what is asked for.
     """
-    backend.check_open()
-    high = check_precision(NAME, precision)
+    device.check_open()
+    high, causal = check_precision(NAME, precision), bool(causal)
     options = Options(
         window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
         dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset,
     )  # fmt: skip
-    packed = _check(
-        NAME, q, k, v, (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k), bool(causal), scale, options
-    )
-    q_tensor, k_tensor, v_tensor = (to_device(backend, array) for array in (q, k, v))
+    starts, longest = (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
+    key = None
+    if type(q) is type(k) is type(v) is Tensor and len(q.shape) == len(k.shape) == 3 and scale.__class__ in _SCALES:
+        scalars = scalar_key(options)
+        if scalars is not None:
+            sequences = _sequences(NAME, starts, longest, (q.shape[0], k.shape[0]))
+            asked = (scalars, causal, scale, kernel, high, len(sequences.samples), sequences.longest)
+            key = key_of(device, asked, (q, k, v))
+            found = device.caches[REPEATED].get(key)
+            if found is not None:
+                samples = sequences.samples
+                words = words_of(device, found.words.template, ((0, samples),), {}, samples.size)
+                o, lse = found.run((q, k, v, None, None), words)
+                _fill_rest(device, o, lse, sequences.covered[0])
+                device.runtime.flush()
+                return (o, lse) if return_lse else o
+    packed = _check(NAME, q, k, v, starts, longest, causal, scale, options)
+    tensors = [to_device(device, array) for array in (q, k, v)]
     total, heads, _ = q.shape
-    batch, longest_q, longest_k = packed.batch, *packed.longest
-    o = backend.empty((total, heads, v.shape[2]), q_tensor.dtype)
-    lse = backend.empty((heads, total))
-    arrays = {"q": q_tensor, "k": k_tensor, "v": v_tensor, "the output": o, "the log-sum-exp": lse}
-    _check_bindings(NAME, backend, arrays)
-    extras = packed.extras
-    _fill_rest(backend, o, lse, packed.covered[0])
-    lse_view = Tensor(lse._storage, (batch, heads, longest_q), FLOAT32, (0, total, 1))
-    extras.out = _view(o, batch, longest_q), lse_view
-    views = [_view(q_tensor, batch, longest_q), *(_view(t, batch, longest_k) for t in (k_tensor, v_tensor))]
-    attend(backend, *views, None, bool(causal), packed.scale, True, kernel, high, extras=extras)
-    out = finish(backend, o, q, k, v)
+    batch, (longest_q, longest_k) = packed.batch, packed.longest
+    made = {"the output": total * heads * v.shape[2] * tensors[0].dtype.itemsize, "the log-sum-exp": 4 * heads * total}
+    _check_bindings(NAME, device, dict(zip("qkv", tensors, strict=True)), made)
+    checked = packed.checked
+    views = [_view(t, batch, n) for t, n in zip(tensors, (longest_q, longest_k, longest_k), strict=True)]
+    shift = longest_k - longest_q
+    terms = Terms(checked.causal, packed.scale, True, kernel, high, shift, checked.facts(), packed=total)
+    call = (*views, None, None)
+    found = prepared(device, call, terms)
+    if key is not None and found.words is not None and len(checked.arrays) == 1 and not checked.live:
+        if all(t is a for t, a in zip(tensors, (q, k, v), strict=True)):
+            device.caches[REPEATED].keep(key, found)
+    o, lse = found.run(call, found.words_of(device, checked))
+    _fill_rest(device, o, lse, packed.covered[0])
+    out = finish(device, o, q, k, v)
     if not return_lse:
         return out
-    return out, finish(backend, lse, q, k, v)
+    return out, finish(device, lse, q, k, v)
 
 
 def flash_attention_varlen_backward(
-    backend: Compute,
+    device: Device,
     grad_out,
     q,
     k,
@@ -187,7 +209,7 @@ dropout_p, dropout_seed, dropout_offset
     arXiv:2307.08691, algorithm 2.
     """
     name = "flash_attention_varlen_backward"
-    backend.check_open()
+    device.check_open()
     options = Options(
         window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
         dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset,
@@ -200,36 +222,28 @@ dropout_p, dropout_seed, dropout_offset
     arrays = (grad_out, q, k, v, out, lse)
     dtype = np.dtype(q.dtype)
     if 0 in (packed.batch, *packed.longest, q.shape[1]):
-        results = [backend.tensor(np.zeros(tuple(array.shape), dtype)) for array in (q, k, v)]
+        results = [device.tensor(np.zeros(tuple(array.shape), dtype)) for array in (q, k, v)]
         if return_dsinks:
-            results.append(backend.tensor(np.zeros(tuple(sinks.shape), np.float32)))
+            results.append(device.tensor(np.zeros(tuple(sinks.shape), np.float32)))
     else:
-        tensors = [to_device(backend, array) for array in arrays]
-        if is_sixteen_bits(dtype) and lacks_sixteen_bits(backend):
+        tensors = [to_device(device, array) for array in arrays]
+        if is_sixteen_bits(dtype) and not device.sixteen_bits:
             tensors = [tensor.astype(FLOAT32) for tensor in tensors]
         labels = ("grad_out", "q", "k", "v", "out", "lse")
-        _check_bindings(name, backend, dict(zip(labels, tensors, strict=True)))
+        _check_bindings(name, device, dict(zip(labels, tensors, strict=True)))
         g, q4, k4, v4, o, sums = tensors
+        lengths = zip((q4, k4, v4), (packed.longest[0], packed.longest[1], packed.longest[1]), strict=True)
+        views = [_view(tensor, packed.batch, rows) for tensor, rows in lengths]
         # delta is a row's own, so for it all sequences are one.
-        stats = backward.row_stats(backend, *(t.transpose((1, 0, 2))[None] for t in (g, o)), sums[None])
-        total = q4.shape[0]
-        shape = (packed.batch, q4.shape[1], packed.longest[0], 2)
-        views = {
-            "q": _view(q4, packed.batch, packed.longest[0]),
-            "k": _view(k4, packed.batch, packed.longest[1]),
-            "v": _view(v4, packed.batch, packed.longest[1]),
-            "g": _view(g, packed.batch, packed.longest[0]),
-            "stats": Tensor(stats._storage, shape, FLOAT32, (0, 2 * total, 2, 1)),
-        }
-        rows = tuple(zip((total, k4.shape[0]), packed.covered, strict=True))
-        call = backward.Call(packed.extras.causal, packed.scale, 0, packed.extras, rows)
-        results = [
-            result.astype(dtype).transpose((1, 0, 2)).contiguous()
-            for result in backward.attention_gradients(backend, views, call)
-        ]
+        views += [*(t.transpose((1, 0, 2))[None] for t in (g, o)), sums[None], None, None]
+        totals = (q4.shape[0], k4.shape[0])
+        rows = tuple((total, total == covered) for total, covered in zip(totals, packed.covered, strict=True))
+        terms = BackwardTerms(packed.checked.causal, packed.scale, 0, packed.checked.facts(), rows)
+        *results, stats = backward.attention_gradients(device, views, terms, packed.checked)
+        results = [result.astype(dtype).transpose((1, 0, 2)).contiguous() for result in results]
         if return_dsinks:
-            results.append(sinks_gradient(backend, stats[:, :, : packed.covered[0]].contiguous(), sinks))
-    return tuple(finish(backend, result, *arrays) for result in results)
+            results.append(sinks_gradient(device, stats[:, :, : packed.covered[0]].contiguous(), sinks))
+    return tuple(finish(device, result, *arrays) for result in results)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,7 +254,7 @@ class _Packed:
     longest: tuple[int, int]  # queries and keys of the longest sequences
     covered: tuple[int, int]  # rows of q and of k that belong to a sequence
     scale: float
-    extras: Extras
+    checked: CheckedOptions
 
 
 def _check(name: str, q, k, v, starts: tuple, longest: tuple, causal: bool, scale, options: Options) -> _Packed:
@@ -260,38 +274,51 @@ def _check(name: str, q, k, v, starts: tuple, longest: tuple, causal: bool, scal
     if heads % kv_heads if kv_heads else heads:
         raise ValueError(f"{name}: k has {kv_heads} heads and q has {heads}; q's must be a multiple of k's")
     scale = check_scale(name, scale, dim)
-    starts_q, longest_q = _check_starts(name, "q", starts[0], longest[0], total)
-    starts_k, longest_k = _check_starts(name, "k", starts[1], longest[1], k.shape[0])
+    sequences = _sequences(name, starts, longest, (total, k.shape[0]))
+    samples = sequences.samples
+    batch = len(samples)
+    checked = prepare(name, options, (batch, heads, *sequences.longest), causal) or CheckedOptions(heads, causal)
+    checked.offer("lengths")
+    checked.put_as("samples", samples)
+    checked.set(packed=1)
+    return _Packed(batch, sequences.longest, sequences.covered, scale, checked)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sequences:
+    """Where sequences lie: for each the first row, rows, first key and keys, int32; and as of _Packed."""
+
+    samples: np.ndarray
+    longest: tuple[int, int]
+    covered: tuple[int, int]
+
+
+def _sequences(name: str, starts: tuple, longest: tuple, totals: tuple[int, int]) -> _Sequences:
+    starts_q, lengths_q, longest_q = _check_starts(name, "q", starts[0], longest[0], totals[0])
+    starts_k, lengths_k, longest_k = _check_starts(name, "k", starts[1], longest[1], totals[1])
     if len(starts_q) != len(starts_k):
         raise ValueError(
             f"{name}: cu_seqlens_q has {len(starts_q)} numbers and cu_seqlens_k {len(starts_k)}; give both B + 1"
         )
-    batch = len(starts_q) - 1
-    extras = prepare(name, options, (batch, heads, longest_q, longest_k), causal)
-    if extras is None:
-        extras = Extras(heads)
-        extras.causal = causal
-        extras.set(left=0, right=0)
-    samples = np.stack([starts_q[:-1], np.diff(starts_q), starts_k[:-1], np.diff(starts_k)], axis=1)
-    extras.offer("lengths")
-    extras.put_as("samples", samples.astype(np.int32))
-    extras.set(packed=1)
-    return _Packed(batch, (longest_q, longest_k), (int(starts_q[-1]), int(starts_k[-1])), scale, extras)
+    samples = np.empty((len(lengths_q), 4), np.int32)
+    for column, numbers in enumerate((starts_q[:-1], lengths_q, starts_k[:-1], lengths_k)):
+        samples[:, column] = numbers
+    return _Sequences(samples, (longest_q, longest_k), (int(starts_q[-1]), int(starts_k[-1])))
 
 
-def _check_bindings(name: str, backend: Compute, arrays: dict[str, Tensor]) -> None:
-    """Raise UnsupportedError unless every array fits a binding: packed arrays are not cut."""
-    limit = backend.device.limits["storage_range"]
-    for label, array in arrays.items():
-        if array._storage.nbytes > limit:
+def _check_bindings(name: str, device: Device, arrays: dict[str, Tensor], made: dict[str, int] | None = None) -> None:
+    """Raise UnsupportedError unless every array fits a binding, and what is to be made, in bytes: nothing is cut."""
+    limit = device.facts.storage_range
+    for label, nbytes in ({label: a._storage.nbytes for label, a in arrays.items()} | (made or {})).items():
+        if nbytes > limit:
             raise UnsupportedError(
-                f"{name}: {label} lies in {array._storage.nbytes:,} bytes, and one binding of {backend.device.name} "
+                f"{name}: {label} lies in {nbytes:,} bytes, and one binding of {device.facts.name} "
                 f"takes {limit:,}; give fewer sequences at a time"
             )
 
 
-def _check_starts(call: str, side: str, starts, longest, total: int) -> tuple[np.ndarray, int]:
-    """``cu_seqlens_`` of q or k as a checked int64 array, and the length of the longest sequence."""
+def _check_starts(call: str, side: str, starts, longest, total: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """``cu_seqlens_`` of q or k as a checked int64 array, the sequences' lengths, and the longest of them."""
     name = f"cu_seqlens_{side}"
     starts = starts.numpy() if isinstance(starts, Tensor) else np.asarray(starts)
     if starts.dtype.kind not in "iu":
@@ -299,17 +326,17 @@ def _check_starts(call: str, side: str, starts, longest, total: int) -> tuple[np
     if starts.ndim != 1 or not len(starts):
         raise ValueError(f"{call}: {name} has shape {starts.shape}; expected (B + 1,)")
     starts = starts.astype(np.int64)
-    lengths = np.diff(starts)
-    if starts[0] != 0 or (lengths < 0).any() or starts[-1] > total:
+    lengths = starts[1:] - starts[:-1]
+    least, most = (int(lengths.min()), int(lengths.max())) if len(lengths) else (0, 0)
+    if starts[0] != 0 or least < 0 or starts[-1] > total:
         raise ValueError(
-            f"{call}: {name} goes from {starts[0]} to {starts[-1]}{' and falls' if (lengths < 0).any() else ''}; "
+            f"{call}: {name} goes from {starts[0]} to {starts[-1]}{' and falls' if least < 0 else ''}; "
             f"expected to begin with 0 and to rise to at most {total}, the rows of {side}"
         )
     longest = operator.index(longest)
-    most = int(lengths.max(initial=0))
     if longest < most:
         raise ValueError(f"{call}: max_seqlen_{side} is {longest}; the longest sequence has {most}")
-    return starts, most
+    return starts, lengths, most
 
 
 def _view(tensor: Tensor, batch: int, rows: int) -> Tensor:
@@ -319,13 +346,13 @@ def _view(tensor: Tensor, batch: int, rows: int) -> Tensor:
     return Tensor(tensor._storage, shape, tensor.dtype, (0, head, row, last), tensor._offset)
 
 
-def _fill_rest(backend: Compute, o: Tensor, lse: Tensor, covered: int) -> None:
+def _fill_rest(device: Device, o: Tensor, lse: Tensor, covered: int) -> None:
     """Write what rows get that no sequence covers."""
     total, heads, width = o.shape
     if covered == total or not heads:
         return
     size = o.dtype.itemsize * heads * width
-    backend.runtime.write(o._storage.buffer, np.zeros((total - covered) * size, np.uint8), covered * size)
+    device.runtime.write(o._storage.buffer, np.zeros((total - covered) * size, np.uint8), covered * size)
     rest = np.full(total - covered, -np.inf, np.float32)
     for head in range(heads):
-        backend.runtime.write(lse._storage.buffer, rest, 4 * (head * total + covered))
+        device.runtime.write(lse._storage.buffer, rest, 4 * (head * total + covered))

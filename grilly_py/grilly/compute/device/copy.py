@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-import struct
 
 import numpy as np
 
 from ...errors import UnsupportedError
 from ...registry import Request
+from .caches import Kept
 from .cut import parts
-from .dispatch import fits_binding, launch, program_of
+from .device import DeviceFacts
 from .dtypes import dtype_of, is_float
+from .plan import At, Layout, Plan, Planner, fits_binding
+from .record import Ready, run
 from .tensor import Tensor
 
-_PUSH = struct.Struct("=14I")
+#: Plans of copies.
+COPIES: Kept[tuple, Ready] = Kept("copies", 1024)
 
 
 def copy(tensor: Tensor, dtype: np.dtype) -> Tensor:
@@ -29,66 +32,64 @@ def copy(tensor: Tensor, dtype: np.dtype) -> Tensor:
         When the device cannot address elements of this width, or cannot for arrays of this size.
     """
     dtype = dtype_of(dtype)
-    backend = tensor.backend
+    device = tensor._storage.device
     if dtype != tensor.dtype and not (is_float(dtype) and is_float(tensor.dtype)):
         raise TypeError(
             f"astype: the device converts between float32, float16 and bfloat16, not from {tensor.dtype} to {dtype}"
         )
-    result = backend.empty(tensor.shape, dtype)
+    result = device.empty(tensor.shape, dtype)
     copy_into(tensor, result)
     return result
 
 
 def copy_into(tensor: Tensor, result: Tensor) -> None:
     """Copy to a tensor of the same shape in C order, of the same dtype or another floating one."""
-    if tensor.size == 0:
-        return
-    backend, dtype = tensor.backend, result.dtype
-    from_bfloat16, to_bfloat16 = tensor.dtype.name == "bfloat16", dtype.name == "bfloat16"
-    facts = (
+    if tensor.size:
+        run(tensor._storage.device, COPIES, plan, (), (tensor, result))
+
+
+def plan(given: tuple, layouts: tuple[Layout, Layout], facts: DeviceFacts, registry) -> Plan:
+    """The dispatches that copy the first of two arrays to the second."""
+    planner = Planner(facts, layouts)
+    tensor, result = planner.inputs
+    from_bfloat16, to_bfloat16 = tensor.dtype.name == "bfloat16", result.dtype.name == "bfloat16"
+    asked = (
         ("from_bits", 8 * tensor.dtype.itemsize),
-        ("to_bits", 8 * dtype.itemsize),
+        ("to_bits", 8 * result.dtype.itemsize),
         ("bfloat16", 0 if from_bfloat16 == to_bfloat16 else 1 if from_bfloat16 else 2),
     )
-    choice = backend.registry.resolve(Request("copy", "float32", facts=facts))
-    program = program_of(backend, choice, {})
-    run, stripe, threads = choice.tile["run"], choice.tile["stripe"], choice.threads
+    choice = registry.resolve(Request("copy", "float32", facts=asked))
+    run_, stripe, threads = choice.tile["run"], choice.tile["stripe"], choice.threads
 
     def groups(shape):
-        count = -(-math.prod(shape[:3]) * -(-shape[3] // run) // threads)
+        count = -(-math.prod(shape[:3]) * -(-shape[3] // run_) // threads)
         return min(count, stripe), -(-count // stripe), 1
 
+    def dispatch(source, target, own, new, extents, at):
+        words = {"from_offset": At(source), "to_offset": At(target)}
+        for name, values in (("from", own), ("to", new), ("extent", extents)):
+            words |= {f"{name}_{axis}": value for axis, value in enumerate(values)}
+        planner.dispatch(choice, {}, {"source": source, "destination": target}, words, at)
+
     if "whole" in choice.tile:
-        _whole(backend, program, tensor, result, groups)
-        return
+        # One dispatch, by a kernel that takes four axes of the source and writes a whole array in C order.
+        shape, own, _ = _fewest_axes(tensor.shape, tensor._steps, tensor._steps)
+        if len(shape) > 4 or not (fits_binding(facts, tensor) and fits_binding(facts, result)):
+            raise UnsupportedError(
+                f"a copy of shape {tensor.shape} with 16-bit elements: without 16-bit storage, as on this device, a "
+                "copy takes four axes and arrays of one binding; cast before the array goes to the device, with "
+                ".astype(numpy.float32)"
+            )
+        dispatch(tensor._view(shape, own), result, own, (0,) * 4, shape, groups((1, 1, 1, result.size)))
+        return planner.plan()
     shape, own, new = _fewest_axes(tensor.shape, tensor._steps, result._steps)
     outer = len(shape) - 4
     for place in itertools.product(*(range(extent) for extent in shape[:outer])):
         source = tensor._view(shape[outer:], own[outer:], tensor._offset + _dot(place, own))
         target = result._view(shape[outer:], new[outer:], result._offset + _dot(place, new))
-        for (to, of), _ in parts(backend, (target, source), groups, ((), (0, 1, 2), ())):
-
-            def push(offsets, to=to, of=of):
-                return _PUSH.pack(offsets[0], *of._steps, offsets[1], *to._steps, *to.shape)
-
-            launch(backend, program, (of, to), push, groups(to.shape))
-
-
-def _whole(backend, program, tensor: Tensor, result: Tensor, groups) -> None:
-    """The copy in one dispatch, by a kernel that takes four axes of the source and writes a whole array in C order."""
-    shape, own, _ = _fewest_axes(tensor.shape, tensor._steps, tensor._steps)
-    if len(shape) > 4 or not (fits_binding(backend, tensor) and fits_binding(backend, result)):
-        raise UnsupportedError(
-            f"a copy of shape {tensor.shape} with 16-bit elements: without 16-bit storage, as on this device, a copy "
-            "takes four axes and arrays of one binding; cast before the array goes to the device, with "
-            ".astype(numpy.float32)"
-        )
-    source = tensor._view(shape, own)
-
-    def push(offsets):
-        return _PUSH.pack(offsets[0], *own, offsets[1], 0, 0, 0, 0, *shape)
-
-    launch(backend, program, (source, result), push, groups((1, 1, 1, result.size)))
+        for (to, of), _ in parts(facts, (target, source), groups, ((), (0, 1, 2), ())):
+            dispatch(of, to, of._steps, to._steps, to.shape, groups(to.shape))
+    return planner.plan()
 
 
 def _dot(place, steps) -> int:

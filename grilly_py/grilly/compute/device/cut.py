@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from ...errors import UnsupportedError
-from ...runtime.interface import work_limit
-from ..attention.forward import LOOP_TRIPS
-from .dispatch import fits_binding, span
+from .device import DeviceFacts
+from .plan import At, fits_binding, span
 from .tensor import Tensor
-
-if TYPE_CHECKING:
-    from ..backend import Compute
 
 Groups = tuple[int, int, int]
 Views = tuple["Tensor | None", ...]
 
 
-def check_trips(backend: Compute, operation: str, what: str, length: int, keys_per_trip: float | None) -> None:
+def check_trips(facts: DeviceFacts, operation: str, what: str, length: int, keys_per_trip: float | None) -> None:
     """Raise UnsupportedError when a kernel's loop over ``length`` elements would be ended by the driver."""
-    trips = LOOP_TRIPS.get(backend.device.architecture)
-    if trips is not None and keys_per_trip is not None and length > trips * keys_per_trip:
+    trips = facts.loop_trips
+    if keys_per_trip is not None and length > trips * keys_per_trip:
         raise UnsupportedError(
             f"{operation}: {length} {what}; this driver's loops end after {int(trips * keys_per_trip)}; "
             "flash_attention2 takes any number"
@@ -29,7 +24,7 @@ def check_trips(backend: Compute, operation: str, what: str, length: int, keys_p
 
 
 def parts(
-    backend: Compute,
+    facts: DeviceFacts,
     views: Sequence[Tensor | None],
     groups: Callable[[tuple[int, int, int, int]], Groups],
     axes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
@@ -56,13 +51,13 @@ def parts(
     views, starts
         Of each part, and its first (batch, head, row).
     """
-    most = backend.device.limits["groups"]
-    most_work = work_limit(backend.device)
+    most = facts.groups
+    most_work = facts.work_limit
     todo: list = [(tuple(views), (0, 0, 0))]
     while todo:
         views, starts = todo.pop()
         shape = views[0].shape
-        axis = _axis_to_cut(backend, views, zip(groups(shape), most, axes, strict=True))
+        axis = _axis_to_cut(facts, views, zip(groups(shape), most, axes, strict=True))
         if axis is None and not fits(starts, shape):
             axis = next((a for a in (0, 1) if shape[a] > 1), None)
         if axis is None and work(shape) > most_work:
@@ -77,7 +72,7 @@ def parts(
             todo.append((tuple(None if v is None else v[part] for v in views), begin))
 
 
-def _axis_to_cut(backend: Compute, views: Views, counts) -> int | None:
+def _axis_to_cut(facts: DeviceFacts, views: Views, counts) -> int | None:
     shape = views[0].shape
     for count, most, axes in counts:
         if count > most:
@@ -86,7 +81,7 @@ def _axis_to_cut(backend: Compute, views: Views, counts) -> int | None:
                 raise UnsupportedError(f"a row of {shape[3]} elements takes {count} workgroups; the device has {most}")
             return axis
     for view in views:
-        if view is not None and not fits_binding(backend, view):
+        if view is not None and not fits_binding(facts, view):
             axis = max((0, 1, 2), key=lambda a: view._steps[a] * (view.shape[a] - 1))
             if view._steps[axis] * (view.shape[axis] - 1) == 0:
                 raise UnsupportedError(f"one row, a view of {span(view):,} bytes, does not fit one binding")
@@ -94,11 +89,12 @@ def _axis_to_cut(backend: Compute, views: Views, counts) -> int | None:
     return None
 
 
-def four_axes(tensor: Tensor) -> Tensor:
-    """A tensor of up to four axes with axes of extent 1 put before them."""
-    return tensor[(None,) * (4 - tensor.ndim)] if tensor.ndim < 4 else tensor
-
-
 def strides(tensor: Tensor) -> tuple[int, int, int]:
     """Strides of the first three axes, 0 where there is nothing to step over."""
     return tuple(0 if e == 1 else s for e, s in zip(tensor.shape[:3], tensor._steps[:3], strict=True))
+
+
+def placed(name: str, tensor: Tensor) -> dict:
+    """The words NAME_offset, NAME_batch, NAME_head and NAME_row of a four-axis view, by ``strides``."""
+    batch, head, row = strides(tensor)
+    return {f"{name}_offset": At(tensor), f"{name}_batch": batch, f"{name}_head": head, f"{name}_row": row}

@@ -13,11 +13,6 @@ from .tensor import Tensor
 _FLOAT32 = np.dtype(np.float32)
 
 
-def lacks_sixteen_bits(backend) -> bool:
-    """Whether kernels of this backend cannot read arrays of 16-bit elements."""
-    return "float16-storage" not in backend.runtime.features
-
-
 def widens(*names: str, narrow: bool = True):
     """Make an operation take 16-bit arrays on every device.
 
@@ -28,19 +23,19 @@ def widens(*names: str, narrow: bool = True):
     Parameters
     ----------
     names : str
-        Of the arguments that must have one dtype. The operation also has an argument ``backend``.
+        Of the arguments that must have one dtype. The operation also has an argument ``device``.
     narrow : bool
         False where the result is float32 whatever the arguments are.
     """
 
     def wrap(operation):
         signature = inspect.signature(operation)
-        at = list(signature.parameters).index("backend")
+        at = list(signature.parameters).index("device")
 
         @functools.wraps(operation)
         def call(*args, **options):
-            backend = args[at]
-            if not lacks_sixteen_bits(backend):
+            device = args[at]
+            if device.sixteen_bits:
                 return operation(*args, **options)
             bound = signature.bind(*args, **options)
             arrays = {name: bound.arguments[name] for name in names if bound.arguments.get(name) is not None}
@@ -48,7 +43,7 @@ def widens(*names: str, narrow: bool = True):
             dtype = dtypes.pop()
             if dtypes or not isinstance(dtype, np.dtype) or not is_sixteen_bits(dtype):
                 return operation(*args, **options)
-            backend.check_open()
+            device.check_open()
             bound.arguments.update((name, array.astype(_FLOAT32)) for name, array in arrays.items())
             result = operation(*bound.args, **bound.kwargs)
             if not narrow:
@@ -57,7 +52,7 @@ def widens(*names: str, narrow: bool = True):
             with np.errstate(over="ignore"):
                 first = first.astype(dtype)
             if isinstance(first, Tensor):
-                backend.runtime.flush()
+                device.runtime.flush()
             return (first, *others) if isinstance(result, tuple) else first
 
         return call

@@ -4,31 +4,44 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from .dtypes import dtype_of, plain
 
 if TYPE_CHECKING:
-    from ...runtime.interface import Buffer
-    from ..backend import Compute
+    from ...runtime.interface import Buffer, Runtime
+
+
+class Home(Protocol):
+    """What tensors ask of the device they live on (device.py has it)."""
+
+    runtime: Runtime
+    home: Home
+    backend: Any
+
+    def check_open(self) -> None:
+        """Raise ClosedError if the device was closed."""
+
+    def convert(self, tensor: Tensor, dtype: np.dtype) -> Tensor:
+        """A contiguous copy with elements of the dtype."""
 
 
 class Storage:
     """A device buffer that is given back when the last tensor over it goes."""
 
-    __slots__ = ("backend", "buffer", "nbytes", "__weakref__")
+    __slots__ = ("device", "buffer", "nbytes", "__weakref__")
 
-    def __init__(self, backend: Compute, nbytes: int, idle: bool = False):
-        self.backend = backend
+    def __init__(self, device: Home, nbytes: int, idle: bool = False):
+        self.device = device.home
         self.nbytes = max(-(-nbytes // 4) * 4, 4)  # whole words: shaders read byte masks through them
-        self.buffer: Buffer = backend.runtime.allocate(self.nbytes, idle)
+        self.buffer: Buffer = device.runtime.allocate(self.nbytes, idle)
 
     def __del__(self):
         buffer = getattr(self, "buffer", None)
         if buffer is not None:
-            self.backend.runtime.free(buffer)
+            self.device.runtime.free(buffer)
 
 
 class LentStorage(Storage):
@@ -36,8 +49,8 @@ class LentStorage(Storage):
 
     __slots__ = ("array",)
 
-    def __init__(self, backend: Compute, buffer: Buffer, array: np.ndarray):
-        self.backend = backend
+    def __init__(self, device: Home, buffer: Buffer, array: np.ndarray):
+        self.device = device.home
         self.nbytes = -(-buffer.nbytes // 4) * 4  # within the buffer: the runtime rounds further up
         self.buffer = buffer
         self.array = array
@@ -75,9 +88,9 @@ class Tensor:
         self._offset = offset
 
     @property
-    def backend(self) -> Compute:
+    def backend(self):
         """The ``grilly.Compute`` that holds this tensor."""
-        return self._storage.backend
+        return self._storage.device.backend
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -110,7 +123,7 @@ class Tensor:
         return self.shape[0]
 
     def __repr__(self) -> str:
-        where = self._storage.backend.device.name
+        where = self._storage.device.backend.device.name
         return f"grilly.Tensor(shape={self.shape}, dtype={self.dtype.name}, device={where!r})"
 
     # -- views -----------------------------------------------------------------------------------------------------
@@ -152,7 +165,7 @@ class Tensor:
             raise ValueError(f"reshape: {self.shape} has {self.size} elements, which do not fill {shape}")
         if self.size == 0:
             return self._view(shape, contiguous_strides(shape))
-        steps = _reshaped(self.shape, self._steps, shape)
+        steps = reshaped(self.shape, self._steps, shape)
         if steps is None:
             return self.contiguous().reshape(shape)
         return self._view(shape, steps)
@@ -215,18 +228,14 @@ class Tensor:
         """This tensor if it is contiguous, else a copy in C order made on the device."""
         if self.is_contiguous:
             return self
-        from .copy import copy
-
-        return copy(self, self.dtype)
+        return self._storage.device.convert(self, self.dtype)
 
     def astype(self, dtype) -> Tensor:
         """A copy as float32, float16 or "bfloat16" (ml_dtypes' type), made on the device; this tensor if it has it."""
         dtype = dtype_of(dtype)
         if dtype == self.dtype:
             return self
-        from .copy import copy
-
-        return copy(self, dtype)
+        return self._storage.device.convert(self, dtype)
 
     def numpy(self, out: np.ndarray | None = None) -> np.ndarray:
         """A NumPy array with the same shape and values; waits for the work that makes them.
@@ -255,15 +264,15 @@ class Tensor:
                 np.copyto(out, self.numpy())
                 return out
         if self.size == 0:
-            self._storage.backend.check_open()
+            self._storage.device.check_open()
             return np.empty(self.shape, self.dtype)
         if self.is_contiguous:
             array = np.empty(self.shape, self.dtype) if out is None else out
-            self.backend.runtime.read(self._storage.buffer, plain(array), self._offset * self.dtype.itemsize)
+            self._storage.device.runtime.read(self._storage.buffer, plain(array), self._offset * self.dtype.itemsize)
             return array
         span = 1 + sum((e - 1) * s for e, s in zip(self.shape, self._steps, strict=True))
         flat = np.empty(span, self.dtype)
-        self.backend.runtime.read(self._storage.buffer, plain(flat), self._offset * self.dtype.itemsize)
+        self._storage.device.runtime.read(self._storage.buffer, plain(flat), self._offset * self.dtype.itemsize)
         view = np.ndarray(self.shape, self.dtype, plain(flat), 0, self.strides)
         # Repeated or sparsely used memory would surprise whoever writes to the result.
         return view if span == self.size else view.copy()
@@ -283,7 +292,7 @@ class Tensor:
         return (1, 0)
 
 
-def _reshaped(shape, steps, target) -> tuple[int, ...] | None:
+def reshaped(shape, steps, target) -> tuple[int, ...] | None:
     """Strides that show ``shape`` with ``steps`` as ``target`` without a copy, or None."""
     # Axes of extent 1 carry no information; runs of axes that lie end to end in memory act as one axis.
     runs: list[list[int]] = []

@@ -1,16 +1,13 @@
-"""A view of a backend that runs an operation with a chosen variant: for self-checks and measurements."""
+"""A view of a device that runs an operation with a chosen variant: for self-checks and measurements."""
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from ...errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from ...registry import Choice, Registry, Request
-    from ..backend import Compute
+from ...registry import Choice, Registry, Request
+from .device import Device
 
 
 class _Asked(Exception):
@@ -44,28 +41,33 @@ class _Pin:
         return getattr(self.registry, name)
 
 
-def view_of(backend: Compute) -> Compute:
-    """A second view of an open backend, for ``pin`` and ``request_of``.
+def view_of(device: Device) -> Device:
+    """A second view of an open device, for ``pin`` and ``request_of``.
 
-    It shares device, memory and the order of work with ``backend`` and keeps plans of its own. It is not to be closed.
+    It shares memory and the order of work with ``device``, to which the tensors that it makes belong, and keeps plans
+    of its own. It is not to be closed.
     """
-    view = copy.copy(backend)
-    view.registry = _Pin(backend.registry)
-    view.plans = {}
-    view.attention = type(backend.attention)(view)
-    return view
+    return device.view(_Pin(device.registry))
 
 
-def pin(view: Compute, choice: Choice | None) -> Compute:
+def pin(view: Device, choice: Choice | None) -> Device:
     """Make the view run the variant's operation with it, however the registry would decide; None ends that."""
     view.registry.pinned = choice
-    view.plans.clear()
+    view.caches.forget()
     return view
 
 
-def request_of(view: Compute, call: Callable[[], object]) -> Request | None:
+def with_classes(view: Device) -> Device:
+    """Make attention on the view have classes of tiles (attention/classes.py) however small a call is."""
+    view.facts = dataclasses.replace(view.facts, class_work=0.0, class_read=0.0)
+    view.caches.forget()
+    return view
+
+
+def request_of(view: Device, call: Callable[[], object]) -> Request | None:
     """The first request for a variant that ``call``, which uses the view, makes; it is ended there. None for none."""
     view.registry.asking = True
+    view.caches.forget()
     try:
         call()
     except _Asked as asked:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
-from ..attention.forward import to_device
-from ..device.cut import four_axes
-from ..device.dispatch import check_float, check_precision, finish
+from ...registry import Registry
+from ..device.arguments import check_float, check_precision, finish, four_axes, to_device
+from ..device.caches import Kept
+from ..device.device import Device, DeviceFacts
+from ..device.plan import Layout, Plan, Planner
+from ..device.record import Ready, again, run
 from ..device.sixteen_bits import widens
-from ..device.tensor import _reshaped
+from ..device.tensor import Tensor, reshaped
 from .matmul import product
 
-if TYPE_CHECKING:
-    from ..backend import Compute
+#: Plans of products.
+PLANS: Kept[tuple, Ready] = Kept("plans of linear", 1024)
 
 
 @widens("x", "weight", "bias")
-def linear(backend: Compute, x, weight, bias=None, *, precision="highest"):
+def linear(device: Device, x, weight, bias=None, *, precision="highest"):
     """``y = x W^T + b``, accumulated in float32.
 
     Parameters
@@ -54,8 +57,13 @@ def linear(backend: Compute, x, weight, bias=None, *, precision="highest"):
     The split: H. Ootomo and R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the
     FP32 theoretical peak performance", 2022.
     """
-    backend.check_open()
+    device.check_open()
     high = check_precision("linear", precision)
+    if type(x) is type(weight) is Tensor and (bias is None or type(bias) is Tensor):
+        done = again(device, PLANS, (high,), (x, weight, bias))  # like an earlier call, which passed the checks
+        if done is not None:
+            device.runtime.flush()
+            return done[0]
     arrays = {"x": x, "weight": weight} if bias is None else {"x": x, "weight": weight, "bias": bias}
     dtype = check_float("linear", **arrays)
     if len(weight.shape) != 2:
@@ -69,26 +77,45 @@ def linear(backend: Compute, x, weight, bias=None, *, precision="highest"):
         raise ValueError(f"linear: bias has shape {tuple(bias.shape)} and weight {tuple(weight.shape)}; "
                          f"expected ({cols},)")  # fmt: skip
     shape = (*x.shape[:-1], cols)
-    y = backend.empty(shape, dtype)
-    if y.size:
-        rows = y.size // cols
-        a, b = to_device(backend, x), to_device(backend, weight)
-        own = None if bias is None else to_device(backend, bias)
-        steps = _reshaped(a.shape, a._steps, (rows, depth)) if a.size else (depth, 1)
-        c = y.reshape(rows, cols)
-        if steps is not None:
-            a = a._view((rows, depth), steps)
-        elif a.ndim <= 4:
-            c = y
-        else:
-            a = a.contiguous().reshape(rows, depth)
-        a, c = four_axes(a), four_axes(c)
-        b = four_axes(b).broadcast_to((a.shape[0], 1, cols, depth))
-        product(backend, "linear", a, b, c, columns_are_rows=True, bias=own, high=high and depth > 0)
-    return finish(backend, y, *arrays.values())
+    if 0 in shape:
+        return finish(device, device.empty(shape, dtype), *arrays.values())
+    a, b = to_device(device, x), to_device(device, weight)
+    own = None if bias is None else to_device(device, bias)
+    if a.ndim > 4 and _rows(a.shape, a._steps) is None:
+        a = a.contiguous()
+    (y,) = run(device, PLANS, plan, (high,), (a, b, own))
+    return finish(device, y, *arrays.values())
 
 
-def linear_backward(backend: Compute, grad_output, x, weight, *, precision="highest"):
+def _rows(shape: tuple[int, ...], steps: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Strides that show x as ``(rows, K)``, or None where there are none."""
+    depth = shape[-1]
+    return reshaped(shape, steps, (math.prod(shape[:-1]), depth)) if depth else (depth, 1)
+
+
+def plan(given: tuple[bool], layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatches of ``linear`` on arrays with contiguous last axes; an x of more than four is contiguous."""
+    (high,) = given
+    planner = Planner(facts, layouts)
+    a, b, own = planner.inputs
+    cols, depth = b.shape
+    y = planner.empty((*a.shape[:-1], cols), a.dtype)
+    rows = y.size // cols
+    steps, c = _rows(a.shape, a._steps), y.reshape(rows, cols)
+    if steps is not None:
+        a = a._view((rows, depth), steps)
+    else:
+        c = y
+    a, c = four_axes(a), four_axes(c)
+    b = four_axes(b).broadcast_to((a.shape[0], 1, cols, depth))
+    offsets = (layouts[0].offset, layouts[1].offset)
+    product(
+        planner, registry, "linear", a, b, c, columns_are_rows=True, bias=own, high=high and depth > 0, offsets=offsets
+    )
+    return planner.plan(y)
+
+
+def linear_backward(device: Device, grad_output, x, weight, *, precision="highest"):
     """The gradients of ``linear``: of ``sum(grad_output * y)`` by x, weight and bias.
 
     With G and X the rows of grad_output and x: ``G W``, ``G^T X`` and the sum of G's rows.
@@ -111,7 +138,7 @@ def linear_backward(backend: Compute, grad_output, x, weight, *, precision="high
         As ``linear``, and for a grad_output that is not of the output's shape.
     """
     name = "linear_backward"
-    backend.check_open()
+    device.check_open()
     dtype = check_float(name, x=x, grad_output=grad_output, weight=weight)
     shape = tuple(x.shape)
     if len(weight.shape) != 2 or not shape or shape[-1] != weight.shape[1]:
@@ -122,15 +149,15 @@ def linear_backward(backend: Compute, grad_output, x, weight, *, precision="high
             f"{name}: grad_output has shape {tuple(grad_output.shape)}; expected the output's, {(*shape[:-1], cols)}"
         )
     rows = math.prod(shape[:-1])
-    g, a, w = (to_device(backend, array) for array in (grad_output, x, weight))
+    g, a, w = (to_device(device, array) for array in (grad_output, x, weight))
     if rows:
         flat_g, flat_a = g.reshape(rows, cols), a.reshape(rows, depth)
-        ones = backend.tensor(np.ones((1, rows), dtype))
+        ones = device.tensor(np.ones((1, rows), dtype))
         results = (
-            linear(backend, g, w.transpose(), precision=precision),
-            linear(backend, flat_g.transpose(), flat_a.transpose(), precision=precision),
-            linear(backend, ones, flat_g.transpose(), precision=precision).reshape(cols),
+            linear(device, g, w.transpose(), precision=precision),
+            linear(device, flat_g.transpose(), flat_a.transpose(), precision=precision),
+            linear(device, ones, flat_g.transpose(), precision=precision).reshape(cols),
         )
     else:
-        results = tuple(backend.tensor(np.zeros(size, dtype)) for size in (shape, (cols, depth), (cols,)))
-    return tuple(finish(backend, result, grad_output, x, weight) for result in results)
+        results = tuple(device.tensor(np.zeros(size, dtype)) for size in (shape, (cols, depth), (cols,)))
+    return tuple(finish(device, result, grad_output, x, weight) for result in results)

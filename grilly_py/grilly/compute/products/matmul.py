@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import math
-import struct
-from typing import TYPE_CHECKING
 
-from ...registry import Request
-from ..device.cut import check_trips, parts, strides
-from ..device.dispatch import alignment, fits_binding, launch, program_of
+from ...registry import Choice, Registry, Request
+from ..device.cut import check_trips, parts, placed, strides
+from ..device.plan import Planner, alignment, fits_binding, strided
 from ..device.tensor import Tensor
 
-if TYPE_CHECKING:
-    from ..backend import Compute
-
-_PUSH = struct.Struct("=17Iif")
-_SPLIT_PUSH = struct.Struct("=9I")
 _MOST = 2**31 - 1
+#: What an operation's data files call the left factor, the right one, the product and the bias.
+_NAMES = {
+    "linear": ("x", "weight", "y", "bias"),
+    "attention-scores": ("q", "k", "scores", ""),
+    "attention-output": ("weights", "v", "o", ""),
+}
 
 
 def product(
-    backend: Compute,
+    planner: Planner,
+    registry: Registry,
     operation: str,
     a: Tensor,
     b: Tensor,
@@ -32,8 +32,9 @@ def product(
     scale: float = 1.0,
     shift: int = 0,
     high: bool = False,
+    offsets: tuple[int, ...] = (),
 ) -> None:
-    """Record ``c = scale * a b + bias`` with the kernels of ``operation``.
+    """Plan ``c = scale * a b + bias`` with the kernels of ``operation``.
 
     Parameters
     ----------
@@ -45,23 +46,26 @@ def product(
         For the "gpt" model: row i uses the first ``i + shift + 1`` of K.
     high : bool
         For "linear" in float32: whether a and b may be split into 16-bit parts for matrix units.
+    offsets : tuple of int
+        What divides the offsets of a and b (``Layout.offset``).
     """
     if c.size == 0:
         return
+    facts = planner.facts
     batch, heads, rows, depth = a.shape
     cols = c.shape[3]
-    aligned = alignment(
-        a._offset, b._offset, c._offset, depth, cols, *strides(a), *strides(b), *strides(c)
-    )
+    aligned = alignment(*offsets, a._offset, b._offset, c._offset, depth, cols, *strides(a), *strides(b), *strides(c))
     sizes = (("rows", rows), ("cols", cols), ("outputs", c.size))
-    facts = (("align", aligned), *((name, min(size, _MOST)) for name, size in sizes))
+    asked = (("align", aligned), *((name, min(size, _MOST)) for name, size in sizes))
     if operation == "linear":
-        facts = (*facts, ("high", int(high)))
-    choice = backend.registry.resolve(Request(operation, b.dtype.name, model, facts))
-    check_trips(backend, operation, "columns of the left matrix", depth, choice.keys_per_trip)
+        asked = (*asked, ("high", int(high)))
+    choice = registry.resolve(Request(operation, b.dtype.name, model, asked))
+    check_trips(facts, operation, "columns of the left matrix", depth, choice.keys_per_trip)
     block_rows, block_cols = choice.tile["rows"], choice.tile["cols"]
     if choice.tile.get("split"):
-        a, b = split(backend, a), split(backend, b[:1, :1]).broadcast_to((*b.shape[:3], split_words(depth)))
+        a = split(planner, registry, a)
+        b = split(planner, registry, b[:1, :1]).broadcast_to((*b.shape[:3], split_words(depth)))
+    names = _NAMES[operation]
 
     def groups(shape):
         return -(-shape[3] // block_cols), -(-shape[2] // block_rows) * shape[1], shape[0]
@@ -69,20 +73,19 @@ def product(
     def work(shape):
         return 2.0 * math.prod(shape) * depth
 
-    def record(a, b, c, group, first_row, bias):
-        def push(offsets):
-            return _PUSH.pack(
-                offsets[0], *strides(a), offsets[1], *strides(b), offsets[2], *strides(c), offsets[3] if bias else 0,
-                c.shape[2], c.shape[3], depth, group, shift + first_row, scale,
-            )  # fmt: skip
-
-        bound = (a, b, c) if operation != "linear" else (a, b, c, bias)
+    def dispatch(a, b, c, group, first_row, bias):
+        push = {
+            **placed("a", a), **placed("b", b), **placed("c", c), **strided("bias", bias, ()),
+            "rows": c.shape[2], "cols": c.shape[3], "depth": depth, "group": group, "shift": shift + first_row,
+            "scale": scale,
+        }  # fmt: skip
         known = {
             "HAS_BIAS": int(bias is not None),
             "WHOLE": int(c.shape[2] % block_rows == 0 and c.shape[3] % block_cols == 0),
         }
-        program = program_of(backend, choice, {name: known[name] for name in choice.variant.constants})
-        launch(backend, program, bound, push, groups(c.shape), work(c.shape))
+        constants = {name: known[name] for name in choice.variant.constants}
+        arrays = dict(zip(names, (a, b, c, bias), strict=True))
+        planner.dispatch(choice, constants, arrays, push, groups(c.shape), work(c.shape))
 
     def cut(a, b, c, bias):
         """Parts of a product whose heads of b are one each for a's (group 1), or one for all."""
@@ -94,20 +97,20 @@ def product(
             return b[first : first + shape[0], whole]
 
         def fits(starts, shape):
-            return fits_binding(backend, part_of_b(starts, shape))
+            return fits_binding(facts, part_of_b(starts, shape))
 
         axes = ((), (1, 2), (0,))
-        for (c_part, a_part), starts in parts(backend, (c, a), groups, axes, fits, work):
-            record(a_part, part_of_b(starts, c_part.shape), c_part, group, starts[2], bias)
+        for (c_part, a_part), starts in parts(facts, (c, a), groups, axes, fits, work):
+            dispatch(a_part, part_of_b(starts, c_part.shape), c_part, group, starts[2], bias)
 
     group = heads // b.shape[1]
-    whole = all(fits_binding(backend, t) for t in (a, b, c)) and work(c.shape) <= 1e11
-    if whole and all(n <= m for n, m in zip(groups(c.shape), backend.device.limits["groups"], strict=True)):
-        record(a, b, c, group, 0, bias)
+    whole = all(fits_binding(facts, t) for t in (a, b, c)) and work(c.shape) <= 1e11
+    if whole and all(n <= m for n, m in zip(groups(c.shape), facts.groups, strict=True)):
+        dispatch(a, b, c, group, 0, bias)
         return
     step = cols
     if columns_are_rows:  # b's rows are what a block of columns needs: halve them until they fit
-        while step > 1 and not fits_binding(backend, b[:1, :1, :step]):
+        while step > 1 and not fits_binding(facts, b[:1, :1, :step]):
             step = -(-step // 2)
         if 16 <= step < cols:
             step -= step % 16
@@ -129,7 +132,7 @@ def split_words(depth: int) -> int:
     return -(-depth // 32) * 32 + 32
 
 
-def split(backend: Compute, x: Tensor) -> Tensor:
+def split(planner: Planner, registry: Registry, x: Tensor) -> Tensor:
     """Rows of float32 as two 16-bit parts and an exponent (shaders/linear-split.comp), in a float32 tensor's words.
 
     Parameters
@@ -143,16 +146,17 @@ def split(backend: Compute, x: Tensor) -> Tensor:
         ``(B, H, M, split_words(K))``.
     """
     depth = x.shape[3]
-    result = backend.empty((*x.shape[:3], split_words(depth)), x.dtype)
-    program = program_of(backend, backend.registry.resolve(Request("linear-split", x.dtype.name)), {})
+    result = planner.empty((*x.shape[:3], split_words(depth)), x.dtype)
+    choice: Choice = registry.resolve(Request("linear-split", x.dtype.name))
 
     def groups(shape):
         return min(math.prod(shape[:3]), 65535), 1, 1
 
-    for (to, part), _ in parts(backend, (result, x), groups, ((), (), ())):
-
-        def push(offsets, part=part):
-            return _SPLIT_PUSH.pack(offsets[0], *strides(part), offsets[1], *part.shape[:3], depth)
-
-        launch(backend, program, (part, to), push, groups(to.shape), 4.0 * part.size)
+    for (to, part), _ in parts(planner.facts, (result, x), groups, ((), (), ())):
+        batches, heads, rows = part.shape[:3]
+        push = {
+            **placed("x", part), **strided("split", to, ()), "batches": batches, "heads": heads, "rows": rows,
+            "depth": depth,
+        }  # fmt: skip
+        planner.dispatch(choice, {}, {"x": part, "split": to}, push, groups(to.shape), 4.0 * part.size)
     return result

@@ -1,0 +1,156 @@
+"""Pieces of a gradient's kernels: how they are cut into dispatches where one would be beyond a device's limits."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from ..device.device import DeviceFacts
+from ..device.plan import fits_binding, span
+from ..device.tensor import Tensor
+
+# Which axis of which operand a cut along "query", "key", "batch" or "head" (of the queries) shortens.
+_OF_QUERIES = ("q", "g", "stats", "mask", "bias", "dq")
+_OF_KEYS = ("k", "v", "dk", "dv")
+
+
+@dataclasses.dataclass
+class Piece:
+    """One dispatch of the kernel for dq (``results`` holds dq) or for dk and dv: views of the operands."""
+
+    views: dict[str, Tensor]
+    shift: int
+    accumulate: bool = False
+    first: tuple[int, int, int, int] = (0, 0, 0, 0)  # batch, query head, query and key of the whole call
+
+    @property
+    def results(self) -> list[Tensor]:
+        """What it writes."""
+        return [self.views[name] for name in ("dq", "dk", "dv") if name in self.views]
+
+    @property
+    def group(self) -> int:
+        """Query heads per key head."""
+        return self.views["q"].shape[1] // self.views["k"].shape[1]
+
+    def cut(self, axis: str, at: int) -> tuple[Piece, Piece]:
+        """Two pieces that together do this one's work, in this order; ``at`` counts queries, keys, batches, query heads
+        ("member", of one key head) or key heads ("head")."""
+        adds = axis == "key" if "dq" in self.views else axis in ("query", "member")
+        pieces = []
+        for low, high in ((0, at), (at, None)):
+            views = {}
+            for name, view in self.views.items():
+                of_queries = name in _OF_QUERIES
+                place, ratio = 2, 1
+                if axis == "batch":
+                    place = 0
+                elif axis in ("head", "member"):
+                    place, ratio = 1, self.group if axis == "head" and of_queries else 1
+                    if axis == "member" and not of_queries:
+                        ratio = 0
+                elif name in ("mask", "bias"):
+                    place = 2 if axis == "query" else 3
+                elif of_queries != (axis == "query"):
+                    ratio = 0
+                part = slice(low * ratio, None if high is None else high * ratio)
+                views[name] = view[(slice(None),) * place + (part,)] if ratio else view
+            shift = self.shift + (low if axis == "query" else -low if axis == "key" else 0)
+            index = {"batch": 0, "head": 1, "member": 1, "query": 2, "key": 3}[axis]
+            step = low * self.group if axis == "head" else low
+            first = tuple(f + step if n == index else f for n, f in enumerate(self.first))
+            pieces.append(Piece(views, shift, self.accumulate or (adds and low > 0), first))
+        return pieces[0], pieces[1]
+
+    def flops(self) -> float:
+        """Floating-point operations of the products."""
+        batch, heads, queries, dim = self.views["q"].shape
+        keys, value_dim = self.views["v"].shape[2:]
+        products = 2 * dim + value_dim if "dq" in self.views else 2 * dim + 2 * value_dim
+        return 2.0 * batch * heads * queries * keys * products
+
+
+def _result_fits(facts: DeviceFacts, view: Tensor) -> bool:
+    """Whether ``bind_results`` can bind the view."""
+    limit = facts.storage_range
+    slack = facts.alignment * view.shape[3] * view.dtype.itemsize
+    return view._storage.nbytes <= limit or span(view) + slack + 4 <= limit
+
+
+def bind_results(facts: DeviceFacts, results: list[Tensor]) -> tuple[list[tuple[int, int, int]], int]:
+    """Windows of the results, which have the same rows, and the number of the first row in all of them."""
+    row = results[0]._offset // results[0].shape[3]
+    if all(view._storage.nbytes <= facts.storage_range for view in results):
+        return [(view._storage.number, 0, 0) for view in results], row
+    # A row number that is a multiple of the alignment begins at an aligned byte, whatever the width of a row.
+    base = row - row % facts.alignment
+    found = []
+    for view in results:
+        start = base * view.shape[3] * view.dtype.itemsize
+        end = view._offset * view.dtype.itemsize + span(view)
+        length = min(-(-(end - start) // 4) * 4, view._storage.nbytes - start)
+        found.append((view._storage.number, start, length))
+    return found, row - base
+
+
+def _place_to_cut(facts: DeviceFacts, piece: Piece, most_walked: int, most_work: float) -> tuple[str, int] | None:
+    """Where to cut a piece that one dispatch cannot do, as arguments of ``Piece.cut``; None when it can."""
+    batch, heads, queries, _ = piece.views["q"].shape
+    kv_heads, keys = piece.views["k"].shape[1:3]
+    for_queries = "dq" in piece.views
+    if for_queries and keys > most_walked:
+        return "key", _share(keys, most_walked)
+    if not for_queries and piece.group * queries > most_walked:
+        if piece.group <= most_walked:
+            return "query", _share(queries, most_walked // piece.group)
+        return ("head", kv_heads // 2) if kv_heads > 1 else ("member", heads // 2)
+    _, most_heads, most_batch = facts.groups
+    if batch > most_batch:
+        return "batch", most_batch
+    if (heads if for_queries else kv_heads) > most_heads:
+        return ("head", kv_heads // 2) if kv_heads > 1 else ("member", heads // 2)
+    large = {
+        name: view for name, view in piece.views.items()
+        if not (_result_fits if name in ("dq", "dk", "dv") else fits_binding)(facts, view)
+    }  # fmt: skip
+    if not large and piece.flops() <= most_work:
+        return None
+
+    def helps(axis: int) -> bool:
+        return not large or any(
+            4 * t._steps[axis] * (t.shape[axis] // 2) * t.dtype.itemsize > span(t) for t in large.values()
+        )
+
+    if batch > 1 and helps(0):
+        return "batch", batch // 2
+    if kv_heads > 1 and helps(1):
+        return "head", kv_heads // 2
+    if heads > 1 and kv_heads == 1 and helps(1):
+        return "member", heads // 2
+    key_side = any(name in _OF_KEYS for name in large) if large else not for_queries
+    if keys > 1 and (key_side or queries == 1):
+        return "key", keys // 2
+    if queries > 1:
+        return "query", queries // 2
+    raise AssertionError("one query and one key, 1 KiB each, do not fit a binding")
+
+
+def _share(count: int, most: int) -> int:
+    """An equal share of ``count`` of at most ``most``, whole 64s where it is large."""
+    share = math.ceil(count / math.ceil(count / most))
+    whole = -(-share // 64) * 64
+    return whole if whole <= most else share
+
+
+def split(facts: DeviceFacts, piece: Piece, most_walked: int) -> list[Piece]:
+    """The dispatches that do a piece, in the order in which they must run."""
+    most_work = facts.work_limit
+    todo, done = [piece], []
+    while todo:
+        piece = todo.pop()
+        place = _place_to_cut(facts, piece, most_walked, most_work)
+        if place is None:
+            done.append(piece)
+        else:
+            todo.extend(reversed(piece.cut(*place)))
+    return done

@@ -1,0 +1,222 @@
+"""The plan of attention's gradients. Pure functions of a BackwardCall and DeviceFacts.
+
+Three kernels (Dao 2023, "FlashAttention-2", algorithm 2): one finds delta, a number for each row; one walks the keys
+for each tile of queries and gives dq; one walks the queries for each tile of keys and gives dk and dv. No two
+workgroups add to one number, so there are no atomics and every run gives the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from math import gcd
+from typing import NamedTuple
+
+import numpy as np
+
+from ...registry import Choice, Registry, Request
+from ..device.cut import parts
+from ..device.device import DeviceFacts
+from ..device.plan import ALIGN_MOST, Layout, Planner, strided
+from ..device.tensor import Tensor
+from .backward_pieces import Piece, bind_results, split
+from .call import MAX_KEYS, NOTHING, OptionFacts, mask_kind
+from .operands import FLOAT32, WORDS, AttentionPlan, bias_words, words_slot
+
+
+class BackwardTerms(NamedTuple):
+    """What a call asks for, beside its arrays.
+
+    Attributes
+    ----------
+    causal, scale
+        As of AttentionCall.
+    shift : int
+        Query i sees keys up to ``i + shift`` under causality.
+    options : OptionFacts
+    packed : tuple or None
+        Where sequences lie one after the other: the rows of q's array and of k's, and whether sequences cover them all.
+    """
+
+    causal: bool
+    scale: float
+    shift: int
+    options: OptionFacts = NOTHING
+    packed: tuple[tuple[int, bool], tuple[int, bool]] | None = None
+
+
+class BackwardCall(NamedTuple):
+    """The record of a call for gradients: layouts of the arrays with four axes, and of lse with three, and the terms.
+
+    ``g`` is the gradient of the output ``o``. Packed, g, o and lse are those of all sequences as one.
+    """
+
+    q: Layout
+    k: Layout
+    v: Layout
+    g: Layout
+    o: Layout
+    lse: Layout
+    mask: Layout | None
+    bias: Layout | None
+    causal: bool
+    scale: float
+    shift: int
+    options: OptionFacts = NOTHING
+    packed: tuple[tuple[int, bool], tuple[int, bool]] | None = None
+
+    def constants(self, views: Mapping[str, Tensor]) -> dict[str, int]:
+        """The specialization constants that all kernels have."""
+        mask = views.get("mask")
+        return {
+            "HEAD_DIM": views["q"].shape[3], "VALUE_DIM": views["v"].shape[3],
+            "MASK": mask_kind(None if mask is None else mask.dtype), "CAUSAL": int(self.causal),
+            "FEATURES": self.options.bits,
+        }  # fmt: skip
+
+
+def requests(views: Mapping[str, Tensor], call: BackwardCall) -> list[Request]:
+    """What the registry is asked for: a kernel for dq, and one for dk and dv."""
+    layouts = (call.q, call.k, call.v, call.g)
+    dims = (call.q.shape[3], call.v.shape[3])
+    places = [n for array in layouts for n in (array.offset, *array.steps[:3])]
+    if call.packed is not None:  # the steps between sequences are 0
+        places = [n for name in "qkvg" for n in views[name]._steps[:3]] + [array.offset for array in layouts]
+    aligned = gcd(ALIGN_MOST, *dims, *places)
+    asked = (
+        ("align", aligned), ("causal", int(call.causal)), ("extras", call.options.bits), ("head_dim", dims[0]),
+        ("value_dim", dims[1]),
+    )  # fmt: skip
+    dtype = call.q.dtype.name
+    return [Request(f"attention-backward-{name}", dtype, facts=asked) for name in ("dq", "dkv")]
+
+
+def plan(
+    call: BackwardCall, facts: DeviceFacts, registry: Registry, choices: Sequence[Choice] | None = None
+) -> AttentionPlan:
+    """The plan: results dq, dk, dv and stats (lse and delta of every row, ``(B, H, Sq, 2)``); or of ``choices`` only.
+
+    Sums of several dispatches are float32, whatever the dtype of q is.
+    """
+    layouts = [call.q, call.k, call.v, call.g, call.o, call.lse, call.mask, call.bias]
+    planner = Planner(facts, [*layouts, WORDS if call.options.contents else None])
+    q, k, v, g, o, lse, mask, bias, given = planner.inputs
+    stats = row_stats(planner, registry, g, o, lse)
+    views = {"q": q, "k": k, "v": v, "g": g, "stats": stats, "mask": mask, "bias": bias}
+    if call.packed is not None:
+        # delta is a row's own, so for it all sequences are one; other kernels add a sequence's first row themselves.
+        total = g.shape[2]
+        views["g"] = Tensor(g._storage, (*q.shape[:3], v.shape[3]), g.dtype, (0, *g._steps[1:]), g._offset)
+        views["stats"] = Tensor(stats._storage, (*q.shape[:3], 2), FLOAT32, (0, 2 * total, 2, 1))
+    views = {name: view for name, view in views.items() if view is not None}
+    if choices is None:
+        choices = [registry.resolve(request) for request in requests(views, call)]
+    jobs, results = [], []
+    for choice in choices:
+        arrays, pieces = _cut(planner, choice, views, call)
+        jobs += [(choice, piece, arrays[0].dtype == FLOAT32) for piece in pieces]
+        results += arrays
+    bits = call.options.bits
+    headers = [header(facts, piece) for _, piece, _ in jobs] if bits else []
+    words, made = words_slot(planner, call, given, headers)
+    for number, (choice, piece, wide) in enumerate(jobs):
+        constants = {
+            **call.constants(piece.views), "GROUP": piece.group, "ACCUMULATE": int(piece.accumulate), "WIDE": int(wide),
+        }  # fmt: skip
+        written = piece.results
+        windows, row = bind_results(facts, written)
+        width = written[0].shape[3]
+        out = (row, written[0]._steps[0] // width, written[0]._steps[1] // width)
+        arrays, push = operands(piece, out, call.scale, words, made.places[number] if made else 0)
+        batch, heads, owned, _ = written[0].shape
+        groups = (-(-owned // choice.tile["rows"]), heads, batch)
+        names = [name for name in ("dq", "dk", "dv") if name in piece.views]
+        planner.dispatch(
+            choice, constants, {**arrays, **dict(zip(names, windows, strict=True))}, push, groups, piece.flops()
+        )
+    return AttentionPlan(planner.plan(*results, stats), made)
+
+
+def row_stats(planner: Planner, registry: Registry, g: Tensor, o: Tensor, lse: Tensor) -> Tensor:
+    """lse and delta of every row, ``(B, H, Sq, 2)`` float32, from 4-D tensors and lse ``(B, H, Sq)``."""
+    batch, heads, queries, value_dim = g.shape
+    stats = planner.empty((batch, heads, queries, 2))
+    choice = registry.resolve(Request("attention-backward-rows", g.dtype.name))
+    rows = choice.tile["rows"]
+
+    def groups(shape):
+        return -(-shape[2] // rows), shape[1], shape[0]
+
+    def work(shape):
+        return 2.0 * math.prod(shape) * value_dim
+
+    axes = ((2,), (1,), (0,))
+    for (to, g_part, o_part, sums), _ in parts(planner.facts, (stats, g, o, lse[..., None]), groups, axes, work=work):
+        push = {
+            **strided("g", g_part), **strided("o", o_part), **strided("lse", sums),
+            **strided("stats", to, ("batch", "head"), unit=2), "queries": to.shape[2],
+        }  # fmt: skip
+        planner.dispatch(choice, {"VALUE_DIM": value_dim}, {"g": g_part, "o": o_part, "lse": sums, "stats": to}, push,
+                         groups(to.shape))  # fmt: skip
+    return stats
+
+
+def _cut(
+    planner: Planner, choice: Choice, views: dict[str, Tensor], call: BackwardCall
+) -> tuple[list[Tensor], list[Piece]]:
+    """Arrays for the results of one of the two kernels, and the dispatches that make them."""
+    most_walked = max(int(min(MAX_KEYS, planner.facts.loop_trips * choice.keys_per_trip)), 1)
+    names = {"dq": "q"} if choice.variant.operation == "attention-backward-dq" else {"dk": "k", "dv": "v"}
+
+    def cut(dtype: np.dtype) -> tuple[list[Tensor], list[Piece]]:
+        made = {name: _result(planner, call, name, views[of].shape, dtype) for name, of in names.items()}
+        piece = Piece({**views, **{name: view for name, (_, view) in made.items()}}, call.shift)
+        return [array for array, _ in made.values()], split(planner.facts, piece, most_walked)
+
+    mark, dtype = planner.mark(), views["q"].dtype
+    arrays, pieces = cut(dtype)
+    if dtype != FLOAT32 and any(p.accumulate for p in pieces):
+        planner.back(mark)
+        arrays, pieces = cut(FLOAT32)  # sums of several dispatches are rounded once, at the end
+    return arrays, pieces
+
+
+def _result(
+    planner: Planner, call: BackwardCall, name: str, shape: tuple[int, ...], dtype: np.dtype
+) -> tuple[Tensor, Tensor]:
+    """A new array for dq, dk or dv of this shape, and what kernels see of it.
+
+    Packed, the array is (H, rows, D), and kernels, which add a sequence's first row themselves, see every sequence at
+    row 0.
+    """
+    if call.packed is None:
+        array = planner.empty(shape, dtype)
+        return array, array
+    _, heads, _, width = shape
+    rows, covered = call.packed[0 if name == "dq" else 1]
+    array = planner.empty((heads, rows, width), dtype, zero=not covered)
+    return array, Tensor(array._storage, shape, array.dtype, (0, rows * width, width, 1))
+
+
+def header(facts: DeviceFacts, piece: Piece) -> dict[str, int]:
+    """The words of a dispatch's header that differ from piece to piece."""
+    batch, head, row, key = piece.first
+    words = {"first_batch": batch, "first_head": head, "first_row": row, "first_key": key}
+    return {**words, **bias_words(facts, piece.views.get("bias"))}
+
+
+def operands(
+    piece: Piece, out: tuple[int, int, int], scale: float, words: Tensor | None, place: int
+) -> tuple[dict, dict]:
+    """The arrays but for the results, and the push constants of shaders/include/flash-backward.glsl."""
+    views = piece.views
+    arrays = {name: views.get(name) for name in ("q", "k", "v", "mask", "g", "stats", "bias")}
+    push = {
+        **strided("q", views["q"]), **strided("k", views["k"]), **strided("v", views["v"]), **strided("g", views["g"]),
+        **strided("mask", views.get("mask"), ("batch", "head", "row", "key")),
+        **strided("stats", views["stats"], ("batch", "head"), unit=2),
+        **dict(zip(("out_offset", "out_batch", "out_head"), out, strict=True)),
+        "queries": views["q"].shape[2], "keys": views["k"].shape[2], "causal_shift": piece.shift, "scale": scale,
+        "extra": place,
+    }  # fmt: skip
+    return {**arrays, "extra": words}, push

@@ -1,0 +1,117 @@
+"""AttentionCall: the record of a call. Everything that its plan depends on, and nothing of the arrays' contents."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..device.device import DeviceFacts
+from ..device.plan import Layout
+
+#: Keys in one dispatch at most. Rounding errors of a float32 sum grow with its length; ranges beyond this are summed by
+#: themselves and merged, which keeps the error of 200,000 keys at that of NumPy's blocked products for next to no time.
+MAX_KEYS = 16_384
+
+
+class OptionFacts(NamedTuple):
+    """What a plan knows of a call's options.
+
+    Attributes
+    ----------
+    bits : int
+        What kernels must offer, of ``names.EXTRAS``.
+    right, left : int
+        The window, where there is one; ``right`` also moves the causal edge.
+    page_steps : tuple of int
+        Elements from one page of k and of v to the next; empty unless the keys lie in pages.
+    size : int
+        Words of arrays before the headers.
+    header : tuple of (str, int)
+        Words that the headers of all dispatches share.
+    contents : bool
+        Whether the words depend on arrays' contents, or on numbers that change with every call.
+    """
+
+    bits: int = 0
+    right: int = 0
+    left: int = 0
+    page_steps: tuple[int, ...] = ()
+    size: int = 0
+    header: tuple[tuple[str, int], ...] = ()
+    contents: bool = False
+
+    def word(self, name: str) -> int:
+        """A word of the header that all dispatches share; 0 where it was not set."""
+        return dict(self.header).get(name, 0)
+
+
+NOTHING = OptionFacts()
+
+
+class Terms(NamedTuple):
+    """What a call asks for, beside its arrays: the fields of an AttentionCall after the layouts."""
+
+    causal: bool
+    scale: float
+    lse: bool
+    kernel: str | None
+    high: bool
+    shift: int
+    options: OptionFacts = NOTHING
+    first: tuple[int, int, int, int] = (0, 0, 0, 0)
+    packed: int | None = None
+
+
+class AttentionCall(NamedTuple):
+    """One call of attention on four-axis arrays.
+
+    Attributes
+    ----------
+    q, k, v : Layout
+        ``(B, H, Sq, D)``, ``(B, Hk, Sk, D)`` and ``(B, Hk, Sk, Dv)``.
+    mask, bias : Layout or None
+        Of ``(B, H, Sq, Sk)``, with steps of 0 where they are broadcast.
+    causal : bool
+        Whether keys to the right of ``i + shift + options.right`` are hidden.
+    scale : float
+    lse : bool
+        Whether the log-sum-exp is a result too.
+    kernel : str or None
+        The family asked for.
+    high : bool
+        Whether float32 may be computed from 16-bit parts.
+    shift : int
+        Query i stands at key ``i + shift``.
+    options : OptionFacts
+    first : tuple of int
+        Batch, head, query and key at which the arrays begin in the call that the options are of.
+    packed : int or None
+        Where sequences lie one after the other, the rows of their arrays: the results are then ``(rows, H, Dv)`` and
+        ``(H, rows)``.
+    """
+
+    q: Layout
+    k: Layout
+    v: Layout
+    mask: Layout | None
+    bias: Layout | None
+    causal: bool
+    scale: float
+    lse: bool
+    kernel: str | None
+    high: bool
+    shift: int
+    options: OptionFacts = NOTHING
+    first: tuple[int, int, int, int] = (0, 0, 0, 0)
+    packed: int | None = None
+
+    def whole(self, facts: DeviceFacts) -> bool:
+        """Whether every array lies in a storage that fits one binding."""
+        given = (self.q, self.k, self.v, self.mask, self.bias)
+        return all(layout is None or (layout.nbytes or 0) <= facts.storage_range for layout in given)
+
+
+def mask_kind(dtype: np.dtype | None) -> int:
+    """The specialization constant MASK: 0 for none, 1 for a boolean mask, 2 for an additive one."""
+    return 0 if dtype is None else 1 if dtype.kind == "b" else 2

@@ -1,0 +1,96 @@
+"""The plan of a call of attention: which kernel, which dispatches. All of it is pure functions of data."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from ...registry import Choice, Registry, Request
+from ...registry.measured import bucket
+from ..device.device import DeviceFacts
+from ..device.plan import Planner
+from . import classes as classes_
+from . import decode
+from .call import MAX_KEYS, AttentionCall, mask_kind
+from .operands import FLOAT32, WORDS, AttentionPlan, aligned, header, operands, outputs, words_slot
+from .pieces import Piece, split
+
+#: The narrowest heads computed from 16-bit parts: sums of fewer products are more exact in plain float32.
+SPLIT_DIM = 16
+
+
+def request(call: AttentionCall, facts: DeviceFacts) -> Request:
+    """What the registry is asked for."""
+    batch, heads, queries, head_dim = call.q.shape
+    o, _, _ = outputs(Planner(facts, [call.q]), call)
+    # Rounded, so that the registry sees few different requests.
+    counts = bucket({"keys": call.k.shape[2], "rows": batch * heads * queries})
+    asked = (
+        ("align", aligned(call, o._steps)), ("causal", int(call.causal)), ("head_dim", head_dim),
+        ("high", int(call.high and call.q.dtype == FLOAT32 and head_dim >= SPLIT_DIM)), *counts.items(),
+        ("value_dim", call.v.shape[3]),
+        *((("extras", call.options.bits),) if call.options.header else ()),
+    )  # fmt: skip
+    return Request("attention", call.q.dtype.name, facts=asked, prefer=call.kernel)
+
+
+def planned(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> AttentionPlan:
+    """The plan of a call with the kernel that serves it best.
+
+    Raises UnsupportedError where there is none.
+    """
+    if 0 in (*call.q.shape[:3], call.v.shape[3]):
+        planner = Planner(facts, [call.q, call.k, call.v, call.mask, call.bias, None])
+        return AttentionPlan(planner.plan(*outputs(planner, call)[2]), None)
+    if call.packed is None and (call.kernel is None or call.kernel in decode.FAMILIES):
+        found = decode.plan(call, facts, registry)
+        if found is not None:
+            return found
+    for choice in classes_.kernels(call, facts, registry, request(call, facts)):
+        found = plan(call, facts, choice, registry)
+        if found is not None:
+            return found
+    raise AssertionError("the last kernel takes every call")
+
+
+def plan(call: AttentionCall, facts: DeviceFacts, choice: Choice, registry: Registry) -> AttentionPlan | None:
+    """The plan of a call with a kernel; None for one of "attention-tiled" that the call has no classes for.
+
+    ``registry`` is asked for the kernels that make classes of tiles.
+    """
+    options = call.options
+    planner = Planner(facts, [call.q, call.k, call.v, call.mask, call.bias, WORDS if options.contents else None])
+    q, k, v, mask, bias, given = planner.inputs
+    o, sums, results = outputs(planner, call)
+    batch, heads, queries, head_dim = q.shape
+    most = MAX_KEYS if q.dtype == FLOAT32 else math.inf  # a 16-bit result is rounded more coarsely at every merge
+    max_keys = max(min(most, facts.loop_trips * choice.keys_per_trip), 1)
+    shift = call.shift + options.right
+    piece = Piece(q, k, v, o, sums, mask, shift, False, bias, call.first, bool(options.page_steps))
+    pieces = split(facts, piece, max_keys)
+    if sums is None and any(p.merge for p in pieces):
+        sums = planner.empty((batch, heads, queries))
+        pieces = split(facts, dataclasses.replace(piece, lse=sums), max_keys)
+    classes = classes_.plan(facts, registry, choice, pieces, options)
+    if classes is None and choice.variant.operation == "attention-tiled":
+        return None
+    bits = options.bits if classes is None else options.bits | classes_.TILES
+    headers = []
+    if bits:
+        tiles = [None] * len(pieces) if classes is None else [c.header() for c in classes]
+        headers = [header(facts, *pair) for pair in zip(pieces, tiles, strict=True)]
+    words, made = words_slot(planner, call, given, headers)
+    constants = {
+        "HEAD_DIM": head_dim, "VALUE_DIM": v.shape[3], "MASK": mask_kind(None if mask is None else mask.dtype),
+        "CAUSAL": int(call.causal), "LSE": int(sums is not None),
+    }  # fmt: skip
+    if "FEATURES" in choice.variant.constants:
+        constants["FEATURES"] = bits
+    group = heads // k.shape[1]
+    for number, p in enumerate(pieces):
+        tiles = None if classes is None else classes[number].dispatch(planner, registry, words, p.mask)
+        arrays, push = operands(choice, p, group, call.scale, words, made.places[number] if made else 0, tiles)
+        batch, heads, queries, _ = p.q.shape
+        groups = (-(-queries // choice.tile["rows"]), heads, batch)
+        planner.dispatch(choice, {**constants, "MERGE": int(p.merge)}, arrays, push, groups, p.flops())
+    return AttentionPlan(planner.plan(*results), made)

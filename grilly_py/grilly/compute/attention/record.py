@@ -1,0 +1,73 @@
+"""Recording attention: the plans that a device keeps, and the words of options that a call brings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..device.caches import Kept
+from ..device.device import Device
+from ..device.plan import Layout
+from ..device.record import Ready, key_of
+from ..device.tensor import Storage, Tensor
+from .call import AttentionCall, Terms
+from .operands import HeaderWords
+from .options import INT32, CheckedOptions
+from .plan import planned
+from .words import words_of
+
+
+class Prepared(NamedTuple):
+    """A call's plan, ready to be run, and the template of the words that it brings, if it brings any."""
+
+    ready: Ready
+    words: HeaderWords | None
+
+    def words_of(self, device: Device, checked: CheckedOptions | None, keep: bool = True) -> Storage | None:
+        """The words of a call's options on the device; None where they are the plan's own, or there are none."""
+        if self.words is None or checked is None or not (checked.arrays or checked.live):
+            return None
+        return words_of(device, self.words.template, checked.arrays, checked.live, checked.size, keep)
+
+    def run_all(self, tensors: Sequence[Tensor | None], words: Storage | None) -> list[Tensor]:
+        """Record the dispatches; returns all results of the plan."""
+        given = None if words is None else Tensor(words, (words.nbytes // 4,), INT32)
+        return self.ready.run((*tensors, given))
+
+    def run(self, tensors: Sequence[Tensor | None], words: Storage | None) -> tuple[Tensor, Tensor | None]:
+        """Record the dispatches; returns o and, if asked for, lse."""
+        results = self.run_all(tensors, words)
+        return results[0], results[1] if len(results) > 1 else None
+
+
+#: Plans of attention, by what they depend on.
+PLANS: Kept[tuple, Prepared] = Kept("attention plans", 1024)
+
+
+def prepared(device: Device, tensors: Sequence[Tensor | None], terms: Terms) -> Prepared:
+    """The plan for a call on checked four-axis tensors q, k, v, mask and bias (None where there is none)."""
+    key = key_of(device, terms, tensors)
+    if key is None:
+        raise ValueError("attention: a tensor belongs to another backend; move it with backend.tensor(...)")
+    bias = tensors[4]
+    if bias is not None and bias._offset:  # it stands among the words of the header
+        key = (*key[:5], (bias.shape, bias._steps, bias.dtype, bias._offset, bias._storage.nbytes))
+    plans = device.caches[PLANS]
+    found = plans.get(key)
+    if found is None:
+        layouts = (None if layout is None else Layout(*layout) for layout in key[1:])
+        made = planned(AttentionCall(*layouts, *terms), device.facts, device.registry)
+        found = plans.keep(key, Prepared(Ready(device, made.plan), made.words))
+    return found
+
+
+def attend(
+    device: Device, tensors: Sequence[Tensor | None], terms: Terms, checked: CheckedOptions | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Record attention on checked four-axis tensors q, k, v, mask and bias (None where there is none).
+
+    ``checked`` has the contents of the options whose facts are in ``terms``. Returns o (B, H, Sq, Dv) and, if asked
+    for, lse (B, H, Sq).
+    """
+    found = prepared(device, tensors, terms)
+    return found.run(tensors, found.words_of(device, checked))

@@ -1,0 +1,65 @@
+"""Arguments and results: the checks that all operations share, arrays on their way to the device and back."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .device import Device
+from .dtypes import FLOATS_TEXT, is_float
+from .tensor import Tensor
+
+FLOAT32 = np.dtype(np.float32)
+#: What float32 may be computed from: float32 products, or also products of its 16-bit parts.
+PRECISIONS = ("highest", "high")
+
+
+def check_float(operation: str, **arrays) -> np.dtype:
+    """The common dtype of the named arrays. Raises TypeError unless all are of one floating type of ours."""
+    first = None
+    for name, array in arrays.items():
+        dtype = getattr(array, "dtype", None)
+        if dtype is None:
+            raise TypeError(
+                f"{operation}: {name} is a {type(array).__name__}; expected a numpy.ndarray or a grilly.Tensor"
+            )
+        if not is_float(dtype):
+            raise TypeError(
+                f"{operation}: {name} is {dtype}; expected {FLOATS_TEXT}; cast with {name}.astype(numpy.float32)"
+            )
+        if first is None:
+            first = (name, dtype)
+        elif dtype != first[1]:
+            raise TypeError(
+                f"{operation}: {name} is {dtype} and {first[0]} is {first[1]}; give both the same dtype"
+            )
+    return np.dtype(first[1])
+
+
+def check_precision(operation: str, precision) -> bool:
+    """Whether ``precision`` is "high". Raises ValueError unless it is one of PRECISIONS."""
+    if precision not in PRECISIONS:
+        raise ValueError(f"{operation}: precision is {precision!r}; expected 'highest' or 'high'")
+    return precision == "high"
+
+
+def to_device(device: Device, array) -> Tensor:
+    """The array as a tensor of the device whose last axis is contiguous, as the kernels ask."""
+    if not isinstance(array, Tensor):
+        if array.shape[-1] > 1 and array.strides[-1] != array.itemsize:
+            array = np.ascontiguousarray(array)
+        return device.borrow(array)
+    return array if array.shape[-1] <= 1 or array._steps[-1] == 1 else array.contiguous()
+
+
+def four_axes(tensor: Tensor) -> Tensor:
+    """A tensor of up to four axes with axes of extent 1 put before them."""
+    return tensor[(None,) * (4 - tensor.ndim)] if tensor.ndim < 4 else tensor
+
+
+def finish(device: Device, result: Tensor, *inputs):
+    """What an operation returns: the tensor when any input was one (its work submitted), else a NumPy array."""
+    for array in inputs:
+        if isinstance(array, Tensor):
+            device.runtime.flush()
+            return result
+    return result.numpy()

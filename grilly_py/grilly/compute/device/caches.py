@@ -1,0 +1,61 @@
+"""What a device keeps from call to call: bounded caches, each declared by the file that fills it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Cache(dict[K, V]):
+    """A dictionary that forgets its oldest entry where ``keep`` would make it longer than ``limit``."""
+
+    def __init__(self, limit: int):
+        super().__init__()
+        self.limit = limit
+        self._lock = threading.Lock()
+
+    def keep(self, key: K, value: V) -> V:
+        """Store a value; returns it."""
+        with self._lock:  # oldest first; keeping the order of use would slow every hit
+            while len(self) >= self.limit:
+                self.pop(next(iter(self)))
+            self[key] = value
+        return value
+
+
+class Kept(Generic[K, V]):
+    """The declaration of a cache: one object of this kind for each, in the file that owns it.
+
+    Parameters
+    ----------
+    name : str
+        For people.
+    limit : int
+        Entries at most, on each device.
+    """
+
+    def __init__(self, name: str, limit: int):
+        self.name = name
+        self.limit = limit
+
+    def of(self, device) -> Cache[K, V]:
+        """The cache of a device. Calls that are to be quick write ``device.caches[KEPT]``, which is the same."""
+        return device.caches[self]
+
+    def __repr__(self) -> str:
+        return f"Kept({self.name!r}, {self.limit})"
+
+
+class Caches(dict):
+    """A device's caches, by declaration; each is made when it is first asked for."""
+
+    def __missing__(self, kept: Kept) -> Cache:
+        return self.setdefault(kept, Cache(kept.limit))
+
+    def forget(self) -> None:
+        """Empty them all."""
+        for cache in list(self.values()):
+            cache.clear()

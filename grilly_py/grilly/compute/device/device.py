@@ -1,0 +1,217 @@
+"""Device: what operations take. A runtime, a registry, facts, and caches; the arrays on it are made here."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...errors import ClosedError
+from ...registry import Choice, Registry, identify
+from ...runtime.interface import DeviceInfo, Runtime, work_limit
+from .caches import Caches
+from .dtypes import dtype_of, is_storable, plain
+from .tensor import LentStorage, Storage, Tensor
+
+# Multiprocessors where the device does not tell.
+_UNITS = {"cpu": 8, "integrated": 12}
+# Where the driver ends loops silently (docs/architecture.md): trips of an invocation, with room for a kernel's outer
+# loops and for the trip in which it looks at a tile's class.
+LOOP_TRIPS = {"llvmpipe": 64_000}
+#: An attention call of fewer floating-point operations takes about as long as the dispatch that makes classes of tiles.
+LEAST_WORK = 2.0**30
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceFacts:
+    """All that a plan may know of a device. It can be made by hand, so plans need no device.
+
+    Attributes
+    ----------
+    name, runtime, architecture : str
+        The device's and the runtime's names, and the architecture as the registry recognised it.
+    storage_range : int
+        Bytes that one binding may span.
+    alignment : int
+        Bytes to which a binding's start inside a storage is rounded down.
+    windows : bool
+        Whether a binding may start inside a buffer.
+    groups : tuple of int
+        Most workgroups along x, y and z.
+    work_limit : float
+        Most floating-point operations of one submission.
+    units : int
+        Multiprocessors, or a guess.
+    subgroup_size : int
+        Where none is requested.
+    loop_trips : float
+        Trips after which the driver ends an invocation's loops.
+    class_work : float
+        Floating-point operations from which on classes of tiles are made (attention/classes.py).
+    class_read : float
+        Such operations for each byte of mask that is read for them.
+    """
+
+    name: str
+    runtime: str
+    architecture: str
+    storage_range: int
+    alignment: int
+    windows: bool
+    groups: tuple[int, int, int]
+    work_limit: float
+    units: int
+    subgroup_size: int
+    loop_trips: float = math.inf
+    class_work: float = LEAST_WORK
+    class_read: float = 1024.0
+
+    @classmethod
+    def of(cls, info: DeviceInfo, runtime: str, features) -> DeviceFacts:
+        """The facts of a device that a runtime of this name has opened with these features."""
+        limits = info.limits
+        return cls(
+            info.name,
+            runtime,
+            info.architecture,
+            limits["storage_range"],
+            max(limits["offset_alignment"], 16),
+            "descriptor-offsets" in features,
+            tuple(limits["groups"]),
+            work_limit(info),
+            units_of(info),
+            info.subgroup_sizes[0],
+            LOOP_TRIPS.get(info.architecture, math.inf),
+        )
+
+
+def units_of(info: DeviceInfo) -> int:
+    """The device's multiprocessors, or a guess."""
+    for name in ("sm_count", "compute_units", "shader_cores"):
+        count = info.properties.get(name)
+        if count:
+            return int(count)
+    return _UNITS.get(info.kind, 48)
+
+
+class Device:
+    """An open device, as operations see it.
+
+    Parameters
+    ----------
+    runtime : Runtime
+        Open.
+    convert : callable
+        ``convert(tensor, dtype)``: a contiguous copy on the device (copy.py, which stands on this file).
+    prove : callable
+        ``prove(device, choice, facts)`` checks a kernel that the registry does not trust yet (selfcheck.py).
+
+    Attributes
+    ----------
+    runtime : Runtime
+    info : DeviceInfo
+        With its architecture recognised.
+    facts : DeviceFacts
+    registry : Registry
+    caches : Caches
+        Plans and what else calls may use again.
+    home : Device
+        The device that tensors belong to: this one, or that which this is a view of.
+    backend : Compute
+        The facade over this device, which ``Tensor.backend`` gives.
+    sixteen_bits : bool
+        Whether kernels can read arrays of 16-bit elements.
+    memory_limit : int or None
+        Bytes that tensors may take together before calls on NumPy arrays are streamed.
+    progress : callable or None
+        Called with the progress of streamed calls.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        convert: Callable[[Tensor, np.dtype], Tensor],
+        prove: Callable[[Device, Choice, Mapping[str, int]], str | None],
+    ):
+        self.runtime = runtime
+        self.info = dataclasses.replace(runtime.device, architecture=identify(runtime.device))
+        self.facts = DeviceFacts.of(self.info, runtime.name, runtime.features)
+        self.convert = convert
+        self.registry = Registry(self.info, runtime.features, prove=functools.partial(prove, self))
+        self.caches = Caches()
+        self.home: Device = self
+        self.backend: Any = None
+        self.sixteen_bits = "float16-storage" in runtime.features
+        self.memory_limit: int | None = None
+        self.progress: Callable | None = None
+        self.closed = False
+
+    def view(self, registry) -> Device:
+        """The same device, memory and order of work with another registry, and plans of its own."""
+        other = object.__new__(Device)
+        other.__dict__.update(self.__dict__, registry=registry, caches=Caches())
+        return other
+
+    def check_open(self) -> None:
+        """Raise ClosedError if the device was closed."""
+        if self.home.closed:
+            raise ClosedError("this grilly.Compute() is closed and its tensors are gone; open a new one")
+
+    def close(self) -> None:
+        """Wait for the device and release everything."""
+        if not self.closed:
+            self.closed = True
+            self.caches.forget()
+            self.runtime.close()
+
+    # -- arrays ----------------------------------------------------------------------------------------------------
+
+    def tensor(self, array) -> Tensor:
+        """Copy an array to the device: ``Compute.tensor``."""
+        return self._place(array, lend=False)
+
+    def borrow(self, array) -> Tensor:
+        """As ``tensor``, but the device may still be reading an array of ``grilly.empty`` when this returns.
+
+        For operations: the array must not change before their ``runtime.flush()`` or ``Tensor.numpy()``, either of
+        which waits for that. Where host and device share memory, the device uses the array in place.
+        """
+        return self._place(array, lend=True)
+
+    def _place(self, array, lend: bool) -> Tensor:
+        self.check_open()
+        if isinstance(array, Tensor):
+            return array if array._storage.device is self.home else self.tensor(array.numpy())
+        array = np.asarray(array)
+        if not array.dtype.isnative:
+            array = array.astype(array.dtype.newbyteorder("="))
+        if not is_storable(array.dtype):
+            hint = "; cast it with .astype(numpy.float32)" if array.dtype.kind in "fiu" else ""
+            raise TypeError(f"tensor: dtype {array.dtype} cannot live on the device{hint}")
+        order, laid = None, array
+        if not array.flags.c_contiguous:
+            # Outermost first; repeated axes (stride 0) count as outermost, so that the others keep their neighbours.
+            order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]) or -math.inf)
+            laid = array.transpose(order)
+        lent = self.runtime.lend(laid) if lend and array.base is not None and array.size else None
+        if lent is not None and lent[1] % array.itemsize == 0:
+            storage = LentStorage(self, lent[0], array)
+            tensor = Tensor(storage, laid.shape, array.dtype, offset=lent[1] // array.itemsize)
+        else:
+            storage = Storage(self, array.nbytes, idle=True)
+            self.runtime.write(storage.buffer, plain(laid), borrow=lend)
+            tensor = Tensor(storage, laid.shape, array.dtype)
+        return tensor if order is None else tensor.transpose([order.index(axis) for axis in range(array.ndim)])
+
+    def empty(self, shape, dtype=np.float32) -> Tensor:
+        """A tensor whose contents are undefined: ``Compute.empty``."""
+        self.check_open()
+        shape = (int(shape),) if np.isscalar(shape) else tuple(int(extent) for extent in shape)
+        dtype = dtype_of(dtype)
+        if not is_storable(dtype):
+            raise TypeError(f"empty: dtype {dtype} cannot live on the device")
+        return Tensor(Storage(self, math.prod(shape) * dtype.itemsize), shape, dtype)

@@ -1,0 +1,137 @@
+"""Dropout on stored attention weights."""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+
+from ...registry import Registry, Request
+from ..attention.options import check_dropout
+from ..device.arguments import finish, four_axes, to_device
+from ..device.caches import Kept
+from ..device.cut import parts, placed
+from ..device.device import Device, DeviceFacts
+from ..device.plan import Live, Plan, Planner
+from ..device.record import Ready, run
+from .checks import check_float32
+from .mask import score_groups
+
+#: Plans of dropout.
+PLANS: Kept[tuple, Ready] = Kept("plans of attention_dropout", 256)
+
+
+def attention_dropout(device: Device, weights, *, dropout_p, dropout_seed, dropout_offset=0):
+    """Attention weights with some of them dropped: each is 0 with probability p, or else divided by ``1 - p``.
+
+    Which ones depends on seed, offset, row, key, head and batch alone, by a counter-based generator: the same on every
+    device, and the same as in attention that does not store its weights.
+
+    Parameters
+    ----------
+    weights : numpy.ndarray or grilly.Tensor
+        ``(B, H, Sq, Sk)``, ``(H, Sq, Sk)`` or ``(Sq, Sk)``, float32.
+    dropout_p : float
+        p, at least 0 and below 1.
+    dropout_seed : int
+        From 0 to 2**64 - 1.
+    dropout_offset : int
+        From 0 to 2**32 - 1; another one for each call gives each call weights of its own to drop.
+
+    Returns
+    -------
+    numpy.ndarray or grilly.Tensor
+        A new array of the weights' shape; a Tensor when they were one, and then without waiting.
+
+    Raises
+    ------
+    TypeError
+        If the weights are not float32.
+    ValueError
+        For a wrong rank, or p, seed or offset outside their ranges.
+
+    References
+    ----------
+    J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011: Philox4x32-10.
+    """
+    name = "attention_dropout"
+    device.check_open()
+    check_float32(name, weights=weights)
+    if len(weights.shape) not in (2, 3, 4):
+        raise ValueError(
+            f"{name}: weights has shape {tuple(weights.shape)}; expected (B, H, Sq, Sk), (H, Sq, Sk) or (Sq, Sk)"
+        )
+    p = check_dropout(name, dropout_p, dropout_seed, dropout_offset)
+    seed, offset = operator.index(dropout_seed), operator.index(dropout_offset)
+    if p == 0.0:
+        return weights
+    if 0 in weights.shape:
+        return finish(device, device.empty(weights.shape), weights)
+    keep_below = min(int((1.0 - p) * 2**32), 2**32 - 1)
+    generator = (seed & 0xFFFFFFFF, seed >> 32, offset)
+    tensors = (to_device(device, weights),)
+    (out,) = run(device, PLANS, plan, (keep_below, 1.0 / (1.0 - p)), tensors, generator)
+    return finish(device, out, weights)
+
+
+def plan(given: tuple[int, float], layouts, facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatches of ``attention_dropout``. ``Live`` words: the seed's halves and the offset."""
+    threshold, scale = given
+    planner = Planner(facts, layouts)
+    (weights,) = planner.inputs
+    out = planner.empty(weights.shape)
+    choice = registry.resolve(Request("attention-dropout", "float32"))
+    views = (four_axes(out), four_axes(weights))
+    call_heads = views[0].shape[1]
+    groups = score_groups(choice)
+    for (o, w), (batch, head, row) in parts(facts, views, groups, ((), (2,), (0, 1))):
+        push = {
+            **placed("w", w), **placed("o", o), "queries": o.shape[2], "keys": o.shape[3], "heads": o.shape[1],
+            "first_row": row, "first_head": head, "first_batch": batch, "call_heads": call_heads,
+            "seed_low": Live(0), "seed_high": Live(1), "counter_offset": Live(2), "threshold": threshold,
+            "scale": scale,
+        }  # fmt: skip
+        planner.dispatch(choice, {}, {"weights": w, "out": o}, push, groups(o.shape))
+    return planner.plan(out)
+
+
+def dropout_mask(device: Device, shape, dropout_p, seed, offset=0) -> np.ndarray:
+    """Which attention weights dropout keeps: the same on every device and with every kernel.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        ``(B, H, Sq, Sk)``, H query heads.
+    dropout_p : float
+        The probability to drop a weight, at least 0 and below 1.
+    seed, offset : int
+        ``dropout_seed`` (64 bits) and ``dropout_offset`` (32 bits) of the attention functions.
+
+    Returns
+    -------
+    numpy.ndarray
+        ``shape``, bool: True = kept. For ``flash_attention_varlen`` sequence b has the first n_q rows and n_kv keys of
+        ``mask[b]``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For a shape that is not four integers from 0 up, and numbers out of range.
+
+    References
+    ----------
+    The generator is Philox4x32-10: J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011,
+    doi:10.1145/2063384.2063405. Word j % 4 of counter ``(j // 4, i, h + H * b, offset)`` under the key (low half of the
+    seed, high half) decides on key j of row i: it is kept where the word is below ``floor((1 - dropout_p) * 2**32)``.
+    """
+    name = "dropout_mask"
+    device.check_open()
+    p = check_dropout(name, dropout_p, seed, offset)
+    shape = tuple(operator.index(extent) for extent in shape)
+    if len(shape) != 4 or min(shape) < 0:
+        raise ValueError(f"{name}: shape is {shape}; expected (B, H, Sq, Sk)")
+    if p == 0.0 or 0 in shape:
+        return np.ones(shape, np.bool_)
+    ones = device.tensor(np.ones(shape[3], np.float32)).broadcast_to(shape)
+    kept = attention_dropout(device, ones, dropout_p=p, dropout_seed=seed, dropout_offset=offset)
+    return kept.numpy() != 0

@@ -1,0 +1,89 @@
+"""What a repeated call costs on the host: its Python function calls, finalizers included."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import sys
+
+import numpy as np
+import pytest
+
+import grilly
+import grilly.functional as F
+
+#: The most that a call may take.
+MOST = {
+    "plain": 50, "causal + mask + window": 80, "linear": 50, "KV cache": 100, "KV cache with lengths": 100,
+    "varlen": 90, "backward": 130, "rope": 50, "softmax": 50,
+}  # fmt: skip
+
+
+@pytest.fixture
+def default(vulkan_backend):
+    former = grilly.use(vulkan_backend)
+    yield vulkan_backend
+    grilly.use(former)
+
+
+def calls(backend) -> dict:
+    """The measured calls, on Tensors of their own."""
+    rng = np.random.default_rng(0)
+
+    def tensor(*shape):
+        return backend.tensor(rng.standard_normal(shape).astype(np.float32))
+
+    q, k, v = (tensor(1, 8, 128, 64) for _ in range(3))
+    mask = backend.tensor(rng.random((128, 128)) < 0.8)
+    out, lse = F.flash_attention2(q, k, v, return_lse=True)
+    x, weight, bias = tensor(128, 256), tensor(256, 256), tensor(256)
+    caches = [tensor(2, 512, 8, 64) for _ in range(2)]
+    step = [tensor(2, 1, 8, 64) for _ in range(3)]
+    packed = [tensor(100, 8, 64) for _ in range(3)]
+    starts, lengths = np.array([0, 30, 100], np.int32), np.array([100, 37], np.int32)
+
+    def attend_to_cache(held):
+        return F.flash_attention_with_kvcache(step[0], *caches, *step[1:], cache_seqlens=held, causal=True)
+
+    return {
+        "plain": lambda: F.flash_attention2(q, k, v),
+        "causal + mask + window": lambda: F.flash_attention2(q, k, v, mask=mask, causal=True, window_size=(64, 0)),
+        "linear": lambda: F.linear(x, weight, bias),
+        "KV cache": lambda: attend_to_cache(100),
+        "KV cache with lengths": lambda: attend_to_cache(lengths),
+        "varlen": lambda: F.flash_attention_varlen(*packed, starts, starts, 70, 70, causal=True),
+        "backward": lambda: F.flash_attention2_backward(out, q, k, v, out, lse),
+        "rope": lambda: F.rope(q),
+        "softmax": lambda: F.softmax(x),
+    }
+
+
+def counted(call) -> collections.Counter:
+    """The functions of Python that a call enters, and those that giving its result back does."""
+    found: collections.Counter = collections.Counter()
+
+    def note(frame, event, argument):
+        if event == "call":
+            found[f"{frame.f_code.co_filename.rsplit('grilly/', 1)[-1]}:{frame.f_code.co_name}"] += 1
+
+    gc.collect()
+    gc.disable()
+    sys.setprofile(note)
+    try:
+        result = call()
+        del result
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return found
+
+
+@pytest.mark.parametrize("name", MOST)
+def test_a_repeated_call_is_quick(default, name):
+    call = calls(default)[name]
+    for _ in range(3):
+        call()
+    default.synchronize()
+    found = counted(call)
+    assert found.total() <= MOST[name], found.most_common()
+    assert found.total() > 5, "a call that enters nothing was not counted"
