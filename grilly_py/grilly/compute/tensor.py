@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Storage:
-    """A device buffer that is given back when the last tensor over it goes."""
+    """A device buffer, which goes back when the last tensor over it goes."""
 
     __slots__ = ("backend", "buffer", "nbytes", "__weakref__")
 
@@ -24,11 +24,6 @@ class Storage:
         self.backend = backend
         self.nbytes = max(-(-nbytes // 4) * 4, 4)  # whole words: shaders read byte masks through them
         self.buffer: Buffer = backend.runtime.allocate(self.nbytes, idle)
-
-    def __del__(self):
-        buffer = getattr(self, "buffer", None)
-        if buffer is not None:
-            self.backend.runtime.free(buffer)
 
 
 class LentStorage(Storage):
@@ -40,10 +35,7 @@ class LentStorage(Storage):
         self.backend = backend
         self.nbytes = -(-buffer.nbytes // 4) * 4  # within the buffer: the runtime rounds further up
         self.buffer = buffer
-        self.array = array
-
-    def __del__(self):
-        pass  # the memory goes with the last array over it
+        self.array = array  # the memory goes with the last array over it
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

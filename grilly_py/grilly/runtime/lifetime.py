@@ -1,0 +1,85 @@
+"""What ends a runtime besides ``close()``: a fork of the process, and the end of the interpreter.
+
+A driver's threads and locks do not survive a fork, so a child leaves what the parent opened alone for good. At the end
+of the interpreter daemon threads may still be calling: each runtime is closed under its own lock, and what is called
+after that raises ClosedError.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import weakref
+from typing import Protocol
+
+from ..errors import ClosedError
+
+CLOSED = "this grilly.Compute() is closed; open a new one"
+FORKED = (
+    "this grilly.Compute() was opened before the process was forked, and belongs to the parent; open a new one here"
+)
+ENDED = "the interpreter is ending, and every grilly.Compute() was closed"
+PATIENCE = 10.0  # seconds for which the end of the interpreter waits for a call of another thread
+
+
+class Mortal(Protocol):
+    """What a runtime lets this module do to it."""
+
+    def before_fork(self) -> None:
+        """Take the lock and leave nothing for the driver's threads to do."""
+
+    def after_fork(self, child: bool) -> None:
+        """Let go of the lock; in the child, with a lock of its own, forget the device without touching it."""
+
+    def end(self, patience: float) -> None:
+        """Close, after at most ``patience`` seconds of waiting for other threads; leave the device open after that."""
+
+
+_open: weakref.WeakSet[Mortal] = weakref.WeakSet()
+_forking: list[Mortal] = []
+_ended = False
+
+
+def track(runtime: Mortal) -> None:
+    """Have ``runtime`` ended with the interpreter, and forgotten by forked children."""
+    _open.add(runtime)
+
+
+def check_alive() -> None:
+    """Raise ClosedError once the interpreter has begun to end."""
+    if _ended:
+        raise ClosedError(ENDED)
+
+
+def _before_fork() -> None:
+    _forking[:] = list(_open)
+    for runtime in _forking:
+        runtime.before_fork()
+
+
+def _after_fork(child: bool) -> None:
+    while _forking:
+        runtime = _forking.pop()
+        if child:
+            _open.discard(runtime)
+        runtime.after_fork(child)
+
+
+def _end() -> None:
+    global _ended
+    _ended = True
+    for runtime in list(_open):
+        with contextlib.suppress(Exception):
+            runtime.end(PATIENCE)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=lambda: _after_fork(False),
+        after_in_child=lambda: _after_fork(True),
+    )
+atexit.register(_end)
+
+__all__ = ["CLOSED", "ENDED", "FORKED", "check_alive", "track"]
