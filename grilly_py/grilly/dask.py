@@ -25,10 +25,19 @@ from .compute.dtypes import is_float
 from .compute.flash import check_qkv, check_scale
 from .compute.launch import check_precision
 from .compute.stream import Part, attend_part
+from .runtime.lifetime import in_child
 
 NAME = "dask.flash_attention"
 _lock = threading.Lock()  # of _own, and of the device: two tasks at once would each count on all of its memory
 _own: Compute | None = None
+
+
+@in_child
+def _forget_own() -> None:
+    """The parent's backend is of no use in a forked worker."""
+    global _own
+    _own = None
+    _lock._at_fork_reinit()
 
 
 def flash_attention(

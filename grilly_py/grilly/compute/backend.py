@@ -17,6 +17,7 @@ from ..errors import ClosedError
 from ..registry import Registry, identify
 from ..runtime import open_runtime
 from ..runtime.interface import DeviceInfo, MemoryUse, Timing
+from ..runtime.lifetime import in_child
 from . import stream
 from .dtypes import dtype_of, is_storable, plain
 from .selfcheck import prove
@@ -304,6 +305,13 @@ def _memory_limit(given: int | None) -> int | None:
 
 _default: Compute | None = None
 _default_lock = threading.Lock()
+
+
+@in_child
+def _forget_default() -> None:
+    """The parent's backend is of no use in a forked child, which opens one of its own."""
+    global _default, _default_lock
+    _default, _default_lock = None, threading.Lock()
 
 
 def default_backend() -> Compute:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import ShaderError
+from ..runtime.lifetime import in_child
 from .names import DTYPES, EXTRAS, FEATURES, MANIFEST_SCHEMA, SIXTEEN_BITS, extras_bits
 
 #: Set to 1, it compiles the changed shaders of a source checkout before the manifest is loaded.
@@ -262,6 +263,7 @@ def compile_checkout(package: Path = _PACKAGE) -> None:
 
 
 _lock = threading.Lock()
+in_child(_lock._at_fork_reinit)
 _default: Manifest | None = None
 
 

@@ -12,8 +12,10 @@ import warnings
 from pathlib import Path
 
 from .interface import DeviceInfo
+from .lifetime import in_child
 
 _lock = threading.Lock()
+in_child(_lock._at_fork_reinit)
 
 
 def cache_folder() -> Path:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import os
 import weakref
+from collections.abc import Callable
 from typing import Protocol
 
 from ..errors import ClosedError
@@ -46,6 +48,12 @@ def track(runtime: Mortal) -> None:
     _open.add(runtime)
 
 
+def in_child(action: Callable[[], object]) -> None:
+    """Have ``action`` called in each child that is forked from now on, such as a lock's ``_at_fork_reinit``."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=action)
+
+
 def check_alive() -> None:
     """Raise ClosedError once the interpreter has begun to end."""
     if _ended:
@@ -59,11 +67,26 @@ def _before_fork() -> None:
 
 
 def _after_fork(child: bool) -> None:
+    if child and _forking:
+        _leave_drivers_alone()
     while _forking:
         runtime = _forking.pop()
         if child:
             _open.discard(runtime)
         runtime.after_fork(child)
+
+
+def _leave_drivers_alone() -> None:
+    """Have this process, a forked child, end without what drivers wanted done at the end of the parent.
+
+    Mesa's handler, for one, waits for the driver's threads, which a child does not have, and hangs or crashes. Handlers
+    run from the last to the first, so one that ends the process keeps the older ones from running. Python has done its
+    own part by then, and C's files are written out.
+    """
+    with contextlib.suppress(AttributeError, OSError):  # a C library without these functions
+        library = ctypes.CDLL(None)
+        library.on_exit(library._exit, None)
+        library.__cxa_atexit(library.fflush, None, None)
 
 
 def _end() -> None:
@@ -82,4 +105,4 @@ if hasattr(os, "register_at_fork"):
     )
 atexit.register(_end)
 
-__all__ = ["CLOSED", "ENDED", "FORKED", "check_alive", "track"]
+__all__ = ["CLOSED", "ENDED", "FORKED", "check_alive", "in_child", "track"]
