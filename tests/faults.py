@@ -68,7 +68,8 @@ _MEMORY_PROPERTIES = "vkGetPhysicalDeviceMemoryProperties"
 def modules() -> list:
     """Every module of the vulkan runtime that calls the driver."""
     package = importlib.import_module("grilly.runtime.vulkan")
-    found = [importlib.import_module(f"{package.__name__}.{each.name}") for each in pkgutil.iter_modules(package.__path__)]
+    names = [f"{package.__name__}.{each.name}" for each in pkgutil.iter_modules(package.__path__)]
+    found = map(importlib.import_module, names)
     return [module for module in (package, *found) if hasattr(module, "lib")]
 
 

@@ -127,7 +127,8 @@ def transfers(backend):
     turned = backend.tensor(np.asfortranarray(x))
     tensor.numpy(out=filled)
     parts = [tensor[3:9, ::2].contiguous().numpy(), tensor.T.reshape(-1).numpy(), backend.tensor(given).numpy()]
-    return [half.numpy(), turned.numpy(), filled.copy(), *parts, backend.tensor(np.broadcast_to(x[:1], x.shape)).numpy()]
+    repeated = backend.tensor(np.broadcast_to(x[:1], x.shape))
+    return [half.numpy(), turned.numpy(), filled.copy(), *parts, repeated.numpy()]
 
 
 @scenario

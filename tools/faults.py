@@ -47,9 +47,8 @@ class Lane:
 
     def __init__(self, scenario: str, bus: bool, runtime: str, faults):
         import faults as module
-        import scenarios
-
         import grilly
+        import scenarios
 
         self.grilly, self.scenarios, self.faults, self.lost_code = grilly, scenarios, faults, module.LOST
         self.codes = module.CODES if runtime == "vulkan" else None
@@ -114,10 +113,10 @@ class Lane:
     # -- judging -----------------------------------------------------------------------------------------------------
 
     def attempt(self, what: str, call, lost: bool):
-        """(result, error): an error must be one of grilly's, and DeviceLostError where the device is lost, only there."""
+        """(result, error). An error must be one of grilly's; DeviceLostError if the device is lost, and only then."""
         try:
             return call(), None
-        except (self.grilly.GrillyError,) as error:
+        except self.grilly.GrillyError as error:
             if lost != isinstance(error, self.grilly.DeviceLostError):
                 self.problems.append(f"{what}: {type(error).__name__} where the device is {'' if lost else 'not '}lost")
             return None, f"{type(error).__name__}: {error}"
@@ -172,7 +171,6 @@ class Lane:
             held, error = self.attempt("counting", lambda: self.settled(backend), False)
             if error is None and held != self.in_use:
                 self.problems.append(f"memory in use grew by {held - self.in_use}")
-        del backend
         if self.problems or (lost and reached):
             self.end()
         return reached is not None
@@ -182,7 +180,6 @@ class Lane:
         if self.backend is not None:
             backend, self.backend = self.backend, None
             self.attempt("close", backend.close, self.faults.lost)
-            del backend
             self.nothing_left()
 
     def nothing_left(self) -> None:
@@ -238,7 +235,6 @@ class Lane:
             self.attempt("close", backend.close, lost)
             reached = faults.failed
             faults.arm()
-        del backend
         self.nothing_left()
         return reached is not None
 
@@ -258,7 +254,6 @@ class Lane:
                     backend.close()
             except Exception:
                 pass
-            del backend
             self.nothing_left()
         self.problems += sorted(set(self.faults.misuse))
         return reached, self.problems
