@@ -91,6 +91,7 @@ class Faults:
         self.at = None  # the call that fails, counted from 1
         self.code = 0
         self.failed = None  # the name of the call that did
+        self.only: str | None = None  # the one call that may
         self.trace: list[str] | None = None
         self.lost = False  # once lost, a device stays so until another is opened
         self.largest = None  # bytes of one allocation that the driver has left
@@ -150,7 +151,8 @@ class Faults:
             if self.trace is not None:
                 self.trace.append(name)
             # Where another call than last time has this number, the next one that may return the code.
-            if self.at is not None and self.at <= self.calls and self.failed is None and self.code in CODES[name]:
+            due = self.at is not None and self.at <= self.calls and self.failed is None
+            if due and self.code in CODES[name] and self.only in (None, name):
                 self.failed = name
                 if self.code == LOST:
                     self.lost = True
