@@ -18,7 +18,10 @@ from collections import Counter
 
 REQUIRED = [name for name in os.environ.get("GRILLY_REQUIRE_RUNTIMES", "").split(",") if name]
 #: Fixtures that open a device, with the runtime where it is not their parameter.
-DEVICES = {"runtime": None, "backend": None, "vulkan_backend": "vulkan"}
+DEVICES = {
+    "runtime": None, "backend": None, "runtime_name": None, "vulkan_backend": "vulkan", "vulkan": "vulkan",
+    "kompute_backend": "kompute", "kompute": "kompute",
+}  # fmt: skip
 
 
 @functools.cache

@@ -62,7 +62,7 @@ def forked(work):
 
 
 @pytest.fixture(scope="module", params=RUNTIMES)
-def runtime(request):
+def runtime_name(request):
     from grilly.runtime import open_runtime
 
     open_or_skip(request.param, lambda: open_runtime(runtime=request.param)).close()
@@ -85,13 +85,13 @@ def run(runtime: str, code: str, times: int = 1, **variables) -> str:
 
 
 @pytest.mark.parametrize("work", ["call()", "T.astype('float16').numpy()", "grilly.Compute(runtime=NAME).close()"])
-def test_daemon_threads_at_the_end(runtime, work):
+def test_daemon_threads_at_the_end(runtime_name, work):
     """Three of them are in the middle of calls when the main thread ends."""
     run(
-        runtime,
+        runtime_name,
         f"""
         first()
-        NAME = {runtime!r}
+        NAME = {runtime_name!r}
         T = grilly.compute.backend.default_backend().tensor(x)
         def loop():
             while True:
@@ -104,10 +104,10 @@ def test_daemon_threads_at_the_end(runtime, work):
     )
 
 
-def test_a_hook_that_was_there_before_the_first_use(runtime):
+def test_a_hook_that_was_there_before_the_first_use(runtime_name):
     """It runs after grilly's own: what it calls is closed, or works."""
     said = run(
-        runtime,
+        runtime_name,
         """
         import atexit
         def hook():
@@ -127,9 +127,9 @@ def test_a_hook_that_was_there_before_the_first_use(runtime):
     assert set(said.split()) <= {"right", "closed"} and len(said.split()) == 2
 
 
-def test_a_hook_that_came_after_the_first_use(runtime):
+def test_a_hook_that_came_after_the_first_use(runtime_name):
     said = run(
-        runtime,
+        runtime_name,
         """
         import atexit
         first()
@@ -139,9 +139,9 @@ def test_a_hook_that_came_after_the_first_use(runtime):
     assert said.split() == ["right"]
 
 
-def test_first_use_when_the_main_thread_has_ended(runtime):
+def test_first_use_when_the_main_thread_has_ended(runtime_name):
     said = run(
-        runtime,
+        runtime_name,
         """
         def late():
             threading.main_thread().join()
@@ -156,9 +156,9 @@ def test_first_use_when_the_main_thread_has_ended(runtime):
     assert said.split() in (["right"], ["refused"])
 
 
-def test_use_after_the_main_thread_has_ended(runtime):
+def test_use_after_the_main_thread_has_ended(runtime_name):
     said = run(
-        runtime,
+        runtime_name,
         """
         first()
         def late():
@@ -174,10 +174,10 @@ def test_use_after_the_main_thread_has_ended(runtime):
     assert said.split() in (["right"], ["closed"])
 
 
-def test_threads_that_come_and_go(runtime):
+def test_threads_that_come_and_go(runtime_name):
     """Each makes a call and leaves a tensor to another thread."""
     said = run(
-        runtime,
+        runtime_name,
         """
         first()
         backend, left, wrong = grilly.compute.backend.default_backend(), [], []
@@ -196,10 +196,10 @@ def test_threads_that_come_and_go(runtime):
     assert said.split() == ["120", "[]"]
 
 
-def test_a_tensor_outlives_everything(runtime):
+def test_a_tensor_outlives_everything(runtime_name):
     """Modules are torn down in no order; the last reference to a tensor goes late, and in a cycle."""
     run(
-        runtime,
+        runtime_name,
         """
         first()
         class Holder: pass
@@ -218,16 +218,16 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has
 
 
 @needs_fork
-def test_a_child_that_only_exits(runtime):
-    said = run(runtime, "first()\nprint(forked(lambda: 0), right(call()))")
+def test_a_child_that_only_exits(runtime_name):
+    said = run(runtime_name, "first()\nprint(forked(lambda: 0), right(call()))")
     assert said.split() == ["0", "True"]
 
 
 @needs_fork
-def test_a_child_opens_anew(runtime):
+def test_a_child_opens_anew(runtime_name):
     """The default backend; with "auto" for the runtime, as the parent's was chosen by hand."""
     said = run(
-        runtime,
+        runtime_name,
         """
         first()
         former = grilly.use(None)
@@ -239,9 +239,9 @@ def test_a_child_opens_anew(runtime):
 
 
 @needs_fork
-def test_the_parents_tensors_are_refused_in_a_child(runtime):
+def test_the_parents_tensors_are_refused_in_a_child(runtime_name):
     said = run(
-        runtime,
+        runtime_name,
         """
         first()
         backend = grilly.compute.backend.default_backend()
@@ -268,10 +268,10 @@ def test_the_parents_tensors_are_refused_in_a_child(runtime):
 
 
 @needs_fork
-def test_a_child_lets_go_of_the_parents_things(runtime):
+def test_a_child_lets_go_of_the_parents_things(runtime_name):
     """Tensors, host arrays and backends that go in the child touch nothing of the parent's."""
     said = run(
-        runtime,
+        runtime_name,
         """
         import gc
         first()
@@ -291,9 +291,9 @@ def test_a_child_lets_go_of_the_parents_things(runtime):
 
 
 @needs_fork
-def test_grandchildren(runtime):
+def test_grandchildren(runtime_name):
     said = run(
-        runtime,
+        runtime_name,
         """
         first()
         def grandchild():
@@ -310,9 +310,9 @@ def test_grandchildren(runtime):
 
 
 @needs_fork
-def test_workers_of_multiprocessing(runtime):
+def test_workers_of_multiprocessing(runtime_name):
     said = run(
-        runtime,
+        runtime_name,
         """
         import multiprocessing
         first()
@@ -328,10 +328,10 @@ def test_workers_of_multiprocessing(runtime):
 
 
 @needs_fork
-def test_fork_in_the_middle_of_another_threads_call(runtime):
+def test_fork_in_the_middle_of_another_threads_call(runtime_name):
     """Its locks are held when the process forks; the child must not wait for a thread that it does not have."""
     said = run(
-        runtime,
+        runtime_name,
         """
         first()
         T = grilly.compute.backend.default_backend().tensor(np.ones((700, 900), np.float32))
@@ -356,15 +356,15 @@ def test_fork_in_the_middle_of_another_threads_call(runtime):
 
 
 @needs_fork
-def test_fork_before_the_first_use(runtime):
-    said = run(runtime, "print(forked(lambda: first() or 0)); first()")
+def test_fork_before_the_first_use(runtime_name):
+    said = run(runtime_name, "print(forked(lambda: first() or 0)); first()")
     assert said.split() == ["0"]
 
 
 @needs_fork
-def test_fork_in_the_middle_of_the_first_use(runtime):
+def test_fork_in_the_middle_of_the_first_use(runtime_name):
     said = run(
-        runtime,
+        runtime_name,
         """
         thread = threading.Thread(target=call)
         thread.start()
@@ -377,13 +377,13 @@ def test_fork_in_the_middle_of_the_first_use(runtime):
     assert said.split() == ["0", "True"]
 
 
-def test_spawn(runtime, tmp_path):
+def test_spawn(runtime_name, tmp_path):
     (tmp_path / "spawned.py").write_text(
         "import numpy as np\nimport grilly\nimport grilly.functional as F\n"
         "def work(x):\n    return F.flash_attention2(x, x, x)\n"
     )
     said = run(
-        runtime,
+        runtime_name,
         f"""
         import multiprocessing
         sys.path.insert(0, {str(tmp_path)!r})
