@@ -27,6 +27,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "grilly_py")]
+LEAST = 20  # positions of a scenario, however slow the machine
 HANGS = 60  # seconds after which a position counts as hung
 MODES = ("warm", "cold")
 
@@ -265,19 +266,20 @@ def run_lane(options) -> None:
 
     between = module.between(options.bus) if options.runtime == "vulkan" else module.between_kompute()
     with between as faults:
-        faulthandler.dump_traceback_later(120, exit=True)
+        faulthandler.dump_traceback_later(240, exit=True)
+        end, ran = time.monotonic() + options.seconds, 0
         lane = Lane(options.scenario[0], options.bus, options.runtime, faults)
         places = dict(zip(MODES, options.resume, strict=True))
         spent = dict.fromkeys(MODES, 0.0)
         print(json.dumps({"totals": {mode: len(jobs) for mode, jobs in lane.jobs.items()}}), flush=True)
-        end = time.monotonic() + options.seconds
-        while time.monotonic() < end:
+        while time.monotonic() < end or ran < LEAST:
             open_ = [mode for mode in MODES if places[mode] < len(lane.jobs[mode])]
             if not open_:
                 break
             mode = min(open_, key=spent.get)
             job = lane.jobs[mode][places[mode]]
             places[mode] += 1
+            ran += 1
             print(json.dumps({"at": [mode, *job], "places": places}), flush=True)
             faulthandler.dump_traceback_later(HANGS, exit=True)
             began = time.monotonic()

@@ -39,6 +39,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "grilly_py")]
+LEAST = 10  # interrupts of a kind in a piece of work, however slow the machine
 HANGS = 60  # seconds after which an interrupt counts as hung
 KINDS = ("point", "signal", "inside")
 WORK = ("attention", "linear", "caches", "masks", "rope", "transfers", "large", "streaming", "many", "profile")
@@ -267,14 +268,14 @@ def run_trial(options) -> None:
         transfer.usable_processors = lambda: options.threads
     with contextlib.ExitStack() as stack:
         faults = stack.enter_context(module.between(options.bus)) if options.runtime == "vulkan" else None
-        faulthandler.dump_traceback_later(120, exit=True)
-        trial = Trial(options, faults)
+        faulthandler.dump_traceback_later(240, exit=True)
         end = time.monotonic() + options.seconds
+        trial = Trial(options, faults)
         for n in range(options.start + options.count):
             at = trial.random.randint(1, trial.total)
             if n < options.start:
                 continue
-            if time.monotonic() > end:
+            if time.monotonic() > end and n >= options.start + LEAST:
                 break
             print(json.dumps({"at": at, "n": n}), flush=True)
             faulthandler.dump_traceback_later(HANGS, exit=True)
