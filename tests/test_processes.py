@@ -51,8 +51,10 @@ def wait(child):
 def forked(work):
     # What the child's work gives, in a child that ends as programs do.
     sys.stdout.flush()
+    faulthandler.cancel_dump_traceback_later()  # its thread would be missing in the child, which would wait for it
     child = os.fork()
     if child:
+        faulthandler.dump_traceback_later({seconds}, exit=True)
         return wait(child)
     faulthandler.dump_traceback_later(50, exit=True)
     code = work()
@@ -315,6 +317,7 @@ def test_workers_of_multiprocessing(runtime_name):
         runtime_name,
         """
         import multiprocessing
+        faulthandler.cancel_dump_traceback_later()
         first()
         def work(n):
             return right(call())
