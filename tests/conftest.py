@@ -1,17 +1,20 @@
 """Fixtures that open devices.
 
 ``runtime`` is a bare Runtime, ``backend`` a ``grilly.Compute``; a test that takes one of them runs once with each
-runtime. Where a runtime cannot be opened its tests are skipped with the reason, unless ``GRILLY_REQUIRE_RUNTIMES``
-(say, ``vulkan,kompute``) names it: then they fail.
+runtime. Where a runtime cannot be opened its tests are left out, unless ``GRILLY_REQUIRE_RUNTIMES`` (say,
+``vulkan,kompute``) names it: then they fail. What else this machine cannot run is left out too: see `leftout`.
 """
 
-import os
+from collections import Counter
 
 import pytest
 
+import leftout
+from leftout import REQUIRED
+
 RUNTIMES = ("vulkan", "kompute")
-REQUIRED = [name for name in os.environ.get("GRILLY_REQUIRE_RUNTIMES", "").split(",") if name]
 _causes: dict[str, str] = {}
+_LEFT_OUT = pytest.StashKey[Counter]()
 
 
 def pytest_addoption(parser):
@@ -23,6 +26,25 @@ def pytest_collection_modifyitems(config, items):
         chosen = [item for item in items if {"runtime", "backend", "vulkan_backend"} & set(item.fixturenames)]
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
         items[:] = chosen
+    items[:], out, config.stash[_LEFT_OUT] = leftout.sort_out(items)
+    config.hook.pytest_deselected(items=out)
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):  # of pytest-xdist, whose workers collect and whose controller reports
+        session.config.workeroutput["left_out"] = dict(session.config.stash.get(_LEFT_OUT, {}))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    node.config.stash[_LEFT_OUT] = Counter(getattr(node, "workeroutput", {}).get("left_out", {}))
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if why := config.stash.get(_LEFT_OUT, None):
+        terminalreporter.section(f"left out: {why.total():,} tests that this machine cannot run")
+        for line in leftout.lines(why):
+            terminalreporter.line(line)
 
 
 def open_or_skip(name, opener):

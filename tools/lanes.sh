@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
-# Checks that need more than this machine's own drivers, run inside the folder that tools/lab makes:
+# Checks beside the tests:
+#   tools/lanes.sh faults       every call of the driver fails once, at every position there is time for, and grilly is
+#                               interrupted at thousands of random points (GRILLY_FAULT_SECONDS, default 400, for the
+#                               faults of both runtimes; GRILLY_INTERRUPT_SECONDS, default 120)
+# And those that need more than this machine's own drivers, run inside the folder that tools/lab makes:
 #   tools/lanes.sh validation   the device tests under the newest Vulkan validation layers, synchronization validation
 #                               included, on the newest CPU driver; any message fails
 #   tools/lanes.sh devices      every shader compiled by the drivers of thirteen GPUs that are not here; a refusal, or
 #                               spilled registers on AMD, fails
-#   tools/lanes.sh              both
-# Where root or debootstrap is missing they are not run: that is said, and the status is 0 (GRILLY_REQUIRE_LANES=1: 1).
+#   tools/lanes.sh              all
+# Where root or debootstrap is missing the last two are not run: that is said, and the status is 0
+# (GRILLY_REQUIRE_LANES=1: 1).
 # GRILLY_VALIDATION_TESTS     what pytest runs under validation (default: tests --devices-only, less those of commands, of
 #                             documents and of kernels that are not shipped, in up to four processes)
 set -euo pipefail
@@ -130,14 +135,31 @@ compile_all() {
   ((failed == 0))
 }
 
-lanes=("${@:-validation}"); (($#)) || lanes+=(devices)
+faults() { # with the runtimes that can be opened here; GRILLY_REQUIRE_RUNTIMES names those that must
+  local seconds=${GRILLY_FAULT_SECONDS:-400} interrupts=${GRILLY_INTERRUPT_SECONDS:-120} status=0 runtimes=vulkan
+  if "$python" -c 'import kp' 2>/dev/null; then runtimes+=" kompute"; fi
+  "$python" tools/faults.py --seconds $((seconds * 4 / 5)) || status=1
+  if [[ $runtimes == *kompute* ]]; then "$python" tools/faults.py --seconds $((seconds / 5)) --runtime kompute || status=1; fi
+  # shellcheck disable=SC2086  # one or two names
+  "$python" tools/interrupts.py --seconds "$interrupts" --runtime $runtimes || status=1
+  return $status
+}
+
+lanes=("$@"); (($#)) || lanes=(faults validation devices)
+status=0
+rest=()
+for lane in "${lanes[@]}"; do
+  if [[ $lane != faults ]]; then rest+=("$lane"); continue; fi
+  echo "== lane: faults"
+  faults || { echo "faults: FAILED"; status=1; }
+done
+lanes=("${rest[@]}"); ((${#lanes[@]})) || exit $status
 lab=$(tools/lab 2>/tmp/grilly-lab-reason.$$) || {
   reason=$(tail -1 /tmp/grilly-lab-reason.$$); rm -f /tmp/grilly-lab-reason.$$
-  not_run "${lanes[*]} (newest validation layers; stand-ins for 13 GPUs)" "$reason"; exit; }
+  not_run "${lanes[*]} (newest validation layers; stand-ins for 13 GPUs)" "$reason" || status=1; exit $status; }
 rm -f /tmp/grilly-lab-reason.$$
 exec 9>"$lab.lock"; flock 9  # one checkout at a time
 fill
-status=0
 for lane in "${lanes[@]}"; do
   echo "== lane: $lane"
   case $lane in
