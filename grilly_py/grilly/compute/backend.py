@@ -17,7 +17,7 @@ from ..errors import ClosedError
 from ..registry import Registry, identify
 from ..runtime import open_runtime
 from ..runtime.interface import DeviceInfo, MemoryUse, Timing
-from ..runtime.lifetime import in_child
+from ..runtime.lifetime import hold_over_fork, in_child
 from . import stream
 from .dtypes import dtype_of, is_storable, plain
 from .selfcheck import prove
@@ -305,13 +305,14 @@ def _memory_limit(given: int | None) -> int | None:
 
 _default: Compute | None = None
 _default_lock = threading.Lock()
+hold_over_fork(_default_lock)
 
 
 @in_child
 def _forget_default() -> None:
     """The parent's backend is of no use in a forked child, which opens one of its own."""
-    global _default, _default_lock
-    _default, _default_lock = None, threading.Lock()
+    global _default
+    _default = None
 
 
 def default_backend() -> Compute:

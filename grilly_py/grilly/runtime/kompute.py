@@ -29,7 +29,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..errors import (
-    ClosedError,
     DeviceLostError,
     GrillyError,
     NoDeviceError,
@@ -39,7 +38,7 @@ from ..errors import (
 )
 from .binary import instructions, verify
 from .interface import REENTERED, Buffer, DeviceInfo, MemoryUse, Program, ProgramSpec, Runtime, Timing
-from .lifetime import CLOSED, FORKED, check_alive, track
+from .lifetime import CLOSED, FORKED, check_alive, closed, track
 
 INSTALL_HINT = """Kompute (kp 0.9.0) is built from source:
   apt-get install g++ cmake libvulkan-dev libfmt-dev pybind11-dev python3-dev
@@ -201,7 +200,7 @@ class KomputeRuntime(Runtime):
             raise GrillyError(REENTERED)
         with self._lock:
             if self._closed is not None:
-                raise ClosedError(self._closed)
+                raise closed(self._closed)
             if self._lost is not None:
                 raise DeviceLostError(self._lost)
             if self._at_work:
@@ -307,6 +306,10 @@ class KomputeRuntime(Runtime):
         if not isinstance(buffer, KomputeBuffer) or buffer.end is None:
             raise ValueError(f"{what}: the buffer was freed, or belongs to another runtime")
         return buffer.memory
+
+    def host_array(self, nbytes: int) -> np.ndarray:
+        with self._working():
+            return super().host_array(nbytes)
 
     def _range(self, buffer: Buffer, nbytes: int, offset: int, what: str) -> slice:
         if offset < 0 or offset + nbytes > buffer.nbytes:

@@ -11,6 +11,8 @@ import atexit
 import contextlib
 import ctypes
 import os
+import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Protocol
@@ -22,6 +24,7 @@ FORKED = (
     "this grilly.Compute() was opened before the process was forked, and belongs to the parent; open a new one here"
 )
 ENDED = "the interpreter is ending, and every grilly.Compute() was closed"
+PAUSE = 1.0
 PATIENCE = 10.0  # seconds for which the end of the interpreter waits for a call of another thread
 
 
@@ -48,6 +51,15 @@ def track(runtime: Mortal) -> None:
     _open.add(runtime)
 
 
+def hold_over_fork(lock) -> None:
+    """Have ``lock`` taken before a fork, so that no other thread is in the middle of what it guards.
+
+    Locks that are taken first of all are given here last: a fork takes them in the opposite order.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+
+
 def in_child(action: Callable[[], object]) -> None:
     """Have ``action`` called in each child that is forked from now on, such as a lock's ``_at_fork_reinit``."""
     if hasattr(os, "register_at_fork"):
@@ -57,7 +69,14 @@ def in_child(action: Callable[[], object]) -> None:
 def check_alive() -> None:
     """Raise ClosedError once the interpreter has begun to end."""
     if _ended:
-        raise ClosedError(ENDED)
+        raise closed(ENDED)
+
+
+def closed(why: str) -> ClosedError:
+    """The exception for a call of what is closed, for one of the reasons above."""
+    if _ended and threading.current_thread().daemon:
+        time.sleep(PAUSE)  # such a thread ends with the interpreter, any moment now, and its exception would be noise
+    return ClosedError(ENDED if _ended else why)
 
 
 def _before_fork() -> None:
@@ -103,6 +122,11 @@ if hasattr(os, "register_at_fork"):
         after_in_parent=lambda: _after_fork(False),
         after_in_child=lambda: _after_fork(True),
     )
+#: Held while a device is opened. A module that another thread is importing could never be imported in the child.
+opening = threading.RLock()
+hold_over_fork(opening)
 atexit.register(_end)
 
-__all__ = ["CLOSED", "ENDED", "FORKED", "check_alive", "in_child", "track"]
+__all__ = [
+    "CLOSED", "ENDED", "FORKED", "check_alive", "closed", "hold_over_fork", "in_child", "opening", "track",
+]  # fmt: skip

@@ -15,9 +15,9 @@ import weakref
 
 import numpy as np
 
-from ...errors import ClosedError, DeviceLostError, GrillyError, OutOfDeviceMemoryError, UnsupportedError
+from ...errors import DeviceLostError, GrillyError, OutOfDeviceMemoryError, UnsupportedError
 from ..interface import REENTERED, DeviceInfo, MemoryUse, ProgramSpec, Runtime, Timing
-from ..lifetime import CLOSED, FORKED, check_alive, track
+from ..lifetime import CLOSED, FORKED, check_alive, closed, track
 from .device import Device
 from .memory import HostMemory, VulkanBuffer, device_pool, host_pool
 from .pipelines import Pipelines, VulkanProgram
@@ -118,7 +118,7 @@ class VulkanRuntime(Runtime):
         """The parts, in order and marked as at work; the caller holds the lock, and unmarks them at its end."""
         parts = self._parts
         if parts is None:
-            raise ClosedError(self._ended)
+            raise closed(self._ended)
         if parts.device.lost is not None:
             raise DeviceLostError(parts.device.lost)
         if parts.at_work:
@@ -155,13 +155,13 @@ class VulkanRuntime(Runtime):
     def holds(self, array: np.ndarray) -> bool:
         parts = self._parts
         if parts is None:
-            raise ClosedError(self._ended)
+            raise closed(self._ended)
         return HostMemory.of(array, parts) is not None
 
     def lend(self, array: np.ndarray) -> tuple[VulkanBuffer, int] | None:
         parts = self._parts
         if parts is None:
-            raise ClosedError(self._ended)
+            raise closed(self._ended)
         held = HostMemory.of(array, parts) if self.device.unified else None
         if held is None:
             return None
