@@ -159,6 +159,19 @@ def only(backend, variant):
         backend.registry = own
 
 
+def left_out(registry, item):
+    """What is of matrix units alone, in the element type that is a parameter or float32."""
+    if not item.function.__name__.startswith(("test_matrix_units", "test_float32_is_split")):
+        return None
+    dtype = item.callspec.params.get("dtype", "float32" if "float32" in item.function.__name__ else "float16")
+    variants = [v for v in registry.manifest.by_operation["linear"] if "cooperative-matrix" in v.requires]
+    reasons = []
+    for variant in variants:
+        facts = {fact: high for fact, (_, high) in variant.limits.items()} | {"align": variant.align}
+        reasons.append(registry._lacks(variant, Request("linear", dtype, "generic", facts)))
+    return None if None in reasons else f"linear on matrix units in {dtype}: the device has none that a kernel is for"
+
+
 def matrix_variants(backend, dtype):
     """The variants on matrix units that the device can run; a skip where there are none."""
     registry = backend.registry
