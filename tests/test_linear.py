@@ -161,9 +161,10 @@ def only(backend, variant):
 
 def left_out(registry, item):
     """What is of matrix units alone, in the element type that is a parameter or float32."""
-    if not item.function.__name__.startswith(("test_matrix_units", "test_float32_is_split")):
+    if not item.function.__name__.startswith(("test_matrix_units", "test_split_")):
         return None
-    dtype = item.callspec.params.get("dtype", "float32" if "float32" in item.function.__name__ else "float16")
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    dtype = parameters.get("dtype", "float16" if item.function.__name__.endswith("aligned") else "float32")
     variants = [v for v in registry.manifest.by_operation["linear"] if "cooperative-matrix" in v.requires]
     reasons = []
     for variant in variants:
@@ -258,7 +259,13 @@ def test_float32_is_split_only_on_request(backend):
     with chosen_as_on(backend, "nvidia-hopper"):
         choose = backend.registry.resolve
         assert not choose(Request("linear", "float32", "generic", {**facts, "high": 0})).tile.get("split")
+
+
+def test_matrix_units_take_split_float32_on_request(backend):
+    facts = {"align": 8, "rows": 4096, "cols": 4096, "outputs": 1 << 24}
+    with chosen_as_on(backend, "nvidia-hopper"):
         matrix_variants(backend, "float32")
+        choose = backend.registry.resolve
         assert choose(Request("linear", "float32", "generic", {**facts, "high": 1})).tile.get("split")
 
 
