@@ -21,6 +21,10 @@ def pytest_addoption(parser):
     parser.addoption("--devices-only", action="store_true", help="leave out the tests that take no fixture of a device")
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "needs(package): leave the test out where the package is not installed")
+
+
 def pytest_collection_modifyitems(config, items):
     if config.getoption("--devices-only"):
         chosen = [item for item in items if {"runtime", "backend", "vulkan_backend"} & set(item.fixturenames)]

@@ -256,7 +256,7 @@ class Faults:
             owned = self._pools.get(self._number(arguments[1]), [])
             for i in range(arguments[2]):
                 number = self._number(arguments[3][i])
-                if number not in self.live.get(kind, ()):
+                if number and number not in self.live.get(kind, ()):  # NULL may be freed
                     self.misuse.append(f"{name} of what is not there")
                 self.live.get(kind, set()).discard(number)
                 self._state.pop(number, None)

@@ -4,15 +4,18 @@ Left out are
 
 - tests with a runtime that cannot be opened here, unless ``GRILLY_REQUIRE_RUNTIMES`` names it;
 - tests of a kernel (a parameter that is a Variant) that the device lacks something for;
-- tests for which ``left_out(registry, parameters)`` of their module gives a reason. It gets the Registry of the runtime
-  that the test would have, and the test's parameters by name; None lets the test be.
+- tests with the mark ``needs("torch")``, say, where no such package is installed;
+- tests with a parameter ``family`` of whose kernels the device can run none;
+- tests for which ``left_out(registry, item)`` of their module gives a reason. It gets the Registry of the runtime that
+  the test would have, and pytest's item; None lets the test be.
 
-Everything follows from what the driver reports, so that each process of a run leaves out the same.
+Everything follows from what is installed and what the driver reports, so each process of a run leaves out the same.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 from collections import Counter
 
@@ -53,10 +56,32 @@ def lacks(runtime: str, name: str) -> str | None:
     return None if why is None else f"kernels that are tested with {runtime} one by one: {why.split(', ')[0]}"
 
 
+@functools.cache
+def family_lacks(runtime: str, family: str) -> str | None:
+    """Why none of a family's kernels can run on a runtime's device; None where one can, or there is no such family."""
+    from grilly.registry import default_manifest
+
+    names = [v.name for found in default_manifest().by_operation.values() for v in found if v.family == family]
+    reasons = [lacks(runtime, name) for name in names]
+    return reasons[0] if reasons and all(reasons) else None
+
+
+def unserved(registry, request) -> str | None:
+    """Why no kernel can serve a request on the registry's device; None where one can."""
+    reasons = [why for variant, why in registry.explain(request) if request.prefer in (None, variant.family)]
+    if not reasons or None in reasons:
+        return None
+    return f"{request.prefer or request.operation} in {request.dtype}: {reasons[0].split(', ')[0]}"
+
+
 def reason(item) -> str | None:
     """Why a collected test cannot run here, or None."""
     from grilly.registry.manifest import Variant
 
+    for mark in item.iter_markers("needs"):
+        for package in mark.args:
+            if importlib.util.find_spec(package) is None:
+                return f"{package} is not installed"
     fixture = next((name for name in DEVICES if name in item.fixturenames), None)
     if fixture is None:
         return None
@@ -70,8 +95,10 @@ def reason(item) -> str | None:
     for value in parameters.values():
         if isinstance(value, Variant) and (why := lacks(runtime, value.name)):
             return why
+    if isinstance(family := parameters.get("family"), str) and (why := family_lacks(runtime, family)):
+        return why
     own = getattr(item.module, "left_out", None)
-    return own(registry, parameters) if own else None
+    return own(registry, item) if own else None
 
 
 def sort_out(items) -> tuple[list, list, Counter]:

@@ -55,6 +55,7 @@ def test_what_is_left_out_cannot_run(vulkan_backend, operation):
 def test_a_required_runtime_is_not_left_out(monkeypatch):
     class Item:
         fixturenames = ["backend"]
+        iter_markers = staticmethod(lambda name: [])
         callspec = type("Spec", (), {"params": {"backend": "kompute"}})
         module = None
 
@@ -67,12 +68,14 @@ def test_a_required_runtime_is_not_left_out(monkeypatch):
 def test_a_module_may_leave_out_its_own(monkeypatch):
     class Module:
         @staticmethod
-        def left_out(registry, parameters):
-            return f"{registry[0]} {parameters['n']}" if parameters["n"] > 1 else None
+        def left_out(registry, item):
+            n = item.callspec.params["n"]
+            return f"{registry[0]} {n}" if n > 1 else None
 
     items = [
         type("Item", (), {
             "fixturenames": ["vulkan_backend"], "module": Module, "callspec": type("S", (), {"params": {"n": n}}),
+            "iter_markers": staticmethod(lambda name: []),
         })
         for n in (1, 2, 2)
     ]  # fmt: skip
@@ -80,3 +83,14 @@ def test_a_module_may_leave_out_its_own(monkeypatch):
     kept, out, why = leftout.sort_out(items)
     assert (kept, out, why) == (items[:1], items[1:], Counter({"vulkan 2": 2}))
     assert leftout.lines(why) == ["2 x vulkan 2"]
+
+
+def test_a_package_that_is_missing():
+    class Item:
+        fixturenames = []
+
+        @staticmethod
+        def iter_markers(name):
+            return [pytest.mark.needs("numpy", "no_such_package").mark]
+
+    assert leftout.reason(Item) == "no_such_package is not installed"

@@ -58,34 +58,39 @@ class Lane:
         self.runtime, self.backend, self.in_use = runtime, None, 0
         self.problems: list[str] = []
         self.raised = 0
-        with self.open() as backend:
-            self.right = self.scenario(backend)
-            before = scenarios.Before(backend)
-            self.kept = {name: read() for name, read in before.parts().items()}
-            del before
+        cold = self._right()
         gc.collect()
         gc.freeze()  # so that the collections between positions are quick
-        self.jobs = {mode: self._jobs(mode) for mode in MODES}
+        self.jobs = {"warm": self._jobs(self._warm_trace()), "cold": self._jobs(cold)}
 
     def open(self):
         return self.grilly.Compute(runtime=self.runtime)
 
-    def _jobs(self, mode: str) -> list[tuple[int, str, int]]:
-        """(position, call, code) of every fault."""
+    def _right(self) -> list[str]:
+        """The calls of a cold run; what is right is noted on the way."""
         self.faults.trace = trace = []
-        if mode == "warm":
-            self._warm()
-            before = self.scenarios.Before(self.backend)
-            del trace[:]
-            self.scenario(self.backend)
+        with self.open() as backend:
+            before = self.scenarios.Before(backend)
+            self.right = self.scenario(backend)
+            self.faults.trace = None  # a cold position reads what was before only when its fault has happened
+            self.kept = {name: read() for name, read in before.parts().items()}
             del before
-        else:
-            self.faults.arm()
-            with self.open() as backend:
-                before = self.scenarios.Before(backend)
-                self.scenario(backend)
-                del before
+            self.faults.trace = trace
         self.faults.trace = None
+        return trace
+
+    def _warm_trace(self) -> list[str]:
+        """The calls of a warm run."""
+        self._warm()
+        before = self.scenarios.Before(self.backend)
+        self.faults.trace = trace = []
+        self.scenario(self.backend)
+        self.faults.trace = None
+        del before
+        return trace
+
+    def _jobs(self, trace: list[str]) -> list[tuple[int, str, int]]:
+        """(position, call, code) of every fault."""
         jobs = [
             (n, name, code)
             for n, name in enumerate(trace, 1)

@@ -1,7 +1,7 @@
 """Interrupts grilly at random points, thousands of times, and looks at what is left.
 
-    python tools/interrupts.py --count 4000 --seconds 200 --seed 1     both runtimes, every kind
-    python tools/interrupts.py --kind signal --runtime vulkan --bus    one of them
+    python tools/interrupts.py --seconds 200 --seed 1 --runtime vulkan kompute
+    python tools/interrupts.py --kind signal --work large --bus      one of them
 
 The kinds:
 
@@ -111,7 +111,7 @@ def _interrupt(signum=None, frame=None):
 
 
 class Trial:
-    """One kind of interrupt of one piece of work, again and again."""
+    """Interrupts of one piece of work, again and again."""
 
     def __init__(self, options, faults):
         import grilly
@@ -119,7 +119,8 @@ class Trial:
 
         self.grilly, self.scenarios, self.faults, self.options = grilly, scenarios, faults, options
         self.name = options.work[0]
-        self.random = random.Random(f"{options.seed} {options.kind} {self.name} {options.runtime} {options.bus}")
+        self.random = random.Random(f"{options.seed} {self.name} {options.runtime} {options.bus}")
+        self.kind = options.kind[0]
         self.points = Points(str(Path(grilly.__file__).parent))
         self.problems: list[str] = []
         self.raised = 0
@@ -175,7 +176,7 @@ class Trial:
     def interrupted(self, backend, at: int) -> list | None:
         """The work's results, or None where the interrupt ended it."""
         try:
-            if self.options.kind == "signal":
+            if self.kind == "signal":
                 signal.signal(signal.SIGALRM, _interrupt)
                 try:
                     signal.setitimer(signal.ITIMER_REAL, max(self.random.uniform(0, 1.1) * self.seconds, 1e-6))
@@ -183,7 +184,7 @@ class Trial:
                 finally:
                     signal.setitimer(signal.ITIMER_REAL, 0)
                     signal.signal(signal.SIGALRM, signal.SIG_IGN)
-            then = _interrupt if self.options.kind == "point" else lambda: self.call_inside(backend)
+            then = _interrupt if self.kind == "point" else lambda: self.call_inside(backend)
             return self.points.run(lambda: self.work(backend), at, then)
         except KeyboardInterrupt:
             with contextlib.suppress(KeyboardInterrupt):  # where the signal came between the two lines above
@@ -259,7 +260,7 @@ class Trial:
 
 
 def run_trial(options) -> None:
-    """One kind and piece of work in this process; a line of JSON for each interrupt."""
+    """One piece of work in this process, the kinds in turn; a line of JSON for each interrupt."""
     import faults as module
 
     if options.threads:
@@ -277,7 +278,8 @@ def run_trial(options) -> None:
                 continue
             if time.monotonic() > end and n >= options.start + LEAST:
                 break
-            print(json.dumps({"at": at, "n": n}), flush=True)
+            trial.kind = options.kind[n % len(options.kind)]
+            print(json.dumps({"at": at, "n": n, "kind": trial.kind}), flush=True)
             faulthandler.dump_traceback_later(HANGS, exit=True)
             problems = trial.one(at)
             if faults is not None:
@@ -305,10 +307,10 @@ class Report:
 
 
 def child(options, item: tuple, seconds: float, report: Report) -> None:
-    """A kind and a piece of work in processes of their own; after a crash it goes on behind it."""
-    kind, work, runtime, bus, threads = item
+    """A piece of work in processes of its own; after a crash it goes on behind it."""
+    work, runtime, bus, threads = item
     end, start = time.monotonic() + seconds, 0
-    flags = ["--kind", kind, "--work", work, "--runtime", runtime, "--seed", str(options.seed)]
+    flags = ["--kind", *options.kind, "--work", work, "--runtime", runtime, "--seed", str(options.seed)]
     flags += [*(["--bus"] if bus else []), "--threads", str(threads)]
     for attempt in range(options.crashes):
         left = end - time.monotonic()
@@ -332,6 +334,7 @@ def child(options, item: tuple, seconds: float, report: Report) -> None:
                 ended = ended or "end" in said
                 for text in said.get("problems", []) + said.get("end", []):
                     where = "at the end" if "end" in said else f"number {last['n']}, point {last['at']}"
+                    kind = "after all" if "end" in said else last["kind"]
                     report.problem(f"{work}, {kind}, {runtime}: {text}", f"{' '.join(flags)}: {where}")
             process.wait()
             if ended and process.returncode == 0:
@@ -340,18 +343,19 @@ def child(options, item: tuple, seconds: float, report: Report) -> None:
             tail = errors.read()[-2000:].strip()
             text = "hangs" if "Timeout" in tail else f"ends the process with {process.returncode}"
             where = f"number {last['n']}, point {last['at']}" if last else "at the beginning"
+            kind = last["kind"] if last else "none"
             report.problem(f"{work}, {kind}, {runtime}: {text}", f"{' '.join(flags)}: {where}")
             if options.verbose or last is None:
                 print(tail, file=sys.stderr)
             if last is None:
                 return
-    report.problem(f"{work}, {kind}, {runtime}: given up after {options.crashes} crashes", " ".join(flags))
+    report.problem(f"{work}, {runtime}: given up after {options.crashes} crashes", " ".join(flags))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=float, default=200, help="how long all of it may take")
-    parser.add_argument("--count", type=int, default=400, help="interrupts of each kind in each piece of work at most")
+    parser.add_argument("--count", type=int, default=1000, help="interrupts of each piece of work at most")
     parser.add_argument("--seed", type=int, default=None, help="default: a new one, which is printed")
     parser.add_argument("--kind", choices=KINDS, nargs="*", default=list(KINDS))
     parser.add_argument("--work", choices=(*WORK, *OTHER), nargs="*", default=[*WORK, *OTHER])
@@ -365,20 +369,19 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        options.kind, options.runtime = options.kind[0], options.runtime[0]
+        options.runtime = options.runtime[0]
         run_trial(options)
         return 0
     if options.seed is None:
         options.seed = random.SystemRandom().randrange(1 << 30)
     items = []
     for runtime in options.runtime:
-        for kind in options.kind:
-            for n, work in enumerate(options.work):
-                if runtime == "kompute" and work in ("large", "streaming", "profile"):
-                    continue
-                staged = options.bus or (runtime == "vulkan" and (n % 2 == 1 or work in ("large", "streaming")))
-                threads = options.threads or (4 if work in ("large", "streaming") else 0)
-                items.append((kind, work, runtime, staged, threads))
+        for n, work in enumerate(options.work):
+            if runtime == "kompute" and work in ("large", "streaming", "profile"):
+                continue
+            staged = options.bus or (runtime == "vulkan" and (n % 2 == 1 or work in ("large", "streaming")))
+            threads = options.threads or (4 if work in ("large", "streaming") else 0)
+            items.append((work, runtime, staged, threads))
     random.Random(options.seed).shuffle(items)
     report, end, left = Report(), time.monotonic() + options.seconds, len(items)
 
