@@ -3,8 +3,8 @@
 // of c: lane l the rows row_first + 8 i + l (i < R), all in registers. A trip covers 4 of the depth: each lane loads
 // those of its own rows of a, and with the others one vector of each of C / 8 (or 4 C / 32) groups of b, which shuffles
 // with constant lanes then hand to all. Every element is loaded once a workgroup. A trip's products are added in pairs
-// and fours, and the two halves of the depth by themselves: as many additions, an eighth of the rounding depth.
-// More blocks would round less still, but sums that pass through two nested loops cost 5 to 20 % here.
+// and fours: as many additions, a quarter of the rounding depth. With HALVES the two halves of the depth are summed by
+// themselves. More blocks would round less still, but sums that pass through two nested loops cost 5 to 20 % here.
 // Workgroup (x, y, z) as in matmul-tile.glsl. Requires subgroups of 8 (full) and C % 32 = 0, or C % 8 = 0 where
 // B_ROWS_ARE_COLS.
 
@@ -96,6 +96,7 @@ void main() {
     }
 
 #define PLAIN(m) a[i][m] * value[m]
+#if HALVES
     int middle = (depth / 2 + 3) & ~3;
     TRIPS(0, middle, PLAIN)
     float half_sum[R][C];
@@ -109,6 +110,9 @@ void main() {
     [[unroll]] for (int i = 0; i < R; i++) {
         [[unroll]] for (int j = 0; j < C; j++) sum[i][j] += half_sum[i][j];
     }
+#else
+    TRIPS(0, depth, PLAIN)
+#endif
 #ifdef WEIGHTS
     uint largest = 0u;  // exponent of the largest sum; all ones stand for NaN and infinity
     [[unroll]] for (int i = 0; i < R; i++) {
