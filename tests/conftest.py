@@ -66,6 +66,15 @@ def open_or_skip(name, opener):
         pytest.skip(_causes[name])
 
 
+@pytest.fixture(scope="session", autouse=True)
+def portable_reference():
+    """The reference's float32, against which errors are judged, is the same on every processor."""
+    from grilly import reference
+
+    with reference.portable():
+        yield
+
+
 @pytest.fixture(params=RUNTIMES)
 def runtime(request):
     """A Runtime of its own for each test, closed after it."""
