@@ -18,6 +18,7 @@ from ..registry import Registry, identify
 from ..runtime import open_runtime
 from ..runtime.interface import DeviceInfo, MemoryUse, Timing
 from . import stream
+from .checks import extents
 from .dtypes import dtype_of, is_storable, plain
 from .selfcheck import prove
 from .tensor import LentStorage, Storage, Tensor
@@ -169,16 +170,29 @@ class Compute:
         return tensor if order is None else tensor.transpose([order.index(axis) for axis in range(array.ndim)])
 
     def empty(self, shape, dtype=np.float32) -> Tensor:
-        """A tensor whose contents are undefined. ``shape`` is an int or a tuple; dtypes as in ``tensor``."""
+        """A tensor whose contents are undefined.
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+        dtype : dtype_like
+            As in ``tensor``.
+
+        Raises
+        ------
+        TypeError
+            For another dtype, or a shape that is not of integers.
+        ValueError
+            For a negative extent.
+        OutOfDeviceMemoryError
+            When the device has no room.
+        """
         self.check_open()
-        shape = (int(shape),) if np.isscalar(shape) else tuple(int(extent) for extent in shape)
+        shape = extents("empty", shape)
         dtype = dtype_of(dtype)
         if not is_storable(dtype):
             raise TypeError(f"empty: dtype {dtype} cannot live on the device")
-        size = 1
-        for extent in shape:
-            size *= extent
-        return Tensor(Storage(self, size * dtype.itemsize), shape, dtype)
+        return Tensor(Storage(self, math.prod(shape) * dtype.itemsize), shape, dtype)
 
     def host_empty(self, shape, dtype=np.float32) -> np.ndarray:
         """An undefined NumPy array over memory that this device reads and writes directly.
@@ -202,12 +216,10 @@ class Compute:
             When the device can address no more memory of the host.
         """
         self.check_open()
-        shape = (operator.index(shape),) if np.isscalar(shape) else tuple(operator.index(extent) for extent in shape)
+        shape = extents("empty", shape)
         dtype = dtype_of(dtype)
         if dtype.hasobject:
             raise TypeError(f"empty: dtype {dtype} holds Python objects, which a device cannot read")
-        if any(extent < 0 for extent in shape):
-            raise ValueError(f"empty: shape {shape} has a negative extent")
         nbytes = math.prod(shape) * dtype.itemsize
         return self.runtime.host_array(nbytes).view(dtype).reshape(shape) if nbytes else np.empty(shape, dtype)
 

@@ -17,7 +17,7 @@ from . import decode, stream, tiles
 from . import extras as extras_
 from .checks import MAX_DIM as MAX_DIM
 from .checks import check_mask, check_qkv, check_scale
-from .launch import ALIGN_MOST, FLOAT32, binding, check_precision, fits_binding, program_of, span
+from .launch import ALIGN_MOST, FLOAT32, binding, check_backend, check_precision, fits_binding, program_of, span
 from .prepared import MAX_KEYS, PUSH, Prepared, descriptor, mask_kind
 from .tensor import Storage, Tensor, contiguous_strides
 from .widen import widens
@@ -409,10 +409,10 @@ def flash_attention(
     causal, return_lse = bool(causal), bool(return_lse)
     if kernel is not None and not isinstance(kernel, str):
         raise TypeError(f"{operation}: kernel is a {type(kernel).__name__}; expected the name of a shader family")
-    for array in (q, k, v, mask):
-        if isinstance(array, Tensor) and array._storage.backend.runtime is not backend.runtime:
-            raise ValueError(f"{operation}: a tensor belongs to another backend; move it with backend.tensor(...)")
+    check_backend(operation, backend, q, k, v, mask)
     plain = options is extras_.OFF
+    if not plain:
+        check_backend(operation, backend, *vars(options).values())
     if plain and mask is None and type(q) is type(k) is type(v) is Tensor and len(q.shape) == 4:
         # A call like an earlier one needs no checks: only calls that passed them have a plan.
         number = scale if scale is not None else 1.0 / math.sqrt(q.shape[3] or 1)

@@ -23,7 +23,7 @@ import numpy as np
 from ..errors import OutOfDeviceMemoryError, UnsupportedError
 from ..registry import Request
 from ..registry.names import extras_bits
-from . import decode
+from . import decode, option_checks
 from . import extras as extras_
 from .launch import check_precision, launch, program_of
 from .tensor import Tensor
@@ -320,7 +320,7 @@ def attend_part(
             extras = extras_.Extras(whole[1])
             extras.causal = causal
         extras.offer("bias")
-        extras.bias = extras_.check_bias(operation, attn_bias, full)
+        extras.bias = option_checks.bias(operation, attn_bias, full)
     part = Part(operation, causal, scale, kernel, high, extras, whole[3] - whole[2], first)
     return attend(part, backend, q, k, v, mask, True)
 
