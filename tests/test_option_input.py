@@ -1,5 +1,5 @@
-"""What attention takes beside q, k and v: arrays of any type mean the same forward and backward, numbers that do not fit
-are refused, and none is cut to 32 bits unseen."""
+"""What attention takes beside q, k and v: arrays of any type mean the same forward and backward, numbers that do not
+fit are refused, and none is cut to 32 bits unseen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import grilly
 from grilly import functional as F
-from grilly import reference
+from grilly import nn, reference
 
 RNG = np.random.default_rng(7)
 B, H, S, D = 2, 2, 6, 8
@@ -319,3 +319,28 @@ def test_tensors_of_another_backend_among_options(backend):
         for options in ({"alibi_slopes": slopes}, {"segment_ids": ids}, {"segment_ids": (ids, ids)}):
             with pytest.raises(ValueError, match="another backend"):
                 backend.attention.flash_attention2(Q, K, V, **options)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.FlashAttention2(512.0, 8), lambda: nn.FlashAttention3(512, 8.0), lambda: nn.FlashAttention2(8, True),
+        lambda: nn.MultiheadAttention(64.0, 8), lambda: nn.MultiheadAttention(64, 8, kdim=8.5),
+        lambda: nn.MultiheadAttention(64, 8, head_dim=8.0), lambda: nn.Linear(2.0, 3), lambda: nn.RoPE(8.0),
+        lambda: nn.RoPE(8, base="x"), lambda: nn.FlashAttention(dropout="x"),
+    ],
+)  # fmt: skip
+def test_numbers_of_layers(make):
+    with pytest.raises(TypeError, match="expected an integer|expected a number"):
+        make()
+    for refused in (lambda: nn.FlashAttention2(8, 0), lambda: nn.FlashAttention2(0, 1), lambda: nn.Linear(0, 1),
+                    lambda: nn.RoPE(0), lambda: nn.RoPE(8, base=float("inf"))):  # fmt: skip
+        with pytest.raises(ValueError):
+            refused()
+
+
+def test_numbers_of_joined_heads(backend):
+    x = np.ones((2, 5, 32), np.float32)
+    for options in ({"num_heads": 4.0}, {"num_heads": 4, "num_kv_heads": 2.0}, {"num_heads": 4, "head_dim": 8.0}):
+        with pytest.raises(TypeError, match="expected an integer"):
+            backend.attention.flash_attention3(x, x, x, **options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import backward, three_shader
+from .checks import integer
 from .extras import options_of, with_options
 from .flash import flash_attention
 
@@ -167,6 +168,9 @@ class Attention:
         if num_heads is None or len(getattr(q, "shape", ())) != 3:
             check_heads(name, q, num_heads, head_dim)
             return flash_attention(name, self._backend, q, k, v, **options)
+        for label, count in (("num_heads", num_heads), ("num_kv_heads", num_kv_heads), ("head_dim", head_dim)):
+            if count is not None:
+                integer(name, label, count)
         kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         q, k, v = (
             split_heads(name, label, array, heads, head_dim if label != "v" else None)
