@@ -20,8 +20,13 @@ from ..runtime.interface import DeviceInfo, MemoryUse, Timing
 from . import stream
 from .checks import extents
 from .dtypes import dtype_of, is_storable, plain
+from .kept import Kept
 from .selfcheck import prove
 from .tensor import LentStorage, Storage, Tensor
+
+#: What a backend keeps at most: plans of attention calls; small arrays of each kind of table on the device; words of
+#: options there, of at most ``extras.KEPT_BYTES`` each.
+MOST_PLANS, MOST_TABLES, MOST_WORDS = 1024, 64, 64
 
 
 class Profile:
@@ -93,11 +98,14 @@ class Compute:
         #: What the device is and offers, as a DeviceInfo with its architecture recognised.
         self.device: DeviceInfo = dataclasses.replace(info, architecture=identify(info))
         self.registry = Registry(self.device, self.runtime.features, prove=functools.partial(prove, self))
-        self.plans: dict = {}
+        #: Prepared attention calls.
+        self.plans = Kept(MOST_PLANS)
+        #: Frequencies of rope, and the starts of T5's buckets, on the device.
+        self.rope_words, self.t5_starts = Kept(MOST_TABLES), Kept(MOST_TABLES)
         #: Whether calls have classes of tiles (tiles.py) however small they are: self-checks must meet them.
         self.always_classes = False
         #: Words of extras.py that calls may use again, by their bytes.
-        self.extra_words: dict[bytes, Storage] = {}
+        self.extra_words = Kept(MOST_WORDS)
         from .attention import Attention
 
         #: The attention operations: ``backend.attention.flash_attention2(...)`` and the rest.
@@ -278,8 +286,8 @@ class Compute:
         """Wait for the device and release everything. Tensors of this backend cannot be used after it."""
         if not self._closed:
             self._closed = True
-            self.plans.clear()
-            self.extra_words.clear()
+            for kept in (self.plans, self.rope_words, self.t5_starts, self.extra_words):
+                kept.clear()
             self.runtime.close()
 
     def __enter__(self) -> Compute:

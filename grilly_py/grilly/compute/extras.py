@@ -34,8 +34,8 @@ HEADER = (
 _PLACE = {name: place for place, name in enumerate(HEADER)}
 #: Distances from which on T5's buckets are all alike, at most.
 MOST_REACH = 2**20
-#: Aux words that a backend keeps on the device for calls that repeat them: so many of at most so many bytes.
-_KEPT, _KEPT_BYTES = 64, 1 << 18
+#: Bytes of a call's words that a backend keeps on the device for calls that repeat them, at most.
+KEPT_BYTES = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,6 +120,8 @@ class Extras:
         Called with the words' storage, to write more of them on the device.
     before : list of callable
         Called with the words' storage when it is complete, before attention is recorded.
+    passing : bool
+        Whether the words are of one block of a streamed call: none like them will come, so none are kept.
     out : pair of Tensor, or None
         Where o (B, H, Sq, Dv) and lse (B, H, Sq) go, in place of new tensors.
     """
@@ -137,6 +139,7 @@ class Extras:
         self.write: Callable[[Storage], None] | None = None
         self.before: list[Callable[[Storage], None]] = []
         self.out: tuple[Tensor, Tensor] | None = None
+        self.passing = False
         self._words: dict[str, int] = {"heads": heads}
         self._arrays: list[tuple[int, np.ndarray | Tensor]] = []
         self._size = 0
@@ -172,6 +175,10 @@ class Extras:
         """All that a plan of one dispatch depends on."""
         return self.bits, self.causal, self.right, self.left, self.page_steps
 
+    def nbytes(self, dispatches: int = 1) -> int:
+        """Bytes of the words of a call cut into so many dispatches."""
+        return 4 * (self._size + len(HEADER) * dispatches)
+
     def storage(self, backend: Compute, headers: list[dict]) -> tuple[Storage, list[int]]:
         """The words on the device, and where each of the headers (these words and the common ones) begins."""
         storage, places = self._storage(backend, headers)
@@ -193,7 +200,7 @@ class Extras:
             for name, value in {**self._words, **header}.items():
                 words[place + _PLACE[name]] = value & 0xFFFFFFFF
         key = None
-        if not loose and self.write is None and words.nbytes <= _KEPT_BYTES:
+        if not (loose or self.passing or self.write) and words.nbytes <= KEPT_BYTES:
             key = words.tobytes()
             kept = backend.extra_words.get(key)
             if kept is not None:
@@ -207,9 +214,7 @@ class Extras:
         if self.write is not None:
             self.write(storage)
         if key is not None:
-            if len(backend.extra_words) >= _KEPT:
-                backend.extra_words.pop(next(iter(backend.extra_words)))
-            backend.extra_words[key] = storage
+            backend.extra_words.keep(key, storage)
         return storage, places
 
 

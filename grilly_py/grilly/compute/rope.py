@@ -159,9 +159,9 @@ def _checked_positions(positions, shape):
 
 def _words(backend: Compute, frequencies: np.ndarray) -> Tensor:
     """The frequencies as fractions of a turn times 2^64, two words each, on the device; kept for the next call."""
-    key = ("rope", frequencies.tobytes())
-    words = backend.plans.get(key)
+    key = frequencies.tobytes()
+    words = backend.rope_words.get(key)
     if words is None:
         fractions = [int(math.ldexp(math.fmod(f / (2 * math.pi), 1.0), 64)) % 2**64 for f in frequencies.tolist()]
-        words = backend.plans[key] = backend.tensor(np.array(fractions, "<u8").view("<i4"))
+        words = backend.rope_words.keep(key, backend.tensor(np.array(fractions, "<u8").view("<i4")))
     return words

@@ -231,10 +231,10 @@ def t5_bias(backend: Compute, scores, table, *, bidirectional=True, max_distance
         raise ValueError(f"{name}: offset is {offset}; expected at most 2**30 either way")
     out = backend.empty(scores.shape)
     if out.size:
-        starts_key = ("t5", buckets, max_distance)
-        starts = backend.plans.get(starts_key)
+        starts_key = (buckets, max_distance)
+        starts = backend.t5_starts.get(starts_key)
         if starts is None:
-            starts = backend.plans[starts_key] = backend.tensor(bucket_starts(buckets, max_distance))
+            starts = backend.t5_starts.keep(starts_key, backend.tensor(bucket_starts(buckets, max_distance)))
         weights = to_device(backend, table)
         choice = backend.registry.resolve(Request("t5-bias", "float32", "t5"))
         program = program_of(backend, choice, {"BIDIRECTIONAL": int(bool(bidirectional))})
