@@ -79,8 +79,8 @@ ATTENTION_DOC = """
             Integers of any type, int32 in a Tensor, ``(B or 1, N_q)`` and ``(B or 1, N_kv)`` (one array where
             N_q = N_kv): a query sees only keys of its own segment.
         seqlens_q, seqlens_k : array, optional
-            ``(B,)`` integers: of each sample only the first so many queries and keys exist. Further rows are zeros with an
-            lse of minus infinity. N_q and N_kv above are then the sample's own. Tensors are read to the host.
+            ``(B,)`` integers: of each sample only the first so many queries and keys exist. Further rows are zeros with
+            an lse of minus infinity. N_q and N_kv above are then the sample's own. Tensors are read to the host.
         block_map, block_size : array and (bq, bk), optional
             ``(B or 1, H or 1, ceil(N_q / bq), ceil(N_kv / bk))`` bool: only blocks that are True are attended to.
         dropout_p, dropout_seed, dropout_offset : float, int, int
