@@ -315,7 +315,7 @@ def test_plans_fit(batch, kv_heads, group, queries, keys, mask, budget):
 
     bias = array(*(e if own else 1 for e, own in zip(full, mask, strict=True)))
     q, k, v = array(*full[:3], 64), array(batch, kv_heads, keys, 64), array(batch, kv_heads, keys, 32)
-    block = stream.plan("test", backend, q, k, v, [bias])
+    block = stream.plan("test", backend, q, k, v, (None, bias))
     assert 1 <= block.batch <= batch and 1 <= block.heads <= kv_heads
     assert 1 <= block.queries <= queries and 1 <= block.keys <= keys
     rows = block.batch * block.heads * group * block.queries

@@ -19,9 +19,15 @@ from ..runtime import open_runtime
 from ..runtime.interface import DeviceInfo, MemoryUse, Timing
 from ..runtime.lifetime import hold_over_fork, in_child
 from . import stream
+from .checks import extents
 from .dtypes import dtype_of, is_storable, plain
+from .kept import Kept
 from .selfcheck import prove
 from .tensor import LentStorage, Storage, Tensor
+
+#: What a backend keeps at most: plans of attention calls; small arrays of each kind of table on the device; words of
+#: options there, of at most ``extras.KEPT_BYTES`` each.
+MOST_PLANS, MOST_TABLES, MOST_WORDS = 1024, 64, 64
 
 
 class Profile:
@@ -93,11 +99,14 @@ class Compute:
         #: What the device is and offers, as a DeviceInfo with its architecture recognised.
         self.device: DeviceInfo = dataclasses.replace(info, architecture=identify(info))
         self.registry = Registry(self.device, self.runtime.features, prove=functools.partial(prove, self))
-        self.plans: dict = {}
+        #: Prepared attention calls.
+        self.plans = Kept(MOST_PLANS)
+        #: Frequencies of rope, and the starts of T5's buckets, on the device.
+        self.rope_words, self.t5_starts = Kept(MOST_TABLES), Kept(MOST_TABLES)
         #: Whether calls have classes of tiles (tiles.py) however small they are: self-checks must meet them.
         self.always_classes = False
         #: Words of extras.py that calls may use again, by their bytes.
-        self.extra_words: dict[bytes, Storage] = {}
+        self.extra_words = Kept(MOST_WORDS)
         from .attention import Attention
 
         #: The attention operations: ``backend.attention.flash_attention2(...)`` and the rest.
@@ -170,16 +179,29 @@ class Compute:
         return tensor if order is None else tensor.transpose([order.index(axis) for axis in range(array.ndim)])
 
     def empty(self, shape, dtype=np.float32) -> Tensor:
-        """A tensor whose contents are undefined. ``shape`` is an int or a tuple; dtypes as in ``tensor``."""
+        """A tensor whose contents are undefined.
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+        dtype : dtype_like
+            As in ``tensor``.
+
+        Raises
+        ------
+        TypeError
+            For another dtype, or a shape that is not of integers.
+        ValueError
+            For a negative extent.
+        OutOfDeviceMemoryError
+            When the device has no room.
+        """
         self.check_open()
-        shape = (int(shape),) if np.isscalar(shape) else tuple(int(extent) for extent in shape)
+        shape = extents("empty", shape)
         dtype = dtype_of(dtype)
         if not is_storable(dtype):
             raise TypeError(f"empty: dtype {dtype} cannot live on the device")
-        size = 1
-        for extent in shape:
-            size *= extent
-        return Tensor(Storage(self, size * dtype.itemsize), shape, dtype)
+        return Tensor(Storage(self, math.prod(shape) * dtype.itemsize), shape, dtype)
 
     def host_empty(self, shape, dtype=np.float32) -> np.ndarray:
         """An undefined NumPy array over memory that this device reads and writes directly.
@@ -203,12 +225,10 @@ class Compute:
             When the device can address no more memory of the host.
         """
         self.check_open()
-        shape = (operator.index(shape),) if np.isscalar(shape) else tuple(operator.index(extent) for extent in shape)
+        shape = extents("empty", shape)
         dtype = dtype_of(dtype)
         if dtype.hasobject:
             raise TypeError(f"empty: dtype {dtype} holds Python objects, which a device cannot read")
-        if any(extent < 0 for extent in shape):
-            raise ValueError(f"empty: shape {shape} has a negative extent")
         nbytes = math.prod(shape) * dtype.itemsize
         return self.runtime.host_array(nbytes).view(dtype).reshape(shape) if nbytes else np.empty(shape, dtype)
 
@@ -267,8 +287,8 @@ class Compute:
         """Wait for the device and release everything. Tensors of this backend cannot be used after it."""
         if not self._closed:
             self._closed = True
-            self.plans.clear()
-            self.extra_words.clear()
+            for kept in (self.plans, self.rope_words, self.t5_starts, self.extra_words):
+                kept.clear()
             self.runtime.close()
 
     def __enter__(self) -> Compute:

@@ -20,7 +20,18 @@ from ..runtime.interface import work_limit
 from . import extras as extras_
 from .dtypes import is_sixteen_bits
 from .flash import LOOP_TRIPS, check_mask, check_qkv, check_scale, to_device
-from .launch import ALIGN_MOST, FLOAT32, binding, check_float, fits_binding, launch, program_of, span, window_alignment
+from .launch import (
+    ALIGN_MOST,
+    FLOAT32,
+    binding,
+    check_backend,
+    check_float,
+    fits_binding,
+    launch,
+    program_of,
+    span,
+    window_alignment,
+)
 from .parts import four_axes, parts, strides
 from .prepared import MAX_KEYS, mask_kind
 from .tensor import Tensor
@@ -405,9 +416,7 @@ def flash_attention_backward(
     """Check the arguments, find the gradients, and return what users get. ``DOC`` documents the arguments."""
     backend.check_open()
     arrays = (grad_out, q, k, v, out, lse)
-    for array in (*arrays, mask):
-        if isinstance(array, Tensor) and array._storage.backend.runtime is not backend.runtime:
-            raise ValueError(f"{NAME}: a tensor belongs to another backend; move it with backend.tensor(...)")
+    check_backend(NAME, backend, *arrays, mask, *vars(options).values())
     rank = check_qkv(NAME, q, k, v)
     shape = (*tuple(q.shape)[:-1], v.shape[-1])
     check_results(NAME, q, shape, shape[:-1], grad_out, out, lse)
@@ -426,10 +435,12 @@ def flash_attention_backward(
         call = dataclasses.replace(call, shift=call.shift + extras.right)
     dtype = np.dtype(q.dtype)
     shapes = [tuple(array.shape) for array in (q, k, v)]
-    more = [getattr(options, name) for name, asked in wanted.items() if asked]
+    # As checked: the caller's may be lists, or of another type.
+    given = {"attn_bias": "bias", "sinks": "sinks", "t5_table": "t5_table"}
+    more = {name: getattr(extras, given[name]) for name, asked in wanted.items() if asked}
     if 0 in full:
         results = [backend.tensor(np.zeros(shape, dtype)) for shape in shapes]
-        results += [backend.tensor(np.zeros(tuple(array.shape), np.float32)) for array in more]
+        results += [backend.tensor(np.zeros(tuple(array.shape), np.float32)) for array in more.values()]
     else:
         tensors = [to_device(backend, array) for array in arrays]
         if is_sixteen_bits(dtype) and lacks_sixteen_bits(backend):
@@ -445,11 +456,11 @@ def flash_attention_backward(
         from .backward_sums import bias_gradient, sinks_gradient, t5_gradient
 
         if return_dbias:
-            results.append(bias_gradient(backend, views, call, tuple(options.attn_bias.shape)))
+            results.append(bias_gradient(backend, views, call, tuple(more["attn_bias"].shape)))
         if return_dsinks:
-            results.append(sinks_gradient(backend, stats, options.sinks))
+            results.append(sinks_gradient(backend, stats, more["sinks"]))
         if return_dt5_table:
-            results.append(t5_gradient(backend, views, call, tuple(options.t5_table.shape)))
+            results.append(t5_gradient(backend, views, call, tuple(more["t5_table"].shape)))
     if any(isinstance(array, Tensor) for array in arrays):
         backend.runtime.flush()
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 
 import numpy as np
 
@@ -10,6 +11,42 @@ from .launch import check_float
 from .tensor import Tensor
 
 MAX_DIM = 256
+#: Kernels multiply by a scale times log2(e), in float32.
+MOST_SCALE = float(np.finfo(np.float32).max) / math.log2(math.e)
+
+
+def number(operation: str, name: str, value) -> float:
+    """``value`` as a float. Raises TypeError for what is no real number; NaN and infinities are left to the caller."""
+    try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    except (TypeError, ValueError):
+        raise TypeError(f"{operation}: {name} is {value!r}; expected a number") from None
+
+
+def integer(operation: str, name: str, value) -> int:
+    """``value`` as an int. Raises TypeError for what is no integer, True and False included."""
+    if not isinstance(value, bool):
+        try:
+            return operator.index(value)
+        except TypeError:
+            pass
+    raise TypeError(f"{operation}: {name} is {value!r}; expected an integer")
+
+
+def extents(operation: str, shape) -> tuple[int, ...]:
+    """The shape of a new array, an int or a sequence of them. Raises TypeError, and ValueError for negative ones."""
+    try:
+        found = tuple(shape) if np.ndim(shape) else (shape,)
+    except ValueError:
+        raise TypeError(f"{operation}: shape is {shape!r}; expected an int or a tuple of them") from None
+    found = tuple(integer(operation, "an extent of the shape", extent) for extent in found)
+    if any(extent < 0 for extent in found):
+        raise ValueError(f"{operation}: shape {found} has a negative extent; expected numbers from 0 up")
+    return found
 
 
 def check_qkv(operation: str, q, k, v) -> int:
@@ -47,12 +84,15 @@ def check_qkv(operation: str, q, k, v) -> int:
 
 
 def check_scale(operation: str, scale, head_dim: int) -> float:
-    """``scale``, or 1/sqrt(head_dim) for None. Raises ValueError unless it is finite."""
+    """``scale``, or 1/sqrt(head_dim) for None. Raises TypeError, and ValueError unless float32 can do with it."""
     if scale is None:
         return 1.0 / math.sqrt(head_dim)
-    scale = float(scale)
-    if not math.isfinite(scale):
-        raise ValueError(f"{operation}: scale is {scale}; expected a finite number or None for 1/sqrt(head dimension)")
+    given, scale = scale, number(operation, "scale", scale)
+    if not abs(scale) <= MOST_SCALE:
+        raise ValueError(
+            f"{operation}: scale is {given}; expected a finite number, at most {MOST_SCALE:.3g} either way as scores "
+            "are float32, or None for 1/sqrt(head dimension)"
+        )
     return scale
 
 

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
-import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..registry.names import extras_bits
-from .dtypes import is_float
-from .launch import FLOAT32
+from . import option_checks as checks
+from .checks import integer
 from .tensor import Storage, Tensor
 
 if TYPE_CHECKING:
@@ -36,9 +34,8 @@ HEADER = (
 _PLACE = {name: place for place, name in enumerate(HEADER)}
 #: Distances from which on T5's buckets are all alike, at most.
 MOST_REACH = 2**20
-INT32 = np.dtype(np.int32)
-#: Aux words that a backend keeps on the device for calls that repeat them: so many of at most so many bytes.
-_KEPT, _KEPT_BYTES = 64, 1 << 18
+#: Bytes of a call's words that a backend keeps on the device for calls that repeat them, at most.
+KEPT_BYTES = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +110,8 @@ class Extras:
         Of the feature "window".
     bias : numpy.ndarray, Tensor or None
         Broadcastable to (B, H, Sq, Sk), float32.
+    sinks, t5_table : numpy.ndarray, Tensor or None
+        As checked, float32.
     page_steps : tuple of int
         Elements from one page of k and of v to the next; empty unless the keys lie in pages.
     places : tuple of int
@@ -121,6 +120,8 @@ class Extras:
         Called with the words' storage, to write more of them on the device.
     before : list of callable
         Called with the words' storage when it is complete, before attention is recorded.
+    passing : bool
+        Whether the words are of one block of a streamed call: none like them will come, so none are kept.
     out : pair of Tensor, or None
         Where o (B, H, Sq, Dv) and lse (B, H, Sq) go, in place of new tensors.
     """
@@ -131,11 +132,14 @@ class Extras:
         self.right = 0
         self.left = 0
         self.bias = None
+        self.sinks = None
+        self.t5_table = None
         self.page_steps: tuple[int, ...] = ()
         self.places: tuple[int, int] = (0, 0)
         self.write: Callable[[Storage], None] | None = None
         self.before: list[Callable[[Storage], None]] = []
         self.out: tuple[Tensor, Tensor] | None = None
+        self.passing = False
         self._words: dict[str, int] = {"heads": heads}
         self._arrays: list[tuple[int, np.ndarray | Tensor]] = []
         self._size = 0
@@ -171,6 +175,10 @@ class Extras:
         """All that a plan of one dispatch depends on."""
         return self.bits, self.causal, self.right, self.left, self.page_steps
 
+    def nbytes(self, dispatches: int = 1) -> int:
+        """Bytes of the words of a call cut into so many dispatches."""
+        return 4 * (self._size + len(HEADER) * dispatches)
+
     def storage(self, backend: Compute, headers: list[dict]) -> tuple[Storage, list[int]]:
         """The words on the device, and where each of the headers (these words and the common ones) begins."""
         storage, places = self._storage(backend, headers)
@@ -192,7 +200,7 @@ class Extras:
             for name, value in {**self._words, **header}.items():
                 words[place + _PLACE[name]] = value & 0xFFFFFFFF
         key = None
-        if not loose and self.write is None and words.nbytes <= _KEPT_BYTES:
+        if not (loose or self.passing or self.write) and words.nbytes <= KEPT_BYTES:
             key = words.tobytes()
             kept = backend.extra_words.get(key)
             if kept is not None:
@@ -206,87 +214,11 @@ class Extras:
         if self.write is not None:
             self.write(storage)
         if key is not None:
-            if len(backend.extra_words) >= _KEPT:
-                backend.extra_words.pop(next(iter(backend.extra_words)))
-            backend.extra_words[key] = storage
+            backend.extra_words.keep(key, storage)
         return storage, places
 
 
-# -- checks ----------------------------------------------------------------------------------------------------------
-
-
-def _array(operation: str, name: str, array, dtype, shapes: tuple[tuple, ...], text: str):
-    """An array of one of ``shapes`` as ``dtype`` (float32 or int32): a NumPy array, or a Tensor that has it already."""
-    if not isinstance(array, Tensor):
-        array = np.asarray(array)
-    kinds = "fV" if dtype == FLOAT32 else "iu"
-    if isinstance(array, Tensor):
-        if array.dtype != dtype:
-            raise TypeError(f"{operation}: {name} is a Tensor of {array.dtype}; expected {dtype}")
-    elif array.dtype.kind not in kinds and not (dtype == FLOAT32 and is_float(array.dtype)):
-        raise TypeError(f"{operation}: {name} is {array.dtype}; expected {dtype}")
-    if tuple(array.shape) not in shapes:
-        raise ValueError(f"{operation}: {name} has shape {tuple(array.shape)}; expected {text}")
-    return array if isinstance(array, Tensor) else array.astype(dtype)
-
-
-def _lengths(operation: str, name: str, given, batch: int, most: int):
-    array = _array(operation, name, given, INT32, ((batch,),), f"(B,) = ({batch},)")
-    if not isinstance(array, Tensor) and array.size and not 0 <= array.min() <= array.max() <= most:
-        raise ValueError(f"{operation}: {name} goes from {array.min()} to {array.max()}; expected 0 to {most}")
-    return array
-
-
-def check_window(operation: str, window) -> tuple[int | None, int | None]:
-    """``window_size`` as two bounds, None where there is none."""
-    if window is None:
-        return None, None
-    try:
-        left, right = (None if bound is None else operator.index(bound) for bound in window)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"{operation}: window_size is {window!r}; expected (left, right), each an integer or None"
-        ) from None
-    for bound in (left, right):
-        if bound is not None and bound < -1:
-            raise ValueError(f"{operation}: window_size is {(left, right)}; expected numbers from 0 up, -1 or None")
-    return None if left in (None, -1) else left, None if right in (None, -1) else right
-
-
-def check_dropout(operation: str, p, seed, offset) -> float:
-    """``dropout_p`` as a float. Raises ValueError for one outside [0, 1), or a seed or offset out of range."""
-    p = float(p)
-    if not 0.0 <= p < 1.0:
-        raise ValueError(f"{operation}: dropout_p is {p}; expected at least 0 and below 1")
-    if not 0 <= operator.index(seed) < 2**64:
-        raise ValueError(f"{operation}: dropout_seed is {seed}; expected 0 to 2**64 - 1")
-    if not 0 <= operator.index(offset) < 2**32:
-        raise ValueError(f"{operation}: dropout_offset is {offset}; expected 0 to 2**32 - 1")
-    return p
-
-
-def keep_words(p: float) -> dict:
-    """What a generator's word must be below to keep a weight, and what the weight is then multiplied by."""
-    return {"keep_below": min(math.floor((1.0 - p) * 2**32), 2**32 - 1), "keep_scale": 1.0 / (1.0 - p)}
-
-
-def check_bias(operation: str, bias, full: tuple[int, ...]):
-    """``attn_bias`` as float32, a NumPy array or a Tensor, checked to broadcast to ``full``."""
-    dtype = getattr(bias, "dtype", None)
-    if dtype is None:
-        raise TypeError(
-            f"{operation}: attn_bias is a {type(bias).__name__}; expected a numpy.ndarray or a grilly.Tensor"
-        )
-    shape = tuple(bias.shape)
-    padded = (1,) * (len(full) - len(shape)) + shape
-    if len(shape) > len(full) or any(m not in (1, f) for m, f in zip(padded, full, strict=True)):
-        raise ValueError(
-            f"{operation}: attn_bias has shape {shape}, which does not broadcast to (B, H, Sq, Sk) = {tuple(full)}"
-        )
-    if not (is_float(dtype) or (dtype == np.float64 and not isinstance(bias, Tensor))):
-        raise TypeError(f"{operation}: attn_bias is {dtype}; expected float32, float16 or bfloat16")
-    with np.errstate(over="ignore"):
-        return bias.astype(FLOAT32)
+# -- from options to words ---------------------------------------------------------------------------------------------
 
 
 def bucket_words(buckets: int, bidirectional: bool, max_distance: int) -> np.ndarray:
@@ -304,7 +236,7 @@ def bucket_words(buckets: int, bidirectional: bool, max_distance: int) -> np.nda
 
 def check_t5(operation: str, table, bidirectional: bool, max_distance, heads: int) -> int:
     """``t5_max_distance`` as an int, table and distance checked against each other."""
-    shape = tuple(getattr(table, "shape", ()))
+    shape = tuple(table.shape)
     if len(shape) != 2 or shape[1] != heads:
         raise ValueError(f"{operation}: t5_table has shape {shape}; expected (num_buckets, H) with H = {heads}")
     exact = (shape[0] // 2 if bidirectional else shape[0]) // 2
@@ -312,7 +244,7 @@ def check_t5(operation: str, table, bidirectional: bool, max_distance, heads: in
         raise ValueError(
             f"{operation}: t5_table has {shape[0]} rows; expected at least 2 for each direction, as many for both"
         )
-    distance = operator.index(max_distance)
+    distance = integer(operation, "t5_max_distance", max_distance)
     if not exact < distance <= MOST_REACH:
         raise ValueError(
             f"{operation}: t5_max_distance is {distance}; expected more than {exact}, at most {MOST_REACH}"
@@ -330,7 +262,7 @@ def prepare(operation: str, options: Options, full: tuple[int, int, int, int], c
     """
     batch, heads, queries, keys = full
     extras = Extras(heads)
-    left, right = check_window(operation, options.window_size)
+    left, right = checks.window(operation, options.window_size)
     extras.causal = causal or right is not None
     extras.right = 0 if causal or right is None else min(right, keys + queries)
     extras.set(left=0, right=extras.right)
@@ -338,65 +270,52 @@ def prepare(operation: str, options: Options, full: tuple[int, int, int, int], c
         extras.offer("window")
         extras.left = min(left, keys + queries)
         extras.set(left=extras.left)
-    cap = float(options.softcap)
-    if not (cap >= 0 and math.isfinite(cap)):
-        raise ValueError(f"{operation}: softcap is {options.softcap}; expected a finite number above 0, or 0 for none")
+    cap = checks.softcap(operation, options.softcap)
     if cap:
         extras.offer("soft-cap")
         extras.set(cap=cap)
     if options.attn_bias is not None:
         extras.offer("bias")
-        extras.bias = check_bias(operation, options.attn_bias, full)
+        extras.bias = checks.bias(operation, options.attn_bias, full)
     if options.alibi_slopes is not None:
+        slopes = checks.floats(operation, "alibi_slopes", options.alibi_slopes)
         shapes = ((heads,), (batch, heads))
-        text = f"(H,) or (B, H) = {shapes[1]}"
-        slopes = _array(operation, "alibi_slopes", options.alibi_slopes, FLOAT32, shapes, text)
+        checks.check_shape(operation, "alibi_slopes", slopes, shapes, f"(H,) or (B, H) = {shapes[1]}")
         extras.offer("alibi")
         extras.put_as("slopes", slopes)
         extras.set(slopes_batch=heads if len(slopes.shape) == 2 else 0)
     if options.t5_table is not None:
         bidirectional = bool(options.t5_bidirectional)
-        reach = check_t5(operation, options.t5_table, bidirectional, options.t5_max_distance, heads)
-        table = _array(operation, "t5_table", options.t5_table, FLOAT32, (tuple(options.t5_table.shape),), "")
+        table = checks.floats(operation, "t5_table", options.t5_table)
+        reach = check_t5(operation, table, bidirectional, options.t5_max_distance, heads)
         extras.offer("t5")
         extras.put_as("t5_buckets", bucket_words(table.shape[0], bidirectional, reach))
         extras.put_as("t5_table", table)
+        extras.t5_table = table
         extras.set(t5_reach=reach, t5_row=heads)
     if options.sinks is not None:
+        extras.sinks = checks.floats(operation, "sinks", options.sinks)
+        checks.check_shape(operation, "sinks", extras.sinks, ((heads,),), f"(H,) = ({heads},)")
         extras.offer("sinks")
-        extras.put_as("sink", _array(operation, "sinks", options.sinks, FLOAT32, ((heads,),), f"(H,) = ({heads},)"))
+        extras.put_as("sink", extras.sinks)
     if options.prefix_len is not None:
-        prefix = _lengths(operation, "prefix_len", options.prefix_len, batch, keys)
+        prefix = checks.lengths(operation, "prefix_len", options.prefix_len, batch, keys)
         if extras.causal or left is not None:
             extras.offer("prefix")
             extras.put_as("prefixes", prefix)
-    _prepare_segments(operation, options, extras, full)
+    if options.segment_ids is not None:
+        pair = checks.segments(operation, options.segment_ids, batch, queries, keys)
+        for word, array, count in zip(("q_segments", "k_segments"), pair, (queries, keys), strict=True):
+            extras.put_as(word, array)
+            extras.set(**{f"{word}_batch": count if array.shape[0] > 1 else 0})
+        extras.offer("segments")
     _prepare_lengths(operation, options, extras, full)
     _prepare_blocks(operation, options, extras, full)
-    p = check_dropout(operation, options.dropout_p, options.dropout_seed, options.dropout_offset)
+    p, seed, offset = checks.dropout(operation, options.dropout_p, options.dropout_seed, options.dropout_offset)
     if p:
         extras.offer("dropout")
-        seed = operator.index(options.dropout_seed)
-        extras.set(
-            seed_low=seed, seed_high=seed >> 32, dropout_offset=operator.index(options.dropout_offset), **keep_words(p)
-        )
+        extras.set(seed_low=seed, seed_high=seed >> 32, dropout_offset=offset, **checks.keep_words(p))
     return extras if extras.bits or extras.right or extras.causal != causal else None
-
-
-def _prepare_segments(operation: str, options: Options, extras: Extras, full) -> None:
-    given = options.segment_ids
-    if given is None:
-        return
-    batch, _, queries, keys = full
-    pair = given if isinstance(given, (tuple, list)) and len(given) == 2 else (given, given)
-    names = ("segment_ids of queries", "segment_ids of keys")
-    for name, array, count, word in zip(names, pair, (queries, keys), ("q_segments", "k_segments"), strict=True):
-        array = array if isinstance(array, Tensor) else np.atleast_2d(np.asarray(array))
-        shapes = ((1, count), (batch, count))
-        array = _array(operation, name, array, INT32, shapes, f"(B or 1, {count})")
-        extras.put_as(word, array)
-        extras.set(**{f"{word}_batch": count if array.shape[0] > 1 else 0})
-    extras.offer("segments")
 
 
 def _prepare_lengths(operation: str, options: Options, extras: Extras, full) -> None:
@@ -405,9 +324,9 @@ def _prepare_lengths(operation: str, options: Options, extras: Extras, full) -> 
         return
     pair = []
     for name, given, most in (("seqlens_q", options.seqlens_q, queries), ("seqlens_k", options.seqlens_k, keys)):
-        length = np.full(batch, most, np.int32) if given is None else _lengths(operation, name, given, batch, most)
         # The four numbers of a sample lie together, so they are put together on the host.
-        pair.append(length.numpy() if isinstance(length, Tensor) else length)
+        most_of_all = np.full(batch, most, np.int32)
+        pair.append(most_of_all if given is None else checks.lengths(operation, name, given, batch, most, read=True))
     samples = np.zeros((batch, 4), np.int32)
     samples[:, 1], samples[:, 3] = pair
     extras.put_as("samples", samples)
@@ -420,28 +339,13 @@ def _prepare_blocks(operation: str, options: Options, extras: Extras, full) -> N
             raise ValueError(f"{operation}: block_size is given without block_map; give both or neither")
         return
     batch, heads, queries, keys = full
-    try:
-        rows, columns = (operator.index(size) for size in options.block_size)
-    except (TypeError, ValueError):
-        rows = columns = 0
-    if rows < 1 or columns < 1:
-        raise ValueError(f"{operation}: block_size is {options.block_size!r}; expected two integers from 1 up")
-    blocks = options.block_map
-    blocks = blocks.numpy() if isinstance(blocks, Tensor) else np.asarray(blocks)
-    if blocks.dtype != np.bool_:
-        raise TypeError(f"{operation}: block_map is {blocks.dtype}; expected bool (True = attend)")
+    rows, columns = checks.block_size(operation, options.block_size, queries, keys)
     want = (-(-queries // rows), -(-keys // columns))
-    shape = (1,) * (4 - blocks.ndim) + blocks.shape
-    if len(shape) != 4 or shape[0] not in (1, batch) or shape[1] not in (1, heads) or shape[2:] != want:
-        raise ValueError(
-            f"{operation}: block_map has shape {blocks.shape}; expected (B or 1, H or 1, {want[0]}, {want[1]}) for "
-            f"blocks of {rows} queries and {columns} keys"
-        )
-    blocks = blocks.reshape(shape)
+    blocks = checks.block_map(operation, options.block_map, (batch, heads), want, (rows, columns))
     extras.offer("blocks")
     extras.put_as("block_map", np.frombuffer(blocks.tobytes() + bytes(-blocks.size % 4), np.uint32))
     each = want[0] * want[1]
     extras.set(
-        block_batch=each * shape[1] if shape[0] > 1 else 0, block_head=each if shape[1] > 1 else 0, block_row=want[1],
-        block_q=rows, block_kv=columns,
+        block_batch=each * blocks.shape[1] if blocks.shape[0] > 1 else 0, block_head=each if blocks.shape[1] > 1 else 0,
+        block_row=want[1], block_q=rows, block_kv=columns,
     )  # fmt: skip

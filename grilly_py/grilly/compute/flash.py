@@ -17,7 +17,7 @@ from . import decode, stream, tiles
 from . import extras as extras_
 from .checks import MAX_DIM as MAX_DIM
 from .checks import check_mask, check_qkv, check_scale
-from .launch import ALIGN_MOST, FLOAT32, binding, check_precision, fits_binding, program_of, span
+from .launch import ALIGN_MOST, FLOAT32, binding, check_backend, check_precision, fits_binding, program_of, span
 from .prepared import MAX_KEYS, PUSH, Prepared, descriptor, mask_kind
 from .tensor import Storage, Tensor, contiguous_strides
 from .widen import widens
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .backend import Compute
     from .extras import Extras
 
-MAX_PLANS = 1024
 # The narrowest heads computed from 16-bit parts: sums of fewer products are more exact in plain float32.
 SPLIT_DIM = 16
 # Where the driver ends loops silently (docs/architecture.md), with room for a kernel's outer loops and for the trip in
@@ -260,7 +259,7 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift, extra
             backend, q, k, v, o, mask, causal, scale, lse, aligned, kernel, whole, shift, extras
         )
         if split_keys is not None:
-            _keep(backend, key, split_keys)
+            backend.plans.keep(key, split_keys)
             if extras is None:
                 return split_keys.run(backend, q, k, v, mask, lse)
             return _run_with_extras(backend, split_keys, q, k, v, mask, lse, extras, first, bias)
@@ -320,7 +319,7 @@ def _plan(backend, q, k, v, mask, causal, scale, lse, kernel, high, shift, extra
             program,
             None if classes[0] is None else (classes[0], words, places[0]),
         )
-        _keep(backend, key, ready)
+        backend.plans.keep(key, ready)
     return o, (sums if lse else None)
 
 
@@ -339,12 +338,6 @@ def _run_with_extras(backend: Compute, ready: decode.Ready, q, k, v, mask, lse, 
     piece = Piece(q, k, v, q, None, mask, 0, False, bias, first)
     words, places = extras.storage(backend, [_header(backend, piece)])
     return ready.run(backend, q, k, v, mask, lse, words, places[0], bias)
-
-
-def _keep(backend: Compute, key: tuple, ready: Ready | decode.Ready) -> None:
-    if len(backend.plans) >= MAX_PLANS:
-        backend.plans.clear()
-    backend.plans[key] = ready
 
 
 def _header(backend: Compute, p: Piece, classes: tiles.Classes | None = None) -> dict:
@@ -409,10 +402,10 @@ def flash_attention(
     causal, return_lse = bool(causal), bool(return_lse)
     if kernel is not None and not isinstance(kernel, str):
         raise TypeError(f"{operation}: kernel is a {type(kernel).__name__}; expected the name of a shader family")
-    for array in (q, k, v, mask):
-        if isinstance(array, Tensor) and array._storage.backend.runtime is not backend.runtime:
-            raise ValueError(f"{operation}: a tensor belongs to another backend; move it with backend.tensor(...)")
+    check_backend(operation, backend, q, k, v, mask)
     plain = options is extras_.OFF
+    if not plain:
+        check_backend(operation, backend, *vars(options).values())
     if plain and mask is None and type(q) is type(k) is type(v) is Tensor and len(q.shape) == 4:
         # A call like an earlier one needs no checks: only calls that passed them have a plan.
         number = scale if scale is not None else 1.0 / math.sqrt(q.shape[3] or 1)
@@ -430,7 +423,7 @@ def flash_attention(
     if mask is not None:
         mask = check_mask(operation, mask, full)
     extras = None if plain else extras_.prepare(operation, options, full, causal)
-    if stream.needed(backend, q, k, v, mask, None if extras is None else extras.bias):
+    if stream.needed(backend, q, k, v, mask, extras):
         place = full[3] - full[2] if shift is None else shift
         part = stream.Part(operation, bool(causal), scale, kernel, high, extras, place)
         return stream.attend(part, backend, q, k, v, mask, return_lse)

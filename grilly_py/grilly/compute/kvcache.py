@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import operator
 import struct
 from typing import TYPE_CHECKING
 
@@ -13,10 +12,12 @@ import numpy as np
 
 from ..errors import UnsupportedError
 from ..registry import Request
+from .checks import integer
 from .dtypes import is_float
-from .extras import INT32, Extras, Options, prepare
+from .extras import Extras, Options, prepare
 from .flash import MAX_DIM, attend, check_scale, to_device
 from .launch import FLOAT32, check_float, check_precision, fits_binding, launch, program_of
+from .option_checks import INT32, integers
 from .tensor import Storage, Tensor
 from .widen import lacks_sixteen_bits
 
@@ -28,6 +29,7 @@ _APPEND_PUSH = struct.Struct("=24I")
 _WORDS_PUSH = struct.Struct("=13I")
 #: Where samples have lengths of their own, plans are for multiples of so many keys, so that most steps find one made.
 STEP_KEYS = 256
+_MOST = 2**31 - 1
 _HALVES, _INTERLEAVED = 1, 2  # cache-append's ROTARY
 
 
@@ -231,11 +233,11 @@ def _checked(backend: Compute, given: dict, lengths, table, rotary, interleaved)
         _check_cache(backend, name, cache, k is not None, table is not None)
     room = size
     if table is not None:
-        table = _integers("page_table", table)
+        table = integers(NAME, "page_table", table)
         if len(table.shape) != 2 or table.shape[0] != batch:
             raise ValueError(f"{NAME}: page_table has shape {tuple(table.shape)}; expected ({batch}, max_pages)")
         room = table.shape[1] * size
-        if room > 2**31 - 1:
+        if room > _MOST:
             raise ValueError(f"{NAME}: a row of page_table stands for {room:,} keys; expected fewer than 2**31")
     lengths = _checked_lengths(lengths, batch, count, room, k is not None)
     if table is not None:
@@ -265,17 +267,6 @@ def _check_cache(backend: Compute, name: str, cache, written: bool, paged: bool)
         )
 
 
-def _integers(name: str, array):
-    if isinstance(array, Tensor):
-        if array.dtype != INT32:
-            raise TypeError(f"{NAME}: {name} is a Tensor of {array.dtype}; expected int32")
-        return array
-    array = np.asarray(array)
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"{NAME}: {name} is {array.dtype}; expected integers (int32 in a Tensor)")
-    return array
-
-
 def _checked_lengths(lengths, batch: int, count: int, room: int, appends: bool):
     """Keys of each sample before the new ones, int64 on the host or an int32 Tensor."""
     if lengths is None:
@@ -283,8 +274,11 @@ def _checked_lengths(lengths, batch: int, count: int, room: int, appends: bool):
             raise ValueError(f"{NAME}: k and v are given without cache_seqlens; say how many keys the cache holds")
         return np.full(batch, room, np.int64)
     if not isinstance(lengths, Tensor) and np.ndim(lengths) == 0:
-        lengths = np.full(batch, operator.index(lengths), np.int64)
-    lengths = _integers("cache_seqlens", lengths)
+        every = integer(NAME, "cache_seqlens", lengths)
+        if abs(every) > _MOST:
+            raise ValueError(f"{NAME}: cache_seqlens is {every}; expected 0 to {room - count}")
+        lengths = np.full(batch, every, np.int64)
+    lengths = integers(NAME, "cache_seqlens", lengths)
     if tuple(lengths.shape) != (batch,):
         raise ValueError(f"{NAME}: cache_seqlens has shape {tuple(lengths.shape)}; expected an integer or ({batch},)")
     if count > room:

@@ -41,6 +41,15 @@ def backend_of(operation: str, *arrays) -> Compute:
     return default_backend()
 
 
+def check_backend(operation: str, backend: Compute, *arrays) -> None:
+    """Raise ValueError for a tensor of another backend among the arrays, and the pairs of arrays."""
+    for array in arrays:
+        if isinstance(array, (tuple, list)) and len(array) == 2:
+            check_backend(operation, backend, *array)
+        elif isinstance(array, Tensor) and array._storage.backend.runtime is not backend.runtime:
+            raise ValueError(f"{operation}: a tensor belongs to another backend; move it with backend.tensor(...)")
+
+
 def check_float(operation: str, **arrays) -> np.dtype:
     """The common dtype of the named arrays. Raises TypeError unless all are of one floating type of ours."""
     first = None

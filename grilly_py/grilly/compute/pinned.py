@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..errors import UnsupportedError
+from .kept import Kept
 
 if TYPE_CHECKING:
     from ..registry import Choice, Registry, Request
@@ -51,7 +52,7 @@ def view_of(backend: Compute) -> Compute:
     """
     view = copy.copy(backend)
     view.registry = _Pin(backend.registry)
-    view.plans = {}
+    view.plans = Kept(backend.plans.most)
     view.attention = type(backend.attention)(view)
     return view
 

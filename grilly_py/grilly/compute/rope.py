@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import operator
 import struct
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..registry import Request
+from .checks import integer, number
 from .flash import output_like, to_device
 from .launch import check_float, finish, launch, program_of
 from .parts import parts, strides
@@ -75,7 +75,7 @@ def rope(
         raise ValueError(f"rope: x has shape {shape}; expected (B, H, S, D), (B, S, D) or (S, D)")
     rows, width = shape[-2:]
     turns = _checked_frequencies(frequencies, base, width)
-    offset = operator.index(offset)
+    offset = integer("rope", "offset", offset)
     if not 0 <= offset <= _MOST - rows:
         raise ValueError(f"rope: offset is {offset}; expected 0 to {_MOST} less the {rows} rows")
     if positions is not None:
@@ -119,9 +119,14 @@ def _checked_frequencies(frequencies, base: float, width: int) -> np.ndarray:
     if frequencies is None:
         if width % 2 or not width:
             raise ValueError(f"rope: rows have {width} elements; without frequencies the number must be even")
+        base = number("rope", "base", base)
         if not (base > 0 and math.isfinite(base)):
             raise ValueError(f"rope: base is {base}; it must be positive and finite")
-        return base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
+        with np.errstate(over="ignore"):
+            frequencies = base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
+        if not np.isfinite(frequencies).all():
+            raise ValueError(f"rope: base is {base}; frequencies of so small a base are not finite; the usual is 10000")
+        return frequencies
     frequencies = np.asarray(frequencies, np.float64)
     if frequencies.ndim != 1 or not 1 <= len(frequencies) <= width // 2:
         raise ValueError(
@@ -154,9 +159,9 @@ def _checked_positions(positions, shape):
 
 def _words(backend: Compute, frequencies: np.ndarray) -> Tensor:
     """The frequencies as fractions of a turn times 2^64, two words each, on the device; kept for the next call."""
-    key = ("rope", frequencies.tobytes())
-    words = backend.plans.get(key)
+    key = frequencies.tobytes()
+    words = backend.rope_words.get(key)
     if words is None:
         fractions = [int(math.ldexp(math.fmod(f / (2 * math.pi), 1.0), 64)) % 2**64 for f in frequencies.tolist()]
-        words = backend.plans[key] = backend.tensor(np.array(fractions, "<u8").view("<i4"))
+        words = backend.rope_words.keep(key, backend.tensor(np.array(fractions, "<u8").view("<i4")))
     return words

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import operator
 import struct
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..registry import Request
-from . import three_shader
-from .extras import check_dropout
+from . import option_checks, three_shader
+from .checks import extents
 from .launch import finish, launch, program_of
 from .parts import four_axes, parts, strides
 from .three_shader import to_device
@@ -61,8 +60,7 @@ def attention_dropout(backend: Compute, weights, *, dropout_p, dropout_seed, dro
         raise ValueError(
             f"{name}: weights has shape {tuple(weights.shape)}; expected (B, H, Sq, Sk), (H, Sq, Sk) or (Sq, Sk)"
         )
-    p = check_dropout(name, dropout_p, dropout_seed, dropout_offset)
-    seed, offset = operator.index(dropout_seed), operator.index(dropout_offset)
+    p, seed, offset = option_checks.dropout(name, dropout_p, dropout_seed, dropout_offset)
     if p == 0.0:
         return weights
     out = backend.empty(weights.shape)
@@ -174,9 +172,9 @@ def dropout_mask(backend: Compute, shape, dropout_p, seed, offset=0) -> np.ndarr
     """
     name = "dropout_mask"
     backend.check_open()
-    p = check_dropout(name, dropout_p, seed, offset)
-    shape = tuple(operator.index(extent) for extent in shape)
-    if len(shape) != 4 or min(shape) < 0:
+    p, seed, offset = option_checks.dropout(name, dropout_p, seed, offset)
+    shape = extents(name, shape)
+    if len(shape) != 4:
         raise ValueError(f"{name}: shape is {shape}; expected (B, H, Sq, Sk)")
     if p == 0.0 or 0 in shape:
         return np.ones(shape, np.bool_)

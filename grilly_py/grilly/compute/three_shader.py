@@ -7,13 +7,13 @@ weights are float32 whatever the dtype of q, k and v.
 from __future__ import annotations
 
 import math
-import operator
 import struct
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..registry import Request
+from .checks import integer
 from .flash import check_mask, check_scale, to_device
 from .launch import FLOAT32, check_float, finish, launch, program_of
 from .matmul import product
@@ -220,7 +220,7 @@ def t5_bias(backend: Compute, scores, table, *, bidirectional=True, max_distance
         raise ValueError(f"{name}: table has shape {tuple(table.shape)}; expected (num_buckets, H) with H = {full[1]}")
     buckets = table.shape[0] // 2 if bidirectional else table.shape[0]
     exact = buckets // 2
-    max_distance, offset = operator.index(max_distance), operator.index(offset)
+    max_distance, offset = integer(name, "max_distance", max_distance), integer(name, "offset", offset)
     if exact < 1 or (bidirectional and table.shape[0] % 2):
         raise ValueError(
             f"{name}: table has {table.shape[0]} rows; expected at least 2 buckets for each direction, as many for both"
@@ -231,10 +231,10 @@ def t5_bias(backend: Compute, scores, table, *, bidirectional=True, max_distance
         raise ValueError(f"{name}: offset is {offset}; expected at most 2**30 either way")
     out = backend.empty(scores.shape)
     if out.size:
-        starts_key = ("t5", buckets, max_distance)
-        starts = backend.plans.get(starts_key)
+        starts_key = (buckets, max_distance)
+        starts = backend.t5_starts.get(starts_key)
         if starts is None:
-            starts = backend.plans[starts_key] = backend.tensor(bucket_starts(buckets, max_distance))
+            starts = backend.t5_starts.keep(starts_key, backend.tensor(bucket_starts(buckets, max_distance)))
         weights = to_device(backend, table)
         choice = backend.registry.resolve(Request("t5-bias", "float32", "t5"))
         program = program_of(backend, choice, {"BIDIRECTIONAL": int(bool(bidirectional))})

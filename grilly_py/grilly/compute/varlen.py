@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import UnsupportedError
-from . import backward
+from . import backward, option_checks
 from .backward_sums import sinks_gradient
-from .checks import MAX_DIM, check_scale
+from .checks import MAX_DIM, check_scale, integer
 from .dtypes import is_sixteen_bits
 from .extras import Extras, Options, prepare
 from .flash import attend, to_device
@@ -202,7 +201,7 @@ dropout_p, dropout_seed, dropout_offset
     if 0 in (packed.batch, *packed.longest, q.shape[1]):
         results = [backend.tensor(np.zeros(tuple(array.shape), dtype)) for array in (q, k, v)]
         if return_dsinks:
-            results.append(backend.tensor(np.zeros(tuple(sinks.shape), np.float32)))
+            results.append(backend.tensor(np.zeros(packed.extras.sinks.shape, np.float32)))
     else:
         tensors = [to_device(backend, array) for array in arrays]
         if is_sixteen_bits(dtype) and lacks_sixteen_bits(backend):
@@ -228,7 +227,7 @@ dropout_p, dropout_seed, dropout_offset
             for result in backward.attention_gradients(backend, views, call)
         ]
         if return_dsinks:
-            results.append(sinks_gradient(backend, stats[:, :, : packed.covered[0]].contiguous(), sinks))
+            results.append(sinks_gradient(backend, stats[:, :, : packed.covered[0]].contiguous(), packed.extras.sinks))
     return tuple(finish(backend, result, *arrays) for result in results)
 
 
@@ -293,9 +292,8 @@ def _check_bindings(name: str, backend: Compute, arrays: dict[str, Tensor]) -> N
 def _check_starts(call: str, side: str, starts, longest, total: int) -> tuple[np.ndarray, int]:
     """``cu_seqlens_`` of q or k as a checked int64 array, and the length of the longest sequence."""
     name = f"cu_seqlens_{side}"
-    starts = starts.numpy() if isinstance(starts, Tensor) else np.asarray(starts)
-    if starts.dtype.kind not in "iu":
-        raise TypeError(f"{call}: {name} is {starts.dtype}; expected integers")
+    starts = option_checks.integers(call, name, starts)
+    starts = starts.numpy() if isinstance(starts, Tensor) else starts
     if starts.ndim != 1 or not len(starts):
         raise ValueError(f"{call}: {name} has shape {starts.shape}; expected (B + 1,)")
     starts = starts.astype(np.int64)
@@ -305,7 +303,7 @@ def _check_starts(call: str, side: str, starts, longest, total: int) -> tuple[np
             f"{call}: {name} goes from {starts[0]} to {starts[-1]}{' and falls' if (lengths < 0).any() else ''}; "
             f"expected to begin with 0 and to rise to at most {total}, the rows of {side}"
         )
-    longest = operator.index(longest)
+    longest = integer(call, f"max_seqlen_{side}", longest)
     most = int(lengths.max(initial=0))
     if longest < most:
         raise ValueError(f"{call}: max_seqlen_{side} is {longest}; the longest sequence has {most}")

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
-import json
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import ShaderError
+from ..runtime.files import parse_json, read_file
 from ..runtime.lifetime import in_child
 from .names import DTYPES, EXTRAS, FEATURES, MANIFEST_SCHEMA, SIXTEEN_BITS, extras_bits
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
 
 #: Set to 1, it compiles the changed shaders of a source checkout before the manifest is loaded.
 COMPILE_VARIABLE = "GRILLY_COMPILE_SHADERS"
 _PACKAGE = Path(__file__).resolve().parents[1]
+#: Bytes of a manifest, or of a binary, at most.
+_MOST_BYTES = 256 << 20
 _REINSTALL = "reinstall grilly, or in a source checkout run: python tools/compile_shaders.py"
 
 
@@ -168,13 +176,34 @@ def _variant(entry: dict, position: int) -> Variant:
     return Variant(position=position, **values)
 
 
+def read_resource(path: Path | Traversable) -> bytes:
+    """The bytes of a file of a folder, or of an archive that the package was imported from.
+
+    Raises
+    ------
+    FileNotFoundError
+        When it is not there.
+    OSError
+        When it cannot be read.
+    """
+    if isinstance(path, Path):
+        data = read_file(path, _MOST_BYTES)
+        if data is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+        return data
+    try:
+        return path.read_bytes()
+    except KeyError as error:  # what zipfile raises for a name that the archive lacks
+        raise FileNotFoundError(errno.ENOENT, "No such file in the archive", str(path)) from error
+
+
 class Manifest:
     """The compiled shaders of one folder.
 
     Parameters
     ----------
     folder : Path, optional
-        Holds ``manifest.json`` and the binaries; the package's own by default.
+        Holds ``manifest.json`` and the binaries; the package's own by default, wherever it was imported from.
 
     Raises
     ------
@@ -183,7 +212,10 @@ class Manifest:
     """
 
     def __init__(self, folder: Path | None = None):
-        self.folder = Path(folder) if folder is not None else _PACKAGE / "spirv"
+        if folder is not None:
+            self.folder = Path(folder)
+        else:  # what was imported from an archive lies in no folder
+            self.folder = (_PACKAGE if _PACKAGE.is_dir() else resources.files("grilly")) / "spirv"
         self.path = self.folder / "manifest.json"
         self._binaries: dict[str, bytes] = {}
         self.variants = self._load()
@@ -194,10 +226,10 @@ class Manifest:
 
     def _load(self) -> tuple[Variant, ...]:
         try:
-            data = json.loads(self.path.read_text(encoding="utf-8"))
+            data = parse_json(read_resource(self.path))
         except FileNotFoundError:
             raise ShaderError(f"{self.path} is missing; {_REINSTALL}") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, MemoryError) as error:
             raise ShaderError(f"{self.path} cannot be read as JSON: {error}; {_REINSTALL}") from error
         schema = data.get("schema") if isinstance(data, dict) else None
         if schema != MANIFEST_SCHEMA:
@@ -233,9 +265,9 @@ class Manifest:
         if spirv is None:
             path = self.folder / variant.file
             try:
-                spirv = path.read_bytes()
+                spirv = read_resource(path)
             except OSError as error:
-                raise ShaderError(f"{path} cannot be read: {error.strerror}; {_REINSTALL}") from error
+                raise ShaderError(f"{path} cannot be read: {error.strerror or error}; {_REINSTALL}") from error
             digest = hashlib.sha256(spirv).hexdigest()
             if digest != variant.sha256:
                 raise ShaderError(

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from ...errors import DeviceLostError, GrillyError, OutOfDeviceMemoryError, ShaderError
 from ..binary import verify
-from ..folders import cache_folder, replace_file
+from ..files import cache_folder, read_file, replace_file
 from ..interface import Program, ProgramSpec
 from .api import NULL, ffi, lib, out
 from .device import Device
 from .objects import Handle
 
 MAGIC = b"grilly-pipelines-1\n"
+MOST_BYTES = 1 << 30  # of a pipeline cache that is read
 
 
 class VulkanProgram(Program):
@@ -150,7 +151,7 @@ class Pipelines:
     def _load_cache(self):
         data = b""
         try:
-            stored = self._path.read_bytes()
+            stored = read_file(self._path, MOST_BYTES) or b""
             digest, payload = stored[len(MAGIC) : len(MAGIC) + 32], stored[len(MAGIC) + 32 :]
             # Drivers trust this data, so a damaged file must not reach them.
             if stored.startswith(MAGIC) and hashlib.sha256(payload).digest() == digest:
