@@ -1,46 +1,17 @@
-"""The folder of per-user files, and small JSON files in it that hold what was learnt about one device."""
+"""Small JSON files in the folder of per-user files, which hold what was learnt about one device."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import sys
-import tempfile
 import threading
 import warnings
 from pathlib import Path
 
+from .files import cache_folder, replace_file
 from .interface import DeviceInfo
 
 _lock = threading.Lock()
-
-
-def cache_folder() -> Path:
-    """Where grilly keeps per-user files: ``GRILLY_CACHE_DIR``, or the platform's own cache folder."""
-    if chosen := os.environ.get("GRILLY_CACHE_DIR"):
-        return Path(chosen)
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "grilly"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "grilly"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grilly"
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file so that readers see the former contents or all of ``data``. Raises OSError, leaving nothing behind.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            temporary = file.name
-            file.write(data)
-        os.replace(temporary, path)
-    except OSError:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
-        raise
 
 
 class DeviceFile:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...errors import GrillyError, ShaderError
 from ..binary import verify
-from ..folders import cache_folder, replace_file
+from ..files import cache_folder, replace_file
 from ..interface import Program, ProgramSpec
 from .api import NULL, check, ffi, lib, out
 from .device import Device
