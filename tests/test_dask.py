@@ -194,7 +194,7 @@ def test_tasks_can_be_sent():
 
 def test_a_worker_that_dies(used, monkeypatch):
     """Two processes, one killed when it holds results: the other and its successor give the same, bit for bit."""
-    distributed = pytest.importorskip("distributed", reason="distributed is not installed; pip install 'grilly-vulkan[dask]'")
+    distributed = pytest.importorskip("distributed", reason="no distributed; pip install 'grilly-vulkan[dask]'")
     monkeypatch.setenv("PYTHONPATH", children.environment()["PYTHONPATH"])
     monkeypatch.setenv("GRILLY_DEVICE", str(used.device.index))
     q, k, v = make(1, 4, 2, 600, 600)
