@@ -1,11 +1,9 @@
 """Whether shaders can be compiled here, for tests that compile some of their own."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 from shaderbuild.builder import Builder
 from shaderbuild.toolchain import ToolError
 

@@ -1,4 +1,4 @@
-"""tools/bfloat16.py: half precision becomes bfloat16 in a compiled module, or the build stops."""
+"""tools/shaderbuild/bfloat16.py: half precision becomes bfloat16 in a compiled module, or the build stops."""
 
 import struct
 
