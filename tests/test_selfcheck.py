@@ -487,9 +487,17 @@ def test_a_device_lost_while_compiling_is_raised(vulkan_backend, registry_on, tm
 
 
 def test_a_damaged_binary_is_no_verdict(registry_on, tmp_path, cache):
-    folder = borrowed(tmp_path, sha256="0" * 64)
+    source = borrowed(tmp_path)
+    good = source.binary
+
+    def binary(name):
+        if name.startswith(FAKE):
+            raise grilly.ShaderError("damaged")
+        return good(name)
+
+    source.binary = binary
     with pytest.raises(grilly.ShaderError, match="damaged"):
-        registry_on(folder).resolve(wide_requests())
+        registry_on(source).resolve(wide_requests())
     assert not (cache / "verdicts").exists()
 
 
