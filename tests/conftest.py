@@ -75,6 +75,14 @@ def portable_reference():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def shaders():
+    """The package's shaders, looked up before a test names another cache folder: they stay in the user's."""
+    from grilly.registry import default_manifest
+
+    return default_manifest()
+
+
 @pytest.fixture(params=RUNTIMES)
 def runtime(request):
     """A Runtime of its own for each test, closed after it."""

@@ -46,19 +46,21 @@ amd-rdna4-rx9070xt gfx1201"
   echo "apple-m1-honeykrisp LD_PRELOAD=$libraries/libasahi_noop_drm_shim.so VK_DRIVER_FILES=$drivers/asahi_icd.json"
 }
 
-# Puts the checkout, and the vulkan package (plain Python), into the lab.
+# Puts the checkout, its compiled shaders and the vulkan package (plain Python) into the lab.
 fill() {
   local package
   package=$("$python" -c 'import importlib.util as u; print(u.find_spec("vulkan").submodule_search_locations[0])' 2>/dev/null) \
     || { echo "the Python package vulkan is missing from $python; tools/test sets one up"; exit 1; }
   rm -rf "$lab/grilly"; mkdir -p "$lab/grilly/site"
   tar -c --exclude=__pycache__ pyproject.toml README.md grilly_py tests tools shaders docs | tar -x -C "$lab/grilly"
+  # There is no compiler in the lab.
+  "$python" tools/compile_shaders.py --pack "$lab/grilly/shaders-packed"
   tar -c --exclude=__pycache__ -C "$(dirname "$package")" vulkan | tar -x -C "$lab/grilly/site"
 }
 
 inside() { # inside COMMAND...: run it in the lab, in the checkout
   chroot "$lab" env -i PATH=/usr/local/bin:/usr/bin:/bin HOME=/tmp LANG=C.UTF-8 PYTHONPATH=/grilly/site:/grilly/grilly_py \
-    PYTHONDONTWRITEBYTECODE=1 GRILLY_CACHE_DIR=/tmp/grilly-cache sh -c 'cd /grilly && exec "$@"' sh "$@"
+    PYTHONDONTWRITEBYTECODE=1 GRILLY_CACHE_DIR=/tmp/grilly-cache GRILLY_SHADERS=/grilly/shaders-packed sh -c 'cd /grilly && exec "$@"' sh "$@"
 }
 
 validate_part() { # validate_part PART PARTS COMMAND...: the tests of every PARTS-th file from PART on, after COMMAND

@@ -1,7 +1,7 @@
 """Attention on Dask arrays: out of core on one machine, or on many with ``dask.distributed``.
 
-Needs the extra ``grilly[dask]``. Each pair of a chunk of queries and a chunk of keys is one task; what tasks find for
-one chunk of queries is joined by log-sum-exp in a tree. Each process has one ``grilly.Compute``.
+Needs the extra ``grilly-vulkan[dask]``. Each pair of a chunk of queries and a chunk of keys is one task; what tasks
+find for one chunk of queries is joined by log-sum-exp in a tree. Each process has one ``grilly.Compute``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ try:
     import dask
     import dask.array
 except ModuleNotFoundError as error:
-    raise ImportError("grilly.dask needs Dask; run: pip install 'grilly[dask]'", name=error.name) from error
+    raise ImportError("grilly.dask needs Dask; run: pip install 'grilly-vulkan[dask]'", name=error.name) from error
 
 from .compute import Compute, default_backend, devices
 from .compute import extras as extras_
