@@ -109,7 +109,8 @@ class Packed:
                 file.seek(offset)
                 block = file.read(length)
         except (OSError, KeyError) as error:
-            raise ShaderError(f"{archive} cannot be read: {getattr(error, 'strerror', None) or error}; {self.remedy}") from error
+            cause = getattr(error, "strerror", None) or error
+            raise ShaderError(f"{archive} cannot be read: {cause}; {self.remedy}") from error
         try:
             # No further than the binary's end; what lies before it must be unpacked.
             unpacked = lzma.LZMADecompressor(memlimit=_MEMORY).decompress(block, start + size)
