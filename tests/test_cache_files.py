@@ -15,11 +15,15 @@ import pytest
 import children
 import grilly
 from grilly.errors import ShaderError
+from grilly.registry import default_manifest
 from grilly.registry.manifest import Manifest
 from grilly.runtime import files
 from grilly.runtime.folders import DeviceFile
 from grilly.runtime.interface import DeviceInfo
 from grilly.runtime.locks import file_lock
+
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+from shaderbuild.pack import pack
 
 DEVICE = DeviceInfo(
     index=0, name="Some GPU", vendor="nvidia", vendor_id=1, device_id=2, kind="discrete", driver="some",
@@ -198,13 +202,30 @@ def test_without_docstrings():
     assert done.stdout.strip() == "None [0.5 0.5]", done.stderr
 
 
+def pack_some(folder: Path) -> None:
+    """Shaders as in a wheel, of the families that a small call can use."""
+    source = default_manifest().source
+    entries = [
+        entry for entry in source.entries()
+        if entry["family"] in ("flash-attention2", "flash-attention-llvmpipe") and entry["dtype"] == "float32"
+    ]  # fmt: skip
+    made = []
+    for entry in entries:
+        name = ".".join(entry[key] for key in ("family", "variant", "case", "dtype") if entry.get(key))
+        made.append((entry, source.key(name), source.binary(name)[0]))
+    pack(folder, made, {}, jobs=2)
+
+
 def test_from_a_zip_file(tmp_path):
     package = Path(grilly.__file__).parent
     archive = tmp_path / "grilly.zip"
+    pack_some(tmp_path / "spirv")
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as target:
         for path in sorted(package.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
                 target.write(path, path.relative_to(package.parent))
+        for path in (tmp_path / "spirv").iterdir():
+            target.write(path, f"grilly/spirv/{path.name}")
     done = python(ATTEND + f"assert grilly.__file__.startswith({str(archive)!r})", package=archive)
     assert done.returncode == 0, done.stderr
     short = tmp_path / "short.zip"
