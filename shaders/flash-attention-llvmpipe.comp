@@ -193,7 +193,7 @@ bool attends(int r, int j, uint row, uint key, uint visible) {
 float bias_at(int r, uint key) {
     // Minus infinity hides the key, the lowest finite number does not.
     float bias = bias_data[row_bias[r] + key * held_bias_key];
-    return floatBitsToUint(bias) == 0xff800000u ? NEVER : max(bias, MASK_FLOOR);
+    return floatBitsToUint(bias) == 0xff800000u ? NEVER : floored(bias);
 }
 
 // A score in natural units after soft-cap and biases. `key` is a key in range.

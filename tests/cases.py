@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from grilly import reference
+from grilly.reference import sums
 
 try:
     from ml_dtypes import bfloat16 as BFLOAT16
@@ -155,6 +156,8 @@ def make_arrays(case: Case, dtype=np.float32, seed: int = 0):
 def assert_as_accurate(result, exact, plain, what: str = "", magnitude: float | None = None) -> None:
     """``result`` errs from the float64 ``exact`` at most twice as much as ``plain``, NumPy in the same precision.
 
+    The session's fixture has the reference sum float32 in one order on every processor (`reference.portable`).
+
     Both the largest and the root-mean-square error count. One rounding of ``magnitude``, the largest sum of absolute
     terms behind an output (by default the largest output), is always allowed: plain's error is a random number too,
     and where it happens to be nothing (one key, say) so would be twice that.
@@ -174,11 +177,12 @@ def assert_as_accurate(result, exact, plain, what: str = "", magnitude: float | 
     assert np.isfinite(result).all(), f"{what}: {np.count_nonzero(~np.isfinite(result))} values are not finite"
     floor = rounding * (np.abs(exact).max() if magnitude is None else magnitude)
     mine, its = np.abs(result - exact), np.abs(plain - exact)
-    assert mine.max() <= 2 * its.max() + floor, f"{what}: largest error {mine.max():.3g}, plain NumPy's {its.max():.3g}"
+    worst = f"largest error {mine.max():.3g}, plain float32's {its.max():.3g}"
+    assert mine.max() <= 2 * its.max() + floor, f"{what}: {worst}"
     if mine.size < 64:
         return  # too few for a mean to say more than the largest error does
     mine, its = np.sqrt(np.mean(mine**2)), np.sqrt(np.mean(its**2))
-    assert mine <= 2 * its + floor / 4, f"{what}: RMS error {mine:.3g}, plain NumPy's {its:.3g}"
+    assert mine <= 2 * its + floor / 4, f"{what}: RMS error {mine:.3g}, plain float32's {its:.3g}"
 
 
 def expected(case: Case, q, k, v, mask):
@@ -194,7 +198,7 @@ def rounded_weights(case: Case, q, k, v, mask):
     kv_heads, heads = k.shape[1], q.shape[1]
     k, v = (np.repeat(a.astype(np.float32), heads // kv_heads, 1) for a in (k, v))
     scale = np.float32(q.shape[-1] ** -0.5 if case.scale is None else case.scale)
-    scores = q.astype(np.float32) @ k.swapaxes(-1, -2) * scale
+    scores = reference.matmul(q.astype(np.float32), k.swapaxes(-1, -2)) * scale
     if mask is not None:
         never = np.float32(-np.inf)
         scores = np.where(mask, scores, never) if mask.dtype == bool else scores + np.where(mask < -3e38, never, mask)
@@ -202,9 +206,9 @@ def rounded_weights(case: Case, q, k, v, mask):
         queries, keys = scores.shape[-2:]
         scores = np.where(np.arange(keys) <= np.arange(queries)[:, None] + keys - queries, scores, np.float32(-np.inf))
     top = scores.max(-1, keepdims=True, initial=-3e38)
-    weights = np.exp(scores - top)
+    weights = sums.exp(scores - top)
     total = weights.sum(-1, keepdims=True)
-    out = weights.astype(q.dtype).astype(np.float32) @ v
+    out = reference.matmul(weights.astype(q.dtype).astype(np.float32), v)
     return np.where(total > 0, out / np.where(total > 0, total, 1), 0).astype(q.dtype)
 
 

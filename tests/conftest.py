@@ -1,21 +1,28 @@
 """Fixtures that open devices.
 
 ``runtime`` is a bare Runtime, ``backend`` a ``grilly.Compute``; a test that takes one of them runs once with each
-runtime. Where a runtime cannot be opened its tests are skipped with the reason, unless ``GRILLY_REQUIRE_RUNTIMES``
-(say, ``vulkan,kompute``) names it: then they fail.
+runtime. Where a runtime cannot be opened its tests are left out, unless ``GRILLY_REQUIRE_RUNTIMES`` (say,
+``vulkan,kompute``) names it: then they fail. What else this machine cannot run is left out too: see `leftout`.
 """
 
-import os
+from collections import Counter
 
 import pytest
 
+import leftout
+from leftout import REQUIRED
+
 RUNTIMES = ("vulkan", "kompute")
-REQUIRED = [name for name in os.environ.get("GRILLY_REQUIRE_RUNTIMES", "").split(",") if name]
 _causes: dict[str, str] = {}
+_LEFT_OUT = pytest.StashKey[Counter]()
 
 
 def pytest_addoption(parser):
     parser.addoption("--devices-only", action="store_true", help="leave out the tests that take no fixture of a device")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "needs(package): leave the test out where the package is not installed")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -23,6 +30,25 @@ def pytest_collection_modifyitems(config, items):
         chosen = [item for item in items if {"runtime", "backend", "vulkan_backend"} & set(item.fixturenames)]
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
         items[:] = chosen
+    items[:], out, config.stash[_LEFT_OUT] = leftout.sort_out(items)
+    config.hook.pytest_deselected(items=out)
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):  # of pytest-xdist, whose workers collect and whose controller reports
+        session.config.workeroutput["left_out"] = dict(session.config.stash.get(_LEFT_OUT, {}))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    node.config.stash[_LEFT_OUT] = Counter(getattr(node, "workeroutput", {}).get("left_out", {}))
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if why := config.stash.get(_LEFT_OUT, None):
+        terminalreporter.section(f"left out: {why.total():,} tests that this machine cannot run")
+        for line in leftout.lines(why):
+            terminalreporter.line(line)
 
 
 def open_or_skip(name, opener):
@@ -38,6 +64,23 @@ def open_or_skip(name, opener):
             raise
         _causes[name] = f"the {name} runtime cannot be opened here: {error}"
         pytest.skip(_causes[name])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def portable_reference():
+    """The reference's float32, against which errors are judged, is the same on every processor."""
+    from grilly import reference
+
+    with reference.portable():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shaders():
+    """The package's shaders, looked up before a test names another cache folder: they stay in the user's."""
+    from grilly.registry import default_manifest
+
+    return default_manifest()
 
 
 @pytest.fixture(params=RUNTIMES)

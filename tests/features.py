@@ -364,7 +364,7 @@ def expect(call: Call) -> Expected:
     if dropout:
         p, seed, offset = (dropout[f"dropout_{name}"] for name in ("p", "seed", "offset"))
         weights *= reference.dropout_mask(weights.shape, p, seed, offset) * np.float32(1 / (1 - p))
-    rounded = np.matmul(weights, np.repeat(v, q.shape[1] // v.shape[1], 1)).astype(dtype)
+    rounded = reference.matmul(weights, np.repeat(v, q.shape[1] // v.shape[1], 1)).astype(dtype)
     magnitude = reference.naive_attention(q, k, np.abs(v), **options)[0].max(initial=0)
     return Expected(
         exact, exact_lse, plain.astype(dtype), plain_lse, rounded, float(magnitude), _score_magnitude(call, q, k)
@@ -375,7 +375,7 @@ def _score_magnitude(call: Call, q: np.ndarray, k: np.ndarray) -> float:
     """The largest sum of absolute terms behind a score or a sink that counts."""
     options = call.options
     scale = q.shape[-1] ** -0.5 if options["scale"] is None else abs(options["scale"])
-    terms = np.matmul(np.abs(q), np.abs(np.repeat(k, q.shape[1] // k.shape[1], 1)).swapaxes(-1, -2)) * scale
+    terms = reference.matmul(np.abs(q), np.abs(np.repeat(k, q.shape[1] // k.shape[1], 1)).swapaxes(-1, -2)) * scale
     most = float(terms.max(initial=1))
     for name in ("attn_bias", "mask", "t5_table", "sinks"):
         array = np.asarray(options.get(name, 0.0))

@@ -17,6 +17,7 @@ from features import CELLS, Cell
 from grilly import reference
 from grilly.compute.attention import backward, backward_plan
 from grilly.reference import attention as internals
+from grilly.reference import sums
 from grilly.registry import Request
 from kernels import forget, pretend
 from test_plan import smaller
@@ -43,9 +44,9 @@ def recomputed(grad, q, k, v, out, lse, options, sixteen=False):
     seen = scores != -np.inf
     lse = lse.reshape(*scores.shape[:-1], 1)
     with np.errstate(invalid="ignore", over="ignore"):
-        weights = np.where(seen, np.exp(scores - lse), 0).astype(np.float32)
-        d_weights = np.matmul(grad, p.v.swapaxes(-1, -2))
-        terms = np.matmul(np.abs(grad), np.abs(p.v).swapaxes(-1, -2))
+        weights = np.where(seen, sums.exp(scores - lse), 0).astype(np.float32)
+        d_weights = reference.matmul(grad, p.v.swapaxes(-1, -2))
+        terms = reference.matmul(np.abs(grad), np.abs(p.v).swapaxes(-1, -2))
         factor = p.rules.dropout_factor(*p.all, p.q.dtype)
         factor = np.float32(1) if factor is None else factor
         d_weights, terms = (np.where(seen, a * factor, 0) for a in (d_weights, terms))
@@ -59,12 +60,13 @@ def recomputed(grad, q, k, v, out, lse, options, sixteen=False):
             d_products *= 1 - np.square(capped / np.float32(p.rules.softcap))
         d_products = np.where(seen, d_products, 0).astype(dtype).astype(np.float32) * np.float32(p.scale)
         dropped = (weights * factor).astype(dtype).astype(np.float32)
+    product = reference.matmul
     results = {
-        "dq": (d_products @ p.k, most @ np.abs(p.k)),
-        "dk": ((d_products.swapaxes(-1, -2) @ p.q).sum(2), (most.swapaxes(-1, -2) @ np.abs(p.q)).sum(2)),
+        "dq": (product(d_products, p.k), product(most, np.abs(p.k))),
+        "dk": (product(d_products.swapaxes(-1, -2), p.q).sum(2), product(most.swapaxes(-1, -2), np.abs(p.q)).sum(2)),
         "dv": (
-            (dropped.swapaxes(-1, -2) @ grad).sum(2),
-            (dropped.swapaxes(-1, -2) @ np.abs(grad)).sum(2),
+            product(dropped.swapaxes(-1, -2), grad).sum(2),
+            product(dropped.swapaxes(-1, -2), np.abs(grad)).sum(2),
         ),
     }
     from grilly.reference.backward import _of_table, _summed_to
@@ -76,7 +78,7 @@ def recomputed(grad, q, k, v, out, lse, options, sixteen=False):
         results["dt5_table"] = tuple(_of_table(a, *where) for a in (d_scores, terms))
     if p.rules.sinks is not None:
         with np.errstate(over="ignore"):
-            share = np.where(lse == -np.inf, 0, np.exp(p.rules.sinks.astype(np.float32) - lse[..., 0])[..., None])
+            share = np.where(lse == -np.inf, 0, sums.exp(p.rules.sinks.astype(np.float32) - lse[..., 0])[..., None])
         results["dsinks"] = tuple((share * a).sum((0, 3, 4)).reshape(-1) for a in (-delta, deltas))
     return results
 
@@ -198,6 +200,18 @@ def test_every_option(vulkan_backend, cell):
 
 
 # -- matrix units -----------------------------------------------------------------------------------------------------
+
+
+def left_out(registry, item):
+    """What is of matrix units alone, where the device has none that a kernel is for."""
+    if item.function is not test_matrix_units:
+        return None
+    facts = {"align": 8, "causal": 0, "extras": 0, "head_dim": item.callspec.params["dim"], "value_dim": 8}
+    for operation in ("attention-backward-dq", "attention-backward-dkv"):
+        found = registry.explain(Request(operation, "float16", facts=facts))
+        if all(reason for variant, reason in found if variant.unproven):
+            return f"{operation} on matrix units: the device has none that a kernel is for"
+    return None
 
 
 @contextlib.contextmanager

@@ -13,7 +13,11 @@ import pytest
 import children
 import grilly
 import grilly.functional as F
+from compilers import NO_COMPILER
+from shaderbuild.builder import Builder
+from shaderbuild.everything import build, pack_all
 
+ROOT = Path(__file__).parents[1]
 Q = np.ones((2, 4, 5, 8), np.float32)
 
 
@@ -160,14 +164,6 @@ def test_no_driver_says_what_to_install(hide):
     assert "install" in done.stdout
 
 
-@pytest.fixture
-def damaged_package(tmp_path):
-    """A copy of the package whose shaders may be damaged."""
-    package = Path(grilly.__file__).parent
-    shutil.copytree(package, tmp_path / "grilly", ignore=shutil.ignore_patterns("__pycache__"))
-    return tmp_path
-
-
 ATTEND = (
     "import numpy as np, grilly\n"
     "x = np.ones((1, 1, 4, 8), np.float32)\n"
@@ -176,18 +172,34 @@ ATTEND = (
 )
 
 
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory):
+    """The packed shaders of three families, in a checkout that has no others."""
+    if NO_COMPILER:
+        pytest.skip(NO_COMPILER)
+    root = tmp_path_factory.mktemp("packed")
+    shutil.copytree(ROOT / "shaders/include", root / "shaders/include")
+    for family in ("attention-naive", "copy", "attention-merge"):
+        for path in (ROOT / "shaders").glob(f"{family}.*"):
+            shutil.copy(path, root / "shaders")
+    builder = Builder(root)
+    pack_all(builder, build(builder, 2), root / "packed", 2)
+    return root / "packed"
+
+
 @pytest.mark.parametrize(
-    "damage", ["truncated", "one bit", "no file", "manifest cut", "manifest no JSON", "no manifest"]
+    "damage", ["nothing", "truncated", "one bit", "no file", "manifest cut", "manifest no JSON", "no manifest"]
 )
-def test_damaged_shaders_are_named(damaged_package, damage):
-    spirv = damaged_package / "grilly" / "spirv"
-    manifest = spirv / "manifest.json"
-    for file in spirv.glob("*.spv"):
+def test_damaged_shaders_are_named(packed, tmp_path, damage):
+    folder = tmp_path / "packed"
+    shutil.copytree(packed, folder)
+    manifest = folder / "manifest.json"
+    for file in folder.glob("*.xz"):
         if damage == "truncated":
-            file.write_bytes(file.read_bytes()[:-8])
+            file.write_bytes(file.read_bytes()[:200])
         elif damage == "one bit":
             data = bytearray(file.read_bytes())
-            data[len(data) // 2] ^= 4
+            data[100] ^= 4
             file.write_bytes(data)
         elif damage == "no file":
             file.unlink()
@@ -197,6 +209,10 @@ def test_damaged_shaders_are_named(damaged_package, damage):
         manifest.write_bytes(b"\xff\xfe nonsense")
     elif damage == "no manifest":
         manifest.unlink()
-    done = run_python(ATTEND, package=damaged_package)
+    done = run_python(ATTEND, GRILLY_SHADERS=folder)
+    if damage == "nothing":
+        assert done.returncode == 0 and "caught" not in done.stdout, done.stderr
+        return
     assert "caught" in done.stdout, done.stderr
-    assert (".spv" in done.stdout) or ("manifest.json" in done.stdout)
+    assert (".xz" in done.stdout) or ("manifest.json" in done.stdout)
+    assert "--pack" in done.stdout, "the cure"

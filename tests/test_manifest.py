@@ -1,13 +1,15 @@
 """Loading manifest.json: what is refused, and with which words. Needs no device and no compiler."""
 
 import hashlib
-import json
+import lzma
 
 import pytest
 
 from grilly.errors import ShaderError
 from grilly.registry import Manifest, manifest
-from manifests import SPIRV, entry, write_manifest
+from grilly.registry.checkout import checkout_of
+from grilly.registry.packed import Packed
+from manifests import BLOCK, SPIRV, entry, write_manifest
 
 
 def test_an_entry_is_read_in_full(tmp_path):
@@ -28,7 +30,7 @@ def test_an_entry_is_read_in_full(tmp_path):
 
 
 def test_a_missing_manifest_is_named_with_the_remedy(tmp_path):
-    with pytest.raises(ShaderError, match=r"manifest\.json is missing; reinstall grilly"):
+    with pytest.raises(ShaderError, match=r"manifest\.json is missing; reinstall it: .*grilly-vulkan"):
         Manifest(tmp_path)
 
 
@@ -38,9 +40,9 @@ def test_a_missing_manifest_is_named_with_the_remedy(tmp_path):
         ("{", "cannot be read as JSON"),
         ("[]", "schema None"),
         ('{"schema": 99, "variants": []}', "schema 99"),
-        ('{"schema": 2, "variants": []}', "lists no variants"),
-        ('{"schema": 2, "variants": [3]}', "entry 1"),
-        ('{"schema": 2, "variants": [{"family": "a"}]}', "lacks 'variant'"),
+        ('{"schema": 3, "variants": []}', "lists no variants"),
+        ('{"schema": 3, "variants": [3]}', "entry 1"),
+        ('{"schema": 3, "variants": [{"family": "a"}]}', "lacks 'key'"),
     ],
 )
 def test_damage_is_named(tmp_path, text, said):
@@ -61,7 +63,9 @@ def test_a_manifest_that_is_no_text_is_named(tmp_path):
     [
         ({"dtype": "float8"}, "float8"),
         ({"requires": ["wings"]}, "wings"),
-        ({"file": "../x.spv"}, "bare file name"),
+        ({"archive": "../x.xz"}, "'archive' is"),
+        ({"block": [0]}, "'block' is"),
+        ({"place": [0, -4]}, "'place' is"),
         ({"limits": {"head_dim": [1]}}, "malformed"),
         ({"bindings": [["q", "x"]]}, "access letters"),
         ({"threads": None}, "'threads'"),
@@ -76,7 +80,7 @@ def test_a_wrong_entry_is_named(tmp_path, change, said):
 
 def test_every_key_of_an_entry_is_required(tmp_path):
     whole = entry("a.b.float32")
-    for key in whole.keys() - {"key"}:  # the build tool's own; nothing at run time reads it
+    for key in whole:
         part = {k: v for k, v in whole.items() if k != key}
         with pytest.raises(ShaderError, match=f"lacks '{key}'"):
             Manifest(write_manifest(tmp_path, [part]))
@@ -91,71 +95,59 @@ def test_two_cases_that_serve_the_same_are_refused(tmp_path):
     assert len(Manifest(write_manifest(tmp_path, twins)).variants) == 2
 
 
+def test_two_entries_of_one_name_are_refused(tmp_path):
+    twins = [entry("a.b.float32"), entry("a.b.float32", operation="other")]
+    with pytest.raises(ShaderError, match=r"entry 2 \(a\.b\.float32\): an entry before it has its name"):
+        Manifest(write_manifest(tmp_path, twins))
+
+
 def test_a_binary_is_checked_when_it_is_read(tmp_path):
     loaded = Manifest(write_manifest(tmp_path, [entry("a.b.float32")]))
     (variant,) = loaded.variants
-    path = tmp_path / variant.file
-    path.write_bytes(SPIRV + b"\0\0\0\0")
-    with pytest.raises(ShaderError, match=r"a\.b\.float32\.spv is damaged: its SHA-256"):
+    path = tmp_path / "a.xz"
+    path.write_bytes(lzma.compress(SPIRV[:-1] + b"x"))
+    loaded.source.entries()[0]["block"][1] = path.stat().st_size
+    with pytest.raises(ShaderError, match=r"a\.xz is damaged: the SHA-256 of a\.b\.float32 is .*; reinstall it"):
+        loaded.binary(variant)
+    path.write_bytes(b"no archive at all")
+    with pytest.raises(ShaderError, match=r"a\.xz is damaged: a\.b\.float32 cannot be unpacked.*; reinstall it"):
+        loaded.binary(variant)
+    path.write_bytes(BLOCK[: len(BLOCK) // 2])
+    with pytest.raises(ShaderError, match=r"a\.xz is damaged.*; reinstall it"):
         loaded.binary(variant)
     path.unlink()
-    with pytest.raises(ShaderError, match=r"a\.b\.float32\.spv cannot be read"):
+    with pytest.raises(ShaderError, match=r"a\.xz cannot be read"):
         loaded.binary(variant)
-    path.write_bytes(SPIRV)
+    path.write_bytes(BLOCK)
     assert loaded.binary(variant) == SPIRV
     path.unlink()
     assert loaded.binary(variant) == SPIRV, "read once and kept"
 
 
 def test_the_default_manifest_is_loaded_once(tmp_path, monkeypatch):
-    write_manifest(tmp_path / "spirv", [entry("a.b.float32")])
-    monkeypatch.setattr(manifest, "_PACKAGE", tmp_path)
+    folder = write_manifest(tmp_path / "spirv", [entry("a.b.float32")])
     monkeypatch.setattr(manifest, "_default", None)
-    monkeypatch.delenv(manifest.COMPILE_VARIABLE, raising=False)
+    monkeypatch.setenv(manifest.FOLDER_VARIABLE, str(folder))
     first = manifest.default_manifest()
     assert first.variants[0].name == "a.b.float32"
-    (tmp_path / "spirv/manifest.json").unlink()
+    (folder / "manifest.json").unlink()
     assert manifest.default_manifest() is first
 
 
-def test_compiling_at_load_needs_a_checkout(tmp_path):
-    package = tmp_path / "lib/grilly"
-    package.mkdir(parents=True)
-    with pytest.raises(ShaderError, match="GRILLY_COMPILE_SHADERS is set, but .* is not in a source checkout"):
-        manifest.compile_checkout(package)
-
-
-def test_compiling_at_load_runs_the_tool_and_passes_its_words_on(tmp_path, monkeypatch):
+def test_where_shaders_are_looked_for(tmp_path, monkeypatch):
+    monkeypatch.delenv(manifest.FOLDER_VARIABLE, raising=False)
     package = tmp_path / "grilly_py/grilly"
-    (tmp_path / "tools").mkdir()
-    (tmp_path / "shaders").mkdir()
-    ran = tmp_path / "ran"
-    tool = tmp_path / "tools/compile_shaders.py"
-    write_manifest(package / "spirv", [entry("a.b.float32")])
-    monkeypatch.setattr(manifest, "_default", None)
-    monkeypatch.setattr(manifest, "_PACKAGE", package)
-    monkeypatch.setattr(manifest.compile_checkout, "__defaults__", (package,))
-    tool.write_text(f"open({str(ran)!r}, 'w').close()")
-    monkeypatch.setenv(manifest.COMPILE_VARIABLE, "0")
-    manifest.default_manifest()
-    assert not ran.exists(), "0 means off"
-    monkeypatch.setattr(manifest, "_default", None)
-    monkeypatch.setenv(manifest.COMPILE_VARIABLE, "1")
-    manifest.default_manifest()
-    assert ran.exists()
-    tool.write_text("import sys; sys.exit('shaders/a.comp:3: no such thing')")
-    with pytest.raises(ShaderError, match=r"shaders/a\.comp:3: no such thing"):
-        manifest.compile_checkout(package)
-
-
-def test_the_packages_own_manifest_and_binaries():
-    own = Manifest()
-    for variant in own.variants:
-        assert own.binary(variant)[:4] == bytes.fromhex("03022307")
-    files = {path.name for path in own.folder.glob("*.spv")}
-    assert files == {variant.file for variant in own.variants}
-    text = own.path.read_text()
-    assert [json.loads(line.rstrip(",")) for line in text.splitlines()[1:-1]] == json.loads(text)["variants"]
+    for needed in (package, tmp_path / "shaders", tmp_path / "tools/shaderbuild"):
+        assert checkout_of(package) is None
+        needed.mkdir(parents=True)
+    assert checkout_of(package) == tmp_path
+    assert checkout_of(tmp_path / "lib/grilly") is None, "an installed package is none"
+    monkeypatch.setattr(manifest, "_PACKAGE", tmp_path / "lib/grilly")
+    source = manifest.default_source()
+    assert isinstance(source, Packed) and source.place.endswith("manifest.json"), "its own folder, and no compiler"
+    monkeypatch.setenv(manifest.FOLDER_VARIABLE, str(tmp_path / "nowhere"))
+    with pytest.raises(ShaderError, match=r"nowhere.manifest\.json is missing; GRILLY_SHADERS .*--pack"):
+        Manifest(manifest.default_source())
 
 
 def test_the_helper_writes_what_the_digest_says(tmp_path):

@@ -94,6 +94,7 @@ def test_load_takes_torch_tensors_by_their_methods():
     assert (net.scale.numpy() == 5).all()
 
 
+@pytest.mark.needs("torch")
 def test_live_torch_state():
     torch = pytest.importorskip("torch", reason="torch is not installed; the recorded state dicts are used instead")
     source = torch.nn.MultiheadAttention(8, 2, dtype=torch.bfloat16)

@@ -153,6 +153,7 @@ def test_without_a_batch(backend, rng):
     assert mha(query[0], key[0], value[0], need_weights=False)[0].shape == (5, 24)
 
 
+@pytest.mark.needs("torch")
 def test_against_live_torch(backend, rng):
     torch = pytest.importorskip("torch", reason="torch is not installed; the recorded results are used instead")
     source = torch.nn.MultiheadAttention(32, 4, batch_first=True)

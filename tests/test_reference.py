@@ -334,6 +334,7 @@ def test_imports_numpy_only():
 # -------------------------------------------------------------------------------------------------------------- PyTorch
 
 
+@pytest.mark.needs("torch")
 def test_against_live_torch(rng):
     torch = pytest.importorskip("torch", reason="torch is not installed; tests/golden has its recorded results")
     sdpa = torch.nn.functional.scaled_dot_product_attention

@@ -127,6 +127,7 @@ def test_ranks_and_precision():
         ref.attention_backward(grad_out[1:], q, k, v)
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize("causal", [False, True])
 def test_against_live_torch(causal):
     torch = pytest.importorskip("torch", reason="torch is not installed; finite differences are checked anyway")

@@ -72,6 +72,7 @@ SHAPES = {
 WIDE = ("4-axes", "5-axes", "more-queries", "more-keys")
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize("name, dtype", [
     *(pytest.param(name, np.float32, id=f"{name}-float32") for name in SHAPES),
     *(pytest.param(name, *d.values, id=f"{name}-{d.id}", marks=d.marks) for name in WIDE for d in SIXTEEN_BITS),
@@ -87,12 +88,14 @@ def test_as_pytorch(attend, name, causal, dtype):
     assert np.abs(got.astype(np.float64) - exact).max(initial=0) <= bound
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize("scale", [None, 0.0, -0.3, 1.7])
 def test_scale(attend, scale):
     arrays = operands((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8))
     np.testing.assert_allclose(attend(*arrays, scale=scale), by_torch(arrays, scale=scale), rtol=0, atol=2e-6)
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize("heads, kv_heads", [(6, 2), (5, 1), (3, 3)])
 @pytest.mark.parametrize("lead", [(), (2,), (2, 3)])
 def test_grouped_heads(attend, heads, kv_heads, lead):
@@ -106,6 +109,7 @@ def test_grouped_heads(attend, heads, kv_heads, lead):
 MASKS = [(5, 7), (1, 7), (5, 1), (1, 5, 7), (3, 1, 7), (2, 1, 5, 7), (2, 1, 1, 7), (1, 3, 5, 7)]
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize("shape", MASKS, ids=str)
 @pytest.mark.parametrize("kind", ["bool", "float"])
 def test_masks(attend, backend, shape, kind):
@@ -119,6 +123,7 @@ def test_masks(attend, backend, shape, kind):
     np.testing.assert_allclose(out.numpy(), exact, rtol=0, atol=2e-6)
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize("shape", [(5, 7), (2, 1, 1, 5, 7), (1, 4, 3, 1, 7), (2, 4, 3, 5, 7), (4, 1, 5, 7)], ids=str)
 def test_masks_of_many_axes(attend, backend, shape):
     arrays = operands((2, 1, 3, 5, 8), (1, 4, 3, 7, 8), (1, 4, 3, 7, 8))
@@ -133,6 +138,7 @@ def test_masks_of_many_axes(attend, backend, shape):
         np.testing.assert_allclose(attend(*arrays, attn_mask=backend.tensor(mask)), exact, rtol=0, atol=2e-6)
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize("mask", ["bool", "infinity", "lowest"])
 def test_rows_with_nothing_to_attend_to(attend, mask):
     """Zeros; but the lowest finite number is a number to PyTorch: all keys count alike."""
@@ -161,6 +167,7 @@ def test_against_float64(attend, queries, keys, dtype):
     assert_as_accurate(attend(q, k, v, is_causal=True), exact, plain.astype(dtype), magnitude=terms.max())
 
 
+@pytest.mark.needs("torch")
 def test_tensors_of_any_strides(attend, backend):
     x = draw(2, 19, 3, 4, 16)
     q, k, v = (backend.tensor(x[:, :, i]).transpose(0, 2, 1, 3) for i in range(3))
@@ -180,6 +187,7 @@ def test_broadcasting_repeats_nothing(attend, backend):
     del out
 
 
+@pytest.mark.needs("torch")
 def test_signature_is_pytorchs():
     torch = pytest.importorskip("torch", reason="torch is not installed")
     text = torch.nn.functional.scaled_dot_product_attention.__doc__

@@ -197,5 +197,5 @@ def test_bfloat16_without_ml_dtypes_says_what_to_install(vulkan_backend, monkeyp
         return real(name, *args, **options)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"pip install grilly\[bfloat16\]"):
+    with pytest.raises(ImportError, match=r"pip install 'grilly-vulkan\[bfloat16\]'"):
         vulkan_backend.empty((2, 2), "bfloat16")

@@ -34,8 +34,6 @@ def cache(tmp_path, monkeypatch):
 def make(tmp_path):
     def registry(*more, **changes):
         entries = [entry("a.x.float32", rank=3), entry("b.x.float32", rank=2, align=4), entry("c.x.float32"), *more]
-        for number, made in enumerate(entries):
-            made["sha256"] = f"{number:064x}"
         return Registry(dataclasses.replace(GPU, **changes), (), Manifest(write_manifest(tmp_path / "made", entries)))
 
     return registry

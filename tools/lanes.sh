@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
-# Checks that need more than this machine's own drivers, run inside the folder that tools/lab makes:
+# Checks beside the tests:
+#   tools/lanes.sh faults       every call of the driver fails once, at every position there is time for, and grilly is
+#                               interrupted at thousands of random points (GRILLY_FAULT_SECONDS, default 400, for the
+#                               faults of both runtimes; GRILLY_INTERRUPT_SECONDS, default 120)
+# And those that need more than this machine's own drivers, run inside the folder that tools/lab makes:
 #   tools/lanes.sh validation   the device tests under the newest Vulkan validation layers, synchronization validation
 #                               included, on the newest CPU driver; any message fails
 #   tools/lanes.sh devices      every shader compiled by the drivers of thirteen GPUs that are not here; a refusal, or
 #                               spilled registers on AMD, fails
-#   tools/lanes.sh              both
-# Where root or debootstrap is missing they are not run: that is said, and the status is 0 (GRILLY_REQUIRE_LANES=1: 1).
+#   tools/lanes.sh              all
+# Where root or debootstrap is missing the last two are not run: that is said, and the status is 0
+# (GRILLY_REQUIRE_LANES=1: 1).
 # GRILLY_VALIDATION_TESTS     what pytest runs under validation (default: tests --devices-only, less those of commands, of
 #                             documents and of kernels that are not shipped, in up to four processes)
 set -euo pipefail
@@ -41,19 +46,21 @@ amd-rdna4-rx9070xt gfx1201"
   echo "apple-m1-honeykrisp LD_PRELOAD=$libraries/libasahi_noop_drm_shim.so VK_DRIVER_FILES=$drivers/asahi_icd.json"
 }
 
-# Puts the checkout, and the vulkan package (plain Python), into the lab.
+# Puts the checkout, its compiled shaders and the vulkan package (plain Python) into the lab.
 fill() {
   local package
   package=$("$python" -c 'import importlib.util as u; print(u.find_spec("vulkan").submodule_search_locations[0])' 2>/dev/null) \
     || { echo "the Python package vulkan is missing from $python; tools/test sets one up"; exit 1; }
   rm -rf "$lab/grilly"; mkdir -p "$lab/grilly/site"
   tar -c --exclude=__pycache__ pyproject.toml README.md grilly_py tests tools shaders docs | tar -x -C "$lab/grilly"
+  # There is no compiler in the lab.
+  "$python" tools/compile_shaders.py --pack "$lab/grilly/shaders-packed"
   tar -c --exclude=__pycache__ -C "$(dirname "$package")" vulkan | tar -x -C "$lab/grilly/site"
 }
 
 inside() { # inside COMMAND...: run it in the lab, in the checkout
   chroot "$lab" env -i PATH=/usr/local/bin:/usr/bin:/bin HOME=/tmp LANG=C.UTF-8 PYTHONPATH=/grilly/site:/grilly/grilly_py \
-    PYTHONDONTWRITEBYTECODE=1 GRILLY_CACHE_DIR=/tmp/grilly-cache sh -c 'cd /grilly && exec "$@"' sh "$@"
+    PYTHONDONTWRITEBYTECODE=1 GRILLY_CACHE_DIR=/tmp/grilly-cache GRILLY_SHADERS=/grilly/shaders-packed sh -c 'cd /grilly && exec "$@"' sh "$@"
 }
 
 validate_part() { # validate_part PART PARTS COMMAND...: the tests of every PARTS-th file from PART on, after COMMAND
@@ -130,14 +137,31 @@ compile_all() {
   ((failed == 0))
 }
 
-lanes=("${@:-validation}"); (($#)) || lanes+=(devices)
+faults() { # with the runtimes that can be opened here; GRILLY_REQUIRE_RUNTIMES names those that must
+  local seconds=${GRILLY_FAULT_SECONDS:-400} interrupts=${GRILLY_INTERRUPT_SECONDS:-120} status=0 runtimes=vulkan
+  if "$python" -c 'import kp' 2>/dev/null; then runtimes+=" kompute"; fi
+  "$python" tools/faults.py --seconds $((seconds * 4 / 5)) || status=1
+  if [[ $runtimes == *kompute* ]]; then "$python" tools/faults.py --seconds $((seconds / 5)) --runtime kompute || status=1; fi
+  # shellcheck disable=SC2086  # one or two names
+  "$python" tools/interrupts.py --seconds "$interrupts" --runtime $runtimes || status=1
+  return $status
+}
+
+lanes=("$@"); (($#)) || lanes=(faults validation devices)
+status=0
+rest=()
+for lane in "${lanes[@]}"; do
+  if [[ $lane != faults ]]; then rest+=("$lane"); continue; fi
+  echo "== lane: faults"
+  faults || { echo "faults: FAILED"; status=1; }
+done
+lanes=("${rest[@]}"); ((${#lanes[@]})) || exit $status
 lab=$(tools/lab 2>/tmp/grilly-lab-reason.$$) || {
   reason=$(tail -1 /tmp/grilly-lab-reason.$$); rm -f /tmp/grilly-lab-reason.$$
-  not_run "${lanes[*]} (newest validation layers; stand-ins for 13 GPUs)" "$reason"; exit; }
+  not_run "${lanes[*]} (newest validation layers; stand-ins for 13 GPUs)" "$reason" || status=1; exit $status; }
 rm -f /tmp/grilly-lab-reason.$$
 exec 9>"$lab.lock"; flock 9  # one checkout at a time
 fill
-status=0
 for lane in "${lanes[@]}"; do
   echo "== lane: $lane"
   case $lane in

@@ -1,7 +1,7 @@
 """Attention on Dask arrays: out of core on one machine, or on many with ``dask.distributed``.
 
-Needs the extra ``grilly[dask]``. Each pair of a chunk of queries and a chunk of keys is one task; what tasks find for
-one chunk of queries is joined by log-sum-exp in a tree. Each process has one ``grilly.Compute``.
+Needs the extra ``grilly-vulkan[dask]``. Each pair of a chunk of queries and a chunk of keys is one task; what tasks
+find for one chunk of queries is joined by log-sum-exp in a tree. Each process has one ``grilly.Compute``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ try:
     import dask
     import dask.array
 except ModuleNotFoundError as error:
-    raise ImportError("grilly.dask needs Dask; run: pip install 'grilly[dask]'", name=error.name) from error
+    raise ImportError("grilly.dask needs Dask; run: pip install 'grilly-vulkan[dask]'", name=error.name) from error
 
 from .compute import Compute, default_backend, devices
 from .compute.attention import options as options_
@@ -25,10 +25,19 @@ from .compute.attention.checks import check_qkv, check_scale
 from .compute.attention.stream import Part, attend_part
 from .compute.device.arguments import check_precision
 from .compute.device.dtypes import is_float
+from .runtime.lifetime import in_child
 
 NAME = "dask.flash_attention"
 _lock = threading.Lock()  # of _own, and of the device: two tasks at once would each count on all of its memory
 _own: Compute | None = None
+
+
+@in_child
+def _forget_own() -> None:
+    """The parent's backend is of no use in a forked worker."""
+    global _own
+    _own = None
+    _lock._at_fork_reinit()
 
 
 def flash_attention(

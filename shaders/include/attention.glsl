@@ -154,7 +154,7 @@ float mask_bias(uint index) {
 // A base-2 score (product of rows times scale times LOG2_E) under a bias from mask_bias. Selected, not added, where
 // the bias says never: the score of such a slot may be NaN. The product is bounded so that it cannot become NEVER.
 float biased_score(float score, float bias) {
-    return bias <= NEVER ? NEVER : score + max(bias * LOG2_E, MASK_FLOOR);
+    return bias <= NEVER ? NEVER : score + floored(bias * LOG2_E);
 }
 
 // exp2(score - maximum), and 0 for NEVER whatever the maximum.

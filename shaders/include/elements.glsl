@@ -61,4 +61,10 @@ uvec4 bfloat16_words(vec4 x) {
 // Scores below this are "never attend": minus infinity and the lowest float32 alike.
 const float MASK_FLOOR = -3.0e38;
 
+// The larger of x and MASK_FLOOR. NaN stays NaN: of that max() may make anything.
+float floored(float x) {
+    uint bits = floatBitsToUint(x);
+    return (bits & 0x7fffffffu) > 0x7f800000u ? x : max(x, MASK_FLOOR);
+}
+
 #endif

@@ -196,7 +196,7 @@ float bend(float score, uint row, uint key) {
     if (on(BIAS)) {
         // Minus infinity hides the key, the lowest finite number does not.
         float bias = bias_data[x_bias + row * word(BIAS_ROW) + key * word(BIAS_KEY)];
-        score = floatBitsToUint(bias) == 0xff800000u ? NEVER : score + max(bias * LOG2_E, MASK_FLOOR);
+        score = floatBitsToUint(bias) == 0xff800000u ? NEVER : score + floored(bias * LOG2_E);
     }
     if (on(ALIBI) && score > NEVER) score -= x_slope * float(abs(distance));
     if (on(T5) && score > NEVER) {

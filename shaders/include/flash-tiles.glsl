@@ -68,7 +68,7 @@ vec4 held_q[PER_THREAD(ROWS * DC4)];
 vec4 held_k[PER_THREAD(KEYS * DC4)];
 vec4 held_v[PER_THREAD(CHUNK * V_STRIDE)];
 float s[TM][KT];
-vec4 o[TM][CV];
+vec4 part[TM][CV];  // the output of one tile, so that rounding grows with the number of tiles and not of keys
 
 // The row of a chunk that vector e of it belongs to. Eight lanes store two rows of four vectors; rows four apart, five
 // vectors long each, fill the eight bank groups, where rows next to each other would meet in one.
@@ -161,10 +161,10 @@ void multiply_values_chunk() {
             vec4 p = tile[P_START + (ty + TY * i) * P_STRIDE + n];
             [[unroll]] for (uint c = 0u; c < CV; ++c) {
                 if (4 * TX * int(c) < VALUE_DIM) {
-                    o[i][c] += p.x * v[0][c];
-                    o[i][c] += p.y * v[1][c];
-                    o[i][c] += p.z * v[2][c];
-                    o[i][c] += p.w * v[3][c];
+                    part[i][c] += p.x * v[0][c];
+                    part[i][c] += p.y * v[1][c];
+                    part[i][c] += p.z * v[2][c];
+                    part[i][c] += p.w * v[3][c];
                 }
             }
         }
@@ -179,7 +179,7 @@ void multiply_poisoned_values_chunk() {
             [[unroll]] for (uint c = 0u; c < CV; ++c) {
                 if (4 * TX * int(c) < VALUE_DIM) {
                     vec4 v = tile[key * V_STRIDE + tx + TX * c];
-                    if (p != 0.0) o[i][c] += p * v;
+                    if (p != 0.0) part[i][c] += p * v;
                 }
             }
         }
@@ -254,6 +254,7 @@ void main() {
 
     float top[TM];   // running maximum of base-2 scores
     float sum[TM];   // this invocation's part of the running sum of weights
+    vec4 o[TM][CV];
     [[unroll]] for (uint i = 0u; i < TM; ++i) {
         top[i] = NEVER;
         sum[i] = 0.0;
@@ -296,7 +297,7 @@ void main() {
             [[unroll]] for (uint j = 0u; j < KT; ++j) s[i][j] *= base2_scale;
         }
         if (masked || BENDS) mask_scores(first_key);
-        float tile_top[TM];
+        float tile_top[TM], decay[TM];
         [[unroll]] for (uint i = 0u; i < TM; ++i) {
             tile_top[i] = s[i][0];
             [[unroll]] for (uint j = 1u; j < KT; ++j) tile_top[i] = max(tile_top[i], s[i][j]);
@@ -306,15 +307,16 @@ void main() {
             float new_top = max(top[i], tile_top[i]);
             // With nothing seen yet, subtract 0, so that exp2(NEVER - 0) is 0 and not exp2(NEVER - NEVER).
             float base = new_top <= NEVER ? 0.0 : new_top;
-            float decay = exp2(top[i] - base);
+            decay[i] = exp2(top[i] - base);
             top[i] = new_top;
-            sum[i] *= decay;
+            float tile_sum = 0.0;
             [[unroll]] for (uint j = 0u; j < KT; ++j) {
                 s[i][j] = exp2(s[i][j] - base);
-                sum[i] += s[i][j];
+                tile_sum += s[i][j];
                 if (on(DROPOUT)) s[i][j] *= kept_share(first_row + ty + TY * i, first_key + tx + TX * j);
             }
-            [[unroll]] for (uint c = 0u; c < CV; ++c) o[i][c] *= decay;
+            sum[i] = sum[i] * decay[i] + tile_sum;
+            [[unroll]] for (uint c = 0u; c < CV; ++c) part[i][c] = vec4(0.0);
         }
 
         UNROLL_PHASE for (uint phase = 0u; phase < KT / JC; ++phase) {
@@ -334,6 +336,9 @@ void main() {
             if (masked && poisoned != 0u) multiply_poisoned_values_chunk();
             else multiply_values_chunk();
             barrier();
+        }
+        [[unroll]] for (uint i = 0u; i < TM; ++i) {
+            [[unroll]] for (uint c = 0u; c < CV; ++c) o[i][c] = o[i][c] * decay[i] + part[i][c];
         }
     }
 

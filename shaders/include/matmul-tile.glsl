@@ -1,8 +1,9 @@
 // matmul.glsl for GPUs. A workgroup owns BM x BN of c, an invocation TM x TN of it in groups of 4 x 4 that lie BM / (TM/4)
 // rows and BN / (TN/4) columns apart (so that neighbours read neighbouring shared memory). Panels of BK of the depth
-// pass through shared memory, depth-major; the next panel is loaded into registers while this one is used.
+// pass through shared memory, depth-major; the next panel is loaded into registers while this one is used. SPAN of the
+// depth is summed by itself, so that rounding grows with SPAN and with depth / SPAN; 0: all of it, where registers are few.
 // Workgroup (x, y, z): columns x * BN, then y = row block + row blocks * head (in this order, so that neither exceeds
-// the guaranteed count), z batch. Requires BK % 4 = TM % 4 = TN % 4 = 0 and panels that divide evenly over THREADS.
+// the guaranteed count), z batch. Requires BK % 4 = TM % 4 = TN % 4 = SPAN % BK = 0 and panels that divide evenly over THREADS.
 
 #define THREADS ((BM / TM) * (BN / TN))
 const int GM = TM / 4;
@@ -38,6 +39,12 @@ void main() {
     [[unroll]] for (int i = 0; i < TM; i++) {
         [[unroll]] for (int j = 0; j < GN; j++) sum[i][j] = vec4(0.0);
     }
+#if SPAN
+    vec4 total[TM][GN];
+    [[unroll]] for (int i = 0; i < TM; i++) {
+        [[unroll]] for (int j = 0; j < GN; j++) total[i][j] = vec4(0.0);
+    }
+#endif
     vec4 next_a[LOADS_A];
     vec4 next_b[LOADS_B];
 
@@ -108,7 +115,22 @@ void main() {
                 }
             }
         }
+#if SPAN
+        if ((k_first + BK) % SPAN == 0) {
+            [[unroll]] for (int i = 0; i < TM; i++) {
+                [[unroll]] for (int j = 0; j < GN; j++) {
+                    total[i][j] += sum[i][j];
+                    sum[i][j] = vec4(0.0);
+                }
+            }
+        }
+#endif
     }
+#if SPAN
+    [[unroll]] for (int i = 0; i < TM; i++) {
+        [[unroll]] for (int j = 0; j < GN; j++) sum[i][j] += total[i][j];
+    }
+#endif
 
 #define ROW(i) (row_first + (i) / 4 * (BM / GM) + ty * 4 + (i) % 4)
 #define COL(j) (col_first + (j) * (BN / GN) + tx * 4)

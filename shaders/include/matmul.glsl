@@ -14,6 +14,7 @@
 //                      with selection, so that the usual case costs nothing.
 //   CAUSAL             row i uses no element of a and no row of b past i + shift
 //   LANES_OWN_ROWS     the shape for CPUs (below) instead of the shape for GPUs
+//   SPAN, HALVES       how sums go in blocks: matmul-tile.glsl, matmul-lanes.glsl
 // Accumulation float32.
 
 #ifdef LANES_OWN_ROWS

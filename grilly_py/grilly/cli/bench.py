@@ -44,7 +44,7 @@ def _count(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
     """Measure and print; 1 when a result was wrong or could not be computed."""
     if args.plot and importlib.util.find_spec("matplotlib") is None:
-        raise CommandError("--plot needs matplotlib; install it with: pip install 'grilly[bench]'")
+        raise CommandError("--plot needs matplotlib; install it with: pip install 'grilly-vulkan[bench]'")
     if args.dim > 256:
         raise CommandError(f"--dim {args.dim}: head dimensions go from 1 to 256")
     from .measure import Problem, device_methods, naive_limits, numpy_method, torch_methods

@@ -77,6 +77,7 @@ def _print(found, chosen, opened, runtime, variants) -> None:
                 for r in variants
             ],
         )  # fmt: skip
-    for name in ("GRILLY_DEVICE", "GRILLY_CACHE_DIR", "VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_INSTANCE_LAYERS"):
+    own, loaders = ("DEVICE", "CACHE_DIR", "SHADERS"), ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_INSTANCE_LAYERS")
+    for name in (*(f"GRILLY_{variable}" for variable in own), *loaders):
         if os.environ.get(name):
             print(f"{name} is set to {os.environ[name]}")

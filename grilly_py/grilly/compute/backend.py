@@ -15,10 +15,12 @@ import numpy as np
 from ..registry import Registry, identify
 from ..runtime import open_runtime
 from ..runtime.interface import DeviceInfo, MemoryUse, Runtime, Timing
+from ..runtime.lifetime import hold_over_fork, in_child
 from .attention import stream
 from .device.copy import copy
 from .device.device import Device
 from .device.dtypes import dtype_of
+from .device.numbers import extents
 from .device.tensor import Tensor
 from .methods import Attention
 from .selfcheck import prove
@@ -178,7 +180,23 @@ class Compute:
         return self.opened.borrow(array)
 
     def empty(self, shape, dtype=np.float32) -> Tensor:
-        """A tensor whose contents are undefined. ``shape`` is an int or a tuple; dtypes as in ``tensor``."""
+        """A tensor whose contents are undefined.
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+        dtype : dtype_like
+            As in ``tensor``.
+
+        Raises
+        ------
+        TypeError
+            For another dtype, or a shape that is not of integers.
+        ValueError
+            For a negative extent.
+        OutOfDeviceMemoryError
+            When the device has no room.
+        """
         return self.opened.empty(shape, dtype)
 
     def host_empty(self, shape, dtype=np.float32) -> np.ndarray:
@@ -203,12 +221,10 @@ class Compute:
             When the device can address no more memory of the host.
         """
         self.check_open()
-        shape = (operator.index(shape),) if np.isscalar(shape) else tuple(operator.index(extent) for extent in shape)
+        shape = extents("empty", shape)
         dtype = dtype_of(dtype)
         if dtype.hasobject:
             raise TypeError(f"empty: dtype {dtype} holds Python objects, which a device cannot read")
-        if any(extent < 0 for extent in shape):
-            raise ValueError(f"empty: shape {shape} has a negative extent")
         nbytes = math.prod(shape) * dtype.itemsize
         return self.runtime.host_array(nbytes).view(dtype).reshape(shape) if nbytes else np.empty(shape, dtype)
 
@@ -301,6 +317,14 @@ def _memory_limit(given: int | None) -> int | None:
 
 _default: Compute | None = None
 _default_lock = threading.Lock()
+hold_over_fork(_default_lock)
+
+
+@in_child
+def _forget_default() -> None:
+    """The parent's backend is of no use in a forked child, which opens one of its own."""
+    global _default
+    _default = None
 
 
 def default_backend() -> Compute:

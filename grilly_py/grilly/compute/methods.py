@@ -6,6 +6,7 @@ from .attention import backward
 from .attention.forward import flash_attention
 from .attention.options import options_of, with_options
 from .device.device import Device
+from .device.numbers import integer
 from .unfused import mask as unfused_mask
 from .unfused import output as unfused_output
 from .unfused import scores as unfused_scores
@@ -61,7 +62,8 @@ ATTENTION_DOC = """
             of v beside another of the same four that is 2**16 times as large and more keeps fewer bits. No effect on
             16-bit types, nor where the device lacks matrix units or the heads are wider than its kernels.
         softcap : float
-            Above 0: a scaled score s becomes ``softcap * tanh(s / softcap)``, before anything is added to it.
+            Above 0: a scaled score s becomes ``softcap * tanh(s / softcap)``, before anything is added to it. From
+            2**100 up it leaves all scores as they are.
         alibi_slopes : array, optional
             ``(H,)`` or ``(B, H)`` float32: adds ``-slope * |j - (i + N_kv - N_q)|``.
         t5_table : array, optional
@@ -73,13 +75,13 @@ ATTENTION_DOC = """
             Only keys with ``-left <= j - (i + N_kv - N_q) <= right``; None or -1 sets no bound. ``causal`` sets
             right to 0.
         prefix_len : array, optional
-            ``(B,)`` int32: the first so many keys are seen by every query, whatever causal and window_size say.
-        segment_ids : array or pair of arrays, optional
-            int32, ``(B or 1, N_q)`` and ``(B or 1, N_kv)`` (one array where N_q = N_kv): a query sees only keys of its
-            own segment.
+            ``(B,)`` integers: the first so many keys are seen by every query, whatever causal and window_size say.
+        segment_ids : array or tuple of two, optional
+            Integers of any type, int32 in a Tensor, ``(B or 1, N_q)`` and ``(B or 1, N_kv)`` (one array where
+            N_q = N_kv): a query sees only keys of its own segment.
         seqlens_q, seqlens_k : array, optional
-            ``(B,)`` int32: of each sample only the first so many queries and keys exist. Further rows are zeros with an
-            lse of minus infinity. N_q and N_kv above are then the sample's own.
+            ``(B,)`` integers: of each sample only the first so many queries and keys exist. Further rows are zeros with
+            an lse of minus infinity. N_q and N_kv above are then the sample's own. Tensors are read to the host.
         block_map, block_size : array and (bq, bk), optional
             ``(B or 1, H or 1, ceil(N_q / bq), ceil(N_kv / bk))`` bool: only blocks that are True are attended to.
         dropout_p, dropout_seed, dropout_offset : float, int, int
@@ -102,8 +104,8 @@ ATTENTION_DOC = """
             For dtypes other than float32, float16 and bfloat16, differing dtypes, or a mask that is neither boolean nor
             floating.
         ValueError
-            For shapes that do not go together, a mask that does not broadcast, a scale that is not finite, or another
-            precision.
+            For shapes that do not go together, a mask that does not broadcast, numbers out of their range, a scale that
+            is not finite or beyond 2.3e38, or another precision.
         UnsupportedError
             When no kernel for this device and dtype exists; the message lists each with what it lacks.
         OutOfDeviceMemoryError
@@ -168,6 +170,9 @@ class Attention:
         if num_heads is None or len(getattr(q, "shape", ())) != 3:
             check_heads(name, q, num_heads, head_dim)
             return flash_attention(name, self._device, q, k, v, **options)
+        for label, count in (("num_heads", num_heads), ("num_kv_heads", num_kv_heads), ("head_dim", head_dim)):
+            if count is not None:
+                integer(name, label, count)
         kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         q, k, v = (
             split_heads(name, label, array, heads, head_dim if label != "v" else None)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import operator
 import threading
 
+from ..runtime.lifetime import in_child
+
 _lock = threading.Lock()
+in_child(_lock._at_fork_reinit)
 _seed, _offset = 0, 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from .device.arguments import check_float, finish, to_device
 from .device.caches import Kept
 from .device.cut import parts, placed, strides
 from .device.device import Device, DeviceFacts
+from .device.numbers import integer, number
 from .device.plan import At, Live, Plan, Planner, output_like, strided
 from .device.record import Ready, again, run
 from .device.sixteen_bits import widens
@@ -83,7 +83,7 @@ def rope(
         raise ValueError(f"rope: x has shape {shape}; expected (B, H, S, D), (B, S, D) or (S, D)")
     rows, width = shape[-2:]
     turns = _checked_frequencies(frequencies, base, width)
-    offset = operator.index(offset)
+    offset = integer("rope", "offset", offset)
     if not 0 <= offset <= _MOST - rows:
         raise ValueError(f"rope: offset is {offset}; expected 0 to {_MOST} less the {rows} rows")
     if positions is not None:
@@ -135,9 +135,14 @@ def _checked_frequencies(frequencies, base: float, width: int) -> np.ndarray:
     if frequencies is None:
         if width % 2 or not width:
             raise ValueError(f"rope: rows have {width} elements; without frequencies the number must be even")
+        base = number("rope", "base", base)
         if not (base > 0 and math.isfinite(base)):
             raise ValueError(f"rope: base is {base}; it must be positive and finite")
-        return base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
+        with np.errstate(over="ignore"):
+            frequencies = base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
+        if not np.isfinite(frequencies).all():
+            raise ValueError(f"rope: base is {base}; frequencies of so small a base are not finite; the usual is 10000")
+        return frequencies
     frequencies = np.asarray(frequencies, np.float64)
     if frequencies.ndim != 1 or not 1 <= len(frequencies) <= width // 2:
         raise ValueError(

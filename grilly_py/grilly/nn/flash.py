@@ -5,6 +5,7 @@ from __future__ import annotations
 from .. import functional as F
 from ..compute import Tensor
 from ..compute.device.arguments import check_precision
+from ..compute.device.numbers import integer
 from ..compute.methods import join_heads
 from .module import Module, shapes
 
@@ -156,13 +157,16 @@ class FlashAttention2(Module):
 
 
 class FlashAttention3(FlashAttention2):
-    __doc__ = FlashAttention2.__doc__.replace("flash_attention2", "flash_attention3")
+    # Python run with -OO has no docstrings.
+    __doc__ = FlashAttention2.__doc__ and FlashAttention2.__doc__.replace("flash_attention2", "flash_attention3")
 
     def _attend(self, q, k, v, **options):
         return F.flash_attention3(q, k, v, **options)
 
 
 def check_heads(name: str, embed_dim: int, num_heads: int) -> None:
-    """Raise ValueError unless the heads divide the width."""
+    """Raise TypeError unless both are integers, and ValueError unless the heads divide the width."""
+    integer(name, "embed_dim", embed_dim)
+    integer(name, "num_heads", num_heads)
     if num_heads < 1 or embed_dim < 1 or embed_dim % num_heads:
         raise ValueError(f"{name}: embed_dim is {embed_dim} and num_heads is {num_heads}, which must divide it")

@@ -8,6 +8,7 @@ from .. import functional as F
 from ..compute import Tensor
 from ..compute.attention.checks import check_qkv
 from ..compute.backend import backend_of
+from ..compute.device.numbers import number
 from ..compute.random import next_dropout
 from ..compute.unfused.attention import stored_attention
 from .module import Module, shapes
@@ -35,7 +36,7 @@ class FlashAttention(Module):
 
     def __init__(self, causal: bool = False, dropout: float = 0.0, flash: bool = True):
         super().__init__()
-        dropout = float(dropout)
+        dropout = number("FlashAttention", "dropout", dropout)
         if not 0.0 <= dropout < 1.0:
             raise ValueError(f"FlashAttention: dropout is {dropout}; expected at least 0 and below 1")
         self.causal = bool(causal)

@@ -9,6 +9,7 @@ import numpy as np
 from .. import functional as F
 from ..compute.backend import default_backend
 from ..compute.device.dtypes import dtype_of
+from ..compute.device.numbers import integer
 
 
 class KVCache:
@@ -55,7 +56,9 @@ class KVCache:
         backend=None,
     ):
         value_dim = head_dim if value_dim is None else value_dim
-        sizes = tuple(operator.index(n) for n in (batch, max_len, num_heads, head_dim, value_dim))
+        names = ("batch", "max_len", "num_heads", "head_dim", "value_dim")
+        given = (batch, max_len, num_heads, head_dim, value_dim)
+        sizes = tuple(integer("KVCache", name, n) for name, n in zip(names, given, strict=True))
         if min(sizes[:2]) < 0 or min(sizes[2:]) < 1:
             raise ValueError(
                 f"KVCache: batch, max_len, num_heads, head_dim and value_dim are {sizes}; "

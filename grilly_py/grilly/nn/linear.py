@@ -9,6 +9,7 @@ import numpy as np
 from .. import functional as F
 from ..compute import Tensor
 from ..compute.device.arguments import check_precision
+from ..compute.device.numbers import integer
 from .module import Module, Parameter, shapes
 
 
@@ -46,6 +47,8 @@ class Linear(Module):
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, *, precision="highest", rng=None):
         super().__init__()
+        for name, width in (("in_features", in_features), ("out_features", out_features)):
+            integer("Linear", name, width)
         if in_features < 1 or out_features < 1:
             raise ValueError(f"Linear: {in_features} inputs and {out_features} outputs; both must be at least 1")
         check_precision("Linear", precision)

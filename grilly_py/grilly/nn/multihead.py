@@ -10,6 +10,7 @@ from .. import functional as F
 from ..compute import Tensor
 from ..compute.device.arguments import check_precision
 from ..compute.device.copy import copy_into
+from ..compute.device.numbers import integer
 from ..compute.methods import join_heads
 from .flash import check_heads, split_heads
 from .kvcache import KVCache
@@ -86,6 +87,10 @@ class MultiheadAttention(Module):
         super().__init__()
         if architecture not in _ARCHITECTURES:
             raise ValueError(f"MultiheadAttention: architecture is {architecture!r}; expected one of {_ARCHITECTURES}")
+        widths = {"embed_dim": embed_dim, "num_heads": num_heads, "head_dim": head_dim, "kdim": kdim, "vdim": vdim}
+        for name, width in widths.items():
+            if width is not None:
+                integer("MultiheadAttention", name, width)
         if head_dim is None:
             check_heads("MultiheadAttention", embed_dim, num_heads)
         elif architecture != "t5" and head_dim * num_heads != embed_dim:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import operator
 
 import numpy as np
 
 from .. import functional as F
+from ..compute.device.numbers import integer, number
 from ..reference import rope_frequencies
 from .module import Module, shapes
 
@@ -45,12 +47,14 @@ class RoPE(Module):
         scaling: dict | None = None,
     ):
         super().__init__()
-        if not base > 0 or max_seq_len < 1:
-            raise ValueError(f"RoPE: base is {base} and max_seq_len is {max_seq_len}; both must be positive")
+        dim, max_seq_len = integer("RoPE", "dim", dim), integer("RoPE", "max_seq_len", max_seq_len)
+        base = number("RoPE", "base", base)
+        if not 0 < base < math.inf or max_seq_len < 1:
+            raise ValueError(f"RoPE: base is {base} and max_seq_len is {max_seq_len}; both must be positive and finite")
         rope_frequencies(dim, base, scaling)  # refuses what it does not understand
         self.dim = dim
         self.max_seq_len = max_seq_len
-        self.base = float(base)
+        self.base = base
         self.interleaved = interleaved
         self.scaling = None if scaling is None else dict(scaling)
 

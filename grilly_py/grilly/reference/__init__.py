@@ -1,7 +1,8 @@
 """What grilly's operations compute, in NumPy: the executable specification that every kernel is tested against.
 
 Nothing here touches a device, and nothing else of grilly is imported. The functions compute in their inputs' dtype, or
-in ``dtype`` where it is given; tests compare kernels with ``dtype=np.float64``.
+in ``dtype`` where it is given; tests compare kernels with ``dtype=np.float64``. What float32 errs by depends on the
+machine's BLAS, but inside `portable`.
 
 Letters: B batch, H query heads, Hk key heads (Hk divides H), Sq and Sk numbers of queries and keys, D the width of q
 and k, Dv the width of v. Arrays are ``(S, D)``, ``(H, S, D)`` or ``(B, H, S, D)``; q, k and v have the same rank.
@@ -31,6 +32,7 @@ from .layers import linear, multihead, rope, rope_frequencies
 from .options import NEVER, Options, never_attend
 from .packed import attention_varlen, attention_varlen_backward
 from .philox import dropout_mask, philox
+from .sums import matmul, portable
 from .t5 import t5_bias, t5_bucket
 
 __all__ = [
@@ -45,11 +47,13 @@ __all__ = [
     "dropout_mask",
     "flash_attention",
     "linear",
+    "matmul",
     "merge",
     "multihead",
     "naive_attention",
     "never_attend",
     "philox",
+    "portable",
     "rope",
     "rope_frequencies",
     "t5_bias",

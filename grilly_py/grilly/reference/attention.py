@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from .options import Options, Rules
+from .sums import exp, log, matmul, tanh
 
 
 def common_dtype(*arrays: np.ndarray) -> np.dtype:
@@ -62,11 +63,11 @@ def problem(q, k, v, scale, mask, causal, dtype, options) -> Problem:
 def products(p: Problem, rows: slice, keys: slice) -> np.ndarray:
     """Scores of a block before anything is added or hidden."""
     with np.errstate(invalid="ignore", over="ignore"):
-        scores = np.matmul(p.q[..., rows, :], np.swapaxes(p.k[..., keys, :], -1, -2))
+        scores = matmul(p.q[..., rows, :], np.swapaxes(p.k[..., keys, :], -1, -2))
         scores *= scores.dtype.type(p.scale)
         if p.rules.softcap:
             cap = scores.dtype.type(p.rules.softcap)
-            scores = np.multiply(np.tanh(scores / cap), cap, out=scores)
+            scores = np.multiply(tanh(scores / cap), cap, out=scores)
     return scores
 
 
@@ -89,9 +90,9 @@ def weigh(weights: np.ndarray, visible: np.ndarray, v: np.ndarray) -> np.ndarray
     """``weights @ v`` in which a value that is not visible counts as nothing, even if it is NaN or infinite."""
     finite = np.isfinite(v)
     if finite.all():
-        return np.matmul(weights, v)
+        return matmul(weights, v)
     with np.errstate(invalid="ignore"):
-        out = np.matmul(weights, np.where(finite, v, 0))
+        out = matmul(weights, np.where(finite, v, 0))
         rest = np.where(finite, 0, v)
         for j in np.flatnonzero(~finite.all(axis=(0, 1, 2, 4))):
             out += np.where(visible[..., j, None], weights[..., j, None] * rest[..., j, None, :], 0)
@@ -135,11 +136,11 @@ def softmax(scores: np.ndarray, rules: Rules) -> tuple[np.ndarray, np.ndarray]:
             top = np.maximum(top, sinks)
         top[top == -np.inf] = 0  # a row with nothing to attend to
         np.subtract(scores, top, out=scores)
-        weights = np.exp(scores, out=scores)
+        weights = exp(scores, out=scores)
         total = weights.sum(axis=-1, keepdims=True)
         if sinks is not None:
-            total += np.exp(sinks - top)
-        lse = np.log(total) + top
+            total += exp(sinks - top)
+        lse = log(total) + top
         weights /= np.where(total == 0, 1, total)
     lse = lse[..., 0]
     if rules.nonexistent() is not None:
@@ -259,10 +260,10 @@ class RunningState(NamedTuple):
         with np.errstate(invalid="ignore", over="ignore"):
             max_val = np.maximum(self.max_val, scores.max(axis=-1, initial=-np.inf))
             top = np.where(max_val == -np.inf, 0, max_val)  # so that exp(-inf - top) is 0, not NaN
-            correction = np.exp(self.max_val - top)
+            correction = exp(self.max_val - top)
             visible = scores if np.isfinite(values).all() else scores != -np.inf
             np.subtract(scores, top[..., None], out=scores)
-            weights = np.exp(scores, out=scores)
+            weights = exp(scores, out=scores)
             sum_exp = self.sum_exp * correction + weights.sum(axis=-1)
             if factor is not None:
                 weights *= factor
@@ -273,7 +274,7 @@ class RunningState(NamedTuple):
         """The attention's output ``(..., Sq, Dv)`` and log-sum-exp ``(..., Sq)``."""
         with np.errstate(divide="ignore"):
             total = np.where(self.sum_exp == 0, 1, self.sum_exp)
-            return self.output / total[..., None], np.log(self.sum_exp) + np.where(self.sum_exp == 0, 0, self.max_val)
+            return self.output / total[..., None], log(self.sum_exp) + np.where(self.sum_exp == 0, 0, self.max_val)
 
 
 def merge(
@@ -295,10 +296,10 @@ def merge(
     with np.errstate(invalid="ignore", divide="ignore"):
         top = np.maximum(lse_a, lse_b)
         top = np.where(top == -np.inf, 0, top)
-        a, b = np.exp(lse_a - top), np.exp(lse_b - top)
+        a, b = exp(lse_a - top), exp(lse_b - top)
         total = np.where(a + b == 0, 1, a + b)
         output = output_a * (a / total)[..., None] + output_b * (b / total)[..., None]
-        return output, np.log(a + b) + top
+        return output, log(a + b) + top
 
 
 def flash_attention(

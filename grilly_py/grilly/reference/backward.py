@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from .attention import finish_scores, problem, products, softmax, weigh
+from .sums import exp, matmul
 
 
 class Gradients(NamedTuple):
@@ -87,7 +88,7 @@ def attention_backward(
     weights, lse = softmax(scores, rules)
     factor = rules.dropout_factor(*p.all, kind)
     with np.errstate(invalid="ignore", over="ignore"):
-        d_weights = np.matmul(grad, p.v.swapaxes(-1, -2))
+        d_weights = matmul(grad, p.v.swapaxes(-1, -2))
         if factor is not None:
             d_weights *= factor
         np.copyto(d_weights, 0, where=~visible)
@@ -104,7 +105,7 @@ def attention_backward(
     dsinks = None
     if rules.sinks is not None:
         with np.errstate(over="ignore"):  # rows past a length have no sink
-            share = np.where(lse == -np.inf, 0, np.exp(rules.sinks.astype(kind) - lse))
+            share = np.where(lse == -np.inf, 0, exp(rules.sinks.astype(kind) - lse))
         dsinks = -(share * delta[..., 0]).sum((0, 3)).reshape(-1)
     return Gradients(
         dq.reshape(np.shape(q)),

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from .attention import attention_weights, common_dtype, naive_attention
+from .sums import matmul
 
 
 def rope_frequencies(
@@ -106,7 +107,7 @@ def linear(
     """``x @ weight.T + bias``: x ``(..., n)``, weight ``(m, n)``, bias ``(m,)``, result ``(..., m)``."""
     x, weight = np.asarray(x), np.asarray(weight)
     dtype = common_dtype(x, weight) if dtype is None else np.dtype(dtype)
-    out = np.matmul(x.astype(dtype, copy=False), weight.astype(dtype, copy=False).T)
+    out = matmul(x.astype(dtype, copy=False), weight.astype(dtype, copy=False).T)
     return out if bias is None else out + np.asarray(bias, dtype)
 
 

@@ -125,9 +125,12 @@ class Rules:
             if self.table.ndim != 2 or self.table.shape[1] != heads:
                 raise ValueError(f"t5_table: {self.table.shape}; expected (num_buckets, {heads})")
         self.t5 = (options.t5_bidirectional, 0 if self.table is None else len(self.table), options.t5_max_distance)
-        if not options.softcap >= 0:
-            raise ValueError(f"softcap: {options.softcap}; expected a positive number, or 0 for none")
-        self.softcap = float(options.softcap)
+        if not (options.softcap >= 0 and np.isfinite(options.softcap)):
+            raise ValueError(f"softcap: {options.softcap}; expected a finite positive number, or 0 for none")
+        # Beyond 2**100 a cap is above every score that counts, and below its inverse nothing is left of any; float32
+        # holds what lies between.
+        cap = float(options.softcap)
+        self.softcap = 0.0 if cap >= 2.0**100 or cap == 0 else max(cap, 2.0**-100)
         if options.sinks is not None:
             self.sinks = _shaped("sinks", options.sinks, (heads,)).reshape(1, key_heads, -1, 1)
         left, right = (None if x is None or x < 0 else int(x) for x in options.window_size or (None, None))

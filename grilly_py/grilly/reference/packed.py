@@ -121,6 +121,7 @@ def _problem(
             "(total_k, Hk, Dv)"
         )
     starts = tuple(np.asarray(start) for start in starts)
+    starts = tuple(s.astype(np.int64) if s.dtype.kind == "u" else s for s in starts)  # unsigned ones never fall
     for label, start, array in (("cu_seqlens_q", starts[0], q), ("cu_seqlens_k", starts[1], k)):
         if start.ndim != 1 or len(start) < 1 or start[0] != 0 or start[-1] != len(array) or (np.diff(start) < 0).any():
             raise ValueError(f"{name}: {label} must rise from 0 to {len(array)}")

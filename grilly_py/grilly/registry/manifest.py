@@ -1,24 +1,46 @@
-"""Loads spirv/manifest.json, checks it, and reads the binaries it lists."""
+"""The manifest: every variant there is, checked, and where its binary comes from.
+
+A source of shaders is a wheel's folder (``packed``) or a checkout (``checkout``). A choice is made from the entries
+alone; a binary is read, or compiled, when it is first used.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
+from typing import Protocol
 
 from ..errors import ShaderError
-from .names import DTYPES, EXTRAS, FEATURES, MANIFEST_SCHEMA, SIXTEEN_BITS, extras_bits
+from ..runtime.lifetime import in_child
+from .checkout import Checkout, checkout_of
+from .names import DTYPES, EXTRAS, FEATURES, SIXTEEN_BITS, extras_bits
+from .packed import Packed
 
-#: Set to 1, it compiles the changed shaders of a source checkout before the manifest is loaded.
-COMPILE_VARIABLE = "GRILLY_COMPILE_SHADERS"
+#: A folder written by ``tools/compile_shaders.py --pack``, to use in place of the package's own shaders.
+FOLDER_VARIABLE = "GRILLY_SHADERS"
 _PACKAGE = Path(__file__).resolve().parents[1]
-_REINSTALL = "reinstall grilly, or in a source checkout run: python tools/compile_shaders.py"
+
+
+class Source(Protocol):
+    """Where a manifest's entries and binaries come from. Every method raises ShaderError, with the remedy."""
+
+    #: For messages: what the entries are from.
+    place: str
+    #: For messages: what to do about a wrong entry.
+    remedy: str
+
+    def entries(self) -> list[dict]:
+        """The entries, in order of precedence among equals."""
+
+    def key(self, name: str) -> str:
+        """A hash over all that the variant ``name`` is made from, its identity between runs."""
+
+    def binary(self, name: str) -> tuple[bytes, str]:
+        """The variant's SPIR-V and its SHA-256, which has been compared with a recorded one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +53,6 @@ class Variant:
         ``family.variant[.case].dtype``.
     label : str
         ``family.variant[.case]``, as shown where the dtype is known.
-    file, sha256 : str
-        The binary's file in the manifest's folder, and the SHA-256 of its bytes.
     models : tuple of str
         Model architectures served.
     rank, rank_on
@@ -63,8 +83,6 @@ class Variant:
     case: str
     dtype: str
     operation: str
-    file: str
-    sha256: str
     models: tuple[str, ...]
     rank: int
     rank_on: Mapping[str, int]
@@ -85,7 +103,6 @@ class Variant:
     constants: Mapping[str, int]
     defines: Mapping[str, float]
     position: int
-    compiler: str = ""
     target: str = ""
     label: str = field(init=False)
     name: str = field(init=False)
@@ -109,8 +126,6 @@ _REQUIRED = {
     "case": str,
     "dtype": str,
     "operation": str,
-    "file": str,
-    "sha256": str,
     "models": list,
     "rank": int,
     "rank_on": dict,
@@ -129,7 +144,6 @@ _REQUIRED = {
     "bindings": list,
     "constants": dict,
     "defines": dict,
-    "compiler": str,
     "target": str,
 }
 
@@ -151,8 +165,6 @@ def _variant(entry: dict, position: int) -> Variant:
     unknown = [name for name in entry["offers"] if name not in EXTRAS]
     if unknown:
         raise ValueError(f"it offers unknown features {unknown}")
-    if Path(entry["file"]).name != entry["file"]:
-        raise ValueError(f"file {entry['file']!r} is not a bare file name")
     requires = set(entry["requires"])
     if entry["dtype"] in SIXTEEN_BITS:
         requires.add("float16-storage")
@@ -176,23 +188,22 @@ def _variant(entry: dict, position: int) -> Variant:
 
 
 class Manifest:
-    """The compiled shaders of one folder.
+    """The shaders of one source.
 
     Parameters
     ----------
-    folder : Path, optional
-        Holds ``manifest.json`` and the binaries; the package's own by default.
+    source : Path or Source
+        A folder as in a wheel, or another source.
 
     Raises
     ------
     ShaderError
-        When the manifest is missing or damaged, names the same thing twice, or was made for another version of grilly.
+        When an entry is missing or damaged, or two name or serve the same thing.
     """
 
-    def __init__(self, folder: Path | None = None):
-        self.folder = Path(folder) if folder is not None else _PACKAGE / "spirv"
-        self.path = self.folder / "manifest.json"
-        self._binaries: dict[str, bytes] = {}
+    def __init__(self, source: Path | Source):
+        self.source: Source = Packed(source) if isinstance(source, Path) else source
+        self._binaries: dict[str, tuple[bytes, str]] = {}
         self.variants = self._load()
         self.by_operation: dict[str, tuple[Variant, ...]] = {}
         for variant in self.variants:
@@ -200,90 +211,78 @@ class Manifest:
             self.by_operation[variant.operation] = (*present, variant)
 
     def _load(self) -> tuple[Variant, ...]:
-        try:
-            data = json.loads(self.path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise ShaderError(f"{self.path} is missing; {_REINSTALL}") from None
-        except (OSError, ValueError) as error:
-            raise ShaderError(f"{self.path} cannot be read as JSON: {error}; {_REINSTALL}") from error
-        schema = data.get("schema") if isinstance(data, dict) else None
-        if schema != MANIFEST_SCHEMA:
-            raise ShaderError(f"{self.path} has schema {schema!r}, this grilly reads {MANIFEST_SCHEMA}; {_REINSTALL}")
-        entries = data.get("variants")
-        if not isinstance(entries, list) or not entries:
-            raise ShaderError(f"{self.path} lists no variants; {_REINSTALL}")
-        variants, seen = [], {}
-        for position, entry in enumerate(entries):
+        place, remedy = self.source.place, self.source.remedy
+        variants, seen, named = [], {}, set()
+        for position, entry in enumerate(self.source.entries()):
             try:
                 variant = _variant(entry, position)
+                if variant.name in named:
+                    raise ValueError("an entry before it has its name")
             except ValueError as error:
-                name = entry.get("file") if isinstance(entry, dict) else None
-                raise ShaderError(f"{self.path}: entry {position + 1} ({name}): {error}; {_REINSTALL}") from error
+                name = [str(entry.get(key)) for key in ("family", "variant", "case", "dtype") if entry.get(key)]
+                text = f"{place}: entry {position + 1} ({'.'.join(name)}): {error}; {remedy}"
+                raise ShaderError(text) from error
+            named.add(variant.name)
             limits = tuple(sorted(variant.limits.items()))
             for model in variant.models:
                 identity = (variant.operation, model, variant.dtype, variant.family, variant.variant, limits)
                 if identity in seen:
                     raise ShaderError(
-                        f"{self.path}: {variant.name} and {seen[identity]} both serve operation {variant.operation}, "
+                        f"{place}: {variant.name} and {seen[identity]} both serve operation {variant.operation}, "
                         f"model {model}, {variant.dtype} within the same limits; give one other limits or remove it"
                     )
                 seen[identity] = variant.name
             variants.append(variant)
+        if not variants:
+            raise ShaderError(f"{place} lists no variants; {remedy}")
         return tuple(variants)
 
+    def key(self, variant: Variant) -> str:
+        """A hash over all that the variant is made from. Raises ShaderError as ``binary`` does."""
+        return self.source.key(variant.name)
+
     def binary(self, variant: Variant) -> bytes:
-        """The variant's SPIR-V, read at first use.
+        """The variant's SPIR-V, read or compiled at first use.
 
-        Raises ShaderError when the file is missing or its SHA-256 is not the manifest's.
+        Raises ShaderError when it is missing or damaged; in a checkout when it does not compile, with the compiler's
+        own words, or when there is no compiler.
         """
-        spirv = self._binaries.get(variant.file)
-        if spirv is None:
-            path = self.folder / variant.file
-            try:
-                spirv = path.read_bytes()
-            except OSError as error:
-                raise ShaderError(f"{path} cannot be read: {error.strerror}; {_REINSTALL}") from error
-            digest = hashlib.sha256(spirv).hexdigest()
-            if digest != variant.sha256:
-                raise ShaderError(
-                    f"{path} is damaged: its SHA-256 is {digest}, manifest.json says {variant.sha256}; {_REINSTALL}"
-                )
-            self._binaries[variant.file] = spirv
-        return spirv
+        return self._binary(variant)[0]
 
+    def digest(self, variant: Variant) -> str:
+        """The SHA-256 of the variant's SPIR-V. Raises ShaderError as ``binary`` does."""
+        return self._binary(variant)[1]
 
-def compile_checkout(package: Path = _PACKAGE) -> None:
-    """Run tools/compile_shaders.py of the source checkout that holds the package.
-
-    Raises ShaderError when there is no such checkout, or with the compiler's own words when a shader does not compile.
-    """
-    root = package.parents[1]
-    tool = root / "tools/compile_shaders.py"
-    if not tool.is_file() or not (root / "shaders").is_dir():
-        raise ShaderError(
-            f"{COMPILE_VARIABLE} is set, but {package} is not in a source checkout ({root} has no shaders/ and "
-            f"tools/compile_shaders.py); unset it, or install grilly from a checkout with pip install -e"
-        )
-    done = subprocess.run([sys.executable, str(tool)], capture_output=True, text=True)
-    if done.returncode:
-        raise ShaderError(f"{COMPILE_VARIABLE} is set, and shaders do not compile:\n{done.stderr.strip()}")
+    def _binary(self, variant: Variant) -> tuple[bytes, str]:
+        found = self._binaries.get(variant.name)
+        if found is None:
+            found = self._binaries.setdefault(variant.name, self.source.binary(variant.name))
+        return found
 
 
 _lock = threading.Lock()
+in_child(_lock._at_fork_reinit)
 _default: Manifest | None = None
 
 
 def default_manifest() -> Manifest:
     """The package's manifest, loaded at the first call and kept.
 
-    With the environment variable ``GRILLY_COMPILE_SHADERS=1`` the first call compiles changed shaders beforehand.
+    It is that of the folder which the environment variable ``GRILLY_SHADERS`` names, else of the source checkout that
+    holds the package, else of the package's own folder.
 
-    Raises ShaderError as Manifest and ``compile_checkout`` do.
+    Raises ShaderError as Manifest does.
     """
     global _default
     with _lock:
         if _default is None:
-            if os.environ.get(COMPILE_VARIABLE, "") not in ("", "0"):
-                compile_checkout()
-            _default = Manifest()
+            _default = Manifest(default_source())
         return _default
+
+
+def default_source() -> Source:
+    """Where ``default_manifest`` finds its shaders."""
+    if folder := os.environ.get(FOLDER_VARIABLE):
+        return Packed(Path(folder), f"{FOLDER_VARIABLE} names it; run: python tools/compile_shaders.py --pack {folder}")
+    root = checkout_of(_PACKAGE)
+    return Packed(files(__package__.partition(".")[0]) / "spirv") if root is None else Checkout(root)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ..runtime.folders import DeviceFile
 from ..runtime.interface import DeviceInfo
+from .manifest import Variant
 
 #: 0: no self-checks, failures known are ignored too. always: checked again by each backend. Else: checked once.
 CHECK_VARIABLE = "GRILLY_SELF_CHECK"
@@ -24,18 +25,19 @@ def check_mode() -> str:
 class Verdicts:
     """Which variants passed their self-check on a device: in memory, and in the cache folder's ``verdicts``.
 
-    A verdict belongs to device, driver (both by DeviceFile), binary, subgroup size and COMPILED_FACTS.
+    A verdict belongs to device, driver (both by DeviceFile), binary (by ``key_of``, all that it is made from), subgroup
+    size and COMPILED_FACTS.
     """
 
-    def __init__(self, device: DeviceInfo):
+    def __init__(self, device: DeviceInfo, key_of: Callable[[Variant], str]):
+        self._key_of = key_of
         self._file = DeviceFile(device, "verdicts", 1, {"variant": str, "failure": str})
         self._stored: dict[str, dict] | None = None
         self._here: dict[str, str] = {}
 
-    @staticmethod
-    def _key(variant, subgroup_size: int | None, facts: Mapping[str, int]) -> str:
+    def _key(self, variant, subgroup_size: int | None, facts: Mapping[str, int]) -> str:
         sizes = " ".join(f"{name}={facts[name]}" for name in COMPILED_FACTS if name in facts)
-        return f"{variant.sha256} subgroup={subgroup_size or 'any'} {sizes}".strip()
+        return f"{self._key_of(variant)} subgroup={subgroup_size or 'any'} {sizes}".strip()
 
     def find(self, variant, subgroup_size: int | None, facts: Mapping[str, int]) -> str | None:
         """The reason for which it failed, "" where it passed, None where it was not checked."""

@@ -110,7 +110,7 @@ class Choice:
         pairs = sorted((variant.constants[name], _bits(variant, name, value)) for name, value in constants.items())
         return ProgramSpec(
             name=variant.name,
-            digest=variant.sha256,
+            digest=self._manifest.digest(variant),
             spirv=self._manifest.binary(variant),
             access=variant.access,
             push_bytes=variant.push_bytes,
@@ -174,7 +174,7 @@ class Registry:
         self._choices: dict[Request, Choice] = {}
         self._lock = threading.Lock()
         self.winners = Winners(device)
-        self._verdicts = Verdicts(device)
+        self._verdicts = Verdicts(device, self.manifest.key)
         self._prove = prove
         self._proving = threading.RLock()  # a check resolves other operations
         self._warned: set[str] = set()
@@ -282,11 +282,13 @@ class Registry:
         return self._ordered([v for v in variants if self._lacks(v, request) is None], request)
 
     def _ordered(self, variants: Iterable[Variant], request: Request) -> list[Variant]:
-        won = self.winners.find(request, self.shaders(request.operation, request.dtype))
+        won = self.measured(request)
         return sorted(variants, key=lambda v: (v.name != won, *self._precedence(v)))
 
     def measured(self, request: Request) -> str | None:
         """Name of the variant that ``grilly tune`` found fastest for requests like this one, or None."""
+        if not self.winners.entries:  # then nobody need know the version of the shaders
+            return None
         return self.winners.find(request, self.shaders(request.operation, request.dtype))
 
     def remember(self, request: Request, choice: Choice, seconds: float, shape: str) -> None:
@@ -314,13 +316,14 @@ class Registry:
             self._choices.clear()
 
     def shaders(self, operation: str, dtype: str) -> str:
-        """The version of an operation's shaders for a dtype: a digest over their binaries.
+        """The version of an operation's shaders for a dtype: a digest over all that they are made from.
 
         A winner stands only as long as the kernels that it was measured against.
         """
         key = (operation, dtype)
         if key not in self._shaders:
-            some = sorted(v.sha256 for v in self.manifest.by_operation.get(operation, ()) if v.dtype == dtype)
+            variants = self.manifest.by_operation.get(operation, ())
+            some = sorted(self.manifest.key(v) for v in variants if v.dtype == dtype)
             self._shaders[key] = hashlib.sha256("".join(some).encode()).hexdigest()[:16]
         return self._shaders[key]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..errors import GrillyError, NoDeviceError
+from ..errors import ClosedError, GrillyError, NoDeviceError
 from .interface import DeviceInfo, Runtime
+from .lifetime import check_alive, opening
 
 
 def _vulkan(device: DeviceInfo) -> Runtime:
@@ -27,19 +28,24 @@ RUNTIMES: dict[str, Callable[[DeviceInfo], Runtime]] = {"vulkan": _vulkan, "komp
 def open_runtime(device: int | str | None = None, runtime: str = "auto") -> Runtime:
     """Open ``device`` (index, name fragment, or None for the best) with ``runtime`` ("auto", "vulkan", "kompute").
 
-    Raises ValueError for an unknown name and NoDeviceError, listing every candidate with its cause, when none opens.
+    Raises ValueError for an unknown name, NoDeviceError, listing every candidate with its cause, when none opens, and
+    ClosedError when the interpreter is ending.
     """
     if runtime != "auto" and runtime not in RUNTIMES:
         raise ValueError(f"Compute: unknown runtime {runtime!r}; choose 'auto' or one of {sorted(RUNTIMES)}")
-    from .probe import enumerate_devices, select
+    with opening:
+        check_alive()
+        from .probe import enumerate_devices, select
 
-    info = select(enumerate_devices(), device)
-    causes = []
-    for name in RUNTIMES if runtime == "auto" else (runtime,):
-        try:
-            return RUNTIMES[name](info)
-        except (GrillyError, ImportError, OSError) as error:
-            causes.append((name, error))
+        info = select(enumerate_devices(), device)
+        causes = []
+        for name in RUNTIMES if runtime == "auto" else (runtime,):
+            try:
+                return RUNTIMES[name](info)
+            except ClosedError:
+                raise
+            except (GrillyError, ImportError, OSError) as error:
+                causes.append((name, error))
     listing = "\n".join(f"  {name}: {error}" for name, error in causes)
     raise NoDeviceError(f"Compute: {info.name} could not be opened\n{listing}") from causes[0][1]
 

@@ -1,46 +1,21 @@
-"""The folder of per-user files, and small JSON files in it that hold what was learnt about one device."""
+"""Small JSON files in the folder of per-user files, which hold what was learnt about one device."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import sys
-import tempfile
 import threading
 import warnings
 from pathlib import Path
 
+from .files import cache_folder, parse_json, read_file, replace_file
 from .interface import DeviceInfo
+from .lifetime import in_child
+from .locks import file_lock
 
 _lock = threading.Lock()
-
-
-def cache_folder() -> Path:
-    """Where grilly keeps per-user files: ``GRILLY_CACHE_DIR``, or the platform's own cache folder."""
-    if chosen := os.environ.get("GRILLY_CACHE_DIR"):
-        return Path(chosen)
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "grilly"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "grilly"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grilly"
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file so that readers see the former contents or all of ``data``. Raises OSError, leaving nothing behind.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            temporary = file.name
-            file.write(data)
-        os.replace(temporary, path)
-    except OSError:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
-        raise
+in_child(_lock._at_fork_reinit)
 
 
 class DeviceFile:
@@ -88,10 +63,11 @@ class DeviceFile:
         if self.path is None:
             return {}, None
         try:
-            data = json.loads(self.path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return {}, None
-        except (OSError, ValueError) as error:
+            stored = read_file(self.path)
+            if stored is None:
+                return {}, None
+            data = parse_json(stored)
+        except (OSError, ValueError, MemoryError) as error:
             return {}, f"cannot be read ({error})"
         if not isinstance(data, dict) or data.get("schema") != self._schema:
             found = data.get("schema") if isinstance(data, dict) else None
@@ -109,20 +85,27 @@ class DeviceFile:
         )
 
     def update(self, entries: dict[str, dict]) -> None:
-        """Add or replace entries. Raises OSError where the folder cannot be written."""
+        """Add or replace entries, and keep those that other processes wrote.
+
+        Raises OSError where the folder cannot be written, or another process holds the file for ten seconds.
+        """
         if self.path is None:
             return
-        with _lock:
+        with _lock, self._held():
             merged = {**self._load()[0], **entries}
             data = {"schema": self._schema, **self._about, "entries": merged}
             replace_file(self.path, (json.dumps(data, indent=1, sort_keys=True) + "\n").encode())
 
     def remove(self) -> bool:
         """Delete the file; False where there was none. Raises OSError where it cannot be deleted."""
+        if self.path is None or not os.path.lexists(self.path):
+            return False
         try:
-            if self.path is None:
-                return False
-            self.path.unlink()
+            with _lock, self._held():
+                self.path.unlink()
             return True
         except FileNotFoundError:
             return False
+
+    def _held(self):
+        return file_lock(self.path.with_suffix(".lock"))

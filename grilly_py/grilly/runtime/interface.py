@@ -123,8 +123,18 @@ def work_limit(device: DeviceInfo) -> float:
     return {"cpu": float("inf"), "discrete": 4e12}.get(device.kind, 2.5e11)
 
 
+#: The message of the GrillyError for a call in the midst of another one.
+REENTERED = (
+    "grilly was called by a signal handler or a finalizer in the midst of another call of this thread to the same "
+    "grilly.Compute(); make the call later, or in another thread"
+)
+
+
 class Buffer:
-    """A piece of device memory. Opaque: only the runtime that made it looks inside."""
+    """A piece of device memory, given back when the last reference to this goes.
+
+    Opaque: only the runtime that made it looks inside.
+    """
 
     __slots__ = ("nbytes",)
 
@@ -142,7 +152,13 @@ class Program:
 
 
 class Runtime(abc.ABC):
-    """One open device. All methods may be called from any thread."""
+    """One open device. All methods may be called from any thread.
+
+    A method that raises, be it for an interrupt from the keyboard, loses nothing that was there before: buffers keep
+    their contents, and what was recorded before still runs. After DeviceLostError everything is lost, and each method
+    raises it again. A method called in the midst of another of the same thread, by a signal handler or a finalizer,
+    raises GrillyError. In a forked child the methods raise ClosedError, and so they do when the interpreter ends.
+    """
 
     #: The runtime's name, as in ``Compute(runtime=...)``.
     name: str
@@ -161,7 +177,10 @@ class Runtime(abc.ABC):
 
     @abc.abstractmethod
     def free(self, buffer: Buffer) -> None:
-        """Give a buffer back. Work already recorded that uses it still runs; its memory is reused only after that."""
+        """Give a buffer back before the last reference to it goes; it is not to be used again.
+
+        Work already recorded that uses it still runs; its memory is reused only after that.
+        """
 
     @abc.abstractmethod
     def write(self, buffer: Buffer, array: np.ndarray, offset: int = 0, borrow: bool = False) -> None:

@@ -12,27 +12,33 @@ this file:
 - kp opens its device with Vulkan 1.1 and no optional feature, binds whole buffers, and never resets its timestamp
   queries. So the features are the subgroup operations alone.
 - kp ignores the results of most Vulkan calls. What can be checked beforehand is, and a canary shows a lost device.
+- An exception between two steps, such as an interrupt from the keyboard, leaves the runtime marked as at work; the next
+  call counts again what is there before it goes on.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import logging
 import threading
 import weakref
 from collections import OrderedDict, deque
+from collections.abc import Iterator
 
 import numpy as np
 
 from ..errors import (
-    ClosedError,
     DeviceLostError,
+    GrillyError,
     NoDeviceError,
     OutOfDeviceMemoryError,
     ShaderError,
     UnsupportedError,
 )
 from .binary import instructions, verify
-from .interface import Buffer, DeviceInfo, MemoryUse, Program, ProgramSpec, Runtime, Timing
+from .interface import REENTERED, Buffer, DeviceInfo, MemoryUse, Program, ProgramSpec, Runtime, Timing
+from .lifetime import CLOSED, FORKED, check_alive, closed, track
 
 INSTALL_HINT = """Kompute (kp 0.9.0) is built from source:
   apt-get install g++ cmake libvulkan-dev libfmt-dev pybind11-dev python3-dev
@@ -63,21 +69,31 @@ def _import_kp():
     return kp
 
 
-class KomputeBuffer(Buffer):
+class _Memory:
     """A kp tensor, and which of its two sides holds the newer bytes."""
 
-    __slots__ = ("tensor", "data", "size", "serial", "live", "host_newer", "device_newer")
+    __slots__ = ("tensor", "data", "nbytes", "size", "serial", "host_newer", "device_newer")
 
-    def __init__(self, nbytes: int, tensor, size: int, serial: int):
-        super().__init__(nbytes)
+    def __init__(self, tensor, size: int, serial: int):
         self.tensor = tensor
         # kp's own array has stride 0 where a pybind11 older than 2.12 meets NumPy 2; its address is right.
         self.data = np.lib.stride_tricks.as_strided(tensor.data(), (size // 4,), (4,)).view(np.uint8)
-        self.size = size
+        self.nbytes = self.size = size
         self.serial = serial
-        self.live = True
         self.host_newer = False
         self.device_newer = False
+
+
+class KomputeBuffer(Buffer):
+    """Memory that somebody uses; it goes back when this does."""
+
+    __slots__ = ("memory", "end", "__weakref__")
+
+
+class _End(weakref.ref):
+    """What is left of a buffer when it goes."""
+
+    __slots__ = ("memory",)
 
 
 class KomputeProgram(Program):
@@ -139,6 +155,7 @@ class KomputeRuntime(Runtime):
     name = "kompute"
 
     def __init__(self, device: DeviceInfo):
+        check_alive()
         self._kp = kp = _import_kp()
         self.device = device
         self.features = device.features & _SUBGROUP
@@ -155,25 +172,51 @@ class KomputeRuntime(Runtime):
         self._shared = device.kind == "cpu"
         self._capacity = device.memory_bytes // (2 if device.unified and not self._shared else 1)
         self._lock = threading.RLock()
-        self._closed = False
-        self._garbage: deque[KomputeBuffer] = deque()
-        self._pool: OrderedDict[int, tuple[object, int]] = OrderedDict()  # serial -> (tensor, bytes), oldest first
+        self._closed: str | None = None  # why, once it is
+        self._at_work = False
+        self._all: dict[int, _Memory] = {}  # by serial
+        self._live: set[_End] = set()
+        self._gone: deque[_End] = deque()
+        self._pool: OrderedDict[int, _Memory] = OrderedDict()  # by serial, the oldest first: what nobody uses
         self._programs: dict[ProgramSpec, KomputeProgram] = {}
         self._algorithms: OrderedDict[tuple, object] = OrderedDict()
         self._recordings: OrderedDict[tuple, object] = OrderedDict()
         self._serial = 0
-        self._tensors = 0
         self._in_use = self._peak = self._reserved = 0
         self._unchecked = False
         self._beat = 0
+        self._lost: str | None = None
         self._finalizer = weakref.finalize(self, self._manager.destroy)
-        self._canary = KomputeBuffer(_ALIGNMENT, self._make(_ALIGNMENT, kp.TensorTypes.device), _ALIGNMENT, -1)
+        self._finalizer.atexit = False  # the end of the interpreter comes through track()
+        self._canary = _Memory(self._make(_ALIGNMENT, kp.TensorTypes.device), _ALIGNMENT, -1)
         # What stands in for a binding that the shader does not touch.
-        self._dummy = KomputeBuffer(_ALIGNMENT, self._make(_ALIGNMENT, kp.TensorTypes.device), _ALIGNMENT, -2)
+        self._dummy = _Memory(self._make(_ALIGNMENT, kp.TensorTypes.device), _ALIGNMENT, -2)
+        track(self)
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("this grilly.Compute() is closed; open a new one")
+    @contextlib.contextmanager
+    def _working(self) -> Iterator[None]:
+        """The lock, the runtime in order, and marked as at work meanwhile."""
+        if self._lock._is_owned():
+            raise GrillyError(REENTERED)
+        with self._lock:
+            if self._closed is not None:
+                raise closed(self._closed)
+            if self._lost is not None:
+                raise DeviceLostError(self._lost)
+            if self._at_work:
+                self._mend()
+            self._at_work = True
+            yield
+            self._at_work = False
+
+    def _mend(self) -> None:
+        """Count again what is there, after an exception that came between two steps."""
+        self._gone.clear()
+        self._live = {end for end in self._live if (buffer := end()) is not None and buffer.end is end}
+        used = {end.memory.serial for end in self._live}
+        self._pool = OrderedDict((serial, memory) for serial, memory in self._all.items() if serial not in used)
+        self._reserved = sum(memory.size for memory in self._all.values())
+        self._in_use = sum(end.memory.size for end in self._live)
 
     # -- memory ----------------------------------------------------------------------------------------------------
 
@@ -184,28 +227,36 @@ class KomputeRuntime(Runtime):
         if nbytes < 1:
             raise ValueError(f"allocate: expected at least 1 byte, and received {nbytes}")
         size = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-        with self._lock:
-            self._check_open()
+        with self._working():
             self._sweep()
             # The oldest: a loop that allocates and frees alike then gets the same buffers each time, and with them the
             # pipelines that kp made for them.
-            found = min((serial for serial, (_, held) in self._pool.items() if held == size), default=None)
+            found = min((serial for serial, memory in self._pool.items() if memory.size == size), default=None)
             if found is not None:
-                buffer = KomputeBuffer(nbytes, self._pool.pop(found)[0], size, found)
+                memory = self._pool.pop(found)
+                memory.host_newer = memory.device_newer = False
             else:
-                self._make_room(nbytes, size)
-                kind = self._kp.TensorTypes.host if self._shared else self._kp.TensorTypes.device
-                try:
-                    tensor = self._make(size, kind)
-                except (RuntimeError, MemoryError) as error:
-                    raise OutOfDeviceMemoryError(f"{self._full(nbytes)} (kompute: {error})") from error
-                self._serial += 1
-                self._tensors += 1
-                self._reserved += size
-                buffer = KomputeBuffer(nbytes, tensor, size, self._serial)
+                memory = self._fresh(nbytes, size)
             self._in_use += size
             self._peak = max(self._peak, self._in_use)
+            buffer = KomputeBuffer(nbytes)
+            buffer.memory = memory
+            end = buffer.end = _End(buffer, self._gone.append)
+            end.memory = memory
+            self._live.add(end)
             return buffer
+
+    def _fresh(self, nbytes: int, size: int) -> _Memory:
+        self._make_room(nbytes, size)
+        kind = self._kp.TensorTypes.host if self._shared else self._kp.TensorTypes.device
+        try:
+            tensor = self._make(size, kind)
+        except (RuntimeError, MemoryError) as error:
+            raise OutOfDeviceMemoryError(f"{self._full(nbytes)} (kompute: {error})") from error
+        self._serial += 1
+        memory = self._all[self._serial] = _Memory(tensor, size, self._serial)
+        self._reserved += size
+        return memory
 
     def _make_room(self, nbytes: int, size: int) -> None:
         # kp ignores the result of vkAllocateMemory and crashes on the missing memory, so it must not come to that.
@@ -213,9 +264,9 @@ class KomputeRuntime(Runtime):
         if size > min(int(limits["allocation"]), _LARGEST - _ALIGNMENT) or self._in_use + size > self._capacity:
             raise OutOfDeviceMemoryError(self._full(nbytes))
         most = int(limits["allocations"]) // 2 - 2  # a tensor takes one allocation a side; the canary and the dummy
-        while self._pool and (self._reserved + size > self._capacity or self._tensors >= most):
+        while self._pool and (self._reserved + size > self._capacity or len(self._all) >= most):
             self._evict()
-        if self._tensors >= most:
+        if len(self._all) >= most:
             raise OutOfDeviceMemoryError(f"{self.device.name} allows kompute {most} buffers at a time")
 
     def _full(self, nbytes: int) -> str:
@@ -225,58 +276,63 @@ class KomputeRuntime(Runtime):
         )
 
     def free(self, buffer: KomputeBuffer) -> None:
-        # Finalizers call this at any moment, also within a method of this object: only queue it here.
-        if buffer.live:
-            buffer.live = False
-            self._garbage.append(buffer)
+        end, buffer.end = buffer.end, None
+        if end is not None:
+            self._gone.append(end)
 
     def _sweep(self) -> None:
-        while self._garbage:
-            buffer = self._garbage.popleft()
-            self._in_use -= buffer.size
-            self._pool[buffer.serial] = (buffer.tensor, buffer.size)
+        while self._gone:
+            end = self._gone.popleft()
+            if end in self._live:  # else it was given back before
+                self._live.remove(end)
+                memory = end.memory
+                self._in_use -= memory.size
+                self._pool[memory.serial] = memory
         while self._pool and self._reserved - self._in_use > _POOLED:
             self._evict()
 
     def _evict(self) -> None:
-        serial, (tensor, size) = self._pool.popitem(last=False)
+        serial, memory = self._pool.popitem(last=False)
         for key in [key for key in self._algorithms if serial in key[1]]:
             self._drop_algorithm(key)
         for key in [key for key in self._recordings if key[1] == serial]:
             self._recordings.pop(key).destroy()
-        tensor.destroy()
-        self._tensors -= 1
-        self._reserved -= size
+        del self._all[serial]
+        self._reserved -= memory.size
+        memory.data = None
+        memory.tensor.destroy()
 
-    def _held(self, buffer: Buffer, what: str) -> KomputeBuffer:
-        if not isinstance(buffer, KomputeBuffer) or not buffer.live:
+    def _held(self, buffer: Buffer, what: str) -> _Memory:
+        if not isinstance(buffer, KomputeBuffer) or buffer.end is None:
             raise ValueError(f"{what}: the buffer was freed, or belongs to another runtime")
-        return buffer
+        return buffer.memory
 
-    def _range(self, buffer: KomputeBuffer, nbytes: int, offset: int, what: str) -> slice:
+    def host_array(self, nbytes: int) -> np.ndarray:
+        with self._working():
+            return super().host_array(nbytes)
+
+    def _range(self, buffer: Buffer, nbytes: int, offset: int, what: str) -> slice:
         if offset < 0 or offset + nbytes > buffer.nbytes:
             raise ValueError(f"{what}: bytes {offset} to {offset + nbytes} of a buffer of {buffer.nbytes}")
         return slice(offset, offset + nbytes)
 
     def write(self, buffer: Buffer, array: np.ndarray, offset: int = 0, borrow: bool = False) -> None:
-        with self._lock:
-            self._check_open()
+        with self._working():
             held = self._held(buffer, "write")
-            where = self._range(held, array.nbytes, offset, "write")
+            where = self._range(buffer, array.nbytes, offset, "write")
             if array.nbytes == 0:
                 return
-            if held.device_newer and array.nbytes < held.nbytes:
+            if held.device_newer and array.nbytes < buffer.nbytes:
                 self._pull(held)
+            if not self._shared:  # said first: after an interruption the copy's remains must not look like the device's
+                held.host_newer, held.device_newer = True, False
             target = np.frombuffer(held.data[where], array.dtype).reshape(array.shape)
             np.copyto(target, array)
-            if not self._shared:
-                held.host_newer, held.device_newer = True, False
 
     def read(self, buffer: Buffer, out: np.ndarray, offset: int = 0) -> None:
-        with self._lock:
-            self._check_open()
+        with self._working():
             held = self._held(buffer, "read")
-            where = self._range(held, out.nbytes, offset, "read")
+            where = self._range(buffer, out.nbytes, offset, "read")
             if not out.flags.c_contiguous:
                 raise ValueError("read: `out` must be C-contiguous")
             if out.nbytes == 0:
@@ -286,25 +342,39 @@ class KomputeRuntime(Runtime):
             self._check_alive()
             np.copyto(out.reshape(-1).view(np.uint8), held.data[where])
 
-    def _pull(self, buffer: KomputeBuffer) -> None:
+    def _pull(self, buffer: _Memory) -> None:
         self._copy(buffer, self._kp.OpTensorSyncLocal, "pull")
         buffer.device_newer = False
 
-    def _copy(self, buffer: KomputeBuffer, operation, key: str) -> None:
+    def _copy(self, buffer: _Memory, operation, key: str) -> None:
         self._run((key, buffer.serial), lambda: operation([buffer.tensor]))
 
     def _run(self, key: tuple, operation) -> None:
         """Submit and wait. A recording is kept and submitted again as it is: kp's command pools cannot reset one."""
         sequence = self._recordings.get(key)
-        if sequence is None:
-            sequence = self._manager.sequence()
-            sequence.record(operation())
-            self._recordings[key] = sequence
-            if len(self._recordings) > _RECORDINGS:
-                self._recordings.popitem(last=False)[1].destroy()
-        else:
-            self._recordings.move_to_end(key)
-        sequence.eval()
+        try:
+            if sequence is None:
+                sequence = self._manager.sequence()
+                sequence.record(operation())
+                self._recordings[key] = sequence
+                if len(self._recordings) > _RECORDINGS:
+                    self._recordings.popitem(last=False)[1].destroy()
+            else:
+                self._recordings.move_to_end(key)
+            sequence.eval()
+        except RuntimeError as error:
+            self._recordings.pop(key, None)
+            raise self._meaning(error) from error
+
+    def _meaning(self, error: RuntimeError) -> GrillyError:
+        """What an exception of kp's, which is a RuntimeError with Vulkan's result in its text, says in our terms."""
+        text = str(error)
+        if "DeviceLost" in text:
+            self._lost = f"{self.device.name} was lost; what it held is gone. Open a new grilly.Compute(). ({text})"
+            return DeviceLostError(self._lost)
+        if "OutOf" in text:
+            return OutOfDeviceMemoryError(f"{self.device.name}, through kompute: {text}")
+        return GrillyError(f"{self.device.name}, through kompute: {text}")
 
     def _check_alive(self) -> None:
         """See whether the device still copies: kp does not look at the results of submitting and waiting."""
@@ -316,9 +386,8 @@ class KomputeRuntime(Runtime):
         self._canary.data[0] = ~self._beat & 0xFF
         self._copy(self._canary, self._kp.OpTensorSyncLocal, "pull")
         if self._canary.data[0] != self._beat:
-            raise DeviceLostError(
-                f"{self.device.name} stopped answering; what it held is gone. Open a new grilly.Compute()."
-            )
+            self._lost = f"{self.device.name} stopped answering; what it held is gone. Open a new grilly.Compute()."
+            raise DeviceLostError(self._lost)
         self._unchecked = False
 
     # -- work ------------------------------------------------------------------------------------------------------
@@ -326,8 +395,7 @@ class KomputeRuntime(Runtime):
     def program(self, spec: ProgramSpec) -> KomputeProgram:
         """Check the binary. kp makes pipelines for given buffers, so the driver sees it at the first dispatch, which
         raises ShaderError if it is refused there."""
-        with self._lock:
-            self._check_open()
+        with self._working():
             program = self._programs.get(spec)
             if program is None:
                 if spec.subgroup_size not in (None, self.device.subgroup_size):
@@ -345,8 +413,7 @@ class KomputeRuntime(Runtime):
             return program
 
     def dispatch(self, program, bindings, push, groups, work: float = 0.0) -> None:
-        with self._lock:
-            self._check_open()
+        with self._working():
             spec = program.spec
             label = spec.name
             if self._programs.get(spec) is not program:
@@ -372,18 +439,18 @@ class KomputeRuntime(Runtime):
             data = bytes(push).ljust(spec.push_bytes, b"\0")
             key = (spec, tuple(b.serial for b in buffers), tuple(groups))
             algorithm = self._algorithm(key, program, buffers)
-            self._run((key, data), lambda: self._operation(algorithm, data))
             self._unchecked = True
             for buffer, access in zip(buffers, spec.access, strict=True):
                 if "w" in access and buffer is not self._dummy:
-                    buffer.device_newer = not self._shared
+                    buffer.device_newer = not self._shared  # said first: nothing may come between it and the writing
+            self._run((key, data), lambda: self._operation(algorithm, data))
 
-    def _bound(self, binding, what: str) -> KomputeBuffer:
+    def _bound(self, binding, what: str) -> _Memory:
         buffer, offset, length = binding
         held = self._held(buffer, what)
         if offset:
             raise UnsupportedError(f"{what}: kompute binds whole buffers, and an offset of {offset} was asked for")
-        self._range(held, length, offset, what)
+        self._range(buffer, length, offset, what)
         if held.size > int(self.device.limits["storage_range"]):
             raise UnsupportedError(
                 f"{what}: kompute binds whole buffers; this one has {held.size:,} bytes and the device binds at most "
@@ -396,7 +463,7 @@ class KomputeRuntime(Runtime):
             return self._kp.OpAlgoDispatch(algorithm)
         return self._kp.OpAlgoDispatch(algorithm, np.frombuffer(data, np.uint32))
 
-    def _algorithm(self, key: tuple, program: KomputeProgram, buffers: list[KomputeBuffer]):
+    def _algorithm(self, key: tuple, program: KomputeProgram, buffers: list[_Memory]):
         algorithm = self._algorithms.get(key)
         if algorithm is not None:
             self._algorithms.move_to_end(key)
@@ -410,6 +477,9 @@ class KomputeRuntime(Runtime):
                 np.zeros(program.push_words, np.uint32),
             )
         except RuntimeError as error:
+            meaning = self._meaning(error)
+            if isinstance(meaning, (DeviceLostError, OutOfDeviceMemoryError)):
+                raise meaning from error
             raise ShaderError(f"{program.spec.name}: the driver refused the shader through kompute: {error}") from error
         if not algorithm.is_init():
             raise ShaderError(f"{program.spec.name}: kompute made no pipeline of the shader")
@@ -424,38 +494,66 @@ class KomputeRuntime(Runtime):
         self._algorithms.pop(key).destroy()
 
     def flush(self) -> None:
-        with self._lock:
-            self._check_open()
+        with self._working():
             self._sweep()
 
     def synchronize(self) -> None:
-        with self._lock:
-            self._check_open()
+        with self._working():
             self._check_alive()
             self._sweep()
 
     def profile(self, what: str | None) -> list[Timing]:
-        with self._lock:
-            self._check_open()
+        with self._working():
             raise UnsupportedError("profile: kompute offers no device timestamps; use the vulkan runtime")
 
     def memory(self, reset_peak: bool = False) -> MemoryUse:
-        with self._lock:
-            self._check_open()
+        with self._working():
             self._sweep()
             if reset_peak:
                 self._peak = self._in_use
             return MemoryUse(self._in_use, self._peak, self._reserved)
 
+    # -- the end ---------------------------------------------------------------------------------------------------
+
     def close(self) -> None:
+        if self._lock._is_owned():
+            raise GrillyError(REENTERED)
         with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._recordings.clear()
-            self._algorithms.clear()
-            self._programs.clear()
-            self._pool.clear()
-            self._garbage.clear()
-            # Buffers that are still alive keep their tensors; the manager takes those tensors' memory with it.
-            self._finalizer()
+            if self._closed is None:
+                self._close()
+
+    def _close(self) -> None:
+        self._closed = CLOSED
+        self._recordings.clear()
+        self._algorithms.clear()
+        self._programs.clear()
+        self._pool.clear()
+        self._gone.clear()
+        self._all.clear()
+        # Buffers that are still alive keep their tensors; the manager takes those tensors' memory with it.
+        self._finalizer()
+
+    def end(self, patience: float) -> None:
+        """See lifetime.Mortal."""
+        if self._closed is None and not self._lock._is_owned() and self._lock.acquire(timeout=patience):
+            try:
+                if self._closed is None:
+                    self._close()
+            finally:
+                self._lock.release()
+
+    def before_fork(self) -> None:
+        """See lifetime.Mortal."""
+        self._lock.acquire()
+
+    def after_fork(self, child: bool) -> None:
+        """See lifetime.Mortal."""
+        if not child:
+            self._lock.release()
+            return
+        self._lock = threading.RLock()
+        if self._closed is None:
+            self._closed = FORKED
+            self._finalizer.detach()
+            # One reference too many: kp's objects call the driver when they go, which a child must not do.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(dict(vars(self))))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...registry import Choice
-from ..device.arguments import FLOAT32, check_float, four_axes, to_device
+from ..device.arguments import FLOAT32, check_backend, check_float, four_axes, to_device
 from ..device.caches import Kept
 from ..device.device import Device
 from ..device.dtypes import is_sixteen_bits
@@ -111,9 +111,7 @@ def flash_attention_backward(
     """Check the arguments, find the gradients, and return what users get. ``DOC`` documents the arguments."""
     device.check_open()
     arrays, causal = (grad_out, q, k, v, out, lse), bool(causal)
-    for array in (*arrays, mask):
-        if isinstance(array, Tensor) and array._storage.device is not device.home:
-            raise ValueError(f"{NAME}: a tensor belongs to another backend; move it with backend.tensor(...)")
+    check_backend(NAME, device, *arrays, mask)
     wanted = {"attn_bias": return_dbias, "sinks": return_dsinks, "t5_table": return_dt5_table}
     key = None
     if type(grad_out) is type(q) is type(k) is type(v) is type(out) is type(lse) is Tensor and len(q.shape) == 4:
@@ -127,6 +125,8 @@ def flash_attention_backward(
                 results = ready.run(tensors)
                 device.runtime.flush()
                 return tuple(results[:3])
+    if options is not OFF:
+        check_backend(NAME, device, *vars(options).values())
     rank = check_qkv(NAME, q, k, v)
     shape = (*tuple(q.shape)[:-1], v.shape[-1])
     check_results(NAME, q, shape, shape[:-1], grad_out, out, lse)
@@ -144,10 +144,12 @@ def flash_attention_backward(
         terms = BackwardTerms(checked.causal, scale, terms.shift + checked.right, checked.facts())
     dtype = np.dtype(q.dtype)
     shapes = [tuple(array.shape) for array in (q, k, v)]
-    more = [getattr(options, name) for name, asked in wanted.items() if asked]
+    # As checked: the caller's may be lists, or of another type.
+    given = {"attn_bias": "bias", "sinks": "sinks", "t5_table": "t5_table"}
+    more = {name: getattr(checked, given[name]) for name, asked in wanted.items() if asked}
     if 0 in full:
         results = [device.tensor(np.zeros(shape, dtype)) for shape in shapes]
-        results += [device.tensor(np.zeros(tuple(array.shape), np.float32)) for array in more]
+        results += [device.tensor(np.zeros(tuple(array.shape), np.float32)) for array in more.values()]
     else:
         sent = [to_device(device, array) for array in (q, k, v, grad_out, out, lse)]
         unchanged = all(a is b for a, b in zip(sent, (q, k, v, grad_out, out, lse), strict=True))
@@ -165,11 +167,11 @@ def flash_attention_backward(
             device.caches[REPEATED].keep(key, found.ready)
         results = [result.astype(dtype).reshape(shape) for result, shape in zip(results, shapes, strict=True)]
         if return_dbias:
-            results.append(bias_gradient(device, call, stats, terms, checked, tuple(options.attn_bias.shape)))
+            results.append(bias_gradient(device, call, stats, terms, checked, tuple(more["attn_bias"].shape)))
         if return_dsinks:
-            results.append(sinks_gradient(device, stats, options.sinks))
+            results.append(sinks_gradient(device, stats, more["sinks"]))
         if return_dt5_table:
-            results.append(t5_gradient(device, call, stats, terms, checked, tuple(options.t5_table.shape)))
+            results.append(t5_gradient(device, call, stats, terms, checked, tuple(more["t5_table"].shape)))
     if any(isinstance(array, Tensor) for array in arrays):
         device.runtime.flush()
     else:

@@ -7,9 +7,12 @@ import math
 import numpy as np
 
 from ..device.arguments import check_float
+from ..device.numbers import number
 from ..device.tensor import Tensor
 
 MAX_DIM = 256
+#: Kernels multiply by a scale times log2(e), in float32.
+MOST_SCALE = float(np.finfo(np.float32).max) / math.log2(math.e)
 
 
 def check_qkv(operation: str, q, k, v) -> int:
@@ -47,12 +50,15 @@ def check_qkv(operation: str, q, k, v) -> int:
 
 
 def check_scale(operation: str, scale, head_dim: int) -> float:
-    """``scale``, or 1/sqrt(head_dim) for None. Raises ValueError unless it is finite."""
+    """``scale``, or 1/sqrt(head_dim) for None. Raises TypeError, and ValueError unless float32 can do with it."""
     if scale is None:
         return 1.0 / math.sqrt(head_dim)
-    scale = float(scale)
-    if not math.isfinite(scale):
-        raise ValueError(f"{operation}: scale is {scale}; expected a finite number or None for 1/sqrt(head dimension)")
+    given, scale = scale, number(operation, "scale", scale)
+    if not abs(scale) <= MOST_SCALE:
+        raise ValueError(
+            f"{operation}: scale is {given}; expected a finite number, at most {MOST_SCALE:.3g} either way as scores "
+            "are float32, or None for 1/sqrt(head dimension)"
+        )
     return scale
 
 

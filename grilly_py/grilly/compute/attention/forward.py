@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..device.arguments import check_precision, four_axes, to_device
+from ..device.arguments import check_backend, check_precision, four_axes, to_device
 from ..device.caches import Kept
 from ..device.device import Device
 from ..device.record import Ready, key_of
@@ -46,9 +46,7 @@ def flash_attention(
     causal, return_lse = bool(causal), bool(return_lse)
     if kernel is not None and not isinstance(kernel, str):
         raise TypeError(f"{operation}: kernel is a {type(kernel).__name__}; expected the name of a shader family")
-    for array in (q, k, v, mask):
-        if isinstance(array, Tensor) and array._storage.device is not device.home:
-            raise ValueError(f"{operation}: a tensor belongs to another backend; move it with backend.tensor(...)")
+    check_backend(operation, device, q, k, v, mask)
     key = None
     if type(q) is type(k) is type(v) is Tensor and len(q.shape) == 4 and (mask is None or type(mask) is Tensor):
         scalars = () if options is OFF else scalar_key(options)
@@ -59,6 +57,8 @@ def flash_attention(
                 results = ready.run((q, k, v, mask, None, None))
                 device.runtime.flush()
                 return tuple(results) if return_lse else results[0]
+    if options is not OFF:
+        check_backend(operation, device, *vars(options).values())
     rank = check_qkv(operation, q, k, v)
     q_shape, k_shape = ((1,) * (4 - rank) + tuple(a.shape) for a in (q, k))
     scale = check_scale(operation, scale, q_shape[3])
@@ -67,7 +67,7 @@ def flash_attention(
         mask = check_mask(operation, mask, full)
     checked = None if options is OFF else prepare(operation, options, full, causal)
     place = full[3] - full[2] if shift is None else shift
-    if stream.needed(device, q, k, v, mask, None if checked is None else checked.bias):
+    if stream.needed(device, q, k, v, mask, checked):
         part = stream.Part(operation, causal, scale, kernel, high, checked, place)
         return stream.attend(part, device, q, k, v, mask, return_lse)
     given = (q, k, v)

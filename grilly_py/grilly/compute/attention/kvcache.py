@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import operator
 from typing import NamedTuple
 
 import numpy as np
@@ -16,12 +15,14 @@ from ..device.arguments import FLOAT32, check_float, check_precision, to_device
 from ..device.caches import Kept
 from ..device.device import Device, DeviceFacts
 from ..device.dtypes import is_float
+from ..device.numbers import integer
 from ..device.plan import At, Live, Plan, Planner, fits_binding
 from ..device.record import Ready, key_of, ready_for, run
 from ..device.tensor import Storage, Tensor
 from .call import NOTHING, Terms
 from .checks import MAX_DIM, check_scale
-from .options import INT32, CheckedOptions, Options, prepare, scalar_key
+from .option_checks import INT32, integers
+from .options import CheckedOptions, Options, prepare, scalar_key
 from .record import Prepared, prepared
 from .words import template, words_of
 
@@ -32,6 +33,7 @@ CACHE_WORDS: Kept[tuple, Ready] = Kept("plans of cache-words", 64)
 #: Where samples have lengths of their own, plans are for multiples of so many keys, so that most steps find one made.
 STEP_KEYS = 256
 _SCALES = (type(None), float, int)
+_MOST = 2**31 - 1
 _HALVES, _INTERLEAVED = 1, 2  # cache-append's ROTARY
 
 
@@ -311,11 +313,11 @@ def _checked(device: Device, given: dict, lengths, table, rotary, interleaved) -
         _check_cache(device, name, cache, k is not None, table is not None)
     room = size
     if table is not None:
-        table = _integers("page_table", table)
+        table = integers(NAME, "page_table", table)
         if len(table.shape) != 2 or table.shape[0] != batch:
             raise ValueError(f"{NAME}: page_table has shape {tuple(table.shape)}; expected ({batch}, max_pages)")
         room = table.shape[1] * size
-        if room > 2**31 - 1:
+        if room > _MOST:
             raise ValueError(f"{NAME}: a row of page_table stands for {room:,} keys; expected fewer than 2**31")
     lengths = _checked_lengths(lengths, batch, count, room, k is not None)
     if table is not None:
@@ -345,17 +347,6 @@ def _check_cache(device: Device, name: str, cache, written: bool, paged: bool) -
         )
 
 
-def _integers(name: str, array):
-    if isinstance(array, Tensor):
-        if array.dtype != INT32:
-            raise TypeError(f"{NAME}: {name} is a Tensor of {array.dtype}; expected int32")
-        return array
-    array = np.asarray(array)
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"{NAME}: {name} is {array.dtype}; expected integers (int32 in a Tensor)")
-    return array
-
-
 def _checked_lengths(lengths, batch: int, count: int, room: int, appends: bool):
     """Keys of each sample before the new ones, int64 on the host or an int32 Tensor."""
     if lengths is None:
@@ -363,8 +354,11 @@ def _checked_lengths(lengths, batch: int, count: int, room: int, appends: bool):
             raise ValueError(f"{NAME}: k and v are given without cache_seqlens; say how many keys the cache holds")
         return np.full(batch, room, np.int64)
     if not isinstance(lengths, Tensor) and np.ndim(lengths) == 0:
-        lengths = np.full(batch, operator.index(lengths), np.int64)
-    lengths = _integers("cache_seqlens", lengths)
+        every = integer(NAME, "cache_seqlens", lengths)
+        if abs(every) > _MOST:
+            raise ValueError(f"{NAME}: cache_seqlens is {every}; expected 0 to {room - count}")
+        lengths = np.full(batch, every, np.int64)
+    lengths = integers(NAME, "cache_seqlens", lengths)
     if tuple(lengths.shape) != (batch,):
         raise ValueError(f"{NAME}: cache_seqlens has shape {tuple(lengths.shape)}; expected an integer or ({batch},)")
     if count > room:

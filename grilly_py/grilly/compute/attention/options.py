@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
-import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...registry.names import extras_bits
-from ..device.arguments import FLOAT32
-from ..device.dtypes import is_float
+from ..device.numbers import integer
 from ..device.tensor import Tensor
+from . import option_checks as checks
 from .call import OptionFacts
 from .t5 import bucket_words
-from .words import as_word
+from .words import HEADER, as_word
 
 #: Distances from which on T5's buckets are all alike, at most.
 MOST_REACH = 2**20
-INT32 = np.dtype(np.int32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +114,8 @@ class CheckedOptions:
         Of the feature "window".
     bias : numpy.ndarray, Tensor or None
         Broadcastable to (B, H, Sq, Sk), float32.
+    sinks, t5_table : numpy.ndarray, Tensor or None
+        As checked, float32.
     page_steps : tuple of int
         As of OptionFacts.
     arrays : list of (int, array)
@@ -125,6 +124,8 @@ class CheckedOptions:
         Words of the headers that change with every call.
     size : int
         Words of the arrays.
+    passing : bool
+        Whether the words are of one block of a streamed call: none like them will come, so none are kept.
     """
 
     def __init__(self, heads: int, causal: bool = False):
@@ -133,10 +134,13 @@ class CheckedOptions:
         self.right = 0
         self.left = 0
         self.bias = None
+        self.sinks = None
+        self.t5_table = None
         self.page_steps: tuple[int, ...] = ()
         self.arrays: list[tuple[int, np.ndarray | Tensor]] = []
         self.live: dict[str, int] = {}
         self.size = 0
+        self.passing = False
         self._words: dict[str, int] = {"heads": heads, "left": 0, "right": 0}
 
     def offer(self, *names: str) -> None:
@@ -171,87 +175,17 @@ class CheckedOptions:
             bool(self.arrays or self.live),
         )  # fmt: skip
 
-
-# -- checks ----------------------------------------------------------------------------------------------------------
-
-
-def _array(operation: str, name: str, array, dtype, shapes: tuple[tuple, ...], text: str):
-    """An array of one of ``shapes`` as ``dtype`` (float32 or int32): a NumPy array, or a Tensor that has it already."""
-    if not isinstance(array, Tensor):
-        array = np.asarray(array)
-    kinds = "fV" if dtype == FLOAT32 else "iu"
-    if isinstance(array, Tensor):
-        if array.dtype != dtype:
-            raise TypeError(f"{operation}: {name} is a Tensor of {array.dtype}; expected {dtype}")
-    elif array.dtype.kind not in kinds and not (dtype == FLOAT32 and is_float(array.dtype)):
-        raise TypeError(f"{operation}: {name} is {array.dtype}; expected {dtype}")
-    if tuple(array.shape) not in shapes:
-        raise ValueError(f"{operation}: {name} has shape {tuple(array.shape)}; expected {text}")
-    return array if isinstance(array, Tensor) else array.astype(dtype)
+    def nbytes(self, dispatches: int = 1) -> int:
+        """Bytes of the words of a call cut into so many dispatches."""
+        return 4 * (self.size + len(HEADER) * dispatches)
 
 
-def _lengths(operation: str, name: str, given, batch: int, most: int):
-    array = _array(operation, name, given, INT32, ((batch,),), f"(B,) = ({batch},)")
-    if not isinstance(array, Tensor) and array.size and not 0 <= array.min() <= array.max() <= most:
-        raise ValueError(f"{operation}: {name} goes from {array.min()} to {array.max()}; expected 0 to {most}")
-    return array
-
-
-def check_window(operation: str, window) -> tuple[int | None, int | None]:
-    """``window_size`` as two bounds, None where there is none."""
-    if window is None:
-        return None, None
-    try:
-        left, right = (None if bound is None else operator.index(bound) for bound in window)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"{operation}: window_size is {window!r}; expected (left, right), each an integer or None"
-        ) from None
-    for bound in (left, right):
-        if bound is not None and bound < -1:
-            raise ValueError(f"{operation}: window_size is {(left, right)}; expected numbers from 0 up, -1 or None")
-    return None if left in (None, -1) else left, None if right in (None, -1) else right
-
-
-def check_dropout(operation: str, p, seed, offset) -> float:
-    """``dropout_p`` as a float. Raises ValueError for one outside [0, 1), or a seed or offset out of range."""
-    p = float(p)
-    if not 0.0 <= p < 1.0:
-        raise ValueError(f"{operation}: dropout_p is {p}; expected at least 0 and below 1")
-    if not 0 <= operator.index(seed) < 2**64:
-        raise ValueError(f"{operation}: dropout_seed is {seed}; expected 0 to 2**64 - 1")
-    if not 0 <= operator.index(offset) < 2**32:
-        raise ValueError(f"{operation}: dropout_offset is {offset}; expected 0 to 2**32 - 1")
-    return p
-
-
-def keep_words(p: float) -> dict:
-    """What a generator's word must be below to keep a weight, and what the weight is then multiplied by."""
-    return {"keep_below": min(math.floor((1.0 - p) * 2**32), 2**32 - 1), "keep_scale": 1.0 / (1.0 - p)}
-
-
-def check_bias(operation: str, bias, full: tuple[int, ...]):
-    """``attn_bias`` as float32, a NumPy array or a Tensor, checked to broadcast to ``full``."""
-    dtype = getattr(bias, "dtype", None)
-    if dtype is None:
-        raise TypeError(
-            f"{operation}: attn_bias is a {type(bias).__name__}; expected a numpy.ndarray or a grilly.Tensor"
-        )
-    shape = tuple(bias.shape)
-    padded = (1,) * (len(full) - len(shape)) + shape
-    if len(shape) > len(full) or any(m not in (1, f) for m, f in zip(padded, full, strict=True)):
-        raise ValueError(
-            f"{operation}: attn_bias has shape {shape}, which does not broadcast to (B, H, Sq, Sk) = {tuple(full)}"
-        )
-    if not (is_float(dtype) or (dtype == np.float64 and not isinstance(bias, Tensor))):
-        raise TypeError(f"{operation}: attn_bias is {dtype}; expected float32, float16 or bfloat16")
-    with np.errstate(over="ignore"):
-        return bias.astype(FLOAT32)
+# -- from options to words ---------------------------------------------------------------------------------------------
 
 
 def check_t5(operation: str, table, bidirectional: bool, max_distance, heads: int) -> int:
     """``t5_max_distance`` as an int, table and distance checked against each other."""
-    shape = tuple(getattr(table, "shape", ()))
+    shape = tuple(table.shape)
     if len(shape) != 2 or shape[1] != heads:
         raise ValueError(f"{operation}: t5_table has shape {shape}; expected (num_buckets, H) with H = {heads}")
     exact = (shape[0] // 2 if bidirectional else shape[0]) // 2
@@ -259,7 +193,7 @@ def check_t5(operation: str, table, bidirectional: bool, max_distance, heads: in
         raise ValueError(
             f"{operation}: t5_table has {shape[0]} rows; expected at least 2 for each direction, as many for both"
         )
-    distance = operator.index(max_distance)
+    distance = integer(operation, "t5_max_distance", max_distance)
     if not exact < distance <= MOST_REACH:
         raise ValueError(
             f"{operation}: t5_max_distance is {distance}; expected more than {exact}, at most {MOST_REACH}"
@@ -274,7 +208,7 @@ Shape = tuple[int, int, int, int]
 
 def _window(operation: str, options: Options, checked: CheckedOptions, full: Shape) -> None:
     most = full[2] + full[3]
-    left, right = check_window(operation, options.window_size)
+    left, right = checks.window(operation, options.window_size)
     if right is not None and not checked.causal:
         checked.right = min(right, most)
     checked.causal = checked.causal or right is not None
@@ -286,9 +220,7 @@ def _window(operation: str, options: Options, checked: CheckedOptions, full: Sha
 
 
 def _softcap(operation: str, options: Options, checked: CheckedOptions, full: Shape) -> None:
-    cap = float(options.softcap)
-    if not (cap >= 0 and math.isfinite(cap)):
-        raise ValueError(f"{operation}: softcap is {options.softcap}; expected a finite number above 0, or 0 for none")
+    cap = checks.softcap(operation, options.softcap)
     if cap:
         checked.offer("soft-cap")
         checked.set(cap=cap)
@@ -297,15 +229,15 @@ def _softcap(operation: str, options: Options, checked: CheckedOptions, full: Sh
 def _bias(operation: str, options: Options, checked: CheckedOptions, full: Shape) -> None:
     if options.attn_bias is not None:
         checked.offer("bias")
-        checked.bias = check_bias(operation, options.attn_bias, full)
+        checked.bias = checks.bias(operation, options.attn_bias, full)
 
 
 def _alibi(operation: str, options: Options, checked: CheckedOptions, full: Shape) -> None:
     if options.alibi_slopes is not None:
         batch, heads = full[:2]
+        slopes = checks.floats(operation, "alibi_slopes", options.alibi_slopes)
         shapes = ((heads,), (batch, heads))
-        text = f"(H,) or (B, H) = {shapes[1]}"
-        slopes = _array(operation, "alibi_slopes", options.alibi_slopes, FLOAT32, shapes, text)
+        checks.check_shape(operation, "alibi_slopes", slopes, shapes, f"(H,) or (B, H) = {shapes[1]}")
         checked.offer("alibi")
         checked.put_as("slopes", slopes)
         checked.set(slopes_batch=heads if len(slopes.shape) == 2 else 0)
@@ -315,40 +247,38 @@ def _t5(operation: str, options: Options, checked: CheckedOptions, full: Shape) 
     if options.t5_table is not None:
         heads = full[1]
         bidirectional = bool(options.t5_bidirectional)
-        reach = check_t5(operation, options.t5_table, bidirectional, options.t5_max_distance, heads)
-        table = _array(operation, "t5_table", options.t5_table, FLOAT32, (tuple(options.t5_table.shape),), "")
+        table = checks.floats(operation, "t5_table", options.t5_table)
+        reach = check_t5(operation, table, bidirectional, options.t5_max_distance, heads)
         checked.offer("t5")
         checked.put_as("t5_buckets", bucket_words(table.shape[0], bidirectional, reach))
         checked.put_as("t5_table", table)
+        checked.t5_table = table
         checked.set(t5_reach=reach, t5_row=heads)
 
 
 def _sinks(operation: str, options: Options, checked: CheckedOptions, full: Shape) -> None:
     if options.sinks is not None:
         heads = full[1]
+        checked.sinks = checks.floats(operation, "sinks", options.sinks)
+        checks.check_shape(operation, "sinks", checked.sinks, ((heads,),), f"(H,) = ({heads},)")
         checked.offer("sinks")
-        checked.put_as("sink", _array(operation, "sinks", options.sinks, FLOAT32, ((heads,),), f"(H,) = ({heads},)"))
+        checked.put_as("sink", checked.sinks)
 
 
 def _prefix(operation: str, options: Options, checked: CheckedOptions, full: Shape) -> None:
     if options.prefix_len is not None:
-        prefix = _lengths(operation, "prefix_len", options.prefix_len, full[0], full[3])
+        prefix = checks.lengths(operation, "prefix_len", options.prefix_len, full[0], full[3])
         if checked.causal or checked.bits & extras_bits(("window",)):
             checked.offer("prefix")
             checked.put_as("prefixes", prefix)
 
 
 def _segments(operation: str, options: Options, checked: CheckedOptions, full: Shape) -> None:
-    given = options.segment_ids
-    if given is None:
+    if options.segment_ids is None:
         return
     batch, _, queries, keys = full
-    pair = given if isinstance(given, (tuple, list)) and len(given) == 2 else (given, given)
-    names = ("segment_ids of queries", "segment_ids of keys")
-    for name, array, count, word in zip(names, pair, (queries, keys), ("q_segments", "k_segments"), strict=True):
-        array = array if isinstance(array, Tensor) else np.atleast_2d(np.asarray(array))
-        shapes = ((1, count), (batch, count))
-        array = _array(operation, name, array, INT32, shapes, f"(B or 1, {count})")
+    pair = checks.segments(operation, options.segment_ids, batch, queries, keys)
+    for word, array, count in zip(("q_segments", "k_segments"), pair, (queries, keys), strict=True):
         checked.put_as(word, array)
         checked.set(**{f"{word}_batch": count if array.shape[0] > 1 else 0})
     checked.offer("segments")
@@ -360,9 +290,9 @@ def _samples(operation: str, options: Options, checked: CheckedOptions, full: Sh
         return
     pair = []
     for name, given, most in (("seqlens_q", options.seqlens_q, queries), ("seqlens_k", options.seqlens_k, keys)):
-        length = np.full(batch, most, np.int32) if given is None else _lengths(operation, name, given, batch, most)
         # The four numbers of a sample lie together, so they are put together on the host.
-        pair.append(length.numpy() if isinstance(length, Tensor) else length)
+        most_of_all = np.full(batch, most, np.int32)
+        pair.append(most_of_all if given is None else checks.lengths(operation, name, given, batch, most, read=True))
     samples = np.zeros((batch, 4), np.int32)
     samples[:, 1], samples[:, 3] = pair
     checked.put_as("samples", samples)
@@ -375,40 +305,24 @@ def _blocks(operation: str, options: Options, checked: CheckedOptions, full: Sha
             raise ValueError(f"{operation}: block_size is given without block_map; give both or neither")
         return
     batch, heads, queries, keys = full
-    try:
-        rows, columns = (operator.index(size) for size in options.block_size)
-    except (TypeError, ValueError):
-        rows = columns = 0
-    if rows < 1 or columns < 1:
-        raise ValueError(f"{operation}: block_size is {options.block_size!r}; expected two integers from 1 up")
-    blocks = options.block_map
-    blocks = blocks.numpy() if isinstance(blocks, Tensor) else np.asarray(blocks)
-    if blocks.dtype != np.bool_:
-        raise TypeError(f"{operation}: block_map is {blocks.dtype}; expected bool (True = attend)")
+    rows, columns = checks.block_size(operation, options.block_size, queries, keys)
     want = (-(-queries // rows), -(-keys // columns))
-    shape = (1,) * (4 - blocks.ndim) + blocks.shape
-    if len(shape) != 4 or shape[0] not in (1, batch) or shape[1] not in (1, heads) or shape[2:] != want:
-        raise ValueError(
-            f"{operation}: block_map has shape {blocks.shape}; expected (B or 1, H or 1, {want[0]}, {want[1]}) for "
-            f"blocks of {rows} queries and {columns} keys"
-        )
-    blocks = blocks.reshape(shape)
+    blocks = checks.block_map(operation, options.block_map, (batch, heads), want, (rows, columns))
     checked.offer("blocks")
     checked.put_as("block_map", np.frombuffer(blocks.tobytes() + bytes(-blocks.size % 4), np.uint32))
     each = want[0] * want[1]
     checked.set(
-        block_batch=each * shape[1] if shape[0] > 1 else 0, block_head=each if shape[1] > 1 else 0, block_row=want[1],
-        block_q=rows, block_kv=columns,
+        block_batch=each * blocks.shape[1] if blocks.shape[0] > 1 else 0,
+        block_head=each if blocks.shape[1] > 1 else 0, block_row=want[1], block_q=rows, block_kv=columns,
     )  # fmt: skip
 
 
 def _dropout(operation: str, options: Options, checked: CheckedOptions, full: Shape) -> None:
-    p = check_dropout(operation, options.dropout_p, options.dropout_seed, options.dropout_offset)
+    p, seed, offset = checks.dropout(operation, options.dropout_p, options.dropout_seed, options.dropout_offset)
     if p:
         checked.offer("dropout")
-        seed = operator.index(options.dropout_seed)
-        checked.set(**keep_words(p))
-        checked.vary(seed_low=seed, seed_high=seed >> 32, dropout_offset=operator.index(options.dropout_offset))
+        checked.set(**checks.keep_words(p))
+        checked.vary(seed_low=seed, seed_high=seed >> 32, dropout_offset=offset)
 
 
 class Option(NamedTuple):

@@ -12,7 +12,8 @@ from ..device.record import Ready, key_of
 from ..device.tensor import Storage, Tensor
 from .call import AttentionCall, Terms
 from .operands import HeaderWords
-from .options import INT32, CheckedOptions
+from .option_checks import INT32
+from .options import CheckedOptions
 from .plan import planned
 from .words import words_of
 
@@ -27,6 +28,7 @@ class Prepared(NamedTuple):
         """The words of a call's options on the device; None where they are the plan's own, or there are none."""
         if self.words is None or checked is None or not (checked.arrays or checked.live):
             return None
+        keep = keep and not checked.passing
         return words_of(device, self.words.template, checked.arrays, checked.live, checked.size, keep)
 
     def run_all(self, tensors: Sequence[Tensor | None], words: Storage | None) -> list[Tensor]:

@@ -30,17 +30,21 @@ from ..device.record import Ready
 from ..device.record import run as run_plan
 from ..device.sixteen_bits import widens
 from ..device.tensor import Tensor
-from . import decode
-from .call import NOTHING, Terms
+from . import decode, option_checks
+from .call import MAX_KEYS, NOTHING, Terms
 from .checks import check_mask, check_qkv
-from .options import CheckedOptions, Options, check_bias, prepare
+from .options import CheckedOptions, Options, prepare
 from .record import attend as attend_on_device
+from .words import WORDS
 
 log = logging.getLogger("grilly.compute.stream")  # as the guide names it
 HEAP_SHARE = 0.9  # of the device's memory: the rest is for others, and for what the driver keeps
 BLOCK_SHARE = 0.9  # of what is left: the rest is for scratch memory of the kernels
 KEYS = 32_768  # of a block to begin with: enough to fill a device, and few merges
 BLOCK_BYTES = 256 << 20  # of keys and values in a block at most: the first block's way to the device hides nothing
+TILE = 16  # of queries and keys with a class of their own, at least
+FEW = 64  # queries up to which kernels may split the keys
+SLACK = 2048  # for arrays of a few bytes, each of which takes some hundred
 SMALL = 4 << 20  # bytes of a call that is not worth asking how full the device is
 REPORT_SECONDS = 1.0
 #: Plans of merges.
@@ -101,21 +105,52 @@ def largest(device: Device) -> int:
     return most if device.facts.windows else min(most, int(limits["storage_range"]))
 
 
-def needed(device: Device, q, k, v, *biases) -> bool:
+def option_bytes(checked: CheckedOptions | None, mask, full: tuple[int, ...], value_dim: int) -> int:
+    """Bytes that a call, or a block of one, takes beside its operands and results; ``full`` is (B, H, Sq, Sk).
+
+    They are the words of options, the bits and classes of tiles that are made of masks, maps and segments, and what
+    kernels that split the keys leave of each part. An upper bound, but for what few queries leave on a large device.
+    """
+    batch, heads, queries, keys = full
+    found = 0 if checked is None else checked.nbytes(1 + keys // MAX_KEYS)
+    tiles = 4 * batch * heads * -(-queries // TILE) * -(-keys // TILE)
+    if mask is not None or checked is not None and checked.bits & extras_bits(("blocks", "segments")):
+        found += tiles
+    if mask is not None and mask.dtype == np.bool_:
+        found += math.prod(mask.shape[:-1]) * (-(-mask.shape[-1] // 32) * 4 + 4 * TILE)
+    if queries <= FEW:
+        found += 4 * batch * heads * queries * (value_dim + 4) * -(-keys // decode.FEWEST_KEYS)
+    return found
+
+
+def needed(device: Device, q, k, v, mask=None, checked: CheckedOptions | None = None) -> bool:
     """Whether a call must be streamed: its arrays, none of them a Tensor, do not fit beside what is on the device.
 
-    ``biases`` are masks and biases, or None. A call with Tensors among q, k and v is never streamed.
+    A call with Tensors among q, k and v is never streamed.
     """
     if isinstance(q, Tensor) or isinstance(k, Tensor) or isinstance(v, Tensor):
         return False
-    small = q.nbytes + k.nbytes + v.nbytes < SMALL and all(b is None for b in biases)
-    if small and device.memory_limit is None:
+    if q.nbytes + k.nbytes + v.nbytes < SMALL and mask is None and checked is None and device.memory_limit is None:
         return False
     rows = q.size // max(q.shape[-1], 1)
     output = rows * v.shape[-1] * q.dtype.itemsize
     sizes = [q.nbytes, k.nbytes, v.nbytes, output]
+    biases = (mask, None if checked is None else checked.bias)
     sizes += [b.nbytes for b in biases if b is not None and not isinstance(b, Tensor)]
-    return max(sizes) > largest(device) or sum(sizes) + 4 * rows > room(device)
+    full = (*((1,) * (4 - q.ndim) + q.shape)[:3], k.shape[-2])
+    sizes += [4 * rows, option_bytes(checked, mask, full, v.shape[-1])]
+    if max(sizes) > largest(device):
+        return True
+    together = sum(_rounded(size) for size in sizes) + SLACK
+    if together > room(device):
+        device.caches[WORDS].clear()  # kept for calls like earlier ones: what the limit is for goes first
+    return together > room(device)
+
+
+def _rounded(nbytes: int) -> int:
+    """What a runtime gives for so many bytes."""
+    step = 256 if nbytes <= 1 << 16 else 1 << 12
+    return -(-nbytes // step) * step
 
 
 # -- how it is cut -----------------------------------------------------------------------------------------------------
@@ -139,6 +174,7 @@ class Plan:
     key_bytes: int  # of a key and its value
     widest: int  # bytes of the longest row of one array
     mask_bytes: Callable[[Plan], int]
+    scratch_bytes: Callable[[Plan], int]  # of what kernels take beside their operands
 
     def rows_bytes(self) -> int:
         """Of what stays on the device."""
@@ -148,11 +184,14 @@ class Plan:
         """Of one block of keys and values."""
         return self.batch * self.heads * self.keys * self.key_bytes
 
+    def together(self) -> int:
+        """Of all: two blocks, one in use and one on its way, and the queries."""
+        return self.rows_bytes() + 2 * (self.keys_bytes() + self.mask_bytes(self)) + self.scratch_bytes(self)
+
     def fits(self, budget: float, most: int) -> bool:
         """Whether two blocks, one in use and one on its way, and the queries fit."""
-        together = self.rows_bytes() + 2 * (self.keys_bytes() + self.mask_bytes(self))
         longest = self.batch * self.heads * max(self.queries * self.widest, self.keys * self.key_bytes)
-        return together <= budget and max(longest, self.mask_bytes(self)) <= most
+        return self.together() <= budget and max(longest, self.mask_bytes(self)) <= most
 
     def shrink(self, budget: float, most: int) -> bool:
         """Make the block fit: first fewer batches and heads, which costs nothing, then fewer queries and keys, each
@@ -179,8 +218,13 @@ class Plan:
             self.keys = more.keys
 
 
-def plan(operation: str, device: Device, q, k, v, biases) -> Plan:
-    """How to cut four-axis arrays. Raises OutOfDeviceMemoryError when one query and one key do not fit."""
+def plan(
+    operation: str, device: Device, q, k, v, biases, checked: CheckedOptions | None = None
+) -> Plan:
+    """How to cut four-axis arrays. Raises OutOfDeviceMemoryError when one query and one key do not fit.
+
+    ``biases`` are mask and attn_bias, each or None.
+    """
     batch, heads, queries, dim = q.shape
     kv_heads, keys, value_dim = k.shape[1], k.shape[2], v.shape[3]
     group, size = heads // kv_heads, q.dtype.itemsize
@@ -190,19 +234,28 @@ def plan(operation: str, device: Device, q, k, v, biases) -> Plan:
         return sum(
             b.dtype.itemsize * math.prod(e for own, e in zip(b.shape, extents, strict=True) if own > 1)
             for b in biases
-            if not isinstance(b, Tensor)
+            if b is not None and not isinstance(b, Tensor)
         )
+
+    def scratch_bytes(block: Plan) -> int:
+        full = (block.batch, group * block.heads, block.queries, block.keys)
+        mask = biases[0]
+        if mask is not None:
+            mask = np.broadcast_to(np.zeros((), mask.dtype), full)
+        return option_bytes(checked, mask, full, value_dim) + SLACK
 
     whole = Plan(
         batch, kv_heads, queries, min(keys, KEYS),
         group * ((dim + value_dim) * size + 4 * value_dim + 12),
-        (dim + value_dim) * size, group * max(dim * size, 4 * value_dim), mask_bytes,
+        (dim + value_dim) * size, group * max(dim * size, 4 * value_dim), mask_bytes, scratch_bytes,
     )  # fmt: skip
     budget, most = BLOCK_SHARE * room(device), min(largest(device), 1 << 32)
     if not whole.shrink(budget, most):
+        words = 0 if checked is None else checked.nbytes()
+        options = f", {words:,} of them for its options, which are sent whole," if words > 4096 else ""
         raise OutOfDeviceMemoryError(
-            f"{operation}: one query and one key need {whole.rows_bytes() + 2 * whole.keys_bytes():,} bytes and "
-            f"{int(max(budget, 0)):,} are left for them; free tensors or raise the memory limit"
+            f"{operation}: one query and one key need {whole.together():,} bytes{options} and {int(max(budget, 0)):,} "
+            "are left for them; free tensors or raise the memory limit"
         )
     whole.grow(keys, budget, most)
     return whole
@@ -320,7 +373,7 @@ def attend_part(
     if attn_bias is not None:
         checked = checked or CheckedOptions(whole[1], causal)
         checked.offer("bias")
-        checked.bias = check_bias(operation, attn_bias, full)
+        checked.bias = option_checks.bias(operation, attn_bias, full)
     part = Part(operation, causal, scale, kernel, high, checked, whole[3] - whole[2], first)
     return attend(part, device, q, k, v, mask, True)
 
@@ -338,8 +391,7 @@ class _Streamed:
 
     def __post_init__(self):
         self.group = self.q.shape[1] // self.k.shape[1]
-        biases = [b for b in self.biases if b is not None]
-        self.plan = plan(self.part.operation, self.device, self.q, self.k, self.v, biases)
+        self.plan = plan(self.part.operation, self.device, self.q, self.k, self.v, self.biases, self.part.checked)
         self.began = self.reported = time.monotonic()
         batch, heads, queries, _ = self.q.shape
         pairs = sum((end - start) * (high - low) for start, end, low, high in self._spans())
@@ -424,6 +476,7 @@ class _Streamed:
         causal, checked, options = part.causal, part.checked, NOTHING
         if checked is not None:
             checked = copy.copy(checked)
+            checked.passing = True
             if begun or part.first[3]:
                 checked.bits &= ~extras_bits(("sinks",))  # counted with the first keys
             causal, options = checked.causal, checked.facts()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 
 import numpy as np
 
@@ -12,10 +11,11 @@ from ..device.arguments import FLOAT32, check_float, check_precision, finish, to
 from ..device.caches import Kept
 from ..device.device import Device
 from ..device.dtypes import is_sixteen_bits
+from ..device.numbers import integer
 from ..device.record import key_of
 from ..device.sixteen_bits import widens
 from ..device.tensor import Tensor
-from . import backward
+from . import backward, option_checks
 from .backward_plan import BackwardTerms
 from .backward_sums import sinks_gradient
 from .call import Terms
@@ -224,7 +224,7 @@ dropout_p, dropout_seed, dropout_offset
     if 0 in (packed.batch, *packed.longest, q.shape[1]):
         results = [device.tensor(np.zeros(tuple(array.shape), dtype)) for array in (q, k, v)]
         if return_dsinks:
-            results.append(device.tensor(np.zeros(tuple(sinks.shape), np.float32)))
+            results.append(device.tensor(np.zeros(packed.checked.sinks.shape, np.float32)))
     else:
         tensors = [to_device(device, array) for array in arrays]
         if is_sixteen_bits(dtype) and not device.sixteen_bits:
@@ -242,7 +242,7 @@ dropout_p, dropout_seed, dropout_offset
         *results, stats = backward.attention_gradients(device, views, terms, packed.checked)
         results = [result.astype(dtype).transpose((1, 0, 2)).contiguous() for result in results]
         if return_dsinks:
-            results.append(sinks_gradient(device, stats[:, :, : packed.covered[0]].contiguous(), sinks))
+            results.append(sinks_gradient(device, stats[:, :, : packed.covered[0]].contiguous(), packed.checked.sinks))
     return tuple(finish(device, result, *arrays) for result in results)
 
 
@@ -320,9 +320,8 @@ def _check_bindings(name: str, device: Device, arrays: dict[str, Tensor], made: 
 def _check_starts(call: str, side: str, starts, longest, total: int) -> tuple[np.ndarray, np.ndarray, int]:
     """``cu_seqlens_`` of q or k as a checked int64 array, the sequences' lengths, and the longest of them."""
     name = f"cu_seqlens_{side}"
-    starts = starts.numpy() if isinstance(starts, Tensor) else np.asarray(starts)
-    if starts.dtype.kind not in "iu":
-        raise TypeError(f"{call}: {name} is {starts.dtype}; expected integers")
+    starts = option_checks.integers(call, name, starts)
+    starts = starts.numpy() if isinstance(starts, Tensor) else starts
     if starts.ndim != 1 or not len(starts):
         raise ValueError(f"{call}: {name} has shape {starts.shape}; expected (B + 1,)")
     starts = starts.astype(np.int64)
@@ -333,7 +332,7 @@ def _check_starts(call: str, side: str, starts, longest, total: int) -> tuple[np
             f"{call}: {name} goes from {starts[0]} to {starts[-1]}{' and falls' if least < 0 else ''}; "
             f"expected to begin with 0 and to rise to at most {total}, the rows of {side}"
         )
-    longest = operator.index(longest)
+    longest = integer(call, f"max_seqlen_{side}", longest)
     if longest < most:
         raise ValueError(f"{call}: max_seqlen_{side} is {longest}; the longest sequence has {most}")
     return starts, lengths, most

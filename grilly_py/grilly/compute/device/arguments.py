@@ -13,6 +13,15 @@ FLOAT32 = np.dtype(np.float32)
 PRECISIONS = ("highest", "high")
 
 
+def check_backend(operation: str, device: Device, *arrays) -> None:
+    """Raise ValueError for a tensor of another backend among the arrays, and the pairs of arrays."""
+    for array in arrays:
+        if isinstance(array, (tuple, list)) and len(array) == 2:
+            check_backend(operation, device, *array)
+        elif isinstance(array, Tensor) and array._storage.device is not device.home:
+            raise ValueError(f"{operation}: a tensor belongs to another backend; move it with backend.tensor(...)")
+
+
 def check_float(operation: str, **arrays) -> np.dtype:
     """The common dtype of the named arrays. Raises TypeError unless all are of one floating type of ours."""
     first = None

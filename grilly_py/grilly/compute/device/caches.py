@@ -10,7 +10,11 @@ V = TypeVar("V")
 
 
 class Cache(dict[K, V]):
-    """A dictionary that forgets its oldest entry where ``keep`` would make it longer than ``limit``."""
+    """A dictionary in which ``keep`` lets go of the oldest entry once there are ``limit``.
+
+    Things that are kept for different reasons have one each, so that many of one do not push out the others. Threads
+    may keep and look up at once.
+    """
 
     def __init__(self, limit: int):
         super().__init__()
@@ -18,12 +22,20 @@ class Cache(dict[K, V]):
         self._lock = threading.Lock()
 
     def keep(self, key: K, value: V) -> V:
-        """Store a value; returns it."""
-        with self._lock:  # oldest first; keeping the order of use would slow every hit
+        """Store the value; returns the one that is kept under the key, which another thread may have stored before."""
+        with self._lock:
+            if key in self:
+                return self[key]
+            # The oldest, not the least used: keeping the order of use would slow every hit.
             while len(self) >= self.limit:
-                self.pop(next(iter(self)))
+                del self[next(iter(self))]
             self[key] = value
-        return value
+            return value
+
+    def clear(self) -> None:
+        """Let go of all."""
+        with self._lock:
+            super().clear()
 
 
 class Kept(Generic[K, V]):

@@ -15,6 +15,7 @@ from ...registry import Choice, Registry, identify
 from ...runtime.interface import DeviceInfo, Runtime, work_limit
 from .caches import Caches
 from .dtypes import dtype_of, is_storable, plain
+from .numbers import extents
 from .tensor import LentStorage, Storage, Tensor
 
 # Multiprocessors where the device does not tell.
@@ -210,7 +211,7 @@ class Device:
     def empty(self, shape, dtype=np.float32) -> Tensor:
         """A tensor whose contents are undefined: ``Compute.empty``."""
         self.check_open()
-        shape = (int(shape),) if np.isscalar(shape) else tuple(int(extent) for extent in shape)
+        shape = extents("empty", shape)
         dtype = dtype_of(dtype)
         if not is_storable(dtype):
             raise TypeError(f"empty: dtype {dtype} cannot live on the device")

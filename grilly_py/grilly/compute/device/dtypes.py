@@ -47,7 +47,7 @@ def dtype_of(dtype) -> np.dtype:
         try:
             import ml_dtypes
         except ModuleNotFoundError as error:
-            raise ImportError("bfloat16 needs the package ml_dtypes; run: pip install grilly[bfloat16]") from error
+            raise ImportError("bfloat16 needs ml_dtypes; run: pip install 'grilly-vulkan[bfloat16]'") from error
         return np.dtype(ml_dtypes.bfloat16)
     return np.dtype(dtype)
 

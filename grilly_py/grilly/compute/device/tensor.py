@@ -29,7 +29,7 @@ class Home(Protocol):
 
 
 class Storage:
-    """A device buffer that is given back when the last tensor over it goes."""
+    """A device buffer, which goes back when the last tensor over it goes."""
 
     __slots__ = ("device", "buffer", "nbytes", "__weakref__")
 
@@ -38,10 +38,6 @@ class Storage:
         self.nbytes = max(-(-nbytes // 4) * 4, 4)  # whole words: shaders read byte masks through them
         self.buffer: Buffer = device.runtime.allocate(self.nbytes, idle)
 
-    def __del__(self):
-        buffer = getattr(self, "buffer", None)
-        if buffer is not None:
-            self.device.runtime.free(buffer)
 
 
 class LentStorage(Storage):
@@ -53,10 +49,7 @@ class LentStorage(Storage):
         self.device = device.home
         self.nbytes = -(-buffer.nbytes // 4) * 4  # within the buffer: the runtime rounds further up
         self.buffer = buffer
-        self.array = array
-
-    def __del__(self):
-        pass  # the memory goes with the last array over it
+        self.array = array  # the memory goes with the last array over it
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import operator
-
 import numpy as np
 
 from ...registry import Registry, Request
-from ..attention.options import check_dropout
+from ..attention import option_checks
 from ..device.arguments import finish, four_axes, to_device
 from ..device.caches import Kept
 from ..device.cut import parts, placed
 from ..device.device import Device, DeviceFacts
+from ..device.numbers import extents
 from ..device.plan import Live, Plan, Planner
 from ..device.record import Ready, run
 from .checks import check_float32
@@ -61,8 +60,7 @@ def attention_dropout(device: Device, weights, *, dropout_p, dropout_seed, dropo
         raise ValueError(
             f"{name}: weights has shape {tuple(weights.shape)}; expected (B, H, Sq, Sk), (H, Sq, Sk) or (Sq, Sk)"
         )
-    p = check_dropout(name, dropout_p, dropout_seed, dropout_offset)
-    seed, offset = operator.index(dropout_seed), operator.index(dropout_offset)
+    p, seed, offset = option_checks.dropout(name, dropout_p, dropout_seed, dropout_offset)
     if p == 0.0:
         return weights
     if 0 in weights.shape:
@@ -126,9 +124,9 @@ def dropout_mask(device: Device, shape, dropout_p, seed, offset=0) -> np.ndarray
     """
     name = "dropout_mask"
     device.check_open()
-    p = check_dropout(name, dropout_p, seed, offset)
-    shape = tuple(operator.index(extent) for extent in shape)
-    if len(shape) != 4 or min(shape) < 0:
+    p, seed, offset = option_checks.dropout(name, dropout_p, seed, offset)
+    shape = extents(name, shape)
+    if len(shape) != 4:
         raise ValueError(f"{name}: shape is {shape}; expected (B, H, Sq, Sk)")
     if p == 0.0 or 0 in shape:
         return np.ones(shape, np.bool_)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 
 from ...registry import Registry, Request
 from ..attention.t5 import bucket_starts
@@ -11,6 +10,7 @@ from ..device.arguments import finish, four_axes, to_device
 from ..device.caches import Kept
 from ..device.cut import parts, placed
 from ..device.device import Device, DeviceFacts
+from ..device.numbers import integer
 from ..device.plan import At, Plan, Planner
 from ..device.record import Ready, run
 from .checks import check_float32, check_scores, full_shape
@@ -65,7 +65,7 @@ def t5_bias(device: Device, scores, table, *, bidirectional=True, max_distance=1
         raise ValueError(f"{name}: table has shape {tuple(table.shape)}; expected (num_buckets, H) with H = {full[1]}")
     buckets = table.shape[0] // 2 if bidirectional else table.shape[0]
     exact = buckets // 2
-    max_distance, offset = operator.index(max_distance), operator.index(offset)
+    max_distance, offset = integer(name, "max_distance", max_distance), integer(name, "offset", offset)
     if exact < 1 or (bidirectional and table.shape[0] % 2):
         raise ValueError(
             f"{name}: table has {table.shape[0]} rows; expected at least 2 buckets for each direction, as many for both"

@@ -24,12 +24,15 @@ _NAMES = {
     -8: "VK_ERROR_FEATURE_NOT_PRESENT",
     -9: "VK_ERROR_INCOMPATIBLE_DRIVER",
     -10: "VK_ERROR_TOO_MANY_OBJECTS",
+    -12: "VK_ERROR_FRAGMENTED_POOL",
     -13: "VK_ERROR_UNKNOWN",
     -1000069000: "VK_ERROR_OUT_OF_POOL_MEMORY",
     -1000012000: "VK_ERROR_INVALID_SHADER_NV",
 }
 DEVICE_LOST = -4
-OUT_OF_MEMORY = (-1, -2)
+OUT_OF_POOL_MEMORY = (-12, -1000069000)
+# A mapping fails where the host's address space has no room for it.
+OUT_OF_MEMORY = (-1, -2, -5, -10, *OUT_OF_POOL_MEMORY)
 
 
 def name_of(result: int) -> str:
@@ -56,4 +59,6 @@ def out(kind: str):
     return ffi.new(f"{kind}*")
 
 
-__all__ = ["NULL", "WHOLE", "check", "ffi", "lib", "name_of", "out", "DEVICE_LOST", "OUT_OF_MEMORY"]
+__all__ = [
+    "DEVICE_LOST", "NULL", "OUT_OF_MEMORY", "OUT_OF_POOL_MEMORY", "WHOLE", "check", "ffi", "lib", "name_of", "out",
+]  # fmt: skip

@@ -6,8 +6,9 @@ go at once, which the stream does while the device is idle.
 
 from __future__ import annotations
 
-from .api import NULL, check, ffi, lib, out
+from .api import NULL, OUT_OF_POOL_MEMORY, ffi, lib
 from .device import Device
+from .objects import Handle
 
 MOST = 4096
 PER_POOL = 256
@@ -19,7 +20,8 @@ class Descriptors:
 
     def __init__(self, device: Device):
         self._device = device
-        self._pools: list = []
+        self._pools: list[Handle] = []
+        self._left = 0  # sets that the last pool has room for
         self._sets: dict[tuple, object] = {}
         self._info = ffi.new("VkDescriptorSetAllocateInfo*")
         self._info.sType = lib.VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO
@@ -49,12 +51,7 @@ class Descriptors:
         return found
 
     def _make(self, key: tuple):
-        if len(self._sets) == len(self._pools) * PER_POOL:
-            self._pools.append(self._pool())
-        self._layouts[0] = key[0]
-        self._info.descriptorPool = self._pools[-1]
-        made = ffi.new("VkDescriptorSet[1]")
-        check(lib.vkAllocateDescriptorSets(self._device.handle, self._info, made), "vkAllocateDescriptorSets")
+        made = self._allocate(key[0])
         parts = list(key[1:])
         filler = next(i for i, part in enumerate(parts) if part is not None)
         filler = parts[filler : filler + 3]  # what a binding that the shader leaves alone shows
@@ -63,13 +60,28 @@ class Descriptors:
             block, start, length = filler if parts[0] is None else parts[:3]
             del parts[: 1 if parts[0] is None else 3]
             info = self._buffers[count]
-            info.buffer, info.offset, info.range = block.buffer, start, length
+            info.buffer, info.offset, info.range = block.buffer.value, start, length
             self._writes[count].dstSet = made[0]
             count += 1
         lib.vkUpdateDescriptorSets(self._device.handle, count, self._writes, 0, NULL)
         return made
 
-    def _pool(self):
+    def _allocate(self, layout):
+        made = ffi.new("VkDescriptorSet[1]")
+        self._layouts[0] = layout
+        for another in (self._left == 0, True):  # a driver may say earlier that a pool is full
+            if another:
+                self._pools.append(self._pool())
+                self._left = PER_POOL
+            self._left -= 1
+            self._info.descriptorPool = self._pools[-1].value
+            result = lib.vkAllocateDescriptorSets(self._device.handle, self._info, made)
+            if result not in OUT_OF_POOL_MEMORY:
+                break
+        self._device.check(result, "vkAllocateDescriptorSets")
+        return made
+
+    def _pool(self) -> Handle:
         size = ffi.new("VkDescriptorPoolSize*")
         size.type = lib.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
         size.descriptorCount = PER_POOL * BINDINGS
@@ -78,17 +90,10 @@ class Descriptors:
         info.maxSets = PER_POOL
         info.poolSizeCount = 1
         info.pPoolSizes = size
-        pool = out("VkDescriptorPool")
-        check(lib.vkCreateDescriptorPool(self._device.handle, info, NULL, pool), "vkCreateDescriptorPool")
-        return pool[0]
+        return self._device.objects.create("DescriptorPool", info)
 
     def reset(self) -> None:
         """Give all sets back. No submission may be using one."""
-        for pool in self._pools:
-            lib.vkDestroyDescriptorPool(self._device.handle, pool, NULL)
-        self._pools.clear()
-        self._sets.clear()
-
-    def close(self) -> None:
-        """Give everything back to the driver; nothing may be in flight."""
-        self.reset()
+        self._sets = {}
+        self._left = 0
+        self._pools = []

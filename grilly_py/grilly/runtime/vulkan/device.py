@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ...errors import NoDeviceError
+from ...errors import DeviceLostError, NoDeviceError
 from ..interface import DeviceInfo
 from ..probe import BFLOAT16_FEATURES
 from .api import NULL, check, ffi, lib, out
+from .objects import Objects
 
 
 class Instance:
@@ -28,9 +29,16 @@ class Instance:
         info.enabledExtensionCount = len(extensions)
         info.ppEnabledExtensionNames = names
         info.flags = 1 if extensions else 0  # VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR (MoltenVK)
-        handle = out("VkInstance")
-        check(lib.vkCreateInstance(info, NULL, handle), "vkCreateInstance")
-        self.handle = handle[0]
+        self._box = ffi.new("VkInstance[1]")
+        try:
+            result = lib.vkCreateInstance(info, NULL, self._box)
+            if result < 0:
+                self._box[0] = NULL
+            check(result, "vkCreateInstance")
+            self.handle = self._box[0]
+        except BaseException:
+            self.close()
+            raise
 
     @staticmethod
     def _portable() -> bool:
@@ -50,7 +58,9 @@ class Instance:
 
     def close(self) -> None:
         """Destroy the instance."""
-        lib.vkDestroyInstance(self.handle, NULL)
+        handle, self._box[0] = self._box[0], NULL
+        if handle != NULL:
+            lib.vkDestroyInstance(handle, NULL)
 
 
 class Device:
@@ -58,6 +68,10 @@ class Device:
 
     def __init__(self, info: DeviceInfo):
         self.info = info
+        #: Why the device does not answer any more, once that was seen.
+        self.lost: str | None = None
+        self.objects = Objects(self)
+        self._box = ffi.new("VkDevice[1]")
         self.instance = Instance()
         try:
             devices = self.instance.physical_devices()
@@ -69,7 +83,17 @@ class Device:
             self.family, self.timestamp_bits = self._compute_family()
             self._open()
         except BaseException:
-            self.instance.close()
+            self.close()
+            raise
+
+    def check(self, result: int, what: str) -> int:
+        """As api.check; remembers that the device was lost."""
+        if result >= 0:
+            return result
+        try:
+            return check(result, what)
+        except DeviceLostError as error:
+            self.lost = str(error)
             raise
 
     def _compute_family(self) -> tuple[int, int]:
@@ -167,9 +191,11 @@ class Device:
         info.pQueueCreateInfos = queue_info
         info.enabledExtensionCount = len(strings)
         info.ppEnabledExtensionNames = names
-        handle = out("VkDevice")
-        check(lib.vkCreateDevice(self.physical, info, NULL, handle), f"opening {self.info.name}")
-        self.handle = handle[0]
+        result = lib.vkCreateDevice(self.physical, info, NULL, self._box)
+        if result < 0:
+            self._box[0] = NULL
+        check(result, f"opening {self.info.name}")
+        self.handle = self._box[0]
         queue = out("VkQueue")
         lib.vkGetDeviceQueue(self.handle, self.family, 0, queue)
         self.queue = queue[0]
@@ -200,6 +226,10 @@ class Device:
         return lib.vkDeviceWaitIdle(self.handle)
 
     def close(self) -> None:
-        """Destroy the device, then its instance."""
-        lib.vkDestroyDevice(self.handle, NULL)
+        """Destroy what nobody refers to any more, the device, then its instance."""
+        handle = self._box[0]
+        if handle != NULL:
+            self.objects.sweep()
+            self._box[0] = NULL
+            lib.vkDestroyDevice(handle, NULL)
         self.instance.close()

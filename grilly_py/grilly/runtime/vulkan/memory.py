@@ -1,12 +1,17 @@
-"""Device memory: large blocks from the driver, cut into buffers.
+"""Device memory: large blocks from the driver, cut into pieces, of which buffers are made.
 
-Each block carries one VkBuffer, so a grilly buffer is (block, offset). A freed piece waits in a bin for its exact size,
-with the serial of the last submission that may still use it. Reuse by later device work is safe at once (the queue
-runs in order and the stream puts barriers between conflicting uses); the host must wait for the serial.
+Each block carries one VkBuffer, so a piece is (block, offset). A buffer's piece comes back when the buffer goes, and
+waits in a bin for its exact size, with the serial of the last submission that may still use it. Reuse by later device
+work is safe at once (the queue runs in order and the stream puts barriers between conflicting uses); the host must wait
+for the serial.
+
+Which buffers are there is known from one set, which changes in single steps; ``Pool.mend`` makes all else anew from it
+after an exception came between.
 """
 
 from __future__ import annotations
 
+import weakref
 from bisect import insort
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -15,11 +20,12 @@ import numpy as np
 
 from ...errors import OutOfDeviceMemoryError
 from ..interface import Buffer
-from .api import NULL, check, ffi, lib, out
+from .api import ffi, lib, out
 from .device import Device
 
 ALIGNMENT = 256  # at least every device's minStorageBufferOffsetAlignment
 BLOCK = 64 << 20
+SMALLEST_BLOCK = 1 << 20  # what is tried where there is no room for more
 
 
 class Block:
@@ -37,30 +43,28 @@ class Block:
             | lib.VK_BUFFER_USAGE_TRANSFER_DST_BIT
         )
         info.sharingMode = lib.VK_SHARING_MODE_EXCLUSIVE
-        buffer = out("VkBuffer")
-        check(lib.vkCreateBuffer(device.handle, info, NULL, buffer), "vkCreateBuffer")
-        self.buffer = buffer[0]
+        self.buffer = device.objects.create("Buffer", info)
         self.nbytes = nbytes
         self.dedicated = dedicated
         self.view = None
         needs = out("VkMemoryRequirements")
-        lib.vkGetBufferMemoryRequirements(device.handle, self.buffer, needs)
+        lib.vkGetBufferMemoryRequirements(device.handle, self.buffer.value, needs)
         index, flags = device.memory_type(needs.memoryTypeBits, *wishes)
         request = ffi.new("VkMemoryAllocateInfo*")
         request.sType = lib.VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO
         request.allocationSize = needs.size
         request.memoryTypeIndex = index
-        memory = out("VkDeviceMemory")
-        result = lib.vkAllocateMemory(device.handle, request, NULL, memory)
-        if result < 0:
-            lib.vkDestroyBuffer(device.handle, self.buffer, NULL)
-            check(result, "vkAllocateMemory")
-        self.memory = memory[0]
-        check(lib.vkBindBufferMemory(device.handle, self.buffer, self.memory, 0), "vkBindBufferMemory")
+        self.memory = device.objects.make(
+            "DeviceMemory",
+            "vkAllocateMemory",
+            lambda box: lib.vkAllocateMemory(device.handle, request, ffi.NULL, box),
+        )
+        bound = lib.vkBindBufferMemory(device.handle, self.buffer.value, self.memory.value, 0)
+        device.check(bound, "vkBindBufferMemory")
         coherent = lib.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | lib.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
         if mapped and flags & coherent == coherent:
             pointer = out("void*")
-            check(lib.vkMapMemory(device.handle, self.memory, 0, nbytes, 0, pointer), "vkMapMemory")
+            device.check(lib.vkMapMemory(device.handle, self.memory.value, 0, nbytes, 0, pointer), "vkMapMemory")
             self.view = ffi.buffer(pointer[0], nbytes)
         # Reading write-combined memory takes microseconds a cache line: there only writes go through the mapping.
         self.readable = self.view is not None and bool(flags & lib.VK_MEMORY_PROPERTY_HOST_CACHED_BIT)
@@ -88,25 +92,38 @@ class Block:
                 joined.append((begin, size))
         self.holes = joined
 
-    def close(self, device: Device) -> None:
-        """Give the block back to the driver."""
-        self.view = None
-        lib.vkDestroyBuffer(device.handle, self.buffer, NULL)
-        lib.vkFreeMemory(device.handle, self.memory, NULL)
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is cut from it."""
+        return self.holes == [(0, self.nbytes)]
+
+    def release(self) -> None:
+        """Let the driver have the memory back. The block itself may still be a part of somebody's key."""
+        self.view = self.buffer = self.memory = None
 
 
-class VulkanBuffer(Buffer):
-    """A piece of a block. ``serial`` is the last submission that may use it."""
+class Piece:
+    """Part of a block. ``serial`` is the last submission that may use it."""
 
-    __slots__ = ("block", "start", "size", "serial", "live")
+    __slots__ = ("block", "start", "size", "serial")
 
-    def __init__(self, nbytes: int, block: Block, start: int, size: int, serial: int):
-        super().__init__(nbytes)
+    def __init__(self, block: Block, start: int, size: int, serial: int):
         self.block = block
         self.start = start
         self.size = size
         self.serial = serial
-        self.live = True
+
+
+class VulkanBuffer(Buffer):
+    """A piece that somebody uses; it goes back when this does."""
+
+    __slots__ = ("piece", "end", "__weakref__")
+
+
+class _End(weakref.ref):
+    """What is left of a buffer when it goes."""
+
+    __slots__ = ("piece",)
 
 
 class HostMemory:
@@ -115,21 +132,22 @@ class HostMemory:
     NumPy keeps this object as the base of the arrays made of it, which is how ``of`` recognises them.
     """
 
-    __slots__ = ("buffer", "address", "owner", "_give_back", "__array_interface__")
+    __slots__ = ("buffer", "address", "owner", "_given_back", "__array_interface__")
 
-    def __init__(self, buffer: VulkanBuffer, owner: object, give_back: Callable[[VulkanBuffer], None]):
+    def __init__(self, buffer: VulkanBuffer, owner: object, given_back: Callable[[], None]):
         self.buffer = buffer
         self.owner = owner
-        self.address = int(ffi.cast("uintptr_t", ffi.from_buffer(buffer.block.view))) + buffer.start
-        self._give_back = give_back
+        self.address = int(ffi.cast("uintptr_t", ffi.from_buffer(buffer.piece.block.view))) + buffer.piece.start
+        self._given_back = given_back
         self.__array_interface__ = {
             "version": 3, "typestr": "|u1", "shape": (buffer.nbytes,), "data": (self.address, False),
         }  # fmt: skip
 
     def __del__(self):
-        give_back = getattr(self, "_give_back", None)
-        if give_back is not None:
-            give_back(self.buffer)
+        given_back = getattr(self, "_given_back", None)
+        if given_back is not None:
+            self.buffer = None  # back in its pool
+            given_back()
 
     @staticmethod
     def of(array: np.ndarray, owner: object) -> tuple[HostMemory, int] | None:
@@ -155,10 +173,18 @@ class Pool:
         self._mapped = mapped
         self._largest = int(device.info.limits.get("allocation") or heap_bytes)
         self._blocks: list[Block] = []
-        self._bins: dict[int, deque] = defaultdict(deque)
-        self.in_use = 0
+        self._bins: dict[int, deque[Piece]] = defaultdict(deque)
+        self._live: set[_End] = set()
+        self._gone: deque[_End] = deque()
+        self._used = 0
         self.peak = 0
         self.reserved = 0
+
+    @property
+    def in_use(self) -> int:
+        """Bytes of the buffers that are there."""
+        self.sweep()
+        return self._used
 
     @staticmethod
     def _round(nbytes: int) -> int:
@@ -170,48 +196,82 @@ class Pool:
 
         ``completed`` is the last finished submission; with ``idle`` only memory that no submission uses will do.
         """
+        if self._gone:
+            self.sweep()
         size = self._round(nbytes)
         found = self._bins.get(size)
-        if found and (not idle or found[0][2] <= completed):
+        if found and (not idle or found[0].serial <= completed):
             # The newest where the device's order makes it safe: a repeated call then finds the same buffers, and with
             # them its descriptors and its recording. The oldest where the host must find it finished.
-            block, start, serial = found.popleft() if idle else found.pop()
+            piece = found.popleft() if idle else found.pop()
         else:
-            block, start, serial = self._fresh(size, nbytes, completed)
-            if block is None:
+            piece = self._fresh(size, nbytes, completed)
+            if piece is None:
                 return None
-        self.in_use += size
-        if self.in_use > self.peak:
-            self.peak = self.in_use
-        return VulkanBuffer(nbytes, block, start, size, serial)
+        self._used += size
+        if self._used > self.peak:
+            self.peak = self._used
+        buffer = VulkanBuffer(nbytes)
+        buffer.piece = piece
+        end = buffer.end = _End(buffer, self._gone.append)
+        end.piece = piece
+        self._live.add(end)
+        return buffer
 
-    def _fresh(self, size: int, nbytes: int, completed: int):
+    def free(self, buffer: VulkanBuffer) -> None:
+        """Take a buffer back before it goes."""
+        end, buffer.end = buffer.end, None
+        if end is not None:
+            self._gone.append(end)
+
+    @property
+    def unswept(self) -> bool:
+        """Whether something has gone that ``sweep`` has not taken back."""
+        return bool(self._gone)
+
+    def sweep(self) -> None:
+        """Take back what has gone."""
+        while self._gone:
+            end = self._gone.popleft()
+            if end in self._live:  # else it was given back before
+                self._live.remove(end)
+                piece = end.piece
+                self._used -= piece.size
+                self._bins[piece.size].append(piece)
+
+    def _fresh(self, size: int, nbytes: int, completed: int) -> Piece | None:
         for collected in (False, True):
             if collected:
                 self._collect(completed)
             for block in self._blocks:
                 if not block.dedicated and (start := block.take(size)) is not None:
-                    return block, start, 0
+                    return Piece(block, start, size, 0)
         self._release()
         dedicated = size > BLOCK // 2
         want = size if dedicated else BLOCK
-        if want > self._largest or self.reserved + want > self._heap:
+        while (block := self._block(want, dedicated)) is None:
             if self._pending():
-                return None, 0, 0
-            raise self._full(nbytes)
-        try:
-            block = Block(self._device, want, self._wishes, dedicated, self._mapped)
-        except OutOfDeviceMemoryError:
-            if self._pending():
-                return None, 0, 0
-            raise self._full(nbytes) from None
+                return None
+            if want == size:
+                raise self._full(nbytes)
+            want = max(want // 2, size) if want > SMALLEST_BLOCK else size
         self._blocks.append(block)
         self.reserved += want
-        return block, block.take(size), 0
+        return Piece(block, block.take(size), size, 0)
+
+    def _block(self, nbytes: int, dedicated: bool) -> Block | None:
+        if nbytes > self._largest or self.reserved + nbytes > self._heap:
+            return None
+        try:
+            return Block(self._device, nbytes, self._wishes, dedicated, self._mapped)
+        except OutOfDeviceMemoryError:
+            pass
+        self._device.objects.sweep()  # what the block had got before it failed
+        return None
 
     def _full(self, nbytes: int) -> OutOfDeviceMemoryError:
         return OutOfDeviceMemoryError(
-            f"{self._device.info.name} has no room for {nbytes:,} bytes: {self.in_use:,} are in use, {self.reserved:,} "
+            f"{self._device.info.name} has no room for {nbytes:,} bytes: {self._used:,} are in use, {self.reserved:,} "
             f"reserved, of {self._heap:,}; one allocation may take {self._largest:,}. Free tensors, or work on fewer "
             "batches or heads at a time."
         )
@@ -222,12 +282,12 @@ class Pool:
     def _collect(self, completed: int) -> None:
         """Return finished pieces to their blocks."""
         for size, pieces in list(self._bins.items()):
-            waiting = deque()
-            for block, start, serial in pieces:
-                if serial <= completed:
-                    block.give(start, size)
+            waiting: deque[Piece] = deque()
+            for piece in pieces:
+                if piece.serial <= completed:
+                    piece.block.give(piece.start, size)
                 else:
-                    waiting.append((block, start, serial))
+                    waiting.append(piece)
             if waiting:
                 self._bins[size] = waiting
             else:
@@ -235,23 +295,41 @@ class Pool:
 
     def _release(self) -> None:
         """Give blocks that are whole back to the driver."""
-        for block in [b for b in self._blocks if b.holes == [(0, b.nbytes)]]:
+        for block in [b for b in self._blocks if b.whole]:
+            block.release()
             self._blocks.remove(block)
             self.reserved -= block.nbytes
-            block.close(self._device)
+        self._device.objects.sweep()
 
-    def free(self, buffer: VulkanBuffer) -> None:
-        """Take back a buffer whose ``serial`` says when it was last used."""
-        self.in_use -= buffer.size
-        self._bins[buffer.size].append((buffer.block, buffer.start, buffer.serial))
+    def mend(self) -> None:
+        """Make the books anew from the buffers that are there; the device has finished all work."""
+        self._gone.clear()
+        self._live = {end for end in self._live if (buffer := end()) is not None and buffer.end is end}
+        self._bins.clear()
+        self._blocks = [block for block in self._blocks if block.memory is not None]
+        pieces: dict[Block, list[Piece]] = {block: [] for block in self._blocks}
+        for end in self._live:
+            pieces[end.piece.block].append(end.piece)
+        for block, cut in pieces.items():
+            holes, place = [], 0
+            for piece in sorted(cut, key=lambda piece: piece.start):
+                if piece.start > place:
+                    holes.append((place, piece.start - place))
+                place = piece.start + piece.size
+            if place < block.nbytes:
+                holes.append((place, block.nbytes - place))
+            block.holes = holes
+        self.reserved = sum(block.nbytes for block in self._blocks)
+        self._used = sum(end.piece.size for end in self._live)
 
     def close(self) -> None:
         """Give all memory back to the driver."""
         for block in self._blocks:
-            block.close(self._device)
-        self._blocks.clear()
+            block.release()
+        self._blocks = []
         self._bins.clear()
-        self.in_use = self.reserved = 0
+        self._live = set()
+        self._used = self.reserved = 0
 
 
 def device_pool(device: Device) -> Pool:
@@ -279,4 +357,4 @@ def host_pool(device: Device) -> Pool:
     return Pool(device, wishes, device.heap_bytes(index))
 
 
-__all__ = ["HostMemory", "Pool", "VulkanBuffer", "device_pool", "host_pool"]
+__all__ = ["HostMemory", "Piece", "Pool", "VulkanBuffer", "device_pool", "host_pool"]

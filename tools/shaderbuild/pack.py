@@ -1,0 +1,66 @@
+"""The folder of shaders that a wheel carries: manifest.json, and an archive for each family.
+
+An archive is a row of .xz blocks, each with the binaries of neighbouring cases up to BLOCK bytes, so that a program
+unpacks little more than what it uses. An entry of the manifest says where in the archive its block is, and where in the
+block its binary. The same binaries give the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from . import names
+
+#: Bytes of SPIR-V in a block, if it has more than one binary.
+BLOCK = 1 << 20
+# Words of four bytes, most of them small.
+_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 2 * BLOCK, "lc": 2, "lp": 2, "pb": 2}]
+
+
+def pack(folder: Path, made: list[tuple[dict, str, bytes]], compilers: dict[str, str], jobs: int) -> None:
+    """Write the folder from entries of the manifest, each with its key and its binary, families in one piece each."""
+    blocks: list[list[int]] = []
+    size = BLOCK
+    for number, (entry, _, binary) in enumerate(made):
+        size += len(binary)
+        if not blocks or size > BLOCK or entry["family"] != made[blocks[-1][0]][0]["family"]:
+            blocks.append([])
+            size = len(binary)
+        blocks[-1].append(number)
+    with ThreadPoolExecutor(jobs) as pool:
+        packed = list(pool.map(lambda block: _compress([made[number][2] for number in block]), blocks))
+
+    archives: dict[str, bytes] = {}
+    entries = []
+    for block, data in zip(blocks, packed, strict=True):
+        start = 0
+        for number in block:
+            entry, key, binary = made[number]
+            archive = f"{entry['family']}.xz"
+            entries.append({
+                **entry, "key": key, "sha256": hashlib.sha256(binary).hexdigest(), "archive": archive,
+                "block": [len(archives.get(archive, b"")), len(data)], "place": [start, len(binary)],
+            })  # fmt: skip
+            start += len(binary)
+        archives[archive] = archives.get(archive, b"") + data
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in [*folder.glob("*.xz"), *folder.glob("manifest.json")]:
+        old.unlink()
+    for name, data in archives.items():
+        (folder / name).write_bytes(data)
+    (folder / "manifest.json").write_text(manifest_text(entries, compilers), encoding="utf-8", newline="\n")
+
+
+def _compress(binaries: list[bytes]) -> bytes:
+    return lzma.compress(b"".join(binaries), format=lzma.FORMAT_XZ, check=lzma.CHECK_CRC32, filters=_FILTERS)
+
+
+def manifest_text(entries: list[dict], compilers: dict[str, str]) -> str:
+    """manifest.json, one entry a line."""
+    lines = [json.dumps(entry, separators=(",", ":")) for entry in entries]
+    head = f'{{"schema": {names.MANIFEST_SCHEMA}, "compilers": {json.dumps(compilers)}, "variants": [\n'
+    return head + ",\n".join(lines) + "\n]}\n"
