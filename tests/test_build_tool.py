@@ -355,6 +355,9 @@ def test_a_missing_include_is_named(repo):
         ("add.comp", "set = 0, binding = 1", "set = 1, binding = 1", "descriptor sets [0, 1]"),
         ("add.comp", "constant_id = 0", "constant_id = 5", "specialization constant 5, which [constants] does not"),
         ("add.comp", "uint n; }", "uint n; uint m; }", "its push constants are 8 bytes, and push_bytes is 4"),
+        ("add.toml", "push_bytes = 4", "push_bytes = 8", "push_bytes is 8, and the source has push constants of 4"),
+        ("add.comp", "uniform P { uint n; }", "uniform P {\n#define U int\nU n; }", "push constants hold 'U n'"),
+        ("add.comp", "uint n; }", "\n#define int uint\nint n; }", "of the types ['uint'], in the source of ['int']"),
         ("add.toml", "rank = 1\n", "rank = 1\nthreads = 32\n", "threads is 32 in the data file and 64 in the binary"),
         ("add.toml", "rank = 1\n", "rank = 1\nshared_bytes = 9\n", "shared_bytes is 9 in the data file and 256 in"),
         (

@@ -181,7 +181,7 @@ class Builder:
         kind = (source, case.push_bytes)
         if case.generator or kind not in self._layouts:
             try:
-                self._layouts[kind] = push_layout(source, case.push_bytes)
+                self._layouts[kind] = push_layout(source, case.push_bytes, self._text)
             except (OSError, ValueError) as error:
                 place = f"{self.show(case.data_file)}:{case.line}"
                 raise CompileError(f"{place}: {case.name}: {error}") from error

@@ -7,6 +7,7 @@ it includes. Types and size are compared with the binary's, so that the two cann
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 _INCLUDE = re.compile(r'^[ \t]*#include[ \t]+"([^"]+)"', re.M)
@@ -17,15 +18,15 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _MEMBER = re.compile(r"(uint|int|float)\s+(\w+(?:\s*,\s*\w+)*)\s*\Z")
 
 
-def _blocks(path: Path, folders: tuple[Path, ...], seen: set[Path]):
+def _blocks(path: Path, folders: tuple[Path, ...], seen: set[Path], read: Callable[[Path], str]):
     """The bodies of the push-constant blocks in a file and what it includes."""
     seen.add(path)
-    text = path.read_text(encoding="utf-8")
+    text = read(path)
     yield from _BLOCK.findall(text)
     for name in _INCLUDE.findall(text):
-        found = next((f / name for f in (path.parent, *folders) if (f / name).is_file()), None)
+        found = next(((f / name).resolve() for f in (path.parent, *folders) if (f / name).is_file()), None)
         if found is not None and found not in seen:
-            yield from _blocks(found, folders, seen)
+            yield from _blocks(found, folders, seen, read)
 
 
 def _members(body: str) -> list[list[str]]:
@@ -41,10 +42,11 @@ def _members(body: str) -> list[list[str]]:
     return made
 
 
-def push_layout(source: Path, push_bytes: int) -> list[list[str]]:
+def push_layout(source: Path, push_bytes: int, read: Callable[[Path], str]) -> list[list[str]]:
     """``[[name, "uint" | "int" | "float"], ...]`` of a shader whose push constants take so many bytes.
 
-    Parts of the block between ``#if...`` and ``#endif`` belong to it if that makes it as long as ``push_bytes`` says.
+    ``read`` gives a file's text. Parts of the block between ``#if...`` and ``#endif`` belong to it if that makes it as
+    long as ``push_bytes`` says.
 
     Raises
     ------
@@ -55,7 +57,7 @@ def push_layout(source: Path, push_bytes: int) -> list[list[str]]:
         return []
     folders = (source.parent, source.parent / "include")
     lengths = []
-    for body in _blocks(source, folders, set()):
+    for body in _blocks(source, folders, set(), read):
         for text in (_DIRECTIVE.sub("", body), _DIRECTIVE.sub("", _OPTIONAL.sub("", body))):
             members = _members(text)
             if 4 * len(members) == push_bytes:
