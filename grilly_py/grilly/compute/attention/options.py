@@ -125,7 +125,7 @@ class CheckedOptions:
     size : int
         Words of the arrays.
     passing : bool
-        Whether the words are of one block of a streamed call: none like them will come, so none are kept.
+        Whether this is one block of a streamed call: none like it will come, so neither its plan nor its words are kept.
     """
 
     def __init__(self, heads: int, causal: bool = False):
