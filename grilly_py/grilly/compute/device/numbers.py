@@ -38,5 +38,5 @@ def extents(operation: str, shape) -> tuple[int, ...]:
         raise TypeError(f"{operation}: shape is {shape!r}; expected an int or a tuple of them") from None
     found = tuple(integer(operation, "an extent of the shape", extent) for extent in found)
     if any(extent < 0 for extent in found):
-        raise ValueError(f"{operation}: shape {found} has a negative extent; expected numbers from 0 up")
+        raise ValueError(f"{operation}: shape is {found}; expected no negative extent")
     return found
