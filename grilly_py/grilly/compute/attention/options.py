@@ -125,7 +125,7 @@ class CheckedOptions:
     size : int
         Words of the arrays.
     passing : bool
-        Whether this is one block of a streamed call: none like it will come, so neither its plan nor its words are kept.
+        One block of a streamed call: none like it will come, so neither its plan nor its words are kept.
     """
 
     def __init__(self, heads: int, causal: bool = False):
