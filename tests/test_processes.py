@@ -75,8 +75,9 @@ def run(runtime: str, code: str, times: int = 1, **variables) -> str:
     """What a process prints; it must end well and say nothing else."""
     code = BEGIN.format(seconds=SECONDS - 10, runtime=runtime) + textwrap.dedent(code)
     for _ in range(times):
+        command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code]  # of fork beside threads
         done = subprocess.run(
-            [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code], env=environment(**variables), capture_output=True, text=True, timeout=SECONDS
+            command, env=environment(**variables), capture_output=True, text=True, timeout=SECONDS
         )
         said = f"exit {done.returncode}\n{done.stdout}\n{done.stderr[-3000:]}"
         assert (done.returncode, done.stderr) == (0, ""), said
