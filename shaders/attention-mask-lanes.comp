@@ -10,7 +10,7 @@
 //     the last one hidden.
 // Bindings: 0 mask, 1 out.
 // Specialization constants: 0 ROWS and 1 KEYS of a tile, multiples of a unit's.
-// Defines: ORDER, as in include/flash-matrix.glsl. 1: element e of lane L is row L / 4 + 8 (e / 4), column
+// Defines: ORDER, as in matrix/flash.glsl. 1: element e of lane L is row L / 4 + 8 (e / 4), column
 //     2 (L % 4) + e % 2 + 8 (e / 2 % 2) of a 16 x 16 matrix; in matrix n of a unit it is bit 8 (n / 2) + 16 (n % 2) + e. 2: row e,
 //     column L of an 8 x 8 matrix; bit 8 n + e.
 // Push constants: see the block; offset and strides in bytes. unit_rows and unit_keys count units, of the whole mask.

@@ -2,7 +2,7 @@
 #extension GL_GOOGLE_include_directive : require
 
 // o = softmax(scale q k^T + mask) v by tiles, for devices with subgroups. With MATRIX the products run on matrix units
-// (include/flash-matrix.glsl); else on vector units, row maxima and sums travelling by subgroup shuffles: a barrier and a
+// (matrix/flash.glsl); else on vector units, row maxima and sums travelling by subgroup shuffles: a barrier and a
 // round trip through shared memory less a tile than flash-attention2 (include/flash-tiles.glsl).
 //
 // Shapes, layouts, bindings, specialization constants and push constants: include/attention.glsl.
@@ -11,7 +11,7 @@
 
 #ifdef MATRIX
 #include "attention.glsl"
-#include "flash-matrix.glsl"
+#include "matrix/flash.glsl"
 #else
 #define EXTRAS
 #include "attention.glsl"

@@ -1,8 +1,8 @@
 """The matrix kernels in the element orders and shapes of NVIDIA, AMD and Intel, on any device: their own source with
 matrices made of arrays.
 
-No matrix units take part. What is tested is that the source is right for the orders that flash-matrix.glsl and
-flash-matrix-transposed.glsl (shaders/include) state, that the form without an order is right for any order and for a
+No matrix units take part. What is tested is that the source is right for the orders that form-quads.glsl and
+form-transposed.glsl (shaders/include/matrix) state, that the form without an order is right for any order and for a
 shape that is no square, and that the self-check finds out where a driver has an order that its kernel does not expect.
 """
 
@@ -25,7 +25,7 @@ SOURCE = """\
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "attention.glsl"
-#include "flash-matrix.glsl"
+#include "matrix/flash.glsl"
 """
 FAMILY = """\
 operation = "{operation}"
@@ -98,7 +98,7 @@ FACTS = {"align": 8, "head_dim": 32, "value_dim": 24, "rows": 64}
 
 
 def emulated(texts):
-    """``flash-matrix.glsl`` and what it includes, by name, with arrays for matrices and the workgroup for the subgroup.
+    """The files of shaders/include/matrix, by name, with arrays for matrices and the workgroup for the subgroup.
 
     Loops stay loops: arrays need no constant indices, and some drivers take minutes over the code unrolled.
     """
@@ -131,7 +131,7 @@ def manifest(tmp_path_factory):
     (root / names).parent.mkdir(parents=True)
     shutil.copy(ROOT / names, root / names)
     shutil.copy(ROOT / "tests/shaders/emulated-matrices.glsl", include)
-    for path, text in emulated({path: path.read_text() for path in include.glob("flash-matrix*.glsl")}).items():
+    for path, text in emulated({path: path.read_text() for path in include.glob("matrix/*.glsl")}).items():
         path.write_text(text)
     (root / "shaders/emulated.comp").write_text(SOURCE)
     for name in ("attention-naive", "attention-tiles", "attention-mask-lanes"):  # what the check compares with and uses

@@ -1,23 +1,4 @@
-// What flash-matrix.glsl does otherwise with TRANSPOSED: S^T = k q^T and O^T = v^T p^T, for devices whose accumulators turn
-// into second factors (B) at less cost than into first ones (A): AMD's.
-//
-// A query is a column of every accumulator, and an invocation holds elements of one column of a matrix, so it has one
-// running maximum and one sum for each fragment of queries. What it holds of S^T are eight keys of its query; what it holds
-// of O^T are eight columns of its query's result, which it stores as one word of 16 bytes.
-//
-// With H = SUBGROUP / MATRIX_N lanes to a column, element e of lane L of an accumulator is in column L % MATRIX_N, and its
-// row, with h = L / MATRIX_N, is one of
-//   8 h + e   in sequence: RDNA 4, llvmpipe
-//   H e + h   in turns: RDNA 3, where a factor is held by all H lanes alike, so that a lane holds H times as many
-//             elements of a factor as of an accumulator: that is how the two are told apart
-// In the second case rows of k, and columns of v, take turns in shared memory in the same way. So an invocation holds keys
-// and columns 8 h + e in both. A second factor holds rows 8 h + e in the first case, and all rows in sequence in the second:
-// the other lanes' weights come by a shuffle of pairs.
-//
-// v lies transposed in shared memory: a row of keys for each of its columns, as first factors take it from there in whole
-// words.
-//
-// MATRIX_M, MATRIX_N and MATRIX_K are equal, and 8 H; TURN_SHARED needs only the order of accumulators to be as above.
+// Values with queries in columns (form-transposed.glsl): fetched by pairs of keys, stored transposed; and weights as factors.
 
 // Lanes that hold the same elements of a factor.
 uint factor_copies() {

@@ -1,22 +1,15 @@
-// What flash-matrix.glsl does otherwise where TILED is defined: attention in which classes of tiles and a boolean mask alone
-// hide keys. Of EXTRAS it has nothing but the classes, so that there is room for what makes the plain kernel fast.
+// Hide: keys by classes of tiles and a boolean mask alone (TILED). Of EXTRAS it has nothing but the classes, so that there is
+// room for what makes the plain kernel fast.
 //
 // Under a mask the classes say which tiles are hidden, and the mask comes as bits in the order in which lanes hold scores
 // (attention-mask-lanes.comp): a word a lane for MATRIX_M rows and UNIT_KEYS keys. Without one, a map of blocks that are
 // multiples of tiles is nothing but its classes.
 // KEYS is a multiple of UNIT_KEYS. With ORDER.
 
-#include "flash-matrix-tiles.glsl"
+#include "next-tile.glsl"
 
-#define SCALED false
 #define UNIT_KEYS (4 * MATRIX_N)
 #define UNITS (KEYS / UNIT_KEYS)
-// The bit of element e of the nth fragment of a unit.
-#if ORDER == ORDER_QUADS
-#define MASK_BIT(n, e) ((n) / 2u * 8u + (n) % 2u * 16u + (e))
-#else
-#define MASK_BIT(n, e) ((n) * 8u + (e))
-#endif
 
 uint mask_place;             // where in tile_data the words of the subgroup's first rows are
 uint mask_next[RF * UNITS];  // the lane's words of the next tile

@@ -1,7 +1,10 @@
-// From scores to the output, of flash-matrix.glsl with RETRY. Nobody looks for a chunk's maximum: its weights are made with
+// Make weights and multiply values with RETRY, in two steps. Nobody looks for a chunk's maximum: its weights are made with
 // the running one, and as long as a lane's sum of them is at most 2^15 none has left float16's range. So neither
 // comparisons nor a vote stand between a score and its exponential, which can run beside the products of other scores. A
 // first chunk, whose running maximum is NEVER, always has infinite weights.
+
+FACTOR_A p_frag[RF][PF];
+float part[RF][SLOTS];  // this invocation's part of the sum of the chunk's weights
 
 #define MOST_WEIGHT 32768.0
 
