@@ -29,7 +29,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from bfloat16 import Bfloat16Error, to_bfloat16  # noqa: E402
-from shader_families import Case, FamilyError, names, read_family  # noqa: E402
+from shader_families import SETS_FILE, Case, FamilyError, names, read_family, read_sets  # noqa: E402
 from spirv_facts import missing_features, read_facts  # noqa: E402
 from toolchain import GLSLANG_VERSION, SPIRV_TOOLS_VERSION, Tool, ToolError  # noqa: E402
 
@@ -109,6 +109,13 @@ class Builder:
         named = {case.source for case in cases}
         left = [path for path in sorted(self.shaders.glob("*.comp")) if path not in named]
         return [f"{self.show(path)}: no family's data file names this source" for path in left]
+
+    def unused_sets(self, cases: list[Case]) -> list[str]:
+        """Sets for several families that none uses."""
+        path = self.shaders / SETS_FILE
+        used = frozenset().union(*(case.sets for case in cases))
+        lines = read_sets(path, self.show(path)) if path.is_file() else {}
+        return [f"{self.show(path)}:{lines[name]}: nothing uses set {name}" for name in lines if name not in used]
 
     def job(self, case: Case) -> Job:
         """The case's source, flags and key. Runs the generator if there is one."""
@@ -355,6 +362,8 @@ def build(builder: Builder, only: list[str] | None, check: bool, rebuild: bool) 
         return problems or [f"{builder.show(builder.shaders)} has no family's data file (*.toml)"]
     if not only:
         problems += builder.orphans(cases, problems)
+    if check and not only and not problems:
+        problems += builder.unused_sets(cases)
     old = builder.old_entries()
     jobs, failed = [], set()
     for case, job in zip(cases, builder.each(builder.job, cases), strict=True):
