@@ -22,8 +22,13 @@ layout(constant_id = 2) const uint ROWS = 64;
 layout(constant_id = 3) const uint KEYS = 32;
 layout(constant_id = 4) const uint LANES = 32;
 
+// facts: features
 const int SEGMENTS = 128, BLOCKS = 512;
+
+// facts: tiles
 const uint TILE_HIDDEN = 0u, TILE_MIXED = 1u, TILE_SEEN = 2u;
+
+// facts: numbers
 const float MASK_FLOOR = -3.0e38;
 
 layout(push_constant, std430) uniform Push {

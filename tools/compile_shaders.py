@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from bfloat16 import Bfloat16Error, to_bfloat16  # noqa: E402
 from push_layout import misplaced, source_layout, without_names  # noqa: E402
 from shader_families import SETS_FILE, Case, FamilyError, names, read_family, read_sets  # noqa: E402
+from shared_facts import shared_facts  # noqa: E402
 from spirv_facts import missing_features, read_facts  # noqa: E402
 from toolchain import GLSLANG_VERSION, SPIRV_TOOLS_VERSION, Tool, ToolError  # noqa: E402
 
@@ -190,6 +191,15 @@ class Builder:
                 raise CompileError(f"{self.show(source)}: {error}") from error
         return self._layouts[source]
 
+    def facts(self) -> dict[str, dict]:
+        """The numbers that kernels and Python share. Raises ValueError where two places differ."""
+        paths = sorted(path for ending in ("glsl", "comp") for path in self.shaders.rglob(f"*.{ending}"))
+        tables = shared_facts(paths, self.show)
+        bits = {name.upper().replace("-", "_"): 1 << place for place, name in enumerate(names.EXTRAS)}
+        if tables.get("features", bits) != bits:
+            raise ValueError(f"features are {tables['features']} in the shaders and {bits} in registry/names.py")
+        return tables
+
     # ---- compiling
 
     def compile(self, job: Job) -> bytes:
@@ -346,11 +356,11 @@ class Builder:
             print(f"\r\x1b[K[{done}/{total}] {job.case.name}", end=end, file=sys.stderr, flush=True)
 
 
-def manifest_text(entries: list[dict], push: dict[str, list]) -> str:
-    """manifest.json, one entry a line so that diffs are small; first the push constants' layout for each family."""
+def manifest_text(entries: list[dict], push: dict[str, list], facts: dict[str, dict]) -> str:
+    """manifest.json, one entry a line so that diffs are small; first shared numbers and the push constants."""
     lines = [json.dumps(entry, separators=(", ", ": ")) for entry in entries]
     layouts = [f"{json.dumps(family)}: {json.dumps(push[family])}" for family in sorted(push)]
-    head = f'{{"schema": {names.MANIFEST_SCHEMA}, "push": {{\n' + ",\n".join(layouts)
+    head = f'{{"schema": {names.MANIFEST_SCHEMA}, "facts": {json.dumps(facts)}, "push": {{\n' + ",\n".join(layouts)
     return head + '\n}, "variants": [\n' + ",\n".join(lines) + "\n]}\n"
 
 
@@ -386,6 +396,11 @@ def build(builder: Builder, only: list[str] | None, check: bool, rebuild: bool) 
         problems += builder.orphans(cases, problems)
     if check and not only and not problems:
         problems += builder.unused_sets(cases)
+    facts = {}
+    try:
+        facts = builder.facts()
+    except ValueError as error:
+        problems.append(str(error))
     old = builder.old_entries()
     jobs, failed = [], set()
     for case, job in zip(cases, builder.each(builder.job, cases), strict=True):
@@ -439,7 +454,7 @@ def build(builder: Builder, only: list[str] | None, check: bool, rebuild: bool) 
         if f"{job.case.name}.spv" not in failed:
             layout = builder.push_layout(job.source)
             push[job.case.family] = [member for member in layout if member[2] < job.case.push_bytes]
-    text = manifest_text([entries[file] for file in kept], push)
+    text = manifest_text([entries[file] for file in kept], push, facts)
     manifest = builder.output / "manifest.json"
     leftovers = [path for path in sorted(builder.output.glob("*.spv")) if path.name not in entries]
 

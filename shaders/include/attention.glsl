@@ -69,6 +69,7 @@ const float LOG2_E = 1.44269504088896340736;
 const float LN_2 = 0.69314718055994530942;
 // A score that stands for "never attend". It is finite, because Vulkan lets a device lack infinities; no real score
 // comes near it: additive values below MASK_FLOOR are read as "never", and kernels keep base-2 scores above it.
+// facts: numbers
 const float NEVER = -3.4e38;
 
 // ---- element access ----

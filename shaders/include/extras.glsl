@@ -17,6 +17,7 @@
 #include "philox.glsl"
 
 // The names in registry/names.py, in their order.
+// facts: features
 const int WINDOW = 1;      // keys too far to the left are hidden (to the right: causal_shift)
 const int SOFT_CAP = 2;
 const int BIAS = 4;        // a float32 array, broadcast like a mask
@@ -44,6 +45,7 @@ layout(set = 0, binding = 8, std430) restrict readonly buffer Tiles { uint tile_
 #endif
 
 // Words of the header. compute/extras.py writes them under the same names.
+// facts: header
 const uint FIRST_BATCH = 0u, FIRST_HEAD = 1u, FIRST_ROW = 2u, FIRST_KEY = 3u, HEADS = 4u;
 const uint LEFT = 5u, RIGHT = 6u, CAP = 7u;
 const uint SLOPES = 8u, SLOPES_BATCH = 9u;
@@ -57,6 +59,7 @@ const uint BIAS_OFFSET = 34u, BIAS_BATCH = 35u, BIAS_HEAD = 36u, BIAS_ROW = 37u,
 const uint TILE_BATCH = 39u, TILE_HEAD = 40u, TILE_ROW = 41u;
 const uint PAGES = 42u, PAGES_BATCH = 43u, PAGE_KEYS = 44u, K_PAGE = 45u, V_PAGE = 46u;
 
+// facts: tiles
 const uint TILE_HIDDEN = 0u, TILE_MIXED = 1u, TILE_SEEN = 2u;
 
 bool on(int feature) { return (FEATURES & feature) != 0; }

@@ -1,6 +1,7 @@
 // Which tile of keys comes next, where tiles have classes (attention-tiles.comp).
 
 // Words of the header, after those of extras.glsl: where in tile_data a mask made bits is.
+// facts: header
 const uint MASK_BITS = 47u, MASK_BITS_BATCH = 48u, MASK_BITS_HEAD = 49u, MASK_BITS_ROW = 50u;
 
 uint tiles_from, tiles_kept, tiles_seen;  // classes of SUBGROUP tiles from this one on, a bit each
