@@ -222,6 +222,28 @@ def test_compiles_everything_once(repo):
 
 
 @needs_compiler
+def test_rooms_are_folders_of_families(repo):
+    built(repo)
+    before = [(made["file"], made["sha256"]) for made in manifest(repo)]
+    for room, names in {"sums": ["add.toml", "add.comp"], "types": ["types.glsl"]}.items():
+        (repo / "shaders" / room).mkdir()
+        for name in names:
+            folder = repo / "shaders" / ("include" if name == "types.glsl" else "")
+            (folder / name).rename(repo / "shaders" / room / name)
+    edit(repo / "shaders/sums/add.comp", '"types.glsl"', '"types/types.glsl"')
+    built(repo)
+    assert [(made["file"], made["sha256"]) for made in manifest(repo)] == before
+    built(repo, "--check", "--only", "add")
+    shutil.copy(repo / "shaders/sums/add.toml", repo / "shaders/types/add.toml")
+    done = tool(repo, "--check")
+    assert done.returncode == 1
+    assert "shaders/types/add.toml: family add is in another room too" in done.stderr
+    (repo / "shaders/types/add.toml").unlink()
+    shutil.copy(repo / "shaders/sums/add.comp", repo / "shaders/types/lost.comp")
+    assert "shaders/types/lost.comp: no family's data file names this source" in tool(repo, "--check").stderr
+
+
+@needs_compiler
 def test_regenerating_elsewhere_gives_the_same_bytes(repo, tmp_path_factory):
     built(repo)
     other = tmp_path_factory.mktemp("elsewhere") / "with a space"

@@ -2,7 +2,7 @@
 matrices made of arrays.
 
 No matrix units take part. What is tested is that the source is right for the orders that form-quads.glsl and
-form-transposed.glsl (shaders/include/matrix) state, that the form without an order is right for any order and for a
+form-transposed.glsl (shaders/attention/matrix) state, that the form without an order is right for any order and for a
 shape that is no square, and that the self-check finds out where a driver has an order that its kernel does not expect.
 """
 
@@ -98,7 +98,7 @@ FACTS = {"align": 8, "head_dim": 32, "value_dim": 24, "rows": 64}
 
 
 def emulated(texts):
-    """The files of shaders/include/matrix, by name, with arrays for matrices and the workgroup for the subgroup.
+    """The files of shaders/attention/matrix, by name, with arrays for matrices and the workgroup for the subgroup.
 
     Loops stay loops: arrays need no constant indices, and some drivers take minutes over the code unrolled.
     """
@@ -124,19 +124,21 @@ def emulated(texts):
 def manifest(tmp_path_factory):
     """The kernels of KERNELS."""
     root = tmp_path_factory.mktemp("emulated")
-    include = root / "shaders/include"
-    shutil.copytree(ROOT / "shaders/include", include)
+    room = root / "shaders/attention"
+    families = shutil.ignore_patterns("*.comp", "*.toml")
+    for name, skip in {"attention": families, "masks": families, "include": None}.items():
+        shutil.copytree(ROOT / "shaders" / name, root / "shaders" / name, ignore=skip)
     shutil.copytree(ROOT / "tools", root / "tools", ignore=shutil.ignore_patterns("__pycache__"))
     names = Path("grilly_py/grilly/registry/names.py")
     (root / names).parent.mkdir(parents=True)
     shutil.copy(ROOT / names, root / names)
-    shutil.copy(ROOT / "tests/shaders/emulated-matrices.glsl", include)
-    for path, text in emulated({path: path.read_text() for path in include.glob("matrix/*.glsl")}).items():
+    shutil.copy(ROOT / "tests/shaders/emulated-matrices.glsl", root / "shaders/include")
+    for path, text in emulated({path: path.read_text() for path in room.glob("matrix/*.glsl")}).items():
         path.write_text(text)
-    (root / "shaders/emulated.comp").write_text(SOURCE)
-    for name in ("attention-naive", "attention-tiles", "attention-mask-lanes"):  # what the check compares with and uses
-        for ending in ("comp", "toml"):
-            shutil.copy(ROOT / f"shaders/{name}.{ending}", root / "shaders")
+    (room / "emulated.comp").write_text(SOURCE)
+    for name in ("attention/attention-naive", "masks/attention-tiles", "masks/attention-mask-lanes"):
+        for ending in ("comp", "toml"):  # what the check compares with and uses
+            shutil.copy(ROOT / f"shaders/{name}.{ending}", root / f"shaders/{name}.{ending}")
     for family, settings in FAMILIES.items():
         variants = [
             VARIANT.format(
@@ -147,7 +149,7 @@ def manifest(tmp_path_factory):
             for rank, (name, (defines, _)) in enumerate(KERNELS.items())
             if ("TILED" in defines) == (family == "emulated-tiles")
         ]  # fmt: skip
-        (root / f"shaders/{family}.toml").write_text(FAMILY.format(**settings) + "".join(variants))
+        (room / f"{family}.toml").write_text(FAMILY.format(**settings) + "".join(variants))
     compiled = subprocess.run(
         [sys.executable, "tools/compile_shaders.py"], cwd=root, capture_output=True, text=True, timeout=300,
         env={**os.environ, "GRILLY_COMPILE_SHADERS": ""},

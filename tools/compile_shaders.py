@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compiles shaders/*.toml and the GLSL they name to grilly_py/grilly/spirv/*.spv and manifest.json.
+"""Compiles shaders/<room>/*.toml and the GLSL they name to grilly_py/grilly/spirv/*.spv and manifest.json.
 
     python tools/compile_shaders.py                 compile what changed
     python tools/compile_shaders.py --check         change nothing; fail where something is missing, stale or damaged
@@ -62,6 +62,7 @@ class Builder:
     def __init__(self, root: Path, jobs: int, verbose: bool = False):
         self.root = root
         self.shaders = root / "shaders"
+        self.include_folders = (self.shaders / "include", self.shaders)  # after the including file's own
         self.output = root / "grilly_py/grilly/spirv"
         self.build = root / "build/shaders"
         self.workers = jobs
@@ -88,16 +89,24 @@ class Builder:
             return path.relative_to(self.root).as_posix()
         return str(path)
 
+    def sources(self, ending: str) -> list[Path]:
+        """The files of shaders/ and its rooms with this ending, by name; shaders/include holds no family."""
+        found = [path for pattern in ("*", "*/*") for path in self.shaders.glob(pattern + ending)]
+        return sorted((path for path in found if path.parent.name != "include"), key=lambda path: (path.name, path))
+
     def families(self, only: list[str] | None) -> tuple[list[Case], list[str], list[str]]:
         """All cases, the names of the families read or tried, and the errors met."""
         cases, tried, errors = [], [], []
-        paths = sorted(self.shaders.glob("*.toml"))
+        paths = self.sources(".toml")
         for name in only or []:
             if not any(path.stem == name for path in paths):
                 known = ", ".join(path.stem for path in paths) or "none"
                 errors.append(f"--only {name}: there is no {self.show(self.shaders / name)}.toml; families: {known}")
         for path in paths:
             if only and path.stem not in only:
+                continue
+            if path.stem in tried:
+                errors.append(f"{self.show(path)}: family {path.stem} is in another room too; names are unlike")
                 continue
             tried.append(path.stem)
             try:
@@ -111,7 +120,7 @@ class Builder:
         if errors:
             return []
         named = {case.source for case in cases}
-        left = [path for path in sorted(self.shaders.glob("*.comp")) if path not in named]
+        left = [path for path in self.sources(".comp") if path not in named]
         return [f"{self.show(path)}: no family's data file names this source" for path in left]
 
     def unused_sets(self, cases: list[Case]) -> list[str]:
@@ -126,7 +135,8 @@ class Builder:
         settings = case.settings
         defines = {f"DTYPE_{case.dtype}": 1, **settings["defines"]}
         source = self._generate(case, defines) if case.generator else case.source
-        flags = ["-V", "--target-env", settings["target"], "-S", "comp", f"-I{self.show(self.shaders)}/include"]
+        flags = ["-V", "--target-env", settings["target"], "-S", "comp"]
+        flags += [f"-I{self.show(folder)}" for folder in self.include_folders]
         flags += [f"-D{name}={int(v) if isinstance(v, bool) else v}" for name, v in sorted(defines.items())]
         digest = hashlib.sha256()
         parts = [str(names.MANIFEST_SCHEMA), self.compiler(case), *flags, "-O" if settings["optimize"] else ""]
@@ -173,7 +183,7 @@ class Builder:
             found.append(path)
             text = path.read_text(encoding="utf-8")
             for match in self._INCLUDE.finditer(text):
-                places = [folder / match.group(1) for folder in (path.parent, self.shaders / "include")]
+                places = [folder / match.group(1) for folder in (path.parent, *self.include_folders)]
                 existing = [place for place in places if place.is_file()]
                 if not existing:
                     line = text.count("\n", 0, match.start()) + 1

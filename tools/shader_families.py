@@ -1,4 +1,4 @@
-"""Reads shaders/<family>.toml: checks every key and type, and expands a family into its cases.
+"""Reads shaders/<room>/<family>.toml: checks every key and type, and expands a family into its cases.
 
 A mistake is a FamilyError that reads `file:line: what is wrong`.
 """

@@ -22,7 +22,7 @@ from .tensor import Storage, Tensor
 if TYPE_CHECKING:
     from .backend import Compute
 
-#: The header's words, in the order of shaders/include/extras.glsl; the last four of matrix/next-tile.glsl.
+#: The header's words, in the order of shaders/include/extras.glsl; the last four of flash-matrix-tiles.glsl.
 HEADER = (
     "first_batch", "first_head", "first_row", "first_key", "heads", "left", "right", "cap", "slopes", "slopes_batch",
     "t5_buckets", "t5_reach", "t5_table", "t5_row", "sink", "sink_here", "prefixes",
