@@ -21,8 +21,9 @@ def test_the_guide_works(tmp_path, vulkan_backend):
     assert {Path(name).suffix for name in files} == {".comp", ".toml", ".py"}
     # Only what the guide's files need (`contiguous` copies): with all families the compiler would take minutes.
     shutil.copytree(ROOT / "shaders/include", tmp_path / "shaders/include")
+    (tmp_path / "shaders/elementwise").mkdir()
     for name in ("copy.comp", "copy.toml"):
-        shutil.copy(ROOT / "shaders" / name, tmp_path / "shaders")
+        shutil.copy(ROOT / "shaders/elementwise" / name, tmp_path / "shaders/elementwise")
     skip = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "grilly_py", tmp_path / "grilly_py", ignore=skip)
     shutil.copytree(ROOT / "tools", tmp_path / "tools", ignore=skip)
