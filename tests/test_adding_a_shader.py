@@ -28,7 +28,8 @@ def test_the_guide_works(tmp_path, vulkan_backend):
     shutil.copytree(ROOT / "grilly_py", tmp_path / "grilly_py", ignore=skip)
     shutil.copytree(ROOT / "tools", tmp_path / "tools", ignore=skip)
     (tmp_path / "tests").mkdir()
-    shutil.copy(ROOT / "tests/conftest.py", tmp_path / "tests")
+    for name in ("conftest.py", "leftout.py"):
+        shutil.copy(ROOT / "tests" / name, tmp_path / "tests")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     for name, text in files.items():
         path = tmp_path / name
