@@ -16,6 +16,7 @@ import pytest
 import grilly
 from compilers import NO_COMPILER
 from grilly.compute import selfcheck, tiles
+from grilly.compute.kept import Kept
 from grilly.registry import Manifest, Registry, Request, default_manifest
 from grilly.registry.checkout import Checkout
 from grilly.runtime.interface import DeviceInfo
@@ -107,7 +108,7 @@ def registry_on(vulkan_backend, monkeypatch):
         prove = functools.partial(selfcheck.prove, vulkan_backend)
         registry = Registry(vulkan_backend.device, features, Manifest(source), prove)
         monkeypatch.setattr(vulkan_backend, "registry", registry)
-        monkeypatch.setattr(vulkan_backend, "plans", {})
+        monkeypatch.setattr(vulkan_backend, "plans", Kept(vulkan_backend.plans.most))
         return registry
 
     return use
