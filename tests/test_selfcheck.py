@@ -16,6 +16,7 @@ import pytest
 import grilly
 from compilers import NO_COMPILER
 from grilly.compute import selfcheck, tiles
+from grilly.compute.kept import Kept
 from grilly.registry import Manifest, Registry, Request, default_manifest
 from grilly.registry.checkout import Checkout
 from grilly.runtime.interface import DeviceInfo
@@ -107,7 +108,7 @@ def registry_on(vulkan_backend, monkeypatch):
         prove = functools.partial(selfcheck.prove, vulkan_backend)
         registry = Registry(vulkan_backend.device, features, Manifest(source), prove)
         monkeypatch.setattr(vulkan_backend, "registry", registry)
-        monkeypatch.setattr(vulkan_backend, "plans", {})
+        monkeypatch.setattr(vulkan_backend, "plans", Kept(vulkan_backend.plans.most))
         return registry
 
     return use
@@ -512,16 +513,17 @@ def compiled(tmp_path_factory):
         if fault in made:
             return made[fault]
         root = tmp_path_factory.mktemp("shaders")
-        (root / "shaders").mkdir()
-        shutil.copytree(ROOT / "shaders/include", root / "shaders/include")
-        text = (ROOT / "shaders/attention-naive.comp").read_text()
+        families = shutil.ignore_patterns("*.comp", "*.toml")
+        for room, skip in {"attention": families, "include": None}.items():
+            shutil.copytree(ROOT / "shaders" / room, root / "shaders" / room, ignore=skip)
+        text = (ROOT / "shaders/attention/attention-naive.comp").read_text()
         old, new, _ = FAULTS[fault]
         assert text.count(old) == 1
         text = text.replace(old, new)
         if "16 bits" in fault:
             text = text.replace("sum[i] += w *", "sum[i] += min(w, 65504.0) *")
-        (root / "shaders/flash-attention-matrix.comp").write_text(text)
-        (root / "shaders/flash-attention-matrix.toml").write_text(TOML)
+        (root / "shaders/attention/flash-attention-matrix.comp").write_text(text)
+        (root / "shaders/attention/flash-attention-matrix.toml").write_text(TOML)
         made[fault] = Joined(Checkout(root), default_manifest().source)
         return made[fault]
 

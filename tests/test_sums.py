@@ -24,7 +24,7 @@ import bench_linear as tool
 UNIT = 2.0**-24
 #: One after the other, roundings of 1,000 random terms reached 7.4e-6 on the problem below, and of 4,096 1.0e-5.
 LINEAR_BOUND = 3e-6
-#: The same of kernels whose registers are full (shaders/linear.toml, SPAN = 0) and which add one after the other.
+#: The same of kernels whose registers are full (SPAN = 0 in shaders/include/sets.toml) and which add one by one.
 SEQUENTIAL_BOUND = 2e-5
 
 

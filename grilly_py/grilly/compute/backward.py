@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .tensor import Storage
 
 NAME = "flash_attention2_backward"
-#: The push constants of shaders/include/flash-backward.glsl and of shaders/flash-backward-rows.comp.
+#: The push constants of shaders/backward/flash-backward.glsl and of shaders/backward/flash-backward-rows.comp.
 PUSH = struct.Struct("=29IifI")
 _ROWS_PUSH = struct.Struct("=16I")
 DOC = """The gradients of attention: of ``sum(grad_out * output)`` by q, k and v.
@@ -355,7 +355,7 @@ def header(backend: Compute, piece: Piece) -> dict:
 def operands(
     backend: Compute, piece: Piece, out: tuple[int, int, int], scale: float, words: Storage | None, place: int
 ) -> tuple[list, bytes]:
-    """Bindings 0 to 8 and the push constants of shaders/include/flash-backward.glsl."""
+    """Bindings 0 to 8 and the push constants of shaders/backward/flash-backward.glsl."""
     bindings, places = [], []
     for name in ("q", "k", "v", "mask", "g", "stats"):
         view = piece.views.get(name)

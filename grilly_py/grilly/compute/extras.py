@@ -1,6 +1,6 @@
 """What bends or hides attention scores beyond mask and causality: argument checks, and what the kernels read of it.
 
-The words that shaders/include/extras.glsl reads: arrays first, then one header for each dispatch of a call.
+The words that shaders/attention/extras.glsl reads: arrays first, then one header for each dispatch of a call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .tensor import Storage, Tensor
 if TYPE_CHECKING:
     from .backend import Compute
 
-#: The header's words, in the order of shaders/include/extras.glsl; the last four of flash-matrix-tiles.glsl.
+#: The header's words, in the order of shaders/attention/extras.glsl; the last four of matrix/next-tile.glsl.
 HEADER = (
     "first_batch", "first_head", "first_row", "first_key", "heads", "left", "right", "cap", "slopes", "slopes_batch",
     "t5_buckets", "t5_reach", "t5_table", "t5_row", "sink", "sink_here", "prefixes",

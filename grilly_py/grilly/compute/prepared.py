@@ -13,7 +13,7 @@ from .tensor import Storage, Tensor
 if TYPE_CHECKING:
     from .backend import Compute
 
-#: The push constants of shaders/include/attention.glsl.
+#: The push constants of shaders/attention/attention.glsl.
 PUSH = struct.Struct("=27Iif")
 # Keys in one dispatch at most. Rounding errors of a float32 sum grow with its length; ranges beyond this are summed by
 # themselves and merged, which keeps the error of 200,000 keys at that of NumPy's blocked products for next to no time.
