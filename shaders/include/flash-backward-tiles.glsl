@@ -37,7 +37,7 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 #define OUTPUT_VECTORS (P_START + OWN * P_STRIDE)
 #define TILE_VECTORS (SCORE_VECTORS > OUTPUT_VECTORS ? SCORE_VECTORS : OUTPUT_VECTORS)
 #define PER_THREAD(vectors) (((vectors) + THREADS - 1) / THREADS)
-#define BLOCK 256
+#define BLOCK 1024
 // A sum of weights may differ from 1 by this much, times the log-sum-exp's size, and be due to rounding: 2^-21.
 #define MOST_ROUNDING 4.76837158203125e-7
 
@@ -195,7 +195,9 @@ GATHER(gather_b, VALUE_DIM, load_walk_b4, walk_b, WALK_B_ROW, s, sum_b)
 // Makes weights and dS of the products.
 void weigh(uint first, uint query_head, uint stats, bool some_hidden) {
     [[unroll]] for (uint i = 0u; i < TM; ++i) {
+#if !OWNER_KEYS
         float tile_total = 0.0;
+#endif
         [[unroll]] for (uint j = 0u; j < KT; ++j) {
             uint own = first_own + ty + TY * i;
             uint walked = first + tx + TX * j;
@@ -203,7 +205,10 @@ void weigh(uint first, uint query_head, uint stats, bool some_hidden) {
             uint key = OWNER_KEYS != 0 ? own : walked;
             vec4 stat = stats_data[stats + min(row, query_rows() - 1u)];
             float rest = OWNER_KEYS != 0 ? stat.z : 0.0;
-            pair(batch, query_head, row, key, some_hidden, vec3(stat.xy, rest), s[i][j], t[i][j], tile_total);
+            pair(batch, query_head, row, key, some_hidden, vec3(stat.xy, rest), s[i][j], t[i][j]);
+#if !OWNER_KEYS
+            tile_total += pair_weight;
+#endif
         }
 #if !OWNER_KEYS
         total[i] += tile_total;
@@ -232,13 +237,14 @@ void store_sums() {
         }
     }
     adds = true;
-    pending = 0u;
+    pending = 1u;
 }
 
 // Walks the rows from `begin` to `end` of one query head.
 void walk(uint query_head, uint begin, uint end) {
     uint stats = stats_base(batch, query_head) + row_start();
     [[dont_unroll]] for (uint first = begin; first < end; first += WALK) {
+        if (WIDE != 0 && pending++ == BLOCK / WALK) store_sums();
         uint last_own = first_own + OWN - 1u;
         uint last = first + WALK - 1u;
         // With a bias, minus infinity hides a key.
@@ -258,7 +264,6 @@ void walk(uint query_head, uint begin, uint end) {
 #if OWNER_KEYS
         gather_b(first, some_hidden);
 #endif
-        if (WIDE != 0 && ++pending == BLOCK / WALK) store_sums();
     }
 }
 

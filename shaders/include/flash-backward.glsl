@@ -158,12 +158,14 @@ uint seeing_rows(uint last_key) {
     return uint(rows);
 }
 
+// The weight P of the pair that `pair` saw last.
+float pair_weight;
+
 // Turns raw = q . k and dp = g . v of a row and a key into the weight and dS, both as their factors in the products:
 // raw becomes m P, dp becomes dS bend', and `pulled` is dS itself, the gradient of what is added to the score. `stat` is
-// the row's lse, delta and rest; P is added to `total`. `some_hidden`: not every pair of this tile may attend; the pair may then lie outside the
+// the row's lse, delta and rest. `some_hidden`: not every pair of this tile may attend; the pair may then lie outside the
 // arrays. What is hidden gives zeros, whatever raw, dp and stat are.
-float pair(uint batch, uint head, uint row, uint key, bool some_hidden, vec3 stat, inout float raw, inout float dp,
-           inout float total) {
+float pair(uint batch, uint head, uint row, uint key, bool some_hidden, vec3 stat, inout float raw, inout float dp) {
     bool allowed = true;
     if (some_hidden) allowed = row < QUERIES && key < KEY_COUNT && sees(row, key);
     float score = raw * pc.scale;
@@ -189,7 +191,7 @@ float pair(uint batch, uint head, uint row, uint key, bool some_hidden, vec3 sta
     }
     // Subtracted in natural units, where the score and lse are about equal and the difference is nearly exact.
     float weight = exp2((score - stat.x) * LOG2_E - stat.z);
-    if (allowed) total += weight;
+    pair_weight = allowed ? weight : 0.0;
     float share = on(DROPOUT) && allowed ? kept_share(row, key) : 1.0;
     float pulled = allowed ? weight * ((share == 0.0 ? 0.0 : share * dp) - stat.y) : 0.0;
     raw = allowed ? weight * share : 0.0;
