@@ -82,7 +82,7 @@ vec4 sum_b[TM][CV];
 float total[TM];   // this invocation's part of the sum of weights
 float finish[TM];  // what dq is multiplied by
 #endif
-uint pending;  // tiles in the sums
+uint pending;  // walked rows in the sums
 
 // The row of a chunk that vector e of it belongs to: eight lanes store two rows, four apart, of four vectors.
 uint chunk_row(uint e) {
@@ -237,33 +237,37 @@ void store_sums() {
         }
     }
     adds = true;
-    pending = 1u;
+    pending = 0u;
 }
 
 // Walks the rows from `begin` to `end` of one query head.
 void walk(uint query_head, uint begin, uint end) {
     uint stats = stats_base(batch, query_head) + row_start();
-    [[dont_unroll]] for (uint first = begin; first < end; first += WALK) {
-        if (WIDE != 0 && pending++ == BLOCK / WALK) store_sums();
-        uint last_own = first_own + OWN - 1u;
-        uint last = first + WALK - 1u;
-        // With a bias, minus infinity hides a key.
-        bool some_hidden = MASK != 0 || on(BIAS) || last >= end || last_own >= OWNED;
-        if (OWNER_KEYS != 0) some_hidden = some_hidden || !sees_all(first, last, first_own, last_own);
-        else some_hidden = some_hidden || !sees_all(first_own, last_own, first, last);
-        [[unroll]] for (uint i = 0u; i < TM; ++i) {
-            [[unroll]] for (uint j = 0u; j < KT; ++j) {
-                s[i][j] = 0.0;
-                t[i][j] = 0.0;
+    [[dont_unroll]] for (uint block = begin; block < end; block += BLOCK) {
+        if (WIDE != 0 && pending >= BLOCK) store_sums();
+        uint block_end = min(block + BLOCK, end);
+        pending += block_end - block;
+        [[dont_unroll]] for (uint first = block; first < block_end; first += WALK) {
+            uint last_own = first_own + OWN - 1u;
+            uint last = first + WALK - 1u;
+            // With a bias, minus infinity hides a key.
+            bool some_hidden = MASK != 0 || on(BIAS) || last >= end || last_own >= OWNED;
+            if (OWNER_KEYS != 0) some_hidden = some_hidden || !sees_all(first, last, first_own, last_own);
+            else some_hidden = some_hidden || !sees_all(first_own, last_own, first, last);
+            [[unroll]] for (uint i = 0u; i < TM; ++i) {
+                [[unroll]] for (uint j = 0u; j < KT; ++j) {
+                    s[i][j] = 0.0;
+                    t[i][j] = 0.0;
+                }
             }
-        }
-        multiply_a(first);
-        multiply_b(first);
-        weigh(first, query_head, stats, some_hidden);
-        gather_a(first, some_hidden);
+            multiply_a(first);
+            multiply_b(first);
+            weigh(first, query_head, stats, some_hidden);
+            gather_a(first, some_hidden);
 #if OWNER_KEYS
-        gather_b(first, some_hidden);
+            gather_b(first, some_hidden);
 #endif
+        }
     }
 }
 
