@@ -16,7 +16,8 @@
 // 8 x 1 invocations and reads fewer distinct vectors.
 //
 // The including shader defines THREADS, TX, TX_SHIFT, TM, KT, CV, DC, JC (KT a multiple of it), PREFETCH, UNROLL_CHUNKS
-// (the steps of a chunk), UNROLL_PHASES (the chunks of keys), and, for the row maximum by subgroup shuffles, SHUFFLE:
+// (the steps of a chunk), UNROLL_PHASES (the chunks of keys), where registers allow it BLOCK_SUMS (each tile's output is
+// summed by itself), and, for the row maximum by subgroup shuffles, SHUFFLE:
 // subgroups must then be full and of at least TX << TX_SHIFT invocations. HEAD_DIM is free; VALUE_DIM is at most
 // 4 TX CV. ROWS and KEYS are multiples of 8.
 
@@ -28,6 +29,9 @@
 
 layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 
+#ifndef BLOCK_SUMS
+#define BLOCK_SUMS 0
+#endif
 #define TY (THREADS / TX)
 #define ROWS (TY * TM)
 #define KEYS (TX * KT)
@@ -68,7 +72,12 @@ vec4 held_q[PER_THREAD(ROWS * DC4)];
 vec4 held_k[PER_THREAD(KEYS * DC4)];
 vec4 held_v[PER_THREAD(CHUNK * V_STRIDE)];
 float s[TM][KT];
+vec4 o[TM][CV];
+#if BLOCK_SUMS
 vec4 part[TM][CV];  // the output of one tile, so that rounding grows with the number of tiles and not of keys
+#else
+#define part o
+#endif
 
 // The row of a chunk that vector e of it belongs to. Eight lanes store two rows of four vectors; rows four apart, five
 // vectors long each, fill the eight bank groups, where rows next to each other would meet in one.
@@ -254,7 +263,6 @@ void main() {
 
     float top[TM];   // running maximum of base-2 scores
     float sum[TM];   // this invocation's part of the running sum of weights
-    vec4 o[TM][CV];
     [[unroll]] for (uint i = 0u; i < TM; ++i) {
         top[i] = NEVER;
         sum[i] = 0.0;
@@ -316,7 +324,7 @@ void main() {
                 if (on(DROPOUT)) s[i][j] *= kept_share(first_row + ty + TY * i, first_key + tx + TX * j);
             }
             sum[i] = sum[i] * decay[i] + tile_sum;
-            [[unroll]] for (uint c = 0u; c < CV; ++c) part[i][c] = vec4(0.0);
+            [[unroll]] for (uint c = 0u; c < CV; ++c) part[i][c] = BLOCK_SUMS != 0 ? vec4(0.0) : o[i][c] * decay[i];
         }
 
         UNROLL_PHASE for (uint phase = 0u; phase < KT / JC; ++phase) {
@@ -337,9 +345,11 @@ void main() {
             else multiply_values_chunk();
             barrier();
         }
+#if BLOCK_SUMS
         [[unroll]] for (uint i = 0u; i < TM; ++i) {
             [[unroll]] for (uint c = 0u; c < CV; ++c) o[i][c] = o[i][c] * decay[i] + part[i][c];
         }
+#endif
     }
 
     REDUCE_ROWS(sum, ADD)

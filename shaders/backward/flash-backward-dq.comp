@@ -10,6 +10,7 @@
 // Accumulates in float32.
 
 #define OWNER_KEYS 0
+#define STATS_ACCESS
 #include "flash-backward.glsl"
 
 #ifdef MATRIX

@@ -161,7 +161,7 @@ void store(bool some_hidden) {
 
 void store_stats(uint stats, uint first) {
     for (uint n = thread; n < STATS; n += THREADS) {
-        vec2 stat = stats_data[stats + min(first + n, query_rows() - 1u)];
+        vec2 stat = stats_data[stats + min(first + n, query_rows() - 1u)].xy;
         tile_lse[n] = min(stat.x, 2.0e38) * LOG2_E;
         tile_delta[n] = stat.y;
     }
@@ -220,7 +220,7 @@ void weigh_each(uint first, uint query_head, uint stats) {
                 uint walked = first + f * MATRIX_N + at % MATRIX_N;
                 uint row = OWNER_KEYS != 0 ? walked : own;
                 uint key = OWNER_KEYS != 0 ? own : walked;
-                vec2 stat = stats_data[stats + min(row, query_rows() - 1u)];
+                vec3 stat = stats_data[stats + min(row, query_rows() - 1u)].xyz;
                 float raw = s[i][f][e], dp = t[i][f][e];
                 pair(batch, query_head, row, key, true, stat, raw, dp);
                 if (non_finite(stat.y) && raw != 0.0) raw = stat.y;

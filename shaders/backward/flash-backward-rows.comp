@@ -2,10 +2,11 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 
-// What the gradients of attention need of each row: stats[i] = (lse[i], delta[i]), delta[i] = sum_d g[i,d] o[i,d].
+// What the gradients of attention need of each row: stats[i] = (lse[i], delta[i], 0, 0), delta[i] = sum_d g[i,d] o[i,d].
+// The zeros are for the kernel that finds dq (include/flash-backward.glsl).
 // A row with nothing to attend to (lse of minus infinity) gets the largest lse, so that every weight becomes zero.
 //
-// g, o (B, H, queries, VALUE_DIM)   lse (B, H, queries) float32   stats (B, H, queries, 2) float32
+// g, o (B, H, queries, VALUE_DIM)   lse (B, H, queries) float32   stats (B, H, queries, 4) float32
 // Workgroup x owns ROWS rows of head y, batch z; eight invocations share a row, 4 columns each at a time.
 // Accumulates in float32.
 
@@ -27,7 +28,7 @@ layout(push_constant, std430) uniform Push {
 layout(set = 0, binding = 0, std430) restrict readonly buffer OutputGradient { IO_SCALAR g_data[]; };
 layout(set = 0, binding = 1, std430) restrict readonly buffer Output { IO_SCALAR o_data[]; };
 layout(set = 0, binding = 2, std430) restrict readonly buffer LogSumExp { float lse_data[]; };
-layout(set = 0, binding = 3, std430) restrict writeonly buffer Stats { vec2 stats_data[]; };
+layout(set = 0, binding = 3, std430) restrict writeonly buffer Stats { vec4 stats_data[]; };
 
 shared float part[ROWS][9];
 
@@ -48,5 +49,5 @@ void main() {
     float lse = lse_data[pc.lse_offset + gl_WorkGroupID.z * pc.lse_batch + gl_WorkGroupID.y * pc.lse_head + row * pc.lse_row];
     if (lse < MASK_FLOOR) lse = 3.4e38;
     stats_data[pc.stats_offset + gl_WorkGroupID.z * pc.stats_batch + gl_WorkGroupID.y * pc.stats_head + row] =
-        vec2(lse, total);
+        vec4(lse, total, 0.0, 0.0);
 }

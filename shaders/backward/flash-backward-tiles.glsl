@@ -4,7 +4,11 @@
 //                 owned                walked               results
 //   OWNER_KEYS 0  a = q, b = g         a = k, b = v         dq = scale sum (dS bend') k
 //   OWNER_KEYS 1  a = k, b = v         a = q, b = g         dk = scale sum (dS bend') q,  dv = sum (m P) g
-// with the weights and dS made anew of the products a a^T and b b^T. Owning keys, it walks the queries of all GROUP query
+// with the weights and dS made anew of the products a a^T and b b^T. dq is divided by the sum of its row's weights, and
+// that sum is left for the other kernels (include/flash-backward.glsl), where it differs from 1 by no more than rounding.
+// Float32 results are added up in memory, BLOCK walked rows at a time, so that rounding grows with BLOCK and with the
+// number of blocks.
+// Owning keys, it walks the queries of all GROUP query
 // heads of its key head, so that nothing is added by two workgroups: no atomics, and the same bits every time.
 //
 // Invocation (tx, ty), tx < TX, owns the rows ty + TY i (i < TM), the walked rows tx + TX j (j < KT) of each tile, and
@@ -33,6 +37,9 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 #define OUTPUT_VECTORS (P_START + OWN * P_STRIDE)
 #define TILE_VECTORS (SCORE_VECTORS > OUTPUT_VECTORS ? SCORE_VECTORS : OUTPUT_VECTORS)
 #define PER_THREAD(vectors) (((vectors) + THREADS - 1) / THREADS)
+#define BLOCK 1024
+// A sum of weights may differ from 1 by this much, times the log-sum-exp's size, and be due to rounding: 2^-21.
+#define MOST_ROUNDING 4.76837158203125e-7
 
 #if OWNER_KEYS
 #define OWNED key_rows()
@@ -71,7 +78,11 @@ float t[TM][KT];  // b b^T, then dS
 vec4 sum_a[TM][CV];
 #if OWNER_KEYS
 vec4 sum_b[TM][CV];
+#else
+float total[TM];   // this invocation's part of the sum of weights
+float finish[TM];  // what dq is multiplied by
 #endif
+uint pending;  // walked rows in the sums
 
 // The row of a chunk that vector e of it belongs to: eight lanes store two rows, four apart, of four vectors.
 uint chunk_row(uint e) {
@@ -184,42 +195,112 @@ GATHER(gather_b, VALUE_DIM, load_walk_b4, walk_b, WALK_B_ROW, s, sum_b)
 // Makes weights and dS of the products.
 void weigh(uint first, uint query_head, uint stats, bool some_hidden) {
     [[unroll]] for (uint i = 0u; i < TM; ++i) {
+#if !OWNER_KEYS
+        float tile_total = 0.0;
+#endif
         [[unroll]] for (uint j = 0u; j < KT; ++j) {
             uint own = first_own + ty + TY * i;
             uint walked = first + tx + TX * j;
             uint row = OWNER_KEYS != 0 ? walked : own;
             uint key = OWNER_KEYS != 0 ? own : walked;
-            pair(batch, query_head, row, key, some_hidden, stats_data[stats + min(row, query_rows() - 1u)], s[i][j],
-                 t[i][j]);
+            vec4 stat = stats_data[stats + min(row, query_rows() - 1u)];
+            float rest = OWNER_KEYS != 0 ? stat.z : 0.0;
+            pair(batch, query_head, row, key, some_hidden, vec3(stat.xy, rest), s[i][j], t[i][j]);
+#if !OWNER_KEYS
+            tile_total += pair_weight;
+#endif
+        }
+#if !OWNER_KEYS
+        total[i] += tile_total;
+#endif
+    }
+}
+
+// Ends a block: adds the sums to the results, and begins them anew.
+void store_sums() {
+    uint result = out_row(batch, head) + (OWNER_KEYS != 0 ? key_start() : row_start());
+    [[unroll]] for (uint i = 0u; i < TM; ++i) {
+        uint own = first_own + ty + TY * i;
+        [[unroll]] for (uint c = 0u; c < CV; ++c) {
+            uint column = 4u * (tx + TX * c);
+            int head_columns = own < OWNED ? HEAD_DIM - int(column) : 0;
+#if OWNER_KEYS
+            int value_columns = own < OWNED ? VALUE_DIM - int(column) : 0;
+            store_dk4((result + own) * HEAD_DIM + column, sum_a[i][c] * pc.scale, head_columns);
+            store_dv4((result + own) * VALUE_DIM + column, sum_b[i][c], value_columns);
+            sum_b[i][c] = vec4(0.0);
+#else
+            factor = finish[i];
+            store_dq4((result + own) * HEAD_DIM + column, sum_a[i][c] * pc.scale, head_columns);
+#endif
+            sum_a[i][c] = vec4(0.0);
         }
     }
+    adds = true;
+    pending = 0u;
 }
 
 // Walks the rows from `begin` to `end` of one query head.
 void walk(uint query_head, uint begin, uint end) {
     uint stats = stats_base(batch, query_head) + row_start();
-    [[dont_unroll]] for (uint first = begin; first < end; first += WALK) {
-        uint last_own = first_own + OWN - 1u;
-        uint last = first + WALK - 1u;
-        // With a bias, minus infinity hides a key.
-        bool some_hidden = MASK != 0 || on(BIAS) || last >= end || last_own >= OWNED;
-        if (OWNER_KEYS != 0) some_hidden = some_hidden || !sees_all(first, last, first_own, last_own);
-        else some_hidden = some_hidden || !sees_all(first_own, last_own, first, last);
-        [[unroll]] for (uint i = 0u; i < TM; ++i) {
-            [[unroll]] for (uint j = 0u; j < KT; ++j) {
-                s[i][j] = 0.0;
-                t[i][j] = 0.0;
+    [[dont_unroll]] for (uint block = begin; block < end; block += BLOCK) {
+        if (WIDE != 0 && pending >= BLOCK) store_sums();
+        uint block_end = min(block + BLOCK, end);
+        pending += block_end - block;
+        [[dont_unroll]] for (uint first = block; first < block_end; first += WALK) {
+            uint last_own = first_own + OWN - 1u;
+            uint last = first + WALK - 1u;
+            // With a bias, minus infinity hides a key.
+            bool some_hidden = MASK != 0 || on(BIAS) || last >= end || last_own >= OWNED;
+            if (OWNER_KEYS != 0) some_hidden = some_hidden || !sees_all(first, last, first_own, last_own);
+            else some_hidden = some_hidden || !sees_all(first_own, last_own, first, last);
+            [[unroll]] for (uint i = 0u; i < TM; ++i) {
+                [[unroll]] for (uint j = 0u; j < KT; ++j) {
+                    s[i][j] = 0.0;
+                    t[i][j] = 0.0;
+                }
             }
-        }
-        multiply_a(first);
-        multiply_b(first);
-        weigh(first, query_head, stats, some_hidden);
-        gather_a(first, some_hidden);
+            multiply_a(first);
+            multiply_b(first);
+            weigh(first, query_head, stats, some_hidden);
+            gather_a(first, some_hidden);
 #if OWNER_KEYS
-        gather_b(first, some_hidden);
+            gather_b(first, some_hidden);
 #endif
+        }
     }
 }
+
+#if !OWNER_KEYS
+// Gathers the sums of weights of all keys, of this dispatch and of those before it, and says what mends them.
+void finish_rows() {
+    uint stats = stats_base(batch, head) + row_start();
+    vec4 stat[TM];
+    [[unroll]] for (uint i = 0u; i < TM; ++i) {
+        uint own = ty + TY * i;
+        stat[i] = stats_data[stats + min(first_own + own, OWNED - 1u)];
+        tile[(own * TX + tx) / 4u][tx % 4u] = total[i];
+    }
+    barrier();
+    [[unroll]] for (uint i = 0u; i < TM; ++i) {
+        uint own = ty + TY * i;
+        vec4 parts = tile[own * (TX / 4)];
+        [[unroll]] for (uint n = 1u; n < TX / 4; ++n) parts += tile[own * (TX / 4) + n];
+        float all = (parts.x + parts.y) + (parts.z + parts.w);
+        if ((ACCUMULATE & 1) != 0) all += stat[i].w;
+        stat[i].w = all;
+        if ((ACCUMULATE & 2) == 0) {
+            if (on(SINKS)) all += exp2((uintBitsToFloat(extra_data[word(SINK) + x_head]) - stat[i].x) * LOG2_E);
+            // A log-sum-exp of more keys than there are here is the caller's right: then nothing is mended.
+            float error = all - 1.0;
+            bool mends = abs(error) <= min(MOST_ROUNDING * (1.0 + abs(stat[i].x)), 0.0078125);
+            finish[i] = mends ? 1.0 / all : 1.0;
+            stat[i].z = mends ? (error - 0.5 * error * error) * LOG2_E : 0.0;  // log2(1 + error), which devices round more
+        }
+        if (tx == 0u && first_own + own < OWNED) stats_data[stats + first_own + own] = stat[i];
+    }
+}
+#endif
 
 void main() {
     tx = gl_LocalInvocationIndex % TX;
@@ -238,7 +319,12 @@ void main() {
             sum_b[i][c] = vec4(0.0);
 #endif
         }
+#if !OWNER_KEYS
+        total[i] = 0.0;
+        finish[i] = 1.0;
+#endif
     }
+    pending = 0u;
     if (gl_LocalInvocationIndex == 0u) poisoned = 0u;  // barriers come before its first reading
 
 #if OWNER_KEYS
@@ -259,20 +345,7 @@ void main() {
     walk_a = k_base(batch, head / GROUP) + key_start() * pc.k_row;
     walk_b = v_base(batch, head / GROUP) + key_start() * pc.v_row;
     walk(head, hidden_keys(first_own), visible_keys(first_own, min(first_own + OWN, OWNED) - 1u));
+    finish_rows();
 #endif
-
-    uint result = out_row(batch, head) + (OWNER_KEYS != 0 ? key_start() : row_start());
-    [[unroll]] for (uint i = 0u; i < TM; ++i) {
-        uint own = first_own + ty + TY * i;
-        if (own >= OWNED) continue;
-        [[unroll]] for (uint c = 0u; c < CV; ++c) {
-            uint column = 4u * (tx + TX * c);
-#if OWNER_KEYS
-            store_dk4((result + own) * HEAD_DIM + column, sum_a[i][c] * pc.scale, HEAD_DIM - int(column));
-            store_dv4((result + own) * VALUE_DIM + column, sum_b[i][c], VALUE_DIM - int(column));
-#else
-            store_dq4((result + own) * HEAD_DIM + column, sum_a[i][c] * pc.scale, HEAD_DIM - int(column));
-#endif
-        }
-    }
+    store_sums();
 }

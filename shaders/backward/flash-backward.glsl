@@ -7,7 +7,9 @@
 //
 // Shapes
 //   q (B, H, queries, HEAD_DIM)   k (B, H / GROUP, keys, HEAD_DIM)   v (B, H / GROUP, keys, VALUE_DIM)
-//   g (B, H, queries, VALUE_DIM)  stats (B, H, queries, 2): lse and delta, float32
+//   g (B, H, queries, VALUE_DIM)  stats (B, H, queries, 4): lse, delta, rest, and the sum of weights so far, float32
+// The log-sum-exp that users have is one float32 number, whose rounding is a relative error of all weights of a row. The
+// kernel for dq adds up the weights that it makes (and the sink's); rest = log2 of their sum mends what comes after it.
 //   mask broadcast to (B, H, queries, keys); what else bends or hides scores: attention/extras.glsl
 // Results lie in rows of HEAD_DIM or VALUE_DIM elements, a row's number being
 //   out_offset + batch * out_batch + head * out_head + (query or key)
@@ -26,7 +28,7 @@ layout(constant_id = 1) const int VALUE_DIM = 64;
 layout(constant_id = 2) const int MASK = 0;        // 0 none, 1 boolean bytes, 2 additive float32
 layout(constant_id = 3) const int CAUSAL = 0;      // 1: query i sees key j when j <= i + causal_shift
 layout(constant_id = 4) const int GROUP = 1;       // query heads per key head
-layout(constant_id = 5) const int ACCUMULATE = 0;  // 1: add to what the results hold
+layout(constant_id = 5) const int ACCUMULATE = 0;  // 1: add to what the results hold; + 2, for dq: more keys follow
 layout(constant_id = 7) const int WIDE = 0;        // 1: the results are float32 whatever the element type is
 
 layout(push_constant, std430) uniform Push {
@@ -43,6 +45,10 @@ layout(push_constant, std430) uniform Push {
     uint extra;
 } pc;
 
+#ifndef STATS_ACCESS
+#define STATS_ACCESS readonly
+#endif
+
 #if ALIGN == 8
 #define IO_ELEMENT uvec4
 #elif ALIGN == 4
@@ -56,7 +62,7 @@ layout(set = 0, binding = 1, std430) restrict readonly buffer Keys { IO_ELEMENT 
 layout(set = 0, binding = 2, std430) restrict readonly buffer Values { IO_ELEMENT v_data[]; };
 layout(set = 0, binding = 3, std430) restrict readonly buffer Mask { uint mask_data[]; };
 layout(set = 0, binding = 4, std430) restrict readonly buffer OutputGradient { IO_ELEMENT g_data[]; };
-layout(set = 0, binding = 5, std430) restrict readonly buffer Stats { vec2 stats_data[]; };
+layout(set = 0, binding = 5, std430) restrict STATS_ACCESS buffer Stats { vec4 stats_data[]; };
 
 const float LOG2_E = 1.44269504088896340736;
 // A score that stands for "never attend", as in attention.glsl.
@@ -64,6 +70,10 @@ const float LOG2_E = 1.44269504088896340736;
 const float NEVER = -3.4e38;
 
 #include "attention/extras.glsl"
+
+// Whether results are added to what is there (float32 ones only), and what they are multiplied by after that.
+bool adds = (ACCUMULATE & 1) != 0;
+float factor = 1.0;
 
 // ---- element access: load_*4(element, count) reads elements element .. + 3, those at position count and later as zeros
 
@@ -79,8 +89,8 @@ const float NEVER = -3.4e38;
                 uvec4(pack_pair(low.xy), pack_pair(low.zw), pack_pair(high.xy), pack_pair(high.zw)); \
         } else { \
             uint at = element >> 2; \
-            NAME##_wide[at] = ACCUMULATE == 0 ? low : NAME##_wide[at] + low; \
-            NAME##_wide[at + 1u] = ACCUMULATE == 0 ? high : NAME##_wide[at + 1u] + high; \
+            NAME##_wide[at] = adds ? NAME##_wide[at] + low : low; \
+            NAME##_wide[at + 1u] = adds ? NAME##_wide[at + 1u] + high : high; \
         } \
     }
 #elif ALIGN == 4
@@ -92,8 +102,8 @@ const float NEVER = -3.4e38;
     layout(set = 0, binding = BINDING, std430) buffer Wide_##NAME { vec4 NAME##_wide[]; }; \
     void store_##NAME##4(uint element, vec4 value, int count) { \
         if (count <= 0) return; \
-        if (WIDE == 0) NAME##_narrow[element >> 2] = IO_STORE4(value); \
-        else NAME##_wide[element >> 2] = ACCUMULATE == 0 ? value : NAME##_wide[element >> 2] + value; \
+        if (WIDE == 0) NAME##_narrow[element >> 2] = IO_STORE4(value * factor); \
+        else NAME##_wide[element >> 2] = (adds ? NAME##_wide[element >> 2] + value : value) * factor; \
     }
 #else
 #define GRILLY_LOADS(NAME, DATA) \
@@ -112,8 +122,8 @@ const float NEVER = -3.4e38;
         [[unroll]] for (int i = 0; i < 4; ++i) { \
             if (i >= count) return; \
             uint e = element + uint(i); \
-            if (WIDE == 0) NAME##_narrow[e] = IO_STORE(value[i]); \
-            else NAME##_wide[e] = ACCUMULATE == 0 ? value[i] : NAME##_wide[e] + value[i]; \
+            if (WIDE == 0) NAME##_narrow[e] = IO_STORE(value[i] * factor); \
+            else NAME##_wide[e] = (adds ? NAME##_wide[e] + value[i] : value[i]) * factor; \
         } \
     }
 #endif
@@ -149,11 +159,14 @@ uint seeing_rows(uint last_key) {
     return uint(rows);
 }
 
+// The weight P of the pair that `pair` saw last.
+float pair_weight;
+
 // Turns raw = q . k and dp = g . v of a row and a key into the weight and dS, both as their factors in the products:
 // raw becomes m P, dp becomes dS bend', and `pulled` is dS itself, the gradient of what is added to the score. `stat` is
-// the row's lse and delta. `some_hidden`: not every pair of this tile may attend; the pair may then lie outside the
+// the row's lse, delta and rest. `some_hidden`: not every pair of this tile may attend; the pair may then lie outside the
 // arrays. What is hidden gives zeros, whatever raw, dp and stat are.
-float pair(uint batch, uint head, uint row, uint key, bool some_hidden, vec2 stat, inout float raw, inout float dp) {
+float pair(uint batch, uint head, uint row, uint key, bool some_hidden, vec3 stat, inout float raw, inout float dp) {
     bool allowed = true;
     if (some_hidden) allowed = row < QUERIES && key < KEY_COUNT && sees(row, key);
     float score = raw * pc.scale;
@@ -178,7 +191,8 @@ float pair(uint batch, uint head, uint row, uint key, bool some_hidden, vec2 sta
         }
     }
     // Subtracted in natural units, where the score and lse are about equal and the difference is nearly exact.
-    float weight = exp2((score - stat.x) * LOG2_E);
+    float weight = exp2((score - stat.x) * LOG2_E - stat.z);
+    pair_weight = allowed ? weight : 0.0;
     float share = on(DROPOUT) && allowed ? kept_share(row, key) : 1.0;
     float pulled = allowed ? weight * ((share == 0.0 ? 0.0 : share * dp) - stat.y) : 0.0;
     raw = allowed ? weight * share : 0.0;

@@ -143,6 +143,7 @@ class Piece:
     views: dict[str, Tensor]
     shift: int
     accumulate: bool = False
+    more: bool = False  # pieces with later keys of the same queries follow
     first: tuple[int, int, int, int] = (0, 0, 0, 0)  # batch, query head, query and key of the whole call
 
     @property
@@ -181,7 +182,8 @@ class Piece:
             index = {"batch": 0, "head": 1, "member": 1, "query": 2, "key": 3}[axis]
             step = low * self.group if axis == "head" else low
             first = tuple(f + step if n == index else f for n, f in enumerate(self.first))
-            pieces.append(Piece(views, shift, self.accumulate or (adds and low > 0), first))
+            more = self.more or (adds and axis == "key" and low == 0)
+            pieces.append(Piece(views, shift, self.accumulate or (adds and low > 0), more, first))
         return pieces[0], pieces[1]
 
     def flops(self) -> float:
@@ -280,9 +282,9 @@ def split(backend: Compute, piece: Piece, most_walked: int) -> list[Piece]:
 
 
 def row_stats(backend: Compute, g: Tensor, o: Tensor, lse: Tensor) -> Tensor:
-    """lse and delta of every row, ``(B, H, Sq, 2)`` float32, from checked 4-D tensors and lse ``(B, H, Sq)``."""
+    """lse, delta and two zeros for every row, ``(B, H, Sq, 4)`` float32, from checked 4-D tensors and lse ``(B, H, Sq)``."""
     batch, heads, queries, value_dim = g.shape
-    stats = backend.empty((batch, heads, queries, 2))
+    stats = backend.empty((batch, heads, queries, 4))
     choice = backend.registry.resolve(Request("attention-backward-rows", g.dtype.name))
     program = program_of(backend, choice, {"VALUE_DIM": value_dim})
     rows = choice.tile["rows"]
@@ -298,7 +300,7 @@ def row_stats(backend: Compute, g: Tensor, o: Tensor, lse: Tensor) -> Tensor:
         def push(offsets, stats=stats_part, g=g_part, o=o_part, lse=lse_part):
             return _ROWS_PUSH.pack(
                 offsets[0], *strides(g), offsets[1], *strides(o), offsets[2], *strides(lse),
-                offsets[3] // 2, *(step // 2 for step in strides(stats)[:2]), stats.shape[2],
+                offsets[3] // 4, *(step // 4 for step in strides(stats)[:2]), stats.shape[2],
             )  # fmt: skip
 
         launch(backend, program, (g_part, o_part, lse_part, stats_part), push, groups(stats_part.shape))
@@ -327,7 +329,7 @@ def _gradients(
         words, places = call.extras.storage(backend, [header(backend, p) for p in pieces])
     for p, place in zip(pieces, places, strict=True):
         constants = {
-            **call.constants(p.views), "GROUP": p.group, "ACCUMULATE": int(p.accumulate), "WIDE": int(dtype == FLOAT32),
+            **call.constants(p.views), "GROUP": p.group, "ACCUMULATE": p.accumulate + 2 * p.more, "WIDE": int(dtype == FLOAT32),
         }  # fmt: skip
         results = p.results
         descriptors, row = _bind_results(backend, results)
@@ -363,7 +365,7 @@ def operands(
         bindings.append(descriptor)
         steps = (0,) * 4 if view is None else view._steps
         if name == "stats":
-            places.append((offset // 2, steps[0] // 2, steps[1] // 2))
+            places.append((offset // 4, steps[0] // 4, steps[1] // 4))
         else:
             places.append((offset, *(steps if name == "mask" else steps[:3])))
     bias = piece.views.get("bias")

@@ -212,13 +212,13 @@ dropout_p, dropout_seed, dropout_offset
         # delta is a row's own, so for it all sequences are one.
         stats = backward.row_stats(backend, *(t.transpose((1, 0, 2))[None] for t in (g, o)), sums[None])
         total = q4.shape[0]
-        shape = (packed.batch, q4.shape[1], packed.longest[0], 2)
+        shape = (packed.batch, q4.shape[1], packed.longest[0], 4)
         views = {
             "q": _view(q4, packed.batch, packed.longest[0]),
             "k": _view(k4, packed.batch, packed.longest[1]),
             "v": _view(v4, packed.batch, packed.longest[1]),
             "g": _view(g, packed.batch, packed.longest[0]),
-            "stats": Tensor(stats._storage, shape, FLOAT32, (0, 2 * total, 2, 1)),
+            "stats": Tensor(stats._storage, shape, FLOAT32, (0, 4 * total, 4, 1)),
         }
         rows = tuple(zip((total, k4.shape[0]), packed.covered, strict=True))
         call = backward.Call(packed.extras.causal, packed.scale, 0, packed.extras, rows)
