@@ -67,7 +67,7 @@ def test_attention_over_many_equal_values(vulkan_backend, variant):
     v = np.full((1, 1, keys, 64), 0.1, np.float32)
     out, lse = view.attention.flash_attention2(q, k, v, return_lse=True, kernel=variant.family)
     scores = q[0, 0].astype(np.float64) @ k[0, 0].astype(np.float64).T / 8
-    # Without blocks (BLOCK_SUMS in the data file: registers are full) 16,384 keys are added one after the other: 1.5e-4.
+    # Without BLOCK_SUMS (registers are full) 16,384 keys are added one after the other: 1.5e-4.
     bound = 1e-5 if variant.defines.get("BLOCK_SUMS") else 8192 * UNIT
     assert np.abs(out / np.float64(v[0, 0, 0, 0]) - 1).max() <= bound
     np.testing.assert_allclose(lse[0, 0], np.log(np.exp(scores).sum(1)), rtol=0, atol=2e-6)
@@ -131,7 +131,8 @@ def test_gradients(backend, queries, keys, size):
     with reference.portable():
         plain = reference.attention_backward(g, q, k, v, dtype=np.float32)
     out, lse = backend.attention.flash_attention2(q, k, v, return_lse=True)
-    for name, got in zip(("dq", "dk", "dv"), backend.attention.flash_attention2_backward(g, q, k, v, out, lse), strict=True):
+    results = backend.attention.flash_attention2_backward(g, q, k, v, out, lse)
+    for name, got in zip(("dq", "dk", "dv"), results, strict=True):
         want = getattr(exact, name)
         error, its = np.abs(got - want).max(), np.abs(getattr(plain, name) - want).max()
         assert error <= 3 * its, f"{name}: {error:.3g}, plain float32's {its:.3g}"

@@ -282,7 +282,8 @@ def split(backend: Compute, piece: Piece, most_walked: int) -> list[Piece]:
 
 
 def row_stats(backend: Compute, g: Tensor, o: Tensor, lse: Tensor) -> Tensor:
-    """lse, delta and two zeros for every row, ``(B, H, Sq, 4)`` float32, from checked 4-D tensors and lse ``(B, H, Sq)``."""
+    """lse, delta and two zeros for every row, ``(B, H, Sq, 4)`` float32,
+    from checked 4-D tensors and lse ``(B, H, Sq)``."""
     batch, heads, queries, value_dim = g.shape
     stats = backend.empty((batch, heads, queries, 4))
     choice = backend.registry.resolve(Request("attention-backward-rows", g.dtype.name))
@@ -329,7 +330,8 @@ def _gradients(
         words, places = call.extras.storage(backend, [header(backend, p) for p in pieces])
     for p, place in zip(pieces, places, strict=True):
         constants = {
-            **call.constants(p.views), "GROUP": p.group, "ACCUMULATE": p.accumulate + 2 * p.more, "WIDE": int(dtype == FLOAT32),
+            **call.constants(p.views), "GROUP": p.group, "ACCUMULATE": p.accumulate + 2 * p.more,
+            "WIDE": int(dtype == FLOAT32),
         }  # fmt: skip
         results = p.results
         descriptors, row = _bind_results(backend, results)
