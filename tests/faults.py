@@ -193,7 +193,7 @@ class Faults:
         """Look at what is about to be called."""
         if name == "vkFreeMemory":
             number = self._number(arguments[1])
-            if number not in self.live.get("Memory", ()):
+            if number and number not in self.live.get("Memory", ()):
                 self.misuse.append("vkFreeMemory of what is not there")
         elif name.startswith("vkCmd"):
             if self._state.get(self._number(arguments[0])) != "recording":

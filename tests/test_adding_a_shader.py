@@ -21,13 +21,15 @@ def test_the_guide_works(tmp_path, vulkan_backend):
     assert {Path(name).suffix for name in files} == {".comp", ".toml", ".py"}
     # Only what the guide's files need (`contiguous` copies): with all families the compiler would take minutes.
     shutil.copytree(ROOT / "shaders/include", tmp_path / "shaders/include")
+    (tmp_path / "shaders/elementwise").mkdir()
     for name in ("copy.comp", "copy.toml"):
-        shutil.copy(ROOT / "shaders" / name, tmp_path / "shaders")
+        shutil.copy(ROOT / "shaders/elementwise" / name, tmp_path / "shaders/elementwise")
     skip = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "grilly_py", tmp_path / "grilly_py", ignore=skip)
     shutil.copytree(ROOT / "tools", tmp_path / "tools", ignore=skip)
     (tmp_path / "tests").mkdir()
-    shutil.copy(ROOT / "tests/conftest.py", tmp_path / "tests")
+    for name in ("conftest.py", "leftout.py"):
+        shutil.copy(ROOT / "tests" / name, tmp_path / "tests")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     for name, text in files.items():
         path = tmp_path / name

@@ -179,9 +179,12 @@ def packed(tmp_path_factory):
         pytest.skip(NO_COMPILER)
     root = tmp_path_factory.mktemp("packed")
     shutil.copytree(ROOT / "shaders/include", root / "shaders/include")
-    for family in ("attention-naive", "copy", "attention-merge"):
-        for path in (ROOT / "shaders").glob(f"{family}.*"):
-            shutil.copy(path, root / "shaders")
+    families = shutil.ignore_patterns("*.comp", "*.toml")
+    shutil.copytree(ROOT / "shaders/attention", root / "shaders/attention", ignore=families)
+    (root / "shaders/elementwise").mkdir()
+    for family in ("attention/attention-naive", "elementwise/copy", "attention/attention-merge"):
+        for ending in ("comp", "toml"):
+            shutil.copy(ROOT / f"shaders/{family}.{ending}", root / f"shaders/{family}.{ending}")
     builder = Builder(root)
     pack_all(builder, build(builder, 2), root / "packed", 2)
     return root / "packed"

@@ -81,7 +81,7 @@ def repo(tmp_path):
     (tmp_path / "shaders/add.toml").write_text(TOML)
     (tmp_path / "shaders/add.comp").write_text(SOURCE)
     (include / "types.glsl").write_text(TYPES)
-    (include / "more.glsl").write_text("// nothing yet\n")
+    (include / "more.glsl").write_text("// nothing yet\n// facts: numbers\nconst float LOW = -1.5;\n")
     return tmp_path
 
 
@@ -224,7 +224,42 @@ def test_what_a_wheel_carries(repo):
     assert entries[1]["requires"] == ["float16-storage"], "implied by the dtype"
     assert entries[0]["sha256"] != entries[2]["sha256"], "FACTOR reaches the compiler"
     text = (repo / "packed/manifest.json").read_text()
-    assert [json.loads(line.rstrip(",")) for line in text.splitlines()[1:-1]] == json.loads(text)["variants"]
+    lines, whole = text.splitlines(), json.loads(text)
+    first = lines.index('"variants": [') + 1
+    assert [json.loads(line.rstrip(",")) for line in lines[first:-1]] == whole["variants"]
+    assert (whole["facts"], whole["push"]) == ({"numbers": {"LOW": -1.5}}, {"add": [["n", "u32", 0]]})
+    assert whole["compilers"] == {"glslang": GLSLANG_VERSION, "spirv-tools": SPIRV_TOOLS_VERSION}
+
+
+@needs_compiler
+def test_rooms_are_folders_of_families(repo):
+    _, before = packed(repo)
+    for room, names in {"sums": ["add.toml", "add.comp"], "types": ["types.glsl"]}.items():
+        (repo / "shaders" / room).mkdir()
+        for name in names:
+            folder = repo / "shaders" / ("include" if name == "types.glsl" else "")
+            (folder / name).rename(repo / "shaders" / room / name)
+    edit(repo / "shaders/sums/add.comp", '"types.glsl"', '"types/types.glsl"')
+    assert packed(repo)[1] == before
+    built(repo, "--check", "--only", "add")
+    shutil.copy(repo / "shaders/sums/add.toml", repo / "shaders/types/add.toml")
+    done = tool(repo, "--check")
+    assert done.returncode == 1
+    assert "shaders/types/add.toml: family add is in another room too" in done.stderr
+    (repo / "shaders/types/add.toml").unlink()
+    shutil.copy(repo / "shaders/sums/add.comp", repo / "shaders/types/lost.comp")
+    assert "shaders/types/lost.comp: no family's data file names this source" in tool(repo, "--check").stderr
+
+
+@needs_compiler
+def test_shared_numbers_that_differ_are_an_error(repo):
+    built(repo)
+    edit(repo / "shaders/include/more.glsl", "LOW = -1.5", "LOW = -1.5;\n\n// facts: features\nconst uint WINDOW = 2u")
+    assert "features are {'WINDOW': 2} in the shaders and {'WINDOW': 1, " in tool(repo, "--check").stderr
+    (repo / "shaders/include/other.glsl").write_text("// facts: numbers\nconst float LOW = -2.5;\n")
+    done = tool(repo, "--check")
+    assert done.returncode == 1
+    assert "shaders/include/other.glsl:2: LOW is -2.5, and -1.5 at shaders/include/more.glsl:3" in done.stderr
 
 
 @needs_compiler
@@ -355,9 +390,6 @@ def test_a_missing_include_is_named(repo):
         ("add.comp", "set = 0, binding = 1", "set = 1, binding = 1", "descriptor sets [0, 1]"),
         ("add.comp", "constant_id = 0", "constant_id = 5", "specialization constant 5, which [constants] does not"),
         ("add.comp", "uint n; }", "uint n; uint m; }", "its push constants are 8 bytes, and push_bytes is 4"),
-        ("add.toml", "push_bytes = 4", "push_bytes = 8", "push_bytes is 8, and the source has push constants of 4"),
-        ("add.comp", "uniform P { uint n; }", "uniform P {\n#define U int\nU n; }", "push constants hold 'U n'"),
-        ("add.comp", "uint n; }", "\n#define int uint\nint n; }", "of the types ['uint'], in the source of ['int']"),
         ("add.toml", "rank = 1\n", "rank = 1\nthreads = 32\n", "threads is 32 in the data file and 64 in the binary"),
         ("add.toml", "rank = 1\n", "rank = 1\nshared_bytes = 9\n", "shared_bytes is 9 in the data file and 256 in"),
         (

@@ -1,8 +1,8 @@
 """The matrix kernels in the element orders and shapes of NVIDIA, AMD and Intel, on any device: their own source with
 matrices made of arrays.
 
-No matrix units take part. What is tested is that the source is right for the orders that flash-matrix.glsl and
-flash-matrix-transposed.glsl (shaders/include) state, that the form without an order is right for any order and for a
+No matrix units take part. What is tested is that the source is right for the orders that form-quads.glsl and
+form-transposed.glsl (shaders/attention/matrix) state, that the form without an order is right for any order and for a
 shape that is no square, and that the self-check finds out where a driver has an order that its kernel does not expect.
 """
 
@@ -25,7 +25,7 @@ SOURCE = """\
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "attention.glsl"
-#include "flash-matrix.glsl"
+#include "matrix/flash.glsl"
 """
 FAMILY = """\
 operation = "{operation}"
@@ -98,7 +98,7 @@ FACTS = {"align": 8, "head_dim": 32, "value_dim": 24, "rows": 64}
 
 
 def emulated(texts):
-    """``flash-matrix.glsl`` and what it includes, by name, with arrays for matrices and the workgroup for the subgroup.
+    """The files of shaders/attention/matrix, by name, with arrays for matrices and the workgroup for the subgroup.
 
     Loops stay loops: arrays need no constant indices, and some drivers take minutes over the code unrolled.
     """
@@ -126,15 +126,17 @@ def manifest(tmp_path_factory):
     if NO_COMPILER:
         pytest.skip(NO_COMPILER)
     root = tmp_path_factory.mktemp("emulated")
-    include = root / "shaders/include"
-    shutil.copytree(ROOT / "shaders/include", include)
-    shutil.copy(ROOT / "tests/shaders/emulated-matrices.glsl", include)
-    for path, text in emulated({path: path.read_text() for path in include.glob("flash-matrix*.glsl")}).items():
+    room = root / "shaders/attention"
+    families = shutil.ignore_patterns("*.comp", "*.toml")
+    for name, skip in {"attention": families, "masks": families, "include": None}.items():
+        shutil.copytree(ROOT / "shaders" / name, root / "shaders" / name, ignore=skip)
+    shutil.copy(ROOT / "tests/shaders/emulated-matrices.glsl", root / "shaders/include")
+    for path, text in emulated({path: path.read_text() for path in room.glob("matrix/*.glsl")}).items():
         path.write_text(text)
-    (root / "shaders/emulated.comp").write_text(SOURCE)
-    for name in ("attention-naive", "attention-tiles", "attention-mask-lanes"):  # what the check compares with and uses
-        for ending in ("comp", "toml"):
-            shutil.copy(ROOT / f"shaders/{name}.{ending}", root / "shaders")
+    (room / "emulated.comp").write_text(SOURCE)
+    for name in ("attention/attention-naive", "masks/attention-tiles", "masks/attention-mask-lanes"):
+        for ending in ("comp", "toml"):  # what the check compares with and uses
+            shutil.copy(ROOT / f"shaders/{name}.{ending}", root / f"shaders/{name}.{ending}")
     for family, settings in FAMILIES.items():
         variants = [
             VARIANT.format(
@@ -145,7 +147,7 @@ def manifest(tmp_path_factory):
             for rank, (name, (defines, _)) in enumerate(KERNELS.items())
             if ("TILED" in defines) == (family == "emulated-tiles")
         ]  # fmt: skip
-        (root / f"shaders/{family}.toml").write_text(FAMILY.format(**settings) + "".join(variants))
+        (room / f"{family}.toml").write_text(FAMILY.format(**settings) + "".join(variants))
     return Manifest(Checkout(root))
 
 

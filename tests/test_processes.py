@@ -75,8 +75,9 @@ def run(runtime: str, code: str, times: int = 1, **variables) -> str:
     """What a process prints; it must end well and say nothing else."""
     code = BEGIN.format(seconds=SECONDS - 10, runtime=runtime) + textwrap.dedent(code)
     for _ in range(times):
+        command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code]  # of fork beside threads
         done = subprocess.run(
-            [sys.executable, "-c", code], env=environment(**variables), capture_output=True, text=True, timeout=SECONDS
+            command, env=environment(**variables), capture_output=True, text=True, timeout=SECONDS
         )
         said = f"exit {done.returncode}\n{done.stdout}\n{done.stderr[-3000:]}"
         assert (done.returncode, done.stderr) == (0, ""), said
@@ -219,6 +220,27 @@ def test_a_tensor_outlives_everything(runtime_name):
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 
+@pytest.fixture(scope="module")
+def child_opens(runtime_name):
+    """Leaves tests out where the driver refuses its device to forked children, which the error must say."""
+    said = run(
+        runtime_name,
+        """
+        first()
+        def child():
+            try:
+                grilly.Compute(runtime=NAME).close()
+                return 0
+            except grilly.NoDeviceError as error:
+                return 3 if "spawn" in str(error) else 4
+        print(forked(child))
+        """.replace("NAME", repr(runtime_name)),
+    )
+    if said.split() == ["3"]:
+        pytest.skip("this driver refuses its device to forked children")
+    assert said.split() == ["0"]
+
+
 @needs_fork
 def test_a_child_that_only_exits(runtime_name):
     said = run(runtime_name, "first()\nprint(forked(lambda: 0), right(call()))")
@@ -226,7 +248,7 @@ def test_a_child_that_only_exits(runtime_name):
 
 
 @needs_fork
-def test_a_child_opens_anew(runtime_name):
+def test_a_child_opens_anew(runtime_name, child_opens):
     """The default backend; with "auto" for the runtime, as the parent's was chosen by hand."""
     said = run(
         runtime_name,
@@ -270,7 +292,7 @@ def test_the_parents_tensors_are_refused_in_a_child(runtime_name):
 
 
 @needs_fork
-def test_a_child_lets_go_of_the_parents_things(runtime_name):
+def test_a_child_lets_go_of_the_parents_things(runtime_name, child_opens):
     """Tensors, host arrays and backends that go in the child touch nothing of the parent's."""
     said = run(
         runtime_name,
@@ -293,7 +315,7 @@ def test_a_child_lets_go_of_the_parents_things(runtime_name):
 
 
 @needs_fork
-def test_grandchildren(runtime_name):
+def test_grandchildren(runtime_name, child_opens):
     said = run(
         runtime_name,
         """
@@ -312,7 +334,7 @@ def test_grandchildren(runtime_name):
 
 
 @needs_fork
-def test_workers_of_multiprocessing(runtime_name):
+def test_workers_of_multiprocessing(runtime_name, child_opens):
     said = run(
         runtime_name,
         """
@@ -331,7 +353,7 @@ def test_workers_of_multiprocessing(runtime_name):
 
 
 @needs_fork
-def test_fork_in_the_middle_of_another_threads_call(runtime_name):
+def test_fork_in_the_middle_of_another_threads_call(runtime_name, child_opens):
     """Its locks are held when the process forks; the child must not wait for a thread that it does not have."""
     said = run(
         runtime_name,
@@ -359,13 +381,13 @@ def test_fork_in_the_middle_of_another_threads_call(runtime_name):
 
 
 @needs_fork
-def test_fork_before_the_first_use(runtime_name):
+def test_fork_before_the_first_use(runtime_name, child_opens):
     said = run(runtime_name, "print(forked(lambda: first() or 0)); first()")
     assert said.split() == ["0"]
 
 
 @needs_fork
-def test_fork_in_the_middle_of_the_first_use(runtime_name):
+def test_fork_in_the_middle_of_the_first_use(runtime_name, child_opens):
     said = run(
         runtime_name,
         """

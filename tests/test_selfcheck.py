@@ -516,16 +516,17 @@ def compiled(tmp_path_factory):
         if fault in made:
             return made[fault]
         root = tmp_path_factory.mktemp("shaders")
-        (root / "shaders").mkdir()
-        shutil.copytree(ROOT / "shaders/include", root / "shaders/include")
-        text = (ROOT / "shaders/attention-naive.comp").read_text()
+        families = shutil.ignore_patterns("*.comp", "*.toml")
+        for room, skip in {"attention": families, "include": None}.items():
+            shutil.copytree(ROOT / "shaders" / room, root / "shaders" / room, ignore=skip)
+        text = (ROOT / "shaders/attention/attention-naive.comp").read_text()
         old, new, _ = FAULTS[fault]
         assert text.count(old) == 1
         text = text.replace(old, new)
         if "16 bits" in fault:
             text = text.replace("sum[i] += w *", "sum[i] += min(w, 65504.0) *")
-        (root / "shaders/flash-attention-matrix.comp").write_text(text)
-        (root / "shaders/flash-attention-matrix.toml").write_text(TOML)
+        (root / "shaders/attention/flash-attention-matrix.comp").write_text(text)
+        (root / "shaders/attention/flash-attention-matrix.toml").write_text(TOML)
         made[fault] = Joined(Checkout(root), default_manifest().source)
         return made[fault]
 

@@ -84,7 +84,7 @@ def checked(wheel: Path) -> str:
     """A sentence about the wheel's contents and sizes; exits where they are not as they must be."""
     with zipfile.ZipFile(wheel) as archive:
         names, unpacked = archive.namelist(), sum(info.file_size for info in archive.infolist())
-    families = {path.stem for path in (ROOT / "shaders").glob("*.toml")}
+    families = {path.stem for path in (ROOT / "shaders").rglob("*.toml") if path.parent.name != "include"}
     shaders = {f"grilly/spirv/{family}.xz" for family in families} | {"grilly/spirv/manifest.json"}
     package = ROOT / "grilly_py"
     modules = {path.relative_to(package).as_posix() for path in package.glob("grilly/**/*.py")}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compiles what shaders/*.toml describe, and checks each binary against its data file.
+"""Compiles what shaders/<room>/*.toml describe, and checks each binary against its data file.
 
     python tools/compile_shaders.py                 compile what is not in the cache folder, check everything
     python tools/compile_shaders.py --check         the same; fail where shaders/facts.json would change

@@ -59,6 +59,7 @@ uvec4 bfloat16_words(vec4 x) {
 }
 
 // Scores below this are "never attend": minus infinity and the lowest float32 alike.
+// facts: numbers
 const float MASK_FLOOR = -3.0e38;
 
 // The larger of x and MASK_FLOOR. NaN stays NaN: of that max() may make anything.

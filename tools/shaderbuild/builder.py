@@ -18,12 +18,15 @@ from . import names
 from .bfloat16 import Bfloat16Error, to_bfloat16
 from .cache import Cache
 from .facts import Facts, missing_features, read_facts
-from .families import Case, FamilyError, read_family
-from .push_layouts import push_layout
+from .families import SETS_FILE, Case, FamilyError, read_family, read_sets
+from .push_layout import misplaced, source_layout, without_names
+from .shared_facts import shared_facts
 from .toolchain import GLSLANG_VERSION, SPIRV_TOOLS_VERSION, Tool, ToolError
 
 #: Facts of a binary that the choice between variants needs. What a data file does not state of them is in facts.json.
 SIZES = ("threads", "shared_bytes")
+#: What an entry calls the types of push constants, whose offsets follow from their order.
+_KINDS = {"u32": "uint", "i32": "int", "f32": "float"}
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+["<]([^">]+)[">]', re.MULTILINE)
 
 
@@ -59,12 +62,13 @@ class Builder:
     def __init__(self, root: Path, cache: Cache | None = None):
         self.root = root
         self.shaders = root / "shaders"
+        self.include_folders = (self.shaders / "include", self.shaders)  # after the including file's own
         self.build = root / "build/shaders"
         self.facts_file = self.shaders / "facts.json"
         self.cache = Cache() if cache is None else cache
         self._texts: dict[Path, str] = {}
         self._closures: dict[Path, tuple[tuple[Path, ...], bytes]] = {}
-        self._layouts: dict[tuple[Path, int], list[list[str]]] = {}
+        self._layouts: dict[Path, list[list]] = {}
         self._rewriter = (Path(__file__).resolve().parent / "bfloat16.py").read_text(encoding="utf-8")
 
     @cached_property
@@ -97,10 +101,15 @@ class Builder:
 
     # ---- from data files to entries
 
+    def sources(self, ending: str) -> list[Path]:
+        """The files of shaders/ and its rooms with this ending, by name; shaders/include holds no family."""
+        found = [path for pattern in ("*", "*/*") for path in self.shaders.glob(pattern + ending)]
+        return sorted((path for path in found if path.parent.name != "include"), key=lambda path: (path.stem, path))
+
     def families(self, only: list[str] | None = None) -> tuple[list[Case], list[str]]:
         """All cases, and the errors met."""
-        cases, errors = [], []
-        paths = sorted(self.shaders.glob("*.toml"), key=lambda path: path.stem)
+        cases, errors, seen = [], [], set()
+        paths = self.sources(".toml")
         for name in only or []:
             if not any(path.stem == name for path in paths):
                 known = ", ".join(path.stem for path in paths) or "none"
@@ -108,6 +117,10 @@ class Builder:
         for path in paths:
             if only and path.stem not in only:
                 continue
+            if path.stem in seen:
+                errors.append(f"{self.show(path)}: family {path.stem} is in another room too; names are unlike")
+                continue
+            seen.add(path.stem)
             try:
                 cases += read_family(path, self.show(path))
             except FamilyError as error:
@@ -119,8 +132,46 @@ class Builder:
     def orphans(self, cases: list[Case]) -> list[str]:
         """Sources in shaders/ that no family names."""
         named = {case.source for case in cases}
-        left = [path for path in sorted(self.shaders.glob("*.comp")) if path not in named]
+        left = [path for path in self.sources(".comp") if path not in named]
         return [f"{self.show(path)}: no family's data file names this source" for path in left]
+
+    def unused_sets(self, cases: list[Case]) -> list[str]:
+        """Sets for several families that none uses."""
+        path = self.shaders / SETS_FILE
+        used = frozenset().union(*(case.sets for case in cases))
+        lines = read_sets(path, self.show(path)) if path.is_file() else {}
+        return [f"{self.show(path)}:{lines[name]}: nothing uses set {name}" for name in lines if name not in used]
+
+    def shared_facts(self) -> dict[str, dict]:
+        """The numbers that kernels and Python share. Raises CompileError where two places differ."""
+        paths = sorted(path for ending in ("glsl", "comp") for path in self.shaders.rglob(f"*.{ending}"))
+        try:
+            tables = shared_facts(paths, self.show)
+        except ValueError as error:
+            raise CompileError(str(error)) from error
+        bits = {name.upper().replace("-", "_"): 1 << place for place, name in enumerate(names.EXTRAS)}
+        if tables.get("features", bits) != bits:
+            raise CompileError(f"features are {tables['features']} in the shaders and {bits} in registry/names.py")
+        return tables
+
+    def push_layout(self, case: Case) -> list[list]:
+        """Names, types and offsets of push constants in the case's source. Raises CompileError if they are no list."""
+        source = self._source(case)
+        if source not in self._layouts:
+            try:
+                self._layouts[source] = source_layout([self._text(path) for path in self._closure(source)[0]])
+            except ValueError as error:
+                raise CompileError(f"{self.show(source)}: {error}") from error
+        return self._layouts[source]
+
+    def push_layouts(self, cases: list[Case]) -> dict[str, list[list]]:
+        """The push constants of each family. Raises CompileError where its cases, being generated, differ in them."""
+        layouts: dict[str, list[list]] = {}
+        for case in cases:
+            layout = [member for member in self.push_layout(case) if member[2] < case.push_bytes]
+            if layouts.setdefault(case.family, layout) != layout:
+                raise CompileError(f"{case.name}: its push constants are {layout}, not {layouts[case.family]}")
+        return layouts
 
     def recorded(self) -> dict[str, dict]:
         """What shaders/facts.json says, by the binaries' names. Raises CompileError where it is damaged."""
@@ -169,32 +220,23 @@ class Builder:
             **sizes,
             "keys_per_trip": settings["keys_per_trip"],
             "push_bytes": case.push_bytes,
-            "push": self.push(case),
+            "push": [[name, _KINDS[kind]] for name, kind, at in self.push_layout(case) if at < case.push_bytes],
             "bindings": case.bindings,
             "constants": case.constants,
             "defines": settings["defines"],
         }
-
-    def push(self, case: Case) -> list[list[str]]:
-        """The names and types of the case's push constants. Raises CompileError where its source has not that many."""
-        source = self._generate(case) if case.generator else case.source
-        kind = (source, case.push_bytes)
-        if case.generator or kind not in self._layouts:
-            try:
-                self._layouts[kind] = push_layout(source, case.push_bytes, self._text)
-            except (OSError, ValueError) as error:
-                place = f"{self.show(case.data_file)}:{case.line}"
-                raise CompileError(f"{place}: {case.name}: {error}") from error
-        return self._layouts[kind]
 
     # ---- keys
 
     def job(self, case: Case) -> Job:
         """The case's source, flags and key. Runs the generator if there is one."""
         settings = case.settings
-        defines = _defines(case)
-        source = self._generate(case) if case.generator else case.source
-        flags = ["-V", "--target-env", settings["target"], "-S", "comp", "-g0", f"-I{self.show(self.shaders)}/include"]
+        defines = {f"DTYPE_{case.dtype}": 1, **settings["defines"]}
+        if case.generator:
+            self._generate(case, defines)
+        source = self._source(case)
+        flags = ["-V", "--target-env", settings["target"], "-S", "comp"]
+        flags += [f"-I{self.show(folder)}" for folder in self.include_folders]
         flags += [f"-D{name}={int(v) if isinstance(v, bool) else v}" for name, v in sorted(defines.items())]
         parts = [self.compilers(case), *flags, "-O" if settings["optimize"] else ""]
         if case.dtype == "bfloat16":
@@ -210,8 +252,11 @@ class Builder:
         optimizer = f", spirv-opt {self.optimizer.version}" if case.settings["optimize"] else ""
         return f"glslang {self.glslang.version}{optimizer}"
 
-    def _generate(self, case: Case) -> Path:
-        defines = _defines(case)
+    def _source(self, case: Case) -> Path:
+        """Where the case's source is, or is written."""
+        return case.source or self.build / f"{case.name}.comp"
+
+    def _generate(self, case: Case, defines: dict) -> None:
         done = subprocess.run(
             [sys.executable, str(case.generator)],
             input=json.dumps(defines),
@@ -222,11 +267,10 @@ class Builder:
         if done.returncode or not done.stdout.strip():
             said = done.stderr.strip() or "it printed nothing"
             raise CompileError(f"{self.show(case.generator)} with {json.dumps(defines)} failed:\n{said}")
-        path = self.build / f"{case.name}.comp"
+        path = self._source(case)
         if not path.is_file() or path.read_text(encoding="utf-8") != done.stdout:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(done.stdout, encoding="utf-8")
-        return path
 
     def _text(self, path: Path) -> str:
         text = self._texts.get(path)
@@ -246,7 +290,7 @@ class Builder:
             found.append(path)
             text = self._text(path)
             for match in _INCLUDE.finditer(text):
-                places = [folder / match.group(1) for folder in (path.parent, self.shaders / "include")]
+                places = [folder / match.group(1) for folder in (path.parent, *self.include_folders)]
                 existing = [place for place in places if place.is_file()]
                 if not existing:
                     line = text.count("\n", 0, match.start()) + 1
@@ -274,6 +318,10 @@ class Builder:
             done = self.glslang.run([*job.flags, "-o", path, self.show(job.source)], cwd=self.root)
             if done.returncode or not path.is_file():
                 raise CompileError(self._words(case, "glslangValidator", done))
+            named = path.read_bytes()
+            if wrong := misplaced(read_facts(named).push, self.push_layout(case)):
+                raise CompileError(f"{self.show(case.data_file)}:{case.line}: {case.name}: {wrong}")
+            path.write_bytes(without_names(named))
             if case.dtype == "bfloat16":
                 try:
                     path.write_bytes(to_bfloat16(path.read_bytes()))
@@ -299,7 +347,7 @@ class Builder:
     def _words(self, case: Case, tool: str, done: subprocess.CompletedProcess) -> str:
         said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         # glslang writes "ERROR: file:line: text" and "ERROR: 1 compilation errors.  No code generated."
-        source = self.show(case.source or self.build / f"{case.name}.comp")
+        source = self.show(self._source(case))
         noise = re.compile(rf"No code generated|^SPIR-V is not|^{re.escape(source)}\s*$")
         said = [line.removeprefix("ERROR: ") for line in said if not noise.search(line)]
         return f"{case.name}: {tool} failed (exit {done.returncode})\n" + "\n".join(said)
@@ -325,10 +373,8 @@ class Builder:
             wrong.append(f"it has specialization constant {number}, which [constants] does not list")
         if facts.push_bytes > case.push_bytes:
             wrong.append(f"its push constants are {facts.push_bytes} bytes, and push_bytes is {case.push_bytes}")
-        elif not wrong:
-            types = [kind for _, kind in self.push(case)][: len(facts.push_types)]
-            if types != facts.push_types:
-                wrong.append(f"its push constants are of the types {facts.push_types}, in the source of {types}")
+        if case.push_bytes > 4 * len(self.push_layout(case)):
+            wrong.append(f"push_bytes is {case.push_bytes}, and its source's push constants are fewer")
         for key in SIZES:
             stated, real = settings[key], getattr(facts, key)
             if stated is None and real is None:
@@ -353,10 +399,6 @@ class Builder:
                     f"{case.name}: its {key} are {real}, and {self.show(self.facts_file)} says {known}; "
                     f"{self._record()} --only {case.family}"
                 )
-
-
-def _defines(case: Case) -> dict:
-    return {f"DTYPE_{case.dtype}": 1, **case.settings["defines"]}
 
 
 def _requires(case: Case) -> set[str]:

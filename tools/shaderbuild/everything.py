@@ -47,6 +47,12 @@ def build(
     cases, built.problems = builder.families(only)
     if not only and not built.problems:
         built.problems += builder.orphans(cases)
+        if check:
+            built.problems += builder.unused_sets(cases)
+    try:
+        builder.shared_facts()
+    except CompileError as error:
+        built.problems.append(str(error))
     planned = _each(builder.job, cases, jobs)
     built.problems += [str(job) for job in planned if isinstance(job, CompileError)]
     wanted = [job for job in planned if isinstance(job, Job)]
@@ -108,8 +114,12 @@ def pack_all(builder: Builder, built: Built, folder: Path, jobs: int) -> None:
     for job, binary in built.made:
         builder.check_recorded(job.case, builder.check(job.case, binary), recorded)
         made.append((builder.entry(job.case, recorded), job.key, binary))
-    compilers = {"glslang": builder.glslang.version, "spirv-tools": builder.optimizer.version}
-    pack(folder, made, compilers, jobs)
+    head = {
+        "compilers": {"glslang": builder.glslang.version, "spirv-tools": builder.optimizer.version},
+        "facts": builder.shared_facts(),
+        "push": builder.push_layouts([job.case for job, _ in built.made]),
+    }
+    pack(folder, made, head, jobs)
 
 
 def _read_or_nothing(builder: Builder) -> dict[str, dict]:

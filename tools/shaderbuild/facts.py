@@ -37,8 +37,7 @@ class Facts:
     """What one compute shader's binary declares.
 
     ``threads`` and ``shared_bytes`` are None where they depend on specialization constants. ``bindings`` tells of each
-    binding whether every variable there is read-only, ``push_types`` what each push constant is ("uint", "int",
-    "float", or "other").
+    binding whether every variable there is read-only.
     """
 
     capabilities: set[int] = field(default_factory=set)
@@ -46,7 +45,7 @@ class Facts:
     descriptor_sets: set[int] = field(default_factory=set)
     constant_ids: set[int] = field(default_factory=set)
     push_bytes: int = 0
-    push_types: list[str] = field(default_factory=list)
+    push: list[tuple[str, str, int]] = field(default_factory=list)  # name ("" if stripped), type, offset of each member
     threads: int | None = None
     shared_bytes: int | None = 0
 
@@ -93,11 +92,12 @@ def read_facts(binary: bytes) -> Facts:
         raise ValueError("it does not begin with SPIR-V's magic number")
 
     facts, types = Facts(), _Types()
-    kinds: dict[int, str] = {}
     binding_of: dict[int, int] = {}
     variables: list[tuple[int, int, int]] = []  # pointer type, variable, storage class
     read_only: set[int] = set()
     pointers: dict[int, int] = {}
+    member_names: dict[tuple[int, int], str] = {}
+    numbers: dict[int, str] = {}
     spec_ids: set[int] = set()
     workgroup_builtin = None
     at = 5
@@ -129,10 +129,11 @@ def read_facts(binary: bytes) -> Facts:
             types.offsets[op[0], op[1]] = op[3]
         elif opcode == 72 and op[2] == 24:  # OpMemberDecorate NonWritable
             read_only.add(op[0])
+        elif opcode == 6:  # OpMemberName
+            member_names[op[0], op[1]] = op[2:].tobytes().split(b"\0")[0].decode()
         elif opcode in (21, 22):  # OpTypeInt, OpTypeFloat
             types.types[op[0]] = ("scalar", op[1] // 8)
-            if op[1] == 32:
-                kinds[op[0]] = "float" if opcode == 22 else "int" if op[2] else "uint"
+            numbers[op[0]] = ("f" if opcode == 22 else "i" if op[2] else "u") + str(op[1])
         elif opcode == 20:  # OpTypeBool
             types.types[op[0]] = ("scalar", 4)
         elif opcode == 23:
@@ -160,8 +161,12 @@ def read_facts(binary: bytes) -> Facts:
             safe = variable in read_only or pointers[pointer] in read_only
             facts.bindings[number] = safe and facts.bindings.get(number, True)
         if storage == 9:  # PushConstant
-            facts.push_bytes = max(facts.push_bytes, types.size(pointers[pointer], True) or 0)
-            facts.push_types = [kinds.get(member, "other") for member in types.types[pointers[pointer]][1:]]
+            block = pointers[pointer]
+            facts.push_bytes = max(facts.push_bytes, types.size(block, True) or 0)
+            facts.push = [
+                (member_names.get((block, n), ""), numbers.get(kind, "other"), types.offsets.get((block, n), 0))
+                for n, kind in enumerate(types.types[block][1:])
+            ]
         elif storage == 4:  # Workgroup
             size = types.size(pointers[pointer], False) if pointers[pointer] in types.types else None
             known = size is not None and facts.shared_bytes is not None

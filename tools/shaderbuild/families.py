@@ -1,11 +1,13 @@
-"""Reads shaders/<family>.toml: checks every key and type, and expands a family into its cases.
+"""Reads shaders/<room>/<family>.toml: checks every key and type, and expands a family into its cases.
 
 A mistake is a FamilyError that reads `file:line: what is wrong`.
 """
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,6 +40,7 @@ class Case:
     line: int
     data_file: Path
     settings: dict = field(default_factory=dict)
+    sets: frozenset = frozenset()  # names of what its family uses of SETS_FILE
 
     @property
     def name(self) -> str:
@@ -63,6 +66,11 @@ def _is_name(value) -> bool:
 
 def _power_of_two(value) -> bool:
     return _integer(value) and value > 0 and value & (value - 1) == 0
+
+
+def _entries(value):
+    """What of a setting can be stated by itself: each entry of a table, else the whole (None)."""
+    return value if isinstance(value, dict) else (None,)
 
 
 def _list_of(test):
@@ -100,6 +108,7 @@ def _file_name(ending):
     return lambda value: isinstance(value, str) and value.endswith(ending) and "/" not in value and "\\" not in value
 
 
+_USE = (lambda v: _list_of(_is_name)(v) and bool(v), "a list of names of sets")
 _FAMILY = {
     "operation": (_is_name, "a lower-case name"),
     "source": (_file_name(".comp"), "the name of a .comp file beside this one"),
@@ -108,6 +117,8 @@ _FAMILY = {
     "bindings": (_bindings, '[["name", "r" | "w" | "rw"], ...], at least one, names unlike'),
     "constants": (_constants, "a table of names with ids from 0 up, all unlike"),
     "variant": (lambda v: isinstance(v, list) and all(isinstance(x, dict) for x in v), "[[variant]] tables"),
+    "sets": (_table_of(_is_name, lambda v: isinstance(v, dict)), "[sets.NAME] tables with lower-case names"),
+    "use": _USE,
 }
 _SHARED = {
     "target": (lambda v: v in TARGETS, "one of vulkan1.0 ... vulkan1.3"),
@@ -142,9 +153,18 @@ _SETTINGS = {
 _VARIANT = {
     "name": (_is_name, "a lower-case name"),
     "case": (lambda v: isinstance(v, list) and all(isinstance(x, dict) for x in v), "[[variant.case]] tables"),
+    "use": _USE,
     **_SETTINGS,
 }
-_CASE = {"name": (_is_name, "a lower-case name"), **_SETTINGS}
+_CASE = {"name": (_is_name, "a lower-case name"), "use": _USE, **_SETTINGS}
+#: What a set may state: anything but names and what makes a family's binaries its own.
+_SET = {
+    **{key: _FAMILY[key] for key in ("operation", "push_bytes", "bindings", "constants")},
+    "case": _VARIANT["case"],
+    **_SETTINGS,
+}
+#: Beside the rooms: sets that several families use.
+SETS_FILE = "include/sets.toml"
 _DEFAULTS = {
     "dtypes": ["float32"],
     "models": ["generic"],
@@ -198,7 +218,8 @@ class _Lines:
                 for part in name.split("."):
                     prefix = f"{prefix}.{part}" if prefix else part
                     table += (part, counts[prefix]) if prefix in counts else (part,)
-                self._lines.setdefault(table, number)
+                for depth in range(1, len(table) + 1):
+                    self._lines.setdefault(table[:depth], number)
             elif key := self._KEY.match(line):
                 self._lines.setdefault((*table, key.group(2)), number)
 
@@ -209,17 +230,20 @@ class _Lines:
         return self._lines.get(path, 1)
 
 
-def read_family(path: Path, display: str | None = None) -> list[Case]:
-    """All cases of the family in ``path``, in the file's order.
+@dataclass
+class _Set:
+    """A set of settings, and the table's path in the file that states it (None: in another file than the family's)."""
 
-    Raises FamilyError naming file and line for anything that is not in docs/architecture.md's format.
-    """
-    label = display or path.name
+    table: dict
+    at: tuple | None
 
-    def fail(line, text):
-        raise FamilyError(f"{label}:{line}: {text}")
 
-    text = path.read_text(encoding="utf-8")
+def _load(text: str, label: str) -> tuple[dict, _Lines, Callable, Callable]:
+    """A data file's content and lines, and two functions: one that fails, one that checks a table's keys and values."""
+
+    def fail(line, said):
+        raise FamilyError(f"{label}:{line}: {said}")
+
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -236,7 +260,76 @@ def read_family(path: Path, display: str | None = None) -> list[Case]:
             if not test(value):
                 fail(line, f"{key} = {value!r} in {where}: wanted {wanted}")
 
+    return data, lines, fail, check
+
+
+def _check_sets(sets: dict, check: Callable) -> None:
+    for name, table in sets.items():
+        check(table, _SET, f"set {name}", ("sets", name))
+        for c, case in enumerate(table.get("case", ())):
+            check(case, _CASE, f"set {name}, case {case.get('name', c + 1)}", ("sets", name, "case", c))
+
+
+def sets_file(path: Path) -> Path | None:
+    """The file of the sets that the family in ``path`` shares with others; None where there is none."""
+    found = (folder / SETS_FILE for folder in (path.parent, path.parent.parent))
+    return next((file for file in found if file.is_file()), None)
+
+
+def read_sets(path: Path, display: str | None = None) -> dict[str, int]:
+    """The sets that several families share, by name, with the line of each. Raises FamilyError as read_family does."""
+    return _shared_sets(path.read_text(encoding="utf-8"), display or path.name)[1]
+
+
+@functools.lru_cache(maxsize=4)
+def _shared_sets(text: str, label: str) -> tuple[dict[str, dict], dict[str, int]]:
+    """The sets of such a file and the line of each. Every family asks for them, so they are parsed once."""
+    data, lines, _, check = _load(text, label)
+    check(data, {"sets": _FAMILY["sets"]}, "the shared sets", ())
+    sets = data.get("sets", {})
+    _check_sets(sets, check)
+    return sets, {name: lines.of("sets", name) for name in sets}
+
+
+def read_family(path: Path, display: str | None = None) -> list[Case]:
+    """All cases of the family in ``path``, in the file's order.
+
+    Raises FamilyError naming file and line for anything that is not in docs/architecture.md's format.
+    """
+    data, lines, fail, check = _load(path.read_text(encoding="utf-8"), display or path.name)
     check(data, {**_FAMILY, **_SHARED}, "the family", ())
+    own, common = data.pop("sets", {}), {}
+    _check_sets(own, check)
+    if file := sets_file(path):
+        common = _shared_sets(file.read_text(encoding="utf-8"), SETS_FILE)[0]
+    for name in own.keys() & common.keys():
+        fail(lines.of("sets", name), f"set {name} is in {SETS_FILE} too; give it another name")
+    sets = {name: _Set(table, None) for name, table in common.items()}
+    sets |= {name: _Set(table, ("sets", name)) for name, table in own.items()}
+    used: set[str] = set()
+
+    def expanded(table: dict, known: dict, where: str, at: tuple) -> dict:
+        """``table`` with what the sets that it uses state. No key, and no entry of a table, may be stated twice."""
+        result = {key: value for key, value in table.items() if key != "use"}
+        stated = {(key, entry): where for key, value in result.items() for entry in _entries(value)}
+        for name in table.get("use", ()):
+            line = lines.of(*at, "use")
+            if name not in sets:
+                fail(line, f"there is no set {name}; sets: {', '.join(sorted(sets)) or 'none'}")
+            used.add(name)
+            for key, value in sets[name].table.items():
+                if key not in known:
+                    fail(line, f"set {name} states {key}, which {where} cannot have")
+                for entry in _entries(value):
+                    if (key, entry) in stated or (key, None) in stated:
+                        what = key if entry is None else f"{key}.{entry}"
+                        by = stated.get((key, entry), stated.get((key, None)))
+                        fail(line, f"{what} is stated by set {name} and by {by}")
+                    stated[key, entry] = f"set {name}"
+                result[key] = {**result.get(key, {}), **value} if isinstance(value, dict) else value
+        return result
+
+    data = expanded(data, {**_FAMILY, **_SHARED}, "the family", ())
     for key in ("operation", "push_bytes", "bindings", "variant"):
         if key not in data:
             fail(1, f"the family lacks {key}")
@@ -257,12 +350,18 @@ def read_family(path: Path, display: str | None = None) -> list[Case]:
         check(variant, _VARIANT, f"variant {variant.get('name', v)}", at)
         if "name" not in variant:
             fail(lines.of(*at), "the variant lacks name")
+        lenders = [sets[name] for name in variant.get("use", ()) if name in sets and "case" in sets[name].table]
+        variant = expanded(variant, _VARIANT, f"variant {variant['name']}", at)
         cases = variant.get("case")
         if cases == []:
             fail(lines.of(*at, "case"), "the variant's list of cases is empty")
         for c, case in enumerate([{}] if cases is None else cases):
             where = (*at, "case", c) if cases is not None else at
-            check(case, _CASE, f"variant {variant['name']}, case {case.get('name', c + 1)}", where)
+            if lenders:
+                where = (*lenders[0].at, "case", c) if lenders[0].at else (*at, "use")
+            named = f"variant {variant['name']}, case {case.get('name', c + 1)}"
+            check(case, _CASE, named, where)
+            case = expanded(case, _CASE, named, where)
             settings = {**_DEFAULTS, **shared}
             for level in (variant, case):
                 for key, value in level.items():
@@ -306,4 +405,8 @@ def read_family(path: Path, display: str | None = None) -> list[Case]:
                 result.append(new)
     if not result:
         fail(1, "the family has no variants")
+    for name in own.keys() - used:
+        fail(lines.of("sets", name), f"nothing uses set {name}")
+    for case in result:
+        case.sets = frozenset(used & common.keys())
     return result

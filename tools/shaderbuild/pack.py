@@ -21,8 +21,11 @@ BLOCK = 1 << 20
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 2 * BLOCK, "lc": 2, "lp": 2, "pb": 2}]
 
 
-def pack(folder: Path, made: list[tuple[dict, str, bytes]], compilers: dict[str, str], jobs: int) -> None:
-    """Write the folder from entries of the manifest, each with its key and its binary, families in one piece each."""
+def pack(folder: Path, made: list[tuple[dict, str, bytes]], head: dict[str, dict], jobs: int) -> None:
+    """Write the folder: what the manifest says of all shaders, and its entries, each with its key and its binary.
+
+    A family's entries stand in one piece.
+    """
     blocks: list[list[int]] = []
     size = BLOCK
     for number, (entry, _, binary) in enumerate(made):
@@ -52,15 +55,15 @@ def pack(folder: Path, made: list[tuple[dict, str, bytes]], compilers: dict[str,
         old.unlink()
     for name, data in archives.items():
         (folder / name).write_bytes(data)
-    (folder / "manifest.json").write_text(manifest_text(entries, compilers), encoding="utf-8", newline="\n")
+    (folder / "manifest.json").write_text(manifest_text(entries, head), encoding="utf-8", newline="\n")
 
 
 def _compress(binaries: list[bytes]) -> bytes:
     return lzma.compress(b"".join(binaries), format=lzma.FORMAT_XZ, check=lzma.CHECK_CRC32, filters=_FILTERS)
 
 
-def manifest_text(entries: list[dict], compilers: dict[str, str]) -> str:
+def manifest_text(entries: list[dict], head: dict[str, dict]) -> str:
     """manifest.json, one entry a line."""
     lines = [json.dumps(entry, separators=(",", ":")) for entry in entries]
-    head = f'{{"schema": {names.MANIFEST_SCHEMA}, "compilers": {json.dumps(compilers)}, "variants": [\n'
-    return head + ",\n".join(lines) + "\n]}\n"
+    first = "".join(f"{json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items())
+    return f'{{"schema": {names.MANIFEST_SCHEMA},\n{first}"variants": [\n' + ",\n".join(lines) + "\n]}\n"

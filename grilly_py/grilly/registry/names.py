@@ -34,7 +34,7 @@ FEATURES = (
 )
 
 #: What an attention kernel may offer beyond masks and causality, and how error messages call it; the place is the bit
-#: of the specialization constant FEATURES in shaders/include/extras.glsl.
+#: of the specialization constant FEATURES in shaders/attention/extras.glsl.
 EXTRAS = {
     "window": "a sliding window",
     "soft-cap": "a logit soft-cap",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..errors import ClosedError, GrillyError, NoDeviceError
+from . import lifetime
 from .interface import DeviceInfo, Runtime
 from .lifetime import check_alive, opening
 
@@ -47,7 +48,8 @@ def open_runtime(device: int | str | None = None, runtime: str = "auto") -> Runt
             except (GrillyError, ImportError, OSError) as error:
                 causes.append((name, error))
     listing = "\n".join(f"  {name}: {error}" for name, error in causes)
-    raise NoDeviceError(f"Compute: {info.name} could not be opened\n{listing}") from causes[0][1]
+    hint = f"\n{lifetime.fork_hint}" if lifetime.fork_hint else ""
+    raise NoDeviceError(f"Compute: {info.name} could not be opened\n{listing}{hint}") from causes[0][1]
 
 
 __all__ = ["RUNTIMES", "open_runtime"]

@@ -44,6 +44,8 @@ class Mortal(Protocol):
 _open: weakref.WeakSet[Mortal] = weakref.WeakSet()
 _forking: list[Mortal] = []
 _ended = False
+#: What to add to the error for a device that a forked child cannot open; empty elsewhere.
+fork_hint = ""
 
 
 def track(runtime: Mortal) -> None:
@@ -86,7 +88,12 @@ def _before_fork() -> None:
 
 
 def _after_fork(child: bool) -> None:
+    global fork_hint
     if child and _forking:
+        fork_hint = (
+            "This process was forked from one that has a device open, and some drivers, NVIDIA's among them, cannot be "
+            "used in such a child. Start it with multiprocessing's \"spawn\" method, or fork before the first use."
+        )
         _leave_drivers_alone()
     while _forking:
         runtime = _forking.pop()

@@ -21,6 +21,7 @@ class Piece:
     views: dict[str, Tensor]
     shift: int
     accumulate: bool = False
+    more: bool = False  # pieces with later keys of the same queries follow
     first: tuple[int, int, int, int] = (0, 0, 0, 0)  # batch, query head, query and key of the whole call
 
     @property
@@ -59,7 +60,8 @@ class Piece:
             index = {"batch": 0, "head": 1, "member": 1, "query": 2, "key": 3}[axis]
             step = low * self.group if axis == "head" else low
             first = tuple(f + step if n == index else f for n, f in enumerate(self.first))
-            pieces.append(Piece(views, shift, self.accumulate or (adds and low > 0), first))
+            more = self.more or (adds and axis == "key" and low == 0)
+            pieces.append(Piece(views, shift, self.accumulate or (adds and low > 0), more, first))
         return pieces[0], pieces[1]
 
     def flops(self) -> float:

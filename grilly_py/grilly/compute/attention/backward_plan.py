@@ -94,7 +94,8 @@ def requests(views: Mapping[str, Tensor], call: BackwardCall) -> list[Request]:
 def plan(
     call: BackwardCall, facts: DeviceFacts, registry: Registry, choices: Sequence[Choice] | None = None
 ) -> AttentionPlan:
-    """The plan: results dq, dk, dv and stats (lse and delta of every row, ``(B, H, Sq, 2)``); or of ``choices`` only.
+    """The plan: results dq, dk, dv and stats (lse, delta and what kernels note
+    of every row, ``(B, H, Sq, 4)``); or of ``choices`` only.
 
     Sums of several dispatches are float32, whatever the dtype of q is.
     """
@@ -107,7 +108,7 @@ def plan(
         # delta is a row's own, so for it all sequences are one; other kernels add a sequence's first row themselves.
         total = g.shape[2]
         views["g"] = Tensor(g._storage, (*q.shape[:3], v.shape[3]), g.dtype, (0, *g._steps[1:]), g._offset)
-        views["stats"] = Tensor(stats._storage, (*q.shape[:3], 2), FLOAT32, (0, 2 * total, 2, 1))
+        views["stats"] = Tensor(stats._storage, (*q.shape[:3], 4), FLOAT32, (0, 4 * total, 4, 1))
     views = {name: view for name, view in views.items() if view is not None}
     if choices is None:
         choices = [registry.resolve(request) for request in requests(views, call)]
@@ -121,7 +122,8 @@ def plan(
     words, made = words_slot(planner, call, given, headers)
     for number, (choice, piece, wide) in enumerate(jobs):
         constants = {
-            **call.constants(piece.views), "GROUP": piece.group, "ACCUMULATE": int(piece.accumulate), "WIDE": int(wide),
+            **call.constants(piece.views), "GROUP": piece.group, "ACCUMULATE": piece.accumulate + 2 * piece.more,
+            "WIDE": int(wide),
         }  # fmt: skip
         written = piece.results
         windows, row = bind_results(facts, written)
@@ -138,9 +140,9 @@ def plan(
 
 
 def row_stats(planner: Planner, registry: Registry, g: Tensor, o: Tensor, lse: Tensor) -> Tensor:
-    """lse and delta of every row, ``(B, H, Sq, 2)`` float32, from 4-D tensors and lse ``(B, H, Sq)``."""
+    """lse, delta and two zeros for every row, ``(B, H, Sq, 4)`` float32, from 4-D tensors and lse ``(B, H, Sq)``."""
     batch, heads, queries, value_dim = g.shape
-    stats = planner.empty((batch, heads, queries, 2))
+    stats = planner.empty((batch, heads, queries, 4))
     choice = registry.resolve(Request("attention-backward-rows", g.dtype.name))
     rows = choice.tile["rows"]
 
@@ -154,7 +156,7 @@ def row_stats(planner: Planner, registry: Registry, g: Tensor, o: Tensor, lse: T
     for (to, g_part, o_part, sums), _ in parts(planner.facts, (stats, g, o, lse[..., None]), groups, axes, work=work):
         push = {
             **strided("g", g_part), **strided("o", o_part), **strided("lse", sums),
-            **strided("stats", to, ("batch", "head"), unit=2), "queries": to.shape[2],
+            **strided("stats", to, ("batch", "head"), unit=4), "queries": to.shape[2],
         }  # fmt: skip
         planner.dispatch(choice, {"VALUE_DIM": value_dim}, {"g": g_part, "o": o_part, "lse": sums, "stats": to}, push,
                          groups(to.shape))  # fmt: skip
@@ -208,13 +210,13 @@ def header(facts: DeviceFacts, piece: Piece) -> dict[str, int]:
 def operands(
     piece: Piece, out: tuple[int, int, int], scale: float, words: Tensor | None, place: int
 ) -> tuple[dict, dict]:
-    """The arrays but for the results, and the push constants of shaders/include/flash-backward.glsl."""
+    """The arrays but for the results, and the push constants of shaders/backward/flash-backward.glsl."""
     views = piece.views
     arrays = {name: views.get(name) for name in ("q", "k", "v", "mask", "g", "stats", "bias")}
     push = {
         **strided("q", views["q"]), **strided("k", views["k"]), **strided("v", views["v"]), **strided("g", views["g"]),
         **strided("mask", views.get("mask"), ("batch", "head", "row", "key")),
-        **strided("stats", views["stats"], ("batch", "head"), unit=2),
+        **strided("stats", views["stats"], ("batch", "head"), unit=4),
         **dict(zip(("out_offset", "out_batch", "out_head"), out, strict=True)),
         "queries": views["q"].shape[2], "keys": views["k"].shape[2], "causal_shift": piece.shift, "scale": scale,
         "extra": place,

@@ -1,13 +1,13 @@
 """Classes of an attention dispatch's tiles: which of them hide all their pairs, and which need no test of each pair.
 
 A kernel that offers "tiles" passes over tiles that a mask, a map of blocks or segment ids hide as a whole, and leaves
-the mask alone where a tile is seen as a whole. One dispatch of shaders/attention-tiles.comp makes the classes, for each
-batch and head that differ in them. For kernels that want it, one of shaders/attention-mask-bits.comp then packs a
-boolean mask to bits, behind the classes: rows of tiles that are seen in part read 32 keys at a time.
+the mask alone where a tile is seen as a whole. One dispatch of shaders/masks/attention-tiles.comp makes the classes,
+for each batch and head that differ in them. For kernels that want it, one of shaders/masks/attention-mask-bits.comp
+then packs a boolean mask to bits, behind the classes: rows of tiles that are seen in part read 32 keys at a time.
 
 Kernels of the operation "attention-tiled" are faster because nothing else hides keys from them: a boolean mask, which
-one dispatch of shaders/attention-mask-lanes.comp makes classes and bits in the order in which the kernel's lanes hold
-scores, or a map whose blocks are multiples of tiles, of which the classes say all.
+one dispatch of shaders/masks/attention-mask-lanes.comp makes classes and bits in the order in which the kernel's lanes
+hold scores, or a map whose blocks are multiples of tiles, of which the classes say all.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def words_slot(
 def operands(
     choice: Choice, p: Piece, group: int, scale: float, words: Tensor | None, place: int, tiles: Tensor | None = None
 ) -> tuple[dict, dict]:
-    """The arrays and push constants of shaders/include/attention.glsl for a dispatch."""
+    """The arrays and push constants of shaders/attention/attention.glsl for a dispatch."""
     heads = p.q.shape[1]
     arrays = {
         "q": p.q, "k": p.k, "v": p.v, "mask": p.mask, "o": p.o, "lse": p.lse, "extra": words, "bias": p.bias,

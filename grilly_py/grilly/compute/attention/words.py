@@ -1,6 +1,6 @@
 """The words that kernels read of a call's options: arrays first, then one header for each dispatch.
 
-shaders/include/extras.glsl reads them by the same names.
+shaders/attention/extras.glsl reads them by the same names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..device.device import Device
 from ..device.record import sent
 from ..device.tensor import Storage, Tensor
 
-#: The header's words, in the order of shaders/include/extras.glsl; the last four of flash-matrix-tiles.glsl.
+#: The header's words, in the order of shaders/attention/extras.glsl; the last four of matrix/next-tile.glsl.
 HEADER = (
     "first_batch", "first_head", "first_row", "first_key", "heads", "left", "right", "cap", "slopes", "slopes_batch",
     "t5_buckets", "t5_reach", "t5_table", "t5_row", "sink", "sink_here", "prefixes",

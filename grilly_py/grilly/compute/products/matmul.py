@@ -133,7 +133,7 @@ def split_words(depth: int) -> int:
 
 
 def split(planner: Planner, registry: Registry, x: Tensor) -> Tensor:
-    """Rows of float32 as two 16-bit parts and an exponent (shaders/linear-split.comp), in a float32 tensor's words.
+    """Rows of float32 as two 16-bit parts and an exponent, in a float32 tensor's words (products/linear-split.comp).
 
     Parameters
     ----------

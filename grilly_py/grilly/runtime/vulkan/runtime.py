@@ -128,7 +128,10 @@ class VulkanRuntime(Runtime):
         return parts
 
     def _enter(self) -> threading.RLock:
-        """The lock, to be taken by ``with``. Raises GrillyError in the midst of another method of this thread."""
+        """The lock, to be taken by ``with``. Raises GrillyError in the midst of another method of this thread.
+
+        The methods that every call needs do the same themselves, to save the time of calling this.
+        """
         if self._lock._is_owned():
             raise GrillyError(REENTERED)
         return self._lock
@@ -136,7 +139,9 @@ class VulkanRuntime(Runtime):
     # -- memory ----------------------------------------------------------------------------------------------------
 
     def allocate(self, nbytes: int, idle: bool = False) -> VulkanBuffer:
-        with self._enter():
+        if self._lock._is_owned():
+            raise GrillyError(REENTERED)
+        with self._lock:
             parts = self._open()
             # What goes through staging waits for nothing, and may go to memory that is still in use.
             idle = idle and (self.device.unified or nbytes <= MAPPED_WRITE)
@@ -224,13 +229,17 @@ class VulkanRuntime(Runtime):
             return program
 
     def dispatch(self, program, bindings, push, groups, work: float = 0.0) -> None:
-        with self._enter():
+        if self._lock._is_owned():
+            raise GrillyError(REENTERED)
+        with self._lock:
             parts = self._open()
             parts.stream.dispatch(program, bindings, push, groups, work)
             parts.at_work = False
 
     def flush(self) -> None:
-        with self._enter():
+        if self._lock._is_owned():
+            raise GrillyError(REENTERED)
+        with self._lock:
             parts = self._open()
             if parts.stream.profiling != "row":  # which is to grow until it is full, or somebody waits
                 parts.stream.flush()

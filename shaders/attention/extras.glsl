@@ -1,0 +1,237 @@
+// What bends or hides scores beyond the mask and causality of attention.glsl, which includes this where EXTRAS is defined.
+//
+// The bits of the specialization constant FEATURES say which of them are on; a kernel with all of them off is the same
+// machine code as one compiled without. The order is scale, soft-cap, bias (additive bias, ALiBi, T5), mask, softmax.
+//
+// Everything that is not an operand lies in one buffer of 32-bit words. A dispatch has a header there, at word pc.extra;
+// it and what it points to are laid out by compute/extras.py. Rows, keys, heads and batches of a dispatch count from the
+// header's FIRST_..., so that a call cut into dispatches bends every score as the whole would.
+//
+// A kernel calls begin_extras(batch, head) first, uses QUERIES, KEY_COUNT and SHIFT for pc.queries, pc.keys and
+// pc.causal_shift, returns where a workgroup has no rows (first_row >= QUERIES), and adds row_start() and key_start() rows
+// to where it reads q, o, lse and k, v.
+
+#ifndef GRILLY_EXTRAS_GLSL
+#define GRILLY_EXTRAS_GLSL
+
+#include "philox.glsl"
+
+// The names in registry/names.py, in their order.
+// facts: features
+const int WINDOW = 1;      // keys too far to the left are hidden (to the right: causal_shift)
+const int SOFT_CAP = 2;
+const int BIAS = 4;        // a float32 array, broadcast like a mask
+const int ALIBI = 8;
+const int T5 = 16;
+const int SINKS = 32;
+const int PREFIX = 64;
+const int SEGMENTS = 128;
+const int LENGTHS = 256;   // every sample has its own first row, rows, first key and keys
+const int BLOCKS = 512;    // a map of blocks of keys that blocks of rows see
+const int DROPOUT = 1024;
+const int TILES = 2048;    // a class for every tile: TILE_HIDDEN, TILE_MIXED or TILE_SEEN
+const int PAGED = 4096;    // keys and values lie in pages that a table orders
+
+#ifdef TILED
+const int FEATURES = TILES;
+#else
+layout(constant_id = 6) const int FEATURES = 0;
+#endif
+
+layout(set = 0, binding = 6, std430) restrict readonly buffer Extra { uint extra_data[]; };
+layout(set = 0, binding = 7, std430) restrict readonly buffer Bias { float bias_data[]; };
+#ifndef WITHOUT_TILES
+layout(set = 0, binding = 8, std430) restrict readonly buffer Tiles { uint tile_data[]; };
+#endif
+
+// Words of the header. compute/extras.py writes them under the same names.
+// facts: header
+const uint FIRST_BATCH = 0u, FIRST_HEAD = 1u, FIRST_ROW = 2u, FIRST_KEY = 3u, HEADS = 4u;
+const uint LEFT = 5u, RIGHT = 6u, CAP = 7u;
+const uint SLOPES = 8u, SLOPES_BATCH = 9u;
+const uint T5_BUCKETS = 10u, T5_REACH = 11u, T5_TABLE = 12u, T5_ROW = 13u;
+const uint SINK = 14u, SINK_HERE = 15u, PREFIXES = 16u;
+const uint Q_SEGMENTS = 17u, Q_SEGMENTS_BATCH = 18u, K_SEGMENTS = 19u, K_SEGMENTS_BATCH = 20u;
+const uint SAMPLES = 21u, PACKED = 22u;
+const uint BLOCK_MAP = 23u, BLOCK_BATCH = 24u, BLOCK_HEAD = 25u, BLOCK_ROW = 26u, BLOCK_Q = 27u, BLOCK_KV = 28u;
+const uint KEEP_BELOW = 29u, KEEP_SCALE = 30u, SEED_LOW = 31u, SEED_HIGH = 32u, DROPOUT_OFFSET = 33u;
+const uint BIAS_OFFSET = 34u, BIAS_BATCH = 35u, BIAS_HEAD = 36u, BIAS_ROW = 37u, BIAS_KEY = 38u;
+const uint TILE_BATCH = 39u, TILE_HEAD = 40u, TILE_ROW = 41u;
+const uint PAGES = 42u, PAGES_BATCH = 43u, PAGE_KEYS = 44u, K_PAGE = 45u, V_PAGE = 46u;
+
+// facts: tiles
+const uint TILE_HIDDEN = 0u, TILE_MIXED = 1u, TILE_SEEN = 2u;
+
+bool on(int feature) { return (FEATURES & feature) != 0; }
+uint word(uint n) { return extra_data[pc.extra + n]; }
+float number(uint n) { return uintBitsToFloat(extra_data[pc.extra + n]); }
+
+// Whether every score needs bend(), and whether sees() says more than causality does.
+#define BENDS ((FEATURES & (SOFT_CAP | BIAS | ALIBI | T5)) != 0)
+#define PICKY ((FEATURES & (WINDOW | PREFIX | SEGMENTS | LENGTHS | BLOCKS)) != 0)
+
+uint x_batch, x_head, x_first_row, x_first_key;  // of the whole call
+uint x_queries, x_keys, x_row_start, x_key_start, x_prefix, x_bias;
+int x_shift, x_rows_seeing, x_left, x_right;
+float x_slope, x_cap;
+
+#define QUERIES (on(LENGTHS) ? x_queries : pc.queries)
+#define KEY_COUNT (on(LENGTHS) ? x_keys : pc.keys)
+// Query i of the dispatch stands at key i + BASE_SHIFT of it, and sees keys up to i + SHIFT under causality.
+#define BASE_SHIFT (on(LENGTHS) ? x_shift : pc.causal_shift - x_right)
+#define SHIFT (on(LENGTHS) ? x_shift + x_right : pc.causal_shift)
+
+void begin_extras(uint batch, uint head) {
+    if (FEATURES == 0) return;
+    x_batch = word(FIRST_BATCH) + batch;
+    x_head = word(FIRST_HEAD) + head;
+    x_first_row = word(FIRST_ROW);
+    x_first_key = word(FIRST_KEY);
+    x_left = int(word(LEFT));
+    x_right = int(word(RIGHT));
+    if (on(LENGTHS)) {
+        // A sample: first row, rows, first key, keys; of which this dispatch has rows and keys from x_first_... on.
+        uint at = word(SAMPLES) + 4u * x_batch;
+        uint rows = extra_data[at + 1u], keys = extra_data[at + 3u];
+        x_row_start = extra_data[at];
+        x_key_start = extra_data[at + 2u];
+        x_shift = int(keys) - int(rows) + int(x_first_row) - int(x_first_key);
+        x_rows_seeing = int(rows) - int(x_first_row);
+        x_keys = uint(clamp(int(keys) - int(x_first_key), 0, int(pc.keys)));
+        x_queries = word(PACKED) != 0u ? uint(clamp(x_rows_seeing, 0, int(pc.queries))) : pc.queries;
+    }
+    if (on(ALIBI)) x_slope = uintBitsToFloat(extra_data[word(SLOPES) + x_batch * word(SLOPES_BATCH) + x_head]) * LOG2_E;
+    if (on(BIAS)) x_bias = word(BIAS_OFFSET) + batch * word(BIAS_BATCH) + head * word(BIAS_HEAD);
+    if (on(SOFT_CAP)) x_cap = number(CAP) * LOG2_E;
+    if (on(PREFIX)) x_prefix = uint(max(int(extra_data[word(PREFIXES) + x_batch]) - int(x_first_key), 0));
+}
+
+uint row_start() { return on(LENGTHS) ? x_row_start : 0u; }
+uint key_start() { return on(LENGTHS) ? x_key_start : 0u; }
+
+// Elements from the first key's row of k or v to that of `key`.
+uint key_place(uint key, uint row_stride, uint page_stride_word) {
+    if (!on(PAGED)) return key * row_stride;
+    uint whole = x_first_key + key, size = word(PAGE_KEYS);
+    uint page = extra_data[word(PAGES) + x_batch * word(PAGES_BATCH) + whole / size];
+    return page * word(page_stride_word) + whole % size * row_stride;
+}
+#define K_PLACE(key) key_place(key, pc.k_row, K_PAGE)
+#define V_PLACE(key) key_place(key, pc.v_row, V_PAGE)
+
+// ---- which keys a query sees ----
+
+// The number of leading keys that any row up to `last_row` may see, and the number that no row from `first_row` on sees.
+uint visible_keys(uint first_row, uint last_row) {
+    if (on(LENGTHS) && int(first_row) >= x_rows_seeing) return 0u;
+    if (CAUSAL == 0) return KEY_COUNT;
+    uint last = uint(clamp(int(last_row) + SHIFT + 1, 0, int(KEY_COUNT)));
+    return on(PREFIX) ? max(last, min(x_prefix, KEY_COUNT)) : last;
+}
+uint hidden_keys(uint first_row) {
+    if (!on(WINDOW) || on(PREFIX)) return 0u;
+    return uint(clamp(int(first_row) + BASE_SHIFT - x_left, 0, int(KEY_COUNT)));
+}
+
+// Whether all rows first_row .. last_row see all keys first_key .. last_key, masks and bent scores aside. With TILES on,
+// segments and blocks are aside too: the class of the tile accounts for them and for the mask, so a kernel leaves sees()
+// and the mask out where sees_all() and tile_class() == TILE_SEEN both say so, and passes over a tile of TILE_HIDDEN.
+bool sees_all(uint first_row, uint last_row, uint first_key, uint last_key) {
+    if ((FEATURES & (SEGMENTS | BLOCKS)) != 0 && !on(TILES)) return false;
+    if (last_key >= KEY_COUNT || (CAUSAL != 0 && int(last_key) > int(first_row) + SHIFT)) return false;
+    if (on(LENGTHS) && int(last_row) >= x_rows_seeing) return false;
+    return !on(WINDOW) || int(first_key) >= int(last_row) + BASE_SHIFT - x_left;
+}
+
+bool block_sees(uint row, uint key) {
+    uint at = x_batch * word(BLOCK_BATCH) + x_head * word(BLOCK_HEAD) + (x_first_row + row) / word(BLOCK_Q) * word(BLOCK_ROW)
+            + (x_first_key + key) / word(BLOCK_KV);
+    return (extra_data[word(BLOCK_MAP) + (at >> 2)] >> ((at & 3u) * 8u) & 0xffu) != 0u;
+}
+
+// Whether a row sees a key below KEY_COUNT, mask aside.
+bool sees(uint row, uint key) {
+    bool seen = CAUSAL == 0 || int(key) <= int(row) + SHIFT;
+    if (on(WINDOW)) seen = seen && int(key) >= int(row) + BASE_SHIFT - x_left;
+    if (on(PREFIX)) seen = seen || key < x_prefix;
+    if (on(LENGTHS)) seen = seen && int(row) < x_rows_seeing;
+    if (on(SEGMENTS) && seen) {
+        uint q_id = extra_data[word(Q_SEGMENTS) + x_batch * word(Q_SEGMENTS_BATCH) + x_first_row + row];
+        seen = q_id == extra_data[word(K_SEGMENTS) + x_batch * word(K_SEGMENTS_BATCH) + x_first_key + key];
+    }
+    if (on(BLOCKS) && seen) seen = block_sees(row, key);
+    return seen;
+}
+
+#ifndef WITHOUT_TILES
+// The class of a tile of the dispatch, counted in tiles of the size that the kernel's data file states (tile.rows,
+// tile.keys): what mask, segments and blocks say of it, made by attention-tiles.comp. Causality, windows, prefixes and
+// lengths are not in it. TILE_HIDDEN holds whatever they say.
+uint tile_class(uint batch, uint head, uint row_tile, uint key_tile) {
+    if (!on(TILES)) return TILE_MIXED;
+    return tile_data[batch * word(TILE_BATCH) + head * word(TILE_HEAD) + row_tile * word(TILE_ROW) + key_tile];
+}
+#endif
+
+// ---- what a score becomes ----
+
+// tanh to about one unit in the last place; the built-in one may overflow or cancel. The polynomial is a Chebyshev fit
+// of (tanh(x) / x - 1) / x^2 on |x| <= 0.7.
+float whole_tanh(float x) {
+    float z = x * x;
+    if (z < 0.49) {
+        float p = 0.002112818;
+        p = p * z - 0.008172847;
+        p = p * z + 0.021712804;
+        p = p * z - 0.053951893;
+        p = p * z + 0.1333327;
+        p = p * z - 0.33333334;
+        return x + x * z * p;
+    }
+    float t = 1.0 - 2.0 / (exp2(2.0 * LOG2_E * min(abs(x), 20.0)) + 1.0);
+    return isnan(x) ? x : x < 0.0 ? -t : t;
+}
+
+// A base-2 score after soft-cap and biases.
+float bend(float score, uint row, uint key) {
+    if (on(SOFT_CAP)) score = x_cap * whole_tanh(score / x_cap);
+    int distance = int(key) - int(row) - BASE_SHIFT;
+    if (on(BIAS)) {
+        // Minus infinity hides the key, the lowest finite number does not.
+        float bias = bias_data[x_bias + row * word(BIAS_ROW) + key * word(BIAS_KEY)];
+        score = floatBitsToUint(bias) == 0xff800000u ? NEVER : score + floored(bias * LOG2_E);
+    }
+    if (on(ALIBI) && score > NEVER) score -= x_slope * float(abs(distance));
+    if (on(T5) && score > NEVER) {
+        int reach = int(word(T5_REACH));
+        uint bucket = extra_data[word(T5_BUCKETS) + uint(clamp(distance, -reach, reach) + reach)];
+        score += uintBitsToFloat(extra_data[word(T5_TABLE) + bucket * word(T5_ROW) + x_head]) * LOG2_E;
+    }
+    return score;
+}
+
+// ---- dropout ----
+
+// What dropout multiplies a weight by.
+float kept_share(uint row, uint key) {
+    if (!on(DROPOUT)) return 1.0;
+    uint whole = x_first_key + key;
+    uvec4 counter = uvec4(whole / 4u, x_first_row + row, x_head + word(HEADS) * x_batch, word(DROPOUT_OFFSET));
+    uint drawn = philox(counter, uvec2(word(SEED_LOW), word(SEED_HIGH)))[whole % 4u];
+    return drawn < word(KEEP_BELOW) ? number(KEEP_SCALE) : 0.0;
+}
+
+// ---- sinks ----
+
+// The sink's part in a row's base-2 maximum and sum, which are scaled anew: `decay` is what the output is scaled by.
+void add_sink(uint row, inout float maximum, inout float sum, out float decay) {
+    decay = 1.0;
+    if (!on(SINKS) || word(SINK_HERE) == 0u || (on(LENGTHS) && int(row) >= x_rows_seeing)) return;
+    float sink = uintBitsToFloat(extra_data[word(SINK) + x_head]) * LOG2_E;
+    float raised = max(maximum, sink);
+    decay = sum == 0.0 ? 0.0 : exp2(maximum - raised);
+    sum = sum * decay + exp2(sink - raised);
+    maximum = raised;
+}
+
+#endif

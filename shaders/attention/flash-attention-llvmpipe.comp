@@ -1,0 +1,519 @@
+#version 450
+// Exact attention for Mesa's CPU driver (llvmpipe), one workgroup = one subgroup of 8 invocations.
+//
+// What decides the speed there, and hence the shape (docs/benchmarks/lavapipe.md has the measurements):
+//   - Private arrays are registers only where every index is a constant, so all loops but the one over keys are
+//     unrolled. HEAD_DIM and VALUE_DIM are specialization constants: the driver does the unrolling, and one binary
+//     serves every dimension.
+//   - A buffer load in a loop is a scalar loop over the 8 lanes. Its cost grows with the number of components, not with
+//     their size, so keys and values are fetched as 64-bit integers, 8 floats a lane, and handed round by shuffles with
+//     constant lanes (one instruction each). Each lane owns ROWS query rows and every fetched float serves all of them.
+//   - The unrolled body is bound by instruction fetch; ROWS x HEAD_DIM near 256 keeps it in the first-level cache.
+//   - A branch costs what it skips, only loops jump. Rescaling the output when the running maximum grows therefore sits
+//     behind the end of the inner loop, and the maximum may lag by up to SLACK: weights are then at most e^SLACK,
+//     which is exact in the same sense, as numerator and denominator share the factor.
+//
+// Compiled with ROWS, KEYS (keys in one trip of the inner loop), WIDTH (elements a lane fetches at once: 8 as 64-bit
+// integers, 4 as 4-vectors) and UNALIGNED (1: rows start anywhere; a fetch reads the two pieces that hold its elements
+// and shifts). UNALIGNED may read up to a piece past either end of an array, and relies on this driver's bounds checks,
+// which are made for every component and give zero.
+
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_shader_subgroup_vote : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#if WIDTH == 8
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#endif
+#define ALIGN 4
+#define EXTRAS
+#include "attention.glsl"
+
+layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
+
+#define UNROLL [[unroll]]
+
+// Keys whose weighted values are summed on their own, so that rounding does not grow with the number of keys.
+const uint BLOCK = 512u;
+const float SLACK = 5.0;
+// Below every score that counts and above NEVER, so that exp(NEVER - LOWEST) is 0.
+const float LOWEST = -3.2e38;
+// One comparison: of two joined by || the compiler makes a branch whose condition it leaves undefined.
+#define SELECTIVE (MASK + CAUSAL + (FEATURES & (WINDOW | PREFIX | SEGMENTS | LENGTHS | BLOCKS | BIAS | DROPOUT)) != 0)
+
+// Chunks of WIDTH elements in a row, and fetches (of 8 chunks, one a lane) for the keys of one trip.
+const int K_CHUNKS = (HEAD_DIM + WIDTH - 1) / WIDTH;
+const int V_CHUNKS = (VALUE_DIM + WIDTH - 1) / WIDTH;
+const int K_FETCHES = (KEYS * K_CHUNKS + 7) / 8;
+// Columns of q and o that are loaded or stored at once, and how many times that is in a row.
+const int GROUP = 32;
+const int K_GROUPS = (HEAD_DIM + GROUP - 1) / GROUP;
+const int V_GROUPS = (VALUE_DIM + GROUP - 1) / GROUP;
+const int V_FETCHES = (KEYS * V_CHUNKS + 7) / 8;
+
+// ---- WIDTH elements at once ----
+
+#if WIDTH == 8
+
+#ifdef DTYPE_float16
+#define WORDS u64vec2
+#define PER_WORD 4
+#else
+#define WORDS u64vec4
+#define PER_WORD 2
+#endif
+layout(set = 0, binding = 0, std430) restrict readonly buffer WideQueries { WORDS q_words[]; };
+layout(set = 0, binding = 1, std430) restrict readonly buffer WideKeys { WORDS k_words[]; };
+layout(set = 0, binding = 2, std430) restrict readonly buffer WideValues { WORDS v_words[]; };
+layout(set = 0, binding = 4, std430) buffer WideOutput { WORDS o_words[]; };
+
+#define PIECE(TO, AT, NAME, INDEX) { \
+    WORDS words = NAME##_words[INDEX]; \
+    UNROLL for (int w = 0; w < 8 / PER_WORD; w++) { \
+        uvec2 halves = unpack32(words[w]); \
+        SPLIT(TO, (AT) + w * PER_WORD) \
+    } }
+#ifdef DTYPE_float16
+#define SPLIT(TO, AT) { \
+    vec2 low = unpackHalf2x16(halves.x), high = unpackHalf2x16(halves.y); \
+    TO[AT] = low.x; TO[(AT) + 1] = low.y; TO[(AT) + 2] = high.x; TO[(AT) + 3] = high.y; }
+#else
+#define SPLIT(TO, AT) { TO[AT] = uintBitsToFloat(halves.x); TO[(AT) + 1] = uintBitsToFloat(halves.y); }
+#endif
+
+#else
+
+#define PIECE(TO, AT, NAME, INDEX) { \
+    vec4 piece = IO_LOAD4(NAME##_data[INDEX]); \
+    TO[AT] = piece.x; TO[(AT) + 1] = piece.y; TO[(AT) + 2] = piece.z; TO[(AT) + 3] = piece.w; }
+
+#endif
+
+#if UNALIGNED
+layout(set = 0, binding = 4, std430) restrict buffer NarrowOutput { IO_SCALAR o_scalars[]; };
+#define SLIDE(X, BY, STEP) \
+    UNROLL for (int w = 0; w < WIDTH - 1 + STEP; w++) X[w] = (BY & uint(STEP)) != 0u ? X[w + STEP] : X[w];
+#if WIDTH == 8
+#define SLIDE_WIDE(X, BY) SLIDE(X, BY, 4)
+#else
+#define SLIDE_WIDE(X, BY)
+#endif
+#define FETCH(TO, AT, NAME, ELEMENT) { \
+    uint element = ELEMENT; \
+    float both[2 * WIDTH]; \
+    PIECE(both, 0, NAME, element / uint(WIDTH)) \
+    PIECE(both, WIDTH, NAME, element / uint(WIDTH) + 1u) \
+    SLIDE_WIDE(both, element) SLIDE(both, element, 2) SLIDE(both, element, 1) \
+    UNROLL for (int w = 0; w < WIDTH; w++) TO[(AT) + w] = both[w]; }
+#else
+#define FETCH(TO, AT, NAME, ELEMENT) PIECE(TO, AT, NAME, (ELEMENT) / uint(WIDTH))
+#endif
+
+// ---- numbers ----
+
+// 2^x to a few units in the last place, 0 below -126.5, NaN for NaN. The driver's own has an error of its own choosing.
+// The polynomial is a Chebyshev fit of 2^x on [-0.5, 0.5], relative error 2e-9 before rounding.
+float power2(float x) {
+    x = x < -127.0 ? -127.0 : x;
+    float whole = roundEven(x);
+    float part = x - whole;
+    float p = 0.00015353362;
+    p = p * part + 0.0013398875;
+    p = p * part + 0.009618437;
+    p = p * part + 0.055503324;
+    p = p * part + 0.24022648;
+    p = p * part + 0.6931472;
+    p = p * part + 1.0;
+    return p * intBitsToFloat((int(whole) + 127) << 23);
+}
+
+// e^x. The difference from the maximum is taken before the factor, so that the largest weights, whose argument is near
+// 0, are the most accurate.
+float power(float x) { return power2(x * LOG2_E); }
+
+// The driver's logarithm has about 16 good bits; one Newton step with power2 makes it whole. x >= 2^-100.
+float logarithm2(float x) {
+    float y = log2(x);
+    return y + (x * power2(-y) - 1.0) * LOG2_E;
+}
+
+// ---- what attention/extras.glsl does, with its loads out of the loops over rows and keys ----
+// The driver compiles a load for a second and more where it is unrolled for every row and key, and runs it lane by lane.
+
+// Words of the header, and what the trip's keys and this lane's rows need again and again.
+uint held_bias_key, held_block_map, held_t5_buckets, held_t5_table, held_t5_row;
+int held_reach;
+float held_cap, held_slope;
+uint row_bias[ROWS], row_segment[ROWS], row_block[ROWS];
+uint key_segment[KEYS], key_block[KEYS];
+
+void hold_header() {
+    if (FEATURES == 0) return;
+    if (on(SOFT_CAP)) held_cap = number(CAP);
+    if (on(ALIBI)) held_slope = uintBitsToFloat(extra_data[word(SLOPES) + x_batch * word(SLOPES_BATCH) + x_head]);
+    if (on(BIAS)) held_bias_key = word(BIAS_KEY);
+    if (on(BLOCKS)) held_block_map = word(BLOCK_MAP);
+    if (on(T5)) {
+        held_reach = int(word(T5_REACH));
+        held_t5_buckets = word(T5_BUCKETS);
+        held_t5_table = word(T5_TABLE) + x_head;
+        held_t5_row = word(T5_ROW);
+    }
+}
+
+void hold_row(int r, uint row) {
+    if (on(BIAS)) row_bias[r] = x_bias + row * word(BIAS_ROW);
+    uint whole = x_first_row + row;
+    if (on(SEGMENTS)) row_segment[r] = extra_data[word(Q_SEGMENTS) + x_batch * word(Q_SEGMENTS_BATCH) + whole];
+    if (on(BLOCKS)) {
+        row_block[r] = x_batch * word(BLOCK_BATCH) + x_head * word(BLOCK_HEAD) + whole / word(BLOCK_Q) * word(BLOCK_ROW);
+    }
+}
+
+void hold_key(int j, uint key) {
+    uint whole = x_first_key + key;
+    if (on(SEGMENTS)) key_segment[j] = extra_data[word(K_SEGMENTS) + x_batch * word(K_SEGMENTS_BATCH) + whole];
+    if (on(BLOCKS)) key_block[j] = whole / word(BLOCK_KV);
+}
+
+// Whether a row attends to a key, mask aside. `key` may be past the last one, not what hold_key was told.
+bool attends(int r, int j, uint row, uint key, uint visible) {
+    bool seen = CAUSAL == 0 || int(key) <= int(row) + SHIFT;
+    if (on(WINDOW)) seen = seen && int(key) >= int(row) + BASE_SHIFT - x_left;
+    if (on(PREFIX)) seen = seen || key < x_prefix;
+    if (on(LENGTHS)) seen = seen && int(row) < x_rows_seeing;
+    if (on(SEGMENTS)) seen = seen && row_segment[r] == key_segment[j];
+    if (on(BLOCKS)) {
+        uint at = row_block[r] + key_block[j];
+        seen = seen && (extra_data[held_block_map + (at >> 2)] >> ((at & 3u) * 8u) & 0xffu) != 0u;
+    }
+    return seen && key < visible;
+}
+
+float bias_at(int r, uint key) {
+    // Minus infinity hides the key, the lowest finite number does not.
+    float bias = bias_data[row_bias[r] + key * held_bias_key];
+    return floatBitsToUint(bias) == 0xff800000u ? NEVER : floored(bias);
+}
+
+// A score in natural units after soft-cap and biases. `key` is a key in range.
+float bent(float score, int r, uint row, uint key) {
+    if (on(SOFT_CAP)) score = held_cap * whole_tanh(score / held_cap);
+    int distance = int(key) - int(row) - BASE_SHIFT;
+    if (on(ALIBI)) score -= held_slope * float(abs(distance));
+    if (on(T5)) {
+        uint bucket = extra_data[held_t5_buckets + uint(clamp(distance, -held_reach, held_reach) + held_reach)];
+        score += uintBitsToFloat(extra_data[held_t5_table + bucket * held_t5_row]);
+    }
+    if (on(BIAS)) {
+        float bias = bias_at(r, key);
+        score = bias <= NEVER ? NEVER : score + bias;
+    }
+    return score;
+}
+
+// What dropout multiplies the weights of a trip's keys by. They lie in two draws of four words at most.
+void keep_shares(uint row, uint key, out float shares[KEYS]) {
+    uint whole = x_first_key + key, skip = whole % 4u;
+    uvec4 counter = uvec4(whole / 4u, x_first_row + row, x_head + word(HEADS) * x_batch, word(DROPOUT_OFFSET));
+    uvec2 seed = uvec2(word(SEED_LOW), word(SEED_HIGH));
+    uvec4 drawn = philox(counter, seed);
+    uvec4 next = drawn;
+    if (skip != 0u) {
+        counter.x++;
+        next = philox(counter, seed);
+    }
+    uint below = word(KEEP_BELOW);
+    float share = number(KEEP_SCALE);
+    UNROLL for (int j = 0; j < KEYS; j++) {
+        uint at = skip + uint(j);
+        uvec4 words = at < 4u ? drawn : next;
+        at &= 3u;
+        uint mine = at < 2u ? (at == 0u ? words.x : words.y) : (at == 2u ? words.z : words.w);
+        shares[j] = mine < below ? share : 0.0;
+    }
+}
+
+// The row's sink joins its maximum and sum, in natural units; returns what the output is scaled by.
+float join_sink(uint row, inout float maximum, inout float sum) {
+    if (!on(SINKS) || word(SINK_HERE) == 0u || (on(LENGTHS) && int(row) >= x_rows_seeing)) return 1.0;
+    float sink = uintBitsToFloat(extra_data[word(SINK) + x_head]);
+    float raised = max(maximum, sink);
+    float decay = sum == 0.0 ? 0.0 : power(maximum - raised);
+    sum = sum * decay + power(sink - raised);
+    maximum = raised;
+    return decay;
+}
+
+void main() {
+    const uint lane = gl_SubgroupInvocationID;
+    const uint batch = gl_WorkGroupID.z;
+    const uint head = gl_WorkGroupID.y;
+    const uint first_row = gl_WorkGroupID.x * uint(8 * ROWS);
+    begin_extras(batch, head);
+    hold_header();
+    if (on(LENGTHS) && first_row >= QUERIES) return;
+    const uint last_row = min(first_row + uint(8 * ROWS), QUERIES) - 1u;
+    const uint visible = visible_keys(first_row, last_row);
+    const uint first_key = hidden_keys(first_row) / uint(KEYS) * uint(KEYS);
+    const uint last_key = max(visible, 1u) - 1u;
+    const uint k_base = k_index(batch, head, key_start());
+    const uint v_base = v_index(batch, head, key_start());
+
+    // Which key of the trip and which chunk of its row this lane fetches.
+    uint k_key[K_FETCHES], k_chunk[K_FETCHES], v_key[V_FETCHES], v_chunk[V_FETCHES];
+    UNROLL for (int i = 0; i < K_FETCHES; i++) {
+        uint chunk = uint(8 * i) + lane;
+        k_key[i] = chunk / uint(K_CHUNKS);
+        k_chunk[i] = k_base + chunk % uint(K_CHUNKS) * uint(WIDTH);
+    }
+    UNROLL for (int i = 0; i < V_FETCHES; i++) {
+        uint chunk = uint(8 * i) + lane;
+        v_key[i] = chunk / uint(V_CHUNKS);
+        v_chunk[i] = v_base + chunk % uint(V_CHUNKS) * uint(WIDTH);
+    }
+
+    float q[ROWS * HEAD_DIM];
+    float o[ROWS * VALUE_DIM], recent[ROWS * VALUE_DIM];  // the weighted values, and those of the last BLOCK keys
+    float maximum[ROWS], top[ROWS];
+    float total[ROWS], excess[ROWS];  // the sum of the weights is total - excess (compensated summation, Kahan 1965)
+    uint mask_base[ROWS];
+    UNROLL for (int r = 0; r < ROWS; r++) {
+        UNROLL for (int d = 0; d < HEAD_DIM; d++) q[r * HEAD_DIM + d] = 0.0;
+        UNROLL for (int d = 0; d < VALUE_DIM; d++) {
+            o[r * VALUE_DIM + d] = 0.0;
+            recent[r * VALUE_DIM + d] = 0.0;
+        }
+        maximum[r] = LOWEST;
+        total[r] = 0.0;
+        excess[r] = 0.0;
+        hold_row(r, min(first_row + uint(8 * r) + lane, last_row));
+        if (MASK != 0) mask_base[r] = mask_index(batch, head, min(first_row + uint(8 * r) + lane, last_row));
+    }
+    // A loop with selections instead of all the loads: most of the driver's compile time is in loads and stores.
+    for (int each = 0; each < ROWS * K_GROUPS; each++) {
+        int start = each % K_GROUPS * GROUP;
+        uint base = q_index(batch, head, row_start() + min(first_row + uint(8 * (each / K_GROUPS)) + lane, last_row));
+        float x[GROUP];
+        UNROLL for (int i = 0; i < GROUP; i += WIDTH)
+            FETCH(x, i, q, base + uint(min(start + i, (K_CHUNKS - 1) * WIDTH)))
+        UNROLL for (int r = 0; r < ROWS; r++)
+            UNROLL for (int d = 0; d < HEAD_DIM; d++)
+                q[r * HEAD_DIM + d] = each == r * K_GROUPS + d / GROUP ? x[d % GROUP] : q[r * HEAD_DIM + d];
+    }
+
+    bool bad = false;  // a value that is not finite was fetched by this lane
+    uint key = first_key;
+    do {
+        uint stop = min(key + BLOCK, visible);
+        do {
+            float score[ROWS * KEYS];
+            UNROLL for (int i = 0; i < ROWS * KEYS; i++) score[i] = 0.0;
+            float kx[K_FETCHES * WIDTH];
+            UNROLL for (int i = 0; i < K_FETCHES; i++)
+                FETCH(kx, i * WIDTH, k, k_chunk[i] + min(key + k_key[i], last_key) * pc.k_row)
+            // Products are added in pairs, then fours: as many additions, a quarter of the rounding depth.
+            UNROLL for (int d = 0; d < HEAD_DIM; d += 4) {
+                float x[4 * KEYS];
+                UNROLL for (int j = 0; j < KEYS; j++)
+                    UNROLL for (int c = 0; c < 4; c++) {
+                        int chunk = j * K_CHUNKS + (d + c) / WIDTH;
+                        x[4 * j + c] = d + c < HEAD_DIM
+                            ? subgroupShuffle(kx[chunk / 8 * WIDTH + (d + c) % WIDTH], uint(chunk % 8)) : 0.0;
+                    }
+                UNROLL for (int r = 0; r < ROWS; r++)
+                    UNROLL for (int j = 0; j < KEYS; j++) {
+                        int at = r * HEAD_DIM + d;
+                        float sum = q[at] * x[4 * j];
+                        if (d + 1 < HEAD_DIM) sum += q[at + 1] * x[4 * j + 1];
+                        float more = 0.0;
+                        if (d + 2 < HEAD_DIM) more = q[at + 2] * x[4 * j + 2];
+                        if (d + 3 < HEAD_DIM) more += q[at + 3] * x[4 * j + 3];
+                        if (d + 2 < HEAD_DIM) sum += more;
+                        score[r * KEYS + j] += sum;
+                    }
+            }
+
+            UNROLL for (int j = 0; j < KEYS; j++) hold_key(j, min(key + uint(j), last_key));
+            bool grows = false;
+            UNROLL for (int r = 0; r < ROWS; r++) {
+                uint row = first_row + uint(8 * r) + lane;
+                top[r] = LOWEST;
+                UNROLL for (int j = 0; j < KEYS; j++) {
+                    float x = score[r * KEYS + j] * pc.scale;
+                    if (BENDS) x = bent(x, r, row, min(key + uint(j), last_key));
+                    if (MASK != 0) {
+                        float bias = mask_bias(mask_base[r] + min(key + uint(j), last_key) * pc.mask_key);
+                        x = bias <= NEVER || (on(BIAS) && x <= NEVER) ? NEVER : x + bias;
+                    }
+                    x = attends(r, j, row, key + uint(j), visible) ? x : NEVER;
+                    score[r * KEYS + j] = x;
+                    top[r] = max(top[r], x);
+                }
+                grows = grows || top[r] > maximum[r] + SLACK;
+            }
+            if (subgroupAny(grows)) break;
+
+            float vx[V_FETCHES * WIDTH];
+            UNROLL for (int i = 0; i < V_FETCHES; i++) {
+                FETCH(vx, i * WIDTH, v, v_chunk[i] + min(key + v_key[i], last_key) * pc.v_row)
+                UNROLL for (int w = 0; w < WIDTH; w++) {
+                    float x = vx[i * WIDTH + w];
+                    // Weight 0 times infinity would be NaN: values past the range, and in masked attention all that
+                    // are not finite (added after the loop where they belong), are left out.
+                    bool skip = key + v_key[i] >= visible;
+                    if (SELECTIVE) {
+                        bool wild = non_finite(x) && !skip;
+                        bad = bad || wild;
+                        skip = skip || wild;
+                    }
+                    vx[i * WIDTH + w] = skip ? 0.0 : x;
+                }
+            }
+            UNROLL for (int r = 0; r < ROWS; r++) {
+                precise float sum = 0.0;
+                UNROLL for (int j = 0; j < KEYS; j++) {
+                    score[r * KEYS + j] = power(score[r * KEYS + j] - maximum[r]);
+                    sum += score[r * KEYS + j];
+                }
+                precise float part = sum - excess[r];
+                precise float next = total[r] + part;
+                precise float over = (next - total[r]) - part;
+                excess[r] = over;
+                total[r] = next;
+                if (on(DROPOUT)) {
+                    uint row = first_row + uint(8 * r) + lane;
+                    float shares[KEYS];
+                    keep_shares(row, key, shares);
+                    UNROLL for (int j = 0; j < KEYS; j++) score[r * KEYS + j] *= shares[j];
+                }
+            }
+            UNROLL for (int d = 0; d < VALUE_DIM; d++) {
+                float x[KEYS];
+                UNROLL for (int j = 0; j < KEYS; j++) {
+                    int chunk = j * V_CHUNKS + d / WIDTH;
+                    x[j] = subgroupShuffle(vx[chunk / 8 * WIDTH + d % WIDTH], uint(chunk % 8));
+                }
+                UNROLL for (int r = 0; r < ROWS; r++) {
+                    float sum = score[r * KEYS] * x[0];
+                    UNROLL for (int j = 1; j < KEYS; j++) sum += score[r * KEYS + j] * x[j];
+                    recent[r * VALUE_DIM + d] += sum;
+                }
+            }
+            key += uint(KEYS);
+        } while (key < stop);
+
+        UNROLL for (int r = 0; r < ROWS; r++) {
+            float grown = max(maximum[r], top[r]);
+            float shrink = power(maximum[r] - grown);
+            maximum[r] = grown;
+            total[r] *= shrink;
+            excess[r] *= shrink;
+            UNROLL for (int d = 0; d < VALUE_DIM; d++) {
+                int at = r * VALUE_DIM + d;
+                o[at] = (o[at] + recent[at]) * shrink;
+                recent[at] = 0.0;
+            }
+        }
+    } while (key < visible);
+
+    if (SELECTIVE) {
+        // Infinities and NaN among the values, for the rows that attend to them. One empty trip when there are none.
+        key = subgroupAny(bad) ? first_key : visible;
+        do {
+            UNROLL for (int j = 0; j < KEYS; j++) {
+                float vx[(V_CHUNKS + 7) / 8 * WIDTH];
+                uint at = min(key + uint(j), last_key);
+                UNROLL for (int i = 0; i < (V_CHUNKS + 7) / 8; i++) {
+                    uint chunk = min(uint(8 * i) + lane, uint(V_CHUNKS) - 1u);
+                    FETCH(vx, i * WIDTH, v, v_base + at * pc.v_row + chunk * uint(WIDTH))
+                }
+                bool attended[ROWS];
+                hold_key(j, at);
+                UNROLL for (int r = 0; r < ROWS; r++) {
+                    uint row = first_row + uint(8 * r) + lane;
+                    attended[r] = attends(r, j, row, key + uint(j), visible);
+                    if (MASK != 0) attended[r] = attended[r] && mask_bias(mask_base[r] + at * pc.mask_key) > NEVER;
+                    if (on(BIAS)) attended[r] = attended[r] && bias_at(r, at) > NEVER;
+                    if (on(DROPOUT)) attended[r] = attended[r] && kept_share(row, at) != 0.0;
+                }
+                UNROLL for (int d = 0; d < VALUE_DIM; d++) {
+                    int chunk = d / WIDTH;
+                    float x = subgroupShuffle(vx[chunk / 8 * WIDTH + d % WIDTH], uint(chunk % 8));
+                    x = non_finite(x) ? x : 0.0;
+                    UNROLL for (int r = 0; r < ROWS; r++) o[r * VALUE_DIM + d] += attended[r] ? x : 0.0;
+                }
+            }
+            key += uint(KEYS);
+        } while (key < visible);
+    }
+
+    for (int each = 0; each < ROWS * V_GROUPS; each++) {
+        int start = each % V_GROUPS * GROUP;
+        float sum = 0.0, highest = 0.0;
+        float x[GROUP];
+        UNROLL for (int i = 0; i < GROUP; i++) x[i] = 0.0;
+        UNROLL for (int r = 0; r < ROWS; r++) {
+            sum = each / V_GROUPS == r ? total[r] : sum;
+            highest = each / V_GROUPS == r ? maximum[r] : highest;
+            UNROLL for (int d = 0; d < VALUE_DIM; d++)
+                x[d % GROUP] = each == r * V_GROUPS + d / GROUP ? o[r * VALUE_DIM + d] : x[d % GROUP];
+        }
+        uint row = first_row + uint(8 * (each / V_GROUPS)) + lane;
+        if (row >= QUERIES) continue;
+
+        float share = join_sink(row, highest, sum);
+        bool empty = sum == 0.0;
+        float add = empty ? 0.0 : share / sum;
+        float keep = 0.0;
+        if (LSE != 0 || MERGE != 0) {
+            uint at = lse_index(batch, head, row_start() + row);
+            float lse = empty ? minus_infinity() : highest + logarithm2(sum) * LN_2;
+            if (MERGE != 0) {
+                float before = lse_data[at];
+                bool none_before = before < MASK_FLOOR;
+                if (empty) {
+                    keep = none_before ? 0.0 : 1.0;
+                    lse = before;
+                } else if (!none_before) {
+                    float larger = max(before, lse);
+                    float a = power(before - larger), b = power(lse - larger);
+                    keep = a / (a + b);
+                    add *= b / (a + b);
+                    lse = larger + logarithm2(a + b) * LN_2;
+                }
+            }
+            // Every group of the row reads what was there before; the last one replaces it.
+            if (start + GROUP >= VALUE_DIM) lse_data[at] = lse;
+        }
+        uint base = o_index(batch, head, row_start() + row) + uint(start);
+        UNROLL for (int i = 0; i < GROUP; i++) x[i] *= add;
+        UNROLL for (int i = 0; i < GROUP; i += WIDTH) {
+            if (start + i < VALUE_DIM) {
+                if (MERGE != 0) {
+                    float old[WIDTH];
+                    FETCH(old, 0, o, base + uint(i))
+                    UNROLL for (int w = 0; w < WIDTH; w++) x[i + w] += keep == 0.0 ? 0.0 : old[w] * keep;
+                }
+#if UNALIGNED
+                UNROLL for (int w = 0; w < WIDTH; w++)
+                    if (start + i + w < VALUE_DIM) o_scalars[base + uint(i + w)] = IO_STORE(x[i + w]);
+#elif WIDTH == 8
+                WORDS words;
+                UNROLL for (int w = 0; w < 8 / PER_WORD; w++) {
+                    int d = i + w * PER_WORD;
+#ifdef DTYPE_float16
+                    uint low = packHalf2x16(vec2(x[d], x[d + 1]));
+                    words[w] = pack64(uvec2(low, packHalf2x16(vec2(x[d + 2], x[d + 3]))));
+#else
+                    words[w] = pack64(uvec2(floatBitsToUint(x[d]), floatBitsToUint(x[d + 1])));
+#endif
+                }
+                o_words[(base + uint(i)) / 8u] = words;
+#else
+                o_data[(base + uint(i)) / 4u] = IO_STORE4(vec4(x[i], x[i + 1], x[i + 2], x[i + 3]));
+#endif
+            }
+        }
+    }
+}

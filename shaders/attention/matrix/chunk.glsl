@@ -1,0 +1,11 @@
+// A chunk, before the second barrier of a tile and after it: scores, then the maximum, weights and values.
+
+void begin_chunk(uint first_key, uint chunk, bool masked, bool read) {
+    if (SEEN_LATER) multiply_scores(chunk);
+    else begin_seen(first_key, chunk, masked, read);
+}
+void end_chunk(uint first_key, uint chunk, bool masked, bool read) {
+    if (SEEN_LATER) see_scores(first_key, chunk, masked, read);
+    raise_maximum(FACTOR);
+    MULTIPLY_VALUES(chunk)
+}

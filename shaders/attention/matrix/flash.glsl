@@ -1,0 +1,170 @@
+// Attention on matrix units (VK_KHR_cooperative_matrix) with an online softmax.
+//
+// Computes, for each query row, o = softmax(scale q k^T + mask) v without storing the scores (Dao 2023,
+// "FlashAttention-2", algorithm 1). Factors are 16-bit, sums, exponentials and the output until it is stored are float32.
+// The running maximum is raised only when a tile exceeds it by SLACK powers of two (the idea is FlashAttention-4's): until
+// then weights may reach 2^SLACK, which changes no relative precision.
+//
+// A workgroup of SUBGROUPS subgroups owns ROWS query rows; each subgroup owns RF row fragments of MATRIX_M rows and keeps
+// their q, scores and output in cooperative matrices of MATRIX_M x MATRIX_N x MATRIX_K. Keys are taken in tiles of KEYS.
+// k and v tiles lie in shared memory as 16-byte words, rows an odd number of words long against bank conflicts. What the
+// next step needs is loaded into registers before the present one is computed, and stored after it.
+//
+// One file does one step. A step that can be done in several ways has a file for each, with the same functions and macros;
+// what the including shader defines chooses among them:
+//
+// The form: which elements of a matrix an invocation holds.
+//   ORDER          1: NVIDIA's order (form-quads.glsl), 2: llvmpipe's (form-columns.glsl). A row's statistics live in
+//                  registers, its maximum travels by shuffles, and the weights become a factor element by element, as an
+//                  accumulator and an A factor have the same order on these devices
+//   TRANSPOSED     both products are transposed, so that a query is a column, in AMD's orders or llvmpipe's
+//                  (form-transposed.glsl). What is said of rows elsewhere is then true of queries. Not with SPLIT
+//   TURN_SHARED    with TRANSPOSED: defined where weights become a factor through shared memory
+//   none of these  nothing is assumed; weights and maxima go through shared memory (form-any.glsl)
+//
+// The numbers and options:
+//   SPLIT          q, k, v and o are float32 and every factor is split into two float16 parts: flash-split.glsl, which has a
+//                  few more defines. Otherwise they are 16-bit
+//   EXTRAS         what attention/extras.glsl has is offered: tiles-options.glsl and the like. Not with SPLIT
+//   TILED          beside EXTRAS: classes of tiles and a mask are all that is offered: hide-lanes.glsl and the like. With
+//                  ORDER, BUFFERS 1 or 2
+//
+// The sizes:
+//   MATRIX_M, MATRIX_N, MATRIX_K   the matrix shape; MATRIX_M * MATRIX_N / SUBGROUP must be 8, and MATRIX_K a multiple of 8;
+//                                  with ORDER, MATRIX_N == MATRIX_K
+//   SUBGROUP, SUBGROUPS            invocations in a subgroup (full), subgroups in the workgroup
+//   RF, KEYS                       row fragments of a subgroup, keys of a tile
+//   DIM, VDIM                      head dimensions rounded up to whole fragments; HEAD_DIM <= DIM, VALUE_DIM <= VDIM
+//   Q_SHARED                       trailing fragments of each q row kept in shared memory instead of registers
+//
+// The schedule:
+//   BUFFERS                        1 (default): tiles of k and v take turns in one place, four barriers a tile; 2: each has
+//                                  its own, two barriers, three with CHUNK; 4: each has two, one barrier; not with SPLIT, 4
+//                                  not with EXTRAS
+//   CHUNK                          keys of a tile whose scores are held at once: KEYS (default), or less with BUFFERS 2 or 4
+//                                  and ORDER
+//   SUM_COLUMNS                    with ORDER: 0, or the columns of a matrix of ones that sums the weights on the matrix unit
+//   SPLIT_LOOPS                    1: tiles without any masked key have a loop of their own
+//   RETRY                          1: weights are made with the maximum as it is, without looking for the chunk's; where their
+//                                  sums show that it must be raised, the chunk is done again (weights-retry.glsl). With
+//                                  ORDER and SUM_COLUMNS 0, not with SPLIT or EXTRAS other than TILED
+//   STEPS                          1: what a thread fetches of a whole tile lies at equal steps from its first word, which
+//                                  saves the arithmetic of places and tests; THREADS is a multiple of D8 and V8, and KEYS D8
+//                                  and KEYS V8 are multiples of THREADS. Not with SPLIT or TRANSPOSED
+//   LOCKSTEP                       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
+//   RAISE_WHILE                    1: the rare branch is written as a loop that runs at most once: compilers place it elsewhere
+// HEAD_DIM, VALUE_DIM, offsets and strides are multiples of 8 (ALIGN 8), with SPLIT of 4 (ALIGN 4).
+
+#include "sizes.glsl"
+#include "places.glsl"
+#include "factors.glsl"
+
+// The form.
+#ifdef TRANSPOSED
+#include "form-transposed.glsl"
+#elif ORDER == 1
+#include "form-quads.glsl"
+#elif ORDER == 2
+#include "form-columns.glsl"
+#else
+#include "form-any.glsl"
+#endif
+
+// The numbers that q, k, v and o hold, and the options.
+#ifdef SPLIT
+#include "numbers-32.glsl"
+#else
+#include "numbers-16.glsl"
+#endif
+#ifdef EXTRAS
+#include "options.glsl"
+#else
+#include "options-none.glsl"
+#endif
+#include "state.glsl"
+
+// Fetch and store tiles and queries (flash-split.glsl has its own).
+#ifndef SPLIT
+#include "fetch-keys.glsl"
+#ifndef TRANSPOSED
+#include "fetch-values.glsl"
+#endif
+#include "store-keys.glsl"
+#ifdef TRANSPOSED
+#include "values-transposed.glsl"
+#else
+#include "store-values.glsl"
+#endif
+#include "queries.glsl"
+#endif
+
+// Hide keys, and multiply queries by the others.
+#include "key-factor.glsl"
+#if defined(TILED)
+#include "hide-lanes.glsl"
+#elif defined(EXTRAS)
+#include "tiles-options.glsl"
+#include "see.glsl"
+#include "hide-options.glsl"
+#include "bend.glsl"
+#else
+#include "hide.glsl"
+#endif
+#include "multiply.glsl"
+#ifndef EXTRAS
+#include "mask.glsl"
+#endif
+
+// Raise the maximum.
+#ifdef ORDER
+#include "maximum-ordered.glsl"
+#else
+#include "maximum-any.glsl"
+#endif
+
+// Make weights, and multiply values by them.
+#if RETRY
+#include "weights-retry.glsl"
+#elif !defined(SPLIT)
+#define VALUES_NAME multiply_values
+#define WEIGHTS_NAME make_weights
+#include "weights.glsl"
+#if defined(EXTRAS) && !defined(TILED)
+#undef VALUES_NAME
+#undef WEIGHTS_NAME
+#define DROPPED
+#define VALUES_NAME multiply_kept_values
+#define WEIGHTS_NAME make_kept_weights
+#include "weights.glsl"
+#endif
+#endif
+
+// A chunk of a tile, a tile, and the loop over tiles.
+#if defined(TILED)
+#include "step-lanes.glsl"
+#elif defined(EXTRAS)
+#include "step-options.glsl"
+#else
+#include "step-plain.glsl"
+#endif
+#if RETRY
+#include "chunk-retry.glsl"
+#else
+#include "chunk.glsl"
+#endif
+#if defined(TILED)
+#include "tile-lanes.glsl"
+#elif defined(EXTRAS)
+#include "tile-options.glsl"
+#else
+#include "tile-plain.glsl"
+#endif
+#include "store.glsl"
+#include "again.glsl"
+#if defined(TILED)
+#include "loop-lanes.glsl"
+#elif defined(EXTRAS)
+#include "loop-options.glsl"
+#else
+#include "loop-plain.glsl"
+#endif

@@ -1,0 +1,90 @@
+// Hide: keys by classes of tiles and a boolean mask alone (TILED). Of EXTRAS it has nothing but the classes, so that there is
+// room for what makes the plain kernel fast.
+//
+// Under a mask the classes say which tiles are hidden, and the mask comes as bits in the order in which lanes hold scores
+// (attention-mask-lanes.comp): a word a lane for MATRIX_M rows and UNIT_KEYS keys. Without one, a map of blocks that are
+// multiples of tiles is nothing but its classes.
+// KEYS is a multiple of UNIT_KEYS. With ORDER.
+
+#include "next-tile.glsl"
+
+#define UNIT_KEYS (4 * MATRIX_N)
+#define UNITS (KEYS / UNIT_KEYS)
+
+uint mask_place;             // where in tile_data the words of the subgroup's first rows are
+uint mask_next[RF * UNITS];  // the lane's words of the next tile
+uint mask_held[RF * UNITS];  // of the present one
+
+void find_keys() { end = pc.keys; }
+
+// Whether every row sees all of a tile.
+bool is_clear(uint first_key) { return MASK == 0 && first_key + KEYS <= end; }
+
+void read_places() {
+    uint unit = (first_row + subgroup * ROWS_EACH) / MATRIX_M;
+    mask_place = word(MASK_BITS) + batch * word(MASK_BITS_BATCH) + head * word(MASK_BITS_HEAD) + unit * word(MASK_BITS_ROW) + lane;
+}
+
+// A tile ahead: loaded when the tile begins, they would be waited for.
+void fetch_mask(uint first_key) {
+    if (MASK == 0 || first_key >= end) return;
+    uint row_step = word(MASK_BITS_ROW), unit = first_key / UNIT_KEYS;
+    [[unroll]] for (uint n = 0u; n < RF * UNITS; ++n) {
+        mask_next[n] = tile_data[mask_place + n / UNITS * row_step + (unit + n % UNITS) * SUBGROUP];
+    }
+}
+void take_mask(uint next_key) {
+    [[unroll]] for (uint n = 0u; n < RF * UNITS; ++n) mask_held[n] = mask_next[n];
+    fetch_mask(next_key);
+}
+
+// Changes nothing, as no call has 2^31 queries. But no compiler knows, so none keeps what it found out about each bit for a
+// second use that hardly ever comes, in registers that are needed (NVIDIA's did: half as many instructions again a tile).
+void forget_tests() {
+    [[unroll]] for (uint n = 0u; n < RF * UNITS; ++n) mask_held[n] ^= pc.queries >> 31;
+}
+
+// Whether the row of element e sees the key of it in fragment f of a chunk.
+bool sees_element(uint first_key, uint chunk, uint i, uint f, uint e) {
+    uint n = chunk / MATRIX_N + f;
+    if (MASK != 0) return (mask_held[i * UNITS + n / 4u] & (1u << MASK_BIT(n % 4u, e))) != 0u;
+    return first_key + n * MATRIX_N + PLACE_COLUMN(e) < end;
+}
+
+// Scores to which products are added: minus infinity where a key is hidden, so that nothing is left to do after the products.
+// If the product of a hidden key is not finite the weight is NaN: with RETRY the chunk is done again, else the output shows it.
+void begin_seen_scores(uint first_key, uint chunk, bool masked) {
+    float never = minus_infinity();
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint f = 0u; f < KF; ++f) {
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+                s_frag[i][f][e] = !masked || sees_element(first_key, chunk, i, f, e) ? 0.0 : never;
+            }
+        }
+    }
+}
+
+// The same after the products, whatever these are.
+void hide_scores(uint first_key, uint chunk) {
+    float never = minus_infinity();
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint f = 0u; f < KF; ++f) {
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+                s_frag[i][f][e] = sees_element(first_key, chunk, i, f, e) ? s_frag[i][f][e] : never;
+            }
+        }
+    }
+}
+
+// Raises `poisoned` where an output is NaN: what is hidden and not finite may have made it.
+void note_output() {
+    bool found = false;
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint c = 0u; c < VF; ++c) {
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+                found = found || (floatBitsToUint(o_frag[i][c][e]) & 0x7fffffffu) > 0x7f800000u;
+            }
+        }
+    }
+    if (found) poisoned = 1u;
+}

@@ -1,0 +1,44 @@
+// Of the forms that know which elements of a matrix an invocation holds: a row's statistics live in registers.
+//
+// The form has said, of element e of a matrix that lane L of a subgroup holds: the number of rows a lane holds elements of
+// (SLOTS), which of them e belongs to (SLOT), its row and column (SLOT_ROW, LANE_COLUMN + COLUMN_AFTER), and how many lane bits
+// a row is spread over (SPREAD_BITS), from which on (SPREAD_FROM).
+
+#define ELEMENT_COLUMN(lane, e) (LANE_COLUMN(lane) + COLUMN_AFTER(e))
+#define PLACE_ROW(e) SLOT_ROW(lane, SLOT(e))
+#define PLACE_COLUMN(e) ELEMENT_COLUMN(lane, e)
+#define FIND_PLACES
+#define FILL_PLACES
+// The rows that a lane holds elements of in a fragment, and where their elements lie.
+#define HELD_ROWS SLOTS
+#define HELD_ROW(e) SLOT(e)
+#define ROW_HELD(r) SLOT_ROW(lane, r)
+#define COLUMN_HELD(r) LANE_COLUMN(lane)
+#define COLUMN_PAST(e) COLUMN_AFTER(e)
+
+#if defined(EXTRAS) && !defined(TILED) || defined(TURN_SHARED)
+// Scratch memory is needed beside a tile.
+#define SCRATCH_START Q_END
+#define SHARED_VECTORS (Q_END + SUBGROUPS * MOST(Q_VECTORS, SCRATCH_VECTORS))
+#else
+// Fragments of q pass through the start before the first tile, rows of the output after the last one.
+#define SHARED_VECTORS MOST(Q_END, SUBGROUPS * MOST(PARTS * Q_VECTORS, SCRATCH_VECTORS))
+#define SCRATCH_START 0
+#endif
+
+float top[RF][SLOTS];  // running maximum of base-2 scores
+#if SUM_COLUMNS
+SUM_MATRIX sum[RF];  // running sum of weights, all columns equal
+#define CLEAR_STATISTICS(i) \
+    [[unroll]] for (uint r = 0u; r < SLOTS; ++r) { \
+        top[i][r] = NEVER; \
+    } \
+    sum[i] = SUM_MATRIX(0.0);
+#else
+float sum[RF][SLOTS];  // this invocation's part of the running sum of weights
+#define CLEAR_STATISTICS(i) \
+    [[unroll]] for (uint r = 0u; r < SLOTS; ++r) { \
+        top[i][r] = NEVER; \
+        sum[i][r] = 0.0; \
+    }
+#endif

@@ -1,0 +1,55 @@
+// Counts and sizes that follow from what flash.glsl's defines choose.
+
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_vote : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_EXT_control_flow_attributes : require
+
+#ifdef TRANSPOSED
+#define ORDER 3  // a known one too
+#endif
+#ifndef BUFFERS
+#define BUFFERS 1
+#endif
+#ifndef CHUNK
+#define CHUNK KEYS
+#endif
+
+// Within a branch that only some subgroups of a workgroup take. llvmpipe would wait there for the whole workgroup; its
+// subgroups run in lockstep and need memory order only.
+#ifdef LOCKSTEP
+#define SYNC_SUBGROUP subgroupMemoryBarrierShared()
+#else
+#define SYNC_SUBGROUP subgroupBarrier()
+#endif
+
+#define THREADS (SUBGROUPS * SUBGROUP)
+layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
+
+#define ELEMENTS 8  // of an accumulator, that an invocation holds
+#define ROWS_EACH (MATRIX_M * RF)
+#define ROWS (SUBGROUPS * ROWS_EACH)
+#define QF (DIM / MATRIX_K)
+#define VF (VDIM / MATRIX_N)
+#define KF (CHUNK / MATRIX_N)
+#define PF (CHUNK / MATRIX_K)
+#define D8 (DIM / 8)
+#define V8 (VDIM / 8)
+#define PER_THREAD(vectors) (((vectors) + THREADS - 1) / THREADS)
+#define MY_ROW (first_row + subgroup * ROWS_EACH)
+
+#if RAISE_WHILE
+#define RAISE while
+#else
+#define RAISE if
+#endif
+
+#if STEPS && (THREADS % D8 || THREADS % V8 || KEYS * D8 % THREADS || KEYS * V8 % THREADS)
+#error "STEPS needs threads that take whole rows of k and v, and tiles of whole steps"
+#endif
+#if RETRY && (!defined(ORDER) || SUM_COLUMNS || defined(SPLIT) || defined(EXTRAS) && !defined(TILED))
+#error "RETRY needs ORDER and sums by lanes, and nothing else to do to scores"
+#endif

@@ -1,0 +1,29 @@
+// What a workgroup shares and what an invocation holds.
+
+shared uvec4 tile[SHARED_VECTORS];
+// Raised once a value that some query may not see holds a NaN or an infinity, with SPLIT a key or a query too, with TILED once
+// an output is NaN; never lowered.
+shared uint poisoned;
+
+uint thread, lane, subgroup, batch, head, first_row, end, q_base, k_base, v_base;
+float base2_scale;
+QUERY_FACTOR q_frag[RF][QF];
+SUMS s_frag[RF][KF];
+SUMS o_frag[RF][VF];
+
+#define FIND_INVOCATION \
+    subgroup = gl_SubgroupID; \
+    lane = gl_SubgroupInvocationID; \
+    thread = subgroup * SUBGROUP + lane; \
+    head = gl_WorkGroupID.y; \
+    batch = gl_WorkGroupID.z;
+// Under a causal mask later rows see more keys: the longest workgroups start first.
+#define FIND_ROWS \
+    first_row = (CAUSAL != 0 ? gl_NumWorkGroups.x - 1u - gl_WorkGroupID.x : gl_WorkGroupID.x) * ROWS;
+// Not zero, as it multiplies minus infinities.
+#define FIND_SCALE base2_scale = max(abs(pc.scale) * LOG2_E, 1e-37);
+#define CLEAR_SUMS \
+    [[unroll]] for (uint i = 0u; i < RF; ++i) { \
+        CLEAR_STATISTICS(i) \
+        [[unroll]] for (uint c = 0u; c < VF; ++c) o_frag[i][c] = SUMS(0.0); \
+    }

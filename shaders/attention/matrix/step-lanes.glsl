@@ -1,0 +1,17 @@
+// What is done with the scores of a chunk before their weights are made, with classes of tiles and a mask alone: products are
+// added to what hides keys.
+
+#define SCALED false
+#define FACTOR (masked && SCALED ? 1.0 : SCORE_SCALE)
+#define SEEN_LATER false
+#define FORGET_TESTS forget_tests();
+#define MULTIPLY_VALUES(chunk) multiply_values(chunk, FACTOR);
+
+void see_scores(uint first_key, uint chunk, bool masked, bool read) {
+    if (masked) hide_scores(first_key, chunk);
+}
+
+void begin_seen(uint first_key, uint chunk, bool masked, bool read) {
+    begin_seen_scores(first_key, chunk, masked);
+    add_scores(chunk);
+}

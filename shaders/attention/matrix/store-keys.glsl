@@ -1,0 +1,20 @@
+// Store: a tile's words of k, from registers into shared memory; and what stores values.
+
+// The highest bit of each 16 is set for a NaN or an infinity, whose exponent, all ones, carries there.
+uvec4 carried_exponents(uvec4 words) { return (words & EXPONENTS) + EXPONENT_ONES; }
+bool found_non_finite(uvec4 carried) { return ((carried.x | carried.y | carried.z | carried.w) & 0x80008000u) != 0u; }
+// Where a thread stores the nth word it fetched, and whether it has one.
+#if STEPS
+#define K_WORD(n) thread / D8 * K_STRIDE + thread % D8 + (n) * (THREADS / D8 * K_STRIDE)
+#define V_WORD(n) thread / V8 * V_STRIDE + thread % V8 + (n) * (THREADS / V8 * V_STRIDE)
+#else
+#define K_WORD(n) (thread + (n) * THREADS) / D8 * K_STRIDE + (thread + (n) * THREADS) % D8
+#define V_WORD(n) (thread + (n) * THREADS) / V8 * V_STRIDE + (thread + (n) * THREADS) % V8
+#endif
+#define HAS_K(n) ((KEYS * D8) % THREADS == 0 || thread + (n) * THREADS < KEYS * D8)
+#define HAS_V(n) ((KEYS * V8) % THREADS == 0 || thread + (n) * THREADS < KEYS * V8)
+void store_keys(uint start) {
+    [[unroll]] for (uint n = 0u; n < PER_THREAD(KEYS * D8); ++n) {
+        if (HAS_K(n)) tile[start + K_WORD(n)] = held_k[n];
+    }
+}

@@ -1,0 +1,58 @@
+// A tile. Tiles of k and v take turns, or have a place each, or two (BUFFERS).
+
+// Whether this subgroup's last row sees any of the keys from here on.
+bool sees_some(uint first_key, bool masked) {
+    return CAUSAL == 0 || !masked || int(first_key) <= int(first_row + (subgroup + 1u) * ROWS_EACH) - 1 + pc.causal_shift;
+}
+
+#if BUFFERS == 4
+void add_tile(uint first_key, bool masked) {
+    uint other = SIDE - tile_side;
+    barrier();  // this tile has been stored, and the one before it read
+    fetch_keys(first_key + KEYS);
+    [[unroll]] for (uint chunk = 0u; chunk < KEYS; chunk += CHUNK) {
+        bool seen = sees_some(first_key + chunk, masked);
+        if (seen) begin_chunk(first_key, chunk, masked, false);
+        if (chunk == KEYS / CHUNK / 2u * CHUNK) {
+            store_keys(other);
+            fetch_values(first_key + KEYS);
+        }
+        if (seen) end_chunk(first_key, chunk, masked, false);
+    }
+    store_values(other + K_VECTORS, masked_values(first_key + KEYS));
+    tile_side = other;
+}
+#define BEGIN_TILES \
+    if (end > 0u) { \
+        store_keys(K_AT); \
+        fetch_values(0u); \
+        store_values(V_AT, masked_values(0u)); \
+    }
+#else
+void add_tile(uint first_key, bool masked) {
+    bool seen = sees_some(first_key, masked);
+    store_keys(K_AT);
+    fetch_values(first_key);
+    barrier();
+    if (seen) begin_chunk(first_key, 0u, masked, false);
+    NOTE_VALUES
+#if BUFFERS == 1
+    barrier();
+#endif
+    store_values(V_AT, masked);
+    fetch_keys(first_key + KEYS);
+    barrier();
+    if (seen) end_chunk(first_key, 0u, masked, false);
+    [[unroll]] for (uint chunk = CHUNK; chunk < KEYS; chunk += CHUNK) {
+        if (sees_some(first_key + chunk, masked)) {
+            begin_chunk(first_key, chunk, masked, false);
+            end_chunk(first_key, chunk, masked, false);
+        }
+    }
+    NOTE_KEYS
+#if BUFFERS == 1 || CHUNK < KEYS
+    barrier();
+#endif
+}
+#define BEGIN_TILES
+#endif

@@ -1,0 +1,52 @@
+// Which tiles of keys count, and how much must be done to their scores, with what attention/extras.glsl has.
+//
+// A tile of keys is hidden (and skipped), clear (all rows of the workgroup see all of its keys, no score is bent: the same
+// code as without EXTRAS) or neither. In the last kind each subgroup finds, for each of its rows, which keys are seen, one
+// bit each: what follows from indices alone is computed by the lanes that hold the row, and what is read (a boolean mask,
+// segments, blocks) four keys a lane, gathered through the subgroup's scratch memory. Where a key is hidden its score
+// becomes minus infinity once all else is done to it. Where a boolean mask has classes of tiles it also has been made bits
+// already (attention-mask-bits.comp), and a map of blocks as wide as a word of bits needs one look a word. What dropout
+// keeps are bits as well. Soft-cap and ALiBi change scores where they are; a bias, an additive mask and T5's table are read by the
+// lanes that hold the elements, a chunk at a time, or where nobody knows who holds which through the scratch memory, a
+// fragment at a time.
+
+// Whether what is read hides keys, whether something is added to scores that must be read, and whether the scores of tiles
+// that are not clear are scaled to base 2 before their maximum is taken.
+#define HIDES (MASK == 1 || (FEATURES & (SEGMENTS | BLOCKS)) != 0)
+#define MASK_IS_BITS (MASK == 1 && on(TILES))
+#define ADDS (MASK == 2 || (FEATURES & (BIAS | T5)) != 0)
+#define SCALED (MASK == 2 || BENDS)
+
+#include "masks/mask-bits.glsl"
+
+uint clear_from, clear_to;        // every row of the workgroup sees all keys between, as far as indices say
+
+#include "next-tile.glsl"
+
+// The same where there may be no classes.
+uint find_tile(uint first_key) {
+    if (on(TILES)) return next_tile(first_key);
+    next_seen = true;
+    if (MASK != 0 || HIDES) next_seen = false;
+    return first_key;
+}
+
+// Whether indices hide no key of a tile from any row of the workgroup.
+bool is_inside(uint first_key) { return first_key >= clear_from && first_key + KEYS <= clear_to; }
+
+bool is_clear(uint first_key) {
+    if (BENDS || on(DROPOUT)) return false;
+    return next_seen && is_inside(first_key);
+}
+
+// The number of leading keys that some row of the workgroup sees, and where tiles are clear.
+void find_keys() {
+    uint last_row = min(first_row + ROWS, QUERIES) - 1u;
+    end = visible_keys(first_row, last_row);
+    int from = on(WINDOW) ? int(last_row) + BASE_SHIFT - x_left : 0;
+    int to = int(end);
+    if (CAUSAL != 0) to = min(to, int(first_row) + SHIFT + 1);
+    if (on(LENGTHS) && int(last_row) >= x_rows_seeing) to = 0;
+    clear_from = uint(max(from, 0));
+    clear_to = uint(max(to, 0));
+}

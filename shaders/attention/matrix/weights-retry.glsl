@@ -1,0 +1,50 @@
+// Make weights and multiply values with RETRY, in two steps. Nobody looks for a chunk's maximum: its weights are made with
+// the running one, and as long as a lane's sum of them is at most 2^15 none has left float16's range. So neither
+// comparisons nor a vote stand between a score and its exponential, which can run beside the products of other scores. A
+// first chunk, whose running maximum is NEVER, always has infinite weights.
+
+FACTOR_A p_frag[RF][PF];
+float part[RF][SLOTS];  // this invocation's part of the sum of the chunk's weights
+
+#define MOST_WEIGHT 32768.0
+
+void make_weights(float factor) {
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint r = 0u; r < SLOTS; ++r) part[i][r] = 0.0;
+    }
+    [[unroll]] for (uint f = 0u; f < PF; ++f) {
+        [[unroll]] for (uint i = 0u; i < RF; ++i) {
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; e += 2u) {
+                vec2 pair = vec2(exp2(fma(s_frag[i][f][e], factor, -top[i][SLOT(e)])),
+                                 exp2(fma(s_frag[i][f][e + 1u], factor, -top[i][SLOT(e + 1u)])));
+                part[i][SLOT(e)] += pair.x;
+                part[i][SLOT(e + 1u)] += pair.y;
+                SET_PAIR(p_frag[i][f], e, pair)
+            }
+        }
+    }
+}
+
+// Whether some sum is too large, or NaN.
+bool weights_exceed() {
+    bool fit = true;
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint r = 0u; r < SLOTS; ++r) fit = fit && part[i][r] <= MOST_WEIGHT;
+    }
+    return !fit;
+}
+
+void add_parts() {
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint r = 0u; r < SLOTS; ++r) sum[i][r] += part[i][r];
+    }
+}
+
+void multiply_values(uint chunk) {
+    [[unroll]] for (uint f = 0u; f < PF; ++f) {
+        [[unroll]] for (uint c = 0u; c < VF; ++c) {
+            FACTOR_B v = value_factor(V_AT + chunk * V_STRIDE, f, c);
+            [[unroll]] for (uint i = 0u; i < RF; ++i) o_frag[i][c] = coopMatMulAdd(p_frag[i][f], v, o_frag[i][c]);
+        }
+    }
+}

@@ -1,0 +1,370 @@
+// The body of the kernels of attention's gradients on matrix units (VK_KHR_cooperative_matrix).
+//
+// What it computes and what a workgroup owns: backward/flash-backward-tiles.glsl, with OWNER_KEYS as there. Factors are
+// 16-bit, also the weights and dS when they multiply; sums and exponentials are float32.
+//
+// A workgroup of SUBGROUPS subgroups owns OWN rows; each subgroup owns RF row fragments of MATRIX_M rows, and keeps them
+// (as first factors), their two products with the walked rows, and its part of the results in cooperative matrices. Walked
+// rows are taken in tiles of WALK, which lie in shared memory as 16-byte words, rows an odd number of words long against
+// bank conflicts. Both products of a tile read it by columns, the sums read it by rows.
+//
+// One thing is assumed of the order of elements: that an accumulator and a first factor have the same (NVIDIA, llvmpipe),
+// so that weights become a factor element by element. Numbers of a row (lse, delta) are loaded as matrices with a stride of
+// zero. Where rows and columns of elements matter, at a tile's hidden keys and with options, a matrix of positions tells.
+//
+// In a tile with hidden pairs, walked numbers that are not finite are read as zeros: zero times infinity would be NaN on
+// matrix units. A row that holds one and is seen has an lse or a delta that is not finite, which shows in all it touches.
+//
+// The including shader defines OWNER_KEYS and
+//   MATRIX_M, MATRIX_N, MATRIX_K   the matrix shape: MATRIX_M * MATRIX_N / SUBGROUP is 8, MATRIX_N is MATRIX_K
+//   SUBGROUP, SUBGROUPS            invocations in a subgroup (full), subgroups in the workgroup
+//   RF, WALK                       row fragments of a subgroup, rows of a walked tile
+//   DIM, VDIM                      head dimensions rounded up to whole fragments; HEAD_DIM <= DIM, VALUE_DIM <= VDIM
+//   PREFETCH                       1: the next tile is loaded into registers while the present one is computed
+//   LOCKSTEP                       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
+// HEAD_DIM, VALUE_DIM, offsets and strides are multiples of 8 (ALIGN 8).
+
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_EXT_control_flow_attributes : require
+
+#ifdef LOCKSTEP
+#define SYNC_SUBGROUP subgroupMemoryBarrierShared()
+#else
+#define SYNC_SUBGROUP subgroupBarrier()
+#endif
+
+#define THREADS (SUBGROUPS * SUBGROUP)
+layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
+
+#define ELEMENTS 8
+#define OWN_EACH (MATRIX_M * RF)
+#define OWN (SUBGROUPS * OWN_EACH)
+#define WF (WALK / MATRIX_N)
+#define AF (DIM / MATRIX_K)
+#define BF (VDIM / MATRIX_K)
+#define MOST(a, b) ((a) > (b) ? (a) : (b))
+#define PER_THREAD(vectors) (((vectors) + THREADS - 1) / THREADS)
+
+// To the nearest 16-bit number: conversions to bfloat16 may cut (NVIDIA's do), so they are of numbers that fit.
+#if defined(DTYPE_bfloat16)
+#define ROUNDED(x) uintBitsToFloat((floatBitsToUint(x) + 0x8000u) & 0xffff0000u)
+uint pack_pair(vec2 x) { return bfloat16_word(x.x) | bfloat16_word(x.y) << 16; }
+const uint EXPONENTS = 0x7f807f80u;
+#else
+#define ROUNDED(x) (x)
+uint pack_pair(vec2 x) { return packFloat2x16(f16vec2(x)); }
+const uint EXPONENTS = 0x7c007c00u;
+#endif
+
+#if OWNER_KEYS
+#define OWNED key_rows()
+#define WALKED query_rows()
+#define OWN_A_DATA k_data
+#define OWN_B_DATA v_data
+#define WALK_A_DATA q_data
+#define WALK_B_DATA g_data
+#define OWN_A_ROW pc.k_row
+#define OWN_B_ROW pc.v_row
+#define WALK_A_ROW pc.q_row
+#define WALK_B_ROW pc.g_row
+#define STATS WALK
+GRILLY_RESULT(dk, 9)
+GRILLY_RESULT(dv, 10)
+#else
+#define OWNED query_rows()
+#define WALKED key_rows()
+#define OWN_A_DATA q_data
+#define OWN_B_DATA g_data
+#define WALK_A_DATA k_data
+#define WALK_B_DATA v_data
+#define OWN_A_ROW pc.q_row
+#define OWN_B_ROW pc.g_row
+#define WALK_A_ROW pc.k_row
+#define WALK_B_ROW pc.v_row
+#define STATS OWN
+GRILLY_RESULT(dq, 9)
+#endif
+
+// 16-byte words of the shared array: tile a, tile b. Before the first tile factors pass through its start, and rows of the
+// results after the last one.
+#define A8 (DIM / 8)
+#define B8 (VDIM / 8)
+#define A_STRIDE (A8 + 1)
+#define B_STRIDE (B8 + 1)
+#define B_START (WALK * A_STRIDE)
+#define PASS_STRIDE (MATRIX_K / 8 + 1)
+#define PASS_VECTORS MOST(MATRIX_M * PASS_STRIDE, MATRIX_M * MATRIX_N / 4)
+#define TILE_VECTORS MOST(B_START + WALK * B_STRIDE, SUBGROUPS * PASS_VECTORS)
+
+#define FACTOR_A coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_K, gl_MatrixUseA>
+#define FACTOR_B coopmat<float16_t, gl_ScopeSubgroup, MATRIX_K, MATRIX_N, gl_MatrixUseB>
+#define SUMS coopmat<float, gl_ScopeSubgroup, MATRIX_M, MATRIX_N, gl_MatrixUseAccumulator>
+const int ROW_MAJOR = gl_CooperativeMatrixLayoutRowMajor;
+const int COLUMN_MAJOR = gl_CooperativeMatrixLayoutColumnMajor;
+
+shared uvec4 tile[TILE_VECTORS];
+shared float tile_lse[STATS];    // base 2
+shared float tile_delta[STATS];
+shared float iota[MATRIX_M * MATRIX_N];
+
+uint thread, lane, subgroup, batch, head, first_own, walk_a, walk_b;
+float base2_scale;
+FACTOR_A own_a[RF][AF];
+FACTOR_A own_b[RF][BF];
+SUMS s[RF][WF];
+SUMS t[RF][WF];
+FACTOR_A pulls[RF][WF];
+SUMS sum_a[RF][AF];
+#if OWNER_KEYS
+FACTOR_A weights[RF][WF];
+SUMS sum_b[RF][BF];
+#endif
+uvec4 held_a[PER_THREAD(WALK * A8)];
+uvec4 held_b[PER_THREAD(WALK * B8)];
+
+// Rows past the last one are read as copies of it, columns past the head are zeros.
+void fetch(uint first) {
+    [[unroll]] for (uint n = 0u; n < PER_THREAD(WALK * A8); ++n) {
+        uint e = thread + n * THREADS, column = 8u * (e % A8), row = min(first + e / A8, WALKED - 1u);
+        held_a[n] = uvec4(0u);
+        if (e < WALK * A8 && column < HEAD_DIM) held_a[n] = WALK_A_DATA[(walk_a + row * WALK_A_ROW + column) >> 3];
+    }
+    [[unroll]] for (uint n = 0u; n < PER_THREAD(WALK * B8); ++n) {
+        uint e = thread + n * THREADS, column = 8u * (e % B8), row = min(first + e / B8, WALKED - 1u);
+        held_b[n] = uvec4(0u);
+        if (e < WALK * B8 && column < VALUE_DIM) held_b[n] = WALK_B_DATA[(walk_b + row * WALK_B_ROW + column) >> 3];
+    }
+}
+
+// With zeros for what is not finite.
+uvec4 finite(uvec4 words) {
+    uvec4 low = words & (EXPONENTS & 0xffffu), high = words & (EXPONENTS & 0xffff0000u);
+    return words & mix(uvec4(0xffffu), uvec4(0u), equal(low, uvec4(EXPONENTS & 0xffffu)))
+         | words & mix(uvec4(0xffff0000u), uvec4(0u), equal(high, uvec4(EXPONENTS & 0xffff0000u)));
+}
+
+void store(bool some_hidden) {
+    [[unroll]] for (uint n = 0u; n < PER_THREAD(WALK * A8); ++n) {
+        uint e = thread + n * THREADS;
+        if (some_hidden) held_a[n] = finite(held_a[n]);
+        if (e < WALK * A8) tile[e / A8 * A_STRIDE + e % A8] = held_a[n];
+    }
+    [[unroll]] for (uint n = 0u; n < PER_THREAD(WALK * B8); ++n) {
+        uint e = thread + n * THREADS;
+        if (some_hidden) held_b[n] = finite(held_b[n]);
+        if (e < WALK * B8) tile[B_START + e / B8 * B_STRIDE + e % B8] = held_b[n];
+    }
+}
+
+void store_stats(uint stats, uint first) {
+    for (uint n = thread; n < STATS; n += THREADS) {
+        vec2 stat = stats_data[stats + min(first + n, query_rows() - 1u)].xy;
+        tile_lse[n] = min(stat.x, 2.0e38) * LOG2_E;
+        tile_delta[n] = stat.y;
+    }
+}
+
+#define MULTIPLY(OWN_FRAGMENTS, COUNT, START, STRIDE, PRODUCT) \
+    [[unroll]] for (uint i = 0u; i < RF; ++i) { \
+        [[unroll]] for (uint f = 0u; f < WF; ++f) PRODUCT[i][f] = SUMS(0.0); \
+    } \
+    [[unroll]] for (uint d = 0u; d < COUNT; ++d) { \
+        [[unroll]] for (uint f = 0u; f < WF; ++f) { \
+            FACTOR_B other; \
+            coopMatLoad(other, tile, START + f * MATRIX_N * STRIDE + d * (MATRIX_K / 8), STRIDE, COLUMN_MAJOR); \
+            [[unroll]] for (uint i = 0u; i < RF; ++i) { \
+                PRODUCT[i][f] = coopMatMulAdd(OWN_FRAGMENTS[i][d], other, PRODUCT[i][f]); \
+            } \
+        } \
+    }
+
+#define GATHER(WEIGHTS, COUNT, START, STRIDE, SUM) \
+    [[unroll]] for (uint f = 0u; f < WF; ++f) { \
+        [[unroll]] for (uint c = 0u; c < COUNT; ++c) { \
+            FACTOR_B other; \
+            coopMatLoad(other, tile, START + f * MATRIX_K * STRIDE + c * (MATRIX_N / 8), STRIDE, ROW_MAJOR); \
+            [[unroll]] for (uint i = 0u; i < RF; ++i) SUM[i][c] = coopMatMulAdd(WEIGHTS[i][f], other, SUM[i][c]); \
+        } \
+    }
+
+// Makes weights and dS of the products where every pair may attend and nothing bends scores.
+void weigh_all() {
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint f = 0u; f < WF; ++f) {
+            SUMS lse;
+            SUMS delta;
+            uint at = OWNER_KEYS != 0 ? f * MATRIX_N : subgroup * OWN_EACH + i * MATRIX_M;
+            coopMatLoad(lse, tile_lse, at, 0, OWNER_KEYS != 0 ? ROW_MAJOR : COLUMN_MAJOR);
+            coopMatLoad(delta, tile_delta, at, 0, OWNER_KEYS != 0 ? ROW_MAJOR : COLUMN_MAJOR);
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+                float weight = exp2(s[i][f][e] * base2_scale - lse[e]);
+                s[i][f][e] = weight;
+                t[i][f][e] = weight * (t[i][f][e] - delta[e]);
+            }
+        }
+    }
+}
+
+// The same, one pair at a time.
+void weigh_each(uint first, uint query_head, uint stats) {
+    SUMS place;
+    coopMatLoad(place, iota, 0, MATRIX_N, ROW_MAJOR);
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint f = 0u; f < WF; ++f) {
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+                uint at = uint(place[e]);
+                uint own = first_own + subgroup * OWN_EACH + i * MATRIX_M + at / MATRIX_N;
+                uint walked = first + f * MATRIX_N + at % MATRIX_N;
+                uint row = OWNER_KEYS != 0 ? walked : own;
+                uint key = OWNER_KEYS != 0 ? own : walked;
+                vec3 stat = stats_data[stats + min(row, query_rows() - 1u)].xyz;
+                float raw = s[i][f][e], dp = t[i][f][e];
+                pair(batch, query_head, row, key, true, stat, raw, dp);
+                if (non_finite(stat.y) && raw != 0.0) raw = stat.y;
+                s[i][f][e] = raw;
+                t[i][f][e] = dp;
+            }
+        }
+    }
+}
+
+bool hides(uint first, uint end) {
+    uint last_own = first_own + OWN - 1u, last = first + WALK - 1u;
+    if (MASK != 0 || on(BIAS) || last >= end || last_own >= OWNED) return true;
+    return OWNER_KEYS != 0 ? !sees_all(first, last, first_own, last_own) : !sees_all(first_own, last_own, first, last);
+}
+
+// Walks the rows from `begin` to `end` of one query head.
+void walk(uint query_head, uint begin, uint end) {
+    uint stats = stats_base(batch, query_head) + row_start();
+    if (OWNER_KEYS == 0) store_stats(stats, first_own);
+#if PREFETCH
+    if (begin < end) fetch(begin);
+#endif
+    [[dont_unroll]] for (uint first = begin; first < end; first += WALK) {
+        bool some_hidden = hides(first, end);
+#if !PREFETCH
+        fetch(first);
+#endif
+        store(some_hidden);
+        if (OWNER_KEYS != 0) store_stats(stats, first);
+        barrier();
+#if PREFETCH
+        if (first + WALK < end) fetch(first + WALK);
+#endif
+        MULTIPLY(own_a, AF, 0u, A_STRIDE, s)
+        MULTIPLY(own_b, BF, B_START, B_STRIDE, t)
+        if (some_hidden || BENDS || on(DROPOUT)) weigh_each(first, query_head, stats);
+        else weigh_all();
+        [[unroll]] for (uint i = 0u; i < RF; ++i) {
+            [[unroll]] for (uint f = 0u; f < WF; ++f) {
+                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+                    pulls[i][f][e] = float16_t(ROUNDED(t[i][f][e]));
+#if OWNER_KEYS
+                    weights[i][f][e] = float16_t(ROUNDED(s[i][f][e]));
+#endif
+                }
+            }
+        }
+        GATHER(pulls, AF, 0u, A_STRIDE, sum_a)
+#if OWNER_KEYS
+        GATHER(weights, BF, B_START, B_STRIDE, sum_b)
+#endif
+        barrier();
+    }
+}
+
+// The subgroup's own rows as factors.
+#define LOAD_OWN(DATA, BASE, ROW, WIDTH, COUNT, FRAGMENTS) \
+    [[unroll]] for (uint i = 0u; i < RF; ++i) { \
+        const uint words = MATRIX_K / 8; \
+        uint row = min(first_own + subgroup * OWN_EACH + i * MATRIX_M + lane / words, OWNED - 1u); \
+        [[unroll]] for (uint d = 0u; d < COUNT; ++d) { \
+            uint column = d * MATRIX_K + 8u * (lane % words); \
+            if (lane < MATRIX_M * words) { \
+                tile[subgroup * PASS_VECTORS + lane / words * PASS_STRIDE + lane % words] = \
+                    column < WIDTH ? DATA[(BASE + row * ROW + column) >> 3] : uvec4(0u); \
+            } \
+            SYNC_SUBGROUP; \
+            coopMatLoad(FRAGMENTS[i][d], tile, subgroup * PASS_VECTORS, PASS_STRIDE, ROW_MAJOR); \
+            SYNC_SUBGROUP; \
+        } \
+    }
+
+// The results of the subgroup's own rows.
+#define STORE_SUMS(SUM, COUNT, WIDTH, SCALE, STORE) \
+    [[unroll]] for (uint i = 0u; i < RF; ++i) { \
+        const uint words = MATRIX_N / 8; \
+        uint own = first_own + subgroup * OWN_EACH + i * MATRIX_M + lane / words; \
+        [[unroll]] for (uint c = 0u; c < COUNT; ++c) { \
+            uint start = subgroup * PASS_VECTORS; \
+            coopMatStore(SUM[i][c], tile, start, MATRIX_N / 4, ROW_MAJOR); \
+            SYNC_SUBGROUP; \
+            uint column = c * MATRIX_N + 8u * (lane % words); \
+            if (lane < MATRIX_M * words && own < OWNED && column < WIDTH) { \
+                vec4 low = uintBitsToFloat(tile[start + 2u * lane]) * SCALE; \
+                vec4 high = uintBitsToFloat(tile[start + 2u * lane + 1u]) * SCALE; \
+                STORE((result + own) * WIDTH + column, low, high); \
+            } \
+            SYNC_SUBGROUP; \
+        } \
+    }
+
+void main() {
+    lane = gl_SubgroupInvocationID;
+    subgroup = gl_SubgroupID;
+    thread = subgroup * SUBGROUP + lane;
+    head = gl_WorkGroupID.y;
+    batch = gl_WorkGroupID.z;
+    base2_scale = pc.scale * LOG2_E;
+    // Under a causal mask late rows see more keys, and early keys are seen by more rows: the longest start first.
+    uint block = CAUSAL != 0 && OWNER_KEYS == 0 ? gl_NumWorkGroups.x - 1u - gl_WorkGroupID.x : gl_WorkGroupID.x;
+    first_own = block * OWN;
+    begin_extras(batch, OWNER_KEYS != 0 ? head * GROUP : head);
+    if (on(LENGTHS) && first_own >= OWNED) return;
+
+    for (uint n = thread; n < MATRIX_M * MATRIX_N; n += THREADS) iota[n] = float(n);
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint c = 0u; c < AF; ++c) sum_a[i][c] = SUMS(0.0);
+#if OWNER_KEYS
+        [[unroll]] for (uint c = 0u; c < BF; ++c) sum_b[i][c] = SUMS(0.0);
+#endif
+    }
+#if OWNER_KEYS
+    uint start_a = k_base(batch, head) + key_start() * pc.k_row;
+    uint start_b = v_base(batch, head) + key_start() * pc.v_row;
+#else
+    uint start_a = q_base(batch, head) + row_start() * pc.q_row;
+    uint start_b = g_base(batch, head) + row_start() * pc.g_row;
+#endif
+    LOAD_OWN(OWN_A_DATA, start_a, OWN_A_ROW, HEAD_DIM, AF, own_a)
+    LOAD_OWN(OWN_B_DATA, start_b, OWN_B_ROW, VALUE_DIM, BF, own_b)
+    barrier();
+
+#if OWNER_KEYS
+    uint begin = first_seeing_row(first_own);
+    uint end = seeing_rows(min(first_own + OWN, OWNED) - 1u);
+    [[dont_unroll]] for (uint member = 0u; member < GROUP; ++member) {
+        uint query_head = head * GROUP + member;
+        begin_extras(batch, query_head);
+        walk_a = q_base(batch, query_head) + row_start() * pc.q_row;
+        walk_b = g_base(batch, query_head) + row_start() * pc.g_row;
+        walk(query_head, begin, end);
+    }
+#else
+    walk_a = k_base(batch, head / GROUP) + key_start() * pc.k_row;
+    walk_b = v_base(batch, head / GROUP) + key_start() * pc.v_row;
+    walk(head, hidden_keys(first_own), visible_keys(first_own, min(first_own + OWN, OWNED) - 1u));
+#endif
+
+    uint result = out_row(batch, head) + (OWNER_KEYS != 0 ? key_start() : row_start());
+#if OWNER_KEYS
+    STORE_SUMS(sum_a, AF, HEAD_DIM, pc.scale, store_dk8)
+    STORE_SUMS(sum_b, BF, VALUE_DIM, 1.0, store_dv8)
+#else
+    STORE_SUMS(sum_a, AF, HEAD_DIM, pc.scale, store_dq8)
+#endif
+}

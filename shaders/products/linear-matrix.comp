@@ -1,0 +1,291 @@
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_16bit_storage : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+// What it computes: a linear layer, y = scale * x W^T + b, on matrix units.
+// Shapes and layouts: x (B, H, M, K), W (N, K), b (N), y (B, H, M, N); bindings, push constants and workgroups as in
+//     products/matmul.glsl and matmul-tile.glsl.
+// A workgroup owns BM x BN of y, a subgroup WM x WN of it as float32 fragments of MATRIX_M x MATRIX_N. Panels of BK of
+//     the depth pass through shared memory, as rows of 16-byte vectors with one more at the end, so that the rows of a
+//     fragment begin in different banks. The next panel is loaded into registers while this one is used.
+//     BUFFERS = 2 keeps two panels, and needs one barrier a panel in place of two.
+// DTYPE_float32: x and W are not the arrays but what linear-split.comp made of them (its head has the layout), a row of
+//     high and low 16-bit parts and an exponent. high high + high low + low high is summed over a panel by the matrix
+//     unit, and panels in ordinary float32, because a matrix unit may cut off the bits below its running sum.
+// Accumulation: float32.
+// Preconditions: the strides of W over batch and head are 0; subgroups of SUBGROUP, full. 16-bit types: offsets, strides,
+//     K and N are multiples of 8.
+
+#ifdef DTYPE_float32
+#define SPLIT
+#endif
+
+layout(constant_id = 0) const int HAS_BIAS = 0;
+// Whether M and N are multiples of BM and BN.
+layout(constant_id = 1) const int WHOLE = 0;
+
+const int SUBGROUPS_M = BM / WM;
+const int SUBGROUPS_N = BN / WN;
+#define THREADS (SUBGROUP * (BM / WM) * (BN / WN))
+const int FRAGMENTS_M = WM / MATRIX_M;
+const int FRAGMENTS_N = WN / MATRIX_N;
+#ifdef SPLIT
+const int PARTS = 2;
+#else
+const int PARTS = 1;
+#endif
+const int VECTORS = BK / 8 * PARTS;  // of a panel's row
+const int STRIDE = VECTORS + 1;
+const int ROWS_AT_ONCE = THREADS / VECTORS;
+const int LOADS_A = BM / ROWS_AT_ONCE;
+const int LOADS_B = BN / ROWS_AT_ONCE;
+const int PANEL_B = BM * STRIDE;
+const int PANEL = (BM + BN) * STRIDE;
+// Results leave through shared memory, where the order of elements is known: MATRIX_M x LEAVE at a time.
+const int LEAVE = FRAGMENTS_N % 2 == 0 ? 2 * MATRIX_N : MATRIX_N;
+const int LEAVE_STRIDE = LEAVE / 4 + 1;
+// Row blocks that workgroups which run together share, so that they find each other's panels in the cache.
+const uint BAND = 8u;
+
+layout(local_size_x = THREADS) in;
+
+layout(push_constant, std430) uniform Push {
+    uint a_offset, a_batch, a_head, a_row;
+    uint b_offset, b_batch, b_head, b_row;
+    uint c_offset, c_batch, c_head, c_row;
+    uint bias_offset;
+    uint rows, cols, depth, group;
+    int shift;
+    float scale;
+} pc;
+
+// To the nearest 16-bit number. Conversions to bfloat16 may cut (NVIDIA's do), so theirs are of numbers that fit; NaN gets
+// a bit that stays.
+#if defined(DTYPE_bfloat16)
+vec4 ROUNDED(vec4 x) {
+    uvec4 bits = floatBitsToUint(x);
+    uvec4 nearest = (bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u;
+    return uintBitsToFloat(mix(nearest, bits | 0x400000u, greaterThan(bits & 0x7fffffffu, uvec4(0x7f800000u))));
+}
+#else
+#define ROUNDED(x) (x)
+#endif
+
+layout(set = 0, binding = 0, std430) readonly buffer Left { uvec4 a_data[]; };
+layout(set = 0, binding = 1, std430) readonly buffer Right { uvec4 b_data[]; };
+#ifdef SPLIT
+#define ELEMENTS 4u  // in a vector of 16 bytes
+layout(set = 0, binding = 2, std430) writeonly buffer Result { vec4 c_data[]; };
+layout(set = 0, binding = 2, std430) writeonly buffer ResultScalars { float c_scalars[]; };
+layout(set = 0, binding = 3, std430) readonly buffer Bias { float bias_data[]; };
+#else
+#define ELEMENTS 8u
+layout(set = 0, binding = 2, std430) writeonly buffer Result { f16vec4 c_data[]; };
+layout(set = 0, binding = 3, std430) readonly buffer Bias { float16_t bias_data[]; };
+#endif
+
+// After the last panel it holds the results that leave.
+shared uvec4 panels[BUFFERS * PANEL];
+
+#define FRAGMENT_A coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_K, gl_MatrixUseA>
+#define FRAGMENT_B coopmat<float16_t, gl_ScopeSubgroup, MATRIX_K, MATRIX_N, gl_MatrixUseB>
+#define FRAGMENT_C coopmat<float, gl_ScopeSubgroup, MATRIX_M, MATRIX_N, gl_MatrixUseAccumulator>
+
+#ifdef SPLIT
+// x * 2^power, in two steps because the power of two alone may be out of range.
+float scaled(float x, int power) {
+    int first = clamp(power, -252, 252) / 2;
+    int second = clamp(power, -252, 252) - first;
+    return x * uintBitsToFloat(uint(first + 127) << 23) * uintBitsToFloat(uint(second + 127) << 23);
+}
+#endif
+
+void main() {
+    const int rows = int(pc.rows);
+    const int cols = int(pc.cols);
+    const uint depth = pc.depth;
+#ifdef SPLIT
+    const uint tail = (depth + 31u) / 32u * 8u;  // vectors before a row's exponent
+    const uint a_step = pc.a_row / ELEMENTS;
+    const uint b_step = pc.b_row / ELEMENTS;
+    const uint row_vectors = tail;
+#else
+    const uint a_step = pc.a_row / ELEMENTS;
+    const uint b_step = pc.b_row / ELEMENTS;
+    const uint row_vectors = depth / ELEMENTS;
+#endif
+    const uint row_blocks = (pc.rows + uint(BM) - 1u) / uint(BM);
+    const uint head = gl_WorkGroupID.y / row_blocks;
+    const uint batch = gl_WorkGroupID.z;
+    // Workgroups go down a band of row blocks before they go to the next column.
+    const uint number = gl_WorkGroupID.y % row_blocks * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+    const uint band = number / (BAND * gl_NumWorkGroups.x) * BAND;
+    const uint band_rows = min(row_blocks - band, BAND);
+    const uint within = number - band * gl_NumWorkGroups.x;
+    const int row_first = int(band + within % band_rows) * BM;
+    const int col_first = int(within / band_rows) * BN;
+    const uint a_first = (pc.a_offset + batch * pc.a_batch + head * pc.a_head) / ELEMENTS;
+    const uint b_first = (pc.b_offset + batch * pc.b_batch + (head / pc.group) * pc.b_head) / ELEMENTS;
+
+    const int thread = int(gl_LocalInvocationIndex);
+    const int load_row = thread / VECTORS;
+    const int load_vector = thread % VECTORS;
+#ifdef SPLIT
+    // In memory high and low vectors alternate; in a panel all high ones of a row come first.
+    const int store_vector = load_vector % 2 * (VECTORS / 2) + load_vector / 2;
+#else
+    const int store_vector = load_vector;
+#endif
+    const int store_at = load_row * STRIDE + store_vector;
+    // Rows past the end are computed from the last one and not stored: no test inside the loop.
+#define A_ROW(l) (WHOLE != 0 ? row_first + load_row + (l) * ROWS_AT_ONCE : min(row_first + load_row + (l) * ROWS_AT_ONCE, rows - 1))
+#define B_ROW(l) (WHOLE != 0 ? col_first + load_row + (l) * ROWS_AT_ONCE : min(col_first + load_row + (l) * ROWS_AT_ONCE, cols - 1))
+    uint a_at[LOADS_A];
+    uint b_at[LOADS_B];
+    [[unroll]] for (int l = 0; l < LOADS_A; l++) a_at[l] = a_first + uint(A_ROW(l)) * a_step + uint(load_vector);
+    [[unroll]] for (int l = 0; l < LOADS_B; l++) b_at[l] = b_first + uint(B_ROW(l)) * b_step + uint(load_vector);
+
+    uvec4 next_a[LOADS_A];
+    uvec4 next_b[LOADS_B];
+#define FETCH(first) { \
+    bool inside = (first) + uint(load_vector) < row_vectors; \
+    [[unroll]] for (int l = 0; l < LOADS_A; l++) next_a[l] = inside ? a_data[a_at[l] + (first)] : uvec4(0u); \
+    [[unroll]] for (int l = 0; l < LOADS_B; l++) next_b[l] = inside ? b_data[b_at[l] + (first)] : uvec4(0u); \
+}
+#define STORE(buffer_first) { \
+    [[unroll]] for (int l = 0; l < LOADS_A; l++) panels[(buffer_first) + store_at + l * ROWS_AT_ONCE * STRIDE] = next_a[l]; \
+    [[unroll]] for (int l = 0; l < LOADS_B; l++) \
+        panels[(buffer_first) + PANEL_B + store_at + l * ROWS_AT_ONCE * STRIDE] = next_b[l]; \
+}
+
+    const int own_row = int(gl_SubgroupID) % SUBGROUPS_M * WM;
+    const int own_col = int(gl_SubgroupID) / SUBGROUPS_M * WN;
+    FRAGMENT_C sum[FRAGMENTS_M][FRAGMENTS_N];
+    [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) {
+        [[unroll]] for (int j = 0; j < FRAGMENTS_N; j++) sum[i][j] = FRAGMENT_C(0.0);
+    }
+
+#define LOAD_A(fragment, from, i, k) \
+    coopMatLoad(fragment, panels, (from) + (own_row + (i) * MATRIX_M) * STRIDE + (k) / 8, STRIDE, gl_CooperativeMatrixLayoutRowMajor)
+#define LOAD_B(fragment, from, j, k) \
+    coopMatLoad(fragment, panels, (from) + PANEL_B + (own_col + (j) * MATRIX_N) * STRIDE + (k) / 8, STRIDE, gl_CooperativeMatrixLayoutColumnMajor)
+#ifdef SPLIT
+    // a[i][k][0] is high, a[i][k][1] low.
+#define MULTIPLY(from) { \
+    FRAGMENT_A a[FRAGMENTS_M][BK / MATRIX_K][2]; \
+    [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) { \
+        [[unroll]] for (int k = 0; k < BK / MATRIX_K; k++) { \
+            LOAD_A(a[i][k][0], from, i, k * MATRIX_K); \
+            LOAD_A(a[i][k][1], from, i, k * MATRIX_K + BK); \
+        } \
+    } \
+    [[unroll]] for (int j = 0; j < FRAGMENTS_N; j++) { \
+        FRAGMENT_B b[BK / MATRIX_K][2]; \
+        [[unroll]] for (int k = 0; k < BK / MATRIX_K; k++) { \
+            LOAD_B(b[k][0], from, j, k * MATRIX_K); \
+            LOAD_B(b[k][1], from, j, k * MATRIX_K + BK); \
+        } \
+        [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) { \
+            FRAGMENT_C part = FRAGMENT_C(0.0); \
+            [[unroll]] for (int k = 0; k < BK / MATRIX_K; k++) { \
+                part = coopMatMulAdd(a[i][k][1], b[k][0], part); \
+                part = coopMatMulAdd(a[i][k][0], b[k][1], part); \
+            } \
+            [[unroll]] for (int k = 0; k < BK / MATRIX_K; k++) part = coopMatMulAdd(a[i][k][0], b[k][0], part); \
+            sum[i][j] = sum[i][j] + part; \
+        } \
+    } \
+}
+#else
+#define MULTIPLY(from) { \
+    [[unroll]] for (int k = 0; k < BK; k += MATRIX_K) { \
+        FRAGMENT_A a[FRAGMENTS_M]; \
+        [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) LOAD_A(a[i], from, i, k); \
+        [[unroll]] for (int j = 0; j < FRAGMENTS_N; j++) { \
+            FRAGMENT_B b; \
+            LOAD_B(b, from, j, k); \
+            [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) sum[i][j] = coopMatMulAdd(a[i], b, sum[i][j]); \
+        } \
+    } \
+}
+#endif
+
+    FETCH(0u)
+#if BUFFERS == 2
+    STORE(0)
+    barrier();
+    int now = 0;
+    for (uint first = 0u; first < row_vectors; first += uint(VECTORS)) {
+        // Past the end this loads nothing.
+        FETCH(first + uint(VECTORS))
+        MULTIPLY(now)
+        now = PANEL - now;
+        STORE(now)
+        barrier();
+    }
+#else
+    for (uint first = 0u; first < row_vectors; first += uint(VECTORS)) {
+        STORE(0)
+        FETCH(first + uint(VECTORS))
+        barrier();
+        MULTIPLY(0)
+        barrier();
+    }
+#endif
+
+    const uint c_first = pc.c_offset + batch * pc.c_batch + head * pc.c_head;
+    const int lane = int(gl_SubgroupInvocationID);
+    const int leave_at = int(gl_SubgroupID) * MATRIX_M * LEAVE_STRIDE;
+    const int lane_col = lane % (LEAVE / 4) * 4;
+    const int lane_row = lane / (LEAVE / 4);
+#ifdef SPLIT
+    const bool vectors = ((c_first | pc.c_row | pc.cols) & 3u) == 0u;
+#endif
+    [[unroll]] for (int j = 0; j < WN; j += LEAVE) {
+        const int col = col_first + own_col + j + lane_col;
+        vec4 bias = vec4(0.0);
+#ifdef SPLIT
+        ivec4 col_power = ivec4(0);
+#endif
+        [[unroll]] for (int e = 0; e < 4; e++) {
+            if (col + e < cols) {
+                if (HAS_BIAS == 1) bias[e] = float(bias_data[pc.bias_offset + uint(col + e)]);
+#ifdef SPLIT
+                col_power[e] = int(b_data[b_first + uint(col + e) * b_step + tail].x);
+#endif
+            }
+        }
+        [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) {
+            [[unroll]] for (int part = 0; part < LEAVE / MATRIX_N; part++) {
+                coopMatStore(
+                    sum[i][j / MATRIX_N + part], panels, leave_at + part * (MATRIX_N / 4), LEAVE_STRIDE,
+                    gl_CooperativeMatrixLayoutRowMajor
+                );
+            }
+            subgroupBarrier();
+            [[unroll]] for (int step = 0; step < MATRIX_M; step += SUBGROUP / (LEAVE / 4)) {
+                const int row = row_first + own_row + i * MATRIX_M + step + lane_row;
+                if (row < rows && col < cols) {
+                    vec4 value = uintBitsToFloat(panels[leave_at + (step + lane_row) * LEAVE_STRIDE + lane_col / 4]);
+                    const uint at = c_first + uint(row) * pc.c_row + uint(col);
+#ifdef SPLIT
+                    const int row_power = int(a_data[a_first + uint(row) * a_step + tail].x);
+                    [[unroll]] for (int e = 0; e < 4; e++) value[e] = scaled(value[e], row_power + col_power[e]);
+                    value = value * pc.scale + bias;
+                    if (vectors) {
+                        c_data[at / 4u] = value;
+                    } else {
+                        [[unroll]] for (int e = 0; e < 4; e++) if (col + e < cols) c_scalars[at + uint(e)] = value[e];
+                    }
+#else
+                    c_data[at / 4u] = f16vec4(ROUNDED(value * pc.scale + bias));
+#endif
+                }
+            }
+            subgroupBarrier();
+        }
+    }
+}

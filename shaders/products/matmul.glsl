@@ -1,0 +1,148 @@
+// Batched matrix products, c = scale * a b (+ bias), of which linear layers, scores and outputs are made.
+//
+// Shapes    a (batch, head, rows, depth)   c (batch, head, rows, cols)
+//           b (batch, head / group, cols, depth)  where B_ROWS_ARE_COLS is defined (b is used transposed), else
+//             (batch, head / group, depth, cols)
+//           The last dimension of each is contiguous; all other strides are arguments (0 = broadcast).
+// Bindings  0 a, 1 b, 2 c, 3 bias (cols), the last only where BIASED is defined
+// Constants 0 HAS_BIAS, where BIASED is defined
+// Push      see the block: offsets and strides in elements, 19 words
+// Compiled with DTYPE_* and ALIGN (elements.glsl), and
+//   A_FLOAT, C_FLOAT   a, c are float32 whatever the dtype
+//   WEIGHTS            a holds attention weights: a weight of exactly 0 keeps its row of b out of the result, whatever
+//                      bits it holds. The product is computed plainly first; where that gave NaN or infinity, again
+//                      with selection, so that the usual case costs nothing.
+//   CAUSAL             row i uses no element of a and no row of b past i + shift
+//   LANES_OWN_ROWS     the shape for CPUs (below) instead of the shape for GPUs
+//   SPAN, HALVES       how sums go in blocks: matmul-tile.glsl, matmul-lanes.glsl
+// Accumulation float32.
+
+#ifdef LANES_OWN_ROWS
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#extension GL_KHR_shader_subgroup_vote : require
+#endif
+#include "elements.glsl"
+
+#ifdef A_FLOAT
+#define A_SCALAR float
+#define A_VECTOR vec4
+#define A_LOAD(element) float(element)
+#define A_LOAD4(vector) vec4(vector)
+#else
+#define A_SCALAR IO_SCALAR
+#define A_VECTOR IO_VECTOR
+#define A_LOAD IO_LOAD
+#define A_LOAD4 IO_LOAD4
+#endif
+#ifdef C_FLOAT
+#define C_SCALAR float
+#define C_VECTOR vec4
+#define C_STORE(value) float(value)
+#define C_STORE4(value) vec4(value)
+#else
+#define C_SCALAR IO_SCALAR
+#define C_VECTOR IO_VECTOR
+#define C_STORE IO_STORE
+#define C_STORE4 IO_STORE4
+#endif
+#if ALIGN == 4
+#define A_ELEMENT A_VECTOR
+#define B_ELEMENT IO_VECTOR
+#define C_ELEMENT C_VECTOR
+#else
+#define A_ELEMENT A_SCALAR
+#define B_ELEMENT IO_SCALAR
+#define C_ELEMENT C_SCALAR
+#endif
+
+layout(push_constant, std430) uniform Push {
+    uint a_offset, a_batch, a_head, a_row;
+    uint b_offset, b_batch, b_head, b_row;
+    uint c_offset, c_batch, c_head, c_row;
+    uint bias_offset;
+    uint rows, cols, depth, group;
+    int shift;
+    float scale;
+} pc;
+
+layout(set = 0, binding = 0, std430) restrict readonly buffer Left { A_ELEMENT a_data[]; };
+layout(set = 0, binding = 1, std430) restrict readonly buffer Right { B_ELEMENT b_data[]; };
+#if defined(SPAN) && !defined(DTYPE_float32)
+#undef SPAN  // the rounding of 16-bit elements is far above that of the sums
+#define SPAN 0
+#endif
+// Long float32 sums may pass through the result (matmul-tile.glsl), which is then read as well.
+#if defined(THROUGH) && !SPAN && defined(DTYPE_float32)
+#define SUMS_THROUGH THROUGH
+layout(set = 0, binding = 2, std430) restrict buffer Result { C_ELEMENT c_data[]; };
+#else
+#define SUMS_THROUGH 0
+layout(set = 0, binding = 2, std430) restrict writeonly buffer Result { C_ELEMENT c_data[]; };
+#endif
+#ifdef BIASED
+layout(constant_id = 0) const int HAS_BIAS = 0;
+layout(set = 0, binding = 3, std430) restrict readonly buffer Bias { IO_SCALAR bias_data[]; };
+#endif
+
+// load_*(element, count): elements element .. element + 3 as floats; those at position `count` and later are neither read
+// nor anything but zero.
+#if ALIGN == 4
+#define GRILLY_LOAD(NAME, DATA, ONE, FOUR) \
+    vec4 NAME(uint element, int count) { return count > 0 ? FOUR(DATA[element >> 2]) : vec4(0.0); }
+float load_a_one(uint element) { return A_LOAD4(a_data[element >> 2])[element & 3u]; }
+void store_c(uint element, vec4 value, int count) {
+    if (count > 0) c_data[element >> 2] = C_STORE4(value);
+}
+#else
+float load_a_one(uint element) { return A_LOAD(a_data[element]); }
+#define GRILLY_LOAD(NAME, DATA, ONE, FOUR) \
+    vec4 NAME(uint element, int count) { \
+        vec4 value = vec4(0.0); \
+        if (count > 0) value.x = ONE(DATA[element]); \
+        if (count > 1) value.y = ONE(DATA[element + 1u]); \
+        if (count > 2) value.z = ONE(DATA[element + 2u]); \
+        if (count > 3) value.w = ONE(DATA[element + 3u]); \
+        return value; \
+    }
+void store_c(uint element, vec4 value, int count) {
+    if (count > 0) c_data[element] = C_STORE(value.x);
+    if (count > 1) c_data[element + 1u] = C_STORE(value.y);
+    if (count > 2) c_data[element + 2u] = C_STORE(value.z);
+    if (count > 3) c_data[element + 3u] = C_STORE(value.w);
+}
+#endif
+GRILLY_LOAD(load_a, a_data, A_LOAD, A_LOAD4)
+GRILLY_LOAD(load_b, b_data, IO_LOAD, IO_LOAD4)
+#if SUMS_THROUGH
+#define AS_IS(value) (value)
+GRILLY_LOAD(load_c, c_data, AS_IS, AS_IS)
+#endif
+
+// The columns of a that `row` may use.
+int row_depth(int row) {
+#ifdef CAUSAL
+    return clamp(row + pc.shift + 1, 0, int(pc.depth));
+#else
+    return int(pc.depth);
+#endif
+}
+
+vec4 bias_at(int col, int cols) {
+    vec4 bias = vec4(0.0);
+#ifdef BIASED
+    if (HAS_BIAS == 1) {
+        if (col < cols) bias.x = IO_LOAD(bias_data[pc.bias_offset + uint(col)]);
+        if (col + 1 < cols) bias.y = IO_LOAD(bias_data[pc.bias_offset + uint(col + 1)]);
+        if (col + 2 < cols) bias.z = IO_LOAD(bias_data[pc.bias_offset + uint(col + 2)]);
+        if (col + 3 < cols) bias.w = IO_LOAD(bias_data[pc.bias_offset + uint(col + 3)]);
+    }
+#endif
+    return bias;
+}
+
+#ifdef LANES_OWN_ROWS
+#include "matmul-lanes.glsl"
+#else
+#include "matmul-tile.glsl"
+#endif
