@@ -44,8 +44,11 @@ class Prepared(NamedTuple):
 PLANS: Kept[tuple, Prepared] = Kept("attention plans", 1024)
 
 
-def prepared(device: Device, tensors: Sequence[Tensor | None], terms: Terms) -> Prepared:
-    """The plan for a call on checked four-axis tensors q, k, v, mask and bias (None where there is none)."""
+def prepared(device: Device, tensors: Sequence[Tensor | None], terms: Terms, keep: bool = True) -> Prepared:
+    """The plan for a call on checked four-axis tensors q, k, v, mask and bias (None where there is none).
+
+    ``keep`` says that calls like this one may come, so that the plan is kept.
+    """
     key = key_of(device, terms, tensors)
     if key is None:
         raise ValueError("attention: a tensor belongs to another backend; move it with backend.tensor(...)")
@@ -57,17 +60,20 @@ def prepared(device: Device, tensors: Sequence[Tensor | None], terms: Terms) -> 
     if found is None:
         layouts = (None if layout is None else Layout(*layout) for layout in key[1:])
         made = planned(AttentionCall(*layouts, *terms), device.facts, device.registry)
-        found = plans.keep(key, Prepared(Ready(device, made.plan), made.words))
+        found = Prepared(Ready(device, made.plan), made.words)
+        if keep:
+            found = plans.keep(key, found)
     return found
 
 
 def attend(
-    device: Device, tensors: Sequence[Tensor | None], terms: Terms, checked: CheckedOptions | None = None
-) -> tuple[Tensor, Tensor | None]:
+    device: Device, tensors: Sequence[Tensor | None], terms: Terms, checked: CheckedOptions | None = None,
+    keep: bool = True,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Record attention on checked four-axis tensors q, k, v, mask and bias (None where there is none).
 
     ``checked`` has the contents of the options whose facts are in ``terms``. Returns o (B, H, Sq, Dv) and, if asked
     for, lse (B, H, Sq).
     """
-    found = prepared(device, tensors, terms)
-    return found.run(tensors, found.words_of(device, checked))
+    found = prepared(device, tensors, terms, keep)
+    return found.run(tensors, found.words_of(device, checked, keep))
