@@ -24,7 +24,9 @@ from cases import (
 )
 from grilly import reference
 from grilly.compute.attention import stream
+from grilly.compute.attention.record import PLANS
 from grilly.reference import sums
+from kernels import forget, plans
 
 CASES = [
     Case("plain", batch=2, heads=3, queries=211, keys=507, dim=32),
@@ -323,3 +325,13 @@ def test_plans_fit(batch, kv_heads, group, queries, keys, mask, budget):
     extents = (block.batch, block.heads * group, block.queries, block.keys)
     held += 2 * 4 * int(np.prod([e for e, own in zip(extents, bias.shape, strict=True) if own > 1]))
     assert held <= budget
+
+
+def test_blocks_leave_no_plans(vulkan_backend):
+    """None like them will come: each begins elsewhere in the call."""
+    case = next(c for c in CASES if c.name == "causal-more-keys")
+    q, k, v, mask = make_arrays(case)
+    forget(vulkan_backend)
+    with limited(vulkan_backend, needs(q, k, v, mask) // 4) as counts:
+        vulkan_backend.attention.flash_attention2(q, k, v, mask=mask, causal=case.causal)
+    assert counts.merges > 1 and not plans(vulkan_backend, PLANS)

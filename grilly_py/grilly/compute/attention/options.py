@@ -124,8 +124,6 @@ class CheckedOptions:
         Words of the headers that change with every call.
     size : int
         Words of the arrays.
-    passing : bool
-        One block of a streamed call: none like it will come, so neither its plan nor its words are kept.
     """
 
     def __init__(self, heads: int, causal: bool = False):
@@ -140,7 +138,6 @@ class CheckedOptions:
         self.arrays: list[tuple[int, np.ndarray | Tensor]] = []
         self.live: dict[str, int] = {}
         self.size = 0
-        self.passing = False
         self._words: dict[str, int] = {"heads": heads, "left": 0, "right": 0}
 
     def offer(self, *names: str) -> None:

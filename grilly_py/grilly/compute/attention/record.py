@@ -28,7 +28,6 @@ class Prepared(NamedTuple):
         """The words of a call's options on the device; None where they are the plan's own, or there are none."""
         if self.words is None or checked is None or not (checked.arrays or checked.live):
             return None
-        keep = keep and not checked.passing
         return words_of(device, self.words.template, checked.arrays, checked.live, checked.size, keep)
 
     def run_all(self, tensors: Sequence[Tensor | None], words: Storage | None) -> list[Tensor]:
@@ -49,7 +48,7 @@ PLANS: Kept[tuple, Prepared] = Kept("attention plans", 1024)
 def prepared(device: Device, tensors: Sequence[Tensor | None], terms: Terms, keep: bool = True) -> Prepared:
     """The plan for a call on checked four-axis tensors q, k, v, mask and bias (None where there is none).
 
-    ``keep`` says that calls like it may come: a plan holds memory of the device.
+    ``keep`` says that calls like this one may come, so that the plan is kept: it holds memory of the device.
     """
     key = key_of(device, terms, tensors)
     if key is None:
@@ -69,12 +68,13 @@ def prepared(device: Device, tensors: Sequence[Tensor | None], terms: Terms, kee
 
 
 def attend(
-    device: Device, tensors: Sequence[Tensor | None], terms: Terms, checked: CheckedOptions | None = None
-) -> tuple[Tensor, Tensor | None]:
+    device: Device, tensors: Sequence[Tensor | None], terms: Terms, checked: CheckedOptions | None = None,
+    keep: bool = True,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Record attention on checked four-axis tensors q, k, v, mask and bias (None where there is none).
 
     ``checked`` has the contents of the options whose facts are in ``terms``. Returns o (B, H, Sq, Dv) and, if asked
     for, lse (B, H, Sq).
     """
-    found = prepared(device, tensors, terms, keep=checked is None or not checked.passing)
-    return found.run(tensors, found.words_of(device, checked))
+    found = prepared(device, tensors, terms, keep)
+    return found.run(tensors, found.words_of(device, checked, keep))

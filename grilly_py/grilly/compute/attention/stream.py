@@ -476,7 +476,6 @@ class _Streamed:
         causal, checked, options = part.causal, part.checked, NOTHING
         if checked is not None:
             checked = copy.copy(checked)
-            checked.passing = True
             if begun or part.first[3]:
                 checked.bits &= ~extras_bits(("sinks",))  # counted with the first keys
             causal, options = checked.causal, checked.facts()
@@ -485,7 +484,7 @@ class _Streamed:
         elif not causal or shift >= k.shape[2] - 1:  # every row sees every key: kernels need not look
             causal, shift = False, k.shape[2] - q.shape[2]
         terms = Terms(causal, part.scale, True, part.kernel, part.high, shift, options, first)
-        o, lse = attend_on_device(self.device, (q, k, v, mask, bias), terms, checked)
+        o, lse = attend_on_device(self.device, (q, k, v, mask, bias), terms, checked, keep=False)
         merge(self.device, o, lse, total, weight)
         self.device.runtime.flush()
         self._report(q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2])

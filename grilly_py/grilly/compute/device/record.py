@@ -14,6 +14,7 @@ from .plan import ALIGN_MOST, Layout, Plan
 from .tensor import Storage, Tensor
 
 _WORD = struct.Struct("=I")
+BOOL = np.dtype(np.bool_)
 
 
 def sent(device: Device, array: np.ndarray) -> Storage:
@@ -102,7 +103,9 @@ def key_of(device: Device, given: tuple, tensors: Sequence[Tensor | None]) -> tu
         if storage.device is not home:
             return None
         if storage.nbytes <= limit:
-            key.append((tensor.shape, tensor._steps, tensor.dtype, gcd(ALIGN_MOST, tensor._offset), None))
+            # A mask's bytes are cut out of words wherever they lie.
+            place = ALIGN_MOST if tensor.dtype is BOOL else gcd(ALIGN_MOST, tensor._offset)
+            key.append((tensor.shape, tensor._steps, tensor.dtype, place, None))
         else:
             key.append((tensor.shape, tensor._steps, tensor.dtype, tensor._offset, storage.nbytes))
     return tuple(key)
