@@ -24,6 +24,8 @@ import bench_linear as tool
 UNIT = 2.0**-24
 #: One after the other, roundings of 1,000 random terms reached 7.4e-6 on the problem below, and of 4,096 1.0e-5.
 LINEAR_BOUND = 3e-6
+#: The same of kernels whose registers are full (shaders/linear.toml, SPAN = 0) and which add one after the other.
+SEQUENTIAL_BOUND = 2e-5
 
 
 def kernels(operation, families, case=""):
@@ -54,7 +56,7 @@ def test_linear(vulkan_backend, variant, shape):
         x, weight, bias = tool.arrays(rng, rows, cols, depth, np.dtype(np.float32))
     exact = reference.linear(x, weight, bias, dtype=np.float64)
     error = np.abs(linear(view.opened, x, weight, bias) - exact).max()
-    assert error <= LINEAR_BOUND, f"{error:.3g}"
+    assert error <= (SEQUENTIAL_BOUND if variant.case == "m128" else LINEAR_BOUND), f"{error:.3g}"
 
 
 @pytest.mark.parametrize("variant", kernels("attention", ["flash-attention2", "flash-attention3"], "v64"))

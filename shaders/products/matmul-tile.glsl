@@ -2,7 +2,6 @@
 // rows and BN / (TN/4) columns apart (so that neighbours read neighbouring shared memory). Panels of BK of the depth
 // pass through shared memory, depth-major; the next panel is loaded into registers while this one is used. SPAN of the
 // depth is summed by itself, so that rounding grows with SPAN and with depth / SPAN; 0: all of it, where registers are few.
-// There, with THROUGH, float32 sums of that much of the depth are added up in the result itself, in memory.
 // Workgroup (x, y, z): columns x * BN, then y = row block + row blocks * head (in this order, so that neither exceeds
 // the guaranteed count), z batch. Requires BK % 4 = TM % 4 = TN % 4 = SPAN % BK = 0 and panels that divide evenly over THREADS.
 
@@ -85,8 +84,6 @@ void main() {
         next_b[l] = k < depth ? load_b(b_first + uint(k) * pc.b_row + uint(col), cols - col) : vec4(0.0);
 #endif
 
-#define ROW(i) (row_first + (i) / 4 * (BM / GM) + ty * 4 + (i) % 4)
-#define COL(j) (col_first + (j) * (BN / GN) + tx * 4)
     FETCH(0)
     for (int k_first = 0; k_first < depth; k_first += BK) {
         barrier();
@@ -118,20 +115,6 @@ void main() {
                 }
             }
         }
-#if SUMS_THROUGH
-        if ((k_first + BK) % SUMS_THROUGH == 0 && k_first + BK < depth) {
-            [[unroll]] for (int j = 0; j < GN; j++) {
-                [[unroll]] for (int i = 0; i < TM; i++) {
-                    if (ROW(i) < rows && COL(j) < cols) {
-                        uint element = c_first + uint(ROW(i)) * pc.c_row + uint(COL(j));
-                        if (k_first >= SUMS_THROUGH) sum[i][j] += load_c(element, cols - COL(j));
-                        store_c(element, sum[i][j], cols - COL(j));
-                    }
-                    sum[i][j] = vec4(0.0);
-                }
-            }
-        }
-#endif
 #if SPAN
         if ((k_first + BK) % SPAN == 0) {
             [[unroll]] for (int i = 0; i < TM; i++) {
@@ -149,16 +132,13 @@ void main() {
     }
 #endif
 
+#define ROW(i) (row_first + (i) / 4 * (BM / GM) + ty * 4 + (i) % 4)
+#define COL(j) (col_first + (j) * (BN / GN) + tx * 4)
     uint doubtful = 0u;  // one bit for each sum[i][j] that holds NaN or infinity
     [[unroll]] for (int j = 0; j < GN; j++) {
         vec4 bias = bias_at(COL(j), cols);
         [[unroll]] for (int i = 0; i < TM; i++) {
             if (ROW(i) < rows && COL(j) < cols) {
-#if SUMS_THROUGH
-                if (depth > SUMS_THROUGH) {
-                    sum[i][j] += load_c(c_first + uint(ROW(i)) * pc.c_row + uint(COL(j)), cols - COL(j));
-                }
-#endif
                 store_c(c_first + uint(ROW(i)) * pc.c_row + uint(COL(j)), sum[i][j] * pc.scale + bias, cols - COL(j));
                 if (non_finite(sum[i][j])) doubtful |= 1u << (GN * i + j);
             }

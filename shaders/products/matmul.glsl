@@ -72,14 +72,7 @@ layout(set = 0, binding = 1, std430) restrict readonly buffer Right { B_ELEMENT 
 #undef SPAN  // the rounding of 16-bit elements is far above that of the sums
 #define SPAN 0
 #endif
-// Long float32 sums may pass through the result (matmul-tile.glsl), which is then read as well.
-#if defined(THROUGH) && !SPAN && defined(DTYPE_float32)
-#define SUMS_THROUGH THROUGH
-layout(set = 0, binding = 2, std430) restrict buffer Result { C_ELEMENT c_data[]; };
-#else
-#define SUMS_THROUGH 0
 layout(set = 0, binding = 2, std430) restrict writeonly buffer Result { C_ELEMENT c_data[]; };
-#endif
 #ifdef BIASED
 layout(constant_id = 0) const int HAS_BIAS = 0;
 layout(set = 0, binding = 3, std430) restrict readonly buffer Bias { IO_SCALAR bias_data[]; };
@@ -114,10 +107,6 @@ void store_c(uint element, vec4 value, int count) {
 #endif
 GRILLY_LOAD(load_a, a_data, A_LOAD, A_LOAD4)
 GRILLY_LOAD(load_b, b_data, IO_LOAD, IO_LOAD4)
-#if SUMS_THROUGH
-#define AS_IS(value) (value)
-GRILLY_LOAD(load_c, c_data, AS_IS, AS_IS)
-#endif
 
 // The columns of a that `row` may use.
 int row_depth(int row) {

@@ -164,6 +164,10 @@ def physical_devices(instance) -> list:
     return [handles[i] for i in range(count[0])]
 
 
+#: An instance that stays, so that the loader keeps NVIDIA's driver: a process can load it about 30 times, and no more.
+_anchor = None
+
+
 def enumerate_devices() -> list[DeviceInfo]:
     """Describe every Vulkan device, in the driver's order.
 
@@ -172,12 +176,17 @@ def enumerate_devices() -> list[DeviceInfo]:
     NoDeviceError
         The loader is missing, or there is no device; the message says what to install.
     """
+    global _anchor
     ffi, lib = load()
     instance, _ = create_instance()
+    found = []
     try:
         found = [describe(instance, handle, index) for index, handle in enumerate(physical_devices(instance))]
     finally:
-        lib.vkDestroyInstance(instance, ffi.NULL)
+        if _anchor is None and any(info.vendor == "nvidia" for info in found):
+            _anchor = instance
+        else:
+            lib.vkDestroyInstance(instance, ffi.NULL)
     if not found:
         raise NoDeviceError(f"the Vulkan drivers that are installed offer no device. {INSTALL_HINT}")
     return found

@@ -36,7 +36,7 @@ class Handle:
 class _End(weakref.ref):
     """What is left of a Handle when it goes: the place of the driver's handle."""
 
-    __slots__ = ("box",)
+    box = (NULL,)  # until there is one
 
 
 class Objects:
