@@ -181,15 +181,19 @@ class Transfers:
             self._staging.free(staging)
             return None
         copying = self._chunks
-        for part in pieces(array, chunk):
-            staging = self._allocate(self._staging, chunk)
-            target = _shown(staging, part.dtype, part.size).reshape(part.shape)
-            copying.append((self.copier.start(target, part), staging, offset, part.nbytes))
-            offset += part.nbytes
-            if len(copying) > 2 * self.copier.threads or self.copier.threads == 1:
+        try:
+            for part in pieces(array, chunk):
+                staging = self._allocate(self._staging, chunk)
+                target = _shown(staging, part.dtype, part.size).reshape(part.shape)
+                copying.append((self.copier.start(target, part), staging, offset, part.nbytes))
+                offset += part.nbytes
+                if len(copying) > 2 * self.copier.threads or self.copier.threads == 1:
+                    self._send(buffer)
+            while copying:
                 self._send(buffer)
-        while copying:
-            self._send(buffer)
+        except BaseException:
+            self.mend()  # now, so that the chunks' memory is free; if this is interrupted too, before the next call
+            raise
         return None
 
     def _send(self, buffer: VulkanBuffer) -> None:
@@ -234,17 +238,22 @@ class Transfers:
             self._staging.free(staging)
             return
         travelling: deque[tuple] = deque()  # (serial, staging, where in the target)
-        for first in range(0, target.size, chunk):
-            where = target[first : first + chunk]
-            staging = self._allocate(self._staging, chunk)
-            stream.copy(buffer, offset + first, staging, 0, where.size, keep=False)
-            travelling.append((stream.flush(), staging, where))
-            if len(travelling) > LANDING // 2:
+        try:
+            for first in range(0, target.size, chunk):
+                where = target[first : first + chunk]
+                staging = self._allocate(self._staging, chunk)
+                stream.copy(buffer, offset + first, staging, 0, where.size, keep=False)
+                travelling.append((stream.flush(), staging, where))
+                if len(travelling) > LANDING // 2:
+                    self._land(travelling)
+            while travelling:
                 self._land(travelling)
-        while travelling:
-            self._land(travelling)
-        while self._arriving:
-            self._landed()
+            while self._arriving:
+                self._landed()
+        except BaseException:
+            travelling.clear()
+            self.mend()
+            raise
 
     def _land(self, travelling: deque) -> None:
         serial, staging, where = travelling[0]
