@@ -60,6 +60,7 @@ def test_a_required_runtime_is_not_left_out(monkeypatch):
         module = None
 
     monkeypatch.setattr(leftout, "registry_of", lambda runtime: "the kompute runtime cannot be opened here: no kp")
+    monkeypatch.setattr(leftout, "REQUIRED", [])
     assert leftout.reason(Item) == "the kompute runtime cannot be opened here: no kp"
     monkeypatch.setattr(leftout, "REQUIRED", ["kompute"])
     assert leftout.reason(Item) is None

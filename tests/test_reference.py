@@ -323,6 +323,8 @@ def test_imports_numpy_only():
                 assert name.startswith(".") or name.split(".")[0] in (
                     "__future__",
                     "collections",
+                    "contextlib",
+                    "contextvars",
                     "dataclasses",
                     "math",
                     "typing",

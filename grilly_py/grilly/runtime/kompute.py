@@ -188,9 +188,13 @@ class KomputeRuntime(Runtime):
         self._lost: str | None = None
         self._finalizer = weakref.finalize(self, self._manager.destroy)
         self._finalizer.atexit = False  # the end of the interpreter comes through track()
-        self._canary = _Memory(self._make(_ALIGNMENT, kp.TensorTypes.device), _ALIGNMENT, -1)
-        # What stands in for a binding that the shader does not touch.
-        self._dummy = _Memory(self._make(_ALIGNMENT, kp.TensorTypes.device), _ALIGNMENT, -2)
+        try:
+            self._canary = _Memory(self._make(_ALIGNMENT, kp.TensorTypes.device), _ALIGNMENT, -1)
+            # What stands in for a binding that the shader does not touch.
+            self._dummy = _Memory(self._make(_ALIGNMENT, kp.TensorTypes.device), _ALIGNMENT, -2)
+        except RuntimeError as error:
+            self._finalizer()
+            raise self._meaning(error) from error
         track(self)
 
     @contextlib.contextmanager
