@@ -34,8 +34,7 @@ class CompileError(Exception):
 
 
 class kept:
-    """A property that is found once. Unlike functools.cached_property it has no lock, which a forked child could inherit
-    as another thread held it."""
+    """A property that is found once. functools.cached_property has a lock, which a fork may find in another thread."""
 
     def __init__(self, find):
         self.find, self.__doc__ = find, find.__doc__
