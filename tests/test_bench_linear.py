@@ -25,5 +25,5 @@ def test_what_is_wrong_is_said(backend):
     """A kernel that errs is not called right."""
 
     dtype = tool.dtype_of("float32")
-    assert tool.right(lambda *arrays: linear(backend, *arrays), dtype) is None
-    assert "error 0.1" in tool.right(lambda *arrays: linear(backend, *arrays) + 0.1, dtype)
+    assert tool.right(lambda *arrays: linear(backend.opened, *arrays), dtype) is None
+    assert "error 0.1" in tool.right(lambda *arrays: linear(backend.opened, *arrays) + 0.1, dtype)
