@@ -124,6 +124,7 @@ class Trial:
         self.points = Points(str(Path(grilly.__file__).parent))
         self.problems: list[str] = []
         self.raised = 0
+        self.held = None
         self.backend = self.open()
         self.kept = {name: read() for name, read in scenarios.Before(self.backend).parts().items()}
         if self.name not in OTHER:
@@ -141,17 +142,20 @@ class Trial:
         began = time.perf_counter()
         self.work(target)
         self.seconds = time.perf_counter() - began
-        self.total = self.points.count(lambda: self.work(self.open() if self.name == "close" else self.backend))
+        target = self.open() if self.name == "close" else self.backend
+        self.total = self.points.count(lambda: self.work(target))
         sys.unraisablehook = lambda *_: None  # an interrupt in a finalizer is lost; what it was about must not be
 
     def open(self):
-        return self.grilly.Compute(runtime=self.options.runtime)
+        backend = self.grilly.Compute(runtime=self.options.runtime)
+        if self.name == "close":
+            self.held = self.scenarios.Before(backend)
+        return backend
 
     def work(self, backend):
         if self.name == "close":
-            held = self.scenarios.Before(backend)
             backend.close()
-            del held
+            self.held = None  # arrays outlive the backend, and the last one ends the device
             return []
         if self.name == "finalizers":
             for n in range(8):
@@ -233,6 +237,7 @@ class Trial:
         self.backend.close()
         backend = self.open()
         self.interrupted(backend, at)
+        self.held = None
         try:
             backend.close()
         except Exception as error:
@@ -250,7 +255,7 @@ class Trial:
             self.faults.maps.clear()
 
     def end(self) -> list[str]:
-        self.problems = []
+        self.problems, self.held = [], None
         try:
             self.backend.close()
         except Exception as error:

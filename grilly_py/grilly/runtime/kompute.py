@@ -523,7 +523,7 @@ class KomputeRuntime(Runtime):
         if self._lock._is_owned():
             raise GrillyError(REENTERED)
         with self._lock:
-            if self._closed is None:
+            if self._finalizer.alive:  # also where an interrupt came into an earlier call
                 self._close()
 
     def _close(self) -> None:
@@ -535,7 +535,8 @@ class KomputeRuntime(Runtime):
         self._gone.clear()
         self._all.clear()
         # Buffers that are still alive keep their tensors; the manager takes those tensors' memory with it.
-        self._finalizer()
+        self._manager.destroy()
+        self._finalizer.detach()
 
     def end(self, patience: float) -> None:
         """See lifetime.Mortal."""

@@ -163,11 +163,10 @@ class Device:
             raise ClosedError("this grilly.Compute() is closed and its tensors are gone; open a new one")
 
     def close(self) -> None:
-        """Wait for the device and release everything."""
-        if not self.closed:
-            self.closed = True
-            self.caches.forget()
-            self.runtime.close()
+        """Wait for the device and release everything. After an interrupt it can be called again."""
+        self.closed = True
+        self.caches.forget()
+        self.runtime.close()
 
     # -- arrays ----------------------------------------------------------------------------------------------------
 

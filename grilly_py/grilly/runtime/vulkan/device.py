@@ -227,9 +227,9 @@ class Device:
 
     def close(self) -> None:
         """Destroy what nobody refers to any more, the device, then its instance."""
-        handle = self._box[0]
-        if handle != NULL:
+        if self._box[0] != NULL:
             self.objects.sweep()
-            self._box[0] = NULL
+        handle, self._box[0] = self._box[0], NULL  # after the sweep, in which a finalizer may do all of this
+        if handle != NULL:
             lib.vkDestroyDevice(handle, NULL)
         self.instance.close()

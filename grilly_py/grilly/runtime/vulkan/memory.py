@@ -186,6 +186,14 @@ class Pool:
         self.sweep()
         return self._used
 
+    @property
+    def empty(self) -> bool:
+        """Whether no buffer is left, whatever an exception left of the books."""
+        return not self._still_live()
+
+    def _still_live(self) -> set[_End]:
+        return {end for end in tuple(self._live) if (buffer := end()) is not None and buffer.end is end}
+
     @staticmethod
     def _round(nbytes: int) -> int:
         step = ALIGNMENT if nbytes <= 1 << 16 else 1 << 12
@@ -223,11 +231,6 @@ class Pool:
         end, buffer.end = buffer.end, None
         if end is not None:
             self._gone.append(end)
-
-    @property
-    def unswept(self) -> bool:
-        """Whether something has gone that ``sweep`` has not taken back."""
-        return bool(self._gone)
 
     def sweep(self) -> None:
         """Take back what has gone."""
@@ -304,7 +307,7 @@ class Pool:
     def mend(self) -> None:
         """Make the books anew from the buffers that are there; the device has finished all work."""
         self._gone.clear()
-        self._live = {end for end in self._live if (buffer := end()) is not None and buffer.end is end}
+        self._live = self._still_live()
         self._bins.clear()
         self._blocks = [block for block in self._blocks if block.memory is not None]
         pieces: dict[Block, list[Piece]] = {block: [] for block in self._blocks}

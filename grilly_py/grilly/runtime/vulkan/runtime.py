@@ -32,7 +32,7 @@ class _Parts:
         self.at_work = True  # until the runtime is ready, and while a method runs
         self.closed = False
         self.abandoned = False  # in a forked child: the driver is not to be called again
-        self._ending = threading.Lock()
+        self._ending = threading.RLock()
         self._ended = False
         self.device = Device(info)
         try:
@@ -65,26 +65,22 @@ class _Parts:
             self.staging.close()
             self.pool.close()
             self.closed = True
-        self._end()
+        self.end()
 
     def array_gone(self) -> None:
         """An array's memory is back in its pool; called by a finalizer at any moment, in any thread."""
         if self.closed:
-            self._end()
+            self.end()
 
-    def _end(self, finalizing=sys.is_finalizing) -> None:
+    def end(self, finalizing=sys.is_finalizing) -> None:
         """Close the device once no array lies in its memory: arrays outlive the backend that made them."""
-        # Whoever holds the lock looks again after letting go of it, so an array that goes meanwhile is not missed.
-        while not finalizing() and not self.abandoned and self._ending.acquire(blocking=False):
-            try:
-                if self.host.in_use == 0 and not self._ended:
-                    self.host.close()
-                    self.device.close()
-                    self._ended = True
-            finally:
-                self._ending.release()
-            if self._ended or not self.host.unswept:
-                return
+        if finalizing() or self.abandoned:
+            return
+        with self._ending:
+            if not self._ended and self.host.empty:
+                self.host.close()
+                self.device.close()
+                self._ended = True
 
 
 class VulkanRuntime(Runtime):
@@ -101,7 +97,7 @@ class VulkanRuntime(Runtime):
         parts = _Parts(device)
         self._finalizer = weakref.finalize(self, _Parts.close, parts)
         self._finalizer.atexit = False  # the end of the interpreter comes through track()
-        self._parts = parts
+        self._parts = self._left = parts
         self._transfers = Transfers(
             parts.stream,
             parts.staging,
@@ -279,6 +275,8 @@ class VulkanRuntime(Runtime):
         with self._enter():
             if self._parts is not None:
                 self._close()
+            elif not self._left.abandoned:
+                self._left.end()  # where an interrupt fell into the finalizer of the last array
 
     def _close(self) -> None:
         parts = self._parts
