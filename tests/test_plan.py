@@ -27,7 +27,7 @@ def smaller(backend, **limits):
     """The backend as if its device had smaller limits; counts the dispatches."""
     opened = backend.opened
     facts, kept = opened.facts, opened.caches
-    opened.facts, opened.caches = dataclasses.replace(facts, **limits), Caches()
+    opened.facts, opened.caches = dataclasses.replace(facts, **{"paces": {}, **limits}), Caches()
     count = []
     original = backend.runtime.dispatch
 

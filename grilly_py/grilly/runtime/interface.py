@@ -114,13 +114,16 @@ class Timing:
     start: float
 
 
-def work_limit(device: DeviceInfo) -> float:
-    """Floating-point operations to put in one submission at most.
+#: Seconds that one submission may take. Operating systems reset a device that does not answer for about two.
+SUBMISSION_SECONDS = 0.25
 
-    Operating systems reset a device that does not answer for about two seconds; this stays far below that on the
-    slowest device of each kind. Processors have no such watchdog.
+
+def assumed_pace(device: DeviceInfo) -> float:
+    """Floating-point operations a second that any kernel does on the slowest device of the kind.
+
+    Infinite for processors, which no system resets.
     """
-    return {"cpu": float("inf"), "discrete": 4e12}.get(device.kind, 2.5e11)
+    return {"cpu": float("inf"), "discrete": 1.6e13}.get(device.kind, 1e12)
 
 
 #: The message of the GrillyError for a call in the midst of another one.
@@ -229,7 +232,7 @@ class Runtime(abc.ABC):
         bindings: Sequence[tuple[Buffer, int, int] | None],
         push: bytes,
         groups: tuple[int, int, int],
-        work: float = 0.0,
+        seconds: float = 0.0,
     ) -> None:
         """Record one dispatch.
 
@@ -242,8 +245,8 @@ class Runtime(abc.ABC):
             At most the program's push bytes.
         groups : tuple of int
             Workgroups along x, y, z.
-        work : float
-            Estimated floating-point operations, by which long recordings are cut into several submissions.
+        seconds : float
+            How long it is expected to take at most. Long recordings are cut into submissions of SUBMISSION_SECONDS.
         """
 
     @abc.abstractmethod

@@ -416,7 +416,7 @@ class KomputeRuntime(Runtime):
                 program = self._programs[spec] = KomputeProgram(spec, _constants(spec))
             return program
 
-    def dispatch(self, program, bindings, push, groups, work: float = 0.0) -> None:
+    def dispatch(self, program, bindings, push, groups, seconds: float = 0.0) -> None:
         with self._working():
             spec = program.spec
             label = spec.name

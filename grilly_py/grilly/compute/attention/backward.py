@@ -11,6 +11,7 @@ from ..device.arguments import FLOAT32, check_backend, check_float, four_axes, t
 from ..device.caches import Kept
 from ..device.device import Device
 from ..device.dtypes import is_sixteen_bits
+from ..device.pace import ready_plan
 from ..device.plan import Layout
 from ..device.record import Ready, key_of
 from ..device.tensor import Tensor
@@ -189,8 +190,9 @@ def prepared(device: Device, tensors: Sequence[Tensor | None], terms: BackwardTe
     found = plans.get(key)
     if found is None:
         layouts = (None if layout is None else Layout(*layout) for layout in key[1:])
-        made = plan(BackwardCall(*layouts, *terms), device.facts, device.registry)
-        found = plans.keep(key, Prepared(Ready(device, made.plan), made.words))
+        call = BackwardCall(*layouts, *terms)
+        made, ready = ready_plan(device, lambda: plan(call, device.facts, device.registry), (*tensors, None))
+        found = plans.keep(key, Prepared(ready, made.words))
     return found
 
 

@@ -144,9 +144,9 @@ def _share(count: int, most: int) -> int:
     return whole if whole <= most else share
 
 
-def split(facts: DeviceFacts, piece: Piece, most_walked: int) -> list[Piece]:
-    """The dispatches that do a piece, in the order in which they must run."""
-    most_work = facts.work_limit
+def split(facts: DeviceFacts, piece: Piece, most_walked: int, kind: tuple | None = None) -> list[Piece]:
+    """The dispatches that do a piece, in the order in which they must run; ``kind`` as in ``Step``."""
+    most_work = facts.most_work(kind)
     todo, done = [piece], []
     while todo:
         piece = todo.pop()

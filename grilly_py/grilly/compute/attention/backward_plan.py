@@ -134,8 +134,9 @@ def plan(
         groups = (-(-owned // choice.tile["rows"]), heads, batch)
         names = [name for name in ("dq", "dk", "dv") if name in piece.views]
         planner.dispatch(
-            choice, constants, {**arrays, **dict(zip(names, windows, strict=True))}, push, groups, piece.flops()
-        )
+            choice, constants, {**arrays, **dict(zip(names, windows, strict=True))}, push, groups, piece.flops(),
+            _kind(choice, call),
+        )  # fmt: skip
     return AttentionPlan(planner.plan(*results, stats), made)
 
 
@@ -163,6 +164,13 @@ def row_stats(planner: Planner, registry: Registry, g: Tensor, o: Tensor, lse: T
     return stats
 
 
+def _kind(choice: Choice, call: BackwardCall) -> tuple | None:
+    """As in ``Step``: None where the pace depends on what a mask or lengths hide."""
+    if call.mask is not None or call.options.bits:
+        return None
+    return choice.variant.name, call.q.shape[3], call.v.shape[3], call.causal
+
+
 def _cut(
     planner: Planner, choice: Choice, views: dict[str, Tensor], call: BackwardCall
 ) -> tuple[list[Tensor], list[Piece]]:
@@ -173,7 +181,7 @@ def _cut(
     def cut(dtype: np.dtype) -> tuple[list[Tensor], list[Piece]]:
         made = {name: _result(planner, call, name, views[of].shape, dtype) for name, of in names.items()}
         piece = Piece({**views, **{name: view for name, (_, view) in made.items()}}, call.shift)
-        return [array for array, _ in made.values()], split(planner.facts, piece, most_walked)
+        return [array for array, _ in made.values()], split(planner.facts, piece, most_walked, _kind(choice, call))
 
     mark, dtype = planner.mark(), views["q"].dtype
     arrays, pieces = cut(dtype)

@@ -99,9 +99,11 @@ def _place_to_cut(facts: DeviceFacts, piece: Piece, max_keys: float, most_work: 
     raise AssertionError("one query and one key, 1 KiB each, do not fit a binding")
 
 
-def split(facts: DeviceFacts, piece: Piece, max_keys: float = math.inf) -> list[Piece]:
-    """The dispatches that do a piece, in the order in which they must run."""
-    most_work = facts.work_limit
+def split(
+    facts: DeviceFacts, piece: Piece, max_keys: float = math.inf, kind: tuple | None = None
+) -> list[Piece]:
+    """The dispatches that do a piece, in the order in which they must run; ``kind`` as in ``Step``."""
+    most_work = facts.most_work(kind)
     todo, done = [piece], []
     while todo:
         piece = todo.pop()

@@ -67,10 +67,13 @@ def plan(call: AttentionCall, facts: DeviceFacts, choice: Choice, registry: Regi
     max_keys = max(min(most, facts.loop_trips * choice.keys_per_trip), 1)
     shift = call.shift + options.right
     piece = Piece(q, k, v, o, sums, mask, shift, False, bias, call.first, bool(options.page_steps))
-    pieces = split(facts, piece, max_keys)
+    # Of other calls the pace depends on what their masks and lengths hide.
+    free = mask is None and not options.bits
+    kind = (choice.variant.name, head_dim, v.shape[3], call.causal) if free else None
+    pieces = split(facts, piece, max_keys, kind)
     if sums is None and any(p.merge for p in pieces):
         sums = planner.empty((batch, heads, queries))
-        pieces = split(facts, dataclasses.replace(piece, lse=sums), max_keys)
+        pieces = split(facts, dataclasses.replace(piece, lse=sums), max_keys, kind)
     classes = classes_.plan(facts, registry, choice, pieces, options)
     if classes is None and choice.variant.operation == "attention-tiled":
         return None
@@ -92,5 +95,5 @@ def plan(call: AttentionCall, facts: DeviceFacts, choice: Choice, registry: Regi
         arrays, push = operands(choice, p, group, call.scale, words, made.places[number] if made else 0, tiles)
         batch, heads, queries, _ = p.q.shape
         groups = (-(-queries // choice.tile["rows"]), heads, batch)
-        planner.dispatch(choice, {**constants, "MERGE": int(p.merge)}, arrays, push, groups, p.flops())
+        planner.dispatch(choice, {**constants, "MERGE": int(p.merge)}, arrays, push, groups, p.flops(), kind)
     return AttentionPlan(planner.plan(*results), made)

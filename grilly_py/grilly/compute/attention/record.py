@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ..device.caches import Kept
 from ..device.device import Device
+from ..device.pace import ready_plan
 from ..device.plan import Layout
 from ..device.record import Ready, key_of
 from ..device.tensor import Storage, Tensor
@@ -60,8 +61,9 @@ def prepared(device: Device, tensors: Sequence[Tensor | None], terms: Terms, kee
     found = plans.get(key)
     if found is None:
         layouts = (None if layout is None else Layout(*layout) for layout in key[1:])
-        made = planned(AttentionCall(*layouts, *terms), device.facts, device.registry)
-        found = Prepared(Ready(device, made.plan), made.words)
+        call = AttentionCall(*layouts, *terms)
+        made, ready = ready_plan(device, lambda: planned(call, device.facts, device.registry), (*tensors, None))
+        found = Prepared(ready, made.words)
         if keep:
             found = plans.keep(key, found)
     return found

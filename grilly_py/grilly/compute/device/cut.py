@@ -52,7 +52,7 @@ def parts(
         Of each part, and its first (batch, head, row).
     """
     most = facts.groups
-    most_work = facts.work_limit
+    most_work = facts.most_work(None)
     todo: list = [(tuple(views), (0, 0, 0))]
     while todo:
         views, starts = todo.pop()

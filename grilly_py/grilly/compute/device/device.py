@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import ClosedError
 from ...registry import Choice, Registry, identify
-from ...runtime.interface import DeviceInfo, Runtime, work_limit
+from ...runtime.interface import SUBMISSION_SECONDS, DeviceInfo, Runtime, assumed_pace
 from .caches import Caches
 from .dtypes import dtype_of, is_storable, plain
 from .numbers import extents
@@ -44,7 +44,7 @@ class DeviceFacts:
     groups : tuple of int
         Most workgroups along x, y and z.
     work_limit : float
-        Most floating-point operations of one submission.
+        Most floating-point operations of one submission, where nothing is known of its kernel's pace.
     units : int
         Multiprocessors, or a guess.
     subgroup_size : int
@@ -55,6 +55,8 @@ class DeviceFacts:
         Floating-point operations from which on classes of tiles are made (attention/classes.py).
     class_read : float
         Such operations for each byte of mask that is read for them.
+    paces : dict
+        Floating-point operations a second that this device was seen to do, by ``Step.kind``; it grows (pace.py).
     """
 
     name: str
@@ -70,6 +72,7 @@ class DeviceFacts:
     loop_trips: float = math.inf
     class_work: float = LEAST_WORK
     class_read: float = 1024.0
+    paces: dict[tuple, float] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, info: DeviceInfo, runtime: str, features) -> DeviceFacts:
@@ -83,11 +86,16 @@ class DeviceFacts:
             max(limits["offset_alignment"], 16),
             "descriptor-offsets" in features,
             tuple(limits["groups"]),
-            work_limit(info),
+            assumed_pace(info) * SUBMISSION_SECONDS,
             units_of(info),
             info.subgroup_sizes[0],
             LOOP_TRIPS.get(info.architecture, math.inf),
         )
+
+    def most_work(self, kind: tuple | None) -> float:
+        """Most floating-point operations of a dispatch of this kind: what takes SUBMISSION_SECONDS."""
+        pace = self.paces.get(kind)
+        return self.work_limit if pace is None else pace * SUBMISSION_SECONDS
 
 
 def units_of(info: DeviceInfo) -> int:

@@ -97,6 +97,8 @@ class Step(NamedTuple):
     groups : tuple of int
     work : float
         Floating-point operations.
+    kind : tuple or None
+        What its pace, in operations a second, depends on, where it depends on nothing else, such as contents.
     """
 
     choice: Choice
@@ -107,6 +109,7 @@ class Step(NamedTuple):
     live: tuple
     groups: tuple[int, int, int]
     work: float
+    kind: tuple | None = None
 
     def words(self) -> dict[str, int | float]:
         """The push constants by name, for tests and for people."""
@@ -245,7 +248,7 @@ class Planner:
 
     def dispatch(
         self, choice: Choice, constants: Mapping[str, int], arrays: Mapping[str, object], push: Mapping[str, object],
-        groups: tuple[int, int, int], work: float = 0.0,
+        groups: tuple[int, int, int], work: float = 0.0, kind: tuple | None = None,
     ) -> None:  # fmt: skip
         """Add a dispatch.
 
@@ -297,7 +300,7 @@ class Planner:
         self._steps.append(
             Step(
                 choice, tuple(constants.items()), tuple(places), packed, tuple(moved), tuple(live), tuple(groups),
-                float(work),
+                float(work), kind,
             )  # fmt: skip
         )
 

@@ -8,6 +8,7 @@ from math import gcd
 
 import numpy as np
 
+from ...runtime.interface import SUBMISSION_SECONDS
 from .caches import Kept
 from .device import Device
 from .plan import ALIGN_MOST, Layout, Plan
@@ -39,11 +40,16 @@ class Ready:
         self._slots = tuple(slot if slot.__class__ is int else sent(device, slot) for slot in plan.slots)
         program = device.runtime.program
         self._steps = tuple(
-            (program(s.choice.spec(dict(s.constants))), s.bindings, s.push, s.moved, s.live, s.groups, s.work)
+            (
+                program(s.choice.spec(dict(s.constants))), s.bindings, s.push, s.moved, s.live, s.groups,
+                s.work / device.facts.most_work(s.kind) * SUBMISSION_SECONDS,
+            )
             for s in plan.steps
-        )
+        )  # fmt: skip
 
-    def run(self, inputs: Sequence[Tensor | None], live: Sequence[int] = ()) -> list[Tensor]:
+    def run(
+        self, inputs: Sequence[Tensor | None], live: Sequence[int] = (), only: slice = slice(None)
+    ) -> list[Tensor]:
         """Record the plan's dispatches.
 
         Parameters
@@ -52,6 +58,8 @@ class Ready:
             Of the layouts that the plan was made for.
         live : sequence of int
             What the plan's ``Live`` words are.
+        only : slice
+            Of the plan's steps.
 
         Returns
         -------
@@ -67,7 +75,7 @@ class Ready:
                 slot = Storage(device, slot) if slot > 0 else sent(device, np.zeros(-slot, np.uint8))
             storages.append(slot)
         dispatch = device.runtime.dispatch
-        for program, bindings, push, moved, own, groups, work in self._steps:
+        for program, bindings, push, moved, own, groups, seconds in self._steps[only]:
             bound: list = []
             for place in bindings:
                 if place is None:
@@ -84,7 +92,7 @@ class Ready:
                     _WORD.pack_into(patched, at, base + offset // unit)
             for at, number, base in own:
                 _WORD.pack_into(patched, at, (base + live[number]) & 0xFFFFFFFF)
-            dispatch(program, bound, push if patched is None else bytes(patched), groups, work)
+            dispatch(program, bound, push if patched is None else bytes(patched), groups, seconds)
         results = []
         for number, shape, dtype, steps, offset in self.plan.results:
             results.append(Tensor(storages[number], shape, dtype, steps, offset))

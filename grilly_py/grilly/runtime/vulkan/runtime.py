@@ -224,12 +224,12 @@ class VulkanRuntime(Runtime):
             parts.at_work = False
             return program
 
-    def dispatch(self, program, bindings, push, groups, work: float = 0.0) -> None:
+    def dispatch(self, program, bindings, push, groups, seconds: float = 0.0) -> None:
         if self._lock._is_owned():
             raise GrillyError(REENTERED)
         with self._lock:
             parts = self._open()
-            parts.stream.dispatch(program, bindings, push, groups, work)
+            parts.stream.dispatch(program, bindings, push, groups, seconds)
             parts.at_work = False
 
     def flush(self) -> None:

@@ -15,7 +15,7 @@ import time
 from collections import Counter, deque
 
 from ...errors import ClosedError
-from ..interface import Timing, work_limit
+from ..interface import SUBMISSION_SECONDS, Timing
 from ..lifetime import ENDED
 from .api import NULL, ffi, lib
 from .descriptors import Descriptors
@@ -66,7 +66,6 @@ class Stream:
         self._device = device
         self._descriptors = Descriptors(device)
         self._spin = 0.0 if device.info.kind == "cpu" else SPIN_SECONDS
-        self._work_limit = work_limit(device.info)
         info = ffi.new("VkCommandPoolCreateInfo*")
         info.sType = lib.VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO
         info.flags = lib.VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT
@@ -80,7 +79,7 @@ class Stream:
         self.serial = 1  # serial that the journal will have
         self._journal: list[tuple] = []
         self._dispatches = 0  # in the journal
-        self._work = 0.0
+        self._seconds = 0.0
         self._keep = True  # whether a recording of the journal may be of use again
         self.ending = False  # set by the end of the interpreter: waits are given up
         self._reads: list[tuple] = []  # of the recording that is being made, since its last barrier
@@ -122,9 +121,9 @@ class Stream:
 
     # -- the journal -----------------------------------------------------------------------------------------------
 
-    def dispatch(self, program: VulkanProgram, bindings, push: bytes, groups, work: float) -> None:
+    def dispatch(self, program: VulkanProgram, bindings, push: bytes, groups, seconds: float) -> None:
         """Take one dispatch; see Runtime.dispatch."""
-        if self._dispatches >= DISPATCHES or (self._work and self._work + work > self._work_limit):
+        if self._dispatches >= DISPATCHES or (self._seconds and self._seconds + seconds > SUBMISSION_SECONDS):
             self.flush()
         if len(bindings) != len(program.spec.access) or len(push) > program.spec.push_bytes:
             raise ValueError(
@@ -145,7 +144,7 @@ class Stream:
             raise ValueError(f"{program.spec.name}: a dispatch binds at least one buffer")
         self._journal.append((program, tuple(key), push, tuple(groups)))
         self._dispatches += 1
-        self._work += work
+        self._seconds += seconds
 
     def copy(
         self,
@@ -318,7 +317,7 @@ class Stream:
         if self.serial == slot.serial:
             self._journal = []
             self._dispatches = 0
-            self._work = 0.0
+            self._seconds = 0.0
             self._keep = True
             self.serial = slot.serial + 1
         self._submitting = None
