@@ -1,7 +1,7 @@
 // The element type of the arrays that an operation reads and writes; arithmetic is float32 whatever it is.
 //   DTYPE_float32, DTYPE_float16 or DTYPE_bfloat16   16-bit types ask of the device 16-bit storage and nothing else
 //   MATRIX_ELEMENTS   a kernel that gives the arrays to matrix units: bfloat16 is then written float16_t, and
-//                     tools/bfloat16.py makes bfloat16 of it. Otherwise bfloat16 elements are 16-bit words.
+//                     tools/shaderbuild/bfloat16.py makes bfloat16 of it. Otherwise bfloat16 elements are 16-bit words.
 //   ALIGN  1 (default) or 4, or what the including shader says; with 4, offsets, strides and dimensions are multiples of
 //          4 elements
 // IO_SCALAR and IO_VECTOR are what an array holds. IO_LOAD and IO_LOAD4 make floats of it, IO_STORE and IO_STORE4 the
