@@ -42,11 +42,13 @@ limits = { head_dim = [65, 256] }
 name = "y"
 use = ["two", "sizes", "everywhere"]
 defines = { ON = true }
+offers = ["bias"]
 """
 SHARED_SETS = """\
 [sets.everywhere]
 rank = 5
 rank_on = { nvidia = 9 }
+offers = ["window", "sinks"]
 
 [sets.interface]
 push_bytes = 4
@@ -97,6 +99,7 @@ def test_sets_are_merged_into_what_uses_them(with_sets):
     assert small.settings["requires"] == ["subgroup-basic"]
     assert (small.settings["rank"], small.settings["rank_on"]) == (5, {"nvidia": 9})
     assert small.settings["defines"] == {"FACTOR": 2, "ON": True}
+    assert sorted(small.settings["offers"]) == ["bias", "sinks", "window"]
     assert large.settings["defines"] == {"FACTOR": 3, "ON": True}, "a case overrides its variant's sets"
     assert large.settings["limits"] == {"head_dim": [65, 256]}
     assert small.sets == {"interface", "everywhere"}
@@ -113,6 +116,7 @@ def test_sets_are_merged_into_what_uses_them(with_sets):
         ("[sets.wide]", "[sets.Wide]", 8, "lower-case"),
         ('requires = ["subgroup-basic"]', 'requires = ["wings"]', 9, "wings"),
         ("ON = true", "FACTOR = 1", 28, "defines.FACTOR is stated by set two and by variant y"),
+        ('["bias"]', '["sinks"]', 28, "offers.sinks is stated by set everywhere and by variant y"),
         ("[sets.two]", "[sets.two]\nrank = 1", 29, "rank is stated by set everywhere and by set two"),
         ("defines = { ON = true }", "rank = 1", 28, "rank is stated by set everywhere and by variant y"),
         ("[sets.two]", "[sets.two]\npush_bytes = 4", 29, "set two states push_bytes, which variant y cannot have"),
@@ -146,4 +150,4 @@ def test_a_shared_set_that_no_family_uses_is_an_error(with_sets):
     edit(with_sets / "shaders" / SETS_FILE, "[sets.interface]", "[sets.idle]\nrank = 3\n\n[sets.interface]")
     done = tool(with_sets, "--check")
     assert done.returncode == 1
-    assert "shaders/include/sets.toml:5: nothing uses set idle" in done.stderr
+    assert "shaders/include/sets.toml:6: nothing uses set idle" in done.stderr

@@ -68,9 +68,14 @@ def _power_of_two(value) -> bool:
     return _integer(value) and value > 0 and value & (value - 1) == 0
 
 
-def _entries(value):
-    """What of a setting can be stated by itself: each entry of a table, else the whole (None)."""
-    return value if isinstance(value, dict) else (None,)
+def _entries(key, value):
+    """What of a setting can be stated by itself: entries of a table, names of ``offers``, else the whole (None)."""
+    return value if isinstance(value, dict) or key == "offers" else (None,)
+
+
+def _joined(first, second):
+    """A setting that two places state, each some entries of it."""
+    return {**first, **second} if isinstance(second, dict) else [*first, *second]
 
 
 def _list_of(test):
@@ -311,7 +316,7 @@ def read_family(path: Path, display: str | None = None) -> list[Case]:
     def expanded(table: dict, known: dict, where: str, at: tuple) -> dict:
         """``table`` with what the sets that it uses state. No key, and no entry of a table, may be stated twice."""
         result = {key: value for key, value in table.items() if key != "use"}
-        stated = {(key, entry): where for key, value in result.items() for entry in _entries(value)}
+        stated = {(key, entry): where for key, value in result.items() for entry in _entries(key, value)}
         for name in table.get("use", ()):
             line = lines.of(*at, "use")
             if name not in sets:
@@ -320,13 +325,13 @@ def read_family(path: Path, display: str | None = None) -> list[Case]:
             for key, value in sets[name].table.items():
                 if key not in known:
                     fail(line, f"set {name} states {key}, which {where} cannot have")
-                for entry in _entries(value):
+                for entry in _entries(key, value):
                     if (key, entry) in stated or (key, None) in stated:
                         what = key if entry is None else f"{key}.{entry}"
                         by = stated.get((key, entry), stated.get((key, None)))
                         fail(line, f"{what} is stated by set {name} and by {by}")
                     stated[key, entry] = f"set {name}"
-                result[key] = {**result.get(key, {}), **value} if isinstance(value, dict) else value
+                result[key] = _joined(result[key], value) if key in result else value
         return result
 
     data = expanded(data, {**_FAMILY, **_SHARED}, "the family", ())
