@@ -12,6 +12,7 @@ import pytest
 
 from compilers import NO_COMPILER, needs_compiler
 from grilly.registry import Manifest
+from grilly.registry.names import HEADER
 from shaderbuild.facts import read_facts
 from shaderbuild.families import FamilyError, read_family, tomllib
 from shaderbuild.toolchain import GLSLANG_VERSION, SPIRV_TOOLS_VERSION
@@ -255,7 +256,17 @@ def test_rooms_are_folders_of_families(repo):
 def test_shared_numbers_that_differ_are_an_error(repo):
     built(repo)
     edit(repo / "shaders/include/more.glsl", "LOW = -1.5", "LOW = -1.5;\n\n// facts: features\nconst uint WINDOW = 2u")
-    assert "features are {'WINDOW': 2} in the shaders and {'WINDOW': 1, " in tool(repo, "--check").stderr
+    said = tool(repo, "--check").stderr
+    assert "features: the shaders have WINDOW = 2, and registry/names.py ALIBI = 8, BIAS = 4, " in said
+    assert said.rstrip().endswith("WINDOW = 1"), said
+    words = ", ".join(f"{name.upper()} = {number}u" for number, name in enumerate(HEADER))
+    wrong = "// facts: features\nconst uint WINDOW = 2u"
+    edit(repo / "shaders/include/more.glsl", wrong, f"// facts: header\nconst uint {words}")
+    assert tool(repo, "--check").returncode == 0
+    edit(repo / "shaders/include/more.glsl", "CAP = 7u", "CAP = 8u")
+    assert "header: the shaders have CAP = 8, and registry/names.py CAP = 7\n" in tool(repo, "--check").stderr
+    edit(repo / "shaders/include/more.glsl", ", CAP = 8u", "")
+    assert "header: the shaders have nothing more, and registry/names.py CAP = 7\n" in tool(repo, "--check").stderr
     (repo / "shaders/include/other.glsl").write_text("// facts: numbers\nconst float LOW = -2.5;\n")
     done = tool(repo, "--check")
     assert done.returncode == 1

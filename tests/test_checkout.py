@@ -45,6 +45,12 @@ def test_entries_need_no_compiler(repo, monkeypatch):
     assert not cached(repo)
 
 
+def test_a_header_word_at_another_place_is_an_error_before_any_choice(repo):
+    (repo / "shaders/include/more.glsl").write_text("// facts: header\nconst uint FIRST_BATCH = 1u;\n")
+    with pytest.raises(ShaderError, match="header: the shaders have FIRST_BATCH = 1, and registry/names.py BIAS_BATCH"):
+        Checkout(repo).entries()
+
+
 def test_the_choice_on_a_device_needs_no_compiler(tmp_path):
     """In this checkout, with a process that finds none: recorded sizes serve."""
     code = (

@@ -52,7 +52,7 @@ def test_differences_and_what_is_no_number_are_named(tmp_path, old, new, said):
 def test_the_shaders_facts_are_whole():
     sources = [path for path in sorted((ROOT / "shaders").rglob("*")) if path.suffix in (".glsl", ".comp")]
     tables = shared_facts(sources)
-    assert list(tables["header"].values()) == list(range(len(tables["header"]))), "words without gaps, in order"
+    assert sorted(tables["header"].values()) == list(range(len(tables["header"]))), "words without gaps"
     assert tables["tiles"] == {"TILE_HIDDEN": 0, "TILE_MIXED": 1, "TILE_SEEN": 2}
     assert tables["numbers"]["NEVER"] < tables["numbers"]["MASK_FLOOR"] < 0.0
     assert list(tables["features"].values()) == [1 << place for place in range(len(tables["features"]))]

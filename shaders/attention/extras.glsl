@@ -4,7 +4,7 @@
 // machine code as one compiled without. The order is scale, soft-cap, bias (additive bias, ALiBi, T5), mask, softmax.
 //
 // Everything that is not an operand lies in one buffer of 32-bit words. A dispatch has a header there, at word pc.extra;
-// it and what it points to are laid out by compute/extras.py. Rows, keys, heads and batches of a dispatch count from the
+// it and what it points to are laid out by compute/attention/words.py. Rows, keys, heads and batches of a dispatch count from the
 // header's FIRST_..., so that a call cut into dispatches bends every score as the whole would.
 //
 // A kernel calls begin_extras(batch, head) first, uses QUERIES, KEY_COUNT and SHIFT for pc.queries, pc.keys and
@@ -44,7 +44,7 @@ layout(set = 0, binding = 7, std430) restrict readonly buffer Bias { float bias_
 layout(set = 0, binding = 8, std430) restrict readonly buffer Tiles { uint tile_data[]; };
 #endif
 
-// Words of the header. compute/extras.py writes them under the same names.
+// Words of the header, of which registry/names.py has the same names; matrix/next-tile.glsl has more.
 // facts: header
 const uint FIRST_BATCH = 0u, FIRST_HEAD = 1u, FIRST_ROW = 2u, FIRST_KEY = 3u, HEADS = 4u;
 const uint LEFT = 5u, RIGHT = 6u, CAP = 7u;

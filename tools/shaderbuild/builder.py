@@ -155,15 +155,25 @@ class Builder:
         return [f"{self.show(path)}:{lines[name]}: nothing uses set {name}" for name in lines if name not in used]
 
     def shared_facts(self) -> dict[str, dict]:
-        """The numbers that kernels and Python share. Raises CompileError where two places differ."""
+        """The numbers that kernels and Python share. Raises CompileError where two places differ.
+
+        Names of features and of a header's words have their places in registry/names.py.
+        """
         paths = sorted(path for ending in ("glsl", "comp") for path in self.shaders.rglob(f"*.{ending}"))
         try:
             tables = shared_facts(paths, self.show)
         except ValueError as error:
             raise CompileError(str(error)) from error
-        bits = {name.upper().replace("-", "_"): 1 << place for place, name in enumerate(names.EXTRAS)}
-        if tables.get("features", bits) != bits:
-            raise CompileError(f"features are {tables['features']} in the shaders and {bits} in registry/names.py")
+        for table, listed in (
+            ("features", {name.replace("-", "_"): 1 << place for place, name in enumerate(names.EXTRAS)}),
+            ("header", {name: place for place, name in enumerate(names.HEADER)}),
+        ):
+            wanted = {(name.upper(), number) for name, number in listed.items()}
+            found = set(tables.get(table, {}).items()) or wanted
+            if found != wanted:
+                here, there = (", ".join(f"{name} = {n}" for name, n in sorted(each)) or "nothing more"
+                               for each in (found - wanted, wanted - found))  # fmt: skip
+                raise CompileError(f"{table}: the shaders have {here}, and registry/names.py {there}")
         return tables
 
     def push_layout(self, case: Case) -> list[list]:

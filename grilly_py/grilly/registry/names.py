@@ -51,6 +51,19 @@ EXTRAS = {
     "paged": "paged keys and values",
 }
 
+#: The words of an attention dispatch's header, as compute/attention/words.py writes them; the place is the number that
+#: the GLSL gives the word of that name, in capitals (shaders/attention/extras.glsl, matrix/next-tile.glsl).
+HEADER = (
+    "first_batch", "first_head", "first_row", "first_key", "heads", "left", "right", "cap", "slopes", "slopes_batch",
+    "t5_buckets", "t5_reach", "t5_table", "t5_row", "sink", "sink_here", "prefixes",
+    "q_segments", "q_segments_batch", "k_segments", "k_segments_batch", "samples", "packed",
+    "block_map", "block_batch", "block_head", "block_row", "block_q", "block_kv",
+    "keep_below", "keep_scale", "seed_low", "seed_high", "dropout_offset",
+    "bias_offset", "bias_batch", "bias_head", "bias_row", "bias_key", "tile_batch", "tile_head", "tile_row",
+    "pages", "pages_batch", "page_keys", "k_page", "v_page",
+    "mask_bits", "mask_bits_batch", "mask_bits_head", "mask_bits_row",
+)  # fmt: skip
+
 #: Every architecture ``identify`` can answer. A bare vendor name stands for a device of that vendor that is not known.
 ARCHITECTURES = (
     "nvidia",

@@ -9,23 +9,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ...registry.names import HEADER
 from ..device.caches import Kept
 from ..device.copy import copy_into
 from ..device.device import Device
 from ..device.record import sent
 from ..device.tensor import Storage, Tensor
 
-#: The header's words, in the order of shaders/attention/extras.glsl; the last four of matrix/next-tile.glsl.
-HEADER = (
-    "first_batch", "first_head", "first_row", "first_key", "heads", "left", "right", "cap", "slopes", "slopes_batch",
-    "t5_buckets", "t5_reach", "t5_table", "t5_row", "sink", "sink_here", "prefixes",
-    "q_segments", "q_segments_batch", "k_segments", "k_segments_batch", "samples", "packed",
-    "block_map", "block_batch", "block_head", "block_row", "block_q", "block_kv",
-    "keep_below", "keep_scale", "seed_low", "seed_high", "dropout_offset",
-    "bias_offset", "bias_batch", "bias_head", "bias_row", "bias_key", "tile_batch", "tile_head", "tile_row",
-    "pages", "pages_batch", "page_keys", "k_page", "v_page",
-    "mask_bits", "mask_bits_batch", "mask_bits_head", "mask_bits_row",
-)  # fmt: skip
 _PLACE = {name: place for place, name in enumerate(HEADER)}
 #: Words that calls may use again, by their bytes: those of at most so many bytes.
 WORDS: Kept[bytes, Storage] = Kept("words of options", 64)
