@@ -13,13 +13,14 @@ Groups = tuple[int, int, int]
 Views = tuple["Tensor | None", ...]
 
 
-def check_trips(facts: DeviceFacts, operation: str, what: str, length: int, keys_per_trip: float | None) -> None:
-    """Raise UnsupportedError when a kernel's loop over ``length`` elements would be ended by the driver."""
+def check_trips(
+    facts: DeviceFacts, operation: str, what: str, length: int, keys_per_trip: float | None, remedy: str
+) -> None:
+    """Raise UnsupportedError, with a remedy, when the driver would end a kernel's loop over so many elements."""
     trips = facts.loop_trips
     if keys_per_trip is not None and length > trips * keys_per_trip:
         raise UnsupportedError(
-            f"{operation}: {length} {what}; this driver's loops end after {int(trips * keys_per_trip)}; "
-            "flash_attention2 takes any number"
+            f"{operation}: {length} {what}; this driver's loops end after {int(trips * keys_per_trip)}; {remedy}"
         )
 
 

@@ -60,7 +60,8 @@ def product(
     if operation == "linear":
         asked = (*asked, ("high", int(high)))
     choice = registry.resolve(Request(operation, b.dtype.name, model, asked))
-    check_trips(facts, operation, "columns of the left matrix", depth, choice.keys_per_trip)
+    remedy = "cut them and add the products" if operation == "linear" else "flash_attention2 takes any number"
+    check_trips(facts, operation, "columns of the left matrix", depth, choice.keys_per_trip, remedy)
     block_rows, block_cols = choice.tile["rows"], choice.tile["cols"]
     if choice.tile.get("split"):
         a = split(planner, registry, a)
