@@ -1,0 +1,55 @@
+"""docs/adding-an-operation.md, done: its blocks change a copy of the checkout, which then has the operation."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import guides
+from compilers import needs_compiler
+
+#: Files that an operation may touch, outside of shaders and tests.
+MOST_FILES = 5
+#: The operation in the copy, compared with NumPy in float64.
+CHECK = """
+import numpy as np
+import grilly.functional as F
+
+x = np.random.default_rng(5).standard_normal((2, 3, 131)).astype(np.float32)
+want = x / np.sqrt(np.square(x, dtype=np.float64).sum(-1, keepdims=True))
+print(np.abs(F.l2_normalize(x) / want - 1).max(), F.l2_normalize.__doc__.splitlines()[0])
+"""
+
+
+@pytest.fixture(scope="module")
+def guide():
+    return guides.Guide("adding-an-operation.md")
+
+
+def test_the_guide_lists_what_it_touches(guide):
+    assert len(set(guide.listed)) == len(guide.listed)
+    assert set(guide.listed) == guide.touched
+    assert len([name for name in guide.touched if not name.startswith(("shaders/", "tests/"))]) <= MOST_FILES
+
+
+@needs_compiler
+def test_the_guide_works(guide, tmp_path, vulkan_backend):
+    # Only what the guide's files need (`contiguous` copies, casts): with all families the compiler would take minutes.
+    shaders = ("include", *(f"elementwise/{name}" for name in ("copy.comp", "copy.toml")))
+    guides.bare_copy(tmp_path, shaders)
+    guide.apply(tmp_path)
+    compiled = guides.run(tmp_path, "tools/compile_shaders.py")
+    assert compiled.returncode == 0, compiled.stderr
+    sizes = json.loads((tmp_path / "shaders/facts.json").read_text())
+    assert {name for name in sizes if name.startswith("l2-")} == {
+        f"l2-normalize.row.{dtype}" for dtype in ("float32", "float16", "bfloat16")
+    }
+    done = guides.run(tmp_path, "-c", CHECK)
+    assert done.returncode == 0, done.stderr
+    error, said = done.stdout.split(maxsplit=1)
+    assert float(error) <= (131 + 16) * 2.0**-24
+    assert said.startswith("Each row divided by its length")
+    assert guides.passed(tmp_path, "tests/test_l2_normalize.py") >= 20
+    assert guides.passed(tmp_path, "tests/test_docstrings.py", "-k", "functional or reference or l2_normalize") >= 4
+    guides.assert_style(tmp_path, guide)
