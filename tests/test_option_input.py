@@ -81,8 +81,7 @@ def test_a_tensor_of_16_bits_is_refused_both_ways(backend, name):
 def test_packed_sinks_of_16_bits(backend, monkeypatch):
     q, k, v, g = (np.ascontiguousarray(a[0].swapaxes(0, 1)) for a in (Q, K, V, G))
     starts = [0, 2, S]
-    monkeypatch.setattr(F, "backend_of", lambda *_: backend)
-    monkeypatch.setattr(F, "device_of", lambda *_: backend.opened)
+    monkeypatch.setattr("grilly.compute.backend._default", backend)
 
     def gradient(sinks):
         out, lse = F.flash_attention_varlen(q, k, v, starts, starts, S, S, sinks=sinks, return_lse=True)
@@ -175,8 +174,7 @@ def test_block_sizes_beyond_32_bits(backend):
 
 
 def test_integers_of_caches_and_packed_sequences(backend, monkeypatch):
-    monkeypatch.setattr(F, "backend_of", lambda *_: backend)
-    monkeypatch.setattr(F, "device_of", lambda *_: backend.opened)
+    monkeypatch.setattr("grilly.compute.backend._default", backend)
     cache = np.ones((B, S, H, D), np.float32)
     for lengths in (FAR + 2, 2**70, -1, np.array([FAR + 2, 1]), np.array([2**64 - 1, 1], np.uint64)):
         with pytest.raises(ValueError, match="cache_seqlens"):
@@ -306,8 +304,7 @@ def test_shapes_that_are_taken(backend):
 @pytest.mark.parametrize("options", [{"base": 0}, {"base": -1.0}, {"base": float("inf")}, {"base": float("nan")},
                                      {"base": 1e-320}, {"offset": -1}])  # fmt: skip
 def test_numbers_of_rope(backend, monkeypatch, options):
-    monkeypatch.setattr(F, "backend_of", lambda *_: backend)
-    monkeypatch.setattr(F, "device_of", lambda *_: backend.opened)
+    monkeypatch.setattr("grilly.compute.backend._default", backend)
     with pytest.raises(ValueError, match="rope"):
         F.rope(np.ones((4, 256), np.float32), **options)
     for wrong in ({"base": "x"}, {"base": None}, {"offset": 1.5}):

@@ -88,9 +88,10 @@ def checked(wheel: Path) -> str:
     shaders = {f"grilly/spirv/{family}.xz" for family in families} | {"grilly/spirv/manifest.json"}
     package = ROOT / "grilly_py"
     modules = {path.relative_to(package).as_posix() for path in package.glob("grilly/**/*.py")}
-    others = {name for name in names if ".dist-info/" not in name} - {"grilly/py.typed"}
-    if others != shaders | modules:
-        sys.exit(f"check_wheel: missing or not wanted: {sorted(others ^ (shaders | modules))}")
+    others = {name for name in names if ".dist-info/" not in name}
+    wanted = shaders | modules | {"grilly/py.typed"}
+    if others != wanted:
+        sys.exit(f"check_wheel: missing or not wanted: {sorted(others ^ wanted)}")
     for size, what in ((wheel.stat().st_size, "the wheel"), (unpacked, "the installed package")):
         if size > LARGEST:
             sys.exit(f"check_wheel: {what} has {size:,} bytes, {LARGEST:,} are allowed")

@@ -6,7 +6,7 @@ Importing this package opens no device and loads no Vulkan; the first operation,
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import (
     ClosedError,
@@ -20,6 +20,7 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
+    from . import functional, integrations, nn, reference
     from .compute import Compute, Tensor, asarray, devices, empty, use
     from .compute.config import FlashConfig, FlashResult, benchmark_flash_attention
     from .compute.random import manual_seed
@@ -70,7 +71,8 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str):
+def _load(name: str) -> Any:
+    """The name's value, imported at its first use (PEP 562)."""
     if name not in _LAZY:
         raise AttributeError(f"module 'grilly' has no attribute {name!r}")
     home = _LAZY[name]
@@ -79,6 +81,10 @@ def __getattr__(name: str):
         value = getattr(value, name)
     globals()[name] = value
     return value
+
+
+if not TYPE_CHECKING:  # to which every name would seem to exist
+    __getattr__ = _load
 
 
 def __dir__() -> list[str]:

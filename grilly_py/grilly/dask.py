@@ -10,6 +10,7 @@ import dataclasses
 import math
 import os
 import threading
+from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
 
@@ -22,14 +23,26 @@ except ModuleNotFoundError as error:
 from .compute import Compute, default_backend, devices
 from .compute.attention import options as options_
 from .compute.attention.checks import check_qkv, check_scale
+from .compute.attention.keywords import PlaceKeywords, TermKeywords
 from .compute.attention.stream import Part, attend_part
 from .compute.device.arguments import check_precision
+from .compute.device.arrays import NDArray, Precision, Unpack
 from .compute.device.dtypes import is_float
 from .runtime.lifetime import in_child
 
 NAME = "dask.flash_attention"
+Chunked: TypeAlias = dask.array.Array | NDArray[np.float32] | NDArray[np.float16]
+ChunkedBias: TypeAlias = dask.array.Array | NDArray[np.floating[Any]]
+ChunkedMask: TypeAlias = ChunkedBias | NDArray[np.bool_]
 _lock = threading.Lock()  # of _own, and of the device: two tasks at once would each count on all of its memory
 _own: Compute | None = None
+
+
+class DaskKeywords(TermKeywords, PlaceKeywords, total=False):
+    """Of ``flash_attention``, but for ``return_lse``."""
+
+    mask: ChunkedMask | None
+    attn_bias: ChunkedBias | None
 
 
 @in_child
@@ -40,20 +53,32 @@ def _forget_own() -> None:
     _lock._at_fork_reinit()
 
 
+@overload
 def flash_attention(
-    q,
-    k,
-    v,
+    q: Chunked, k: Chunked, v: Chunked, *, return_lse: Literal[False] = ..., **options: Unpack[DaskKeywords]
+) -> dask.array.Array: ...
+@overload
+def flash_attention(
+    q: Chunked, k: Chunked, v: Chunked, *, return_lse: Literal[True], **options: Unpack[DaskKeywords]
+) -> tuple[dask.array.Array, dask.array.Array]: ...
+@overload
+def flash_attention(
+    q: Chunked, k: Chunked, v: Chunked, *, return_lse: bool = ..., **options: Unpack[DaskKeywords]
+) -> dask.array.Array | tuple[dask.array.Array, dask.array.Array]: ...
+def flash_attention(
+    q: Chunked,
+    k: Chunked,
+    v: Chunked,
     *,
-    mask=None,
-    attn_bias=None,
-    causal=False,
-    scale=None,
-    return_lse=False,
-    kernel=None,
-    precision="highest",
-    **options,
-):
+    mask: ChunkedMask | None = None,
+    attn_bias: ChunkedBias | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    return_lse: bool = False,
+    kernel: str | None = None,
+    precision: Precision = "highest",
+    **options: Unpack[PlaceKeywords],
+) -> dask.array.Array | tuple[dask.array.Array, dask.array.Array]:
     """Exact attention on Dask arrays, lazily.
 
     The arguments mean what they do in ``grilly.functional.flash_attention2``, for the whole arrays: causal masks,
@@ -145,7 +170,7 @@ def flash_attention(
 # -- when the graph is made --------------------------------------------------------------------------------------------
 
 
-def _array(name: str, array) -> dask.array.Array:
+def _array(name: str, array: Any) -> dask.array.Array:
     """The argument as a Dask array."""
     if isinstance(array, np.ndarray):
         array = dask.array.from_array(array, chunks=array.shape)
@@ -267,7 +292,9 @@ def _no_keys(shape, dtype):
     return np.zeros(shape, dtype), np.full(shape[:3], -np.inf)
 
 
-def join(left: tuple, right: tuple) -> tuple[np.ndarray, np.ndarray]:
+def join(
+    left: tuple[NDArray[Any], NDArray[Any]], right: tuple[NDArray[Any], NDArray[Any]]
+) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """Attention over two sets of keys from the (output, log-sum-exp) over each; the output is float32.
 
     Where a log-sum-exp is minus infinity the output beside it is zeros.

@@ -9,14 +9,17 @@ import operator
 import os
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from ..registry import Registry, identify
 from ..runtime import open_runtime
 from ..runtime.interface import DeviceInfo, MemoryUse, Runtime, Timing
 from ..runtime.lifetime import hold_over_fork, in_child
 from .attention import stream
+from .device.arrays import NDArray, Shape
 from .device.copy import copy
 from .device.device import Device
 from .device.dtypes import dtype_of
@@ -24,6 +27,8 @@ from .device.numbers import extents
 from .device.tensor import Tensor
 from .methods import Attention
 from .selfcheck import prove
+
+ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 
 class Profile:
@@ -149,7 +154,7 @@ class Compute:
 
     # -- tensors ---------------------------------------------------------------------------------------------------
 
-    def tensor(self, array) -> Tensor:
+    def tensor(self, array: ArrayLike | Tensor) -> Tensor:
         """Copy an array to the device.
 
         Parameters
@@ -171,7 +176,7 @@ class Compute:
         """
         return self.opened.tensor(array)
 
-    def borrow(self, array) -> Tensor:
+    def borrow(self, array: ArrayLike | Tensor) -> Tensor:
         """As ``tensor``, but the device may still be reading an array of ``grilly.empty`` when this returns.
 
         The array must not change before ``runtime.flush()`` or ``Tensor.numpy()``, either of which waits for that.
@@ -179,7 +184,7 @@ class Compute:
         """
         return self.opened.borrow(array)
 
-    def empty(self, shape, dtype=np.float32) -> Tensor:
+    def empty(self, shape: Shape, dtype: DTypeLike = np.float32) -> Tensor:
         """A tensor whose contents are undefined.
 
         Parameters
@@ -199,7 +204,13 @@ class Compute:
         """
         return self.opened.empty(shape, dtype)
 
-    def host_empty(self, shape, dtype=np.float32) -> np.ndarray:
+    @overload
+    def host_empty(self, shape: Shape) -> NDArray[np.float32]: ...
+    @overload
+    def host_empty(self, shape: Shape, dtype: type[ScalarT]) -> NDArray[ScalarT]: ...
+    @overload
+    def host_empty(self, shape: Shape, dtype: DTypeLike) -> NDArray[Any]: ...
+    def host_empty(self, shape: Shape, dtype: DTypeLike = np.float32) -> NDArray[Any]:
         """An undefined NumPy array over memory that this device reads and writes directly.
 
         It is an ordinary ``numpy.ndarray``; operations of this backend move it, or a contiguous part of it, without a
@@ -228,7 +239,7 @@ class Compute:
         nbytes = math.prod(shape) * dtype.itemsize
         return self.runtime.host_array(nbytes).view(dtype).reshape(shape) if nbytes else np.empty(shape, dtype)
 
-    def host_asarray(self, array, dtype=None) -> np.ndarray:
+    def host_asarray(self, array: ArrayLike | Tensor, dtype: DTypeLike | None = None) -> NDArray[Any]:
         """The array over memory of ``host_empty``: itself if it is there already, C-contiguous and of the dtype, else a
         copy. Parameters and errors as in ``host_empty``."""
         self.check_open()
@@ -247,7 +258,7 @@ class Compute:
         self.runtime.synchronize()
 
     @contextlib.contextmanager
-    def profile(self, by: str = "dispatch") -> Iterator[Profile]:
+    def profile(self, by: Literal["dispatch", "row"] = "dispatch") -> Iterator[Profile]:
         """Measure the device time of what is done inside the ``with`` block.
 
         Parameters
@@ -286,7 +297,7 @@ class Compute:
     def __enter__(self) -> Compute:
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 
@@ -339,12 +350,12 @@ def default_backend() -> Compute:
     return backend
 
 
-def backend_of(operation: str, *arrays) -> Compute:
+def backend_of(operation: str, *arrays: object) -> Compute:
     """The backend of the tensors among ``arrays``, or the default one. Raises ValueError when they differ."""
     return device_of(operation, *arrays).backend
 
 
-def device_of(operation: str, *arrays) -> Device:
+def device_of(operation: str, *arrays: object) -> Device:
     """The device of the tensors among ``arrays``, or the default one. Raises ValueError when they differ."""
     found = None
     for array in arrays:
@@ -361,7 +372,13 @@ def device_of(operation: str, *arrays) -> Device:
     return found
 
 
-def empty(shape, dtype=np.float32) -> np.ndarray:
+@overload
+def empty(shape: Shape) -> NDArray[np.float32]: ...
+@overload
+def empty(shape: Shape, dtype: type[ScalarT]) -> NDArray[ScalarT]: ...
+@overload
+def empty(shape: Shape, dtype: DTypeLike) -> NDArray[Any]: ...
+def empty(shape: Shape, dtype: DTypeLike = np.float32) -> NDArray[Any]:
     """An undefined NumPy array over memory that the default backend's device reads directly.
 
     As ``Compute.host_empty``, whose notes apply: the array moves to and from the device without a copy by the host.
@@ -387,7 +404,7 @@ def empty(shape, dtype=np.float32) -> np.ndarray:
     return default_backend().host_empty(shape, dtype)
 
 
-def asarray(array, dtype=None) -> np.ndarray:
+def asarray(array: ArrayLike | Tensor, dtype: DTypeLike | None = None) -> NDArray[Any]:
     """``array`` over memory of ``empty``: itself if it is there already and C-contiguous, else a copy.
 
     Parameters

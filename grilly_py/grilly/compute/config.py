@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Iterable
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ..registry import Choice, Request
 from .attention import forward
 from .attention.checks import MAX_DIM, check_qkv, check_scale
 from .backend import Compute, default_backend
 from .device.arguments import check_float, to_device
+from .device.arrays import Array, FloatArray
 from .device.device import Device
 from .device.dtypes import dtype_of
 from .device.tensor import Tensor
@@ -50,7 +53,9 @@ class FlashResult(_Result):
 
     blocks: tuple[int, int] | None
 
-    def __new__(cls, output, memory_bytes, memory_saved_percent, blocks=None):
+    def __new__(
+        cls, output: Any, memory_bytes: int, memory_saved_percent: float, blocks: tuple[int, int] | None = None
+    ) -> FlashResult:
         result = super().__new__(cls, output, memory_bytes, memory_saved_percent)
         result.blocks = blocks
         return result
@@ -82,7 +87,7 @@ class FlashConfig:
     scale: float | None = None
     causal: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("block_q", "block_kv"):
             block = getattr(self, name)
             if block is not None and (isinstance(block, bool) or not isinstance(block, int) or block < 1):
@@ -90,8 +95,9 @@ class FlashConfig:
 
     @classmethod
     def for_head_dim(
-        cls, head_dim: int, backend: Compute | None = None, *, dtype=np.float32, scale=None, causal: bool = False
-    ) -> FlashConfig:
+        cls, head_dim: int, backend: Compute | None = None, *, dtype: DTypeLike = np.float32,
+        scale: float | None = None, causal: bool = False,
+    ) -> FlashConfig:  # fmt: skip
         """The blocks that a device uses for a head dimension, in calls that are large enough to fill it.
 
         Parameters
@@ -122,36 +128,17 @@ class FlashConfig:
         return cls(tile["rows"], tile["keys"], scale, causal)
 
     @classmethod
-    def causal_for_head_dim(cls, head_dim: int, backend: Compute | None = None, *, dtype=np.float32) -> FlashConfig:
+    def causal_for_head_dim(
+        cls, head_dim: int, backend: Compute | None = None, *, dtype: DTypeLike = np.float32
+    ) -> FlashConfig:
         """``for_head_dim`` with ``causal=True``."""
         return cls.for_head_dim(head_dim, backend, dtype=dtype, causal=True)
 
 
-def flash_attention(device: Device, q, k, v, config: FlashConfig | None = None) -> FlashResult:
-    """Exact attention by a configuration, with the memory that it took.
-
-    Parameters
-    ----------
-    q, k, v : numpy.ndarray or grilly.Tensor
-        As for ``flash_attention2``.
-    config : grilly.FlashConfig, optional
-        Blocks, scale and causality; ``FlashConfig()`` when None.
-
-    Returns
-    -------
-    FlashResult
-        ``output`` as of ``flash_attention2``; ``memory_bytes`` as the backend counted it during the call, which counts
-        what other threads allocate too; and ``memory_saved_percent``. The count starts anew at the call, as with
-        ``backend.memory(reset_peak=True)``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As ``flash_attention2``; ValueError also for blocks that no kernel has, whatever the device. The message lists
-        those that there are for the call.
-    UnsupportedError
-        When no kernel for this device and dtype exists.
-    """
+def flash_attention(
+    device: Device, q: FloatArray, k: FloatArray, v: FloatArray, config: FlashConfig | None = None
+) -> FlashResult:
+    """``grilly.functional.flash_attention`` on a device; documented there."""
     config = FlashConfig() if config is None else config
     if not isinstance(config, FlashConfig):
         raise TypeError(f"{NAME}: config is a {type(config).__name__}; expected a grilly.FlashConfig")
@@ -225,33 +212,10 @@ def _has(wanted: tuple[int | None, int | None], tile) -> bool:
     return all(want in (None, have) for want, have in zip(wanted, (tile["rows"], tile["keys"]), strict=True))
 
 
-def naive_attention(device: Device, q, k, v, scale=None):
-    """Attention on the device with the whole score matrix in memory, and the bytes that this took.
-
-    The unfused path: scores, softmax, output. ``grilly.reference.naive_attention`` is the same in NumPy.
-
-    Parameters
-    ----------
-    q, k, v : numpy.ndarray or grilly.Tensor
-        As for ``flash_attention2``.
-    scale : float, optional
-        Multiplies the scores; ``1 / sqrt(D)`` when None.
-
-    Returns
-    -------
-    output : numpy.ndarray or grilly.Tensor
-        As of ``flash_attention2``.
-    nbytes : int
-        The most device memory that the call had allocated at a time beyond its inputs, as the backend counted it (see
-        ``flash_attention``): two float32 matrices of Sq x Sk for each head, or one and the output.
-
-    Raises
-    ------
-    TypeError, ValueError, UnsupportedError
-        As ``flash_attention2``.
-    OutOfDeviceMemoryError
-        When the matrices do not fit.
-    """
+def naive_attention(
+    device: Device, q: FloatArray, k: FloatArray, v: FloatArray, scale: float | None = None
+) -> tuple[Array, int]:
+    """``grilly.functional.naive_attention`` on a device; documented there."""
     (q, k, v), kept = _operands("naive_attention", device, q, k, v)
     check_scale("naive_attention", scale, q.shape[-1])
     out, nbytes = _measured(device, lambda: stored_attention(device, q, k, v, scale=scale))
@@ -296,8 +260,9 @@ class BenchmarkRow(NamedTuple):
 
 
 def benchmark_flash_attention(
-    lengths=(128, 256, 512, 1024), *, batch=1, heads=4, head_dim=64, dtype=np.float32, repeat=3, config=None,
-    backend: Compute | None = None, show=True,
+    lengths: Iterable[int] = (128, 256, 512, 1024), *, batch: int = 1, heads: int = 4, head_dim: int = 64,
+    dtype: DTypeLike = np.float32, repeat: int = 3, config: FlashConfig | None = None, backend: Compute | None = None,
+    show: bool = True,
 ) -> list[BenchmarkRow]:  # fmt: skip
     """Time and memory of ``flash_attention`` and ``naive_attention`` on a device, measured now.
 

@@ -34,39 +34,7 @@ def rope(
     interleaved: bool = False,
     reverse: bool = False,
 ):
-    """Turn pairs of elements of each row by angles that grow with its position (Su et al. 2021, arXiv:2104.09864).
-
-    Parameters
-    ----------
-    x : numpy.ndarray or grilly.Tensor
-        ``(B, H, S, D)``, ``(B, S, D)`` or ``(S, D)``; float32, float16 or bfloat16.
-    frequencies : array_like, optional
-        Radians per position of each pair, ``(P,)`` with 2 P <= D; further elements are left alone. By default
-        ``base ** (-2 i / D)`` for i below D / 2. Angles are exact to 2^-32 of a turn at any position.
-    base : float
-        For the default frequencies.
-    offset : int
-        The position of the first row.
-    positions : numpy.ndarray or grilly.Tensor, optional
-        Positions ``(S,)`` or ``(B, S)``, instead of ``offset + arange(S)``. A Tensor must be int32, and is trusted to
-        hold no negative number.
-    interleaved : bool
-        Whether pairs are elements 2 i and 2 i + 1 (GPT-J), and not i and i + P (LLaMA, GPT-NeoX).
-    reverse : bool
-        Turn back by the same angles. This undoes the turn, and is its gradient: of ``sum(g * rope(x))`` by x.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        Of x's shape and dtype; a Tensor when x was one, and then without waiting.
-
-    Raises
-    ------
-    TypeError
-        For dtypes other than float32, float16 and bfloat16, or positions that are not integers.
-    ValueError
-        For shapes that do not go together, an odd D without frequencies, or negative positions.
-    """
+    """``grilly.functional.rope`` on a device; documented there."""
     device.check_open()
     interleaved, reverse = bool(interleaved), bool(reverse)
     plain = frequencies is None and base.__class__ is float and type(x) is Tensor and len(x.shape) > 1

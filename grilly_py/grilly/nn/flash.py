@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
 from .. import functional as F
 from ..compute import Tensor
 from ..compute.device.arguments import check_precision
+from ..compute.device.arrays import Array, FloatArray, FloatT, HostMask, MaskArray, NDArray, Precision
 from ..compute.device.numbers import integer
 from ..compute.methods import join_heads
 from .module import Module, shapes
 
+ArrayT = TypeVar("ArrayT", NDArray[Any], Tensor)
 
-def split_heads(array, heads: int):
+
+def split_heads(array: ArrayT, heads: int) -> ArrayT:
     """``(B, S, H * D)`` as ``(B, H, S, D)``, a view."""
     batch, rows, width = array.shape
     return array.reshape(batch, rows, heads, width // heads).transpose(0, 2, 1, 3)
@@ -39,22 +44,41 @@ class FlashAttention2(Module):
     """
 
     def __init__(
-        self, embed_dim: int, num_heads: int, causal: bool = False, *, scale: float | None = None, precision="highest"
-    ):
+        self, embed_dim: int, num_heads: int, causal: bool = False, *, scale: float | None = None,
+        precision: Precision = "highest",
+    ) -> None:  # fmt: skip
         super().__init__()
         check_heads(type(self).__name__, embed_dim, num_heads)
         check_precision(type(self).__name__, precision)
-        self.precision = precision
+        self.precision: Precision = precision
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.head_dim = embed_dim // num_heads
         self.causal = causal
         self.scale = scale
 
-    def _attend(self, q, k, v, **options):
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
         return F.flash_attention2(q, k, v, **options)
 
-    def forward(self, query, key, value, *, mask=None, causal: bool | None = None):
+    @overload
+    def forward(
+        self, query: NDArray[FloatT], key: NDArray[FloatT], value: NDArray[FloatT], *, mask: HostMask | None = ...,
+        causal: bool | None = ...,
+    ) -> NDArray[FloatT]: ...  # fmt: skip
+    @overload
+    def forward(
+        self, query: Tensor, key: FloatArray, value: FloatArray, *,
+        mask: MaskArray | None = ..., causal: bool | None = ...,
+    ) -> Tensor: ...  # fmt: skip
+    @overload
+    def forward(
+        self, query: FloatArray, key: FloatArray, value: FloatArray, *,
+        mask: MaskArray | None = ..., causal: bool | None = ...,
+    ) -> Array: ...  # fmt: skip
+    def forward(
+        self, query: FloatArray, key: FloatArray, value: FloatArray, *, mask: MaskArray | None = None,
+        causal: bool | None = None,
+    ) -> Array:  # fmt: skip
         """Attend.
 
         Parameters
@@ -115,6 +139,9 @@ class FlashAttention2(Module):
             output = output.reshape(output.shape[1:])
         return output if keep else output.numpy()
 
+    if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
+        __call__ = forward
+
     def _attended(self, rank, q, k, v, mask, options):
         """Attention of split heads; after ``train()`` what its gradients need is kept."""
         if not self._keeps:
@@ -124,7 +151,11 @@ class FlashAttention2(Module):
         self._keep(rank=rank, arrays=(q, k, v, output, lse), mask=mask, options=options)
         return output
 
-    def backward(self, grad_output):
+    @overload
+    def backward(self, grad_output: NDArray[FloatT]) -> tuple[NDArray[FloatT], NDArray[FloatT], NDArray[FloatT]]: ...
+    @overload
+    def backward(self, grad_output: Tensor) -> tuple[Tensor, Tensor, Tensor]: ...
+    def backward(self, grad_output: FloatArray) -> tuple[Array, Array, Array]:
         """The gradients of the last forward's query, key and value, each in its layout.
 
         Raises
@@ -157,10 +188,12 @@ class FlashAttention2(Module):
 
 
 class FlashAttention3(FlashAttention2):
-    # Python run with -OO has no docstrings.
-    __doc__ = FlashAttention2.__doc__ and FlashAttention2.__doc__.replace("flash_attention2", "flash_attention3")
+    """Exact attention without weights, as `FlashAttention2` (``F.flash_attention3``).
 
-    def _attend(self, q, k, v, **options):
+    Parameters, arrays, results and errors are those of `FlashAttention2`.
+    """
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
         return F.flash_attention3(q, k, v, **options)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, overload
+
 import numpy as np
 
 from .. import functional as F
 from ..compute import Tensor
 from ..compute.attention.checks import check_qkv
 from ..compute.backend import backend_of
+from ..compute.device.arrays import Array, BoolArray, Float32Array, FloatArray, FloatT, NDArray
 from ..compute.device.numbers import number
 from ..compute.random import next_dropout
 from ..compute.unfused.attention import stored_attention
@@ -34,7 +37,7 @@ class FlashAttention(Module):
         For a dropout outside its range.
     """
 
-    def __init__(self, causal: bool = False, dropout: float = 0.0, flash: bool = True):
+    def __init__(self, causal: bool = False, dropout: float = 0.0, flash: bool = True) -> None:
         super().__init__()
         dropout = number("FlashAttention", "dropout", dropout)
         if not 0.0 <= dropout < 1.0:
@@ -43,7 +46,7 @@ class FlashAttention(Module):
         self.dropout = dropout
         self.flash = bool(flash)
 
-    def get_mask(self, i: int, j: int) -> np.ndarray:
+    def get_mask(self, i: int, j: int) -> NDArray[np.bool_]:
         """The causal mask of i queries over j keys.
 
         Parameters
@@ -58,11 +61,47 @@ class FlashAttention(Module):
         """
         return np.triu(np.ones((i, j), dtype=bool), j - i + 1)
 
-    def flash_attn(self, q, k, v, mask=None, attn_bias=None):
+    @overload
+    def flash_attn(
+        self, q: NDArray[FloatT], k: NDArray[FloatT], v: NDArray[FloatT], mask: NDArray[np.bool_] | None = ...,
+        attn_bias: NDArray[np.float32] | None = ...,
+    ) -> NDArray[FloatT]: ...  # fmt: skip
+    @overload
+    def flash_attn(
+        self, q: Tensor, k: FloatArray, v: FloatArray, mask: BoolArray | None = ...,
+        attn_bias: Float32Array | None = ...,
+    ) -> Tensor: ...  # fmt: skip
+    @overload
+    def flash_attn(
+        self, q: FloatArray, k: FloatArray, v: FloatArray,
+        mask: BoolArray | None = ..., attn_bias: Float32Array | None = ...,
+    ) -> Array: ...  # fmt: skip
+    def flash_attn(
+        self, q: FloatArray, k: FloatArray, v: FloatArray, mask: BoolArray | None = None,
+        attn_bias: Float32Array | None = None,
+    ) -> Array:  # fmt: skip
         """Attend tile by tile, whatever ``flash`` is. Parameters, result and errors as in ``forward``."""
         return self._attend(True, q, k, v, mask, attn_bias)
 
-    def forward(self, q, k, v, mask=None, attn_bias=None):
+    @overload
+    def forward(
+        self, q: NDArray[FloatT], k: NDArray[FloatT], v: NDArray[FloatT], mask: NDArray[np.bool_] | None = ...,
+        attn_bias: NDArray[np.float32] | None = ...,
+    ) -> NDArray[FloatT]: ...  # fmt: skip
+    @overload
+    def forward(
+        self, q: Tensor, k: FloatArray, v: FloatArray, mask: BoolArray | None = ...,
+        attn_bias: Float32Array | None = ...,
+    ) -> Tensor: ...  # fmt: skip
+    @overload
+    def forward(
+        self, q: FloatArray, k: FloatArray, v: FloatArray,
+        mask: BoolArray | None = ..., attn_bias: Float32Array | None = ...,
+    ) -> Array: ...  # fmt: skip
+    def forward(
+        self, q: FloatArray, k: FloatArray, v: FloatArray, mask: BoolArray | None = None,
+        attn_bias: Float32Array | None = None,
+    ) -> Array:  # fmt: skip
         """Attend.
 
         Parameters
@@ -91,7 +130,13 @@ class FlashAttention(Module):
         """
         return self._attend(self.flash, q, k, v, mask, attn_bias)
 
-    def _attend(self, flash: bool, q, k, v, mask, attn_bias):
+    if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
+        __call__ = forward
+
+    def _attend(
+        self, flash: bool, q: FloatArray, k: FloatArray, v: FloatArray, mask: BoolArray | None,
+        attn_bias: Float32Array | None,
+    ) -> Array:  # fmt: skip
         name = type(self).__name__
         q_shape, k_shape, v_shape = shapes(name, q=q, k=k, v=v)
         if len(q_shape) != 4 or len(k_shape) != len(v_shape) or len(k_shape) not in (3, 4):
@@ -122,7 +167,11 @@ class FlashAttention(Module):
         self._keep(arrays=(q, k, v), rank=len(k_shape), out=out, lse=lse, options=options)
         return out if keep else out.numpy()
 
-    def backward(self, grad_output):
+    @overload
+    def backward(self, grad_output: NDArray[FloatT]) -> tuple[NDArray[Any], ...]: ...
+    @overload
+    def backward(self, grad_output: Tensor) -> tuple[Tensor, ...]: ...
+    def backward(self, grad_output: FloatArray) -> tuple[Array, ...]:
         """The gradients of the last forward's q, k and v, and of its attn_bias where there was one.
 
         Parameters
@@ -160,7 +209,7 @@ class FlashAttention(Module):
         return f"causal={self.causal}, dropout={self.dropout}, flash={self.flash}"
 
 
-def _key_mask(name: str, mask, batch: int, keys: int):
+def _key_mask(name: str, mask: BoolArray, batch: int, keys: int) -> BoolArray:
     """The mask with two axes as ``(B, 1, 1, Sk)``; others as they are. Raises unless it is boolean."""
     if not isinstance(mask, (np.ndarray, Tensor)) or mask.dtype != np.bool_:
         kind = getattr(mask, "dtype", type(mask).__name__)

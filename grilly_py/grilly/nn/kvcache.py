@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import operator
+from typing import Literal, SupportsIndex, overload
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from .. import functional as F
-from ..compute.backend import default_backend
+from ..compute.attention.keywords import CacheKeywords
+from ..compute.backend import Compute, default_backend
+from ..compute.device.arrays import FloatArray, NDArray, Unpack
 from ..compute.device.dtypes import dtype_of
 from ..compute.device.numbers import integer
+from ..compute.device.tensor import Tensor
 
 
 class KVCache:
@@ -52,9 +57,9 @@ class KVCache:
         head_dim: int,
         *,
         value_dim: int | None = None,
-        dtype=np.float32,
-        backend=None,
-    ):
+        dtype: DTypeLike = np.float32,
+        backend: Compute | None = None,
+    ) -> None:
         value_dim = head_dim if value_dim is None else value_dim
         names = ("batch", "max_len", "num_heads", "head_dim", "value_dim")
         given = (batch, max_len, num_heads, head_dim, value_dim)
@@ -67,14 +72,26 @@ class KVCache:
         backend = default_backend() if backend is None else backend
         self.k = backend.empty((*sizes[:3], sizes[3]), dtype_of(dtype))
         self.v = backend.empty((*sizes[:3], sizes[4]), dtype_of(dtype))
-        self.lengths = np.zeros(sizes[0], np.int32)
+        self.lengths: NDArray[np.int32] = np.zeros(sizes[0], np.int32)
 
     @property
     def max_len(self) -> int:
         """Tokens that each sample has room for."""
         return self.k.shape[1]
 
-    def attend(self, q, k, v, **options):
+    @overload
+    def attend(
+        self, q: FloatArray, k: FloatArray, v: FloatArray, *,
+        return_lse: Literal[False] = ..., **options: Unpack[CacheKeywords],
+    ) -> Tensor: ...  # fmt: skip
+    @overload
+    def attend(
+        self, q: FloatArray, k: FloatArray, v: FloatArray, *,
+        return_lse: Literal[True], **options: Unpack[CacheKeywords],
+    ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+    def attend(
+        self, q: FloatArray, k: FloatArray, v: FloatArray, *, return_lse: bool = False, **options: Unpack[CacheKeywords]
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Add keys and values to every sample, and attend causally to all that it then holds.
 
         Parameters
@@ -96,7 +113,9 @@ class KVCache:
             As that function, say when the tokens do not fit; the cache is then as it was.
         """
         options.setdefault("causal", True)
-        result = F.flash_attention_with_kvcache(q, self.k, self.v, k, v, self.lengths, **options)
+        result = F.flash_attention_with_kvcache(
+            q, self.k, self.v, k, v, self.lengths, return_lse=return_lse, **options
+        )
         self.lengths += k.shape[1]
         return result
 
@@ -104,7 +123,7 @@ class KVCache:
         """Forget all tokens."""
         self.lengths[:] = 0
 
-    def truncate(self, length: int) -> None:
+    def truncate(self, length: SupportsIndex) -> None:
         """Forget what samples hold past ``length`` tokens, say rejected drafts. Raises ValueError below 0."""
         length = operator.index(length)
         if length < 0:

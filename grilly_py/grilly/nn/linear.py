@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
 from .. import functional as F
 from ..compute import Tensor
 from ..compute.device.arguments import check_precision
+from ..compute.device.arrays import Array, FloatArray, FloatT, NDArray, Precision
 from ..compute.device.numbers import integer
 from .module import Module, Parameter, shapes
 
 
-def uniform(rng: np.random.Generator, bound: float, *shape: int) -> np.ndarray:
+def uniform(rng: np.random.Generator, bound: float, *shape: int) -> NDArray[np.float32]:
     """float32 values drawn evenly from -bound to bound."""
     return rng.uniform(-bound, bound, shape).astype(np.float32)
 
@@ -45,7 +47,10 @@ class Linear(Module):
         If a width is below 1, or for another precision.
     """
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True, *, precision="highest", rng=None):
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, *, precision: Precision = "highest",
+        rng: int | np.random.Generator | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         for name, width in (("in_features", in_features), ("out_features", out_features)):
             integer("Linear", name, width)
@@ -53,14 +58,18 @@ class Linear(Module):
             raise ValueError(f"Linear: {in_features} inputs and {out_features} outputs; both must be at least 1")
         check_precision("Linear", precision)
         rng = np.random.default_rng(rng)
-        self.precision = precision
+        self.precision: Precision = precision
         self.in_features = in_features
         self.out_features = out_features
         bound = 1 / math.sqrt(in_features)
         self.weight = Parameter(uniform(rng, bound, out_features, in_features))
         self.bias = Parameter(uniform(rng, bound, out_features)) if bias else None
 
-    def forward(self, x):
+    @overload
+    def forward(self, x: NDArray[FloatT]) -> NDArray[FloatT]: ...
+    @overload
+    def forward(self, x: Tensor) -> Tensor: ...
+    def forward(self, x: FloatArray) -> Array:
         """``(..., in_features)`` to ``(..., out_features)``.
 
         Raises
@@ -79,7 +88,14 @@ class Linear(Module):
         self._keep(x=x)
         return y if keep else y.numpy()
 
-    def backward(self, grad_output):
+    if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
+        __call__ = forward
+
+    @overload
+    def backward(self, grad_output: NDArray[FloatT]) -> NDArray[FloatT]: ...
+    @overload
+    def backward(self, grad_output: Tensor) -> Tensor: ...
+    def backward(self, grad_output: FloatArray) -> Array:
         """The gradient of the last forward's x; adds those of ``weight`` and ``bias``.
 
         Raises
@@ -95,12 +111,12 @@ class Linear(Module):
         self._add(dweight, dbias)
         return dx if isinstance(grad_output, Tensor) else dx.numpy()
 
-    def _add(self, dweight, dbias) -> None:
+    def _add(self, dweight: Tensor, dbias: Tensor) -> None:
         self.weight.add_grad(dweight)
         if self.bias is not None:
             self.bias.add_grad(dbias)
 
-    def _add_grads(self, x, grad):
+    def _add_grads(self, x: Tensor, grad: Tensor) -> Tensor:
         """Add the parameters' gradients of a forward of x; returns the weight where x is."""
         weight = self.weight.on(x.backend)
         self._add(*F.linear_backward(grad, x, weight, precision=self.precision)[1:])

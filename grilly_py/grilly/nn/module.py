@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, SupportsIndex, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from ..compute import Compute, Tensor
 from ..compute.backend import backend_of
+from ..compute.device.arrays import Array, NDArray
 from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
+
+ModuleT = TypeVar("ModuleT", bound="Module")
 
 
 class LoadResult(NamedTuple):
@@ -42,22 +46,22 @@ class Parameter:
 
     __slots__ = ("_data", "_copies", "grad")
 
-    def __init__(self, data):
+    def __init__(self, data: ArrayLike | Tensor) -> None:
         self.data = data
-        self.grad: np.ndarray | None = None
+        self.grad: NDArray[np.float32] | None = None
 
-    def add_grad(self, gradient) -> None:
+    def add_grad(self, gradient: ArrayLike | Tensor) -> None:
         """Add an array or Tensor to ``grad``."""
         gradient = np.asarray(gradient, np.float32)
         self.grad = gradient if self.grad is None else self.grad + gradient
 
     @property
-    def data(self):
+    def data(self) -> Any:
         """The value: a read-only NumPy array, or a Tensor."""
         return self._data
 
     @data.setter
-    def data(self, value):
+    def data(self, value: ArrayLike | Tensor) -> None:
         if not isinstance(value, Tensor):
             value = np.array(value)
             value.flags.writeable = False
@@ -72,15 +76,15 @@ class Parameter:
         return tuple(self._data.shape)
 
     @property
-    def dtype(self) -> np.dtype:
+    def dtype(self) -> np.dtype[Any]:
         """NumPy dtype of the elements."""
         return self._data.dtype
 
-    def numpy(self) -> np.ndarray:
+    def numpy(self) -> NDArray[Any]:
         """The values as a NumPy array; read-only, except for a copy of a Tensor."""
         return self._data.numpy() if isinstance(self._data, Tensor) else self._data
 
-    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         array = self.numpy()
         return array.astype(array.dtype if dtype is None else dtype, copy=bool(copy))
 
@@ -95,7 +99,7 @@ class Parameter:
         return f"Parameter(shape={self.shape}, dtype={self.dtype})"
 
 
-def _to_numpy(name: str, value) -> np.ndarray:
+def _to_numpy(name: str, value: Any) -> NDArray[Any]:
     """An entry of a state dict as an array; PyTorch's tensors are recognised by their methods, without PyTorch."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
@@ -108,7 +112,7 @@ def _to_numpy(name: str, value) -> np.ndarray:
     return array
 
 
-def shapes(owner: str, **arrays) -> list[tuple[int, ...]]:
+def shapes(owner: str, **arrays: object) -> list[tuple[int, ...]]:
     """The shapes of the named arrays. Raises TypeError for what is no array."""
     for name, array in arrays.items():
         if not isinstance(array, (np.ndarray, Tensor)):
@@ -138,7 +142,10 @@ class Module:
     A new module keeps nothing although ``training`` is True, and ``eval()`` forgets what is kept.
     """
 
-    def __init__(self):
+    _parameters: dict[str, Parameter]
+    _modules: dict[str, Module]
+
+    def __init__(self) -> None:
         object.__setattr__(self, "_parameters", {})
         object.__setattr__(self, "_modules", {})
         self.training = True
@@ -146,11 +153,11 @@ class Module:
         self._keeps = False
         self._kept: dict[str, Any] | None = None
 
-    def forward(self, *args, **kwargs):
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the layer computes; subclasses define it."""
         raise NotImplementedError(f"{type(self).__name__} has no forward()")
 
-    def backward(self, grad_output):
+    def backward(self, grad_output: Any) -> Any:
         """The gradients of the inputs of the last ``forward``, given its output's; subclasses define it."""
         raise NotImplementedError(f"{type(self).__name__} has no backward()")
 
@@ -159,7 +166,7 @@ class Module:
         for parameter in self.parameters():
             parameter.grad = None
 
-    def _keep(self, **what) -> None:
+    def _keep(self, **what: Any) -> None:
         """Keep what ``backward`` will need, after ``train()``."""
         if self._keeps:
             self._kept = what
@@ -174,12 +181,12 @@ class Module:
             )
         return kept
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.forward(*args, **kwargs)
 
     # -- attributes ------------------------------------------------------------------------------------------------
 
-    def __setattr__(self, name: str, value) -> None:
+    def __setattr__(self, name: str, value: Any) -> None:
         if "_parameters" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__}: call super().__init__() before setting attributes")
         if isinstance(value, (Parameter, Module)):
@@ -195,7 +202,7 @@ class Module:
         self._modules.pop(name, None)
         object.__setattr__(self, name, value)
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         for home in ("_parameters", "_modules"):
             if name in self.__dict__.get(home, ()):
                 return self.__dict__[home][name]
@@ -259,7 +266,7 @@ class Module:
 
     # -- state -----------------------------------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, np.ndarray]:
+    def state_dict(self) -> dict[str, NDArray[Any]]:
         """All parameters by dotted name, as NumPy arrays (read-only where the module shares them)."""
         return {name: parameter.numpy() for name, parameter in self._entries()}
 
@@ -307,7 +314,7 @@ class Module:
             own[name].data = array.astype(own[name].dtype)
         return LoadResult(missing, unexpected)
 
-    def train(self, mode: bool = True) -> Module:
+    def train(self: ModuleT, mode: bool = True) -> ModuleT:
         """Set ``training`` here and in all modules inside, and whether ``forward`` keeps what ``backward`` needs.
 
         Returns the module.
@@ -317,11 +324,11 @@ class Module:
             module._kept = None
         return self
 
-    def eval(self) -> Module:
+    def eval(self: ModuleT) -> ModuleT:
         """The same as ``train(False)``."""
         return self.train(False)
 
-    def to(self, backend: Compute | None = None, dtype=None) -> Module:
+    def to(self: ModuleT, backend: Compute | None = None, dtype: DTypeLike | None = None) -> ModuleT:
         """Choose the backend that NumPy inputs are computed on, and the parameters' dtype. Returns the module.
 
         Parameters
@@ -353,7 +360,7 @@ class Module:
 
     # -- the device ------------------------------------------------------------------------------------------------
 
-    def _send(self, *arrays, mask=None) -> tuple[Compute, list[Tensor], bool]:
+    def _send(self, *arrays: Array, mask: Array | None = None) -> tuple[Compute, list[Tensor], bool]:
         """The backend to run on, the arrays as its Tensors (one that comes twice is sent once), and whether the
         result is to be a Tensor. A mask only takes part in the choice of the backend."""
         keep = any(isinstance(array, Tensor) for array in (*arrays, mask))
@@ -382,7 +389,7 @@ class Module:
 class ModuleList(Module):
     """Modules in a list, registered under their numbers."""
 
-    def __init__(self, modules=()):
+    def __init__(self, modules: Iterable[Module] = ()) -> None:
         super().__init__()
         for module in modules:
             self.append(module)
@@ -400,5 +407,5 @@ class ModuleList(Module):
     def __iter__(self) -> Iterator[Module]:
         return iter(self._modules.values())
 
-    def __getitem__(self, index: int) -> Module:
+    def __getitem__(self, index: SupportsIndex) -> Module:
         return list(self._modules.values())[index]

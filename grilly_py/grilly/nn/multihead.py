@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 
 from .. import functional as F
-from ..compute import Tensor
+from ..compute import Compute, Tensor
 from ..compute.device.arguments import check_precision
+from ..compute.device.arrays import (
+    Architecture,
+    Array,
+    Float32Array,
+    FloatArray,
+    FloatT,
+    HostMask,
+    MaskArray,
+    NDArray,
+    Precision,
+)
 from ..compute.device.copy import copy_into
 from ..compute.device.numbers import integer
 from ..compute.methods import join_heads
@@ -75,15 +88,15 @@ class MultiheadAttention(Module):
         kdim: int | None = None,
         vdim: int | None = None,
         causal: bool = False,
-        architecture: str = "generic",
+        architecture: Architecture = "generic",
         head_dim: int | None = None,
         bidirectional: bool = True,
         relative_attention_bias: bool = True,
         relative_attention_num_buckets: int = 32,
         relative_attention_max_distance: int = 128,
-        precision: str | None = None,
-        rng=None,
-    ):
+        precision: Precision | None = None,
+        rng: int | np.random.Generator | None = None,
+    ) -> None:
         super().__init__()
         if architecture not in _ARCHITECTURES:
             raise ValueError(f"MultiheadAttention: architecture is {architecture!r}; expected one of {_ARCHITECTURES}")
@@ -117,7 +130,7 @@ class MultiheadAttention(Module):
         else:
             self._make_generic(bias, rng)
 
-    def _make_generic(self, bias: bool, rng) -> None:
+    def _make_generic(self, bias: bool, rng: np.random.Generator) -> None:
         width = self.embed_dim
         # Glorot and Bengio 2010, over the matrices as they are stored, and zero biases: PyTorch's choice for this layer
         if self.kdim == self.vdim == width:
@@ -131,7 +144,7 @@ class MultiheadAttention(Module):
         if bias:
             self.out_proj.bias = Parameter(np.zeros(width, np.float32))
 
-    def _make_t5(self, bias: bool, buckets: int, rng) -> None:
+    def _make_t5(self, bias: bool, buckets: int, rng: np.random.Generator) -> None:
         inner = self.num_heads * self.head_dim
         for name, columns in (("q", self.embed_dim), ("k", self.kdim), ("v", self.vdim)):
             setattr(self, name, Linear(columns, inner, bias, **self._own_precision(), rng=rng))
@@ -140,20 +153,41 @@ class MultiheadAttention(Module):
 
     # -- computing -------------------------------------------------------------------------------------------------
 
+    @overload
+    def forward(
+        self, query: NDArray[FloatT], key: NDArray[FloatT] | None = ..., value: NDArray[FloatT] | None = ..., *,
+        mask: HostMask | None = ..., causal: bool | None = ..., need_weights: bool = ...,
+        average_attn_weights: bool = ..., position_bias: Float32Array | None = ...,
+        position_offset: SupportsIndex | None = ..., cache: KVCache | None = ...,
+    ) -> tuple[NDArray[FloatT], NDArray[np.float32] | None]: ...  # fmt: skip
+    @overload
+    def forward(
+        self, query: Tensor, key: FloatArray | None = ..., value: FloatArray | None = ..., *,
+        mask: MaskArray | None = ..., causal: bool | None = ..., need_weights: bool = ...,
+        average_attn_weights: bool = ..., position_bias: Float32Array | None = ...,
+        position_offset: SupportsIndex | None = ..., cache: KVCache | None = ...,
+    ) -> tuple[Tensor, Tensor | None]: ...  # fmt: skip
+    @overload
+    def forward(
+        self, query: FloatArray, key: FloatArray | None = ..., value: FloatArray | None = ..., *,
+        mask: MaskArray | None = ..., causal: bool | None = ..., need_weights: bool = ...,
+        average_attn_weights: bool = ..., position_bias: Float32Array | None = ...,
+        position_offset: SupportsIndex | None = ..., cache: KVCache | None = ...,
+    ) -> tuple[Array, Array | None]: ...  # fmt: skip
     def forward(
         self,
-        query,
-        key=None,
-        value=None,
+        query: FloatArray,
+        key: FloatArray | None = None,
+        value: FloatArray | None = None,
         *,
-        mask=None,
+        mask: MaskArray | None = None,
         causal: bool | None = None,
         need_weights: bool = True,
         average_attn_weights: bool = False,
-        position_bias=None,
-        position_offset: int | None = None,
+        position_bias: Float32Array | None = None,
+        position_offset: SupportsIndex | None = None,
         cache: KVCache | None = None,
-    ):
+    ) -> tuple[Array, Array | None]:
         """Attend.
 
         Parameters
@@ -236,7 +270,10 @@ class MultiheadAttention(Module):
             output, weights = output.numpy(), None if weights is None else weights.numpy()
         return output, weights
 
-    def make_cache(self, batch: int, max_len: int, backend=None) -> KVCache:
+    if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
+        __call__ = forward
+
+    def make_cache(self, batch: int, max_len: int, backend: Compute | None = None) -> KVCache:
         """An empty cache for ``batch`` samples of up to ``max_len`` tokens, to be given to ``forward``.
 
         It lives on ``backend``, by default the layer's own, and has the weights' dtype. Raises ValueError unless the
@@ -248,7 +285,7 @@ class MultiheadAttention(Module):
         dtype = self.out_proj.weight.dtype
         return KVCache(batch, max_len, self.num_heads, self.head_dim, dtype=dtype, backend=backend)
 
-    def _continue(self, query, cache: KVCache, need_weights: bool, **others):
+    def _continue(self, query: Any, cache: KVCache, need_weights: bool, **others: Any) -> Any:
         """The output for tokens that follow those in the cache."""
         if self.architecture != "gpt":
             raise ValueError(f'MultiheadAttention: a cache is for architecture="gpt"; this is {self.architecture!r}')
@@ -269,7 +306,9 @@ class MultiheadAttention(Module):
         output = output.reshape(output.shape[1:]) if rank == 2 else output
         return output if keep else output.numpy()
 
-    def _flash_options(self, backend, q, k, mask, causal, position_bias, position_offset) -> dict:
+    def _flash_options(
+        self, backend: Compute, q: Tensor, k: Tensor, mask: Any, causal: bool, position_bias: Any, position_offset: Any
+    ) -> dict[str, Any]:
         """The keyword arguments by which one kernel does this call and its gradients."""
         options = {"mask": mask, "causal": causal}
         if self.architecture != "t5":
@@ -292,7 +331,11 @@ class MultiheadAttention(Module):
             options.update(t5_table=table, t5_bidirectional=self.bidirectional, t5_max_distance=self.max_distance)
         return options
 
-    def backward(self, grad_output):
+    @overload
+    def backward(self, grad_output: NDArray[FloatT]) -> tuple[NDArray[FloatT] | None, ...]: ...
+    @overload
+    def backward(self, grad_output: Tensor) -> tuple[Tensor | None, ...]: ...
+    def backward(self, grad_output: FloatArray) -> tuple[Array | None, ...]:
         """The gradients of the last forward's inputs, given its output's; adds those of the parameters.
 
         Parameters
@@ -347,7 +390,9 @@ class MultiheadAttention(Module):
             results = [None if array is None else array.numpy() for array in results]
         return tuple(results)
 
-    def _add_projection_grads(self, backend, inputs, grads) -> list[Tensor]:
+    def _add_projection_grads(
+        self, backend: Compute, inputs: Sequence[Tensor], grads: Sequence[Tensor]
+    ) -> list[Tensor]:
         """Add the gradients of the projections' weights and biases; returns the weights."""
         precision = self._own_precision()
         if self.architecture == "t5":
@@ -372,10 +417,10 @@ class MultiheadAttention(Module):
             self.in_proj_bias.add_grad(np.concatenate([dbias.numpy() for _, _, dbias in found]))
         return weights
 
-    def _own_precision(self) -> dict[str, str]:
+    def _own_precision(self) -> dict[str, Any]:
         return {} if self.precision is None else {"precision": self.precision}
 
-    def _check(self, query, key, value, causal, position_bias, position_offset) -> int:
+    def _check(self, query: Any, key: Any, value: Any, causal: Any, position_bias: Any, position_offset: Any) -> int:
         """Raise unless the arguments go together; returns the rank."""
         found = shapes("MultiheadAttention", query=query, key=key, value=value)
         rank = len(found[0])
@@ -399,7 +444,7 @@ class MultiheadAttention(Module):
             raise ValueError('MultiheadAttention: position_bias and position_offset are for architecture="t5"')
         return rank
 
-    def _project(self, backend, query, key, value):
+    def _project(self, backend: Compute, query: Tensor, key: Tensor, value: Tensor) -> Sequence[Tensor]:
         """The projected query, key and value, ``(B, S, H * D)``."""
         if self.architecture == "t5":
             return self.q(query), self.k(key), self.v(value)
@@ -418,7 +463,7 @@ class MultiheadAttention(Module):
         inputs = zip((query, key, value), weights, biases, strict=True)
         return [F.linear(x, w, b, **self._own_precision()) for x, w, b in inputs]
 
-    def _add_bias(self, backend, scores, position_bias, position_offset):
+    def _add_bias(self, backend: Compute, scores: Tensor, position_bias: Any, position_offset: Any) -> Tensor:
         if position_bias is not None:
             return F.attention_mask(scores, mask=position_bias)  # a finite mask is a sum
         if self.relative_attention_bias is None:
@@ -432,7 +477,7 @@ class MultiheadAttention(Module):
             scores, table, bidirectional=self.bidirectional, max_distance=self.max_distance, offset=position_offset
         )
 
-    def _returned(self, backend, weights, average: bool):
+    def _returned(self, backend: Compute, weights: Tensor, average: bool) -> Tensor:
         if not average:
             return weights
         # a mean over heads is a product with a row of 1 / H, which keeps it on the device
@@ -444,7 +489,9 @@ class MultiheadAttention(Module):
         return text if self.architecture == "generic" else f"{text}, architecture={self.architecture!r}"
 
 
-def _through(backend, grads: list[Tensor], weights: list[Tensor], precision: dict) -> Tensor:
+def _through(
+    backend: Compute, grads: list[Tensor], weights: list[Tensor], precision: dict[str, Any]
+) -> Tensor:
     """The sum of the products of grads ``(B, S, N)`` and weights ``(N, K)``, as one product of them side by side."""
     rows = grads[0].shape[0] * grads[0].shape[1]
     widths = [weight.shape[0] for weight in weights]
@@ -461,7 +508,7 @@ def _through(backend, grads: list[Tensor], weights: list[Tensor], precision: dic
 class _Table(Module):
     """T5's learned biases: ``weight`` is ``(buckets, heads)``."""
 
-    def __init__(self, buckets: int, heads: int, rng):
+    def __init__(self, buckets: int, heads: int, rng: np.random.Generator) -> None:
         super().__init__()
         self.weight = Parameter(rng.standard_normal((buckets, heads)).astype(np.float32))
 

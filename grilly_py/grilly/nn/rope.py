@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 
 from .. import functional as F
+from ..compute.device.arrays import Array, FloatArray, FloatT, IntegersLike, NDArray
 from ..compute.device.numbers import integer, number
+from ..compute.device.tensor import Tensor
 from ..reference import rope_frequencies
 from .module import Module, shapes
 
@@ -44,21 +48,45 @@ class RoPE(Module):
         max_seq_len: int = 2048,
         base: float = 10000.0,
         interleaved: bool = False,
-        scaling: dict | None = None,
-    ):
+        scaling: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__()
         dim, max_seq_len = integer("RoPE", "dim", dim), integer("RoPE", "max_seq_len", max_seq_len)
         base = number("RoPE", "base", base)
         if not 0 < base < math.inf or max_seq_len < 1:
             raise ValueError(f"RoPE: base is {base} and max_seq_len is {max_seq_len}; both must be positive and finite")
-        rope_frequencies(dim, base, scaling)  # refuses what it does not understand
+        rope_frequencies(dim, base, None if scaling is None else dict(scaling))  # refuses what it does not understand
         self.dim = dim
         self.max_seq_len = max_seq_len
         self.base = base
         self.interleaved = interleaved
         self.scaling = None if scaling is None else dict(scaling)
 
-    def forward(self, q, k=None, *, offset: int = 0, positions=None):
+    @overload
+    def forward(
+        self, q: NDArray[FloatT], k: None = ..., *, offset: SupportsIndex = ..., positions: IntegersLike | None = ...
+    ) -> NDArray[FloatT]: ...
+    @overload
+    def forward(
+        self, q: Tensor, k: None = ..., *, offset: SupportsIndex = ..., positions: IntegersLike | None = ...
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self, q: NDArray[FloatT], k: NDArray[FloatT], *, offset: SupportsIndex = ...,
+        positions: IntegersLike | None = ...,
+    ) -> tuple[NDArray[FloatT], NDArray[FloatT]]: ...  # fmt: skip
+    @overload
+    def forward(
+        self, q: Tensor, k: Tensor, *, offset: SupportsIndex = ..., positions: IntegersLike | None = ...
+    ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def forward(
+        self, q: FloatArray, k: FloatArray, *, offset: SupportsIndex = ..., positions: IntegersLike | None = ...
+    ) -> tuple[Array, Array]: ...
+    def forward(
+        self, q: FloatArray, k: FloatArray | None = None, *, offset: SupportsIndex = 0,
+        positions: IntegersLike | None = None,
+    ) -> Array | tuple[Array, Array]:  # fmt: skip
         """Turn the rows of q, and of k if it is given.
 
         Parameters
@@ -87,7 +115,20 @@ class RoPE(Module):
         self._keep(offset=operator.index(offset), positions=positions, count=len(arrays))
         return turned[0] if k is None else turned
 
-    def backward(self, grad_output):
+    if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
+        __call__ = forward
+
+    @overload
+    def backward(self, grad_output: NDArray[FloatT]) -> NDArray[FloatT]: ...
+    @overload
+    def backward(self, grad_output: Tensor) -> Tensor: ...
+    @overload
+    def backward(
+        self, grad_output: tuple[NDArray[FloatT], NDArray[FloatT]]
+    ) -> tuple[NDArray[FloatT], NDArray[FloatT]]: ...
+    @overload
+    def backward(self, grad_output: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]: ...
+    def backward(self, grad_output: FloatArray | tuple[FloatArray, FloatArray]) -> Array | tuple[Array, Array]:
         """The gradients of the last forward's q, or of q and k: theirs turned back.
 
         Parameters
@@ -107,7 +148,7 @@ class RoPE(Module):
         turned = tuple(self._turn(grad, kept["offset"], kept["positions"], reverse=True) for grad in grads)
         return turned[0] if kept["count"] == 1 else turned
 
-    def _turn(self, x, offset, positions, reverse=False):
+    def _turn(self, x: FloatArray, offset: int, positions: IntegersLike | None, reverse: bool = False) -> Array:
         (shape,) = shapes("RoPE", x=x)
         if len(shape) < 2 or shape[-1] < self.dim:
             raise ValueError(f"RoPE: got shape {shape}; expected (..., S, D) with D at least {self.dim}")

@@ -27,51 +27,6 @@ PLANS: Kept[tuple, Prepared] = Kept("plans of gradients", 512)
 #: Those of calls on Tensors without arrays among their options, by the arguments themselves.
 REPEATED: Kept[tuple, Ready] = Kept("repeated calls for gradients", 512)
 _SCALES = (type(None), float, int)
-DOC = """The gradients of attention: of ``sum(grad_out * output)`` by q, k and v.
-
-        With P the weights, S the scores and P's rows made anew from ``lse``, tile by tile, so that no N_q x N_kv matrix
-        is ever stored::
-
-            dV = P^T dO     dP = dO V^T     dS = P (dP - rowsum(dO O))     dQ = scale dS K     dK = scale dS^T Q
-
-        Sums are float32 whatever the inputs are, every run gives the same bits, and grouped key heads get the sum over
-        their query heads. A row with nothing to attend to contributes nothing.
-
-        Parameters
-        ----------
-        grad_out : numpy.ndarray or grilly.Tensor
-            The gradient of the output, of its shape ``(B, H, N_q, D_v)`` and dtype.
-        q, k, v : numpy.ndarray or grilly.Tensor
-            As given to ``flash_attention2``.
-        out, lse : numpy.ndarray or grilly.Tensor
-            What ``flash_attention2(..., return_lse=True)`` gave for these arguments.
-        mask, causal, scale, **options
-            The same as there: dropout's mask is drawn anew from its seed and offset.
-        return_dbias : bool
-            Also return the gradient of ``attn_bias``, summed over the axes along which it was broadcast.
-        return_dsinks : bool
-            Also return the gradient of ``sinks``.
-        return_dt5_table : bool
-            Also return the gradient of ``t5_table``.
-
-        Returns
-        -------
-        dq, dk, dv : numpy.ndarray or grilly.Tensor
-            Of the shapes and dtype of q, k and v; Tensors when an array was one, and then without waiting.
-        dbias, dsinks, dt5_table : numpy.ndarray or grilly.Tensor
-            float32; each only if asked for, in this order.
-
-        Raises
-        ------
-        TypeError, ValueError, UnsupportedError, OutOfDeviceMemoryError
-            As ``flash_attention2``; also where grad_out, out or lse has not the output's shape or dtype, or where the
-            gradient of something is asked for that was not given.
-
-        References
-        ----------
-        T. Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", 2023,
-        arXiv:2307.08691, algorithm 2.
-"""
 
 
 def check_results(
@@ -109,7 +64,10 @@ def flash_attention_backward(
     return_dt5_table=False,
     options=OFF,
 ):
-    """Check the arguments, find the gradients, and return what users get. ``DOC`` documents the arguments."""
+    """Check the arguments, find the gradients, and return what users get.
+
+    ``grilly.functional.flash_attention2_backward`` documents the arguments.
+    """
     device.check_open()
     arrays, causal = (grad_out, q, k, v, out, lse), bool(causal)
     check_backend(NAME, device, *arrays, mask)

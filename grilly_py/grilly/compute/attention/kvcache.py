@@ -85,69 +85,7 @@ def flash_attention_with_kvcache(
     kernel=None,
     precision="highest",
 ):
-    """Attend to a cache of keys and values, to which new ones may be added first: one step of decoding.
-
-    The interface of flash-attn's function of this name: arrays are ``(B, S, H, D)``, and query i of a sample with n
-    keys, new ones included, stands at key n - Sq + i. For few queries the keys are split as the device needs.
-
-    Parameters
-    ----------
-    q : numpy.ndarray or grilly.Tensor
-        ``(B, Sq, H, D)``; float32, float16 or bfloat16.
-    k_cache, v_cache : numpy.ndarray or grilly.Tensor
-        ``(B, S, Hk, D)`` and ``(B, S, Hk, Dv)`` with Hk a divisor of H; with ``page_table``
-        ``(num_pages, page_size, Hk, D)`` and ``(num_pages, page_size, Hk, Dv)``. New keys and values are written into
-        them: on the device into Tensors, which may be views; NumPy arrays travel to the device and back whole, so keep
-        caches in Tensors. What lies past a sample's length is not read.
-    k, v : numpy.ndarray or grilly.Tensor, optional
-        ``(B, Sn, Hk, D)`` and ``(B, Sn, Hk, Dv)``: new keys and values, put at ``cache_seqlens`` of each sample.
-    cache_seqlens : int, numpy.ndarray or grilly.Tensor, optional
-        Keys in the cache before the new ones, ``(B,)`` integers or one for all samples. None: the cache is full. A
-        Tensor must be int32. The host does not read it, so it is not checked: a length is taken as the nearest from 0
-        to S - Sn.
-        The caller adds Sn to the lengths for the next step.
-    page_table : numpy.ndarray or grilly.Tensor, optional
-        ``(B, max_pages)`` integers: the page of each ``page_size`` keys of a sample. S is then max_pages * page_size.
-        Entries past a sample's keys may be anything. A Tensor must be int32; an entry out of range in it is taken as
-        the nearest page. Samples may share pages, but not those that new keys are written to.
-    rotary : pair of arrays, optional
-        Cosines and sines, ``(positions, P)`` with 2 P <= D (flash-attn's rotary_cos and rotary_sin): pair p of a new
-        key at position t is turned by the angle of row t, and so is a query: with ``causal`` or a window at position
-        cache_seqlens + i, else at cache_seqlens (Su et al. 2021, arXiv:2104.09864). Needs k and v. Computed in
-        float32, rounded to the arrays' dtype. Tensors save sending the tables at every call.
-    rotary_interleaved : bool
-        Whether pairs are elements 2 p and 2 p + 1 (default, as in flash-attn, unlike ``rope``), and not p and p + P.
-    causal : bool
-        Query i sees key j when ``j <= i + n - Sq``.
-    window_size : (left, right), optional
-        Query i sees keys from ``i + n - Sq - left`` to ``i + n - Sq + right``; None or -1 sets no bound.
-    softcap : float
-        Above 0: a scaled score s becomes ``softcap * tanh(s / softcap)``.
-    alibi_slopes : array, optional
-        ``(H,)`` or ``(B, H)`` float32: adds ``-slope * |i + n - Sq - j|``.
-    sinks : array, optional
-        ``(H,)`` float32: ``exp(sinks[h])`` is added to the sum of each row's weights.
-    scale : float, optional
-        ``1 / sqrt(D)`` by default.
-    return_lse : bool
-        Also return the log-sum-exp of each row's scores.
-    kernel, precision : str
-        As for ``flash_attention2``.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        ``(B, Sq, H, Dv)``, of q's dtype; a Tensor when any argument was one, and then without waiting. Rows with
-        nothing to attend to are zeros. With ``return_lse`` a pair, the second float32 ``(B, H, Sq)``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For arrays and numbers that do not go together, new keys that do not fit and pages that are not there; before
-        any device work, and with the caches as they were.
-    UnsupportedError
-        For 16-bit caches on a device without 16-bit storage, and paged caches beyond one binding of the device.
-    """
+    """``grilly.functional.flash_attention_with_kvcache`` on a device; documented there."""
     device.check_open()
     high, causal = check_precision(NAME, precision), bool(causal)
     given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
 from ...registry.names import extras_bits
+from ..device.arrays import BiasArray, BoolArray, FloatsLike, IntegersLike
 from ..device.numbers import integer
 from ..device.tensor import Tensor
 from . import option_checks as checks
@@ -23,32 +23,35 @@ MOST_REACH = 2**20
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Keyword arguments of the attention functions beyond mask, causal and scale; their documentation is there."""
+    """Keyword arguments of the attention functions beyond mask, causal and scale, with what each is by default.
 
-    attn_bias: Any = None
-    alibi_slopes: Any = None
-    t5_table: Any = None
+    ``grilly.functional.flash_attention2`` documents them, and `keywords.OptionKeywords` has the same names and types.
+    """
+
+    attn_bias: BiasArray | None = None
+    alibi_slopes: FloatsLike | None = None
+    t5_table: FloatsLike | None = None
     t5_bidirectional: bool = True
-    t5_max_distance: int = 128
+    t5_max_distance: SupportsIndex = 128
     softcap: float = 0.0
-    sinks: Any = None
-    window_size: Any = None
-    prefix_len: Any = None
-    segment_ids: Any = None
-    seqlens_q: Any = None
-    seqlens_k: Any = None
-    block_map: Any = None
-    block_size: Any = None
+    sinks: FloatsLike | None = None
+    window_size: Sequence[int | None] | None = None
+    prefix_len: IntegersLike | None = None
+    segment_ids: IntegersLike | tuple[IntegersLike, IntegersLike] | None = None
+    seqlens_q: IntegersLike | None = None
+    seqlens_k: IntegersLike | None = None
+    block_map: BoolArray | None = None
+    block_size: Sequence[SupportsIndex] | None = None
     dropout_p: float = 0.0
-    dropout_seed: int = 0
-    dropout_offset: int = 0
+    dropout_seed: SupportsIndex = 0
+    dropout_offset: SupportsIndex = 0
 
 
 OFF = Options()
 NAMES = tuple(field.name for field in dataclasses.fields(Options))
 
 
-def options_of(operation: str, given: dict) -> Options:
+def options_of(operation: str, given: Mapping[str, Any]) -> Options:
     """The options among keyword arguments. Raises TypeError for a name that is none."""
     for name in given:
         if name not in NAMES:
@@ -77,24 +80,7 @@ def scalar_key(options: Options) -> tuple | None:
     return tuple(key)
 
 
-def with_options(function) -> inspect.Signature:
-    """The function's signature with the options in place of its ``**options``."""
-    signature = inspect.signature(function)
-    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    more = [
-        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default)
-        for field in dataclasses.fields(Options)
-    ]
-    return signature.replace(parameters=own + more)
-
-
-def without_self(method) -> inspect.Signature:
-    """The signature of a method as a function."""
-    signature = inspect.signature(method)
-    return signature.replace(parameters=list(signature.parameters.values())[1:])
-
-
-def arrays_of(options: dict) -> list[Tensor]:
+def arrays_of(options: Mapping[str, Any]) -> list[Tensor]:
     """The tensors among keyword arguments."""
     return [value for value in options.values() if isinstance(value, Tensor)]
 

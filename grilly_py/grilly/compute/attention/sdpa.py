@@ -30,58 +30,7 @@ def scaled_dot_product_attention(
     scale=None,
     enable_gqa=False,
 ):
-    """Exact attention with the signature and the rules of ``torch.nn.functional.scaled_dot_product_attention``.
-
-    Two things differ from ``flash_attention2``: ``is_causal`` is aligned to the top left, and arrays have any number of
-    leading axes.
-
-    Parameters
-    ----------
-    query : numpy.ndarray or grilly.Tensor
-        ``(N, ..., Hq, L, E)``, or less axes down to ``(L, E)``; float32, float16 or bfloat16; E from 1 to 256.
-    key, value : numpy.ndarray or grilly.Tensor
-        ``(N, ..., H, S, E)`` and ``(N, ..., H, S, Ev)``, of the query's dtype. The leading axes of the three broadcast
-        to each other.
-    attn_mask : numpy.ndarray or grilly.Tensor, optional
-        Of two axes or more, broadcastable to ``(N, ..., Hq, L, S)``. Boolean: True = take part. Floating: added to the
-        scaled scores. A Tensor is bool or float32.
-    dropout_p : float
-        From 0 to 1: each weight is dropped with this probability and the others are divided by ``1 - dropout_p``. It is
-        applied whenever it is not 0, there being no training mode here. Seed and offset come from
-        ``grilly.manual_seed``; row, head and batch count as in ``(B, Hq, L, S)`` with the axes before Hq as one.
-    is_causal : bool
-        Query i attends only to keys ``j <= i``, also where L and S differ. Not together with ``attn_mask``.
-    scale : float, optional
-        Multiplies the scores; ``1 / sqrt(E)`` when None.
-    enable_gqa : bool
-        Whether H may be a divisor of Hq (query head h then uses key head ``h // (Hq / H)``). It needs a head axis.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        ``(N, ..., Hq, L, Ev)`` in the query's dtype; a Tensor when query, key or value was one, and then without
-        waiting. A row with nothing to attend to is zeros, as in PyTorch from 2.5 on.
-
-    Raises
-    ------
-    TypeError
-        For dtypes other than these, differing dtypes, or a mask that is neither boolean nor floating.
-    ValueError
-        For shapes that do not go together, a mask beside ``is_causal`` (which PyTorch documents as an error), a dropout
-        probability outside 0 to 1, or a scale that is not finite.
-    UnsupportedError
-        When no kernel for this device and dtype exists; also for a boolean mask that is a Tensor and repeats along some
-        of several axes before the heads, where the device cannot copy bytes.
-
-    Notes
-    -----
-    A row whose additive mask holds nothing but the dtype's lowest finite number attends to all keys alike, as in
-    PyTorch. In a mask that is a Tensor that number means "never attend", as everywhere in grilly.
-
-    References
-    ----------
-    The PyTorch documentation of ``torch.nn.functional.scaled_dot_product_attention``, version 2.13.
-    """
+    """``grilly.functional.scaled_dot_product_attention`` on a device; documented there."""
     device.check_open()
     check_float(NAME, query=query, key=key, value=value)
     dropout_p = _probability(dropout_p)

@@ -54,56 +54,7 @@ def flash_attention_varlen(
     kernel=None,
     precision="highest",
 ):
-    """Attention within each of the sequences that lie packed in q, k and v, without padding.
-
-    The interface of flash-attn's flash_attn_varlen_func. Sequence b has the queries ``cu_seqlens_q[b]`` up to
-    ``cu_seqlens_q[b + 1]`` and the keys ``cu_seqlens_k[b]`` up to ``cu_seqlens_k[b + 1]``. With n_q and n_kv of them it
-    attends as a sample of its own would: ``causal``, a window and ALiBi put its query i at its key ``i + n_kv - n_q``.
-
-    Parameters
-    ----------
-    q : numpy.ndarray or grilly.Tensor
-        ``(total_q, H, D)``; float32, float16 or bfloat16; D from 1 to 256.
-    k, v : numpy.ndarray or grilly.Tensor
-        ``(total_k, Hk, D)`` and ``(total_k, Hk, Dv)``, of q's dtype; Hk divides H.
-    cu_seqlens_q, cu_seqlens_k : array of int
-        ``(B + 1,)``: from 0, nowhere falling, to at most total_q and total_k. Sequences may be empty. Tensors (int32)
-        are read to the host, which waits for the work that makes them.
-    max_seqlen_q, max_seqlen_k : int
-        At least the queries and keys of the longest sequence. ``cu_seqlens_`` tell these, so more costs nothing.
-    causal : bool
-        Query i of a sequence sees key j when ``j <= i + n_kv - n_q``.
-    scale : float, optional
-        ``1 / sqrt(D)`` by default.
-    window_size : (left, right), optional
-        Query i sees keys from ``i + n_kv - n_q - left`` to ``i + n_kv - n_q + right``; None or -1 sets no bound.
-    softcap : float
-        Above 0: a scaled score s becomes ``softcap * tanh(s / softcap)``.
-    alibi_slopes : array, optional
-        ``(H,)`` or ``(B, H)`` float32: adds ``-slope * |i + n_kv - n_q - j|``.
-    sinks : array, optional
-        ``(H,)`` float32: ``exp(sinks[h])`` is added to the sum of each row's weights.
-    dropout_p, dropout_seed, dropout_offset : float, int, int
-        As for ``flash_attention2``; batch is the sequence's number, and queries and keys count within the sequence.
-    return_lse : bool
-        Also return the log-sum-exp of each row's scores.
-    kernel, precision : str
-        As for ``flash_attention2``.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        ``(total_q, H, Dv)``, of q's dtype; a Tensor when q, k or v was one, and then without waiting. Rows with nothing
-        to attend to, and rows past the last sequence, are zeros. With ``return_lse`` a pair, the second float32
-        ``(H, total_q)``, minus infinity for such rows (without sinks).
-
-    Raises
-    ------
-    TypeError, ValueError
-        For arrays and numbers that do not go together, before any device work.
-    UnsupportedError
-        Where an array is larger than one binding of the device, or no kernel takes what is asked for.
-    """
+    """``grilly.functional.flash_attention_varlen`` on a device; documented there."""
     device.check_open()
     high, causal = check_precision(NAME, precision), bool(causal)
     options = Options(
@@ -173,41 +124,7 @@ def flash_attention_varlen_backward(
     dropout_offset=0,
     return_dsinks=False,
 ):
-    """The gradients of packed sequences: of ``sum(grad_out * output)`` by q, k and v.
-
-    Parameters
-    ----------
-    grad_out : numpy.ndarray or grilly.Tensor
-        The gradient of the output, ``(total_q, H, Dv)``, of q's dtype.
-    q, k, v : numpy.ndarray or grilly.Tensor
-        As given to ``flash_attention_varlen``.
-    out, lse : numpy.ndarray or grilly.Tensor
-        What ``flash_attention_varlen(..., return_lse=True)`` gave for these arguments.
-    cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, scale, window_size, softcap, alibi_slopes, sinks, \
-dropout_p, dropout_seed, dropout_offset
-        The same as there.
-    return_dsinks : bool
-        Also return the gradient of ``sinks``.
-
-    Returns
-    -------
-    dq, dk, dv : numpy.ndarray or grilly.Tensor
-        Of the shapes and dtype of q, k and v; Tensors when an array was one, and then without waiting. Rows past the
-        last sequence are zeros.
-    dsinks : numpy.ndarray or grilly.Tensor
-        ``(H,)`` float32; only with ``return_dsinks``.
-
-    Raises
-    ------
-    TypeError, ValueError, UnsupportedError
-        As ``flash_attention_varlen``; also where grad_out, out or lse has not the output's shape or dtype, or where the
-        gradient of sinks is asked for without sinks.
-
-    References
-    ----------
-    T. Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", 2023,
-    arXiv:2307.08691, algorithm 2.
-    """
+    """``grilly.functional.flash_attention_varlen_backward`` on a device; documented there."""
     name = "flash_attention_varlen_backward"
     device.check_open()
     options = Options(

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from .dtypes import dtype_of, plain
 
 if TYPE_CHECKING:
     from ...runtime.interface import Buffer, Runtime
+
+
+#: One item of an index, and what stands between the brackets.
+_Item: TypeAlias = SupportsIndex | slice | EllipsisType | None
+_Index: TypeAlias = _Item | tuple[_Item, ...]
 
 
 class Home(Protocol):
@@ -71,7 +79,10 @@ class Tensor:
     __slots__ = ("_storage", "shape", "dtype", "_steps", "_offset")
     __array_priority__ = 1000
 
-    def __init__(self, storage: Storage, shape: tuple[int, ...], dtype: np.dtype, steps=None, offset: int = 0):
+    def __init__(
+        self, storage: Storage, shape: tuple[int, ...], dtype: np.dtype[Any], steps: tuple[int, ...] | None = None,
+        offset: int = 0,
+    ):  # fmt: skip
         self._storage = storage
         #: Extent of each axis.
         self.shape = shape
@@ -81,7 +92,7 @@ class Tensor:
         self._offset = offset
 
     @property
-    def backend(self):
+    def backend(self) -> Any:
         """The ``grilly.Compute`` that holds this tensor."""
         return self._storage.device.backend
 
@@ -121,10 +132,10 @@ class Tensor:
 
     # -- views -----------------------------------------------------------------------------------------------------
 
-    def _view(self, shape, steps, offset=None) -> Tensor:
+    def _view(self, shape: Sequence[int], steps: Sequence[int], offset: int | None = None) -> Tensor:
         return Tensor(self._storage, tuple(shape), self.dtype, tuple(steps), self._offset if offset is None else offset)
 
-    def transpose(self, *axes) -> Tensor:
+    def transpose(self, *axes: SupportsIndex | Sequence[SupportsIndex]) -> Tensor:
         """Permute the axes (reverse them when none are given); a view. Raises ValueError for a bad permutation."""
         if len(axes) == 1 and isinstance(axes[0], (tuple, list)):
             axes = tuple(axes[0])
@@ -141,7 +152,7 @@ class Tensor:
         order[first], order[second] = order[second], order[first]
         return self.transpose(order)
 
-    def reshape(self, *shape) -> Tensor:
+    def reshape(self, *shape: SupportsIndex | Sequence[SupportsIndex]) -> Tensor:
         """The same elements, in C order, under another shape; one extent may be -1.
 
         A view where the strides allow one; otherwise the elements are gathered on the device first. Raises ValueError
@@ -163,7 +174,7 @@ class Tensor:
             return self.contiguous().reshape(shape)
         return self._view(shape, steps)
 
-    def __getitem__(self, index) -> Tensor:
+    def __getitem__(self, index: _Index) -> Tensor:
         """Integers, slices with positive steps, ``None`` and ``...`` give views; other indices raise TypeError."""
         index = index if isinstance(index, tuple) else (index,)
         if index.count(Ellipsis) > 1:
@@ -223,14 +234,14 @@ class Tensor:
             return self
         return self._storage.device.convert(self, self.dtype)
 
-    def astype(self, dtype) -> Tensor:
+    def astype(self, dtype: DTypeLike) -> Tensor:
         """A copy as float32, float16 or "bfloat16" (ml_dtypes' type), made on the device; this tensor if it has it."""
         dtype = dtype_of(dtype)
         if dtype == self.dtype:
             return self
         return self._storage.device.convert(self, dtype)
 
-    def numpy(self, out: np.ndarray | None = None) -> np.ndarray:
+    def numpy(self, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """A NumPy array with the same shape and values; waits for the work that makes them.
 
         The array's memory has the order of the tensor's, so a transposed view comes back as a transposed array.
@@ -270,13 +281,13 @@ class Tensor:
         # Repeated or sparsely used memory would surprise whoever writes to the result.
         return view if span == self.size else view.copy()
 
-    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
             raise ValueError("a grilly.Tensor is device memory: it cannot become an array without a copy")
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
 
-    def __dlpack__(self, **options):
+    def __dlpack__(self, **options: Any) -> Any:
         """DLPack capsule of the host copy."""
         return np.ascontiguousarray(self.numpy()).__dlpack__(**options)
 
@@ -285,7 +296,7 @@ class Tensor:
         return (1, 0)
 
 
-def reshaped(shape, steps, target) -> tuple[int, ...] | None:
+def reshaped(shape: Sequence[int], steps: Sequence[int], target: Sequence[int]) -> tuple[int, ...] | None:
     """Strides that show ``shape`` with ``steps`` as ``target`` without a copy, or None."""
     # Axes of extent 1 carry no information; runs of axes that lie end to end in memory act as one axis.
     runs: list[list[int]] = []

@@ -23,40 +23,7 @@ PLANS: Kept[tuple, Ready] = Kept("plans of linear", 1024)
 
 @widens("x", "weight", "bias")
 def linear(device: Device, x, weight, bias=None, *, precision="highest"):
-    """``y = x W^T + b``, accumulated in float32.
-
-    Parameters
-    ----------
-    x : numpy.ndarray or grilly.Tensor
-        ``(..., K)``, float32, float16 or bfloat16.
-    weight : numpy.ndarray or grilly.Tensor
-        W, ``(N, K)``, of x's dtype (PyTorch's layout).
-    bias : numpy.ndarray or grilly.Tensor, optional
-        b, ``(N,)``, of x's dtype.
-    precision : str
-        What float32 may be computed from. "highest" (default): float32 products. "high": matrix units where the device
-        has them, each number split into two float16 parts with one power of two for each row of x and of W, so that no
-        finite input overflows. The error of y[i, j] is then at most ``2**-20 sum_k |x[i, k] W[j, k]|`` plus
-        ``2**-37 K max_k |x[i, k]| max_k |W[j, k]|``, beside the roundings of the sum; an infinity in a row may come
-        out as NaN. It takes memory for a copy of x and W. No effect on 16-bit types.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        ``(..., N)``, of x's dtype; a Tensor when an input was one, and then without waiting.
-
-    Raises
-    ------
-    TypeError
-        For dtypes other than float32, float16 and bfloat16, or differing ones.
-    ValueError
-        For shapes that do not go together, or another precision.
-
-    References
-    ----------
-    The split: H. Ootomo and R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the
-    FP32 theoretical peak performance", 2022.
-    """
+    """``grilly.functional.linear`` on a device; documented there."""
     device.check_open()
     high = check_precision("linear", precision)
     if type(x) is type(weight) is Tensor and (bias is None or type(bias) is Tensor):
@@ -116,27 +83,7 @@ def plan(given: tuple[bool], layouts: Sequence[Layout | None], facts: DeviceFact
 
 
 def linear_backward(device: Device, grad_output, x, weight, *, precision="highest"):
-    """The gradients of ``linear``: of ``sum(grad_output * y)`` by x, weight and bias.
-
-    With G and X the rows of grad_output and x: ``G W``, ``G^T X`` and the sum of G's rows.
-
-    Parameters
-    ----------
-    grad_output : numpy.ndarray or grilly.Tensor
-        ``(..., N)``, of x's dtype.
-    x, weight, precision
-        As given to ``linear``.
-
-    Returns
-    -------
-    dx, dweight, dbias : numpy.ndarray or grilly.Tensor
-        ``(..., K)``, ``(N, K)`` and ``(N,)``, of x's dtype; Tensors when an array was one, and then without waiting.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As ``linear``, and for a grad_output that is not of the output's shape.
-    """
+    """``grilly.functional.linear_backward`` on a device; documented there."""
     name = "linear_backward"
     device.check_open()
     dtype = check_float(name, x=x, grad_output=grad_output, weight=weight)

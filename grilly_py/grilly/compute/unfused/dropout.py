@@ -21,38 +21,7 @@ PLANS: Kept[tuple, Ready] = Kept("plans of attention_dropout", 256)
 
 
 def attention_dropout(device: Device, weights, *, dropout_p, dropout_seed, dropout_offset=0):
-    """Attention weights with some of them dropped: each is 0 with probability p, or else divided by ``1 - p``.
-
-    Which ones depends on seed, offset, row, key, head and batch alone, by a counter-based generator: the same on every
-    device, and the same as in attention that does not store its weights.
-
-    Parameters
-    ----------
-    weights : numpy.ndarray or grilly.Tensor
-        ``(B, H, Sq, Sk)``, ``(H, Sq, Sk)`` or ``(Sq, Sk)``, float32.
-    dropout_p : float
-        p, at least 0 and below 1.
-    dropout_seed : int
-        From 0 to 2**64 - 1.
-    dropout_offset : int
-        From 0 to 2**32 - 1; another one for each call gives each call weights of its own to drop.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        A new array of the weights' shape; a Tensor when they were one, and then without waiting.
-
-    Raises
-    ------
-    TypeError
-        If the weights are not float32.
-    ValueError
-        For a wrong rank, or p, seed or offset outside their ranges.
-
-    References
-    ----------
-    J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011: Philox4x32-10.
-    """
+    """``grilly.functional.attention_dropout`` on a device; documented there."""
     name = "attention_dropout"
     device.check_open()
     check_float32(name, weights=weights)
@@ -94,34 +63,7 @@ def plan(given: tuple[int, float], layouts, facts: DeviceFacts, registry: Regist
 
 
 def dropout_mask(device: Device, shape, dropout_p, seed, offset=0) -> np.ndarray:
-    """Which attention weights dropout keeps: the same on every device and with every kernel.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        ``(B, H, Sq, Sk)``, H query heads.
-    dropout_p : float
-        The probability to drop a weight, at least 0 and below 1.
-    seed, offset : int
-        ``dropout_seed`` (64 bits) and ``dropout_offset`` (32 bits) of the attention functions.
-
-    Returns
-    -------
-    numpy.ndarray
-        ``shape``, bool: True = kept. For ``flash_attention_varlen`` sequence b has the first n_q rows and n_kv keys of
-        ``mask[b]``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For a shape that is not four integers from 0 up, and numbers out of range.
-
-    References
-    ----------
-    The generator is Philox4x32-10: J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011,
-    doi:10.1145/2063384.2063405. Word j % 4 of counter ``(j // 4, i, h + H * b, offset)`` under the key (low half of the
-    seed, high half) decides on key j of row i: it is kept where the word is below ``floor((1 - dropout_p) * 2**32)``.
-    """
+    """``grilly.functional.dropout_mask`` on a device; documented there."""
     name = "dropout_mask"
     device.check_open()
     p, seed, offset = option_checks.dropout(name, dropout_p, seed, offset)

@@ -19,30 +19,7 @@ PLANS: Kept[tuple, Ready] = Kept("plans of attention_mask", 256)
 
 
 def attention_mask(device: Device, scores, *, mask=None, causal=False):
-    """The scores with minus infinity where a query may not attend, and an additive mask added elsewhere.
-
-    Parameters
-    ----------
-    scores : numpy.ndarray or grilly.Tensor
-        ``(B, H, Sq, Sk)``, ``(H, Sq, Sk)`` or ``(Sq, Sk)``, float32.
-    mask : numpy.ndarray or grilly.Tensor, optional
-        Broadcastable to ``(B, H, Sq, Sk)``. Boolean: True = attend. Floating: added; minus infinity and the lowest
-        finite number mean "never attend".
-    causal : bool
-        Query i attends to key j only where ``j <= i + Sk - Sq`` (the bottom right is aligned).
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        A new array of the scores' shape; a Tensor when an input was one, and then without waiting.
-
-    Raises
-    ------
-    TypeError
-        If the scores are not float32, or the mask neither boolean nor floating.
-    ValueError
-        For a wrong rank, or a mask that does not broadcast.
-    """
+    """``grilly.functional.attention_mask`` on a device; documented there."""
     name = "attention_mask"
     device.check_open()
     check_scores(name, scores)

@@ -20,34 +20,7 @@ PLANS: Kept[tuple, Ready] = Kept("plans of attention_output", 256)
 
 @widens("v")
 def attention_output(device: Device, weights, v, *, architecture="generic"):
-    """The weighted sum of values, ``weights v``. A weight of exactly 0 keeps its value out, even NaN.
-
-    Parameters
-    ----------
-    weights : numpy.ndarray or grilly.Tensor
-        ``(B, H, Sq, Sk)``, ``(H, Sq, Sk)`` or ``(Sq, Sk)``, float32.
-    v : numpy.ndarray or grilly.Tensor
-        ``(B, H_kv, Sk, D)``, of the weights' rank; float32, float16 or bfloat16; H_kv divides H.
-    architecture : str
-        "generic"; "gpt": causal and autoregressive: query i never reads weights or values past key ``i + Sk - Sq``, the
-        first ``Sk - Sq`` keys being cached ones; "t5": the heads of a query lie side by side in memory, so that joining
-        them, ``(B, Sq, H * D)``, is a view; H * D need not be the model's width.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        ``(B, H, Sq, D)`` (less the axes that the weights lack), of v's dtype; a Tensor when an input was one, and then
-        without waiting.
-
-    Raises
-    ------
-    TypeError
-        If the weights are not float32, or v neither float32, float16 nor bfloat16.
-    ValueError
-        For an unknown architecture, or shapes that do not go together.
-    UnsupportedError
-        For more keys than the device's kernel takes.
-    """
+    """``grilly.functional.attention_output`` on a device; documented there."""
     name = "attention_output"
     device.check_open()
     if architecture not in ARCHITECTURES:

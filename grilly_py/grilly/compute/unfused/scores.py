@@ -19,30 +19,7 @@ PLANS: Kept[tuple, Ready] = Kept("plans of attention_scores", 256)
 
 @widens("q", "k", narrow=False)
 def attention_scores(device: Device, q, k, *, scale=None):
-    """``scale * q k^T``.
-
-    Parameters
-    ----------
-    q : numpy.ndarray or grilly.Tensor
-        ``(B, H, Sq, D)``, ``(H, Sq, D)`` or ``(Sq, D)``; float32, float16 or bfloat16.
-    k : numpy.ndarray or grilly.Tensor
-        ``(B, H_kv, Sk, D)``, of q's rank and dtype; H_kv divides H.
-    scale : float, optional
-        ``1 / sqrt(D)`` when None.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        ``(B, H, Sq, Sk)`` (less the axes that q lacks), float32; a Tensor when an input was one, and then without
-        waiting.
-
-    Raises
-    ------
-    TypeError
-        For dtypes other than float32, float16 and bfloat16, or differing ones.
-    ValueError
-        For shapes that do not go together, or a scale that is not finite.
-    """
+    """``grilly.functional.attention_scores`` on a device; documented there."""
     name = "attention_scores"
     device.check_open()
     check_float(name, q=q, k=k)

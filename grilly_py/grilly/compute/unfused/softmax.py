@@ -18,25 +18,7 @@ PLANS: Kept[tuple, Ready] = Kept("plans of softmax", 256)
 
 @widens("x")
 def softmax(device: Device, x):
-    """Softmax along the last axis; a row of nothing but minus infinity becomes zeros.
-
-    Parameters
-    ----------
-    x : numpy.ndarray or grilly.Tensor
-        Any shape with at least one axis; float32, float16 or bfloat16, computed in float32.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        Of x's shape and dtype; a Tensor when x was one, and then without waiting.
-
-    Raises
-    ------
-    TypeError
-        For another dtype.
-    ValueError
-        For an array without axes.
-    """
+    """``grilly.functional.softmax`` on a device; documented there."""
     device.check_open()
     if type(x) is Tensor:
         done = again(device, PLANS, (), (x,))  # like an earlier call, which passed the checks

@@ -21,41 +21,7 @@ PLANS: Kept[tuple, Ready] = Kept("plans of t5_bias", 256)
 
 
 def t5_bias(device: Device, scores, table, *, bidirectional=True, max_distance=128, offset=0):
-    """The scores plus T5's relative position bias, ``scores[., h, i, j] + table[bucket(j - i - offset), h]``.
-
-    Per direction, the first half of the buckets hold one distance each and the others are logarithmically wider up to
-    ``max_distance``, beyond which all is alike. `grilly.reference.t5_bucket` has the formula.
-
-    Parameters
-    ----------
-    scores : numpy.ndarray or grilly.Tensor
-        ``(B, H, Sq, Sk)``, ``(H, Sq, Sk)`` or ``(Sq, Sk)``, float32. T5 does not scale them.
-    table : numpy.ndarray or grilly.Tensor
-        ``(num_buckets, H)``, float32: ``relative_attention_bias.weight``.
-    bidirectional : bool
-        Whether keys after the query have buckets of their own (an encoder's); otherwise they share bucket 0.
-    max_distance : int
-        More than the number of buckets with one distance each.
-    offset : int
-        The position of the first query among the keys: ``Sk - Sq`` when earlier keys come from a cache.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        A new array of the scores' shape; a Tensor when an input was one, and then without waiting.
-
-    Raises
-    ------
-    TypeError
-        If an array is not float32.
-    ValueError
-        For shapes that do not go together, too few buckets, or a ``max_distance`` too small.
-
-    References
-    ----------
-    C. Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer", 2020,
-    arXiv:1910.10683, section 2.1.
-    """
+    """``grilly.functional.t5_bias`` on a device; documented there."""
     name = "t5_bias"
     device.check_open()
     check_scores(name, scores)

@@ -1,0 +1,113 @@
+"""Keyword arguments of the attention functions by name and type, for ``**options: Unpack[...]``.
+
+Editors and type checkers read them here. `OptionKeywords` has the names and types of `options.Options`, which a test
+holds against it; ``grilly.functional.flash_attention2`` documents each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import SupportsIndex, TypedDict
+
+from ..device.arrays import BiasArray, BoolArray, FloatsLike, HostFloats, IntegersLike, MaskArray, Precision
+
+
+class TermKeywords(TypedDict, total=False):
+    """What every call has, forward."""
+
+    causal: bool
+    scale: float | None
+    kernel: str | None
+    precision: Precision
+
+
+class BendKeywords(TypedDict, total=False):
+    """The options that every form of attention takes."""
+
+    softcap: float
+    alibi_slopes: FloatsLike | None
+    sinks: FloatsLike | None
+    window_size: Sequence[int | None] | None
+
+
+class DropoutKeywords(TypedDict, total=False):
+    """Which weights are dropped."""
+
+    dropout_p: float
+    dropout_seed: SupportsIndex
+    dropout_offset: SupportsIndex
+
+
+class PlaceKeywords(BendKeywords, DropoutKeywords, total=False):
+    """Every option but ``attn_bias``."""
+
+    t5_table: FloatsLike | None
+    t5_bidirectional: bool
+    t5_max_distance: SupportsIndex
+    prefix_len: IntegersLike | None
+    segment_ids: IntegersLike | tuple[IntegersLike, IntegersLike] | None
+    seqlens_q: IntegersLike | None
+    seqlens_k: IntegersLike | None
+    block_map: BoolArray | None
+    block_size: Sequence[SupportsIndex] | None
+
+
+class OptionKeywords(PlaceKeywords, total=False):
+    """Every option."""
+
+    attn_bias: BiasArray | None
+
+
+class AttentionKeywords(TermKeywords, OptionKeywords, total=False):
+    """Of ``flash_attention2``, but for ``return_lse``."""
+
+    mask: MaskArray | None
+
+
+class JoinedKeywords(AttentionKeywords, total=False):
+    """Of ``flash_attention3``, but for ``return_lse``."""
+
+    num_heads: SupportsIndex | None
+    head_dim: SupportsIndex | None
+    num_kv_heads: SupportsIndex | None
+
+
+class GradientKeywords(OptionKeywords, total=False):
+    """Of ``flash_attention2_backward``."""
+
+    mask: MaskArray | None
+    causal: bool
+    scale: float | None
+    return_dbias: bool
+    return_dsinks: bool
+    return_dt5_table: bool
+
+
+class PackedKeywords(TermKeywords, BendKeywords, DropoutKeywords, total=False):
+    """Of ``flash_attention_varlen``, but for ``return_lse``."""
+
+
+class PackedGradientKeywords(BendKeywords, DropoutKeywords, total=False):
+    """Of ``flash_attention_varlen_backward``."""
+
+    causal: bool
+    scale: float | None
+    return_dsinks: bool
+
+
+class CacheKeywords(TermKeywords, BendKeywords, total=False):
+    """Of ``flash_attention_with_kvcache``, but for ``return_lse``."""
+
+    rotary: tuple[FloatsLike, FloatsLike] | None
+    rotary_interleaved: bool
+
+
+class HostCacheKeywords(TermKeywords, total=False):
+    """The same without Tensors, of which any one would make the result a Tensor."""
+
+    softcap: float
+    alibi_slopes: HostFloats | None
+    sinks: HostFloats | None
+    window_size: Sequence[int | None] | None
+    rotary: tuple[HostFloats, HostFloats] | None
+    rotary_interleaved: bool

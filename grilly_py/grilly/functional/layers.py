@@ -1,0 +1,157 @@
+"""What stands beside attention in a model: linear layers and rotary position embedding."""
+
+from __future__ import annotations
+
+from typing import SupportsIndex, overload
+
+from ..compute import rope as _rope
+from ..compute.backend import device_of
+from ..compute.device.arrays import Array, FloatArray, FloatsLike, FloatT, IntegersLike, NDArray, Precision
+from ..compute.device.tensor import Tensor
+from ..compute.products import linear as _linear
+
+
+@overload
+def linear(
+    x: NDArray[FloatT], weight: NDArray[FloatT], bias: NDArray[FloatT] | None = ..., *, precision: Precision = ...
+) -> NDArray[FloatT]: ...
+@overload
+def linear(x: Tensor, weight: FloatArray, bias: FloatArray | None = ..., *, precision: Precision = ...) -> Tensor: ...
+@overload
+def linear(x: FloatArray, weight: Tensor, bias: FloatArray | None = ..., *, precision: Precision = ...) -> Tensor: ...
+@overload
+def linear(
+    x: FloatArray, weight: FloatArray, bias: FloatArray | None = ..., *, precision: Precision = ...
+) -> Array: ...
+def linear(
+    x: FloatArray, weight: FloatArray, bias: FloatArray | None = None, *, precision: Precision = "highest"
+) -> Array:
+    """``y = x W^T + b``, accumulated in float32.
+
+    Parameters
+    ----------
+    x : numpy.ndarray or grilly.Tensor
+        ``(..., K)``, float32, float16 or bfloat16.
+    weight : numpy.ndarray or grilly.Tensor
+        W, ``(N, K)``, of x's dtype (PyTorch's layout).
+    bias : numpy.ndarray or grilly.Tensor, optional
+        b, ``(N,)``, of x's dtype.
+    precision : str
+        What float32 may be computed from. "highest" (default): float32 products. "high": matrix units where the device
+        has them, each number split into two float16 parts with one power of two for each row of x and of W, so that no
+        finite input overflows. The error of y[i, j] is then at most ``2**-20 sum_k |x[i, k] W[j, k]|`` plus
+        ``2**-37 K max_k |x[i, k]| max_k |W[j, k]|``, beside the roundings of the sum; an infinity in a row may come
+        out as NaN. It takes memory for a copy of x and W. No effect on 16-bit types.
+
+    Returns
+    -------
+    numpy.ndarray or grilly.Tensor
+        ``(..., N)``, of x's dtype; a Tensor when an input was one, and then without waiting.
+
+    Raises
+    ------
+    TypeError
+        For dtypes other than float32, float16 and bfloat16, or differing ones.
+    ValueError
+        For shapes that do not go together, or another precision.
+
+    References
+    ----------
+    The split: H. Ootomo and R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the
+    FP32 theoretical peak performance", 2022.
+    """
+    return _linear.linear(device_of("linear", x, weight, bias), x, weight, bias, precision=precision)
+
+
+@overload
+def linear_backward(
+    grad_output: NDArray[FloatT], x: NDArray[FloatT], weight: NDArray[FloatT], *, precision: Precision = ...
+) -> tuple[NDArray[FloatT], NDArray[FloatT], NDArray[FloatT]]: ...
+@overload
+def linear_backward(
+    grad_output: Tensor, x: FloatArray, weight: FloatArray, *, precision: Precision = ...
+) -> tuple[Tensor, Tensor, Tensor]: ...
+@overload
+def linear_backward(
+    grad_output: FloatArray, x: FloatArray, weight: FloatArray, *, precision: Precision = ...
+) -> tuple[Array, Array, Array]: ...
+def linear_backward(
+    grad_output: FloatArray, x: FloatArray, weight: FloatArray, *, precision: Precision = "highest"
+) -> tuple[Array, Array, Array]:
+    """The gradients of ``linear``: of ``sum(grad_output * y)`` by x, weight and bias.
+
+    With G and X the rows of grad_output and x: ``G W``, ``G^T X`` and the sum of G's rows.
+
+    Parameters
+    ----------
+    grad_output : numpy.ndarray or grilly.Tensor
+        ``(..., N)``, of x's dtype.
+    x, weight, precision
+        As given to ``linear``.
+
+    Returns
+    -------
+    dx, dweight, dbias : numpy.ndarray or grilly.Tensor
+        ``(..., K)``, ``(N, K)`` and ``(N,)``, of x's dtype; Tensors when an array was one, and then without waiting.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As ``linear``, and for a grad_output that is not of the output's shape.
+    """
+    device = device_of("linear_backward", grad_output, x, weight)
+    return _linear.linear_backward(device, grad_output, x, weight, precision=precision)
+
+
+@overload
+def rope(
+    x: NDArray[FloatT], *, frequencies: FloatsLike | None = ..., base: float = ..., offset: SupportsIndex = ...,
+    positions: IntegersLike | None = ..., interleaved: bool = ..., reverse: bool = ...,
+) -> NDArray[FloatT]: ...  # fmt: skip
+@overload
+def rope(
+    x: Tensor, *, frequencies: FloatsLike | None = ..., base: float = ..., offset: SupportsIndex = ...,
+    positions: IntegersLike | None = ..., interleaved: bool = ..., reverse: bool = ...,
+) -> Tensor: ...  # fmt: skip
+def rope(
+    x: FloatArray, *, frequencies: FloatsLike | None = None, base: float = 10000.0, offset: SupportsIndex = 0,
+    positions: IntegersLike | None = None, interleaved: bool = False, reverse: bool = False,
+) -> Array:  # fmt: skip
+    """Turn pairs of elements of each row by angles that grow with its position (Su et al. 2021, arXiv:2104.09864).
+
+    Parameters
+    ----------
+    x : numpy.ndarray or grilly.Tensor
+        ``(B, H, S, D)``, ``(B, S, D)`` or ``(S, D)``; float32, float16 or bfloat16.
+    frequencies : array_like, optional
+        Radians per position of each pair, ``(P,)`` with 2 P <= D; further elements are left alone. By default
+        ``base ** (-2 i / D)`` for i below D / 2. Angles are exact to 2^-32 of a turn at any position.
+    base : float
+        For the default frequencies.
+    offset : int
+        The position of the first row.
+    positions : numpy.ndarray or grilly.Tensor, optional
+        Positions ``(S,)`` or ``(B, S)``, instead of ``offset + arange(S)``. A Tensor must be int32, and is trusted to
+        hold no negative number.
+    interleaved : bool
+        Whether pairs are elements 2 i and 2 i + 1 (GPT-J), and not i and i + P (LLaMA, GPT-NeoX).
+    reverse : bool
+        Turn back by the same angles. This undoes the turn, and is its gradient: of ``sum(g * rope(x))`` by x.
+
+    Returns
+    -------
+    numpy.ndarray or grilly.Tensor
+        Of x's shape and dtype; a Tensor when x was one, and then without waiting.
+
+    Raises
+    ------
+    TypeError
+        For dtypes other than float32, float16 and bfloat16, or positions that are not integers.
+    ValueError
+        For shapes that do not go together, an odd D without frequencies, or negative positions.
+    """
+    return _rope.rope(
+        device_of("rope", x, positions), x,
+        frequencies=frequencies, base=base, offset=offset, positions=positions, interleaved=interleaved,
+        reverse=reverse,
+    )  # fmt: skip

@@ -1,0 +1,264 @@
+"""A program that uses every public name, for type checkers alone: tests/test_typing.py has mypy --strict read it.
+
+``assert_type`` says what a call gives. A line with ``# type: ignore[...]`` is an error that must be found: where it is
+not, mypy says that the comment is unused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import assert_type
+
+import grilly
+import grilly.functional as F
+from grilly import nn
+from grilly.compute import Profile
+
+Floats = NDArray[np.float32]
+Halves = NDArray[np.float16]
+Mixed = NDArray[Any] | grilly.Tensor
+
+
+def package(array: Floats) -> None:
+    assert_type(grilly.__version__, str)
+    for info in grilly.devices():
+        assert_type(info.name, str)
+    try:
+        backend = grilly.Compute(0, runtime="vulkan", memory_limit=1 << 30, progress=True)
+    except grilly.NoDeviceError as error:
+        base: grilly.GrillyError = error
+        raise base from None
+    with backend:
+        former = grilly.use(backend)
+        assert_type(former, grilly.Compute | None)
+        tensor = backend.tensor(array)
+        assert_type(tensor, grilly.Tensor)
+        assert_type(tensor.numpy(), NDArray[Any])
+        assert_type(tensor.shape, tuple[int, ...])
+        assert_type(tensor.reshape(2, -1).transpose(1, 0).T[None, ..., 0, 1:], grilly.Tensor)
+        assert_type(tensor.astype("bfloat16").contiguous(), grilly.Tensor)
+        assert_type(np.asarray(tensor), NDArray[Any])
+        assert_type(backend.empty((2, 3), np.float16), grilly.Tensor)
+        assert_type(backend.host_empty(3), Floats)
+        with backend.profile("row") as profile:
+            backend.synchronize()
+        assert_type(profile, Profile)
+        assert_type(profile.seconds, float)
+        assert_type(backend.memory(reset_peak=True).peak, int)
+    assert_type(grilly.empty((2, 3)), Floats)
+    assert_type(grilly.empty(3, np.int32), NDArray[np.int32])
+    assert_type(grilly.empty((2, 3), "float16"), NDArray[Any])
+    assert_type(grilly.asarray([1.0, 2.0]), NDArray[Any])
+    grilly.manual_seed(3)
+    failures = (grilly.ClosedError, grilly.DeviceLostError, grilly.OutOfDeviceMemoryError, grilly.ShaderError,
+                grilly.UnsupportedError, grilly.SelfCheckWarning)  # fmt: skip
+    assert all(issubclass(failure, Exception) for failure in failures)
+    checked: NDArray[Any] = grilly.reference.linear(array, array)
+    assert checked.size
+    assert grilly.functional is F and grilly.nn is nn and grilly.integrations.__name__
+
+    grilly.Compute(devise=0)  # type: ignore[call-arg]
+    print(grilly.no_such_name)  # type: ignore[attr-defined]
+    tensor + tensor  # type: ignore[operator]
+    tensor.nump()  # type: ignore[attr-defined]
+    with backend.profile("rows"):  # type: ignore[arg-type]
+        pass
+    wrong: int = grilly.empty(3)  # type: ignore[assignment]
+    assert wrong
+
+
+def configured(array: Floats, tensor: grilly.Tensor) -> None:
+    config = grilly.FlashConfig(block_q=64, block_kv=64, scale=0.5, causal=True)
+    config = grilly.FlashConfig.for_head_dim(64, dtype=np.float16, causal=True)
+    result = F.flash_attention(array, array, array, config)
+    assert_type(result, grilly.FlashResult)
+    assert_type(result.blocks, tuple[int, int] | None)
+    assert_type(result.memory_bytes, int)
+    assert_type(F.naive_attention(array, array, array, scale=0.5), tuple[Floats, int])
+    assert_type(F.naive_attention(tensor, tensor, tensor), tuple[grilly.Tensor, int])
+    (row,) = grilly.benchmark_flash_attention([128], heads=2, show=False, config=config)
+    assert_type(row.flash_seconds, float)
+
+    grilly.FlashConfig(block=64)  # type: ignore[call-arg]
+    F.flash_attention(array, array, array, causal=True)  # type: ignore[call-arg]
+    F.naive_attention(array, array, array, causal=True)  # type: ignore[call-overload]
+    grilly.benchmark_flash_attention([128], head=2)  # type: ignore[call-arg]
+
+
+def attention(q: Floats, half: Halves, double: NDArray[np.float64], tensor: grilly.Tensor, mask: NDArray[np.bool_],
+              some: Mixed, whole: NDArray[np.int64], lse: bool) -> None:  # fmt: skip
+    assert_type(F.flash_attention2(q, q, q), Floats)
+    assert_type(F.flash_attention2(half, half, half, causal=True), Halves)
+    assert_type(F.flash_attention2(tensor, tensor, tensor, mask=mask), grilly.Tensor)
+    assert_type(F.flash_attention2(tensor, q, q), grilly.Tensor)
+    assert_type(F.flash_attention2(q, tensor, q), Mixed | tuple[Mixed, Mixed])
+    assert_type(F.flash_attention2(half, half, half, return_lse=True), tuple[Halves, Floats])
+    assert_type(F.flash_attention2(tensor, tensor, tensor, return_lse=True), tuple[grilly.Tensor, grilly.Tensor])
+    assert_type(F.flash_attention2(q, q, q, return_lse=lse), Mixed | tuple[Mixed, Mixed])
+    F.flash_attention2(some, some, some)
+    F.flash_attention2(
+        q, q, q, mask=mask, attn_bias=double, causal=True, scale=0.5, kernel="flash-attention2", precision="high",
+        alibi_slopes=[0.5, 0.25], t5_table=tensor, t5_bidirectional=False, t5_max_distance=64, softcap=30.0,
+        sinks=double, window_size=(64, None), prefix_len=[1], segment_ids=(whole, whole), seqlens_q=whole,
+        seqlens_k=tensor, block_map=mask, block_size=(64, 64), dropout_p=0.1, dropout_seed=whole[0], dropout_offset=1,
+    )  # fmt: skip
+    assert_type(F.flash_attention3(q, q, q, num_heads=4, head_dim=16, num_kv_heads=2, softcap=1.0), Floats)
+    assert_type(F.flash_attention3(tensor, tensor, tensor, return_lse=True), tuple[grilly.Tensor, grilly.Tensor])
+    assert_type(F.flash_attention2_backward(q, q, q, q, q, q, sinks=q, return_dsinks=True), tuple[NDArray[Any], ...])
+    dq, dk, dv = F.flash_attention2_backward(tensor, tensor, tensor, tensor, tensor, tensor, causal=True)
+    assert_type(dq, grilly.Tensor)
+
+    F.flash_attention2(q, q, q, casual=True)  # type: ignore[call-overload]
+    F.flash_attention2(q, q, q, causal="yes")  # type: ignore[call-overload]
+    F.flash_attention2(q, q, q, precision="higher")  # type: ignore[call-overload]
+    F.flash_attention2(q, q, q, num_heads=4)  # type: ignore[call-overload]
+    F.flash_attention2(double, double, double)  # type: ignore[type-var]
+    F.flash_attention2(q, q, double)  # type: ignore[type-var]
+    F.flash_attention2(q, q, q, mask=whole)  # type: ignore[arg-type]
+    F.flash_attention2(q, q, q, seqlens_k=double)  # type: ignore[arg-type]
+    F.flash_attention2(q, q, q).numpy()  # type: ignore[attr-defined]
+    F.flash_attention2(tensor, tensor, tensor).sum()  # type: ignore[attr-defined]
+    print(F.flash_attention2(q, q, q, return_lse=True).shape)  # type: ignore[attr-defined]
+    F.flash_attention3(q, q, q, heads=4)  # type: ignore[call-overload]
+    F.flash_attention2_backward(q, q, q, q, q, q, return_dmask=True)  # type: ignore[call-overload]
+    F.flash_attention2_backward(q, q, q, q, q)  # type: ignore[call-overload]
+
+
+def interfaces(q: Floats, tensor: grilly.Tensor, mask: NDArray[np.bool_], starts: NDArray[np.int32]) -> None:
+    assert_type(F.scaled_dot_product_attention(q, q, q, mask, 0.1, False, scale=0.5, enable_gqa=True), Floats)
+    assert_type(F.scaled_dot_product_attention(tensor, tensor, tensor, is_causal=True), grilly.Tensor)
+    assert_type(F.flash_attention_varlen(q, q, q, starts, starts, 7, starts.max(), window_size=(3, 0)), Floats)
+    assert_type(
+        F.flash_attention_varlen(tensor, tensor, tensor, [0, 3], [0, 3], 3, 3, return_lse=True, dropout_p=0.5),
+        tuple[grilly.Tensor, grilly.Tensor],
+    )
+    assert_type(
+        F.flash_attention_varlen_backward(q, q, q, q, q, q, starts, starts, 7, 7, sinks=q, return_dsinks=True),
+        tuple[NDArray[Any], ...],
+    )
+    assert_type(F.flash_attention_with_kvcache(q, q, q, q, q, cache_seqlens=3, causal=True, rotary=(q, q)), Floats)
+    assert_type(F.flash_attention_with_kvcache(q, tensor, tensor, q, q, starts), grilly.Tensor)
+    assert_type(
+        F.flash_attention_with_kvcache(tensor, tensor, tensor, page_table=starts, return_lse=True),
+        tuple[grilly.Tensor, grilly.Tensor],
+    )
+
+    F.scaled_dot_product_attention(q, q, q, causal=True)  # type: ignore[call-overload]
+    F.flash_attention_varlen(q, q, q, starts, starts, 7, 7, mask=mask)  # type: ignore[call-overload]
+    F.flash_attention_varlen(q, q, q, q, starts, 7, 7)  # type: ignore[arg-type]
+    F.flash_attention_varlen_backward(q, q, q, q, q, q, starts, starts, 7, 7, kernel="")  # type: ignore[call-overload]
+    F.flash_attention_with_kvcache(q, q, q, dropout_p=0.5)  # type: ignore[call-overload]
+
+
+def steps(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool_]) -> None:
+    assert_type(F.attention_scores(half, half, scale=1.0), Floats)
+    assert_type(F.attention_scores(tensor, tensor), grilly.Tensor)
+    assert_type(F.attention_mask(q, mask=mask, causal=True), Floats)
+    assert_type(F.attention_mask(q, mask=tensor), Floats | grilly.Tensor)
+    assert_type(F.t5_bias(q, q, bidirectional=False, max_distance=64, offset=3), Floats)
+    assert_type(F.softmax(half), Halves)
+    assert_type(F.softmax(tensor), grilly.Tensor)
+    assert_type(F.attention_output(q, half, architecture="gpt"), Halves)
+    assert_type(F.attention_dropout(q, dropout_p=0.5, dropout_seed=1), Floats)
+    assert_type(F.dropout_mask((1, 2, 3, 4), 0.5, 1), NDArray[np.bool_])
+    assert_type(F.linear(half, half, half, precision="high"), Halves)
+    assert_type(F.linear(q, tensor), grilly.Tensor)
+    assert_type(F.linear_backward(q, q, q), tuple[Floats, Floats, Floats])
+    assert_type(F.rope(q, base=1e6, offset=3, interleaved=True, reverse=True), Floats)
+    assert_type(F.rope(tensor, frequencies=[1.0, 0.1], positions=np.arange(3)), grilly.Tensor)
+
+    F.attention_scores(q, q, causal=True)  # type: ignore[call-overload]
+    F.attention_mask(half)  # type: ignore[arg-type]
+    F.t5_bias(q, q, buckets=32)  # type: ignore[call-overload]
+    F.softmax(mask)  # type: ignore[type-var]
+    F.attention_output(q, half, architecture="llama")  # type: ignore[call-overload]
+    F.attention_dropout(q, p=0.5, dropout_seed=1)  # type: ignore[call-overload]
+    F.dropout_mask((1, 2, 3, 4), 0.5)  # type: ignore[call-arg]
+    F.linear(q, q, precision="low")  # type: ignore[call-overload]
+    F.linear_backward(q, q)  # type: ignore[call-overload]
+    F.rope(q, theta=1e6)  # type: ignore[call-overload]
+
+
+def bound(backend: grilly.Compute, q: Floats, half: Halves, double: NDArray[np.float64], tensor: grilly.Tensor) -> None:
+    ops = backend.attention
+    assert_type(ops.flash_attention2(q, q, q, softcap=30.0), Floats)
+    assert_type(ops.flash_attention2(tensor, tensor, tensor, return_lse=True), tuple[grilly.Tensor, grilly.Tensor])
+    assert_type(ops.flash_attention3(half, half, half, num_heads=2), Halves)
+    assert_type(ops.flash_attention2_backward(tensor, q, q, q, q, q), tuple[grilly.Tensor, ...])
+    assert_type(ops.attention_scores(q, q), Floats)
+    assert_type(ops.attention_mask(q, causal=True), Floats)
+    assert_type(ops.t5_bias(q, q), Floats)
+    assert_type(ops.softmax(tensor), grilly.Tensor)
+    assert_type(ops.attention_output(q, half), Halves)
+
+    ops.flash_attention2(q, q, q, soft_cap=30.0)  # type: ignore[call-overload]
+    ops.flash_attention2(double, double, double)  # type: ignore[type-var]
+    ops.flash_attention3(q, q, q, heads=2)  # type: ignore[call-overload]
+    ops.flash_attention2_backward(q, q, q, q, q, half)  # type: ignore[arg-type]
+    ops.softmax(q).numpy()  # type: ignore[attr-defined]
+
+
+class Block(nn.Module):
+    """A model of a user's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(64, 4, architecture="gpt", precision="high", rng=0)
+        self.inner = nn.ModuleList([nn.Linear(64, 64, bias=False), nn.FlashAttention2(64, 4, causal=True)])
+        self.gain = nn.Parameter(np.ones(64, np.float32))
+
+    def forward(self, x: Floats) -> Floats:
+        return self.attention(x, need_weights=False)[0]
+
+
+def layers(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool_]) -> None:
+    block = Block().train().to(dtype=np.float32).eval()
+    assert_type(block, Block)
+    assert_type(block.load_state_dict(block.state_dict(), strict=False), nn.LoadResult)
+    for parameter in block.parameters():
+        assert_type(parameter, nn.Parameter)
+        assert_type(parameter.grad, Floats | None)
+    linear = nn.Linear(64, 64, precision="high", rng=np.random.default_rng(0))
+    assert_type(linear(half), Halves)
+    assert_type(linear(tensor), grilly.Tensor)
+    assert_type(linear.forward(q), Floats)
+    assert_type(linear.backward(q), Floats)
+    attend = nn.MultiheadAttention(64, 4, kdim=32, vdim=32)
+    assert_type(attend(q, q, q, mask=mask, causal=True), tuple[Floats, Floats | None])
+    assert_type(attend(tensor, mask=mask, average_attn_weights=True), tuple[grilly.Tensor, grilly.Tensor | None])
+    assert_type(attend.backward(tensor), tuple[grilly.Tensor | None, ...])
+    assert_type(nn.FlashAttention2(64, 4)(q, q, q, mask=mask), Floats)
+    assert_type(nn.FlashAttention3(64, 4, scale=1.0)(tensor, tensor, tensor), grilly.Tensor)
+    assert_type(nn.FlashAttention2(64, 4).backward(q), tuple[Floats, Floats, Floats])
+    plain = nn.FlashAttention(causal=True, dropout=0.1, flash=False)
+    assert_type(plain(q, q, q, attn_bias=q), Floats)
+    assert_type(plain.flash_attn(tensor, tensor, tensor, mask), grilly.Tensor)
+    assert_type(plain.get_mask(3, 4), NDArray[np.bool_])
+    turn = nn.RoPE(64, base=1e6, scaling={"type": "ntk", "factor": 2})
+    assert_type(turn(q, offset=3), Floats)
+    assert_type(turn(tensor, tensor, positions=[0, 1]), tuple[grilly.Tensor, grilly.Tensor])
+    cache = nn.KVCache(2, 512, 4, 16, dtype="bfloat16")
+    assert_type(cache.attend(q, q, q, softcap=30.0), grilly.Tensor)
+    assert_type(cache.attend(tensor, tensor, tensor, return_lse=True), tuple[grilly.Tensor, grilly.Tensor])
+    assert_type(attend.make_cache(2, 512), nn.KVCache)
+    cache.truncate(3)
+
+    nn.Linear(64, 64, biases=False)  # type: ignore[call-arg]
+    nn.Linear(64, 64, precision="low")  # type: ignore[arg-type]
+    linear(q, q)  # type: ignore[call-overload]
+    linear(mask)  # type: ignore[type-var]
+    linear(q).numpy()  # type: ignore[attr-defined]
+    nn.MultiheadAttention(64, 4, dropout=0.1)  # type: ignore[call-arg]
+    attend(q, attn_mask=mask)  # type: ignore[call-overload]
+    nn.FlashAttention2(64, 4)(q, q)  # type: ignore[call-overload]
+    nn.FlashAttention3(64, 4, heads=4)  # type: ignore[call-arg]
+    plain(q, q, q, bias=q)  # type: ignore[call-overload]
+    nn.RoPE(64, theta=1e6)  # type: ignore[call-arg]
+    turn(q, start=3)  # type: ignore[call-overload]
+    cache.attend(q, q, q, soft_cap=30.0)  # type: ignore[call-overload]
+    nn.KVCache(2, 512, 4, 16, device=0)  # type: ignore[call-arg]
+    nn.ModuleList([q])  # type: ignore[list-item]
+    nn.Module().train("yes")  # type: ignore[arg-type]
