@@ -52,4 +52,5 @@ def test_the_guide_works(guide, tmp_path, vulkan_backend):
     assert said.startswith("Each row divided by its length")
     assert guides.passed(tmp_path, "tests/test_l2_normalize.py") >= 20
     assert guides.passed(tmp_path, "tests/test_docstrings.py", "-k", "functional or reference or l2_normalize") >= 4
+    assert guides.passed(tmp_path, "tests/test_typing.py", "-k", "public or function or methods or l2_normalize") >= 4
     guides.assert_style(tmp_path, guide)

@@ -52,4 +52,5 @@ def test_the_guide_works(guide, tmp_path, vulkan_backend):
     alone = "test_cell and attention-naive and k2_log_slopes"
     few = f"test_every or test_the_short or test_an_option_changes or ({alone})"
     assert guides.passed(tmp_path, "tests/test_features.py", "-k", few) >= 25
+    assert guides.passed(tmp_path, "tests/test_typing.py", "-k", "options or keyword or methods") >= 4
     guides.assert_style(tmp_path, guide)
