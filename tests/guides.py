@@ -65,15 +65,20 @@ def patched(name: str, text: str, diff: str) -> str:
 
 
 def bare_copy(target: Path, shaders: tuple[str, ...]) -> None:
-    """A copy of the checkout in an empty folder, with these files and folders of shaders/ only."""
+    """A copy of the checkout in an empty folder, with these files and folders of shaders/ only, and all includes: they
+    state facts that the package has."""
     skip = shutil.ignore_patterns("__pycache__")
     for folder in ("docs", "grilly_py", "tests", "tools"):
         shutil.copytree(ROOT / folder, target / folder, ignore=skip)
     shutil.copy(ROOT / "pyproject.toml", target)
+    for source in (ROOT / "shaders").rglob("*.glsl"):
+        copy = target / source.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, copy)
     for name in shaders:
         source, copy = ROOT / "shaders" / name, target / "shaders" / name
         if source.is_dir():
-            shutil.copytree(source, copy, ignore=skip)
+            shutil.copytree(source, copy, ignore=skip, dirs_exist_ok=True)
         else:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, copy)

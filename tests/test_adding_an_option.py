@@ -43,6 +43,10 @@ def test_the_guide_lists_what_it_touches(guide):
 def test_the_guide_works(guide, tmp_path, vulkan_backend):
     guides.bare_copy(tmp_path, ("",))
     guide.apply(tmp_path)
+    early = guides.run(tmp_path, "-c", CHECK)
+    assert "shader_facts.py is not what shaders state; run: python tools/compile_shaders.py" in early.stderr
+    written = guides.run(tmp_path, "tools/compile_shaders.py", "--facts")
+    assert written.returncode == 0, written.stderr
     done = guides.run(tmp_path, "-c", CHECK)
     assert done.returncode == 0, done.stderr
     error, without = map(float, done.stdout.split())

@@ -11,6 +11,7 @@ from compilers import needs_compiler
 from grilly.errors import ShaderError
 from grilly.registry import Manifest
 from grilly.registry.checkout import Checkout
+from shaderbuild.shared_facts import python_text
 from test_build_tool import SOURCE, TOML, TYPES, cached, edit
 from threads import together
 
@@ -45,10 +46,14 @@ def test_entries_need_no_compiler(repo, monkeypatch):
     assert not cached(repo)
 
 
-def test_a_header_word_at_another_place_is_an_error_before_any_choice(repo):
-    (repo / "shaders/include/more.glsl").write_text("// facts: header\nconst uint FIRST_BATCH = 1u;\n")
-    with pytest.raises(ShaderError, match="header: the shaders have FIRST_BATCH = 1, and registry/names.py BIAS_BATCH"):
-        Checkout(repo).entries()
+def test_facts_that_the_package_has_otherwise_are_refused(repo):
+    """Constants that Python writes and reads by: sources and package must agree before anything runs."""
+    (repo / "grilly_py/grilly/registry").mkdir(parents=True)
+    edit(repo / "shaders/include/more.glsl", "// nothing yet", "// facts: header\nconst uint LEFT = 0u;")
+    with pytest.raises(ShaderError, match=r"shader_facts\.py is not what shaders state; run: python"):
+        Manifest(Checkout(repo))
+    (repo / "grilly_py/grilly/registry/shader_facts.py").write_text(python_text({"header": {"LEFT": 0}}))
+    assert Manifest(Checkout(repo)).variants
 
 
 def test_the_choice_on_a_device_needs_no_compiler(tmp_path):

@@ -40,9 +40,13 @@ def test_a_missing_manifest_is_named_with_the_remedy(tmp_path):
         ("{", "cannot be read as JSON"),
         ("[]", "schema None"),
         ('{"schema": 99, "variants": []}', "schema 99"),
-        ('{"schema": 3, "variants": []}', "lists no variants"),
-        ('{"schema": 3, "variants": [3]}', "entry 1"),
-        ('{"schema": 3, "variants": [{"family": "a"}]}', "lacks 'key'"),
+        ('{"schema": 4, "variants": []}', "lacks push constants or facts"),
+        ('{"schema": 4, "push": {}, "facts": {"header": {"LEFT": "5"}}, "variants": []}', "lacks push constants"),
+        ('{"schema": 4, "push": {}, "facts": {}, "variants": []}', "lists no variants"),
+        ('{"schema": 4, "push": {}, "facts": {}, "variants": [3]}', "entry 1"),
+        ('{"schema": 4, "push": {}, "facts": {}, "variants": [{"family": "a"}]}', "lacks 'key'"),
+        ('{"schema": 4, "push": {}, "facts": {"header": {"LEFT": 6}}, "variants": []}',
+         "LEFT among the shared header is 6 in the shaders and 5 in the package"),
     ],
 )
 def test_damage_is_named(tmp_path, text, said):

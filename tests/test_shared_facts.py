@@ -1,10 +1,18 @@
 """Numbers that kernels and Python share: what tools/shaderbuild/shared_facts.py reads of GLSL."""
 
+import runpy
 from pathlib import Path
 
 import pytest
 
-from shaderbuild.shared_facts import shared_facts
+from grilly import reference
+from grilly.reference.philox import MULTIPLIERS, ROUNDS, WEYL
+from grilly.registry.names import EXTRAS
+from grilly.registry.shader_facts import FACTS
+from grilly.registry.shared import HEADER, differing, extras_bits
+from shaderbuild.builder import Builder, CompileError
+from shaderbuild.everything import build
+from shaderbuild.shared_facts import python_text, shared_facts
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -14,6 +22,9 @@ const uint NO_FACT = 9u;
 // A comment.
 const uint HIDDEN = 0u, MIXED = 1u;
 const uint SEEN = 2u;  // all
+
+// facts: keys
+const uint KEY = 0xBB67AE85u;
 
 const uint NO_FACT_EITHER = 9u;
 // facts: numbers
@@ -31,7 +42,8 @@ def read(tmp_path, *texts):
 
 def test_marked_constants_are_read(tmp_path):
     assert read(tmp_path, FIRST, SECOND) == {
-        "tiles": {"HIDDEN": 0, "MIXED": 1, "SEEN": 2}, "numbers": {"FLOOR": -3.0e38}, "header": {"LEFT": 7},
+        "tiles": {"HIDDEN": 0, "MIXED": 1, "SEEN": 2}, "keys": {"KEY": 0xBB67AE85}, "numbers": {"FLOOR": -3.0e38},
+        "header": {"LEFT": 7},
     }  # fmt: skip
 
 
@@ -50,9 +62,61 @@ def test_differences_and_what_is_no_number_are_named(tmp_path, old, new, said):
 
 
 def test_the_shaders_facts_are_whole():
-    sources = [path for path in sorted((ROOT / "shaders").rglob("*")) if path.suffix in (".glsl", ".comp")]
-    tables = shared_facts(sources)
-    assert sorted(tables["header"].values()) == list(range(len(tables["header"]))), "words without gaps"
+    tables = Builder(ROOT).shared_facts()
+    assert list(tables["header"].values()) == list(range(len(tables["header"]))), "words without gaps, in order"
     assert tables["tiles"] == {"TILE_HIDDEN": 0, "TILE_MIXED": 1, "TILE_SEEN": 2}
     assert tables["numbers"]["NEVER"] < tables["numbers"]["MASK_FLOOR"] < 0.0
     assert list(tables["features"].values()) == [1 << place for place in range(len(tables["features"]))]
+
+
+def test_python_has_them_from_the_shaders():
+    """The written file is what the shaders state, and all that Python knows of headers and bits comes from it."""
+    tables = Builder(ROOT).shared_facts()
+    assert tables == FACTS and not differing(tables)
+    assert (ROOT / "grilly_py/grilly/registry/shader_facts.py").read_text() == python_text(tables)
+    assert HEADER == tuple(name.lower() for name in tables["header"])
+    assert [extras_bits((name,)) for name in EXTRAS] == list(tables["features"].values())
+    assert extras_bits(("window", "paged", "window")) == tables["features"]["WINDOW"] | tables["features"]["PAGED"]
+
+
+def test_the_reference_has_the_shaders_numbers():
+    """The reference imports nothing of the package, so it states them again."""
+    philox, numbers = FACTS["philox"], FACTS["numbers"]
+    assert tuple(philox[f"PHILOX_MULTIPLIER_{n}"] for n in (0, 1)) == MULTIPLIERS
+    assert tuple(philox[f"PHILOX_WEYL_{n}"] for n in (0, 1)) == WEYL
+    assert philox["PHILOX_ROUNDS"] == ROUNDS
+    assert numbers["MASK_FLOOR"] == reference.NEVER
+
+
+def repository(tmp_path, facts):
+    """The builder of a repository with a package, whose shaders state facts."""
+    for folder in ("shaders/include", "grilly_py/grilly/registry"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "shaders/include/facts.glsl").write_text(facts)
+    return Builder(tmp_path)
+
+
+def test_a_package_that_has_others_fails_the_build(tmp_path):
+    builder = repository(tmp_path, "// facts: header\nconst uint LEFT = 0u, RIGHT = 1u;\n")
+    said = "grilly_py/grilly/registry/shader_facts.py is not what shaders state; run: python tools/compile_shaders.py"
+    assert said in build(builder, 1, check=True).problems, "there is none"
+    build(builder, 1)
+    written = tmp_path / "grilly_py/grilly/registry/shader_facts.py"
+    assert runpy.run_path(str(written))["FACTS"] == {"header": {"LEFT": 0, "RIGHT": 1}}
+    assert said not in build(builder, 1, check=True).problems
+    written.write_text(written.read_text().replace("1", "2"))
+    assert said in build(builder, 1, check=True).problems
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ("header\nconst uint LEFT = 0u, RIGHT = 2u;", r"the header among shared facts are \[0, 2\]; expected \[0, 1\]"),
+        ("header\nconst uint LEFT = 1u, RIGHT = 1u;", r"the header among shared facts are \[1, 1\]; expected \[0, 1\]"),
+        ("features\nconst int WINDOW = 1, WINGS = 2;", "features .*'WINGS'.* of registry/names.py"),
+    ],
+)
+def test_gaps_twins_and_features_without_a_name_fail_the_build(tmp_path, facts, said):
+    builder = repository(tmp_path, f"// facts: {facts}\n")
+    with pytest.raises(CompileError, match=said):
+        builder.check_python(written=True)

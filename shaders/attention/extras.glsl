@@ -16,7 +16,7 @@
 
 #include "philox.glsl"
 
-// The names in registry/names.py, in their order.
+// registry/names.py says what each is called; Python has the bits from here.
 // facts: features
 const int WINDOW = 1;      // keys too far to the left are hidden (to the right: causal_shift)
 const int SOFT_CAP = 2;
@@ -41,10 +41,10 @@ layout(constant_id = 6) const int FEATURES = 0;
 layout(set = 0, binding = 6, std430) restrict readonly buffer Extra { uint extra_data[]; };
 layout(set = 0, binding = 7, std430) restrict readonly buffer Bias { float bias_data[]; };
 #ifndef WITHOUT_TILES
-layout(set = 0, binding = 8, std430) restrict readonly buffer Tiles { uint tile_data[]; };
+layout(set = 0, binding = 8, std430) restrict readonly buffer Tiles { uint tiles_data[]; };
 #endif
 
-// Words of the header, of which registry/names.py has the same names; matrix/next-tile.glsl has more.
+// Words of the header, which Python writes by these names, in lower case.
 // facts: header
 const uint FIRST_BATCH = 0u, FIRST_HEAD = 1u, FIRST_ROW = 2u, FIRST_KEY = 3u, HEADS = 4u;
 const uint LEFT = 5u, RIGHT = 6u, CAP = 7u;
@@ -169,7 +169,7 @@ bool sees(uint row, uint key) {
 // lengths are not in it. TILE_HIDDEN holds whatever they say.
 uint tile_class(uint batch, uint head, uint row_tile, uint key_tile) {
     if (!on(TILES)) return TILE_MIXED;
-    return tile_data[batch * word(TILE_BATCH) + head * word(TILE_HEAD) + row_tile * word(TILE_ROW) + key_tile];
+    return tiles_data[batch * word(TILE_BATCH) + head * word(TILE_HEAD) + row_tile * word(TILE_ROW) + key_tile];
 }
 #endif
 

@@ -12,7 +12,7 @@ uint shown_tile(uint batch, uint head, uint row_tile, uint key_tile, uint key_ti
     uint base = batch * word(TILE_BATCH) + head * word(TILE_HEAD) + row_tile * word(TILE_ROW);
     [[dont_unroll]] while (key_tile < key_tiles) {
         uint found[8];
-        [[unroll]] for (uint n = 0u; n < 8u; ++n) found[n] = tile_data[base + min(key_tile + n, key_tiles - 1u)];
+        [[unroll]] for (uint n = 0u; n < 8u; ++n) found[n] = tiles_data[base + min(key_tile + n, key_tiles - 1u)];
         uint shown = 0u;
         [[unroll]] for (uint n = 0u; n < 8u; ++n) shown |= (found[n] != TILE_HIDDEN ? 1u : 0u) << n;
         if (shown != 0u) return key_tile + uint(findLSB(shown));

@@ -22,7 +22,7 @@ layout(constant_id = 8) const int SUM = 0;       // 1 over batches, 2 heads, 4 q
 layout(constant_id = 9) const int DIAGONAL = 0;
 layout(constant_id = 10) const int PART = 256;
 
-layout(set = 0, binding = 9, std430) restrict writeonly buffer Parts { float part_data[]; };
+layout(set = 0, binding = 9, std430) restrict writeonly buffer Parts { float parts_data[]; };
 
 float slope_of(uint batch, uint head, uint row, uint key) {
     begin_extras(batch, head);
@@ -80,5 +80,5 @@ void main() {
         }
         sum += slope_of(batch, head, row, key);
     }
-    part_data[(part * planes + plane) * elements + element] = sum;
+    parts_data[(part * planes + plane) * elements + element] = sum;
 }

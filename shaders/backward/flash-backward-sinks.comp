@@ -10,14 +10,14 @@ layout(local_size_x = 128) in;
 layout(push_constant, std430) uniform Push { uint sinks_offset, batches, heads, queries; } pc;
 
 layout(set = 0, binding = 0, std430) restrict readonly buffer Stats { vec4 stats_data[]; };
-layout(set = 0, binding = 1, std430) restrict readonly buffer Sinks { float sink_data[]; };
+layout(set = 0, binding = 1, std430) restrict readonly buffer Sinks { float sinks_data[]; };
 layout(set = 0, binding = 2, std430) restrict writeonly buffer Result { float result_data[]; };
 
 shared float share[128];
 
 void main() {
     uint lane = gl_LocalInvocationIndex, head = gl_WorkGroupID.x;
-    float sink = sink_data[pc.sinks_offset + head];
+    float sink = sinks_data[pc.sinks_offset + head];
     float sum = 0.0;
     for (uint n = lane; n < pc.batches * pc.queries; n += 128u) {
         vec4 stat = stats_data[(n / pc.queries * pc.heads + head) * pc.queries + n % pc.queries];

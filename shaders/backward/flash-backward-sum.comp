@@ -10,7 +10,7 @@ layout(constant_id = 0) const int PARTS = 256;
 
 layout(push_constant, std430) uniform Push { uint rows, elements; } pc;
 
-layout(set = 0, binding = 0, std430) restrict readonly buffer Parts { float part_data[]; };
+layout(set = 0, binding = 0, std430) restrict readonly buffer Parts { float parts_data[]; };
 layout(set = 0, binding = 1, std430) restrict writeonly buffer Result { float result_data[]; };
 
 void main() {
@@ -19,6 +19,6 @@ void main() {
     if (p * PARTS >= pc.rows) return;
     float sum = 0.0;
     uint end = min((p + 1u) * PARTS, pc.rows);
-    for (uint n = p * PARTS; n < end; ++n) sum += part_data[n * pc.elements + e];
+    for (uint n = p * PARTS; n < end; ++n) sum += parts_data[n * pc.elements + e];
     result_data[at] = sum;
 }

@@ -14,7 +14,7 @@
 
 layout(local_size_x = THREADS) in;
 
-layout(set = 0, binding = 9, std430) restrict readonly buffer Diagonals { float diagonal_data[]; };
+layout(set = 0, binding = 9, std430) restrict readonly buffer Diagonals { float diagonals_data[]; };
 layout(set = 0, binding = 10, std430) restrict writeonly buffer Table { float table_data[]; };
 
 shared float share[THREADS];
@@ -29,7 +29,7 @@ void main() {
         int distance = int(at) - int(pc.queries) + 1 - BASE_SHIFT;
         int reach = int(word(T5_REACH));
         if (extra_data[word(T5_BUCKETS) + uint(clamp(distance, -reach, reach) + reach)] == bucket) {
-            sum += diagonal_data[(batch * pc.out_head + head) * count + at];
+            sum += diagonals_data[(batch * pc.out_head + head) * count + at];
         }
     }
     share[lane] = sum;

@@ -287,9 +287,9 @@ void finish_rows() {
         vec4 parts = tile[own * (TX / 4)];
         [[unroll]] for (uint n = 1u; n < TX / 4; ++n) parts += tile[own * (TX / 4) + n];
         float all = (parts.x + parts.y) + (parts.z + parts.w);
-        if ((ACCUMULATE & 1) != 0) all += stat[i].w;
+        if ((ACCUMULATE & ADD_TO_RESULT) != 0) all += stat[i].w;
         stat[i].w = all;
-        if ((ACCUMULATE & 2) == 0) {
+        if ((ACCUMULATE & KEYS_FOLLOW) == 0) {
             if (on(SINKS)) all += exp2((uintBitsToFloat(extra_data[word(SINK) + x_head]) - stat[i].x) * LOG2_E);
             // A log-sum-exp of more keys than there are here is the caller's right: then nothing is mended.
             float error = all - 1.0;

@@ -25,10 +25,10 @@
 
 layout(constant_id = 0) const int HEAD_DIM = 64;
 layout(constant_id = 1) const int VALUE_DIM = 64;
-layout(constant_id = 2) const int MASK = 0;        // 0 none, 1 boolean bytes, 2 additive float32
+layout(constant_id = 2) const int MASK = 0;        // facts "masks" of include/elements.glsl
 layout(constant_id = 3) const int CAUSAL = 0;      // 1: query i sees key j when j <= i + causal_shift
 layout(constant_id = 4) const int GROUP = 1;       // query heads per key head
-layout(constant_id = 5) const int ACCUMULATE = 0;  // 1: add to what the results hold; + 2, for dq: more keys follow
+layout(constant_id = 5) const int ACCUMULATE = 0;  // bits of facts "accumulate", below
 layout(constant_id = 7) const int WIDE = 0;        // 1: the results are float32 whatever the element type is
 
 layout(push_constant, std430) uniform Push {
@@ -71,8 +71,12 @@ const float NEVER = -3.4e38;
 
 #include "attention/extras.glsl"
 
+// Add to what the results hold; and for dq: dispatches with later keys of the same queries follow.
+// facts: accumulate
+const int ADD_TO_RESULT = 1, KEYS_FOLLOW = 2;
+
 // Whether results are added to what is there (float32 ones only), and what they are multiplied by after that.
-bool adds = (ACCUMULATE & 1) != 0;
+bool adds = (ACCUMULATE & ADD_TO_RESULT) != 0;
 float factor = 1.0;
 
 // ---- element access: load_*4(element, count) reads elements element .. + 3, those at position count and later as zeros
@@ -182,7 +186,7 @@ float pair(uint batch, uint head, uint row, uint key, bool some_hidden, vec3 sta
     }
     if (MASK != 0 && allowed) {
         uint index = pc.mask_offset + batch * pc.mask_batch + head * pc.mask_head + row * pc.mask_row + key * pc.mask_key;
-        if (MASK == 1) {
+        if (MASK == MASK_BOOLEAN) {
             allowed = (mask_data[index >> 2] >> ((index & 3u) * 8u) & 0xffu) != 0u;
         } else {
             float bias = uintBitsToFloat(mask_data[index]);

@@ -7,7 +7,7 @@
 //     arguments. words: uint32, of which samples + 4 b + 3 is the number of keys of sample b with the new rows counted,
 //     and pages + b pages_batch + n the page of its keys from n page_keys on.
 // Bindings: 0 x, 1 words, 2 cosines, 3 sines, 4 y.
-// Specialization constants: 0 ROTARY (0 none, 1 pairs are elements i and i + pairs, 2 pairs are 2 i and 2 i + 1),
+// Specialization constants: 0 ROTARY (rotary.glsl),
 //     1 LENGTHS (1: sample b's first new key is at its number of keys less `fresh`, 0: at `start`), 2 PAGED, 3 CACHE.
 // Push constants: see the block; offsets and strides in elements of the array they belong to.
 // Workgroup: 32 pairs (or elements of the rest) of ROWS rows of one head (z = head + heads * batch). Invocation: one.
@@ -15,6 +15,7 @@
 // Preconditions: 2 * pairs <= width; all keys fit in the cache; the tables have a row for every position.
 
 #include "elements.glsl"
+#include "rotary.glsl"
 
 layout(local_size_x = 32, local_size_y = ROWS) in;
 
@@ -63,8 +64,8 @@ void main() {
     uint position = first_key + row * pc.advance;
     float c = cosines[pc.cos_offset + position * pc.cos_row + item];
     float s = sines[pc.sin_offset + position * pc.sin_row + item];
-    uint first = ROTARY == 2 ? 2u * item : item;
-    uint second = ROTARY == 2 ? first + 1u : item + pairs;
+    uint first = ROTARY == ROTARY_INTERLEAVED ? 2u * item : item;
+    uint second = ROTARY == ROTARY_INTERLEAVED ? first + 1u : item + pairs;
     float a = IO_LOAD(x_data[x_row + first]);
     float b = IO_LOAD(x_data[x_row + second]);
     y_data[y_row + first] = IO_STORE(a * c - b * s);

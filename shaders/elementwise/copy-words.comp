@@ -23,8 +23,8 @@ layout(push_constant, std430) uniform Push {
     uint extent_0, extent_1, extent_2, extent_3;
 } pc;
 
-layout(set = 0, binding = 0, std430) restrict readonly buffer Source { uint from_data[]; };
-layout(set = 0, binding = 1, std430) restrict writeonly buffer Destination { uint to_data[]; };
+layout(set = 0, binding = 0, std430) restrict readonly buffer Source { uint source_data[]; };
+layout(set = 0, binding = 1, std430) restrict writeonly buffer Destination { uint destination_data[]; };
 
 // By integers, because devices may round packHalf2x16 as they like and flush small numbers in unpackHalf2x16.
 float float16_value(uint word) {
@@ -53,9 +53,9 @@ uint float16_word(float x) {
 // The element's own bits where both sides have one type, else its value as float32's bits.
 uint element(uint index) {
 #if FROM == 32
-    uint bits = from_data[index];
+    uint bits = source_data[index];
 #else
-    uint bits = from_data[index >> 1] >> (index & 1u) * 16u & 0xffffu;
+    uint bits = source_data[index >> 1] >> (index & 1u) * 16u & 0xffffu;
 #endif
 #if FROM == TO || FROM == 32
     return bits;
@@ -91,9 +91,9 @@ void main() {
         both[i] = first + i < count ? element(pc.from_offset + at) : 0u;
     }
 #if TO == 32
-    to_data[pc.to_offset + first] = both[0];
-    if (first + 1u < count) to_data[pc.to_offset + first + 1u] = both[1];
+    destination_data[pc.to_offset + first] = both[0];
+    if (first + 1u < count) destination_data[pc.to_offset + first + 1u] = both[1];
 #else
-    to_data[(pc.to_offset + first) >> 1] = narrowed(both[0]) | narrowed(both[1]) << 16;
+    destination_data[(pc.to_offset + first) >> 1] = narrowed(both[0]) | narrowed(both[1]) << 16;
 #endif
 }

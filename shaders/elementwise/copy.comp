@@ -69,8 +69,8 @@ layout(push_constant, std430) uniform Push {
     uint extent_0, extent_1, extent_2, extent_3;
 } pc;
 
-layout(set = 0, binding = 0, std430) restrict readonly buffer Source { FROM from_data[]; };
-layout(set = 0, binding = 1, std430) restrict writeonly buffer Destination { TO to_data[]; };
+layout(set = 0, binding = 0, std430) restrict readonly buffer Source { FROM source_data[]; };
+layout(set = 0, binding = 1, std430) restrict writeonly buffer Destination { TO destination_data[]; };
 
 void main() {
     uint runs = (pc.extent_3 + uint(RUN) - 1u) / uint(RUN);
@@ -85,6 +85,6 @@ void main() {
     uint from = pc.from_offset + i0 * pc.from_0 + i1 * pc.from_1 + i2 * pc.from_2 + i3 * pc.from_3;
     uint to = pc.to_offset + i0 * pc.to_0 + i1 * pc.to_1 + i2 * pc.to_2 + i3 * pc.to_3;
     [[unroll]] for (uint i = 0u; i < uint(RUN); i++) {
-        if (i3 + i < pc.extent_3) to_data[to + i * pc.to_3] = CONVERT(from_data[from + i * pc.from_3]);
+        if (i3 + i < pc.extent_3) destination_data[to + i * pc.to_3] = CONVERT(source_data[from + i * pc.from_3]);
     }
 }

@@ -32,7 +32,7 @@ layout(push_constant, std430) uniform Push {
 } pc;
 
 layout(set = 0, binding = 0, std430) restrict readonly buffer Input { IO_SCALAR x_data[]; };
-layout(set = 0, binding = 1, std430) restrict readonly buffer Frequencies { uint frequency_words[]; };
+layout(set = 0, binding = 1, std430) restrict readonly buffer Frequencies { uint frequencies_words[]; };
 layout(set = 0, binding = 2, std430) restrict readonly buffer Positions { uint positions_data[]; };
 layout(set = 0, binding = 3, std430) restrict writeonly buffer Result { IO_SCALAR y_data[]; };
 
@@ -84,8 +84,8 @@ void main() {
     }
     uint word = 2u * (pc.frequencies_offset + item);
     uint high, low;
-    umulExtended(position, frequency_words[word], high, low);
-    vec2 turn = cos_sin(position * frequency_words[word + 1u] + high);
+    umulExtended(position, frequencies_words[word], high, low);
+    vec2 turn = cos_sin(position * frequencies_words[word + 1u] + high);
     uint first = INTERLEAVED == 1 ? 2u * item : item;
     uint second = INTERLEAVED == 1 ? first + 1u : item + pc.pairs;
     float a = IO_LOAD(x_data[x_row + first]);

@@ -28,6 +28,9 @@ const int SEGMENTS = 128, BLOCKS = 512;
 // facts: tiles
 const uint TILE_HIDDEN = 0u, TILE_MIXED = 1u, TILE_SEEN = 2u;
 
+// facts: masks
+const int MASK_BOOLEAN = 1;
+
 // facts: numbers
 const float MASK_FLOOR = -3.0e38;
 
@@ -56,7 +59,7 @@ uint bytes_found(uint word, uint valid) {
 }
 
 uint value_found(uint at) {
-    if (MASK == 1) return (mask_data[at >> 2] >> ((at & 3u) * 8u) & 0xffu) != 0u ? OPEN : CLOSED;
+    if (MASK == MASK_BOOLEAN) return (mask_data[at >> 2] >> ((at & 3u) * 8u) & 0xffu) != 0u ? OPEN : CLOSED;
     uint bits = mask_data[at];
     if ((bits << 1) == 0u) return OPEN;
     return uintBitsToFloat(bits) < MASK_FLOOR ? CLOSED : OPEN | CLOSED;
@@ -69,7 +72,7 @@ uint mask_found(uint lane, uint base, uint rows, uint keys) {
     bool along_rows = pc.mask_row == 1u && pc.mask_key != 1u;
     uint inner = along_rows ? rows : keys, outer = along_rows ? keys : rows;
     uint inner_step = along_rows ? pc.mask_row : pc.mask_key, outer_step = along_rows ? pc.mask_key : pc.mask_row;
-    bool words = MASK == 1 && inner_step == 1u;
+    bool words = MASK == MASK_BOOLEAN && inner_step == 1u;
     // A run of bytes lies in one word more where it may begin within one.
     uint steps = !words ? inner : ((base | outer_step) & 3u) == 0u ? (inner + 3u) / 4u : (inner + 6u) / 4u;
     uint o = lane / steps, i = lane % steps, o_step = LANES / steps, i_step = LANES % steps;

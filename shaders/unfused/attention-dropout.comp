@@ -26,8 +26,8 @@ layout(push_constant, std430) uniform Push {
     float scale;
 } pc;
 
-layout(set = 0, binding = 0, std430) restrict readonly buffer Weights { float w_data[]; };
-layout(set = 0, binding = 1, std430) restrict writeonly buffer Result { float o_data[]; };
+layout(set = 0, binding = 0, std430) restrict readonly buffer Weights { float weights_data[]; };
+layout(set = 0, binding = 1, std430) restrict writeonly buffer Result { float out_data[]; };
 
 void main() {
     uint key = gl_GlobalInvocationID.x * 4u;
@@ -43,7 +43,7 @@ void main() {
         uint from = pc.w_offset + batch * pc.w_batch + head * pc.w_head + row * pc.w_row + key;
         uint to = pc.o_offset + batch * pc.o_batch + head * pc.o_head + row * pc.o_row + key;
         for (uint j = 0u; j < min(4u, pc.keys - key); j++) {
-            o_data[to + j] = words[j] < pc.threshold ? w_data[from + j] * pc.scale : 0.0;
+            out_data[to + j] = words[j] < pc.threshold ? weights_data[from + j] * pc.scale : 0.0;
         }
     }
 }

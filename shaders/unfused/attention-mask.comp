@@ -28,9 +28,9 @@ layout(push_constant, std430) uniform Push {
     int shift;
 } pc;
 
-layout(set = 0, binding = 0, std430) restrict readonly buffer Scores { float s_data[]; };
+layout(set = 0, binding = 0, std430) restrict readonly buffer Scores { float scores_data[]; };
 layout(set = 0, binding = 1, std430) restrict readonly buffer Mask { uint mask_data[]; };
-layout(set = 0, binding = 2, std430) restrict writeonly buffer Result { float o_data[]; };
+layout(set = 0, binding = 2, std430) restrict writeonly buffer Result { float out_data[]; };
 
 void main() {
     uint key = gl_GlobalInvocationID.x;
@@ -40,16 +40,16 @@ void main() {
     [[unroll]] for (uint r = 0u; r < uint(ROWS); r++) {
         uint row = gl_WorkGroupID.y * uint(ROWS) + r;
         if (row >= pc.queries) continue;
-        float score = s_data[pc.s_offset + batch * pc.s_batch + head * pc.s_head + row * pc.s_row + key];
+        float score = scores_data[pc.s_offset + batch * pc.s_batch + head * pc.s_head + row * pc.s_row + key];
         uint place = pc.mask_offset + batch * pc.mask_batch + head * pc.mask_head + row * pc.mask_row + key * pc.mask_key;
         bool seen = CAUSAL == 0 || int(key) <= int(row) + pc.shift;
-        if (MASK == 1) seen = seen && ((mask_data[place >> 2] >> ((place & 3u) * 8u)) & 0xffu) != 0u;
-        if (MASK == 2) {
+        if (MASK == MASK_BOOLEAN) seen = seen && ((mask_data[place >> 2] >> ((place & 3u) * 8u)) & 0xffu) != 0u;
+        if (MASK == MASK_ADDED) {
             float bias = uintBitsToFloat(mask_data[place]);
             seen = seen && !(bias < MASK_FLOOR);
             score += bias;
         }
-        o_data[pc.o_offset + batch * pc.o_batch + head * pc.o_head + row * pc.o_row + key] =
+        out_data[pc.o_offset + batch * pc.o_batch + head * pc.o_head + row * pc.o_row + key] =
             seen ? score : minus_infinity();
     }
 }

@@ -31,10 +31,10 @@ layout(push_constant, std430) uniform Push {
     float growth;
 } pc;
 
-layout(set = 0, binding = 0, std430) restrict readonly buffer Scores { float s_data[]; };
+layout(set = 0, binding = 0, std430) restrict readonly buffer Scores { float scores_data[]; };
 layout(set = 0, binding = 1, std430) restrict readonly buffer Table { float table_data[]; };
 layout(set = 0, binding = 2, std430) restrict readonly buffer Starts { int starts_data[]; };
-layout(set = 0, binding = 3, std430) restrict writeonly buffer Result { float o_data[]; };
+layout(set = 0, binding = 3, std430) restrict writeonly buffer Result { float out_data[]; };
 
 int start_of(int bucket) { return starts_data[pc.starts_offset + uint(bucket - pc.exact)]; }
 
@@ -62,8 +62,8 @@ void main() {
         uint row = gl_WorkGroupID.y * uint(ROWS) + r;
         if (row >= pc.queries) continue;
         int bucket = bucket_of(int(key) - int(row) - pc.offset);
-        float score = s_data[pc.s_offset + batch * pc.s_batch + head * pc.s_head + row * pc.s_row + key];
-        o_data[pc.o_offset + batch * pc.o_batch + head * pc.o_head + row * pc.o_row + key] =
+        float score = scores_data[pc.s_offset + batch * pc.s_batch + head * pc.s_head + row * pc.s_row + key];
+        out_data[pc.o_offset + batch * pc.o_batch + head * pc.o_head + row * pc.o_row + key] =
             score + table_data[pc.table_offset + uint(bucket) * pc.table_row + head];
     }
 }

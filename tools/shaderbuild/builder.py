@@ -13,13 +13,13 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import names
+from . import files, names
 from .bfloat16 import Bfloat16Error, to_bfloat16
 from .cache import Cache
-from .facts import Facts, missing_features, read_facts
+from .facts import Facts, misnamed, missing_features, read_facts
 from .families import SETS_FILE, Case, FamilyError, read_family, read_sets
 from .push_layout import misplaced, source_layout, without_names
-from .shared_facts import shared_facts
+from .shared_facts import python_text, shared_facts
 from .toolchain import GLSLANG_VERSION, SPIRV_TOOLS_VERSION, Tool, ToolError
 
 #: Facts of a binary that the choice between variants needs. What a data file does not state of them is in facts.json.
@@ -77,6 +77,7 @@ class Builder:
         self.include_folders = (self.shaders / "include", self.shaders)  # after the including file's own
         self.build = root / "build/shaders"
         self.facts_file = self.shaders / "facts.json"
+        self.python_facts = root / "grilly_py/grilly/registry/shader_facts.py"
         self.cache = Cache() if cache is None else cache
         self._texts: dict[Path, str] = {}
         self._closures: dict[Path, tuple[tuple[Path, ...], bytes]] = {}
@@ -155,26 +156,36 @@ class Builder:
         return [f"{self.show(path)}:{lines[name]}: nothing uses set {name}" for name in lines if name not in used]
 
     def shared_facts(self) -> dict[str, dict]:
-        """The numbers that kernels and Python share. Raises CompileError where two places differ.
-
-        Names of features and of a header's words have their places in registry/names.py.
-        """
+        """The numbers that kernels and Python share. Raises CompileError where two places differ."""
         paths = sorted(path for ending in ("glsl", "comp") for path in self.shaders.rglob(f"*.{ending}"))
         try:
             tables = shared_facts(paths, self.show)
         except ValueError as error:
             raise CompileError(str(error)) from error
-        for table, listed in (
-            ("features", {name.replace("-", "_"): 1 << place for place, name in enumerate(names.EXTRAS)}),
-            ("header", {name: place for place, name in enumerate(names.HEADER)}),
-        ):
-            wanted = {(name.upper(), number) for name, number in listed.items()}
-            found = set(tables.get(table, {}).items()) or wanted
-            if found != wanted:
-                here, there = (", ".join(f"{name} = {n}" for name, n in sorted(each)) or "nothing more"
-                               for each in (found - wanted, wanted - found))  # fmt: skip
-                raise CompileError(f"{table}: the shaders have {here}, and registry/names.py {there}")
+        described = {name.upper().replace("-", "_") for name in names.EXTRAS}
+        if "features" in tables and (odd := sorted(described ^ tables["features"].keys())):
+            raise CompileError(f"features {odd} are in the shaders or in EXTRAS of registry/names.py, and not in both")
+        for table, right in (("features", [1 << n for n in range(99)]), ("header", list(range(999)))):
+            values = sorted(tables.get(table, {}).values())
+            if values != right[: len(values)]:
+                raise CompileError(f"the {table} among shared facts are {values}; expected {right[:len(values)]}")
         return tables
+
+    def check_python(self, written: bool) -> None:
+        """Write the module by which Python has the shared facts; or, unless ``written``, refuse one that differs.
+
+        A repository without the package has none.
+        """
+        if not self.python_facts.parent.is_dir():
+            return
+        text = python_text(self.shared_facts())
+        now = self.python_facts.read_text(encoding="utf-8") if self.python_facts.is_file() else None
+        if text == now:
+            return
+        if not written:
+            raise CompileError(f"{self.show(self.python_facts)} is not what shaders state; {self._record()}")
+        files.replace_file(self.python_facts, text.encode())
+        self.python_facts.chmod(0o644)
 
     def push_layout(self, case: Case) -> list[list]:
         """Names, types and offsets of push constants in the case's source. Raises CompileError if they are no list."""
@@ -185,15 +196,6 @@ class Builder:
             except ValueError as error:
                 raise CompileError(f"{self.show(source)}: {error}") from error
         return self._layouts[source]
-
-    def push_layouts(self, cases: list[Case]) -> dict[str, list[list]]:
-        """The push constants of each family. Raises CompileError where its cases, being generated, differ in them."""
-        layouts: dict[str, list[list]] = {}
-        for case in cases:
-            layout = [member for member in self.push_layout(case) if member[2] < case.push_bytes]
-            if layouts.setdefault(case.family, layout) != layout:
-                raise CompileError(f"{case.name}: its push constants are {layout}, not {layouts[case.family]}")
-        return layouts
 
     def recorded(self) -> dict[str, dict]:
         """What shaders/facts.json says, by the binaries' names. Raises CompileError where it is damaged."""
@@ -261,6 +263,7 @@ class Builder:
         flags += [f"-I{self.show(folder)}" for folder in self.include_folders]
         flags += [f"-D{name}={int(v) if isinstance(v, bool) else v}" for name, v in sorted(defines.items())]
         parts = [self.compilers(case), *flags, "-O" if settings["optimize"] else ""]
+        parts.append(" ".join(name for name, _ in case.bindings))  # compared as it is compiled, and gone thereafter
         if case.dtype == "bfloat16":
             parts.append(self._rewriter)
         try:
@@ -341,7 +344,9 @@ class Builder:
             if done.returncode or not path.is_file():
                 raise CompileError(self._words(case, "glslangValidator", done))
             named = path.read_bytes()
-            if wrong := misplaced(read_facts(named).push, self.push_layout(case)):
+            found = read_facts(named)
+            wrong = misplaced(found.push, self.push_layout(case))
+            if wrong := wrong or misnamed(found.names, [name for name, _ in case.bindings]):
                 raise CompileError(f"{self.show(case.data_file)}:{case.line}: {case.name}: {wrong}")
             path.write_bytes(without_names(named))
             if case.dtype == "bfloat16":

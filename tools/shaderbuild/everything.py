@@ -50,7 +50,7 @@ def build(
         if check:
             built.problems += builder.unused_sets(cases)
     try:
-        builder.shared_facts()
+        builder.check_python(written=not check)
     except CompileError as error:
         built.problems.append(str(error))
     planned = _each(builder.job, cases, jobs)
@@ -110,14 +110,18 @@ def facts_text(cases: list[Case], sizes: dict[str, dict], recorded: dict[str, di
 def pack_all(builder: Builder, built: Built, folder: Path, jobs: int) -> None:
     """Write the folder that a wheel carries (shaderbuild/pack.py). Raises CompileError where sizes are out of date."""
     recorded = builder.recorded()
-    made = []
+    made, push = [], {}
     for job, binary in built.made:
         builder.check_recorded(job.case, builder.check(job.case, binary), recorded)
-        made.append((builder.entry(job.case, recorded), job.key, binary))
+        entry = builder.entry(job.case, recorded)
+        own = entry.pop("push")
+        if push.setdefault(job.case.family, own) != own:  # a family of generated sources
+            raise CompileError(f"{job.case.name}: its push constants are {own}, not {push[job.case.family]}")
+        made.append((entry, job.key, binary))
     head = {
         "compilers": {"glslang": builder.glslang.version, "spirv-tools": builder.optimizer.version},
         "facts": builder.shared_facts(),
-        "push": builder.push_layouts([job.case for job, _ in built.made]),
+        "push": push,
     }
     pack(folder, made, head, jobs)
 

@@ -42,6 +42,7 @@ class Facts:
 
     capabilities: set[int] = field(default_factory=set)
     bindings: dict[int, bool] = field(default_factory=dict)
+    names: dict[int, set[str]] = field(default_factory=dict)  # of the arrays at each binding ("" if stripped)
     descriptor_sets: set[int] = field(default_factory=set)
     constant_ids: set[int] = field(default_factory=set)
     push_bytes: int = 0
@@ -160,6 +161,7 @@ def read_facts(binary: bytes) -> Facts:
             number = binding_of[variable]
             safe = variable in read_only or pointers[pointer] in read_only
             facts.bindings[number] = safe and facts.bindings.get(number, True)
+            facts.names.setdefault(number, set()).add(member_names.get((pointers[pointer], 0), ""))
         if storage == 9:  # PushConstant
             block = pointers[pointer]
             facts.push_bytes = max(facts.push_bytes, types.size(block, True) or 0)
@@ -172,6 +174,17 @@ def read_facts(binary: bytes) -> Facts:
             known = size is not None and facts.shared_bytes is not None
             facts.shared_bytes = facts.shared_bytes + size if known else None
     return facts
+
+
+def misnamed(names: dict[int, set[str]], bindings: list[str]) -> str:
+    """Which binding of a binary has an array that is not called NAME or NAME_..., as its data file has it; or ""."""
+    for number, found in sorted(names.items()):
+        wanted = bindings[number] if number < len(bindings) else None
+        for name in sorted(found):
+            if wanted is None or name != wanted and not name.startswith(f"{wanted}_"):
+                called = "which the data file lacks" if wanted is None else f"and in the data file {wanted}"
+                return f"its binding {number} is called {name} in the source, {called}"
+    return ""
 
 
 def missing_features(facts: Facts, requires: set[str]) -> list[str]:

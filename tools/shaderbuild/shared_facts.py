@@ -11,7 +11,13 @@ from pathlib import Path
 
 _MARK = re.compile(r"^// facts: ([a-z]+)\b.*\n((?:.+\n)*)", re.MULTILINE)
 _CONSTANTS = re.compile(r"^const (?:uint|int|float) ([^;]+);(?:\s*//.*)?$")
-_ONE = re.compile(r"(\w+) = (-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)u?")
+_ONE = re.compile(r"(\w+) = (0x[0-9A-Fa-f]+|-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)u?")
+_MODULE = '''\
+"""What kernels and Python share, by table and name. tools/compile_shaders.py writes this file from shaders/."""
+
+FACTS: dict[str, dict[str, int | float]] = {{
+{}}}
+'''
 
 
 def shared_facts(paths: list[Path], show=str) -> dict[str, dict[str, int | float]]:
@@ -33,10 +39,20 @@ def shared_facts(paths: list[Path], show=str) -> dict[str, dict[str, int | float
                     one = _ONE.fullmatch(part)
                     if not one:
                         raise ValueError(f"{place}: {part!r} among shared facts; wanted NAME = number")
-                    value = float(one[2]) if re.search(r"[.e]", one[2]) else int(one[2])
+                    value = int(one[2], 0) if re.fullmatch(r"-?\d+|0x.*", one[2]) else float(one[2])
                     table = tables.setdefault(mark[1], {})
                     if table.setdefault(one[1], value) != value:
                         other = stated[mark[1], one[1]]
                         raise ValueError(f"{place}: {one[1]} is {value}, and {table[one[1]]} at {other}")
                     stated.setdefault((mark[1], one[1]), place)
     return tables
+
+
+def python_text(tables: dict[str, dict[str, int | float]]) -> str:
+    """The module by which Python has them (grilly/registry/shader_facts.py)."""
+    lines = []
+    for table in sorted(tables):
+        lines.append(f'    "{table}": {{')
+        lines += [f'        "{name}": {value!r},' for name, value in tables[table].items()]
+        lines.append("    },")
+    return _MODULE.format("".join(f"{line}\n" for line in lines))

@@ -54,7 +54,7 @@ class Checkout:
             raise ShaderError("\n".join(errors))
         self._cases = {case.name: case for case in cases}
         with self._named_errors():
-            self._builder.shared_facts()  # what names.py says otherwise would be read wrongly by every kernel
+            self._builder.check_python(written=False)
             self._recorded = self._builder.recorded()
             return [self._builder.entry(case, self._recorded) for case in cases]
 

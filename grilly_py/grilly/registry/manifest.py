@@ -17,8 +17,9 @@ from typing import Protocol
 from ..errors import ShaderError
 from ..runtime.lifetime import in_child
 from .checkout import Checkout, checkout_of
-from .names import DTYPES, EXTRAS, FEATURES, SIXTEEN_BITS, extras_bits
+from .names import DTYPES, EXTRAS, FEATURES, SIXTEEN_BITS
 from .packed import Packed
+from .shared import extras_bits
 
 #: A folder written by ``tools/compile_shaders.py --pack``, to use in place of the package's own shaders.
 FOLDER_VARIABLE = "GRILLY_SHADERS"

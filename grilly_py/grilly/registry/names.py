@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 #: Version of manifest.json's layout; a package refuses a manifest of another version.
-MANIFEST_SCHEMA = 3
+MANIFEST_SCHEMA = 4
 
 #: Element types a binary may be compiled for.
 DTYPES = ("float32", "float16", "bfloat16")
@@ -33,8 +33,8 @@ FEATURES = (
     "nvidia-compiler",
 )
 
-#: What an attention kernel may offer beyond masks and causality, and how error messages call it; the place is the bit
-#: of the specialization constant FEATURES in shaders/attention/extras.glsl.
+#: What an attention kernel may offer beyond masks and causality, and how error messages call it. Each is a bit of the
+#: specialization constant FEATURES: shaders/attention/extras.glsl.
 EXTRAS = {
     "window": "a sliding window",
     "soft-cap": "a logit soft-cap",
@@ -50,19 +50,6 @@ EXTRAS = {
     "tiles": "classes of tiles",
     "paged": "paged keys and values",
 }
-
-#: The words of an attention dispatch's header, as compute/attention/words.py writes them; the place is the number that
-#: the GLSL gives the word of that name, in capitals (shaders/attention/extras.glsl, matrix/next-tile.glsl).
-HEADER = (
-    "first_batch", "first_head", "first_row", "first_key", "heads", "left", "right", "cap", "slopes", "slopes_batch",
-    "t5_buckets", "t5_reach", "t5_table", "t5_row", "sink", "sink_here", "prefixes",
-    "q_segments", "q_segments_batch", "k_segments", "k_segments_batch", "samples", "packed",
-    "block_map", "block_batch", "block_head", "block_row", "block_q", "block_kv",
-    "keep_below", "keep_scale", "seed_low", "seed_high", "dropout_offset",
-    "bias_offset", "bias_batch", "bias_head", "bias_row", "bias_key", "tile_batch", "tile_head", "tile_row",
-    "pages", "pages_batch", "page_keys", "k_page", "v_page",
-    "mask_bits", "mask_bits_batch", "mask_bits_head", "mask_bits_row",
-)  # fmt: skip
 
 #: Every architecture ``identify`` can answer. A bare vendor name stands for a device of that vendor that is not known.
 ARCHITECTURES = (
@@ -100,12 +87,6 @@ def matrix_features(dtype: str, shape: str) -> list[str]:
     """The features that a kernel for cooperative matrices of ``dtype`` factors and this shape needs."""
     arithmetic = ["float16-arithmetic"] if dtype == "float16" else []
     return ["cooperative-matrix", *arithmetic, f"matrix-{dtype}-{shape}"]
-
-
-def extras_bits(names) -> int:
-    """The bits of FEATURES for names of EXTRAS."""
-    order = list(EXTRAS)
-    return sum(1 << order.index(name) for name in set(names))
 
 
 def matches(pattern: str, architecture: str) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ..errors import ShaderError
 from ..runtime.files import parse_json, read_file
 from .names import MANIFEST_SCHEMA
+from .shared import differing
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -26,6 +27,10 @@ _MEMORY = 64 << 20
 
 def _pair(value) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(type(number) is int and number >= 0 for number in value)
+
+
+def _table(value) -> bool:
+    return isinstance(value, dict) and all(type(number) in (int, float) for number in value.values())
 
 
 _PLACES = {
@@ -65,12 +70,18 @@ class Packed:
         schema = data.get("schema") if isinstance(data, dict) else None
         if schema != MANIFEST_SCHEMA:
             raise ShaderError(f"{self.place} has schema {schema!r}, this grilly reads {MANIFEST_SCHEMA}; {self.remedy}")
-        entries = data.get("variants")
+        entries, push, facts = data.get("variants"), data.get("push"), data.get("facts")
         if not isinstance(entries, list):
             raise ShaderError(f"{self.place} lists no variants; {self.remedy}")
+        if not isinstance(push, dict) or not isinstance(facts, dict) or not all(map(_table, facts.values())):
+            raise ShaderError(f"{self.place} lacks push constants or facts; {self.remedy}")
+        if wrong := differing(facts):
+            raise ShaderError(f"{self.place}: {wrong}; {self.remedy}")
         for number, entry in enumerate(entries, 1):
             if not isinstance(entry, dict):
                 raise ShaderError(f"{self.place}: entry {number} is no object; {self.remedy}")
+            if entry.get("family") in push:
+                entry["push"] = push[entry["family"]]
             for key, right in _PLACES.items():
                 if key not in entry or not right(entry[key]):
                     what = f"{key!r} is {entry[key]!r}" if key in entry else f"it lacks {key!r}"

@@ -15,6 +15,7 @@ from .architecture import identify
 from .manifest import Manifest, Variant, default_manifest
 from .measured import Verdicts, Winners, check_mode
 from .names import DTYPES, EXTRAS, matches
+from .shared import extras_in
 
 _CACHE_SIZE = 4096
 #: Head dimensions that ``Registry.table`` asks for.
@@ -422,7 +423,7 @@ class Registry:
                 return f"{fact} is {value}, it takes {low} to {high}"
         short = facts.get("extras", 0) & ~variant.offered
         if short:
-            return f"it does not offer {', '.join(text for n, text in enumerate(EXTRAS.values()) if short >> n & 1)}"
+            return f"it does not offer {', '.join(EXTRAS[name] for name in extras_in(short))}"
         if facts.get("align", 1) % variant.align:
             return f"offsets, strides or dimensions are not multiples of {variant.align}"
         for what, need, limit in (

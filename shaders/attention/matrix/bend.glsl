@@ -45,7 +45,7 @@ float added(uint row, uint key) {
         uint bucket = extra_data[word(T5_BUCKETS) + uint(clamp(distance, -reach, reach) + reach)];
         sum_ += uintBitsToFloat(extra_data[word(T5_TABLE) + bucket * word(T5_ROW) + x_head]) * LOG2_E;
     }
-    if (MASK == 2) {
+    if (MASK == MASK_ADDED) {
         float bias = mask_bias(mask_index(batch, head, row) + key * pc.mask_key);
         if (bias <= NEVER) sum_ = minus_infinity();
         else sum_ += non_finite(bias) ? bias : max(bias * LOG2_E, MASK_FLOOR);

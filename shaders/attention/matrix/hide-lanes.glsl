@@ -11,7 +11,7 @@
 #define UNIT_KEYS (4 * MATRIX_N)
 #define UNITS (KEYS / UNIT_KEYS)
 
-uint mask_place;             // where in tile_data the words of the subgroup's first rows are
+uint mask_place;             // where in tiles_data the words of the subgroup's first rows are
 uint mask_next[RF * UNITS];  // the lane's words of the next tile
 uint mask_held[RF * UNITS];  // of the present one
 
@@ -30,7 +30,7 @@ void fetch_mask(uint first_key) {
     if (MASK == 0 || first_key >= end) return;
     uint row_step = word(MASK_BITS_ROW), unit = first_key / UNIT_KEYS;
     [[unroll]] for (uint n = 0u; n < RF * UNITS; ++n) {
-        mask_next[n] = tile_data[mask_place + n / UNITS * row_step + (unit + n % UNITS) * SUBGROUP];
+        mask_next[n] = tiles_data[mask_place + n / UNITS * row_step + (unit + n % UNITS) * SUBGROUP];
     }
 }
 void take_mask(uint next_key) {

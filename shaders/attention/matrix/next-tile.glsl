@@ -1,6 +1,6 @@
 // Which tile of keys comes next, where tiles have classes (attention-tiles.comp).
 
-// Words of the header, after those of extras.glsl: where in tile_data a mask made bits is.
+// Words of the header, after those of extras.glsl: where in tiles_data a mask made bits is.
 // facts: header
 const uint MASK_BITS = 47u, MASK_BITS_BATCH = 48u, MASK_BITS_HEAD = 49u, MASK_BITS_ROW = 50u;
 

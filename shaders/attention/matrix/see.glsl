@@ -22,7 +22,7 @@ uint seen_keys[RF][HELD_ROWS][WORDS];  // which keys of a tile the lane's rows s
 uint mask_keys[RF][HELD_ROWS][WORDS];  // as far as a mask made bits says
 uint kept_keys[RF][HELD_ROWS][WORDS];  // which of their weights dropout keeps
 
-uint bit_rows[RF][HELD_ROWS];    // where in tile_data the bits of the lane's rows begin
+uint bit_rows[RF][HELD_ROWS];    // where in tiles_data the bits of the lane's rows begin
 uint block_rows[RF][HELD_ROWS];  // where in extra_data, counted in bytes, the map has what the lane's rows see
 uint block_columns;              // keys of a block
 
@@ -53,7 +53,7 @@ void read_places() {
 
 // Whether the keys of a word of bits lie in one block of the map, and nothing else has to be looked up for each.
 bool blocks_are_words() {
-    if (!on(BLOCKS) || on(SEGMENTS) || (MASK == 1 && !MASK_IS_BITS)) return false;
+    if (!on(BLOCKS) || on(SEGMENTS) || (MASK == MASK_BOOLEAN && !MASK_IS_BITS)) return false;
     return (block_columns | x_first_key) % SPAN == 0u;
 }
 
@@ -73,7 +73,8 @@ void gather_bits(uint round, uint four) {
 void read_bits(uint first_key) {
     SYNC_SUBGROUP;
     uint mask_place = mask_index(batch, head, 0u);
-    if (MASK == 1 && (FEATURES & (SEGMENTS | BLOCKS)) == 0 && pc.mask_key == 1u && ((mask_place | pc.mask_row) & 3u) == 0u) {
+    if (MASK == MASK_BOOLEAN && (FEATURES & (SEGMENTS | BLOCKS)) == 0 && pc.mask_key == 1u
+        && ((mask_place | pc.mask_row) & 3u) == 0u) {
         // Four keys are a word. AT_ONCE are under way before the first is looked at.
         [[unroll]] for (uint round = 0u; round < ROUNDS / AT_ONCE; ++round) {
             uint held[AT_ONCE];
@@ -91,7 +92,7 @@ void read_bits(uint first_key) {
             uint row = ROUND_ROW(n), key = ROUND_KEY(n), four = 0u;
             [[unroll]] for (uint c = 0u; c < 4u; ++c) {
                 bool seen = row < QUERIES && key + c < end && sees(row, key + c);
-                if (MASK == 1 && !MASK_IS_BITS && seen) {
+                if (MASK == MASK_BOOLEAN && !MASK_IS_BITS && seen) {
                     seen = mask_bias(mask_place + row * pc.mask_row + (key + c) * pc.mask_key) == 0.0;
                 }
                 four |= seen ? 1u << c : 0u;
@@ -120,7 +121,7 @@ uint range_bits(uint row, uint first_key) {
 
 // What is read of a tile is looked up before its products, what follows from indices is computed after them: registers are
 // few in between.
-#define LOOKS_UP ((MASK == 1 && !MASK_IS_BITS) || (FEATURES & (SEGMENTS | BLOCKS)) != 0)
+#define LOOKS_UP ((MASK == MASK_BOOLEAN && !MASK_IS_BITS) || (FEATURES & (SEGMENTS | BLOCKS)) != 0)
 
 // Under way while keys are stored and multiplied.
 void fetch_mask(uint first_key) {
@@ -128,7 +129,7 @@ void fetch_mask(uint first_key) {
         uint key = first_key + w * SPAN, column = min(key, end - 1u) / 32u;
         [[unroll]] for (uint i = 0u; i < RF; ++i) {
             [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r) {
-                mask_keys[i][r][w] = tile_data[bit_rows[i][r] + column];
+                mask_keys[i][r][w] = tiles_data[bit_rows[i][r] + column];
                 if (SPAN < 32) mask_keys[i][r][w] >>= key % 32u;
             }
         }

@@ -12,10 +12,10 @@
 
 // Whether what is read hides keys, whether something is added to scores that must be read, and whether the scores of tiles
 // that are not clear are scaled to base 2 before their maximum is taken.
-#define HIDES (MASK == 1 || (FEATURES & (SEGMENTS | BLOCKS)) != 0)
-#define MASK_IS_BITS (MASK == 1 && on(TILES))
-#define ADDS (MASK == 2 || (FEATURES & (BIAS | T5)) != 0)
-#define SCALED (MASK == 2 || BENDS)
+#define HIDES (MASK == MASK_BOOLEAN || (FEATURES & (SEGMENTS | BLOCKS)) != 0)
+#define MASK_IS_BITS (MASK == MASK_BOOLEAN && on(TILES))
+#define ADDS (MASK == MASK_ADDED || (FEATURES & (BIAS | T5)) != 0)
+#define SCALED (MASK == MASK_ADDED || BENDS)
 
 #include "masks/mask-bits.glsl"
 

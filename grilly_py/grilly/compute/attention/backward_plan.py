@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...registry import Choice, Registry, Request
+from ...registry.shared import value
 from ..device.cut import parts
 from ..device.device import DeviceFacts
 from ..device.plan import ALIGN_MOST, Layout, Planner, strided
@@ -22,6 +23,8 @@ from ..device.tensor import Tensor
 from .backward_pieces import Piece, bind_results, split
 from .call import MAX_KEYS, NOTHING, OptionFacts, mask_kind
 from .operands import FLOAT32, WORDS, AttentionPlan, bias_words, words_slot
+
+_ADD, _FOLLOW = value("accumulate", "ADD_TO_RESULT"), value("accumulate", "KEYS_FOLLOW")
 
 
 class BackwardTerms(NamedTuple):
@@ -122,8 +125,8 @@ def plan(
     words, made = words_slot(planner, call, given, headers)
     for number, (choice, piece, wide) in enumerate(jobs):
         constants = {
-            **call.constants(piece.views), "GROUP": piece.group, "ACCUMULATE": piece.accumulate + 2 * piece.more,
-            "WIDE": int(wide),
+            **call.constants(piece.views), "GROUP": piece.group, "WIDE": int(wide),
+            "ACCUMULATE": _ADD * piece.accumulate + _FOLLOW * piece.more,
         }  # fmt: skip
         written = piece.results
         windows, row = bind_results(facts, written)

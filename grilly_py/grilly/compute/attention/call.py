@@ -6,12 +6,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...registry.shared import value
 from ..device.device import DeviceFacts
 from ..device.plan import Layout
 
 #: Keys in one dispatch at most. Rounding errors of a float32 sum grow with its length; ranges beyond this are summed by
 #: themselves and merged, which keeps the error of 200,000 keys at that of NumPy's blocked products for next to no time.
 MAX_KEYS = 16_384
+
+NO_MASK, BOOLEAN_MASK, ADDED_MASK = (value("masks", f"MASK_{kind}") for kind in ("NONE", "BOOLEAN", "ADDED"))
 
 
 class OptionFacts(NamedTuple):
@@ -113,5 +116,5 @@ class AttentionCall(NamedTuple):
 
 
 def mask_kind(dtype: np.dtype | None) -> int:
-    """The specialization constant MASK: 0 for none, 1 for a boolean mask, 2 for an additive one."""
-    return 0 if dtype is None else 1 if dtype.kind == "b" else 2
+    """The specialization constant MASK."""
+    return NO_MASK if dtype is None else BOOLEAN_MASK if dtype.kind == "b" else ADDED_MASK

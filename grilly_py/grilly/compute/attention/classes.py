@@ -18,11 +18,11 @@ from collections.abc import Iterator
 
 from ...errors import UnsupportedError
 from ...registry import Choice, Registry, Request
-from ...registry.names import extras_bits
+from ...registry.shared import extras_bits
 from ..device.device import LEAST_WORK, DeviceFacts
 from ..device.plan import Layout, Planner, strided
 from ..device.tensor import Tensor
-from .call import AttentionCall, OptionFacts, mask_kind
+from .call import BOOLEAN_MASK, NO_MASK, AttentionCall, OptionFacts, mask_kind
 from .pieces import Piece
 
 TILES, BLOCKS, SEGMENTS = (extras_bits((name,)) for name in ("tiles", "blocks", "segments"))
@@ -109,7 +109,7 @@ class Classes:
                 1 if step == 0 else min(size, extent)
                 for step, size, extent in zip(steps[2:], self.tile, extents, strict=True)
             )
-            items += rows * keys // 4 if kind == 1 and 1 in steps[2:] else rows * keys
+            items += rows * keys // 4 if kind == BOOLEAN_MASK and 1 in steps[2:] else rows * keys
         if self.options.bits & BLOCKS:
             block_q, block_kv = (self.options.word(name) for name in ("block_q", "block_kv"))
             items += -(-self.tile[0] // block_q) * -(-self.tile[1] // block_kv)
@@ -136,7 +136,7 @@ class Classes:
         }  # fmt: skip
         constants = {"MASK": self.mask[0], "FEATURES": bits, "ROWS": rows, "KEYS": keys, "LANES": lanes}
         groups = (-(-key_tiles // (choice.threads // lanes)), row_tiles, batches * heads)
-        planner.dispatch(choice, constants, {"mask": mask, "extra": words, "out": classes}, push, groups)
+        planner.dispatch(choice, constants, {"mask": mask, "extra": words, "classes": classes}, push, groups)
         if self.bits:
             self._dispatch_bits(planner, registry, classes, mask)
         return classes
@@ -150,7 +150,7 @@ class Classes:
             "start": self.words,
         }  # fmt: skip
         groups = (-(-words // choice.threads), min(rows, planner.facts.groups[1]), batches * heads)
-        planner.dispatch(choice, {}, {"mask": mask, "out": classes}, push, groups)
+        planner.dispatch(choice, {}, {"mask": mask, "bits": classes}, push, groups)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,7 +203,7 @@ class LaneClasses(Classes):
         }  # fmt: skip
         groups = (key_tiles, row_tiles, batches * heads)
         constants = {"ROWS": self.tile[0], "KEYS": self.tile[1]}
-        planner.dispatch(choice, constants, {"mask": mask, "out": made}, push, groups)
+        planner.dispatch(choice, constants, {"mask": mask, "words": made}, push, groups)
         return made
 
 
@@ -235,7 +235,7 @@ def _tiled(
     """One of rank ``least`` or more, if a call of this much work could use it."""
     kind = mask_kind(None if call.mask is None else call.mask.dtype)
     bits = call.options.bits
-    if (kind, bits) not in ((1, 0), (0, BLOCKS)) or work < facts.class_work:
+    if (kind, bits) not in ((BOOLEAN_MASK, 0), (NO_MASK, BLOCKS)) or work < facts.class_work:
         return None
     family = request.prefer
     if family is not None and not family.endswith(SUFFIX):
@@ -320,7 +320,7 @@ def _classes(piece: Piece, tile, options: OptionFacts, lanes=None) -> Classes:
         given = (options, (kind, steps), queries, piece.k.shape[2], piece.first, size, shape)
         return LaneClasses(*given, order=tile["mask_order"], unit=unit)
     bits = None
-    if kind == 1 and tile.get("mask_bits"):
+    if kind == BOOLEAN_MASK and tile.get("mask_bits"):
         bits = tuple(n if step else 1 for n, step in zip((batch, heads, queries), steps, strict=False))
     return Classes(options, (kind, steps), queries, piece.k.shape[2], piece.first, size, shape, bits)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import UnsupportedError
 from ...registry import Choice, Registry, Request
-from ...registry.names import extras_bits
+from ...registry.shared import extras_bits
 from ..device.device import DeviceFacts
 from ..device.plan import Planner
 from .call import MAX_KEYS, AttentionCall, mask_kind

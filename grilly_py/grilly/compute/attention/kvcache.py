@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import UnsupportedError
+from ...registry.shared import value
 from ..device.arguments import FLOAT32, check_float, check_precision, to_device
 from ..device.caches import Kept
 from ..device.device import Device
@@ -32,7 +33,7 @@ CACHE_WORDS: Kept[tuple, Ready] = Kept("plans of cache-words", 64)
 STEP_KEYS = 256
 _SCALES = (type(None), float, int)
 _MOST = 2**31 - 1
-_HALVES, _INTERLEAVED = 1, 2  # cache-append's ROTARY
+_HALVES, _INTERLEAVED = value("rotary", "ROTARY_HALVES"), value("rotary", "ROTARY_INTERLEAVED")
 
 
 class _Step(NamedTuple):

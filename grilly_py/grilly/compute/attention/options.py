@@ -8,14 +8,14 @@ from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
-from ...registry.names import extras_bits
+from ...registry.shared import HEADER, extras_bits
 from ..device.arrays import BiasArray, BoolArray, FloatsLike, IntegersLike
 from ..device.numbers import integer
 from ..device.tensor import Tensor
 from . import option_checks as checks
 from .call import OptionFacts
 from .t5 import bucket_words
-from .words import HEADER, as_word
+from .words import as_word
 
 #: Distances from which on T5's buckets are all alike, at most.
 MOST_REACH = 2**20

@@ -20,7 +20,7 @@ import numpy as np
 
 from ...errors import OutOfDeviceMemoryError, UnsupportedError
 from ...registry import Request
-from ...registry.names import extras_bits
+from ...registry.shared import extras_bits
 from ..device.arguments import check_precision
 from ..device.caches import Kept
 from ..device.device import Device

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...registry.names import HEADER
+from ...registry.shared import HEADER
 from ..device.caches import Kept
 from ..device.copy import copy_into
 from ..device.device import Device

@@ -10,12 +10,6 @@ from ..device.plan import Planner, alignment, fits_binding, strided
 from ..device.tensor import Tensor
 
 _MOST = 2**31 - 1
-#: What an operation's data files call the left factor, the right one, the product and the bias.
-_NAMES = {
-    "linear": ("x", "weight", "y", "bias"),
-    "attention-scores": ("q", "k", "scores", ""),
-    "attention-output": ("weights", "v", "o", ""),
-}
 
 
 def product(
@@ -66,7 +60,6 @@ def product(
     if choice.tile.get("split"):
         a = split(planner, registry, a)
         b = split(planner, registry, b[:1, :1]).broadcast_to((*b.shape[:3], split_words(depth)))
-    names = _NAMES[operation]
 
     def groups(shape):
         return -(-shape[3] // block_cols), -(-shape[2] // block_rows) * shape[1], shape[0]
@@ -85,7 +78,7 @@ def product(
             "WHOLE": int(c.shape[2] % block_rows == 0 and c.shape[3] % block_cols == 0),
         }
         constants = {name: known[name] for name in choice.variant.constants}
-        arrays = dict(zip(names, (a, b, c, bias), strict=True))
+        arrays = {"a": a, "b": b, "c": c, "bias": bias}
         planner.dispatch(choice, constants, arrays, push, groups(c.shape), work(c.shape))
 
     def cut(a, b, c, bias):
