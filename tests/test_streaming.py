@@ -23,7 +23,7 @@ from cases import (
     rounded_weights,
 )
 from grilly import reference
-from grilly.compute.attention import stream
+from grilly.compute.attention import merge, progress, stream, stream_plan
 from grilly.compute.attention.record import PLANS
 from grilly.reference import sums
 from kernels import forget, plans
@@ -53,11 +53,11 @@ def needs(q, k, v, mask=None) -> int:
 def limited(backend, limit: int):
     """The backend with ``limit`` bytes beside what it holds; yields counts of what was done."""
     counts = types.SimpleNamespace(merges=0, calls=0, key_bytes=0, limit=limit + backend.memory().in_use)
-    merge, send = stream.merge, stream._Streamed._send
+    add, send = merge.add, stream._Streamed._send
 
-    def counted_merge(*arguments):
+    def counted_add(*arguments):
         counts.merges += 1
-        merge(*arguments)
+        add(*arguments)
 
     def counted_send(self, *arguments, **options):
         sent = send(self, *arguments, **options)
@@ -65,12 +65,12 @@ def limited(backend, limit: int):
         return sent
 
     former, backend.memory_limit = backend.memory_limit, counts.limit
-    stream.merge, stream._Streamed._send = counted_merge, counted_send
+    merge.add, stream._Streamed._send = counted_add, counted_send
     try:
         yield counts
     finally:
         backend.memory_limit = former
-        stream.merge, stream._Streamed._send = merge, send
+        merge.add, stream._Streamed._send = add, send
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -92,7 +92,7 @@ def check(backend, case, dtype):
     """A call with a quarter of the memory that it needs, against float64."""
     q, k, v, mask = make_arrays(case, dtype)
     with limited(backend, needs(q, k, v, mask) // 4) as counts:
-        assert stream.needed(backend.opened, q, k, v, mask)
+        assert stream_plan.needed(backend.opened, q, k, v, mask)
 
         def attend():
             backend.memory(reset_peak=True)
@@ -258,7 +258,7 @@ def test_progress(vulkan_backend, caplog, capsys, monkeypatch):
     assert len(done) > 3 and done == sorted(set(done)) and done[-1] == seen[-1].total
     assert all(p.operation == "flash_attention2" and p.seconds >= 0 for p in seen)
     assert any("streaming 64 queries" in r.message for r in caplog.records)
-    stream.show(seen[-1])
+    progress.show(seen[-1])
     assert "flash_attention2: 100 % of the pairs" in capsys.readouterr().err
 
 
@@ -295,7 +295,7 @@ def test_the_limit_from_the_environment(vulkan_backend, monkeypatch):
     monkeypatch.setenv("GRILLY_MEMORY_LIMIT", "12345678")
     with grilly.Compute(device=vulkan_backend.device.index) as backend:
         assert backend.memory_limit == 12345678
-        assert stream.room(backend.opened) == 12345678 - backend.memory().in_use
+        assert stream_plan.room(backend.opened) == 12345678 - backend.memory().in_use
 
 
 @settings(deadline=None)
@@ -317,7 +317,7 @@ def test_plans_fit(batch, kv_heads, group, queries, keys, mask, budget):
 
     bias = array(*(e if own else 1 for e, own in zip(full, mask, strict=True)))
     q, k, v = array(*full[:3], 64), array(batch, kv_heads, keys, 64), array(batch, kv_heads, keys, 32)
-    block = stream.plan("test", device, q, k, v, (None, bias))
+    block = stream_plan.plan_blocks("test", device, q, k, v, (None, bias))
     assert 1 <= block.batch <= batch and 1 <= block.heads <= kv_heads
     assert 1 <= block.queries <= queries and 1 <= block.keys <= keys
     rows = block.batch * block.heads * group * block.queries

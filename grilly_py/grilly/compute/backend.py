@@ -18,7 +18,7 @@ from ..registry import Registry, identify
 from ..runtime import open_runtime
 from ..runtime.interface import DeviceInfo, MemoryUse, Runtime, Timing
 from ..runtime.lifetime import hold_over_fork, in_child
-from .attention import stream
+from .attention.progress import Progress, show
 from .device.arrays import NDArray, Shape
 from .device.copy import copy
 from .device.device import Device
@@ -72,7 +72,7 @@ class Compute:
         without that. Tensors that a program makes itself are not refused.
     progress : callable or bool, optional
         Called about once a second during a streamed call, and at its end, with a
-        ``grilly.compute.attention.stream.Progress``; True writes it to standard error.
+        ``grilly.compute.attention.progress.Progress``; True writes it to standard error.
 
     Raises
     ------
@@ -88,14 +88,14 @@ class Compute:
         runtime: str = "auto",
         *,
         memory_limit: int | None = None,
-        progress: Callable[[stream.Progress], None] | bool | None = None,
+        progress: Callable[[Progress], None] | bool | None = None,
     ):
         limit = _memory_limit(memory_limit)
         #: The device as operations take it: runtime, registry, caches.
         self.opened = Device(open_runtime(device, runtime), copy, prove)
         self.opened.backend = self
         self.opened.memory_limit = limit
-        self.opened.progress = stream.show if progress is True else progress or None
+        self.opened.progress = show if progress is True else progress or None
         #: The attention operations: ``backend.attention.flash_attention2(...)`` and the rest.
         self.attention = Attention(self.opened)
 
@@ -132,12 +132,12 @@ class Compute:
         self.opened.memory_limit = limit
 
     @property
-    def progress(self) -> Callable[[stream.Progress], None] | None:
+    def progress(self) -> Callable[[Progress], None] | None:
         """What is called with the progress of streamed calls, or None."""
         return self.opened.progress
 
     @progress.setter
-    def progress(self, progress: Callable[[stream.Progress], None] | None) -> None:
+    def progress(self, progress: Callable[[Progress], None] | None) -> None:
         self.opened.progress = progress
 
     @property

@@ -8,7 +8,7 @@ from ..device.device import Device
 from ..device.record import Ready, key_of
 from ..device.sixteen_bits import widens
 from ..device.tensor import Tensor
-from . import stream
+from . import stream, stream_plan
 from .call import NOTHING, Terms
 from .checks import check_mask, check_qkv, check_scale
 from .options import OFF, prepare, scalar_key
@@ -67,7 +67,7 @@ def flash_attention(
         mask = check_mask(operation, mask, full)
     checked = None if options is OFF else prepare(operation, options, full, causal)
     place = full[3] - full[2] if shift is None else shift
-    if stream.needed(device, q, k, v, mask, checked):
+    if stream_plan.needed(device, q, k, v, mask, checked):
         part = stream.Part(operation, causal, scale, kernel, high, checked, place)
         return stream.attend(part, device, q, k, v, mask, return_lse)
     given = (q, k, v)

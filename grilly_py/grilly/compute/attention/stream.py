@@ -11,257 +11,27 @@ from __future__ import annotations
 import copy
 import dataclasses
 import logging
-import math
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
-from ...errors import OutOfDeviceMemoryError, UnsupportedError
-from ...registry import Request
+from ...errors import UnsupportedError
 from ...registry.shared import extras_bits
 from ..device.arguments import check_precision
-from ..device.caches import Kept
 from ..device.device import Device
-from ..device.plan import Plan as DevicePlan
-from ..device.plan import Planner, strided
-from ..device.record import Ready
-from ..device.record import run as run_plan
 from ..device.sixteen_bits import widens
 from ..device.tensor import Tensor
-from . import decode, option_checks
-from .call import MAX_KEYS, NOTHING, Terms
+from . import decode, merge, option_checks
+from .call import NOTHING, Terms
 from .checks import check_mask, check_qkv
 from .options import CheckedOptions, Options, prepare
+from .progress import Progress
 from .record import attend as attend_on_device
-from .words import WORDS
+from .stream_plan import plan_blocks, ranges
 
 log = logging.getLogger("grilly.compute.stream")  # as the guide names it
-HEAP_SHARE = 0.9  # of the device's memory: the rest is for others, and for what the driver keeps
-BLOCK_SHARE = 0.9  # of what is left: the rest is for scratch memory of the kernels
-KEYS = 32_768  # of a block to begin with: enough to fill a device, and few merges
-BLOCK_BYTES = 256 << 20  # of keys and values in a block at most: the first block's way to the device hides nothing
-TILE = 16  # of queries and keys with a class of their own, at least
-FEW = 64  # queries up to which kernels may split the keys
-SLACK = 2048  # for arrays of a few bytes, each of which takes some hundred
-SMALL = 4 << 20  # bytes of a call that is not worth asking how full the device is
 REPORT_SECONDS = 1.0
-#: Plans of merges.
-MERGES: Kept[tuple, Ready] = Kept("merges", 256)
-
-
-@dataclasses.dataclass(frozen=True)
-class Progress:
-    """How far a streamed call is.
-
-    Attributes
-    ----------
-    operation : str
-        The function's name.
-    done, total : int
-        Pairs of a query and a key over all batches and heads, without the blocks that a causal mask hides.
-    seconds : float
-        Since the call began.
-    """
-
-    operation: str
-    done: int
-    total: int
-    seconds: float
-
-    def __str__(self) -> str:
-        left = self.seconds * (self.total / self.done - 1) if self.done else math.nan
-        return (
-            f"{self.operation}: {100 * self.done / max(self.total, 1):.0f} % of the pairs of queries and keys, "
-            f"{self.seconds:.0f} s gone, about {left:.0f} s left"
-        )
-
-
-def show(progress: Progress) -> None:
-    """Write the progress to standard error, over the line before it where that is a terminal."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{progress}" + ("\n" if progress.done == progress.total else ""))
-    else:
-        sys.stderr.write(f"{progress}\n")
-    sys.stderr.flush()
-
-
-# -- whether -----------------------------------------------------------------------------------------------------------
-
-
-def room(device: Device) -> int:
-    """Bytes that new arrays may take: of the backend's memory limit, or the device's memory, what is not in use."""
-    limit = device.memory_limit
-    if limit is None:
-        limit = int(HEAP_SHARE * device.info.memory_bytes)
-    return limit - device.runtime.memory().in_use
-
-
-def largest(device: Device) -> int:
-    """Bytes of the largest array that the device can hold and kernels can be given, whole or cut."""
-    limits = device.info.limits
-    most = int(limits.get("allocation") or device.info.memory_bytes)
-    return most if device.facts.windows else min(most, int(limits["storage_range"]))
-
-
-def option_bytes(checked: CheckedOptions | None, mask, full: tuple[int, ...], value_dim: int) -> int:
-    """Bytes that a call, or a block of one, takes beside its operands and results; ``full`` is (B, H, Sq, Sk).
-
-    They are the words of options, the bits and classes of tiles that are made of masks, maps and segments, and what
-    kernels that split the keys leave of each part. An upper bound, but for what few queries leave on a large device.
-    """
-    batch, heads, queries, keys = full
-    found = 0 if checked is None else checked.nbytes(1 + keys // MAX_KEYS)
-    tiles = 4 * batch * heads * -(-queries // TILE) * -(-keys // TILE)
-    if mask is not None or checked is not None and checked.bits & extras_bits(("blocks", "segments")):
-        found += tiles
-    if mask is not None and mask.dtype == np.bool_:
-        found += math.prod(mask.shape[:-1]) * (-(-mask.shape[-1] // 32) * 4 + 4 * TILE)
-    if queries <= FEW:
-        found += 4 * batch * heads * queries * (value_dim + 4) * -(-keys // decode.FEWEST_KEYS)
-    return found
-
-
-def needed(device: Device, q, k, v, mask=None, checked: CheckedOptions | None = None) -> bool:
-    """Whether a call must be streamed: its arrays, none of them a Tensor, do not fit beside what is on the device.
-
-    A call with Tensors among q, k and v is never streamed.
-    """
-    if isinstance(q, Tensor) or isinstance(k, Tensor) or isinstance(v, Tensor):
-        return False
-    if q.nbytes + k.nbytes + v.nbytes < SMALL and mask is None and checked is None and device.memory_limit is None:
-        return False
-    rows = q.size // max(q.shape[-1], 1)
-    output = rows * v.shape[-1] * q.dtype.itemsize
-    sizes = [q.nbytes, k.nbytes, v.nbytes, output]
-    biases = (mask, None if checked is None else checked.bias)
-    sizes += [b.nbytes for b in biases if b is not None and not isinstance(b, Tensor)]
-    full = (*((1,) * (4 - q.ndim) + q.shape)[:3], k.shape[-2])
-    sizes += [4 * rows, option_bytes(checked, mask, full, v.shape[-1])]
-    if max(sizes) > largest(device):
-        return True
-    together = sum(_rounded(size) for size in sizes) + SLACK
-    if together > room(device):
-        device.caches[WORDS].clear()  # kept for calls like earlier ones: what the limit is for goes first
-    return together > room(device)
-
-
-def _rounded(nbytes: int) -> int:
-    """What a runtime gives for so many bytes."""
-    step = 256 if nbytes <= 1 << 16 else 1 << 12
-    return -(-nbytes // step) * step
-
-
-# -- how it is cut -----------------------------------------------------------------------------------------------------
-
-
-def ranges(length: int, step: int) -> Iterator[tuple[int, int]]:
-    """(start, end) of the parts of ``length``, ``step`` at a time."""
-    for start in range(0, length, step):
-        yield start, min(start + step, length)
-
-
-@dataclasses.dataclass
-class Plan:
-    """Extents of a block. ``heads`` are key heads; ``mask_bytes`` the bytes of masks in a block, by its extents."""
-
-    batch: int
-    heads: int
-    queries: int
-    keys: int
-    row_bytes: int  # of a query row: q, the part, its log-sum-exp, the sum and its weight, for all heads of a group
-    key_bytes: int  # of a key and its value
-    widest: int  # bytes of the longest row of one array
-    mask_bytes: Callable[[Plan], int]
-    scratch_bytes: Callable[[Plan], int]  # of what kernels take beside their operands
-
-    def rows_bytes(self) -> int:
-        """Of what stays on the device."""
-        return self.batch * self.heads * self.queries * self.row_bytes
-
-    def keys_bytes(self) -> int:
-        """Of one block of keys and values."""
-        return self.batch * self.heads * self.keys * self.key_bytes
-
-    def together(self) -> int:
-        """Of all: two blocks, one in use and one on its way, and the queries."""
-        return self.rows_bytes() + 2 * (self.keys_bytes() + self.mask_bytes(self)) + self.scratch_bytes(self)
-
-    def fits(self, budget: float, most: int) -> bool:
-        """Whether two blocks, one in use and one on its way, and the queries fit."""
-        longest = self.batch * self.heads * max(self.queries * self.widest, self.keys * self.key_bytes)
-        return self.together() <= budget and max(longest, self.mask_bytes(self)) <= most
-
-    def shrink(self, budget: float, most: int) -> bool:
-        """Make the block fit: first fewer batches and heads, which costs nothing, then fewer queries and keys, each
-        block of which sees all blocks of the other. False when it cannot."""
-        while not self.fits(budget, most):
-            if self.batch > 1:
-                self.batch = -(-self.batch // 2)
-            elif self.heads > 1:
-                self.heads = -(-self.heads // 2)
-            elif self.queries > self.keys:
-                self.queries = -(-self.queries // 2)
-            elif self.keys > 1:
-                self.keys = -(-self.keys // 2)
-            else:
-                return False
-        return True
-
-    def grow(self, keys: int, budget: float, most: int) -> None:
-        """Take more keys at a time where there is room: fewer merges."""
-        while self.keys < keys:
-            more = dataclasses.replace(self, keys=min(2 * self.keys, keys))
-            if more.keys_bytes() > BLOCK_BYTES or not more.fits(budget, most):
-                return
-            self.keys = more.keys
-
-
-def plan(
-    operation: str, device: Device, q, k, v, biases, checked: CheckedOptions | None = None
-) -> Plan:
-    """How to cut four-axis arrays. Raises OutOfDeviceMemoryError when one query and one key do not fit.
-
-    ``biases`` are mask and attn_bias, each or None.
-    """
-    batch, heads, queries, dim = q.shape
-    kv_heads, keys, value_dim = k.shape[1], k.shape[2], v.shape[3]
-    group, size = heads // kv_heads, q.dtype.itemsize
-
-    def mask_bytes(block: Plan) -> int:
-        extents = (block.batch, group * block.heads, block.queries, block.keys)
-        return sum(
-            b.dtype.itemsize * math.prod(e for own, e in zip(b.shape, extents, strict=True) if own > 1)
-            for b in biases
-            if b is not None and not isinstance(b, Tensor)
-        )
-
-    def scratch_bytes(block: Plan) -> int:
-        full = (block.batch, group * block.heads, block.queries, block.keys)
-        mask = biases[0]
-        if mask is not None:
-            mask = np.broadcast_to(np.zeros((), mask.dtype), full)
-        return option_bytes(checked, mask, full, value_dim) + SLACK
-
-    whole = Plan(
-        batch, kv_heads, queries, min(keys, KEYS),
-        group * ((dim + value_dim) * size + 4 * value_dim + 12),
-        (dim + value_dim) * size, group * max(dim * size, 4 * value_dim), mask_bytes, scratch_bytes,
-    )  # fmt: skip
-    budget, most = BLOCK_SHARE * room(device), min(largest(device), 1 << 32)
-    if not whole.shrink(budget, most):
-        words = 0 if checked is None else checked.nbytes()
-        options = f", {words:,} of them for its options, which are sent whole," if words > 4096 else ""
-        raise OutOfDeviceMemoryError(
-            f"{operation}: one query and one key need {whole.together():,} bytes{options} and {int(max(budget, 0)):,} "
-            "are left for them; free tensors or raise the memory limit"
-        )
-    whole.grow(keys, budget, most)
-    return whole
-
-
-# -- the call ----------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -391,28 +161,29 @@ class _Streamed:
 
     def __post_init__(self):
         self.group = self.q.shape[1] // self.k.shape[1]
-        self.plan = plan(self.part.operation, self.device, self.q, self.k, self.v, self.biases, self.part.checked)
+        part = self.part
+        self.block = plan_blocks(part.operation, self.device, self.q, self.k, self.v, self.biases, part.checked)
         self.began = self.reported = time.monotonic()
         batch, heads, queries, _ = self.q.shape
         pairs = sum((end - start) * (high - low) for start, end, low, high in self._spans())
         self.total, self.done = batch * heads * pairs, 0
-        block = (self.plan.batch, self.plan.heads, self.plan.queries, self.plan.keys)
-        self.cut = block != (batch, self.k.shape[1], queries, self.k.shape[2])
+        extents = (self.block.batch, self.block.heads, self.block.queries, self.block.keys)
+        self.cut = extents != (batch, self.k.shape[1], queries, self.k.shape[2])
         if self.cut:
             log.info(
-                "%s: streaming %d queries by %d and %d keys by %d", self.part.operation, queries, self.plan.queries,
-                self.k.shape[2], self.plan.keys,
+                "%s: streaming %d queries by %d and %d keys by %d", part.operation, queries, self.block.queries,
+                self.k.shape[2], self.block.keys,
             )  # fmt: skip
 
     def _spans(self) -> Iterator[tuple[int, int, int, int]]:
         """Blocks of queries, with the range of keys that each needs."""
-        for rows in ranges(self.q.shape[2], self.plan.queries):
+        for rows in ranges(self.q.shape[2], self.block.queries):
             yield *rows, *self.part.keys(rows, self.k.shape[2])
 
     def run(self, o: np.ndarray, lse: np.ndarray) -> None:
         """Fill o and lse, which hold what rows get that see nothing."""
-        for batch in ranges(self.q.shape[0], self.plan.batch):
-            for heads in ranges(self.k.shape[1], self.plan.heads):
+        for batch in ranges(self.q.shape[0], self.block.batch):
+            for heads in ranges(self.k.shape[1], self.block.heads):
                 for start, end, low, high in self._spans():
                     rows = slice(*batch), slice(heads[0] * self.group, heads[1] * self.group), slice(start, end)
                     self._rows(rows, slice(*heads), (low, high), o[rows], lse[rows])
@@ -444,13 +215,13 @@ class _Streamed:
     def _blocks(self, rows: tuple[slice, ...], heads: slice, low: int, high: int) -> Iterator[tuple[int, tuple]]:
         """The first key and the tensors of each block of keys; each is sent when it is asked for."""
         hidden = True
-        for start, end in ranges(high - low, self.plan.keys):
+        for start, end in ranges(high - low, self.block.keys):
             sent = self._send(rows, heads, low + start, low + end)
             if sent is not None:
                 hidden = False
                 yield low + start, sent
         if hidden and self.part.has("sinks") and self.part.first[3] == 0:  # which rows that see nothing have too
-            yield 0, self._send(rows, heads, 0, min(self.plan.keys, self.k.shape[2]), always=True)
+            yield 0, self._send(rows, heads, 0, min(self.block.keys, self.k.shape[2]), always=True)
 
     def _send(self, rows: tuple[slice, ...], heads: slice, start: int, end: int, always: bool = False) -> tuple | None:
         """Keys ``start`` to ``end``, their values and masks on the device; None where a mask hides all of them."""
@@ -485,7 +256,7 @@ class _Streamed:
             causal, shift = False, k.shape[2] - q.shape[2]
         terms = Terms(causal, part.scale, True, part.kernel, part.high, shift, options, first)
         o, lse = attend_on_device(self.device, (q, k, v, mask, bias), terms, checked, keep=False)
-        merge(self.device, o, lse, total, weight)
+        merge.add(self.device, o, lse, total, weight)
         self.device.runtime.flush()
         self._report(q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2])
 
@@ -506,32 +277,3 @@ def _place(device: Device, array: np.ndarray) -> Tensor:
     if array.shape[-1] > 1 and array.strides[-1] != array.itemsize:
         array = np.ascontiguousarray(array)
     return device.borrow(array)
-
-
-def merge(device: Device, part: Tensor, part_lse: Tensor, total: Tensor, weight: Tensor) -> None:
-    """Record ``total += part``, attention over further keys.
-
-    ``part`` and the float32 ``total`` are (B, H, Sq, Dv) with their last axis contiguous, ``part_lse`` float32
-    (B, H, Sq) likewise. ``weight`` is float32 (B, H, Sq, 2) with contiguous queries: largest log-sum-exp so far, and
-    the sum of the exponentials relative to it. Where the first is minus infinity, ``total`` may hold anything.
-    """
-    if math.prod(part.shape[:3]):
-        run_plan(device, MERGES, merge_plan, (), (part, part_lse, total, weight))
-
-
-def merge_plan(given: tuple, layouts, facts, registry) -> DevicePlan:
-    """The dispatch of ``merge``."""
-    planner = Planner(facts, layouts)
-    part, part_lse, total, weight = planner.inputs
-    batch, heads, queries, columns = part.shape
-    rows = batch * heads * queries
-    choice = registry.resolve(Request("attention-merge", part.dtype.name))
-    count, stripe = -(-rows // choice.tile["rows"]), choice.tile["stripe"]
-    push = {
-        **strided("part", part), **strided("part_lse", part_lse, ("batch", "head")), **strided("sum", total),
-        **strided("weight", weight, ("batch", "head"), unit=2),
-        "heads": heads, "queries": queries, "rows": rows, "columns": columns,
-    }  # fmt: skip
-    arrays = {"part": part, "part_lse": part_lse, "sum": total, "weight": weight}
-    planner.dispatch(choice, {}, arrays, push, (min(count, stripe), -(-count // stripe), 1), 3.0 * part.size)
-    return planner.plan()
