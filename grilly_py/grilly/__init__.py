@@ -22,7 +22,8 @@ from .errors import (
 if TYPE_CHECKING:
     from . import functional, integrations, nn, reference
     from .compute import Compute, Tensor, asarray, devices, empty, use
-    from .compute.config import FlashConfig, FlashResult, benchmark_flash_attention
+    from .compute.benchmark import benchmark_flash_attention
+    from .compute.config import FlashConfig, FlashResult
     from .compute.random import manual_seed
 
 __version__ = "0.1.0"
@@ -37,7 +38,7 @@ _LAZY = {
     "manual_seed": "compute.random",
     "FlashConfig": "compute.config",
     "FlashResult": "compute.config",
-    "benchmark_flash_attention": "compute.config",
+    "benchmark_flash_attention": "compute.benchmark",
     "functional": None,
     "nn": None,
     "reference": None,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Iterable
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -13,15 +11,13 @@ from numpy.typing import DTypeLike
 
 from ..registry import Choice, Request
 from .attention import forward
-from .attention.checks import MAX_DIM, check_qkv, check_scale
+from .attention.checks import MAX_DIM
 from .backend import Compute, default_backend
-from .device.arguments import check_float, to_device
-from .device.arrays import Array, FloatArray
+from .device.arrays import FloatArray
 from .device.device import Device
-from .device.dtypes import dtype_of
 from .device.tensor import Tensor
 from .device.trial import pin, request_of, view_of
-from .unfused.attention import stored_attention
+from .naive import measured, naive_bytes, operands
 
 NAME = "flash_attention"
 #: Query rows, over batch and heads, and keys of a call that fills any device.
@@ -142,7 +138,7 @@ def flash_attention(
     config = FlashConfig() if config is None else config
     if not isinstance(config, FlashConfig):
         raise TypeError(f"{NAME}: config is a {type(config).__name__}; expected a grilly.FlashConfig")
-    tensors, kept = _operands(NAME, device, q, k, v)
+    tensors, kept = operands(NAME, device, q, k, v)
     options = {"scale": config.scale, "causal": config.causal}
     # Choosing first: a kernel's self-check, at its first use, is no part of the call's memory.
     choice = blocks = None
@@ -161,8 +157,8 @@ def flash_attention(
         view = pin(view_of(device), choice)
         return forward.flash_attention(NAME, view, *tensors, kernel=choice.variant.family, **options)
 
-    out, nbytes = _measured(device, attend)
-    naive = _naive_bytes(tensors[0], tensors[1], out)
+    out, nbytes = measured(device, attend)
+    naive = naive_bytes(tensors[0], tensors[1], out)
     saved = 100.0 * (1.0 - nbytes / naive) if naive else 0.0
     return FlashResult(out if kept else out.numpy(), nbytes, saved, blocks)
 
@@ -210,132 +206,3 @@ def _with_blocks(device: Device, request: Request, config: FlashConfig) -> Choic
 def _has(wanted: tuple[int | None, int | None], tile) -> bool:
     """Whether a kernel's tile has the blocks, those that are not None."""
     return all(want in (None, have) for want, have in zip(wanted, (tile["rows"], tile["keys"]), strict=True))
-
-
-def naive_attention(
-    device: Device, q: FloatArray, k: FloatArray, v: FloatArray, scale: float | None = None
-) -> tuple[Array, int]:
-    """``grilly.functional.naive_attention`` on a device; documented there."""
-    (q, k, v), kept = _operands("naive_attention", device, q, k, v)
-    check_scale("naive_attention", scale, q.shape[-1])
-    out, nbytes = _measured(device, lambda: stored_attention(device, q, k, v, scale=scale))
-    return (out if kept else out.numpy()), nbytes
-
-
-def _operands(operation: str, device: Device, q, k, v) -> tuple[list[Tensor], bool]:
-    """q, k and v on the device, checked, and whether the result is to be a tensor."""
-    device.check_open()
-    check_float(operation, q=q, k=k, v=v)
-    check_qkv(operation, q, k, v)
-    kept = any(isinstance(array, Tensor) for array in (q, k, v))
-    return [array if isinstance(array, Tensor) else to_device(device, array) for array in (q, k, v)], kept
-
-
-def _measured(device: Device, call) -> tuple[Tensor, int]:
-    """What the call returns, and the peak of device memory during it beyond what was in use before."""
-    before = device.runtime.memory(reset_peak=True).in_use
-    out = call()
-    return out, device.runtime.memory().peak - before
-
-
-def _naive_bytes(q: Tensor, k: Tensor, out: Tensor) -> int:
-    """What ``naive_attention`` allocates: scores with weights, or weights with the output."""
-    scores = 4 * q.size // max(q.shape[-1], 1) * k.shape[-2]
-    return scores + max(scores, out.nbytes)
-
-
-class BenchmarkRow(NamedTuple):
-    """One size of ``benchmark_flash_attention``: seconds are the best of the repeats, bytes those beyond the inputs.
-
-    ``difference`` is the largest between the two outputs.
-    """
-
-    length: int
-    flash_seconds: float
-    naive_seconds: float
-    flash_bytes: int
-    naive_bytes: int
-    saved_percent: float
-    difference: float
-
-
-def benchmark_flash_attention(
-    lengths: Iterable[int] = (128, 256, 512, 1024), *, batch: int = 1, heads: int = 4, head_dim: int = 64,
-    dtype: DTypeLike = np.float32, repeat: int = 3, config: FlashConfig | None = None, backend: Compute | None = None,
-    show: bool = True,
-) -> list[BenchmarkRow]:  # fmt: skip
-    """Time and memory of ``flash_attention`` and ``naive_attention`` on a device, measured now.
-
-    Parameters
-    ----------
-    lengths : iterable of int
-        Numbers of queries, and as many keys.
-    batch, heads, head_dim : int
-        Of random normal q, k and v, ``(batch, heads, length, head_dim)``.
-    dtype : dtype
-        float32, float16 or bfloat16.
-    repeat : int
-        Timed calls of each, after one that is not.
-    config : grilly.FlashConfig, optional
-        For ``flash_attention``, not causal: naive_attention is not either. Its scale goes to both.
-    backend : grilly.Compute, optional
-        The default one when None.
-    show : bool
-        Whether to print a table.
-
-    Returns
-    -------
-    list of BenchmarkRow
-        One for each length. ``grilly bench`` measures more.
-
-    Raises
-    ------
-    ValueError
-        For a configuration that is causal, or a repeat below 1.
-    """
-    backend = default_backend() if backend is None else backend
-    device = backend.opened
-    config = FlashConfig() if config is None else config
-    if config.causal or repeat < 1:
-        raise ValueError(
-            f"benchmark_flash_attention: config.causal is {config.causal} and repeat is {repeat}; expected False and 1 "
-            "or more"
-        )
-    rows = []
-    for length in lengths:
-        rng = np.random.default_rng(length)
-        shape = (batch, heads, length, head_dim)
-        q, k, v = (backend.tensor(rng.standard_normal(shape, np.float32).astype(dtype_of(dtype))) for _ in range(3))
-        result = flash_attention(device, q, k, v, config)
-        naive, naive_bytes = naive_attention(device, q, k, v, config.scale)
-        difference = np.abs(result.output.numpy().astype(np.float32) - naive.numpy().astype(np.float32)).max()
-        times = [
-            _best(backend, repeat, lambda q=q, k=k, v=v: flash_attention(device, q, k, v, config)),
-            _best(backend, repeat, lambda q=q, k=k, v=v: naive_attention(device, q, k, v, config.scale)),
-        ]
-        saved = 100.0 * (1.0 - result.memory_bytes / naive_bytes)
-        rows.append(BenchmarkRow(length, *times, result.memory_bytes, naive_bytes, saved, float(difference)))
-    if show:
-        print(f"Attention on {backend.device.name}: (B, H, S, D) = ({batch}, {heads}, S, {head_dim}), "
-              f"{dtype_of(dtype).name}; memory beyond the inputs")  # fmt: skip
-        print(f"{'S':>7} {'flash':>10} {'naive':>10} {'flash':>12} {'naive':>12} {'saved':>7} {'differ by':>10}")
-        for row in rows:
-            print(
-                f"{row.length:7d} {row.flash_seconds * 1e3:7.2f} ms {row.naive_seconds * 1e3:7.2f} ms "
-                f"{row.flash_bytes / 1024:8.0f} KiB {row.naive_bytes / 1024:8.0f} KiB {row.saved_percent:5.1f} % "
-                f"{row.difference:10.1e}"
-            )
-    return rows
-
-
-def _best(backend: Compute, repeat: int, call) -> float:
-    """Seconds of the fastest of so many calls, from the call until the device is done."""
-    times = []
-    for _ in range(repeat):
-        backend.synchronize()
-        start = time.perf_counter()
-        kept = call()
-        backend.synchronize()
-        times.append(time.perf_counter() - start)
-        del kept
-    return min(times)

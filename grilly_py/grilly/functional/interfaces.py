@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import overload
 
 from ..compute import config as _config
+from ..compute import naive as _naive
 from ..compute.attention import sdpa as _sdpa
 from ..compute.backend import device_of
 from ..compute.config import FlashConfig, FlashResult
@@ -152,4 +153,4 @@ def naive_attention(q: FloatArray, k: FloatArray, v: FloatArray, scale: float | 
     OutOfDeviceMemoryError
         When the matrices do not fit.
     """
-    return _config.naive_attention(device_of("naive_attention", q, k, v), q, k, v, scale)
+    return _naive.naive_attention(device_of("naive_attention", q, k, v), q, k, v, scale)
