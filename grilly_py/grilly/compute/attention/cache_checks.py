@@ -12,7 +12,7 @@ from ..device.device import Device
 from ..device.dtypes import is_float
 from ..device.numbers import integer
 from ..device.tensor import Tensor
-from .checks import MAX_DIM
+from .checks import check_dims, check_grouped
 from .option_checks import integers
 
 NAME = "flash_attention_with_kvcache"
@@ -49,19 +49,14 @@ def checked_call(device: Device, given: dict, lengths, table, rotary, interleave
         raise UnsupportedError(f"{NAME}: {dtype} caches need 16-bit storage, which the device lacks; use float32")
     batch, queries, heads, dim = q.shape
     blocks, size, kv_heads, k_dim = k_cache.shape
-    if k_dim != dim:
-        raise ValueError(f"{NAME}: k_cache has head dimension {k_dim} and q has {dim}; they must be equal")
     if tuple(v_cache.shape[:3]) != (blocks, size, kv_heads):
         raise ValueError(
             f"{NAME}: v_cache has shape {tuple(v_cache.shape)} and k_cache {tuple(k_cache.shape)}; "
             "all but the last axis must be equal"
         )
-    if kv_heads == 0 and heads or kv_heads and heads % kv_heads:
-        raise ValueError(f"{NAME}: k_cache has {kv_heads} heads and q has {heads}; q's must be a multiple of k_cache's")
     value_dim = v_cache.shape[3]
-    for name, width in (("q and k_cache", dim), ("v_cache", value_dim)):
-        if not 1 <= width <= MAX_DIM:
-            raise ValueError(f"{NAME}: the head dimension of {name} is {width}; expected 1 to {MAX_DIM}")
+    check_dims(NAME, ("q", "k_cache", "v_cache"), dim, k_dim, value_dim)
+    check_grouped(NAME, "k_cache", kv_heads, heads)
     if table is None and blocks != batch:
         raise ValueError(f"{NAME}: k_cache has batch {blocks} and q has {batch}; they must be equal")
     count = 0

@@ -34,19 +34,29 @@ def check_qkv(operation: str, q, k, v) -> int:
             raise ValueError(f"{operation}: {name} has batch {shape[0]} and q has {q_shape[0]}; they must be equal")
     if k_shape[1] != v_shape[1]:
         raise ValueError(f"{operation}: k has {k_shape[1]} heads and v has {v_shape[1]}; they must be equal")
-    if k_shape[1] == 0 or q_shape[1] % k_shape[1]:
-        if q_shape[1] or k_shape[1]:
-            raise ValueError(
-                f"{operation}: k has {k_shape[1]} heads and q has {q_shape[1]}; q's must be a multiple of k's"
-            )
+    check_grouped(operation, "k", k_shape[1], q_shape[1])
     if k_shape[2] != v_shape[2]:
         raise ValueError(f"{operation}: k has {k_shape[2]} keys and v has {v_shape[2]}; they must be equal")
-    if k_shape[3] != q_shape[3]:
-        raise ValueError(f"{operation}: k has head dimension {k_shape[3]} and q has {q_shape[3]}; they must be equal")
-    for name, dim in (("q and k", q_shape[3]), ("v", v_shape[3])):
-        if not 1 <= dim <= MAX_DIM:
-            raise ValueError(f"{operation}: the head dimension of {name} is {dim}; expected 1 to {MAX_DIM}")
+    check_dims(operation, ("q", "k", "v"), q_shape[3], k_shape[3], v_shape[3])
     return rank
+
+
+def check_grouped(operation: str, name: str, kv_heads: int, heads: int) -> None:
+    """Raise ValueError unless the keys ``name``, of ``kv_heads`` heads, serve q's heads in groups of one size."""
+    if heads % kv_heads if kv_heads else heads:
+        raise ValueError(
+            f"{operation}: {name} has {kv_heads} heads and q has {heads}; q's must be a multiple of {name}'s"
+        )
+
+
+def check_dims(operation: str, names: tuple[str, str, str], dim: int, k_dim: int, value_dim: int) -> None:
+    """Raise ValueError unless kernels take these head dimensions of q, k and v, which are called ``names``."""
+    q, k, v = names
+    if k_dim != dim:
+        raise ValueError(f"{operation}: {k} has head dimension {k_dim} and {q} has {dim}; they must be equal")
+    for name, width in ((f"{q} and {k}", dim), (v, value_dim)):
+        if not 1 <= width <= MAX_DIM:
+            raise ValueError(f"{operation}: the head dimension of {name} is {width}; expected 1 to {MAX_DIM}")
 
 
 def check_scale(operation: str, scale, head_dim: int) -> float:

@@ -253,8 +253,8 @@ def _keys_view(cache: Tensor, call: CacheCall, batch: int, keys: int) -> Tensor:
 
 
 def _append(
-    device: Device, call: CacheCall, rows: Tensor, target: Tensor, tables: tuple, words: Storage | None, lay: _Lay | None,
-    advance: bool,
+    device: Device, call: CacheCall, rows: Tensor, target: Tensor, tables: tuple, words: Storage | None,
+    lay: _Lay | None, advance: bool,
 ) -> Ready | None:  # fmt: skip
     """Record the copy of ``rows`` (B, S, H, D) to a cache, or to an array like them, turned by ``tables``."""
     if rows.size == 0:

@@ -19,7 +19,7 @@ from . import backward, option_checks
 from .backward_plan import BackwardTerms
 from .backward_sums import sinks_gradient
 from .call import Terms
-from .checks import MAX_DIM, check_scale
+from .checks import check_dims, check_grouped, check_scale
 from .options import CheckedOptions, Options, prepare, scalar_key
 from .record import Prepared, prepared
 from .words import words_of
@@ -180,16 +180,11 @@ def _check(name: str, q, k, v, starts: tuple, longest: tuple, causal: bool, scal
     for label, array in (("q", q), ("k", k), ("v", v)):
         if len(array.shape) != 3:
             raise ValueError(f"{name}: {label} has shape {tuple(array.shape)}; expected three axes, (total, H, D)")
-        if not 1 <= array.shape[2] <= MAX_DIM:
-            raise ValueError(f"{name}: the head dimension of {label} is {array.shape[2]}; expected 1 to {MAX_DIM}")
     total, heads, dim = q.shape
-    kv_heads = v.shape[1]
     if tuple(k.shape[:2]) != tuple(v.shape[:2]):
         raise ValueError(f"{name}: k has shape {tuple(k.shape)} and v has {tuple(v.shape)}; keys and heads must agree")
-    if k.shape[2] != dim:
-        raise ValueError(f"{name}: k has head dimension {k.shape[2]} and q has {dim}; they must be equal")
-    if heads % kv_heads if kv_heads else heads:
-        raise ValueError(f"{name}: k has {kv_heads} heads and q has {heads}; q's must be a multiple of k's")
+    check_dims(name, ("q", "k", "v"), dim, k.shape[2], v.shape[2])
+    check_grouped(name, "k", v.shape[1], heads)
     scale = check_scale(name, scale, dim)
     sequences = _sequences(name, starts, longest, (total, k.shape[0]))
     samples = sequences.samples
