@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
-from ...errors import UnsupportedError
-from ..device.arguments import FLOAT32, check_float, check_precision, finish, to_device
+from ..device.arguments import FLOAT32, check_precision, finish, to_device
 from ..device.caches import Kept
 from ..device.device import Device
 from ..device.dtypes import is_sixteen_bits
-from ..device.numbers import integer
 from ..device.record import key_of
 from ..device.sixteen_bits import widens
 from ..device.tensor import Tensor
-from . import backward, option_checks
+from . import backward
 from .backward_plan import BackwardTerms
 from .backward_sums import sinks_gradient
 from .call import Terms
-from .checks import check_dims, check_grouped, check_scale
-from .options import CheckedOptions, Options, prepare, scalar_key
+from .options import Options, scalar_key
 from .record import Prepared, prepared
+from .varlen_checks import check_bindings, check_packed, sequences_of
 from .words import words_of
 
 NAME = "flash_attention_varlen"
@@ -66,7 +62,7 @@ def flash_attention_varlen(
     if type(q) is type(k) is type(v) is Tensor and len(q.shape) == len(k.shape) == 3 and scale.__class__ in _SCALES:
         scalars = scalar_key(options)
         if scalars is not None:
-            sequences = _sequences(NAME, starts, longest, (q.shape[0], k.shape[0]))
+            sequences = sequences_of(NAME, starts, longest, (q.shape[0], k.shape[0]))
             asked = (scalars, causal, scale, kernel, high, len(sequences.samples), sequences.longest)
             key = key_of(device, asked, (q, k, v))
             found = device.caches[REPEATED].get(key)
@@ -77,12 +73,12 @@ def flash_attention_varlen(
                 _fill_rest(device, o, lse, sequences.covered[0])
                 device.runtime.flush()
                 return (o, lse) if return_lse else o
-    packed = _check(NAME, q, k, v, starts, longest, causal, scale, options)
+    packed = check_packed(NAME, q, k, v, starts, longest, causal, scale, options)
     tensors = [to_device(device, array) for array in (q, k, v)]
     total, heads, _ = q.shape
     batch, (longest_q, longest_k) = packed.batch, packed.longest
     made = {"the output": total * heads * v.shape[2] * tensors[0].dtype.itemsize, "the log-sum-exp": 4 * heads * total}
-    _check_bindings(NAME, device, dict(zip("qkv", tensors, strict=True)), made)
+    check_bindings(NAME, device, dict(zip("qkv", tensors, strict=True)), made)
     checked = packed.checked
     views = [_view(t, batch, n) for t, n in zip(tensors, (longest_q, longest_k, longest_k), strict=True)]
     shift = longest_k - longest_q
@@ -132,7 +128,7 @@ def flash_attention_varlen_backward(
         dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset,
     )  # fmt: skip
     starts, longest = (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
-    packed = _check(name, q, k, v, starts, longest, bool(causal), scale, options)
+    packed = check_packed(name, q, k, v, starts, longest, bool(causal), scale, options)
     backward.check_results(name, q, (*q.shape[:2], v.shape[2]), (q.shape[1], q.shape[0]), grad_out, out, lse)
     if return_dsinks and sinks is None:
         raise ValueError(f"{name}: the gradient of sinks is asked for, which the call lacks; give sinks")
@@ -147,7 +143,7 @@ def flash_attention_varlen_backward(
         if is_sixteen_bits(dtype) and not device.sixteen_bits:
             tensors = [tensor.astype(FLOAT32) for tensor in tensors]
         labels = ("grad_out", "q", "k", "v", "out", "lse")
-        _check_bindings(name, device, dict(zip(labels, tensors, strict=True)))
+        check_bindings(name, device, dict(zip(labels, tensors, strict=True)))
         g, q4, k4, v4, o, sums = tensors
         lengths = zip((q4, k4, v4), (packed.longest[0], packed.longest[1], packed.longest[1]), strict=True)
         views = [_view(tensor, packed.batch, rows) for tensor, rows in lengths]
@@ -161,93 +157,6 @@ def flash_attention_varlen_backward(
         if return_dsinks:
             results.append(sinks_gradient(device, stats[:, :, : packed.covered[0]].contiguous(), packed.checked.sinks))
     return tuple(finish(device, result, *arrays) for result in results)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Packed:
-    """What the checked arguments of a call say."""
-
-    batch: int
-    longest: tuple[int, int]  # queries and keys of the longest sequences
-    covered: tuple[int, int]  # rows of q and of k that belong to a sequence
-    scale: float
-    checked: CheckedOptions
-
-
-def _check(name: str, q, k, v, starts: tuple, longest: tuple, causal: bool, scale, options: Options) -> _Packed:
-    """Check the arguments that attention and its gradients share, against each other."""
-    check_float(name, q=q, k=k, v=v)
-    for label, array in (("q", q), ("k", k), ("v", v)):
-        if len(array.shape) != 3:
-            raise ValueError(f"{name}: {label} has shape {tuple(array.shape)}; expected three axes, (total, H, D)")
-    total, heads, dim = q.shape
-    if tuple(k.shape[:2]) != tuple(v.shape[:2]):
-        raise ValueError(f"{name}: k has shape {tuple(k.shape)} and v has {tuple(v.shape)}; keys and heads must agree")
-    check_dims(name, ("q", "k", "v"), dim, k.shape[2], v.shape[2])
-    check_grouped(name, "k", v.shape[1], heads)
-    scale = check_scale(name, scale, dim)
-    sequences = _sequences(name, starts, longest, (total, k.shape[0]))
-    samples = sequences.samples
-    batch = len(samples)
-    checked = prepare(name, options, (batch, heads, *sequences.longest), causal) or CheckedOptions(heads, causal)
-    checked.offer("lengths")
-    checked.put_as("samples", samples)
-    checked.set(packed=1)
-    return _Packed(batch, sequences.longest, sequences.covered, scale, checked)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Sequences:
-    """Where sequences lie: for each the first row, rows, first key and keys, int32; and as of _Packed."""
-
-    samples: np.ndarray
-    longest: tuple[int, int]
-    covered: tuple[int, int]
-
-
-def _sequences(name: str, starts: tuple, longest: tuple, totals: tuple[int, int]) -> _Sequences:
-    starts_q, lengths_q, longest_q = _check_starts(name, "q", starts[0], longest[0], totals[0])
-    starts_k, lengths_k, longest_k = _check_starts(name, "k", starts[1], longest[1], totals[1])
-    if len(starts_q) != len(starts_k):
-        raise ValueError(
-            f"{name}: cu_seqlens_q has {len(starts_q)} numbers and cu_seqlens_k {len(starts_k)}; give both B + 1"
-        )
-    samples = np.empty((len(lengths_q), 4), np.int32)
-    for column, numbers in enumerate((starts_q[:-1], lengths_q, starts_k[:-1], lengths_k)):
-        samples[:, column] = numbers
-    return _Sequences(samples, (longest_q, longest_k), (int(starts_q[-1]), int(starts_k[-1])))
-
-
-def _check_bindings(name: str, device: Device, arrays: dict[str, Tensor], made: dict[str, int] | None = None) -> None:
-    """Raise UnsupportedError unless every array fits a binding, and what is to be made, in bytes: nothing is cut."""
-    limit = device.facts.storage_range
-    for label, nbytes in ({label: a._storage.nbytes for label, a in arrays.items()} | (made or {})).items():
-        if nbytes > limit:
-            raise UnsupportedError(
-                f"{name}: {label} lies in {nbytes:,} bytes, and one binding of {device.facts.name} "
-                f"takes {limit:,}; give fewer sequences at a time"
-            )
-
-
-def _check_starts(call: str, side: str, starts, longest, total: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """``cu_seqlens_`` of q or k as a checked int64 array, the sequences' lengths, and the longest of them."""
-    name = f"cu_seqlens_{side}"
-    starts = option_checks.integers(call, name, starts)
-    starts = starts.numpy() if isinstance(starts, Tensor) else starts
-    if starts.ndim != 1 or not len(starts):
-        raise ValueError(f"{call}: {name} has shape {starts.shape}; expected (B + 1,)")
-    starts = starts.astype(np.int64)
-    lengths = starts[1:] - starts[:-1]
-    least, most = (int(lengths.min()), int(lengths.max())) if len(lengths) else (0, 0)
-    if starts[0] != 0 or least < 0 or starts[-1] > total:
-        raise ValueError(
-            f"{call}: {name} goes from {starts[0]} to {starts[-1]}{' and falls' if least < 0 else ''}; "
-            f"expected to begin with 0 and to rise to at most {total}, the rows of {side}"
-        )
-    longest = integer(call, f"max_seqlen_{side}", longest)
-    if longest < most:
-        raise ValueError(f"{call}: max_seqlen_{side} is {longest}; the longest sequence has {most}")
-    return starts, lengths, most
 
 
 def _view(tensor: Tensor, batch: int, rows: int) -> Tensor:
