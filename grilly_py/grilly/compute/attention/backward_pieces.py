@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 from ..device.device import DeviceFacts
 from ..device.plan import fits_binding, span
 from ..device.tensor import Tensor
+from .pieces import AXES, cut_up, equal_share, half, half_of_heads
 
 # Which axis of which operand a cut along "query", "key", "batch" or "head" (of the queries) shortens.
 _OF_QUERIES = ("q", "g", "stats", "mask", "bias", "dq")
@@ -35,8 +35,7 @@ class Piece:
         return self.views["q"].shape[1] // self.views["k"].shape[1]
 
     def cut(self, axis: str, at: int) -> tuple[Piece, Piece]:
-        """Two pieces that together do this one's work, in this order; ``at`` counts queries, keys, batches, query heads
-        ("member", of one key head) or key heads ("head")."""
+        """Two pieces that together do this one's work, in this order: before and from ``at`` on (``AXES``)."""
         adds = axis == "key" if "dq" in self.views else axis in ("query", "member")
         pieces = []
         for low, high in ((0, at), (at, None)):
@@ -57,9 +56,8 @@ class Piece:
                 part = slice(low * ratio, None if high is None else high * ratio)
                 views[name] = view[(slice(None),) * place + (part,)] if ratio else view
             shift = self.shift + (low if axis == "query" else -low if axis == "key" else 0)
-            index = {"batch": 0, "head": 1, "member": 1, "query": 2, "key": 3}[axis]
             step = low * self.group if axis == "head" else low
-            first = tuple(f + step if n == index else f for n, f in enumerate(self.first))
+            first = tuple(f + step if n == AXES[axis] else f for n, f in enumerate(self.first))
             more = self.more or (adds and axis == "key" and low == 0)
             pieces.append(Piece(views, shift, self.accumulate or (adds and low > 0), more, first))
         return pieces[0], pieces[1]
@@ -101,58 +99,27 @@ def _place_to_cut(facts: DeviceFacts, piece: Piece, most_walked: int, most_work:
     kv_heads, keys = piece.views["k"].shape[1:3]
     for_queries = "dq" in piece.views
     if for_queries and keys > most_walked:
-        return "key", _share(keys, most_walked)
+        return "key", equal_share(keys, most_walked, 64)
     if not for_queries and piece.group * queries > most_walked:
         if piece.group <= most_walked:
-            return "query", _share(queries, most_walked // piece.group)
-        return ("head", kv_heads // 2) if kv_heads > 1 else ("member", heads // 2)
+            return "query", equal_share(queries, most_walked // piece.group, 64)
+        return half_of_heads(heads, kv_heads)
     _, most_heads, most_batch = facts.groups
     if batch > most_batch:
         return "batch", most_batch
     if (heads if for_queries else kv_heads) > most_heads:
-        return ("head", kv_heads // 2) if kv_heads > 1 else ("member", heads // 2)
+        return half_of_heads(heads, kv_heads)
     large = {
         name: view for name, view in piece.views.items()
         if not (_result_fits if name in ("dq", "dk", "dv") else fits_binding)(facts, view)
     }  # fmt: skip
     if not large and piece.flops() <= most_work:
         return None
-
-    def helps(axis: int) -> bool:
-        return not large or any(
-            4 * t._steps[axis] * (t.shape[axis] // 2) * t.dtype.itemsize > span(t) for t in large.values()
-        )
-
-    if batch > 1 and helps(0):
-        return "batch", batch // 2
-    if kv_heads > 1 and helps(1):
-        return "head", kv_heads // 2
-    if heads > 1 and kv_heads == 1 and helps(1):
-        return "member", heads // 2
-    key_side = any(name in _OF_KEYS for name in large) if large else not for_queries
-    if keys > 1 and (key_side or queries == 1):
-        return "key", keys // 2
-    if queries > 1:
-        return "query", queries // 2
-    raise AssertionError("one query and one key, 1 KiB each, do not fit a binding")
-
-
-def _share(count: int, most: int) -> int:
-    """An equal share of ``count`` of at most ``most``, whole 64s where it is large."""
-    share = math.ceil(count / math.ceil(count / most))
-    whole = -(-share // 64) * 64
-    return whole if whole <= most else share
+    keys_first = any(name in _OF_KEYS for name in large) if large else not for_queries
+    return half(list(large.values()), (batch, heads, queries, keys), kv_heads, keys_first)
 
 
 def split(facts: DeviceFacts, piece: Piece, most_walked: int, kind: tuple | None = None) -> list[Piece]:
     """The dispatches that do a piece, in the order in which they must run; ``kind`` as in ``Step``."""
     most_work = facts.most_work(kind)
-    todo, done = [piece], []
-    while todo:
-        piece = todo.pop()
-        place = _place_to_cut(facts, piece, most_walked, most_work)
-        if place is None:
-            done.append(piece)
-        else:
-            todo.extend(reversed(piece.cut(*place)))
-    return done
+    return cut_up(piece, lambda part: _place_to_cut(facts, part, most_walked, most_work))

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 from ..device.device import DeviceFacts
 from ..device.plan import fits_binding, span
 from ..device.tensor import Tensor
+
+#: Axes along which a piece is cut, and which of a call's (B, H, Sq, Sk) they are: "head" counts key heads, each with
+#: its query heads, "member" the query heads of the only key head.
+AXES = {"batch": 0, "head": 1, "member": 1, "query": 2, "key": 3}
+
+
+class Cuttable(Protocol):
+    """A piece: what can be cut in two."""
+
+    def cut(self: P, axis: str, at: int) -> tuple[P, P]:
+        """Two pieces that together do this one's work, in this order: before and from ``at`` on."""
+
+
+P = TypeVar("P", bound=Cuttable)
 
 
 @dataclasses.dataclass
@@ -27,10 +43,13 @@ class Piece:
     paged: bool = False  # k and v begin at page 0 whatever the first key is
 
     def cut(self, axis: str, at: int) -> tuple[Piece, Piece]:
-        """Two pieces that together do this one's work, cut along "batch", "group", "head", "query" or "key"."""
-        index = {"batch": 0, "group": 1, "head": 1, "query": 2, "key": 3}[axis]
+        """Two pieces that together do this one's work, in this order: before and from ``at`` on (``AXES``)."""
+        index = AXES[axis]
+        ratio = self.q.shape[1] // self.k.shape[1] if axis == "head" else 1
         pieces = []
         for low, high in ((0, at), (at, None)):
+            own = slice(low, high)  # of k and v, where they are cut too
+            low, high = low * ratio, None if high is None else high * ratio
             part = (slice(None),) * index + (slice(low, high),)
             fields: dict = {}
             if axis == "key":
@@ -42,12 +61,9 @@ class Piece:
                 fields.update(q=self.q[part], o=self.o[part], lse=None if self.lse is None else self.lse[part])
                 if axis == "query":
                     fields.update(shift=self.shift + low)
-                elif axis == "batch":
-                    fields.update(k=self.k[part], v=self.v[part])
-                elif axis == "group":
-                    ratio = self.q.shape[1] // self.k.shape[1]
-                    heads = (slice(None), slice(low // ratio, None if high is None else high // ratio))
-                    fields.update(k=self.k[heads], v=self.v[heads])
+                elif axis in ("batch", "head"):
+                    place = (*part[:-1], own)
+                    fields.update(k=self.k[place], v=self.v[place])
             fields["mask"] = None if self.mask is None else self.mask[part]
             fields["bias"] = None if self.bias is None else self.bias[part]
             fields["first"] = tuple(f + low if axis_ == index else f for axis_, f in enumerate(self.first))
@@ -65,19 +81,51 @@ def _place_to_cut(facts: DeviceFacts, piece: Piece, max_keys: float, most_work: 
     batch, heads, queries, _ = piece.q.shape
     kv_heads, keys = piece.k.shape[1], piece.k.shape[2]
     if keys > max_keys:
-        # Equal shares, of whole 256s where they are large, so that kernels see full tiles.
-        share = math.ceil(keys / math.ceil(keys / max_keys))
-        whole = -(-share // 256) * 256
-        return "key", whole if whole <= max_keys else min(share, int(max_keys))
+        return "key", equal_share(keys, int(max_keys), 256)
     _, most_heads, most_batch = facts.groups
     if batch > most_batch:
         return "batch", most_batch
     if heads > most_heads:
-        return ("group", kv_heads // 2 * (heads // kv_heads)) if kv_heads > 1 else ("head", heads // 2)
+        return half_of_heads(heads, kv_heads)
     large = [t for t in (piece.q, piece.k, piece.v, piece.o, piece.lse, piece.mask, piece.bias) if t is not None]
     large = [t for t in large if not fits_binding(facts, t)]
     if not large and piece.flops() <= most_work:
         return None
+    keys_first = any(t is piece.k or t is piece.v for t in large)
+    return half(large, (batch, heads, queries, keys), kv_heads, keys_first)
+
+
+def split(
+    facts: DeviceFacts, piece: Piece, max_keys: float = math.inf, kind: tuple | None = None
+) -> list[Piece]:
+    """The dispatches that do a piece, in the order in which they must run; ``kind`` as in ``Step``."""
+    most_work = facts.most_work(kind)
+    return cut_up(piece, lambda part: _place_to_cut(facts, part, max_keys, most_work))
+
+
+# -- what pieces of attention and of its gradients share ---------------------------------------------------------------
+
+
+def equal_share(count: int, most: int, whole: int) -> int:
+    """An equal share of ``count``, of at most ``most``; a multiple of ``whole`` where it is large: full tiles."""
+    share = math.ceil(count / math.ceil(count / most))
+    rounded = -(-share // whole) * whole
+    return rounded if rounded <= most else share
+
+
+def half_of_heads(heads: int, kv_heads: int) -> tuple[str, int]:
+    """Where to halve heads: between key heads ("head"), or the query heads of the only one ("member")."""
+    return ("head", kv_heads // 2) if kv_heads > 1 else ("member", heads // 2)
+
+
+def half(
+    large: Sequence[Tensor], full: tuple[int, int, int, int], kv_heads: int, keys_first: bool
+) -> tuple[str, int]:
+    """Which axis to halve, and where, so that ``large`` views fit a binding; where there are none, to halve the work.
+
+    ``full`` is (B, H, Sq, Sk); ``keys_first`` says that keys are to be fewer rather than queries.
+    """
+    batch, heads, queries, keys = full
 
     def helps(axis: int) -> bool:
         """Halving the axis shortens what is too large; it does not where another axis is outermost in memory."""
@@ -87,29 +135,23 @@ def _place_to_cut(facts: DeviceFacts, piece: Piece, max_keys: float, most_work: 
 
     if batch > 1 and helps(0):
         return "batch", batch // 2
-    if kv_heads > 1 and helps(1):
-        return "group", kv_heads // 2 * (heads // kv_heads)
-    if heads > kv_heads == 1 and helps(1):
-        return "head", heads // 2
-    key_side = any(t is piece.k or t is piece.v for t in large)
-    if keys > 1 and (key_side or queries == 1):
+    if heads > 1 and helps(1):
+        return half_of_heads(heads, kv_heads)
+    if keys > 1 and (keys_first or queries == 1):
         return "key", keys // 2
     if queries > 1:
         return "query", queries // 2
     raise AssertionError("one query and one key, 1 KiB each, do not fit a binding")
 
 
-def split(
-    facts: DeviceFacts, piece: Piece, max_keys: float = math.inf, kind: tuple | None = None
-) -> list[Piece]:
-    """The dispatches that do a piece, in the order in which they must run; ``kind`` as in ``Step``."""
-    most_work = facts.most_work(kind)
+def cut_up(piece: P, place: Callable[[P], tuple[str, int] | None]) -> list[P]:
+    """What a piece is cut into, in order, until ``place`` says of none where to cut it."""
     todo, done = [piece], []
     while todo:
         piece = todo.pop()
-        place = _place_to_cut(facts, piece, max_keys, most_work)
-        if place is None:
+        at = place(piece)
+        if at is None:
             done.append(piece)
         else:
-            todo.extend(reversed(piece.cut(*place)))
+            todo.extend(reversed(piece.cut(*at)))
     return done
