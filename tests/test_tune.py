@@ -10,6 +10,9 @@ import pytest
 
 import grilly
 from grilly.cli import main, tune
+from grilly.compute.attention import forward
+from grilly.compute.attention.forward import REPEATED
+from grilly.compute.device.trial import request_of, view_of
 from grilly.registry import Manifest, Registry, Request
 from grilly.registry.measured import bucket
 from grilly.runtime.interface import DeviceInfo
@@ -194,6 +197,28 @@ def test_causal_and_grouped(vulkan_backend, quickly, capsys):
     assert "WRONG" not in capsys.readouterr().out
     assert run("--shape", "1,2,90,5,24", "--causal", "--dtype", "float32", "--quick") == 0
     assert "WRONG" not in capsys.readouterr().out
+
+
+def test_a_winner_serves_calls_that_had_a_plan(vulkan_backend):
+    """A call like an earlier one asks neither the registry nor the planner: what it had must go."""
+    with grilly.Compute(vulkan_backend.device.index, "vulkan") as backend:
+        q = backend.tensor(np.random.default_rng(0).standard_normal((1, 2, 40, 24), np.float32))
+        view = view_of(backend.opened)
+        request = request_of(view, lambda: forward.flash_attention("test", view, q, q, q))
+
+        def used():
+            backend.attention.flash_attention2(q, q, q)
+            (ready,) = backend.opened.caches[REPEATED].values()
+            return [step.choice.variant.name for step in ready.plan.steps]
+
+        (before,) = used()
+        assert used() == [before]
+        registry = backend.registry
+        other = next(choice for choice in registry.candidates(request) if choice.variant.name != before)
+        registry.remember(request, other, 1e-3, "a shape")
+        assert used() == [other.variant.name]
+        assert registry.forget_winners() and used() == [before]
+        assert not registry.forget_winners()
 
 
 def test_a_wrong_kernel_never_wins(vulkan_backend, quickly, monkeypatch, capsys):

@@ -330,7 +330,7 @@ def winners_table(registry: Registry) -> None:
 
 def _reset(registry: Registry) -> int:
     try:
-        found = registry.winners.reset()
+        found = registry.forget_winners()
     except OSError as error:
         raise CommandError(f"{registry.winners.path} cannot be deleted: {error.strerror}") from error
     print(f"{'Forgotten' if found else 'There was nothing to forget'}: the winners on {registry.device.name}")

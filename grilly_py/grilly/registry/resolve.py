@@ -45,6 +45,8 @@ class Registry:
         ``prove(choice, facts)`` runs a variant on small problems and returns what was wrong with its results, or
         None. It is called once for each ``Variant.unproven`` variant that would be chosen; without it such variants
         are chosen unless they are known to have failed.
+    changed : callable, optional
+        Called when a winner was kept or all were forgotten: what was planned with earlier choices is out of date.
 
     Attributes
     ----------
@@ -58,6 +60,7 @@ class Registry:
         features: Iterable[str],
         manifest: Manifest | None = None,
         prove: Callable[[Choice, Mapping[str, int]], str | None] | None = None,
+        changed: Callable[[], None] = lambda: None,
     ):
         self.device = device
         self.features = frozenset(features)
@@ -68,6 +71,7 @@ class Registry:
         self.winners = Winners(device)
         self._verdicts = Verdicts(device, self.manifest.key)
         self._prove = prove
+        self._changed = changed
         self._proving = threading.RLock()  # a check resolves other operations
         self._warned: set[str] = set()
         self._shaders: dict[tuple[str, str], str] = {}
@@ -204,8 +208,18 @@ class Registry:
         """
         shaders = self.shaders(request.operation, request.dtype)
         self.winners.keep(request, shaders, choice.variant, seconds, shape)
+        self._choose_anew()
+
+    def forget_winners(self) -> bool:
+        """Choose by ranks from now on; False where no winner was kept. Raises OSError where the file stays."""
+        found = self.winners.reset()
+        self._choose_anew()
+        return found
+
+    def _choose_anew(self) -> None:
         with self._lock:
             self._choices.clear()
+        self._changed()
 
     def shaders(self, operation: str, dtype: str) -> str:
         """The version of an operation's shaders for a dtype: a digest over all that they are made from.

@@ -150,8 +150,10 @@ class Device:
         self.info = dataclasses.replace(runtime.device, architecture=identify(runtime.device))
         self.facts = DeviceFacts.of(self.info, runtime.name, runtime.features)
         self.convert = convert
-        self.registry = Registry(self.info, runtime.features, prove=functools.partial(prove, self))
         self.caches = Caches()
+        self.registry = Registry(
+            self.info, runtime.features, prove=functools.partial(prove, self), changed=lambda: self.caches.forget()
+        )
         self.home: Device = self
         self.backend: Any = None
         self.sixteen_bits = "float16-storage" in runtime.features
