@@ -64,6 +64,7 @@ class Terms(NamedTuple):
     options: OptionFacts = NOTHING
     first: tuple[int, int, int, int] = (0, 0, 0, 0)
     packed: int | None = None
+    counted: bool = False
 
 
 class AttentionCall(NamedTuple):
@@ -92,6 +93,9 @@ class AttentionCall(NamedTuple):
     packed : int or None
         Where sequences lie one after the other, the rows of their arrays: the results are then ``(rows, H, Dv)`` and
         ``(H, rows)``.
+    counted : bool
+        Whether k and v may have more keys than there are: how many, up to theirs, is told when the plan is run, and
+        the last of them stands where the last of all would.
     """
 
     q: Layout
@@ -108,6 +112,7 @@ class AttentionCall(NamedTuple):
     options: OptionFacts = NOTHING
     first: tuple[int, int, int, int] = (0, 0, 0, 0)
     packed: int | None = None
+    counted: bool = False
 
     def whole(self, facts: DeviceFacts) -> bool:
         """Whether every array lies in a storage that fits one binding."""

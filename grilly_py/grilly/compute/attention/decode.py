@@ -158,9 +158,10 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
     constants = {name: value for name, value in constants.items() if name in choice.variant.constants}
     piece = Piece(q, k, v, o, sums, mask, call.shift + right, False, bias, call.first)
     words, made = words_slot(planner, call, given, [header(facts, piece)] if bits else [])
-    arrays, push = operands(choice, piece, group, call.scale, words, made.places[0] if made else 0)
+    place = made.places[0] if made else 0
+    arrays, push = operands(choice, piece, group, call.scale, words, place, counted=call.counted)
     # Zero before and after every dispatch. Calls of the plan that are in flight together do not meet in it.
     arrived = planner.constant(np.zeros(teams, np.int32))
     arrays |= {"parts": planner.empty((parts_bytes // 4,)), "arrived": arrived}
     planner.dispatch(choice, constants, arrays, push, groups, work)
-    return AttentionPlan(planner.plan(*results), made)
+    return AttentionPlan(planner.plan(*results), made, call.counted)

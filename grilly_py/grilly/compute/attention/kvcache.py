@@ -26,7 +26,8 @@ from .words import template, words_of
 #: Plans that put new rows into a cache, and that make words of lengths on the device.
 APPENDS: Kept[tuple, Ready] = Kept("plans of cache-append", 512)
 CACHE_WORDS: Kept[tuple, Ready] = Kept("plans of cache-words", 64)
-#: Where samples have lengths of their own, plans are for multiples of so many keys, so that most steps find one made.
+#: Plans are for multiples of so many keys, so that most steps find one made; of fewer where keys are few, as a plan
+#: dispatches workgroups for all of its own.
 STEP_KEYS = 256
 _SCALES = (type(None), float, int)
 _HALVES, _INTERLEAVED = value("rotary", "ROTARY_HALVES"), value("rotary", "ROTARY_INTERLEAVED")
@@ -34,12 +35,13 @@ _HALVES, _INTERLEAVED = value("rotary", "ROTARY_HALVES"), value("rotary", "ROTAR
 
 class _Step(NamedTuple):
     """A step of decoding, ready to be run on Tensors: what puts new keys, values and turned queries where they belong
-    (each may be None), and attention."""
+    (each may be None), and attention. ``only`` is the number of keys that it serves, None for all up to the plan's."""
 
     keys: Ready | None
     values: Ready | None
     queries: Ready | None
     attention: Prepared
+    only: int | None
 
 
 #: Steps on Tensors whose options have no arrays, by the arguments themselves but for the lengths.
@@ -85,8 +87,7 @@ def flash_attention_with_kvcache(
     held = call.lengths
     keys = call.room if isinstance(held, Tensor) else int(held.max(initial=0)) + call.count
     own = not isinstance(held, Tensor) and call.table is None and (held == held[:1]).all()  # all samples alike
-    if not own:
-        keys = min(-(-keys // STEP_KEYS) * STEP_KEYS, call.room)
+    exact, keys = keys, _planned(keys, call.room)
     checked = prepare(NAME, options, (batch, heads, queries, keys), causal)
     advance = causal or window_size is not None and any(bound not in (None, -1) for bound in window_size)
     lay = None
@@ -102,8 +103,15 @@ def flash_attention_with_kvcache(
         turned = device.empty(shape, q_tensor.dtype)
     facts = NOTHING if checked is None else checked.facts()
     causal = causal if checked is None else checked.causal
-    views = [turned.transpose(0, 2, 1, 3), *(_keys_view(c, call, batch, keys) for c in caches), None, None]
-    found = prepared(device, views, Terms(causal, scale, return_lse, kernel, high, keys - queries, facts))
+
+    def plan_of(keys: int, counted: bool) -> tuple[list, Prepared]:
+        views = [turned.transpose(0, 2, 1, 3), *(_keys_view(c, call, batch, keys) for c in caches), None, None]
+        terms = Terms(causal, scale, return_lse, kernel, high, keys - queries, facts, counted=counted)
+        return views, prepared(device, views, terms)
+
+    views, found = plan_of(keys, own)
+    if own and not found.counted:  # its keys are cut into dispatches, which is for their very number
+        views, found = plan_of(exact, False)
     kept = lay is None or not lay.on_device
     words = found.words_of(device, checked, kept)
     if lay is not None:
@@ -116,13 +124,13 @@ def flash_attention_with_kvcache(
         appends[n] = _append(device, call, rows, cache, () if n else call.tables, words, lay, True)
     if call.tables:
         appends[2] = _append(device, call, q_tensor, turned, call.tables, words, lay, advance)
-    o, lse = found.run(views, words if facts.contents else None)
+    o, lse = found.run(views, words if facts.contents else None, (exact,))
     plain = checked is None or len(checked.arrays) == (lay is not None) and not checked.live
     if key is not None and plain and (lay is None or found.words is not None):
         same = (q_tensor, *caches, *call.fresh, *call.tables)
         if all(a is b for a, b in zip(same, (q, k_cache, v_cache, *((k, v) if call.fresh else ()), *(rotary or ())),
                                       strict=True)):  # fmt: skip
-            device.caches[REPEATED].keep(key, _Step(*appends, found))
+            device.caches[REPEATED].keep(key, _Step(*appends, found, exact if own and not found.counted else None))
     o = o.transpose(0, 2, 1, 3)
     for array, cache in zip((k_cache, v_cache), caches, strict=True):
         if call.fresh and not isinstance(array, Tensor):
@@ -134,6 +142,12 @@ def flash_attention_with_kvcache(
     else:
         results = [result.numpy() for result in results]
     return results[0] if lse is None else tuple(results)
+
+
+def _planned(keys: int, room: int) -> int:
+    """The number of keys that a plan for so many is made for: at most an eighth more, or 15."""
+    step = min(1 << max((keys - 1).bit_length() - 4, 4), STEP_KEYS)
+    return min(-(-keys // step) * step, room)
 
 
 def _again(device: Device, given: tuple, lengths, rotary, options: Options, terms: tuple) -> tuple:
@@ -157,11 +171,9 @@ def _again(device: Device, given: tuple, lengths, rotary, options: Options, term
     keys, own = most + count, least == most
     if least < 0 or keys > room:
         return None, None
-    if not own:
-        keys = min(-(-keys // STEP_KEYS) * STEP_KEYS, room)
-    key = key_of(device, (scalars, terms, keys, own), (*given, *tables))
+    key = key_of(device, (scalars, terms, _planned(keys, room), own), (*given, *tables))
     step = device.caches[REPEATED].get(key)
-    if step is None:
+    if step is None or step.only not in (None, keys):
         return key, None
     words = told = None
     if not own:
@@ -178,7 +190,7 @@ def _again(device: Device, given: tuple, lengths, rotary, options: Options, term
     if step.queries is not None:
         turned = device.empty(q.shape, q.dtype)
         step.queries.run((q, told, *tables, turned), start)
-    o, lse = step.attention.run((turned, k_cache, v_cache, None, None), words)
+    o, lse = step.attention.run((turned, k_cache, v_cache, None, None), words, (keys,))
     a, b, c, d = o._steps
     o = Tensor(o._storage, (batch, queries, *o.shape[1::2]), o.dtype, (a, c, b, d), o._offset)
     device.runtime.flush()

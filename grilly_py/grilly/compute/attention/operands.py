@@ -9,7 +9,7 @@ import numpy as np
 
 from ...registry import Choice
 from ..device.device import DeviceFacts
-from ..device.plan import ALIGN_MOST, Layout, Plan, Planner, alignment, binding, output_like, strided
+from ..device.plan import ALIGN_MOST, Layout, Live, Plan, Planner, alignment, binding, output_like, strided
 from ..device.tensor import Tensor
 from .call import AttentionCall
 from .pieces import Piece
@@ -28,10 +28,14 @@ class HeaderWords(NamedTuple):
 
 
 class AttentionPlan(NamedTuple):
-    """A plan, and the words that its last input needs, where those depend on the call's contents."""
+    """A plan, and the words that its last input needs, where those depend on the call's contents.
+
+    ``counted``: the plan's ``Live`` word 0 is the number of keys. A call that asks for it may get a plan without.
+    """
 
     plan: Plan
     words: HeaderWords | None
+    counted: bool = False
 
 
 def outputs(planner: Planner, call: AttentionCall) -> tuple[Tensor, Tensor | None, tuple]:
@@ -87,10 +91,11 @@ def words_slot(
 
 
 def operands(
-    choice: Choice, p: Piece, group: int, scale: float, words: Tensor | None, place: int, tiles: Tensor | None = None
-) -> tuple[dict, dict]:
-    """The arrays and push constants of shaders/attention/attention.glsl for a dispatch."""
-    heads = p.q.shape[1]
+    choice: Choice, p: Piece, group: int, scale: float, words: Tensor | None, place: int, tiles: Tensor | None = None,
+    counted: bool = False,
+) -> tuple[dict, dict]:  # fmt: skip
+    """The arrays and push constants of shaders/attention/attention.glsl for a dispatch; ``counted`` as of the plan."""
+    heads, keys = p.q.shape[1], p.k.shape[2]
     arrays = {
         "q": p.q, "k": p.k, "v": p.v, "mask": p.mask, "o": p.o, "lse": p.lse, "extra": words, "bias": p.bias,
         "tiles": tiles,
@@ -98,8 +103,9 @@ def operands(
     push = {
         **strided("q", p.q), **strided("k", p.k), **strided("v", p.v), **strided("o", p.o),
         **strided("mask", p.mask, ("batch", "head", "row", "key")), **strided("lse", p.lse, ("batch", "head")),
-        "queries": p.q.shape[2], "keys": p.k.shape[2], "group": group if p.k.shape[1] > 1 else max(heads, 1),
-        "causal_shift": p.shift, "scale": scale,
+        "queries": p.q.shape[2], "keys": Live(0) if counted else keys,
+        "group": group if p.k.shape[1] > 1 else max(heads, 1),
+        "causal_shift": Live(0, p.shift - keys) if counted else p.shift, "scale": scale,
     }  # fmt: skip
     if any(name == "extra" for name, _ in choice.variant.push):
         push["extra"] = place

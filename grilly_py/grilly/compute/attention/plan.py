@@ -41,7 +41,7 @@ def planned(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Atte
     """
     if 0 in (*call.q.shape[:3], call.v.shape[3]):
         planner = Planner(facts, [call.q, call.k, call.v, call.mask, call.bias, None])
-        return AttentionPlan(planner.plan(*outputs(planner, call)[2]), None)
+        return AttentionPlan(planner.plan(*outputs(planner, call)[2]), None, call.counted)
     if call.packed is None and (call.kernel is None or call.kernel in decode.FAMILIES):
         found = decode.plan(call, facts, registry)
         if found is not None:
@@ -89,11 +89,13 @@ def plan(call: AttentionCall, facts: DeviceFacts, choice: Choice, registry: Regi
     }  # fmt: skip
     if "FEATURES" in choice.variant.constants:
         constants["FEATURES"] = bits
+    counted = call.counted and all(p.k.shape[2] == k.shape[2] for p in pieces)
     group = heads // k.shape[1]
     for number, p in enumerate(pieces):
         tiles = None if classes is None else classes[number].dispatch(planner, registry, words, p.mask)
-        arrays, push = operands(choice, p, group, call.scale, words, made.places[number] if made else 0, tiles)
+        place = made.places[number] if made else 0
+        arrays, push = operands(choice, p, group, call.scale, words, place, tiles, counted)
         batch, heads, queries, _ = p.q.shape
         groups = (-(-queries // choice.tile["rows"]), heads, batch)
         planner.dispatch(choice, {**constants, "MERGE": int(p.merge)}, arrays, push, groups, p.flops(), kind)
-    return AttentionPlan(planner.plan(*results), made)
+    return AttentionPlan(planner.plan(*results), made, counted)

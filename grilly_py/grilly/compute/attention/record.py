@@ -20,10 +20,14 @@ from .words import words_of
 
 
 class Prepared(NamedTuple):
-    """A call's plan, ready to be run, and the template of the words that it brings, if it brings any."""
+    """A call's plan, ready to be run, and the template of the words that it brings, if it brings any.
+
+    ``counted`` as of AttentionPlan: ``run`` is then told the number of keys.
+    """
 
     ready: Ready
     words: HeaderWords | None
+    counted: bool
 
     def words_of(self, device: Device, checked: CheckedOptions | None, keep: bool = True) -> Storage | None:
         """The words of a call's options on the device; None where they are the plan's own, or there are none."""
@@ -31,14 +35,18 @@ class Prepared(NamedTuple):
             return None
         return words_of(device, self.words.template, checked.arrays, checked.live, checked.size, keep)
 
-    def run_all(self, tensors: Sequence[Tensor | None], words: Storage | None) -> list[Tensor]:
+    def run_all(
+        self, tensors: Sequence[Tensor | None], words: Storage | None, live: Sequence[int] = ()
+    ) -> list[Tensor]:
         """Record the dispatches; returns all results of the plan."""
         given = None if words is None else Tensor(words, (words.nbytes // 4,), INT32)
-        return self.ready.run((*tensors, given))
+        return self.ready.run((*tensors, given), live)
 
-    def run(self, tensors: Sequence[Tensor | None], words: Storage | None) -> tuple[Tensor, Tensor | None]:
+    def run(
+        self, tensors: Sequence[Tensor | None], words: Storage | None, live: Sequence[int] = ()
+    ) -> tuple[Tensor, Tensor | None]:
         """Record the dispatches; returns o and, if asked for, lse."""
-        results = self.run_all(tensors, words)
+        results = self.run_all(tensors, words, live)
         return results[0], results[1] if len(results) > 1 else None
 
 
@@ -62,8 +70,9 @@ def prepared(device: Device, tensors: Sequence[Tensor | None], terms: Terms, kee
     if found is None:
         layouts = (None if layout is None else Layout(*layout) for layout in key[1:])
         call = AttentionCall(*layouts, *terms)
-        made, ready = ready_plan(device, lambda: planned(call, device.facts, device.registry), (*tensors, None))
-        found = Prepared(ready, made.words)
+        live = (call.k.shape[2],) if terms.counted else ()
+        made, ready = ready_plan(device, lambda: planned(call, device.facts, device.registry), (*tensors, None), live)
+        found = Prepared(ready, made.words, made.counted)
         if keep:
             found = plans.keep(key, found)
     return found

@@ -28,10 +28,12 @@ class HasPlan(Protocol):
 Made = TypeVar("Made", bound=HasPlan)
 
 
-def ready_plan(device: Device, make: Callable[[], Made], inputs: Sequence[Tensor | None]) -> tuple[Made, Ready]:
+def ready_plan(
+    device: Device, make: Callable[[], Made], inputs: Sequence[Tensor | None], live: Sequence[int] = ()
+) -> tuple[Made, Ready]:
     """What ``make`` makes, and its plan prepared; where that is cut for time, both after its kernels were timed.
 
-    ``inputs`` are what it is run with: the timed dispatches read them, and write to memory of their own.
+    ``inputs`` and ``live`` are what it is run with: the timed dispatches read them, and write to memory of their own.
     """
     made = make()
     ready = Ready(device, made.plan)
@@ -39,7 +41,7 @@ def ready_plan(device: Device, make: Callable[[], Made], inputs: Sequence[Tensor
     if not unknown:
         return made, ready
     for kind, numbers in unknown.items():
-        pace = _seen(ready, numbers, inputs)
+        pace = _seen(ready, numbers, inputs, live)
         if pace is not None:
             device.facts.paces[kind] = pace
     made = make()
@@ -59,19 +61,21 @@ def _unknown(facts: DeviceFacts, plan: Plan) -> dict[tuple, list[int]]:
     }
 
 
-def _seen(ready: Ready, numbers: list[int], inputs: Sequence[Tensor | None]) -> float | None:
+def _seen(
+    ready: Ready, numbers: list[int], inputs: Sequence[Tensor | None], live: Sequence[int]
+) -> float | None:
     # Causal pieces at one end do nearly nothing, those at the other end all that is said of them.
-    ends = [(ready.plan.steps[number].work, _time(ready, number, inputs)) for number in {numbers[0], numbers[-1]}]
+    ends = [(ready.plan.steps[number].work, _time(ready, number, inputs, live)) for number in {numbers[0], numbers[-1]}]
     if max(seconds for _, seconds in ends) < LEAST_SECONDS:
         return None
     return min(work / seconds for work, seconds in ends)
 
 
-def _time(ready: Ready, number: int, inputs: Sequence[Tensor | None]) -> float:
+def _time(ready: Ready, number: int, inputs: Sequence[Tensor | None], live: Sequence[int]) -> float:
     runtime = ready.device.runtime
     runtime.synchronize()
     start = time.perf_counter()
-    ready.run(inputs, only=slice(number, number + 1))
+    ready.run(inputs, live, only=slice(number, number + 1))
     runtime.synchronize()
     return max(time.perf_counter() - start, 1e-9)
 
