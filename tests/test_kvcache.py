@@ -9,6 +9,7 @@ import grilly
 import grilly.functional as F
 from cases import DTYPES, assert_as_accurate, epsilon
 from grilly import nn, reference
+from grilly.compute.attention.record import PLANS
 from kernels import pretend
 
 ATTEND = F.flash_attention_with_kvcache
@@ -249,6 +250,35 @@ def test_token_by_token_equals_the_whole(backend):
         parts.append(ATTEND(chunk[0], *caches, *chunk[1:], at, table, rotary=(cos, sin), causal=True).numpy())
         at += count
     np.testing.assert_allclose(np.concatenate(parts, 1), want, rtol=2e-5, atol=2e-6)
+
+
+def grown(backend, room, steps, queries=1, kernel=None, **options):
+    """Steps that fill a cache whose samples have one length, each compared with the reference; the plans made."""
+    rng = np.random.default_rng(room)
+    caches = [backend.tensor(np.full((2, room, 2, DIM), np.nan, np.float32)) for _ in range(2)]
+    before, length, held = set(backend.opened.caches[PLANS]), 0, [np.zeros((2, 0, 2, DIM), np.float32)] * 2
+    for count in steps:
+        q, k, v = (draw(rng, np.float32, 2, n, h, DIM) for n, h in ((queries, 4), (count, 2), (count, 2)))
+        q_, k_, v_ = (backend.tensor(a) for a in (q, k, v))
+        out = ATTEND(q_, *caches, k_, v_, cache_seqlens=length, kernel=kernel, **options).numpy()
+        held, length = [np.concatenate(pair, 1) for pair in zip(held, (k, v), strict=True)], length + count
+        for b in range(2):
+            part = q[b], held[0][b], held[1][b]
+            assert_as_accurate(out[b], attend(part, np.float64, options)[0], attend(part, np.float32, options)[0])
+    return set(backend.opened.caches[PLANS]) - before
+
+
+def test_steps_of_decoding_share_plans(backend):
+    """A plan serves all lengths up to its own, so that a step need not plan; what lies past the length is not read."""
+    assert len(grown(backend, 70, [1] * 70)) == 5, "for 16, 32, 48, 64 and 70 keys"
+    assert len(grown(backend, 300, [250, 1, 5, 1, 40], causal=True)) == 3, "for 256, 288 and 300"
+    assert len(grown(backend, 90, [40, 3, 4, 20, 3], queries=3, causal=True, window_size=(11, 0))) <= 3
+
+
+def test_keys_that_are_cut_are_planned_by_their_number(backend, monkeypatch):
+    monkeypatch.setattr("grilly.compute.attention.plan.MAX_KEYS", 64)
+    pretend(monkeypatch, backend)
+    assert len(grown(backend, 400, [300, 1, 1], kernel="flash-attention2")) == 4, "one for 320, in vain, and one each"
 
 
 def test_lengths_on_the_device_are_bounded(backend):
