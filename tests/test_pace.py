@@ -20,7 +20,7 @@ def seconds(monkeypatch):
     """What a dispatch of each number of operations takes, told by the test."""
     told = {}
 
-    def tell(ready, number, inputs):
+    def tell(ready, number, inputs, live):
         runtime = ready.device.runtime
         runtime.synchronize()
         ready.run(inputs, only=slice(number, number + 1))
@@ -81,7 +81,7 @@ def test_masked_calls_are_not_timed(backend, seconds):
 
 
 def test_a_dispatch_that_ends_at_once_says_nothing(backend, monkeypatch):
-    monkeypatch.setattr(pace, "_time", lambda ready, number, inputs: 1e-5)
+    monkeypatch.setattr(pace, "_time", lambda ready, number, inputs, live: 1e-5)
     with smaller(backend, work_limit=LIMIT):
         attend(backend, Case("short", batch=2, heads=2, queries=70, keys=90, dim=8))
         assert backend.opened.facts.paces == {}

@@ -14,6 +14,7 @@ from grilly.compute.attention.forward import REPEATED
 from grilly.compute.attention.operands import FLOAT32
 from grilly.compute.attention.pieces import Piece, split
 from grilly.compute.attention.plan import plan, planned
+from grilly.compute.device import pace
 from grilly.compute.device.caches import Caches, Kept
 from grilly.compute.device.device import DeviceFacts
 from grilly.compute.device.plan import At, Layout, Live, Planner, strided
@@ -89,7 +90,8 @@ def test_grid_smaller_than_the_call(backend):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_work_of_one_submission_is_bounded(backend, causal):
+def test_work_of_one_submission_is_bounded(backend, causal, monkeypatch):
+    monkeypatch.setattr(pace, "LEAST_SECONDS", np.inf)  # on a busy machine dispatches take long, and larger ones follow
     case = Case("work", batch=2, heads=4, kv_heads=2, queries=70, keys=90, dim=8, causal=causal)
     want, _ = run(backend, case)
     with smaller(backend, work_limit=2e4) as dispatches:
@@ -167,7 +169,7 @@ def call(batch=2, heads=4, kv_heads=2, queries=500, keys=70, dim=32, mask=None, 
 
 
 def test_a_plan_is_one_dispatch_by_name(registry):
-    made, words = planned(call(causal=True, lse=True), FACTS, registry)
+    made, words, _ = planned(call(causal=True, lse=True), FACTS, registry)
     assert made.inputs == 6 and words is None
     (step,) = made.steps
     assert step.choice.variant.operation == "attention"
@@ -188,32 +190,44 @@ def test_a_plan_is_one_dispatch_by_name(registry):
 
 def test_options_are_words_of_the_plan(registry):
     options = OptionFacts(1, 0, 16, header=(("heads", 4), ("left", 16), ("right", 0)))
-    made, words = planned(call(options=options, causal=True), FACTS, registry)
+    made, words, _ = planned(call(options=options, causal=True), FACTS, registry)
     (step,) = made.steps
     assert dict(step.constants)["FEATURES"] == 1 and step.words()["extra"] == 0
     constant = made.slots[step.bindings[6][0] - made.inputs]
     assert constant[4] == 4 and constant[5] == 16, "heads and left, at the header's places"
-    made, words = planned(call(options=options._replace(contents=True, size=8)), FACTS, registry)
+    made, words, _ = planned(call(options=options._replace(contents=True, size=8)), FACTS, registry)
     assert made.steps[0].bindings[6] == (5, 0, 0) and words.places == (8,) and made.steps[0].words()["extra"] == 8
 
 
 def test_few_queries_split_the_keys(registry):
-    made, _ = planned(call(queries=1, keys=9000, shift=8999), FACTS, registry)
+    made = planned(call(queries=1, keys=9000, shift=8999), FACTS, registry).plan
     (step,) = made.steps
     assert step.choice.variant.operation == "attention-decode" and step.groups[0] > 1
     assert [type(slot) for slot in made.slots] == [int, np.ndarray, int], "the output, the counters, the parts"
     assert not made.slots[1].any()
 
 
+@pytest.mark.parametrize(("queries", "operation"), [(1, "attention-decode"), (500, "attention")])
+def test_the_number_of_keys_may_be_told_later(registry, queries, operation):
+    given = call(queries=queries, keys=9216, shift=9216 - queries)._replace(counted=True, causal=True)
+    made = planned(given, FACTS, registry)
+    (step,) = made.plan.steps
+    names = list(step.words())
+    assert made.counted and step.choice.variant.operation == operation
+    assert step.live == ((4 * names.index("keys"), 0, 0), (4 * names.index("causal_shift"), 0, -queries))
+    cut = planned(given._replace(kernel="flash-attention2"), dataclasses.replace(FACTS, loop_trips=1000), registry)
+    assert len(cut.plan.steps) > 1 and not cut.counted and not any(step.live for step in cut.plan.steps)
+
+
 def test_a_mask_gets_classes_where_they_pay(registry):
     mask = layout(2, 4, 500, 70, dtype=bool, steps=(0, 0, 70, 1))
-    few, _ = planned(call(mask=mask), FACTS, registry)
+    few = planned(call(mask=mask), FACTS, registry).plan
     assert len(few.steps) == 1
     always = dataclasses.replace(FACTS, class_work=0.0, class_read=0.0)
     choice = registry.resolve(Request("attention", "float32", facts={
         "align": 4, "head_dim": 32, "value_dim": 32, "extras": 2048, "rows": 1, "keys": 1, "causal": 0, "high": 0,
     }))  # fmt: skip
-    made, _ = plan(call(mask=mask), always, choice, registry)
+    made = plan(call(mask=mask), always, choice, registry).plan
     assert [s.choice.variant.operation for s in made.steps] == ["attention-tiles", "attention"]
     classes, step = made.steps
     assert classes.bindings[2][0] == step.bindings[8][0], "what the first leaves, the second reads"
@@ -223,7 +237,7 @@ def test_arrays_beyond_a_binding_are_windows(registry):
     small = dataclasses.replace(FACTS, storage_range=4096)
     large = [a._replace(nbytes=n, offset=0) for a, n in ((layout(1, 2, 64, 16), 8192), (layout(1, 2, 64, 16), 8192))]
     given = AttentionCall(large[0], large[1], large[1], None, None, False, 1.0, False, None, False, 0)
-    made, _ = planned(given, small, registry)
+    made = planned(given, small, registry).plan
     assert len(made.steps) > 1
     assert all(b is None or b[2] <= 4096 for s in made.steps for b in s.bindings)
     assert not any(s.moved for s in made.steps), "offsets of such arrays belong to the plan"

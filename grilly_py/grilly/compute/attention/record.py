@@ -27,7 +27,7 @@ class Prepared(NamedTuple):
 
     ready: Ready
     words: HeaderWords | None
-    counted: bool
+    counted: bool = False
 
     def words_of(self, device: Device, checked: CheckedOptions | None, keep: bool = True) -> Storage | None:
         """The words of a call's options on the device; None where they are the plan's own, or there are none."""
