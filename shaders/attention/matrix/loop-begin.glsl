@@ -1,0 +1,26 @@
+// How main() begins where a loop goes over the tiles that count: NEXT_TILE(first_key) finds the first of them.
+
+    FIND_INVOCATION
+    begin_extras(batch, head);
+    q_base = q_index(batch, head, row_start());
+    k_base = k_index(batch, head, key_start());
+    v_base = v_index(batch, head, key_start());
+    FIND_ROWS
+    if (on(LENGTHS) && first_row >= QUERIES) return;
+    find_keys();
+    uint first_key = hidden_keys(first_row) / KEYS * KEYS;
+    if (on(TILES) && first_key < end) {
+        fetch_tiles(first_key / KEYS);
+        read_tiles(first_key / KEYS);
+    }
+    first_key = NEXT_TILE(first_key);
+    FIND_SCALE
+
+    if (thread == 0u) poisoned = 0u;
+    BEGIN_STEPS
+    if (first_key < end) fetch_keys(first_key);
+    load_queries();
+    CLEAR_SUMS
+    FILL_PLACES
+    barrier();  // q has been read from where k goes
+    read_places();
