@@ -34,6 +34,10 @@ class CacheCall:
 
 
 def checked_call(device: Device, given: dict, lengths, table, rotary, interleaved) -> tuple[CacheCall, tuple[int, ...]]:
+    """The call that these arguments make, and the shape of q; ``given`` has q, the caches, and new keys and values.
+
+    Raises TypeError, ValueError or UnsupportedError for what does not go together, and changes nothing.
+    """
     q, k_cache, v_cache, k, v = given.values()
     if (k is None) != (v is None):
         raise ValueError(f"{NAME}: one of k and v is given; give both or neither")

@@ -59,6 +59,7 @@ class Sequences:
 
 
 def sequences_of(name: str, starts: tuple, longest: tuple, totals: tuple[int, int]) -> Sequences:
+    """Where the sequences lie, of ``cu_seqlens_`` and ``max_seqlen_``; ``totals`` are the rows of q and of k."""
     starts_q, lengths_q, longest_q = _check_starts(name, "q", starts[0], longest[0], totals[0])
     starts_k, lengths_k, longest_k = _check_starts(name, "k", starts[1], longest[1], totals[1])
     if len(starts_q) != len(starts_k):
