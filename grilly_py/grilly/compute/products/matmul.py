@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from ...registry import Choice, Registry, Request
 from ..device.cut import check_trips, parts, placed, strides
 from ..device.plan import Planner, alignment, fits_binding, strided
 from ..device.tensor import Tensor
+from .deal import deal
 
 _MOST = 2**31 - 1
 #: What an operation's data files call the left factor, the right one, the product and the bias.
@@ -54,22 +57,23 @@ def product(
     facts = planner.facts
     batch, heads, rows, depth = a.shape
     cols = c.shape[3]
-    aligned = alignment(*offsets, a._offset, b._offset, c._offset, depth, cols, *strides(a), *strides(b), *strides(c))
+    read = alignment(*offsets, a._offset, b._offset, depth, *strides(a), *strides(b))
+    aligned = alignment(read, c._offset, cols, *strides(c))
     sizes = (("rows", rows), ("cols", cols), ("outputs", c.size))
     asked = (("align", aligned), *((name, min(size, _MOST)) for name, size in sizes))
     if operation == "linear":
-        asked = (*asked, ("high", int(high)))
+        asked = (*asked, ("depth_align", read), ("high", int(high)))
     choice = registry.resolve(Request(operation, b.dtype.name, model, asked))
     remedy = "cut them and add the products" if operation == "linear" else "flash_attention2 takes any number"
     check_trips(facts, operation, "columns of the left matrix", depth, choice.keys_per_trip, remedy)
-    block_rows, block_cols = choice.tile["rows"], choice.tile["cols"]
+    dealt = deal(choice, facts, rows, cols, depth, b.dtype.itemsize)
     if choice.tile.get("split"):
         a = split(planner, registry, a)
         b = split(planner, registry, b[:1, :1]).broadcast_to((*b.shape[:3], split_words(depth)))
     names = _NAMES[operation]
 
     def groups(shape):
-        return -(-shape[3] // block_cols), -(-shape[2] // block_rows) * shape[1], shape[0]
+        return -(-shape[3] // dealt.cols), -(-shape[2] // dealt.rows) * shape[1], shape[0] * dealt.splits
 
     def work(shape):
         return 2.0 * math.prod(shape) * depth
@@ -80,12 +84,15 @@ def product(
             "rows": c.shape[2], "cols": c.shape[3], "depth": depth, "group": group, "shift": shift + first_row,
             "scale": scale,
         }  # fmt: skip
-        known = {
-            "HAS_BIAS": int(bias is not None),
-            "WHOLE": int(c.shape[2] % block_rows == 0 and c.shape[3] % block_cols == 0),
-        }
+        whole = c.shape[2] % dealt.rows == 0 and c.shape[3] % dealt.cols == 0
+        known = {"HAS_BIAS": int(bias is not None), "WHOLE": int(whole), **dealt.constants}
         constants = {name: known[name] for name in choice.variant.constants}
         arrays = dict(zip(names, (a, b, c, bias), strict=True))
+        if dealt.splits > 1:
+            teams = math.prod(groups(c.shape)) // dealt.splits
+            parts_size = teams * dealt.splits * dealt.rows * dealt.cols
+            # Counters are zero before and after every dispatch; calls of the plan in flight together do not meet in them.
+            arrays |= {"parts": planner.empty((parts_size,)), "arrived": planner.constant(np.zeros(teams, np.int32))}
         planner.dispatch(choice, constants, arrays, push, groups(c.shape), work(c.shape))
 
     def cut(a, b, c, bias):
@@ -109,7 +116,7 @@ def product(
     if whole and all(n <= m for n, m in zip(groups(c.shape), facts.groups, strict=True)):
         dispatch(a, b, c, group, 0, bias)
         return
-    step = cols
+    step = min(cols, dealt.cols * facts.groups[0]) if columns_are_rows else cols
     if columns_are_rows:  # b's rows are what a block of columns needs: halve them until they fit
         while step > 1 and not fits_binding(facts, b[:1, :1, :step]):
             step = -(-step // 2)
