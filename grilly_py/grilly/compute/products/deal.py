@@ -34,8 +34,13 @@ def deal(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int, i
 
 
 def _tiles(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int) -> Deal:
+    """Blocks of fixed size, and a divided depth where there are too few of them for the device."""
     tile = choice.tile
-    return Deal(tile["rows"], tile["cols"], 1, {})
+    blocks = -(-rows // tile["rows"]) * -(-cols // tile["cols"])
+    splits, wanted = 1, tile.get("fill", 0) * facts.units
+    while 2 * splits * blocks <= wanted and depth >= 2 * splits * tile["least"] and splits < tile["splits"]:
+        splits *= 2
+    return Deal(tile["rows"], tile["cols"], splits, {"SPLITS": splits})
 
 
 def _few(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int, itemsize: int) -> Deal:
@@ -73,7 +78,9 @@ def _few_on_matrices(choice: Choice, facts: DeviceFacts, cols: int, depth: int) 
     deep = 1
     while 2 * deep <= min(tile["deep"], subgroups) and blocks * deep < wanted and trips >= 2 * deep:
         deep *= 2
-    splits = min(-(-wanted // (blocks * deep)), trips // (2 * deep), tile["splits"])
-    known = {"DEEP": deep, "SPLITS": max(splits, 1), "THREADS": choice.threads}
-    return Deal(tile["rows"], tile["columns"] * (subgroups // deep), max(splits, 1), known)
+    splits = 1
+    while blocks * deep * splits < wanted and trips >= 4 * deep * splits and splits < tile["splits"]:
+        splits *= 2
+    known = {"DEEP": deep, "SPLITS": splits, "THREADS": choice.threads}
+    return Deal(tile["rows"], tile["columns"] * (subgroups // deep), splits, known)
 
