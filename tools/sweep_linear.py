@@ -163,7 +163,8 @@ def sweep(backend, torch, name: str, shape, until: float, count: int, best: int,
     magnitude = np.abs(factors[0]) @ np.abs(factors[1]) + np.abs(bias[some].astype(np.float64))
     moved = weight.nbytes + x.nbytes + shape[0] * outputs * dtype.itemsize
     work = 2.0 * shape[0] * outputs * depth
-    print(f"\n{name} ({shape[0]}, {depth}) x ({outputs}, {depth}): {moved / 1e6:.1f} MB, {work / 1e9:.2f} GFLOP", flush=True)
+    size = f"{moved / 1e6:.1f} MB, {work / 1e9:.2f} GFLOP"
+    print(f"\n{name} ({shape[0]}, {depth}) x ({outputs}, {depth}): {size}", flush=True)
 
     def report(mark, text, device, call, note=""):
         rates = f"{moved / device / 1e9:7.0f} GB/s {work / device / 1e12:6.1f} TFLOP/s"

@@ -30,7 +30,9 @@ def deal(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int, i
     tile = choice.tile
     if "columns" not in tile:
         return _tiles(choice, facts, rows, cols, depth)
-    return _few_on_matrices(choice, facts, cols, depth) if "trip" in tile else _few(choice, facts, rows, cols, depth, itemsize)
+    if "trip" in tile:
+        return _few_on_matrices(choice, facts, cols, depth)
+    return _few(choice, facts, rows, cols, depth, itemsize)
 
 
 def _tiles(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int) -> Deal:

@@ -36,7 +36,8 @@ def product(
     shift: int = 0,
     high: bool = False,
     offsets: tuple[int, ...] = (),
-) -> None:
+    parts_of_b: Tensor | None = None,
+) -> Tensor | None:
     """Plan ``c = scale * a b + bias`` with the kernels of ``operation``.
 
     Parameters
@@ -51,9 +52,16 @@ def product(
         For "linear" in float32: whether a and b may be split into 16-bit parts for matrix units.
     offsets : tuple of int
         What divides the offsets of a and b (``Layout.offset``).
+    parts_of_b : Tensor, optional
+        ``split`` of b's first batch and head, if it was made before.
+
+    Returns
+    -------
+    Tensor or None
+        The split of b, where this plan makes it.
     """
     if c.size == 0:
-        return
+        return None
     facts = planner.facts
     batch, heads, rows, depth = a.shape
     cols = c.shape[3]
@@ -67,9 +75,12 @@ def product(
     remedy = "cut them and add the products" if operation == "linear" else "flash_attention2 takes any number"
     check_trips(facts, operation, "columns of the left matrix", depth, choice.keys_per_trip, remedy)
     dealt = deal(choice, facts, rows, cols, depth, b.dtype.itemsize)
+    made = None
     if choice.tile.get("split"):
         a = split(planner, registry, a)
-        b = split(planner, registry, b[:1, :1]).broadcast_to((*b.shape[:3], split_words(depth)))
+        if parts_of_b is None:
+            made = parts_of_b = split(planner, registry, b[:1, :1])
+        b = parts_of_b.broadcast_to((*b.shape[:3], split_words(depth)))
     names = _NAMES[operation]
 
     def groups(shape):
@@ -90,9 +101,10 @@ def product(
         arrays = dict(zip(names, (a, b, c, bias), strict=True))
         if dealt.splits > 1:
             teams = math.prod(groups(c.shape)) // dealt.splits
-            parts_size = teams * dealt.splits * dealt.rows * dealt.cols
-            # Counters are zero before and after every dispatch; calls of the plan in flight together do not meet in them.
-            arrays |= {"parts": planner.empty((parts_size,)), "arrived": planner.constant(np.zeros(teams, np.int32))}
+            left = teams * dealt.splits * dealt.rows * dealt.cols
+            # Counters are zero before and after every dispatch, and calls of the plan in flight together do not meet
+            # in them.
+            arrays |= {"parts": planner.empty((left,)), "arrived": planner.constant(np.zeros(teams, np.int32))}
         planner.dispatch(choice, constants, arrays, push, groups(c.shape), work(c.shape))
 
     def cut(a, b, c, bias):
@@ -115,7 +127,7 @@ def product(
     whole = all(fits_binding(facts, t) for t in (a, b, c)) and work(c.shape) <= 1e11
     if whole and all(n <= m for n, m in zip(groups(c.shape), facts.groups, strict=True)):
         dispatch(a, b, c, group, 0, bias)
-        return
+        return made
     step = min(cols, dealt.cols * facts.groups[0]) if columns_are_rows else cols
     if columns_are_rows:  # b's rows are what a block of columns needs: halve them until they fit
         while step > 1 and not fits_binding(facts, b[:1, :1, :step]):
@@ -133,6 +145,7 @@ def product(
         for head in range(b.shape[1]):
             own = slice(head * group, (head + 1) * group)
             cut(a[:, own], b_part[:, head : head + 1], c_part[:, own], bias_part)
+    return made
 
 
 def split_words(depth: int) -> int:
