@@ -52,12 +52,14 @@ def _few(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int, i
     subgroups = choice.threads // size
     words = max(-(-depth * itemsize // _WORD), 1)
     wanted = tile["fill"] * facts.units
-    columns, deep = tile["columns"], 1
-    while columns > 1 and -(-cols // columns) < wanted:
-        columns //= 2
-    # Two words for each invocation, or the sums at the end weigh more than the loads.
     most = min(tile["deep"], subgroups)
-    while 2 * deep <= most and -(-cols // columns) * deep < wanted and words >= 4 * size * deep:
+    while most > 1 and words < 2 * size * most:  # for less than two words each the sums at the end weigh too much
+        most //= 2
+    columns, deep = tile["columns"], 1
+    # Several rows of x are read once for all columns, so those are given up last; one row costs little.
+    while columns > 1 and -(-cols // columns) * (most if rows > 1 else 1) < wanted:
+        columns //= 2
+    while 2 * deep <= most and -(-cols // columns) * deep < wanted:
         deep *= 2
     own = max(-(-words // (size * deep)), 1)
     trips = -(-own // max(tile["words"] // columns, 1))
@@ -81,7 +83,8 @@ def _few_on_matrices(choice: Choice, facts: DeviceFacts, cols: int, depth: int) 
     while 2 * deep <= min(tile["deep"], subgroups) and blocks * deep < wanted and trips >= 2 * deep:
         deep *= 2
     splits = 1
-    while blocks * deep * splits < wanted and trips >= 4 * deep * splits and splits < tile["splits"]:
+    # Workgroups that wait for each other pay only where half of the device would be idle.
+    while 2 * blocks * deep * splits <= wanted and trips >= 4 * deep * splits and splits < tile["splits"]:
         splits *= 2
     known = {"DEEP": deep, "SPLITS": splits, "THREADS": choice.threads}
     return Deal(tile["rows"], tile["columns"] * (subgroups // deep), splits, known)
