@@ -216,7 +216,9 @@ def test_matrix_units(vulkan_backend, dtype, rows):
     for variant in matrix_variants(backend, dtype):
         block = max(variant.tile["rows"], variant.tile["cols"])
         sizes = [(block, 64), (8, 8), (72, 200), (136, 1000)]
-        if variant.align == 1:
+        if "depth_align" in variant.limits:
+            sizes += [(1, 8), (5, 24), (67, 136)]
+        elif variant.align == 1:
             sizes += [(1, 1), (5, 3), (67, 131), (66, 34)]
         for cols, depth in sizes:
             rng = np.random.default_rng([rows, cols, depth])

@@ -48,7 +48,7 @@ def pinned(backend, variant):
 
 
 @pytest.mark.parametrize("shape", [(300, 520, 1000), (64, 96, 4096)], ids=str)
-@pytest.mark.parametrize("variant", kernels("linear", ["linear"]))
+@pytest.mark.parametrize("variant", kernels("linear", ["linear", "linear-rows"]))
 def test_linear(vulkan_backend, variant, shape):
     view = pinned(vulkan_backend, variant)
     rng = np.random.default_rng(1)

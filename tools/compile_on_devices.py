@@ -23,6 +23,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "grilly_py"))
 
 from grilly.compute.attention import decode
+from grilly.compute.device.device import DeviceFacts
+from grilly.compute.products.deal import deal
 from grilly.registry import Choice, Registry, Request, Variant, matches
 from grilly.runtime import probe
 from grilly.runtime.interface import DeviceInfo, ProgramSpec
@@ -203,6 +205,20 @@ def decode_sets(choice: Choice, size: int) -> list[dict[str, int]]:
     return sets
 
 
+def linear_sets(choice: Choice, info: DeviceInfo) -> list[dict[str, int]]:
+    """The same for linear, as its plan deals out as many rows as a workgroup has: many columns, and few, whose depth is
+    divided."""
+    sets = []
+    facts = DeviceFacts.of(info, "vulkan", info.features)
+    for cols in (8192, 64):
+        dealt = deal(choice, facts, choice.tile["rows"], cols, 4096, 4 if choice.variant.dtype == "float32" else 2)
+        known = dict.fromkeys(choice.variant.constants, 1) | dict(dealt.constants)
+        known = {name: known[name] for name in choice.variant.constants}
+        if known not in sets:
+            sets.append(known)
+    return sets
+
+
 def obstacle(registry: Registry, variant: Variant) -> str | None:
     """What the device lacks for the variant, its architectures left aside; None when it can take it."""
     facts = {fact: high for fact, (_, high) in variant.limits.items()} | {"align": variant.align}
@@ -230,6 +246,8 @@ def examine(name: str, compiler: Compiler, only: str | None = None) -> tuple[lis
         choice = Choice(variant, registry._subgroup(variant)[0], registry.manifest)
         if variant.operation == "attention-decode":
             sets = decode_sets(choice, choice.subgroup_size or info.subgroup_sizes[0])
+        elif variant.operation == "linear":
+            sets = linear_sets(choice, info)
         else:
             sets = constant_sets(variant)
         for constants in sets if info.vendor == "amd" or only else sets[:1]:

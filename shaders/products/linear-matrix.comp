@@ -1,4 +1,5 @@
 #version 450
+#extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_16bit_storage : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
@@ -7,7 +8,8 @@
 #extension GL_KHR_shader_subgroup_basic : require
 // What it computes: a linear layer, y = scale * x W^T + b, on matrix units.
 // Shapes and layouts: x (B, H, M, K), W (N, K), b (N), y (B, H, M, N); bindings, push constants and workgroups as in
-//     products/matmul.glsl and matmul-tile.glsl.
+//     products/matmul.glsl and matmul-tile.glsl, but z is batch * SPLITS + split: each split has an equal share of the
+//     depth, in whole panels, and products/splits.glsl makes one result of them.
 // A workgroup owns BM x BN of y, a subgroup WM x WN of it as float32 fragments of MATRIX_M x MATRIX_N. Panels of BK of
 //     the depth pass through shared memory, as rows of 16-byte vectors with one more at the end, so that the rows of a
 //     fragment begin in different banks. The next panel is loaded into registers while this one is used.
@@ -26,6 +28,7 @@
 layout(constant_id = 0) const int HAS_BIAS = 0;
 // Whether M and N are multiples of BM and BN.
 layout(constant_id = 1) const int WHOLE = 0;
+layout(constant_id = 2) const int SPLITS = 1;
 
 const int SUBGROUPS_M = BM / WM;
 const int SUBGROUPS_N = BN / WN;
@@ -87,8 +90,11 @@ layout(set = 0, binding = 2, std430) writeonly buffer Result { f16vec4 c_data[];
 layout(set = 0, binding = 3, std430) readonly buffer Bias { float16_t bias_data[]; };
 #endif
 
+#include "splits.glsl"
+
 // After the last panel it holds the results that leave.
-shared uvec4 panels[BUFFERS * PANEL];
+const int LEAVING = SUBGROUPS_M * SUBGROUPS_N * MATRIX_M * LEAVE_STRIDE;
+shared uvec4 panels[BUFFERS * PANEL > LEAVING ? BUFFERS * PANEL : LEAVING];
 
 #define FRAGMENT_A coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_K, gl_MatrixUseA>
 #define FRAGMENT_B coopmat<float16_t, gl_ScopeSubgroup, MATRIX_K, MATRIX_N, gl_MatrixUseB>
@@ -111,15 +117,19 @@ void main() {
     const uint tail = (depth + 31u) / 32u * 8u;  // vectors before a row's exponent
     const uint a_step = pc.a_row / ELEMENTS;
     const uint b_step = pc.b_row / ELEMENTS;
-    const uint row_vectors = tail;
+    const uint all_vectors = tail;
 #else
     const uint a_step = pc.a_row / ELEMENTS;
     const uint b_step = pc.b_row / ELEMENTS;
-    const uint row_vectors = depth / ELEMENTS;
+    const uint all_vectors = depth / ELEMENTS;
 #endif
     const uint row_blocks = (pc.rows + uint(BM) - 1u) / uint(BM);
     const uint head = gl_WorkGroupID.y / row_blocks;
-    const uint batch = gl_WorkGroupID.z;
+    const uint batch = gl_WorkGroupID.z / uint(SPLITS);
+    const uint split = gl_WorkGroupID.z % uint(SPLITS);
+    const uint share = (all_vectors + uint(SPLITS * VECTORS) - 1u) / uint(SPLITS * VECTORS) * uint(VECTORS);
+    const uint own_first = split * share;
+    const uint row_vectors = min(own_first + share, all_vectors);
     // Workgroups go down a band of row blocks before they go to the next column.
     const uint number = gl_WorkGroupID.y % row_blocks * gl_NumWorkGroups.x + gl_WorkGroupID.x;
     const uint band = number / (BAND * gl_NumWorkGroups.x) * BAND;
@@ -213,12 +223,12 @@ void main() {
 }
 #endif
 
-    FETCH(0u)
+    FETCH(own_first)
 #if BUFFERS == 2
     STORE(0)
     barrier();
     int now = 0;
-    for (uint first = 0u; first < row_vectors; first += uint(VECTORS)) {
+    for (uint first = own_first; first < row_vectors; first += uint(VECTORS)) {
         // Past the end this loads nothing.
         FETCH(first + uint(VECTORS))
         MULTIPLY(now)
@@ -227,7 +237,7 @@ void main() {
         barrier();
     }
 #else
-    for (uint first = 0u; first < row_vectors; first += uint(VECTORS)) {
+    for (uint first = own_first; first < row_vectors; first += uint(VECTORS)) {
         STORE(0)
         FETCH(first + uint(VECTORS))
         barrier();
@@ -237,27 +247,46 @@ void main() {
 #endif
 
     const uint c_first = pc.c_offset + batch * pc.c_batch + head * pc.c_head;
+#ifdef SPLIT
+    const bool vectors = ((c_first | pc.c_row | pc.cols) & 3u) == 0u;
+#define FINISH(row, col, value, bias, col_power) { \
+    const uint at = c_first + uint(row) * pc.c_row + uint(col); \
+    const int row_power = int(a_data[a_first + uint(row) * a_step + tail].x); \
+    [[unroll]] for (int e = 0; e < 4; e++) value[e] = scaled(value[e], row_power + col_power[e]); \
+    value = value * pc.scale + bias; \
+    if (vectors) { \
+        c_data[at / 4u] = value; \
+    } else { \
+        [[unroll]] for (int e = 0; e < 4; e++) if (col + e < cols) c_scalars[at + uint(e)] = value[e]; \
+    } \
+}
+#define COLUMN_POWER(col, col_power, e) col_power[e] = int(b_data[b_first + uint((col) + e) * b_step + tail].x);
+#else
+#define FINISH(row, col, value, bias, col_power) \
+    c_data[(c_first + uint(row) * pc.c_row + uint(col)) / 4u] = f16vec4(ROUNDED(value * pc.scale + bias));
+#define COLUMN_POWER(col, col_power, e)
+#endif
+    // What belongs to four columns.
+#define OF_COLUMNS(col, bias, col_power) \
+    vec4 bias = vec4(0.0); \
+    ivec4 col_power = ivec4(0); \
+    [[unroll]] for (int e = 0; e < 4; e++) { \
+        if ((col) + e < cols) { \
+            if (HAS_BIAS == 1) bias[e] = float(bias_data[pc.bias_offset + uint((col) + e)]); \
+            COLUMN_POWER(col, col_power, e) \
+        } \
+    }
+
     const int lane = int(gl_SubgroupInvocationID);
     const int leave_at = int(gl_SubgroupID) * MATRIX_M * LEAVE_STRIDE;
     const int lane_col = lane % (LEAVE / 4) * 4;
     const int lane_row = lane / (LEAVE / 4);
-#ifdef SPLIT
-    const bool vectors = ((c_first | pc.c_row | pc.cols) & 3u) == 0u;
-#endif
+    const uint team = (batch * gl_NumWorkGroups.y + gl_WorkGroupID.y) * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+    const uint own_part = (team * uint(SPLITS) + split) * uint(BM * BN);
     [[unroll]] for (int j = 0; j < WN; j += LEAVE) {
-        const int col = col_first + own_col + j + lane_col;
-        vec4 bias = vec4(0.0);
-#ifdef SPLIT
-        ivec4 col_power = ivec4(0);
-#endif
-        [[unroll]] for (int e = 0; e < 4; e++) {
-            if (col + e < cols) {
-                if (HAS_BIAS == 1) bias[e] = float(bias_data[pc.bias_offset + uint(col + e)]);
-#ifdef SPLIT
-                col_power[e] = int(b_data[b_first + uint(col + e) * b_step + tail].x);
-#endif
-            }
-        }
+        const int block_col = own_col + j + lane_col;
+        const int col = col_first + block_col;
+        OF_COLUMNS(col, bias, col_power)
         [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) {
             [[unroll]] for (int part = 0; part < LEAVE / MATRIX_N; part++) {
                 coopMatStore(
@@ -267,25 +296,35 @@ void main() {
             }
             subgroupBarrier();
             [[unroll]] for (int step = 0; step < MATRIX_M; step += SUBGROUP / (LEAVE / 4)) {
-                const int row = row_first + own_row + i * MATRIX_M + step + lane_row;
+                const int block_row = own_row + i * MATRIX_M + step + lane_row;
+                const int row = row_first + block_row;
                 if (row < rows && col < cols) {
                     vec4 value = uintBitsToFloat(panels[leave_at + (step + lane_row) * LEAVE_STRIDE + lane_col / 4]);
-                    const uint at = c_first + uint(row) * pc.c_row + uint(col);
-#ifdef SPLIT
-                    const int row_power = int(a_data[a_first + uint(row) * a_step + tail].x);
-                    [[unroll]] for (int e = 0; e < 4; e++) value[e] = scaled(value[e], row_power + col_power[e]);
-                    value = value * pc.scale + bias;
-                    if (vectors) {
-                        c_data[at / 4u] = value;
+                    if (SPLITS == 1) {
+                        FINISH(row, col, value, bias, col_power)
                     } else {
-                        [[unroll]] for (int e = 0; e < 4; e++) if (col + e < cols) c_scalars[at + uint(e)] = value[e];
+                        [[unroll]] for (int e = 0; e < 4; e++) parts[own_part + uint(block_row * BN + block_col + e)] = value[e];
                     }
-#else
-                    c_data[at / 4u] = f16vec4(ROUNDED(value * pc.scale + bias));
-#endif
                 }
             }
             subgroupBarrier();
+        }
+    }
+    if (SPLITS > 1) {
+        if (last_of_team(team, uint(SPLITS))) {
+            for (int n = 4 * int(gl_LocalInvocationIndex); n < BM * BN; n += 4 * THREADS) {
+                const int row = row_first + n / BN;
+                const int col = col_first + n % BN;
+                if (row < rows && col < cols) {
+                    OF_COLUMNS(col, bias, col_power)
+                    vec4 value = vec4(0.0);
+                    for (uint s = 0u; s < uint(SPLITS); s++) {
+                        const uint at = (team * uint(SPLITS) + s) * uint(BM * BN) + uint(n);
+                        value += vec4(parts[at], parts[at + 1u], parts[at + 2u], parts[at + 3u]);
+                    }
+                    FINISH(row, col, value, bias, col_power)
+                }
+            }
         }
     }
 }

@@ -345,10 +345,15 @@ def product_bound(result: np.ndarray, magnitude: np.ndarray, dtype: str) -> np.n
 
 def _linear(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | None:
     variant, dtype = choice.variant, dtype_of(choice.variant.dtype)
-    align = variant.align
-    block_rows, block_cols = 2 * variant.tile["rows"], 2 * variant.tile["cols"]
-    odd = (block_rows + 5, block_cols + (align if align > 1 else 3), 193 // align * align)
-    for rows, cols, depth in (odd, (block_rows, block_cols, 256)):  # whole blocks may be another program
+    align, tile = variant.align, variant.tile
+    step = max(align, variant.limits.get("depth_align", (1, 1))[0])  # of the depth
+    odd_cols = align if align > 1 else 3
+    block_rows, block_cols = 2 * tile["rows"], 2 * tile["cols"]
+    odd = (block_rows + 5, block_cols + odd_cols, 193 // step * step)
+    problems = [odd, (block_rows, block_cols, 256)]  # whole blocks may be another program
+    if "fill" in tile:  # and so may a depth that subgroups and workgroups divide
+        problems.append((tile["rows"] - 1, 16 + odd_cols, 4201 // step * step))
+    for rows, cols, depth in problems:
         facts = {"align": align, "rows": rows, "cols": cols, "outputs": rows * cols, "high": 0}
         trusted = pin(view_of(device), proven(device, "linear", variant.dtype, facts))
         tested = pin(view_of(device), choice)

@@ -41,7 +41,8 @@ def linear(
         has them, each number split into two float16 parts with one power of two for each row of x and of W, so that no
         finite input overflows. The error of y[i, j] is then at most ``2**-20 sum_k |x[i, k] W[j, k]|`` plus
         ``2**-37 K max_k |x[i, k]| max_k |W[j, k]|``, beside the roundings of the sum; an infinity in a row may come
-        out as NaN. It takes memory for a copy of x and W. No effect on 16-bit types.
+        out as NaN. It takes memory for a copy of x, and for one of W that is kept as long as W's own memory, up to a
+        quarter of the backend's ``memory_limit`` in all. No effect on 16-bit types.
 
     Returns
     -------

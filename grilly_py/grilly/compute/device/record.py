@@ -32,7 +32,7 @@ class Ready:
     What a plan keeps is shared by calls in flight together: the runtime orders dispatches that write the same buffer.
     """
 
-    __slots__ = ("device", "plan", "_slots", "_steps")
+    __slots__ = ("device", "plan", "_slots", "_steps", "_written")
 
     def __init__(self, device: Device, plan: Plan):
         self.device = device.home
@@ -46,6 +46,13 @@ class Ready:
             )
             for s in plan.steps
         )  # fmt: skip
+        # Inputs that the plan writes to.
+        written: set[int] = set()
+        for step in plan.steps:
+            for place, access in zip(step.bindings, step.choice.variant.access, strict=True):
+                if place is not None and place[0] < plan.inputs and "w" in access:
+                    written.add(place[0])
+        self._written = tuple(written)
 
     def run(
         self, inputs: Sequence[Tensor | None], live: Sequence[int] = (), only: slice = slice(None)
@@ -93,6 +100,8 @@ class Ready:
             for at, number, base in own:
                 _WORD.pack_into(patched, at, (base + live[number]) & 0xFFFFFFFF)
             dispatch(program, bound, push if patched is None else bytes(patched), groups, seconds)
+        for number in self._written:
+            storages[number].version += 1
         results = []
         for number, shape, dtype, steps, offset in self.plan.results:
             results.append(Tensor(storages[number], shape, dtype, steps, offset))

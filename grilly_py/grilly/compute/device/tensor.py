@@ -37,15 +37,20 @@ class Home(Protocol):
 
 
 class Storage:
-    """A device buffer, which goes back when the last tensor over it goes."""
+    """A device buffer, which goes back when the last tensor over it goes.
 
-    __slots__ = ("device", "buffer", "nbytes", "__weakref__")
+    ``version`` counts the calls that wrote to it after it was filled. ``derived`` holds what was made of its contents
+    and is kept as long as it: products/kept.py.
+    """
+
+    __slots__ = ("device", "buffer", "nbytes", "version", "derived", "__weakref__")
 
     def __init__(self, device: Home, nbytes: int, idle: bool = False):
         self.device = device.home
         self.nbytes = max(-(-nbytes // 4) * 4, 4)  # whole words: shaders read byte masks through them
         self.buffer: Buffer = device.runtime.allocate(self.nbytes, idle)
-
+        self.version = 0
+        self.derived: dict[tuple, tuple[int, Tensor]] | None = None
 
 
 class LentStorage(Storage):
@@ -58,6 +63,8 @@ class LentStorage(Storage):
         self.nbytes = -(-buffer.nbytes // 4) * 4  # within the buffer: the runtime rounds further up
         self.buffer = buffer
         self.array = array  # the memory goes with the last array over it
+        self.version = 0
+        self.derived = None
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from ..device.plan import Layout, Plan, Planner
 from ..device.record import Ready, again, run
 from ..device.sixteen_bits import widens
 from ..device.tensor import Tensor, reshaped
+from .kept import find, keep
 from .matmul import product
 
 #: Plans of products.
@@ -27,8 +28,12 @@ def linear(device: Device, x, weight, bias=None, *, precision="highest"):
     device.check_open()
     high = check_precision("linear", precision)
     if type(x) is type(weight) is Tensor and (bias is None or type(bias) is Tensor):
-        done = again(device, PLANS, (high,), (x, weight, bias))  # like an earlier call, which passed the checks
+        # Like an earlier call, which passed the checks?
+        tensors = (x, weight, bias, find(weight)) if high else (x, weight, bias)
+        done = again(device, PLANS, (high,), tensors)
         if done is not None:
+            if len(done) > 1:
+                keep(device, weight, done[1])
             device.runtime.flush()
             return done[0]
     arrays = {"x": x, "weight": weight} if bias is None else {"x": x, "weight": weight, "bias": bias}
@@ -50,7 +55,10 @@ def linear(device: Device, x, weight, bias=None, *, precision="highest"):
     own = None if bias is None else to_device(device, bias)
     if a.ndim > 4 and _rows(a.shape, a._steps) is None:
         a = a.contiguous()
-    (y,) = run(device, PLANS, plan, (high,), (a, b, own))
+    tensors = (a, b, own, find(b)) if high else (a, b, own)
+    y, *made = run(device, PLANS, plan, (high,), tensors)
+    for parts in made:
+        keep(device, b, parts)
     return finish(device, y, *arrays.values())
 
 
@@ -61,10 +69,14 @@ def _rows(shape: tuple[int, ...], steps: tuple[int, ...]) -> tuple[int, ...] | N
 
 
 def plan(given: tuple[bool], layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry) -> Plan:
-    """The dispatches of ``linear`` on arrays with contiguous last axes; an x of more than four is contiguous."""
+    """The dispatches of ``linear`` on arrays with contiguous last axes; an x of more than four is contiguous.
+
+    A fourth layout is that of weights that were split before. Where the plan splits them itself, that is its second
+    result.
+    """
     (high,) = given
     planner = Planner(facts, layouts)
-    a, b, own = planner.inputs
+    a, b, own, *kept = planner.inputs
     cols, depth = b.shape
     y = planner.empty((*a.shape[:-1], cols), a.dtype)
     rows = y.size // cols
@@ -76,10 +88,11 @@ def plan(given: tuple[bool], layouts: Sequence[Layout | None], facts: DeviceFact
     a, c = four_axes(a), four_axes(c)
     b = four_axes(b).broadcast_to((a.shape[0], 1, cols, depth))
     offsets = (layouts[0].offset, layouts[1].offset)
-    product(
-        planner, registry, "linear", a, b, c, columns_are_rows=True, bias=own, high=high and depth > 0, offsets=offsets
-    )
-    return planner.plan(y)
+    made = product(
+        planner, registry, "linear", a, b, c, columns_are_rows=True, bias=own, high=high and depth > 0,
+        offsets=offsets, parts_of_b=kept[0] if kept else None,
+    )  # fmt: skip
+    return planner.plan(y, made)
 
 
 def linear_backward(device: Device, grad_output, x, weight, *, precision="highest"):

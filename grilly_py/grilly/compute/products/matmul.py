@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from ...registry import Choice, Registry, Request
 from ..device.cut import check_trips, parts, placed, strides
 from ..device.plan import Planner, alignment, fits_binding, strided
 from ..device.tensor import Tensor
+from .deal import deal
 
 _MOST = 2**31 - 1
 
@@ -27,7 +30,8 @@ def product(
     shift: int = 0,
     high: bool = False,
     offsets: tuple[int, ...] = (),
-) -> None:
+    parts_of_b: Tensor | None = None,
+) -> Tensor | None:
     """Plan ``c = scale * a b + bias`` with the kernels of ``operation``.
 
     Parameters
@@ -42,27 +46,38 @@ def product(
         For "linear" in float32: whether a and b may be split into 16-bit parts for matrix units.
     offsets : tuple of int
         What divides the offsets of a and b (``Layout.offset``).
+    parts_of_b : Tensor, optional
+        ``split`` of b's first batch and head, if it was made before.
+
+    Returns
+    -------
+    Tensor or None
+        The split of b, where this plan makes it.
     """
     if c.size == 0:
-        return
+        return None
     facts = planner.facts
     batch, heads, rows, depth = a.shape
     cols = c.shape[3]
-    aligned = alignment(*offsets, a._offset, b._offset, c._offset, depth, cols, *strides(a), *strides(b), *strides(c))
+    read = alignment(*offsets, a._offset, b._offset, depth, *strides(a), *strides(b))
+    aligned = alignment(read, c._offset, cols, *strides(c))
     sizes = (("rows", rows), ("cols", cols), ("outputs", c.size))
     asked = (("align", aligned), *((name, min(size, _MOST)) for name, size in sizes))
     if operation == "linear":
-        asked = (*asked, ("high", int(high)))
+        asked = (*asked, ("depth_align", read), ("high", int(high)))
     choice = registry.resolve(Request(operation, b.dtype.name, model, asked))
     remedy = "cut them and add the products" if operation == "linear" else "flash_attention2 takes any number"
     check_trips(facts, operation, "columns of the left matrix", depth, choice.keys_per_trip, remedy)
-    block_rows, block_cols = choice.tile["rows"], choice.tile["cols"]
+    dealt = deal(choice, facts, rows, cols, depth, b.dtype.itemsize)
+    made = None
     if choice.tile.get("split"):
         a = split(planner, registry, a)
-        b = split(planner, registry, b[:1, :1]).broadcast_to((*b.shape[:3], split_words(depth)))
+        if parts_of_b is None:
+            made = parts_of_b = split(planner, registry, b[:1, :1])
+        b = parts_of_b.broadcast_to((*b.shape[:3], split_words(depth)))
 
     def groups(shape):
-        return -(-shape[3] // block_cols), -(-shape[2] // block_rows) * shape[1], shape[0]
+        return -(-shape[3] // dealt.cols), -(-shape[2] // dealt.rows) * shape[1], shape[0] * dealt.splits
 
     def work(shape):
         return 2.0 * math.prod(shape) * depth
@@ -73,12 +88,16 @@ def product(
             "rows": c.shape[2], "cols": c.shape[3], "depth": depth, "group": group, "shift": shift + first_row,
             "scale": scale,
         }  # fmt: skip
-        known = {
-            "HAS_BIAS": int(bias is not None),
-            "WHOLE": int(c.shape[2] % block_rows == 0 and c.shape[3] % block_cols == 0),
-        }
+        whole = c.shape[2] % dealt.rows == 0 and c.shape[3] % dealt.cols == 0
+        known = {"HAS_BIAS": int(bias is not None), "WHOLE": int(whole), **dealt.constants}
         constants = {name: known[name] for name in choice.variant.constants}
         arrays = {"a": a, "b": b, "c": c, "bias": bias}
+        if dealt.splits > 1:
+            teams = math.prod(groups(c.shape)) // dealt.splits
+            left = teams * dealt.splits * dealt.rows * dealt.cols
+            # Counters are zero before and after every dispatch, and calls of the plan in flight together do not meet
+            # in them.
+            arrays |= {"parts": planner.empty((left,)), "arrived": planner.constant(np.zeros(teams, np.int32))}
         planner.dispatch(choice, constants, arrays, push, groups(c.shape), work(c.shape))
 
     def cut(a, b, c, bias):
@@ -101,8 +120,8 @@ def product(
     whole = all(fits_binding(facts, t) for t in (a, b, c)) and work(c.shape) <= 1e11
     if whole and all(n <= m for n, m in zip(groups(c.shape), facts.groups, strict=True)):
         dispatch(a, b, c, group, 0, bias)
-        return
-    step = cols
+        return made
+    step = min(cols, dealt.cols * facts.groups[0]) if columns_are_rows else cols
     if columns_are_rows:  # b's rows are what a block of columns needs: halve them until they fit
         while step > 1 and not fits_binding(facts, b[:1, :1, :step]):
             step = -(-step // 2)
@@ -119,6 +138,7 @@ def product(
         for head in range(b.shape[1]):
             own = slice(head * group, (head + 1) * group)
             cut(a[:, own], b_part[:, head : head + 1], c_part[:, own], bias_part)
+    return made
 
 
 def split_words(depth: int) -> int:

@@ -1,0 +1,91 @@
+"""How the kernels of products deal a product out: what a workgroup owns, and who shares a depth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ...registry import Choice
+from ..device.device import DeviceFacts
+
+#: Bytes that an invocation loads at a time.
+_WORD = 16
+
+
+class Deal(NamedTuple):
+    """Rows and columns of a workgroup, workgroups that divide the depth of the same outputs ("splits"), and the values
+    of specialization constants that follow from these."""
+
+    rows: int
+    cols: int
+    splits: int
+    constants: Mapping[str, int]
+
+
+def deal(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int, itemsize: int) -> Deal:
+    """How to deal out a product of ``(rows, depth)`` and ``(cols, depth)``, elements of ``itemsize`` bytes.
+
+    A data file's ``columns`` marks the kernels that are made for few rows.
+    """
+    tile = choice.tile
+    if "columns" not in tile:
+        return _tiles(choice, facts, rows, cols, depth)
+    if "trip" in tile:
+        return _few_on_matrices(choice, facts, cols, depth)
+    return _few(choice, facts, rows, cols, depth, itemsize)
+
+
+def _tiles(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int) -> Deal:
+    """Blocks of fixed size, and a divided depth where there are too few of them for the device."""
+    tile = choice.tile
+    blocks = -(-rows // tile["rows"]) * -(-cols // tile["cols"])
+    splits, wanted = 1, tile.get("fill", 0) * facts.units
+    while 2 * splits * blocks <= wanted and depth >= 2 * splits * tile["least"] and splits < tile["splits"]:
+        splits *= 2
+    return Deal(tile["rows"], tile["cols"], splits, {"SPLITS": splits})
+
+
+def _few(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int, itemsize: int) -> Deal:
+    """products/linear-rows.comp: as many subgroups as the device wants, each with as much of W as it can have."""
+    tile = choice.tile
+    size = choice.subgroup_size or facts.subgroup_size
+    subgroups = choice.threads // size
+    words = max(-(-depth * itemsize // _WORD), 1)
+    wanted = tile["fill"] * facts.units
+    most = min(tile["deep"], subgroups)
+    while most > 1 and words < 2 * size * most:  # for less than two words each the sums at the end weigh too much
+        most //= 2
+    columns, deep = tile["columns"], 1
+    # Several rows of x are read once for all columns, so those are given up last; one row costs little.
+    while columns > 1 and -(-cols // columns) * (most if rows > 1 else 1) < wanted:
+        columns //= 2
+    while 2 * deep <= most and -(-cols // columns) * deep < wanted:
+        deep *= 2
+    own = max(-(-words // (size * deep)), 1)
+    trips = -(-own // max(tile["words"] // columns, 1))
+    taken = min(1 << (rows - 1).bit_length(), tile["rows"])
+    known = {
+        "ROWS": taken, "COLUMNS": columns, "UNROLL": -(-own // trips), "DEEP": deep, "SUBGROUP": size,
+        "THREADS": choice.threads,
+    }  # fmt: skip
+    return Deal(taken, columns * (subgroups // deep), 1, known)
+
+
+def _few_on_matrices(choice: Choice, facts: DeviceFacts, cols: int, depth: int) -> Deal:
+    """products/linear-rows-matrix.comp: subgroups side by side read x once for all of them, so they divide the depth
+    only as far as there are too few columns for the device."""
+    tile = choice.tile
+    subgroups = choice.threads // (choice.subgroup_size or facts.subgroup_size)
+    blocks = -(-cols // tile["columns"])
+    trips = max(-(-depth // tile["trip"]), 1)
+    wanted = tile["fill"] * facts.units
+    deep = 1
+    while 2 * deep <= min(tile["deep"], subgroups) and blocks * deep < wanted and trips >= 2 * deep:
+        deep *= 2
+    splits = 1
+    # Workgroups that wait for each other pay only where half of the device would be idle.
+    while 2 * blocks * deep * splits <= wanted and trips >= 4 * deep * splits and splits < tile["splits"]:
+        splits *= 2
+    known = {"DEEP": deep, "SPLITS": splits, "THREADS": choice.threads}
+    return Deal(tile["rows"], tile["columns"] * (subgroups // deep), splits, known)
+

@@ -1,0 +1,152 @@
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+// What it computes: a linear layer of few rows, y = scale * x W^T + b. W is read once and nothing else weighs, so the
+//     kernel is made to keep many loads under way.
+// Shapes and layouts: x (B, H, M, K), W (N, K), b (N), y (B, H, M, N); push constants as in products/matmul.glsl. x and
+//     W are read in words of 16 bytes.
+// Specialization constants: HAS_BIAS, and
+//     ROWS     rows of x of a workgroup             COLUMNS  rows of W of a subgroup
+//     UNROLL   words of each that an invocation loads before it uses the first
+//     DEEP     subgroups that share their rows of W and divide the depth
+//     SUBGROUP the subgroup size                    THREADS  invocations of a workgroup
+// Workgroup (x, y, z) owns COLUMNS * THREADS / (SUBGROUP * DEEP) columns of y from x, ROWS rows from y % row blocks, head
+//     y / row blocks, batch z.
+// Invocation: every SUBGROUP * DEEP-th word of its rows, so that neighbours read neighbouring words.
+// Accumulation: float32, words first, then the invocation's words, then invocations and subgroups.
+// Preconditions: SUBGROUP * DEEP divides THREADS; offsets, strides and K are multiples of 8 (float32: 4), but those of y
+//     and b, and N.
+
+#include "elements.glsl"
+
+layout(constant_id = 0) const int HAS_BIAS = 0;
+layout(constant_id = 1) const int ROWS = 1;
+layout(constant_id = 2) const int COLUMNS = 1;
+layout(constant_id = 3) const int UNROLL = 1;
+layout(constant_id = 4) const int DEEP = 1;
+layout(constant_id = 5) const int SUBGROUP = 8;
+layout(local_size_x_id = 6) in;
+
+#if defined(DTYPE_float32)
+const int WIDE = 4;  // elements of a word
+#else
+const int WIDE = 8;
+#endif
+const int QUADS = WIDE / 4;
+const int SUBGROUPS = int(gl_WorkGroupSize.x) / SUBGROUP;
+const int BLOCK = COLUMNS * (SUBGROUPS / DEEP);
+const int VALUES = ROWS * COLUMNS;
+
+layout(push_constant, std430) uniform Push {
+    uint a_offset, a_batch, a_head, a_row;
+    uint b_offset, b_batch, b_head, b_row;
+    uint c_offset, c_batch, c_head, c_row;
+    uint bias_offset;
+    uint rows, cols, depth, group;
+    int shift;
+    float scale;
+} pc;
+
+layout(set = 0, binding = 0, std430) restrict readonly buffer Left { uvec4 a_data[]; };
+layout(set = 0, binding = 1, std430) restrict readonly buffer Right { uvec4 b_data[]; };
+layout(set = 0, binding = 2, std430) restrict writeonly buffer Result { IO_SCALAR c_data[]; };
+layout(set = 0, binding = 3, std430) restrict readonly buffer Bias { IO_SCALAR bias_data[]; };
+
+shared float sums[SUBGROUPS * VALUES];
+
+vec4 quad(uvec4 word, int i) {
+#if defined(DTYPE_float32)
+    return uintBitsToFloat(word);
+#else
+    uvec2 pairs = i == 0 ? word.xy : word.zw;
+#if defined(DTYPE_float16)
+    return vec4(unpackHalf2x16(pairs.x), unpackHalf2x16(pairs.y));
+#else
+    return uintBitsToFloat(uvec4(pairs.x << 16, pairs.x & 0xffff0000u, pairs.y << 16, pairs.y & 0xffff0000u));
+#endif
+#endif
+}
+
+void main() {
+    const uint wide = uint(WIDE);
+    const uint row_blocks = (pc.rows + uint(ROWS) - 1u) / uint(ROWS);
+    const uint head = gl_WorkGroupID.y / row_blocks;
+    const uint batch = gl_WorkGroupID.z;
+    const uint row_first = gl_WorkGroupID.y % row_blocks * uint(ROWS);
+    const uint col_first = gl_WorkGroupID.x * uint(BLOCK);
+    const uint own_col = col_first + gl_SubgroupID / uint(DEEP) * uint(COLUMNS);
+    const uint own_word = gl_SubgroupID % uint(DEEP) * uint(SUBGROUP) + gl_SubgroupInvocationID;
+    const uint words = pc.depth / wide;
+    // Rows past the end are computed from the last one and not stored.
+    const uint a_first = (pc.a_offset + batch * pc.a_batch + head * pc.a_head) / wide;
+    const uint b_first = (pc.b_offset + batch * pc.b_batch + head / pc.group * pc.b_head) / wide;
+    uint a_at[ROWS];
+    uint b_at[COLUMNS];
+    [[unroll]] for (int r = 0; r < ROWS; r++) a_at[r] = a_first + min(row_first + uint(r), pc.rows - 1u) * (pc.a_row / wide);
+    [[unroll]] for (int c = 0; c < COLUMNS; c++) b_at[c] = b_first + min(own_col + uint(c), pc.cols - 1u) * (pc.b_row / wide);
+
+    float sum[VALUES];
+    [[unroll]] for (int i = 0; i < VALUES; i++) sum[i] = 0.0;
+    const uint stride = uint(SUBGROUP * DEEP);
+    const uint step = stride * uint(UNROLL);
+    uvec4 loaded[UNROLL * COLUMNS];
+
+#define MULTIPLY(u, word) { \
+    vec4 w[COLUMNS * QUADS]; \
+    [[unroll]] for (int c = 0; c < COLUMNS; c++) { \
+        [[unroll]] for (int i = 0; i < QUADS; i++) w[c * QUADS + i] = quad(loaded[(u) * COLUMNS + c], i); \
+    } \
+    [[unroll]] for (int r = 0; r < ROWS; r++) { \
+        uvec4 held = a_data[a_at[r] + (word)]; \
+        vec4 x[QUADS]; \
+        [[unroll]] for (int i = 0; i < QUADS; i++) x[i] = quad(held, i); \
+        [[unroll]] for (int c = 0; c < COLUMNS; c++) { \
+            float part = x[0].x * w[c * QUADS].x; \
+            [[unroll]] for (int e = 1; e < WIDE; e++) part = fma(x[e / 4][e % 4], w[c * QUADS + e / 4][e % 4], part); \
+            sum[r * COLUMNS + c] += part; \
+        } \
+    } \
+}
+
+    uint first = 0u;
+    for (; first + step <= words; first += step) {
+        [[unroll]] for (int u = 0; u < UNROLL; u++) {
+            [[unroll]] for (int c = 0; c < COLUMNS; c++) {
+                loaded[u * COLUMNS + c] = b_data[b_at[c] + first + uint(u) * stride + own_word];
+            }
+        }
+        [[unroll]] for (int u = 0; u < UNROLL; u++) MULTIPLY(u, first + uint(u) * stride + own_word)
+    }
+    if (first < words) {
+        [[unroll]] for (int u = 0; u < UNROLL; u++) {
+            [[unroll]] for (int c = 0; c < COLUMNS; c++) {
+                loaded[u * COLUMNS + c] = b_data[b_at[c] + min(first + uint(u) * stride + own_word, words - 1u)];
+            }
+        }
+        [[unroll]] for (int u = 0; u < UNROLL; u++) {
+            if (first + uint(u) * stride + own_word < words) MULTIPLY(u, first + uint(u) * stride + own_word)
+        }
+    }
+
+    [[unroll]] for (int i = 0; i < VALUES; i++) {
+        float total = subgroupAdd(sum[i]);
+        if (gl_SubgroupInvocationID == uint(i % SUBGROUP)) sums[gl_SubgroupID * uint(VALUES) + uint(i)] = total;
+    }
+    barrier();
+    const uint c_first = pc.c_offset + batch * pc.c_batch + head * pc.c_head;
+    for (uint i = gl_LocalInvocationIndex; i < uint(ROWS * BLOCK); i += gl_WorkGroupSize.x) {
+        const uint row = row_first + i / uint(BLOCK);
+        const uint col = col_first + i % uint(BLOCK);
+        if (row < pc.rows && col < pc.cols) {
+            uint at = i % uint(BLOCK) / uint(COLUMNS) * uint(DEEP * VALUES) + i / uint(BLOCK) * uint(COLUMNS)
+                + i % uint(COLUMNS);
+            float value = 0.0;
+            for (uint d = 0u; d < uint(DEEP); d++) value += sums[at + d * uint(VALUES)];
+            value *= pc.scale;
+            if (HAS_BIAS == 1) value += IO_LOAD(bias_data[pc.bias_offset + col]);
+            c_data[c_first + row * pc.c_row + col] = IO_STORE(value);
+        }
+    }
+}

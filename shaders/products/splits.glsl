@@ -1,0 +1,23 @@
+// How workgroups that share outputs and divide the depth ("splits") make one result: each leaves its sums in `parts`, and
+// the last one to finish of a team, the workgroups with the same outputs, adds those of all splits in their own order, so
+// results do not depend on who comes last.
+// Bindings  4 parts float32, laid out by the including shader; 5 arrived (teams), zero before the dispatch and after it
+//     A dispatch that uses the same two buffers must wait for this one.
+layout(set = 0, binding = 4, std430) coherent restrict buffer Parts { float parts[]; };
+layout(set = 0, binding = 5, std430) coherent restrict buffer Arrived { uint arrived[]; };
+
+shared uint is_last;
+
+// Whether all other workgroups of the team have left their sums; then these can be read. Called by all invocations.
+bool last_of_team(uint team, uint splits) {
+    controlBarrier(gl_ScopeWorkgroup, gl_ScopeQueueFamily, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
+                   gl_SemanticsAcquireRelease);
+    if (gl_LocalInvocationIndex == 0u) {
+        uint before = atomicAdd(arrived[team], 1u, gl_ScopeQueueFamily, gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
+        is_last = before + 1u == splits ? 1u : 0u;
+        if (is_last == 1u) arrived[team] = 0u;
+    }
+    controlBarrier(gl_ScopeWorkgroup, gl_ScopeQueueFamily, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
+                   gl_SemanticsAcquireRelease);
+    return is_last == 1u;
+}
