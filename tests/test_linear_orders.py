@@ -84,7 +84,9 @@ def manifest(tmp_path_factory):
     kinds = ({"rows": 16, "columns": 32, "fill": 1}, {"rows": 32, "columns": 16, "fill": 64})
     # sums, what emulated matrices pass through, an unused word of 16 bytes, and whether a workgroup was the last.
     other = 4 * 4 * 256 + 4 * 32 + 16 + 4
-    made = "".join(VARIANT.format(**kind, rank=99 - kind["rows"], shared=64 * kind["columns"] + other) for kind in kinds)
+    made = "".join(
+        VARIANT.format(**kind, rank=99 - kind["rows"], shared=64 * kind["columns"] + other) for kind in kinds
+    )
     (room / f"{NAME}.toml").write_text(head + made)
     (root / "shaders/include/sets.toml").write_text("")
     return Manifest(Checkout(root))
