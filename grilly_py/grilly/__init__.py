@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from .errors import (
+    CaptureError,
     ClosedError,
     DeviceLostError,
     GrillyError,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from . import functional, integrations, nn, reference
     from .compute import Compute, Tensor, asarray, devices, empty, use
     from .compute.config import FlashConfig, FlashResult, benchmark_flash_attention
+    from .compute.graph import Graph
     from .compute.random import manual_seed
 
 __version__ = "0.1.0"
@@ -37,6 +39,7 @@ _LAZY = {
     "manual_seed": "compute.random",
     "FlashConfig": "compute.config",
     "FlashResult": "compute.config",
+    "Graph": "compute.graph",
     "benchmark_flash_attention": "compute.config",
     "functional": None,
     "nn": None,
@@ -45,11 +48,13 @@ _LAZY = {
 }
 
 __all__ = [
+    "CaptureError",
     "ClosedError",
     "Compute",
     "DeviceLostError",
     "FlashConfig",
     "FlashResult",
+    "Graph",
     "GrillyError",
     "NoDeviceError",
     "OutOfDeviceMemoryError",
