@@ -1,7 +1,7 @@
 """What kernels and Python share, by name: feature bits, words of headers, values of specialization constants.
 
-The shaders state it; ``shader_facts`` is written from them. Before a kernel
-is used, the sources of a checkout, or a wheel's manifest, are compared with it.
+The shaders state it; ``shader_facts`` is written from them. Before a kernel is used, the sources of a checkout, or a
+wheel's manifest, are compared with it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping
 from .names import EXTRAS
 from .shader_facts import FACTS
 
-_BITS = {name: int(FACTS["features"][name.upper().replace("-", "_")]) for name in EXTRAS}
+_FEATURES = {name: name.upper().replace("-", "_") for name in EXTRAS}
+# One that shaders lack yet has none: what loads them says so.
+_BITS = {name: int(FACTS["features"][fact]) for name, fact in _FEATURES.items() if fact in FACTS["features"]}
 #: The words of a header of options, in their order.
 HEADER = tuple(name.lower() for name, _ in sorted(FACTS["header"].items(), key=lambda item: item[1]))
 
