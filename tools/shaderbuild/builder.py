@@ -176,9 +176,9 @@ class Builder:
 
         A repository without the package has none.
         """
+        text = python_text(self.shared_facts())
         if not self.python_facts.parent.is_dir():
             return
-        text = python_text(self.shared_facts())
         now = self.python_facts.read_text(encoding="utf-8") if self.python_facts.is_file() else None
         if text == now:
             return
