@@ -10,12 +10,13 @@ import leftout
 from cases import Case, assert_as_accurate, expected, lse_magnitude, make_arrays, output_magnitude
 from grilly.compute.attention import decode
 from grilly.registry import Request
+from grilly.registry.shared import extras_bits
 from kernels import retiled
 
 FAMILY = decode.MATRIX_FAMILY
 
 
-FACTS = {"align": 8, "head_dim": 128, "value_dim": 128, "masked": 0}
+FACTS = {"align": 8, "head_dim": 128, "value_dim": 128, "masked": 0, "rows": 4}
 
 
 def left_out(registry, item):
@@ -76,7 +77,7 @@ def test_stages_splits_and_workgroups(backend, choice, stages):
 @pytest.mark.parametrize("case", [c for c in CASES if c.dim in (40, 64, 80, 128)], ids=str)
 def test_bfloat16(backend, choice, case):
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    facts = {"align": 8, "head_dim": 128, "value_dim": 128, "masked": 0}
+    facts = FACTS
     try:
         backend.registry.resolve(Request("attention-decode", "bfloat16", facts=facts, prefer=FAMILY))
     except grilly.UnsupportedError as error:
@@ -93,9 +94,9 @@ def test_bfloat16(backend, choice, case):
 
 
 def test_chosen_where_it_can_serve(backend, choice):
-    """Left to the registry, a call without masks takes it, and one with a mask the vector kernel."""
-    for masked, family in ((0, FAMILY), (1, decode.FAMILY)):
-        facts = {"align": 8, "head_dim": 128, "value_dim": 128, "masked": masked}
+    """Left to the registry, a call takes it, with dropout the vector kernel."""
+    for extras, family in ((0, FAMILY), (extras_bits(("dropout",)), decode.FAMILY)):
+        facts = FACTS | {"masked": 1, "extras": extras}
         assert backend.registry.resolve(Request("attention-decode", "float16", facts=facts)).variant.family == family
 
 
@@ -128,7 +129,7 @@ def test_repeats_are_equal_to_the_bit(backend, choice):
         assert (backend.attention.flash_attention2(*tensors, kernel=FAMILY).numpy() == first).all()
 
 
-def test_masks_are_refused_by_name(backend, choice):
-    q, k, v, mask = make_arrays(Case("mask", heads=2, queries=1, keys=100, mask="bool-keys"), np.float16)
-    with pytest.raises(grilly.UnsupportedError, match="masked"):
-        backend.attention.flash_attention2(q, k, v, mask=mask, kernel=FAMILY)
+def test_dropout_is_refused_by_name(backend, choice):
+    q, k, v, _ = make_arrays(Case("dropout", heads=2, queries=1, keys=100), np.float16)
+    with pytest.raises(grilly.UnsupportedError, match="dropout"):
+        backend.attention.flash_attention2(q, k, v, dropout_p=0.5, dropout_seed=1, kernel=FAMILY)

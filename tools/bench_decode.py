@@ -4,6 +4,7 @@
     python tools/bench_decode.py                 the cases as the registry does them, and torch
     python tools/bench_decode.py --sweep         also other tile sizes, splits and loads in flight of flash-decode
     python tools/bench_decode.py --cases b16 b1 --dtype bfloat16 --no-torch
+    python tools/bench_decode.py --few           several queries and a chunk of a prefill, all causal: a line a kernel
     python tools/bench_decode.py --candidates    one short line for each kernel and setting in question, B = 16 and 1
 
 Every case reads keys and values out of two arrays of --megabytes each, another part at every call, so that no cache
@@ -16,6 +17,7 @@ torch: each kernel that takes the case: a row of calls in a CUDA graph, and per 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import itertools
 import statistics
@@ -153,7 +155,7 @@ def measure(bench: Bench, case: Case, exact, label: str, repeats: int, kernel=No
     """``short``: a line of device time only."""
     backend = bench.backend
     parts = bench.parts(case, bench.device, backend.tensor)
-    run = functools.partial(flash_attention, "bench_decode", backend)
+    run = functools.partial(flash_attention, "bench_decode", backend.opened)
     out = run(*parts[0], kernel=kernel).numpy()
     error = bench.error(case, out, exact)
     turns = list(itertools.islice(itertools.cycle(parts), repeats))
@@ -253,6 +255,124 @@ def candidates(bench: Bench, case: Case, exact, repeats: int) -> None:
             print(f"  {told}: {str(problem).splitlines()[0][:120]}")
     opened.registry = own
     backend.opened.caches.forget()
+
+
+# For --few: cases, and of each what is tried: the registry's own choice (""), or a variant and settings of its tile.
+BANDS, SHARES = "flash-decode-matrix.quads-bands.d128", "flash-attention3-shares.matrix.d128"
+FEW = [
+    (Case("five", 8, 32, 8, 5, 8192, 128),
+     [("", {}), (BANDS, {"stages": 1}), (BANDS, {"stages": 3}), (BANDS, {"rows": 10}), (BANDS, {"resident": 2}),
+      (VECTOR, {})]),
+    (Case("one", 8, 32, 8, 1, 8192, 128), [("", {}), (BANDS, {})]),
+    (Case("sixteen", 8, 32, 8, 16, 8192, 128), [("", {}), (BANDS, {"rows": 32}), (BANDS, {"rows": 16})]),
+    (Case("multi-query", 64, 32, 1, 1, 8192, 128), [("", {})]),
+    (Case("chunk", 1, 32, 8, 512, 8192, 128),
+     [("", {}), (SHARES, {"resident": 2}), (SHARES, {"resident": 4}), ("flash-attention3.matrix-short.d128", {}),
+      ("flash-attention3.matrix.d128", {})]),
+    (Case("chunk-128", 1, 32, 8, 128, 8192, 128), [("", {}), ("flash-attention3.matrix-short.d128", {})]),
+]  # fmt: skip
+
+
+def pairs(case: Case) -> float:
+    """Queries times keys that they see, under a causal mask, of all heads."""
+    return case.batch * case.heads * case.queries * (case.keys - (case.queries - 1) / 2)
+
+
+def few(bench: Bench, seconds: float = 0.25) -> None:
+    """Device time of a call in a row, and alone; GB/s of keys and values once, TFLOP/s of what is seen; the error."""
+    backend, opened, name = bench.backend, bench.backend.opened, np.dtype(bench.dtype).name
+    own, opened.registry = opened.registry, view_of(opened).registry
+    known = {v.label: v for v in own.manifest.variants if v.dtype == name}
+    for case, tried in FEW:
+        parts = bench.parts(dataclasses.replace(case, queries=min(case.queries, 64)), bench.device, backend.tensor)
+        if not parts:
+            print(f"{case.name}: needs larger arrays (--megabytes)")
+            continue
+        if case.queries > 64:  # as many as the bench has, again and again
+            q = backend.tensor(np.tile(parts[0][0].numpy(), (1, 1, -(-case.queries // 64), 1))[:, :, : case.queries])
+            parts = [(q, *part[1:]) for part in parts]
+        exact = few_exact(bench, case, parts[0][0].numpy())
+        print(case, flush=True)
+        for label, change in tried:
+            if label and label not in known:
+                print(f"  {label}: not for {name}")
+                continue
+            choice = own.choice(known[label]) if label else None
+            if choice is not None:
+                choice.tile = {**choice.tile, **change}
+            pin(opened, choice)
+            kernel = known[label].family if label else None
+
+            def run(part, kernel=kernel):
+                return flash_attention("bench_decode", backend.opened, *part, causal=True, kernel=kernel)
+
+            told = " ".join([label or "as chosen", *(f"{k} {v}" for k, v in change.items())])
+            try:
+                error = bench.error(case, run(parts[0]).numpy(), exact)
+                start = time.perf_counter()
+                while time.perf_counter() - start < seconds:
+                    run(parts[0])
+                    backend.synchronize()
+                rows, turns = [], list(itertools.islice(itertools.cycle(parts), 20))
+                with backend.profile() as profile:
+                    for part in turns:
+                        run(part)
+                alone = sum(t.seconds for t in profile.timings) / len(turns)
+                for _ in range(5):
+                    with backend.profile(by="row") as profile:
+                        for part in turns:
+                            run(part)
+                    rows.append(profile.seconds / len(turns))
+            except grilly.GrillyError as problem:
+                print(f"  {told}: {str(problem).splitlines()[0][:120]}")
+                continue
+            device = median(rows)
+            seen = 4 * case.dim * pairs(case) / device / 1e12
+            rates = f"{keys_bytes(case, 2) / device / 1e9:5.0f} GB/s {seen:4.0f} TFLOP/s"
+            steps = [s for found in opened.caches[PLANS].values() for s in found.ready.plan.steps]
+            what = ", ".join(f"{s.choice.variant.label} {s.groups}" for s in steps[-2:])
+            figures = f"{device * 1e6:7.1f} us, alone {alone * 1e6:7.1f} {rates} error {error:.1e}"
+            print(f"  {told:50} {figures}  {what}", flush=True)
+    opened.registry = own
+    opened.caches.forget()
+
+
+def few_exact(bench: Bench, case: Case, q):
+    """The float64 output of the first batch and key head."""
+    size = case.batch * case.kv_heads * case.keys * case.dim
+    k, v = (a[:size].reshape(case.batch, case.kv_heads, case.keys, case.dim)[:1, :1] for a in bench.host)
+    q, k, v = (a.astype(np.float64) for a in (q[:1, : case.heads // case.kv_heads], k, v))
+    return reference.naive_attention(q, k, v, causal=True, dtype=np.float64)[0]
+
+
+def few_torch(bench: Bench) -> None:
+    """The same cases by torch's FlashAttention and cuDNN, calls in a row, where torch is installed."""
+    torch = torch_with_gpu()
+    if torch is None:
+        return
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.attention.bias import causal_lower_right
+
+    attend = torch.nn.functional.scaled_dot_product_attention
+    kind = getattr(torch, np.dtype(bench.dtype).name)
+    for case, _ in FEW:
+        shapes = [(case.batch, case.heads, case.queries), *[(case.batch, case.kv_heads, case.keys)] * 2]
+        q, k, v = (torch.randn((*shape, case.dim), device="cuda", dtype=kind) for shape in shapes)
+        for label, which in (("flash", SDPBackend.FLASH_ATTENTION), ("cudnn", SDPBackend.CUDNN_ATTENTION)):
+            hide = None if case.queries == 1 else causal_lower_right(case.queries, case.keys)
+            try:
+                with sdpa_kernel(which):
+                    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                    for n in range(60):
+                        if n == 20:
+                            begin.record()
+                        attend(q, k, v, attn_mask=hide, enable_gqa=True)
+                    end.record()
+                    torch.cuda.synchronize()
+                each = begin.elapsed_time(end) / 40 * 1e3
+                print(f"  torch {label:6} {case.name:12} {each:7.1f} us in a row", flush=True)
+            except RuntimeError as problem:
+                print(f"  torch {label} {case.name}: {str(problem).splitlines()[0][:90]}")
 
 
 def torch_rows(bench: Bench, cases, exacts, repeats: int, short: bool = False) -> None:
@@ -390,6 +510,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=60)
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--candidates", action="store_true", help="kernels and settings in question, short lines")
+    parser.add_argument("--few", action="store_true", help="several queries, and a chunk of a prefill")
     parser.add_argument("--kernel", help="also time this family, say flash-attention3")
     parser.add_argument("--no-torch", action="store_true")
     options = parser.parse_args()
@@ -399,6 +520,11 @@ def main() -> None:
     with grilly.Compute(runtime="vulkan") as backend:
         print(f"{backend.device.name}, {backend.device.driver} {backend.device.driver_version}, {options.dtype}")
         bench = Bench(backend, options.dtype, options.megabytes)
+        if options.few:
+            few(bench)
+            if not options.no_torch:
+                few_torch(bench)
+            return
         exacts = {}
         for case in cases:
             if not bench.parts(case, bench.host, np.asarray):

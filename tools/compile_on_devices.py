@@ -189,11 +189,11 @@ def constant_sets(variant: Variant) -> list[dict[str, int]]:
 
 
 def decode_sets(choice: Choice, size: int) -> list[dict[str, int]]:
-    """The same for attention-decode, as its plan deals out one, four and eight rows in subgroups of ``size``."""
+    """The same for attention-decode, as its plan deals out one row to 64 in subgroups of ``size``."""
     sets = []
     limit = choice.variant.limits["head_dim"][1]
-    for dim, rows in ((256, 8), (128, 8), (128, 4), (128, 1), (64, 8)):
-        if dim > limit:
+    for dim, rows in ((256, 8), (128, 64), (128, 20), (128, 8), (128, 4), (128, 1), (64, 64), (64, 8)):
+        if dim > limit or (rows > 8 and "fragment" not in choice.tile):
             continue
         dealt = decode.deal(choice, size, 64, 1, 8, rows, 8192, (dim, dim))
         plain = dict.fromkeys(choice.variant.constants, 0) | {
@@ -201,7 +201,9 @@ def decode_sets(choice: Choice, size: int) -> list[dict[str, int]]:
             "SUBGROUP": size, "THREADS": choice.threads, "STAGES": choice.tile["stages"],
         }  # fmt: skip
         plain = {name: value for name, value in plain.items() if name in choice.variant.constants}
-        sets += [plain] if "masked" in choice.variant.limits else [plain | {"MASK": 2, "CAUSAL": 1}, plain]
+        if "masked" not in choice.variant.limits:
+            sets += [plain | {"MASK": 2, "CAUSAL": 1}, plain | {"CAUSAL": 1}]
+        sets.append(plain)
     return sets
 
 

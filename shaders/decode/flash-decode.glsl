@@ -3,8 +3,8 @@
 //     with M the largest maximum, o = sum_s exp2(maximum_s - M) sums_s / sum_s exp2(maximum_s - M) total_s.
 // Splits are taken in their own order, whichever workgroup does it, so results do not depend on who comes last.
 //
-// Bindings, besides attention.glsl's: 6 parts (teams, splits, ROWS, VALUE_DIM + 4) float32, a row's sums, its maximum, its
-//     total and two words unused; 7 arrived (teams), zero before the dispatch and after it. With EXTRAS they are 8 and 9.
+// Bindings, besides attention.glsl's: 8 parts (teams, splits, ROWS, VALUE_DIM + 4) float32, a row's sums, its maximum, its
+//     total and two words unused; 9 arrived (teams), zero before the dispatch and after it.
 //     A dispatch that uses the same two buffers must wait for this one.
 // The including shader has ROWS, WIDE (elements of o that an invocation makes, 4 or 8), LOWEST, and
 //     REACH   scope of writes that other workgroups see: gl_ScopeDevice, or gl_ScopeQueueFamily in Vulkan's memory model
@@ -12,16 +12,12 @@
 //     SUM_VECTORS  4-vectors of shared memory that it wants for itself, as `sums`, until the rows are left
 
 #ifdef EXTRAS
-#define PARTS_BINDING 8
-#define ARRIVED_BINDING 9
 #define OUTPUT_ROW(query) (row_start() + (query))
 #else
-#define PARTS_BINDING 6
-#define ARRIVED_BINDING 7
 #define OUTPUT_ROW(query) query
 #endif
-layout(set = 0, binding = PARTS_BINDING, std430) coherent restrict buffer Parts { vec4 parts[]; };
-layout(set = 0, binding = ARRIVED_BINDING, std430) coherent restrict buffer Arrived { uint arrived[]; };
+layout(set = 0, binding = 8, std430) coherent restrict buffer Parts { vec4 parts[]; };
+layout(set = 0, binding = 9, std430) coherent restrict buffer Arrived { uint arrived[]; };
 
 const int THREADS_ = int(gl_WorkGroupSize.x);
 const int JOIN_QUADS = WIDE / 4;

@@ -39,8 +39,8 @@ def prove(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | Non
     device : Device
         Where to run.
     choice : Choice
-        The variant; its operation is "attention", "attention-tiled", "attention-decode", "attention-backward-..." or
-        "linear".
+        The variant; its operation is "attention", "attention-tiled", "attention-shares", "attention-decode",
+        "attention-backward-..." or "linear".
     facts : mapping
         The request's; ``head_dim`` and ``value_dim`` are those of the problems.
 
@@ -60,7 +60,7 @@ def prove(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | Non
     """
     device.registry.manifest.binary(choice.variant)  # a damaged file says nothing of the device
     checks = {
-        "attention": _attention, "attention-tiled": _tiled_attention,
+        "attention": _attention, "attention-tiled": _tiled_attention, "attention-shares": _shares,
         "attention-decode": _decode, "linear": _linear,
         "attention-backward-dq": _backward, "attention-backward-dkv": _backward,
     }  # fmt: skip
@@ -271,6 +271,27 @@ def _tiled_attention(device: Device, choice: Choice, facts: Mapping[str, int]) -
     return None
 
 
+def _shares(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | None:
+    """Two shares of the keys, plain and causal, with the log-sum-exp."""
+    variant, dtype = choice.variant, dtype_of(choice.variant.dtype)
+    dim, value_dim = facts["head_dim"], facts["value_dim"]
+    tested = pin(view_of(device), choice)
+    trusted = pin(view_of(device), proven(device, "attention", variant.dtype, facts, NAIVE))
+    queries, keys = variant.tile["rows"] + 5, 3 * variant.tile["keys"] + 3
+    for name in ("plain", "causal"):
+        rng = np.random.default_rng([dim, value_dim])
+        q = _longer(rng, (1, 2, queries, dim), dtype, SPREAD)
+        k, v = (_longer(rng, (1, 1, keys, last), dtype) for last in (dim, value_dim))
+        seen = np.ones((1, 1, queries, keys), bool)
+        if name == "causal":
+            seen = np.tril(seen, keys - queries)
+        got = _run(tested, q, k, v, kernel=variant.family, return_lse=True, causal=name == "causal")
+        off = _off(trusted, got, variant.dtype, q, k, v, seen)
+        if off is not None:
+            return f"{name} attention of {queries} queries to {keys} keys, D = {dim}, Dv = {value_dim}: {off}"
+    return None
+
+
 def _backward(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | None:
     """Gradients of grouped heads over odd numbers of rows, some hidden ones NaN, against those of vector units."""
     variant, dtype = choice.variant, dtype_of(choice.variant.dtype)
@@ -302,7 +323,7 @@ def _backward(device: Device, choice: Choice, facts: Mapping[str, int]) -> str |
 
 
 def _decode(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | None:
-    """As ``_attention``, for kernels that are given few queries and split the keys; without masks."""
+    """As ``_attention``, for kernels that are given few queries and split the keys."""
     variant, dtype = choice.variant, dtype_of(choice.variant.dtype)
     dim, value_dim = facts["head_dim"], facts["value_dim"]
     naive = proven(device, "attention", variant.dtype, facts, NAIVE)
@@ -310,14 +331,19 @@ def _decode(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | N
     keys = 2 * variant.tile["keys"] + 67
     ahead = copy.copy(choice)  # as for so many keys that they are loaded ahead
     ahead.tile = {**choice.tile, "ahead": 0}
-    for group, spread, how in ((variant.tile["rows"] + 3, 1.0, choice), (3, SPREAD, ahead)):
+    problems = [("plain", variant.tile["rows"] + 3, 1, 1.0, choice), ("plain", 3, 1, SPREAD, ahead)]
+    if variant.offers:
+        problems += [("causal", 4, 5, SPREAD, ahead), ("bent", 2, 9, 1.0, choice)]
+    for name, group, queries, spread, how in problems:
         pin(tested, how)
         rng = np.random.default_rng([dim, value_dim])
-        q = _longer(rng, (1, 2 * group, 1, dim), dtype, spread)
-        k, v = (_longer(rng, (1, 2, keys, last), dtype) for last in (dim, value_dim))
-        got, got_lse = _run(tested, q, k, v, kernel=variant.family, return_lse=True)
-        expected, expected_lse = _run(trusted, q, k, v, return_lse=True)
-        magnitude = _run(trusted, q, k, np.abs(v))[0].astype(np.float64)
+        kv_heads = 1 if name == "bent" else 2
+        q = _longer(rng, (1, kv_heads * group, queries, dim), dtype, spread)
+        k, v = (_longer(rng, (1, kv_heads, keys, last), dtype) for last in (dim, value_dim))
+        options: dict = {"causal": name == "causal", "options": _bent(rng, queries, keys) if name == "bent" else OFF}
+        got, got_lse = _run(tested, q, k, v, kernel=variant.family, return_lse=True, **options)
+        expected, expected_lse = _run(trusted, q, k, v, return_lse=True, **options)
+        magnitude = _run(trusted, q, k, np.abs(v), **options)[0].astype(np.float64)
         wide = [np.abs(array.astype(np.float64))[:, :, :-8] for array in (q, np.repeat(k, group, 1))]
         scores = float(np.max(wide[0] @ wide[1].swapaxes(2, 3))) / dim**0.5
         off = difference(got, expected, attention_bound(magnitude, scores, variant.dtype), variant.dtype)
@@ -326,7 +352,7 @@ def _decode(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | N
             off = difference(got_lse, expected_lse, bound, "float32")
             off = off and f"log-sum-exp, {off}"
         if off is not None:
-            return f"attention of {group} heads to {keys} keys, D = {dim}, Dv = {value_dim}: {off}"
+            return f"{name} attention of {group} x {queries} rows to {keys} keys, D = {dim}, Dv = {value_dim}: {off}"
     return None
 
 

@@ -12,7 +12,7 @@ void compute_rows() {
         float row_top = NEVER, row_sum = 0.0;
         vec2 o[columns];
         [[unroll]] for (uint c = 0u; c < columns; ++c) o[c] = vec2(0.0);
-        [[dont_unroll]] for (uint first_key = 0u; first_key < visible; first_key += SUBGROUP) {
+        [[dont_unroll]] for (uint first_key = BEGIN; first_key < visible; first_key += SUBGROUP) {
             uint key = first_key + lane;
             float score = NEVER;
             FIND_SEEN(row, key)
@@ -47,12 +47,12 @@ void compute_rows() {
         [[unroll]] for (uint step = 1u; step < SUBGROUP; step *= 2u) row_sum += subgroupShuffleXor(row_sum, step);
         SINK(sunk)
         float lse = row_lse(row_top, row_sum), share = 1.0, keep = 0.0;
-        if (MERGE != 0) merge_weights(lse_data[lse_index(batch, head, ROW_PLACE(row))], lse, keep, share, lse);
+        if (MERGE != 0) merge_weights(lse_data[lse_index(OUT_BATCH, head, ROW_PLACE(row))], lse, keep, share, lse);
         share = row_sum == 0.0 ? 0.0 : share / row_sum;
         UNSINK(share, sunk)
         SYNC_SUBGROUP;  // every lane has read what one of them overwrites
-        if ((LSE != 0 || MERGE != 0) && lane == 0u) lse_data[lse_index(batch, head, ROW_PLACE(row))] = lse;
-        uint place = o_index(batch, head, ROW_PLACE(row));
+        if ((LSE != 0 || MERGE != 0) && lane == 0u) lse_data[lse_index(OUT_BATCH, head, ROW_PLACE(row))] = lse;
+        uint place = o_index(OUT_BATCH, head, ROW_PLACE(row));
         [[unroll]] for (uint c = 0u; c < columns; ++c) {
             uint column = 2u * (lane + c * SUBGROUP);
             if (column >= VALUE_DIM) continue;

@@ -28,6 +28,8 @@
 //   EXTRAS         what attention/extras.glsl has is offered: tiles-options.glsl and the like. Not with SPLIT
 //   TILED          beside EXTRAS: classes of tiles and a mask are all that is offered: hide-lanes.glsl and the like. With
 //                  ORDER, BUFFERS 1 or 2
+//   SHARED_KEYS    the keys of a tile of rows are shared out among several workgroups, whose results are float32
+//                  (shares.glsl). Not with EXTRAS or SPLIT; MERGE is 0
 //
 // The sizes:
 //   MATRIX_M, MATRIX_N, MATRIX_K   the matrix shape; MATRIX_M * MATRIX_N / SUBGROUP must be 8, and MATRIX_K a multiple of 8;

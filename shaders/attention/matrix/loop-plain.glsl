@@ -7,12 +7,13 @@ void main() {
     v_base = v_index(batch, head, 0u);
     FIND_ROWS
     end = visible_keys(min(first_row + ROWS, pc.queries) - 1u);  // keys from here on are seen by no row of this workgroup
+    TAKE_SHARE
     FIND_SCALE
 
     if (thread == 0u) poisoned = 0u;
     BEGIN_STEPS
-    if (end > 0u) {
-        fetch_keys(0u);
+    if (end > BEGIN) {
+        fetch_keys(BEGIN);
     }
     load_queries();
     CLEAR_SUMS
@@ -25,9 +26,9 @@ void main() {
     clear = 0u;
     if (MASK == 0) {
         clear = CAUSAL == 0 ? end : uint(clamp(int(first_row) + pc.causal_shift + 1, 0, int(end)));
-        clear -= clear % KEYS;
+        clear -= clear % KEYS;  // shares begin with whole tiles
     }
-    uint first_key = 0u;
+    uint first_key = BEGIN;
     BEGIN_TILES
 #if SPLIT_LOOPS
     [[dont_unroll]] for (; first_key < clear; first_key += KEYS) add_tile(first_key, false);

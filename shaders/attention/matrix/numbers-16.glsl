@@ -17,7 +17,17 @@
 uvec4 held_k[PER_THREAD(KEYS * D8)];
 uvec4 held_v[HELD_VALUES];
 
-// Eight columns of a row of the result.
+// Eight columns of a row of the result, and for again.glsl two.
+#ifdef SHARED_KEYS
+#define STORE_EIGHT(low, high) \
+    if (row < QUERIES && column < VALUE_DIM) { \
+        o_data[(place + column) >> 2] = floatBitsToUint(low); \
+        o_data[((place + column) >> 2) + 1u] = floatBitsToUint(high); \
+    }
+#define STORE_PAIR(result) \
+    o_data[(place + column) >> 2][column % 4u] = floatBitsToUint(result.x); \
+    o_data[(place + column) >> 2][column % 4u + 1u] = floatBitsToUint(result.y);
+#else
 #define STORE_EIGHT(low, high) \
     if (row < QUERIES && column < VALUE_DIM) { \
         if (MERGE != 0 && keep != 0.0) { \
@@ -28,8 +38,15 @@ uvec4 held_v[HELD_VALUES];
         o_data[(place + column) >> 3] = \
             uvec4(pack_pair(low.xy), pack_pair(low.zw), pack_pair(high.xy), pack_pair(high.zw)); \
     }
+#define STORE_PAIR(result) \
+    if (MERGE != 0 && keep != 0.0) { \
+        uint old = o_data[(place + column) >> 3][column / 2u % 4u]; \
+        result += keep * vec2(unpackFloat2x16(old)); \
+    } \
+    o_data[(place + column) >> 3][column / 2u % 4u] = pack_pair(result);
+#endif
 
-// For again.glsl: a row of q times a key, and two neighbouring columns of v and o.
+// For again.glsl: a row of q times a key, and two neighbouring columns of v.
 #define ADD_DOT(sum) \
     [[dont_unroll]] for (uint d = 0u; d < HEAD_DIM; d += 8u) { \
         uvec4 a = q_data[(q_place + d) >> 3], b = k_data[(k_base + K_PLACE(key) + d) >> 3]; \
@@ -41,9 +58,3 @@ uvec4 held_v[HELD_VALUES];
 #define ADD_VALUES(sum) \
     uint word = v_data[(place + column) >> 3][column / 2u % 4u]; \
     sum += share * vec2(unpackFloat2x16(word));
-#define STORE_PAIR(result) \
-    if (MERGE != 0 && keep != 0.0) { \
-        uint old = o_data[(place + column) >> 3][column / 2u % 4u]; \
-        result += keep * vec2(unpackFloat2x16(old)); \
-    } \
-    o_data[(place + column) >> 3][column / 2u % 4u] = pack_pair(result);

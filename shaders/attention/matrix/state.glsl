@@ -17,9 +17,16 @@ SUMS o_frag[RF][VF];
     thread = subgroup * SUBGROUP + lane; \
     head = gl_WorkGroupID.y; \
     batch = gl_WorkGroupID.z;
+#ifdef SHARED_KEYS
+#include "shares.glsl"
+#else
+#define BEGIN 0u
+#define OUT_BATCH batch
+#define TAKE_SHARE
 // Under a causal mask later rows see more keys: the longest workgroups start first.
 #define FIND_ROWS \
     first_row = (CAUSAL != 0 ? gl_NumWorkGroups.x - 1u - gl_WorkGroupID.x : gl_WorkGroupID.x) * ROWS;
+#endif
 // Not zero, as it multiplies minus infinities.
 #define FIND_SCALE base2_scale = max(abs(pc.scale) * LOG2_E, 1e-37);
 #define CLEAR_SUMS \

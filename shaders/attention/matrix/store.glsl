@@ -9,15 +9,15 @@ void store_rows() {
         uint row = first_row + subgroup * ROWS_EACH + i * MATRIX_M + STORED_ROW;
         SINK_AND_DROP(decay)
         float lse = row_lse(row_top, row_sum), share = 1.0, keep = 0.0;
-        if (MERGE != 0 && row < QUERIES) merge_weights(lse_data[lse_index(batch, head, ROW_PLACE(row))], lse, keep, share, lse);
+        if (MERGE != 0 && row < QUERIES) merge_weights(lse_data[lse_index(OUT_BATCH, head, ROW_PLACE(row))], lse, keep, share, lse);
         share = row_sum == 0.0 ? 0.0 : share / row_sum;
         UNSINK(share, decay)
         UNLIFT(share)
         SYNC_SUBGROUP;  // both lanes of a row have read what one of them overwrites
         if ((LSE != 0 || MERGE != 0) && STORED_PART == 0u && row < QUERIES) {
-            lse_data[lse_index(batch, head, ROW_PLACE(row))] = lse;
+            lse_data[lse_index(OUT_BATCH, head, ROW_PLACE(row))] = lse;
         }
-        uint place = o_index(batch, head, ROW_PLACE(row));
+        uint place = o_index(OUT_BATCH, head, ROW_PLACE(row));
         [[unroll]] for (uint c = 0u; c < VF; ++c) {
             uint column = c * MATRIX_N + 8u * STORED_PART;
             GATHER_EIGHT(i, c)

@@ -23,10 +23,10 @@ void add_tile(uint first_key, bool masked) {
     tile_side = other;
 }
 #define BEGIN_TILES \
-    if (end > 0u) { \
+    if (end > BEGIN) { \
         store_keys(K_AT); \
-        fetch_values(0u); \
-        store_values(V_AT, masked_values(0u)); \
+        fetch_values(BEGIN); \
+        store_values(V_AT, masked_values(BEGIN)); \
     }
 #else
 void add_tile(uint first_key, bool masked) {

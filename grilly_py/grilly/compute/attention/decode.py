@@ -12,6 +12,7 @@ import numpy as np
 
 from ...errors import UnsupportedError
 from ...registry import Choice, Registry, Request
+from ...registry.measured import bucket
 from ...registry.shared import extras_bits
 from ..device.device import DeviceFacts
 from ..device.plan import Planner
@@ -33,15 +34,25 @@ ROUNDS = 4
 # Queries up to which reading the keys again for every few rows costs less than a tile of 64 or 128 rows that are mostly
 # padding; by bytes of an element, as 16-bit tiles may have matrix units. docs/benchmarks/decode.md has the estimate.
 FEW_QUERIES = {2: 6, 4: 16}
+# The same for a kernel whose workgroups take many rows of a key head: so many queries of four heads are 64 rows, for
+# which it reads the keys once, and a tile has 64 rows of one head.
+MANY_QUERIES = 16
 
 
-def pays(facts: DeviceFacts, itemsize: int, batch: int, heads: int, queries: int, keys: int) -> bool:
-    """Whether splitting the keys is faster than the kernels that walk all keys of a tile of queries."""
+def pays(
+    facts: DeviceFacts, itemsize: int, batch: int, heads: int, queries: int, keys: int, many: bool = False
+) -> bool:
+    """Whether splitting the keys is faster than the kernels that walk all keys of a tile of queries.
+
+    ``many`` says that a kernel would do it whose workgroups take many rows.
+    """
     if keys < FEWEST_KEYS:
         return False
     if facts.architecture == "llvmpipe":  # a processor is filled by less: docs/benchmarks/decode.md
         return queries == 1
     few = FEW_QUERIES[itemsize]
+    if many and queries <= MANY_QUERIES:
+        return True
     return queries <= few or batch * heads * queries <= 2 * few * facts.units  # else tiles would fill the device
 
 
@@ -65,7 +76,8 @@ def deal(
     tile = choice.tile
     if "trip" in tile:  # the matrix kernel: subgroups deal with a trip's keys in one way only
         passes = -(-rows // tile["rows"])
-        return _share(choice, units, batch * kv_heads, rows, passes, keys, tile["trip"] * (choice.threads // size))
+        sharers = choice.threads // size // bands(choice, -(-rows // passes))
+        return _share(choice, units, batch * kv_heads, rows, passes, keys, tile["trip"] * sharers)
     wide = 4 if choice.variant.dtype == "float32" else 8
     words = max(dims) // wide  # of 16 bytes, in the longer row
     lanes = 1
@@ -81,6 +93,14 @@ def deal(
         passes = -(-rows // (dealt.rows // 2))
         dealt = _share(choice, units, batch * kv_heads, rows, passes, keys, step, lanes, unroll)
     return dealt
+
+
+def bands(choice: Choice, rows: int) -> int:
+    """Into how many parts a workgroup's rows are cut, each for subgroups of its own: the shader's BANDS."""
+    count, fragment = 1, choice.tile.get("fragment", rows)
+    while count * fragment < rows:
+        count *= 2
+    return count
 
 
 def _share(choice, units, heads, rows, passes, keys, step, lanes=1, unroll=1) -> Deal:
@@ -115,7 +135,9 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
     walked = keys  # that a row of queries sees
     if call.causal and bits & _WINDOW and not bits & _PREFIX:
         walked = min(keys, options.left + right + queries)
-    if not forced and (not whole or not pays(facts, call.q.dtype.itemsize, batch, heads, queries, walked)):
+    few, group = (facts, call.q.dtype.itemsize, batch, heads, queries, walked), heads // kv_heads
+    # Which kernel there is, only the registry knows; it is not asked where none would do.
+    if not forced and (not whole or not pays(*few, many=call.q.dtype.itemsize == 2)):
         return None
     causal = call.causal and (queries > 1 or call.shift + right < keys - 1)
     masked = call.mask is not None or causal
@@ -124,7 +146,7 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
     o, sums, results = outputs(planner, call)
     asked = (
         ("align", aligned(call, o._steps)), ("head_dim", head_dim), ("value_dim", value_dim), ("masked", int(masked)),
-        *((("extras", bits),) if bits else ()),
+        *bucket({"rows": group * queries}).items(), *((("extras", bits),) if bits else ()),
     )  # fmt: skip
     try:
         choice = registry.resolve(Request("attention-decode", call.q.dtype.name, facts=asked, prefer=family))
@@ -132,8 +154,9 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
         if forced:
             raise
         return None
+    if not forced and not pays(*few, many="trip" in choice.tile):
+        return None
     size = choice.subgroup_size or facts.subgroup_size
-    group = heads // kv_heads
     dealt = deal(choice, size, facts.units, batch, kv_heads, group * queries, walked, (head_dim, value_dim))
     teams = batch * kv_heads * dealt.passes
     parts_bytes = 4 * teams * dealt.splits * dealt.rows * (value_dim + 4)

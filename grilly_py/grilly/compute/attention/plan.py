@@ -10,7 +10,7 @@ from ...registry.measured import bucket
 from ..device.device import DeviceFacts
 from ..device.plan import Planner
 from . import classes as classes_
-from . import decode
+from . import decode, shares
 from .call import MAX_KEYS, AttentionCall, mask_kind
 from .operands import FLOAT32, WORDS, AttentionPlan, aligned, header, operands, outputs, words_slot
 from .pieces import Piece, split
@@ -44,6 +44,10 @@ def planned(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Atte
         return AttentionPlan(planner.plan(*outputs(planner, call)[2]), None, call.counted)
     if call.packed is None and (call.kernel is None or call.kernel in decode.FAMILIES):
         found = decode.plan(call, facts, registry)
+        if found is not None:
+            return found
+    if call.packed is None and call.kernel in (None, shares.FAMILY):
+        found = shares.plan(call, facts, registry)
         if found is not None:
             return found
     for choice in classes_.kernels(call, facts, registry, request(call, facts)):

@@ -33,7 +33,7 @@ class _Pin:
             operation = self.pinned.variant.operation
             if operation == request.operation:
                 return self.pinned
-            if request.operation == "attention-tiled" and operation == "attention":
+            if request.operation in ("attention-tiled", "attention-shares") and operation == "attention":
                 raise UnsupportedError("the view is to attend with another kernel")
         return self.registry.resolve(request)
 

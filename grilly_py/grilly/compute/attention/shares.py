@@ -1,0 +1,120 @@
+"""Attention of so few rows over so many keys that tiles of rows leave most of a device idle: a chunk of a prefill.
+
+The keys of a tile of rows are shared out among workgroups of the families for "attention-shares", and "attention-join"
+makes one result of theirs. decode.py is for fewer rows still.
+"""
+
+from __future__ import annotations
+
+from ...errors import UnsupportedError
+from ...registry import Registry, Request
+from ..device.device import DeviceFacts
+from ..device.plan import At, Planner, strided
+from .call import AttentionCall, mask_kind
+from .operands import AttentionPlan, aligned, operands, outputs
+from .pieces import Piece
+
+FAMILY = "flash-attention3-shares"
+# Fewer keys than this are no share: they take about as long as a workgroup needs to begin and to end.
+FEWEST_KEYS = 512
+# What a workgroup does before its first key and after its last, in keys.
+START_KEYS = 256
+# What joining costs for each share, in keys: a row's float32 result is written and read, which at 4.3 TB/s takes as
+# long as its products with so many keys at 300 TFLOP/s.
+JOIN_KEYS = 140
+# Keys from which on one share each, in tall tiles that nearly fill the device, beats smaller tiles; and how nearly.
+LONG_KEYS, NEARLY = 4096, 0.8
+# Shares must save so much of the time of whole tiles.
+SAVED = 0.1
+
+
+def count(facts: DeviceFacts, tile, tiles: int, keys: int) -> int:
+    """Into how many shares the keys of ``tiles`` tiles of rows are to be cut; 0 where that does not pay.
+
+    A round of workgroups, ``resident`` for each multiprocessor, costs as much as a full one where it is not.
+    """
+    at_once = max(tile["resident"] * facts.units, 1)
+
+    def cost(shares: int) -> float:
+        share = -(-keys // shares)
+        return -(-tiles * shares // at_once) * (share + START_KEYS) + JOIN_KEYS * shares * tiles / at_once
+
+    whole = -(-tiles // at_once) * (keys + START_KEYS)
+    best = min(range(1, max(keys // FEWEST_KEYS, 1) + 1), key=cost)
+    if best == 1:
+        return int(keys >= LONG_KEYS and NEARLY * at_once <= tiles <= at_once)
+    return best if cost(best) <= (1 - SAVED) * whole else 0
+
+
+def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> AttentionPlan | None:
+    """The call planned; None where it does not pay or cannot be done.
+
+    Raises UnsupportedError instead of returning None when the call's ``kernel`` names the family.
+    """
+    forced = call.kernel == FAMILY
+    batch, heads, queries, head_dim = call.q.shape
+    keys, value_dim = call.k.shape[2], call.v.shape[3]
+    plain = call.mask is None and not call.options.bits and call.q.dtype.itemsize == 2 and call.whole(facts)
+    # Where queries are nearly as many as keys, causality makes the tiles' work too unlike for equal shares.
+    even = not call.causal or keys >= 2 * queries
+    if not forced and (facts.architecture == "llvmpipe" or not plain or not even or keys < 2 * FEWEST_KEYS):
+        return None
+    planner = Planner(facts, [call.q, call.k, call.v, call.mask, call.bias, None])
+    q, k, v, *_ = planner.inputs
+    o, sums, results = outputs(planner, call)
+    asked = (("align", aligned(call, o._steps)), ("head_dim", head_dim), ("value_dim", value_dim))
+    try:
+        choice = registry.resolve(Request("attention-shares", call.q.dtype.name, facts=asked, prefer=call.kernel))
+    except UnsupportedError:
+        if forced:
+            raise
+        return None
+    row_tiles = -(-queries // choice.tile["rows"])
+    shares = count(facts, choice.tile, batch * heads * row_tiles, keys)
+    if forced:
+        shares = shares or 2
+    if not shares:
+        return None
+    rows = batch * heads * queries
+    groups = (row_tiles * shares, heads, batch)
+    work = 2.0 * rows * keys * (head_dim + value_dim)
+    for true, problem in (
+        (not plain, "masks and options are not offered, nor arrays beyond a binding, nor other than 16-bit types"),
+        (4 * shares * rows * value_dim > facts.storage_range, "the shares' results are beyond a binding"),
+        (any(n > most for n, most in zip(groups, facts.groups, strict=True)),
+         f"{groups} workgroups are beyond the device's limits"),
+        (work > facts.work_limit or keys > facts.loop_trips * choice.keys_per_trip,
+         "one submission would take too long"),
+    ):  # fmt: skip
+        if true:
+            if forced:
+                raise UnsupportedError(f"{FAMILY}: {problem}; leave the kernel to the registry (kernel=None)")
+            return None
+    part = planner.empty((shares * batch, heads, queries, value_dim))
+    part_lse = planner.empty((shares * batch, heads, queries))
+    piece = Piece(q, k, v, part, part_lse, None, call.shift, False)
+    arrays, push = operands(choice, piece, heads // k.shape[1], call.scale, None, 0)
+    constants = {
+        "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "MASK": mask_kind(None), "CAUSAL": int(call.causal), "LSE": 1,
+        "MERGE": 0,
+    }  # fmt: skip
+    arrays = {name: array for name, array in arrays.items() if name in choice.variant.bindings}
+    planner.dispatch(choice, constants, arrays, push, groups, work)
+    join(planner, registry, call, (part, part_lse), (o, sums), shares)
+    return AttentionPlan(planner.plan(*results), None)
+
+
+def join(planner: Planner, registry: Registry, call: AttentionCall, parts, made, shares: int) -> None:
+    """Add the dispatch that makes ``made``, o and perhaps lse, of the shares' ``parts``."""
+    batch, heads, queries, _ = call.q.shape
+    value_dim = call.v.shape[3]
+    (part, part_lse), (o, sums) = parts, made
+    choice = registry.resolve(Request("attention-join", call.q.dtype.name))
+    width = value_dim // 4
+    push = {
+        **strided("o", o), "lse_offset": At(sums), "rows": batch * heads * queries, "heads": heads, "queries": queries,
+        "width": width, "shares": shares,
+    }  # fmt: skip
+    arrays = {"part": part, "part_lse": part_lse, "o": o, "lse": sums}
+    groups = min(-(-batch * heads * queries * width // choice.threads), planner.facts.groups[0])
+    planner.dispatch(choice, {"LSE": int(sums is not None)}, arrays, push, (groups, 1, 1))

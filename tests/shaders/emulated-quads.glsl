@@ -1,0 +1,53 @@
+// Matrices in the order of shaders/decode/quads.glsl made of arrays, and subgroups of 32 made of parts of a workgroup:
+// tests/test_decode_emulated.py puts this into a copy of that file. Every function is called by the whole workgroup.
+
+#define MATRICES 4  // subgroups of a workgroup at most
+#define MY_MATRIX (gl_LocalInvocationIndex / 32u)
+
+shared float left[MATRICES][16][16], right[MATRICES][16][16];
+shared uint exchanged[MATRICES * 32];
+
+uint from_lane(uint word, uint other) {
+    barrier();
+    exchanged[gl_LocalInvocationIndex] = word;
+    barrier();
+    return exchanged[MY_MATRIX * 32u + other];
+}
+float from_one(float x, uint other) { return uintBitsToFloat(from_lane(floatBitsToUint(x), other)); }
+float from_xor(float x, uint bits) { return from_one(x, gl_LocalInvocationIndex % 32u ^ bits); }
+// Of the workgroup: what is done where any needs it is right for those that do not, and barriers are met by all.
+bool any_lane(bool x) {
+    barrier();
+    exchanged[gl_LocalInvocationIndex] = uint(x);
+    barrier();
+    bool found = false;
+    for (uint n = 0u; n < gl_WorkGroupSize.x; ++n) found = found || exchanged[n] != 0u;
+    return found;
+}
+
+float[8] filled_sums(float x) { return float[8](x, x, x, x, x, x, x, x); }
+float16_t[8] filled_factor(float x) {
+    float16_t y = float16_t(x);
+    return float16_t[8](y, y, y, y, y, y, y, y);
+}
+
+float[8] products(float16_t[8] a, float16_t[8] b, float[8] sums) {
+    uint me = gl_LocalInvocationIndex % 32u;
+    barrier();
+    for (uint e = 0u; e < 8u; ++e) {
+        uint row = me / 4u + 8u * (e >> 2), column = 2u * (me % 4u) + (e & 1u);
+        left[MY_MATRIX][row][column + 8u * ((e >> 1) & 1u)] = float(a[e]);
+        right[MY_MATRIX][column + 8u * ((e >> 1) & 1u)][row] = float(b[e]);
+    }
+    barrier();
+    for (uint e = 0u; e < 8u; ++e) {
+        uint row = me / 4u + 8u * (e >> 2), column = 2u * (me % 4u) + (e & 1u) + 8u * ((e >> 1) & 1u);
+        for (uint k = 0u; k < 16u; ++k) sums[e] += left[MY_MATRIX][row][k] * right[MY_MATRIX][k][column];
+    }
+    return sums;
+}
+
+#define coopMatMulAdd products
+#define subgroupShuffleXor from_xor
+#define subgroupShuffle from_one
+#define subgroupAny any_lane

@@ -1,0 +1,170 @@
+"""Attention whose keys are shared out among workgroups, against float64 NumPy; and plans that do so, as data."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import grilly
+import leftout
+from cases import Case, assert_as_accurate, expected, lse_magnitude, make_arrays, output_magnitude
+from grilly.compute.attention import decode, shares
+from grilly.compute.attention.call import AttentionCall
+from grilly.compute.attention.plan import planned
+from grilly.compute.device.device import DeviceFacts
+from grilly.registry import Registry, Request
+from kernels import pretend
+from test_plan import INFO, layout
+
+FAMILY = shares.FAMILY
+FACTS = {"align": 8, "head_dim": 16, "value_dim": 16}
+
+
+def left_out(registry, item):
+    """All but the few that need no such kernel."""
+    if "choice" in item.fixturenames:
+        return leftout.unserved(registry, Request("attention-shares", "float16", facts=FACTS, prefer=FAMILY))
+    return None
+
+
+@pytest.fixture
+def choice(backend):
+    """The variant for narrow heads; skips, saying what the device lacks, where there is none."""
+    try:
+        return backend.registry.resolve(Request("attention-shares", "float16", facts=FACTS, prefer=FAMILY))
+    except grilly.UnsupportedError as error:
+        pytest.skip(str(error).splitlines()[0])
+
+
+CASES = [
+    Case("plain", heads=4, kv_heads=2, queries=37, keys=301, dim=16),
+    Case("causal", batch=2, heads=4, kv_heads=2, queries=37, keys=301, dim=16, causal=True),
+    Case("chunk", heads=2, kv_heads=1, queries=128, keys=1024, dim=16, causal=True),
+    Case("square", heads=2, queries=131, keys=131, dim=16, causal=True),
+    Case("rows-that-see-nothing", heads=2, queries=77, keys=41, dim=16, causal=True),
+    Case("fewer-keys-than-shares", heads=2, queries=5, keys=3, dim=16),
+    Case("one-key", heads=2, queries=5, keys=1, dim=16),
+    Case("narrow", heads=3, kv_heads=1, queries=70, keys=211, dim=8, value_dim=16, causal=True),
+    Case("scale-negative", heads=2, queries=33, keys=200, dim=16, scale=-0.4),
+]
+
+
+def run(backend, case, q, k, v, **options):
+    tensors = [backend.tensor(a) for a in (q, k, v)]
+    return backend.attention.flash_attention2(
+        *tensors, scale=case.scale, causal=case.causal, kernel=FAMILY, **options
+    )
+
+
+@pytest.mark.parametrize("units", [1, 40])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_against_float64(backend, choice, monkeypatch, case, units):
+    """In two shares, and in as many as a large device would have."""
+    pretend(monkeypatch, backend, units=units)
+    monkeypatch.setattr(shares, "FEWEST_KEYS", 16)
+    q, k, v, _ = make_arrays(case, np.float16)
+    exact, exact_lse, plain, plain_lse = expected(case, q, k, v, None)
+    out, lse = run(backend, case, q, k, v, return_lse=True)
+    assert_as_accurate(out.numpy(), exact, plain, f"{case.name} output", output_magnitude(case, q, k, v, None))
+    assert_as_accurate(lse.numpy(), exact_lse, plain_lse, f"{case.name} lse", lse_magnitude(case, q, k, plain_lse))
+
+
+def test_heads_inside(backend, choice):
+    """The result's axes lie as q's do."""
+    case = Case("layout", heads=4, kv_heads=2, queries=37, keys=301, dim=16, causal=True)
+    q, k, v, _ = make_arrays(case, np.float16)
+    want = run(backend, case, q, k, v).numpy()
+    laid = [backend.tensor(np.ascontiguousarray(a.swapaxes(1, 2))).transpose((0, 2, 1, 3)) for a in (q, k, v)]
+    got = backend.attention.flash_attention2(*laid, causal=True, kernel=FAMILY)
+    np.testing.assert_array_equal(got.numpy(), want)
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_what_a_row_does_not_see_does_not_reach_it(backend, choice, poison):
+    case = Case("poison", heads=2, queries=37, keys=301, dim=16, causal=True)
+    q, k, v, _ = make_arrays(case, np.float16)
+    want = run(backend, case, q, k, v).numpy()
+    k[:, :, 290:], v[:, :, 290:] = poison, poison
+    got = run(backend, case, q, k, v).numpy()
+    np.testing.assert_allclose(got[:, :, :26], want[:, :, :26], rtol=0, atol=2e-3)
+    assert not np.isfinite(got[:, :, 26:]).any()
+
+
+def test_repeats_are_equal_to_the_bit(backend, choice):
+    case = Case("repeat", heads=4, kv_heads=2, queries=70, keys=500, dim=16, causal=True)
+    q, k, v, _ = make_arrays(case, np.float16)
+    first = run(backend, case, q, k, v).numpy()
+    for _ in range(5):
+        np.testing.assert_array_equal(run(backend, case, q, k, v).numpy(), first)
+
+
+def test_masks_are_refused_by_name(backend, choice):
+    q, k, v, mask = make_arrays(Case("mask", heads=2, queries=9, keys=100, dim=16, mask="bool-keys"), np.float16)
+    with pytest.raises(grilly.UnsupportedError, match="masks and options are not offered"):
+        backend.attention.flash_attention2(q, k, v, mask=mask, kernel=FAMILY)
+
+
+# -- as data: no device ----------------------------------------------------------------------------------------------
+
+#: As an NVIDIA GPU of 132 multiprocessors reports itself.
+LARGE = dataclasses.replace(
+    INFO, vendor="nvidia", vendor_id=0x10DE, architecture="nvidia-hopper", properties={"sm_count": 132},
+    features=INFO.features | {"subgroup-vote", "subgroup-shuffle", "float16-arithmetic", "cooperative-matrix",
+                              "matrix-float16-16x16x16", "matrix-bfloat16-16x16x16", "nvidia-compiler"},
+)  # fmt: skip
+
+
+def of(batch, heads, kv_heads, queries, keys, dim, causal=False, dtype=np.float16):
+    """The plan of a call on such a GPU."""
+    q, k = layout(batch, heads, queries, dim, dtype=dtype), layout(batch, kv_heads, keys, dim, dtype=dtype)
+    facts = dataclasses.replace(DeviceFacts.of(LARGE, "none", LARGE.features), storage_range=1 << 31)
+    terms = (None, None, causal, dim**-0.5, False, None, False, keys - queries)
+    made, _ = planned(AttentionCall(q, k, k, *terms), facts, Registry(LARGE, LARGE.features))
+    return made.steps
+
+
+def operations(*args, **options):
+    return [step.choice.variant.operation for step in of(*args, **options)]
+
+
+def test_a_chunk_of_a_prefill_is_shared_out():
+    """Where tiles of rows are fewer than the device takes at once, and keys are many."""
+    for queries in (64, 128, 256, 512):
+        steps = of(1, 32, 8, queries, 8192, 128, causal=True)
+        assert [s.choice.variant.operation for s in steps] == ["attention-shares", "attention-join"]
+        tiles = 32 * -(-queries // 128)
+        count = steps[0].groups[0] // -(-queries // 128)
+        assert 0.7 * 132 <= tiles * count <= 4 * 132
+        assert steps[1].words()["shares"] == count
+    assert operations(1, 32, 8, 2048, 8192, 128, causal=True) == ["attention"], "tiles fill the device"
+    assert operations(1, 8, 8, 1024, 1024, 128, causal=True) == ["attention"], "as many queries as keys"
+    assert operations(1, 32, 8, 128, 700, 128) == ["attention"], "few keys"
+    assert operations(1, 32, 8, 512, 8192, 128, dtype=np.float32)[0] == "attention"
+
+
+def test_few_queries_of_all_heads_of_a_key_head_are_one_workgroups():
+    """A pass over the keys for up to 64 rows, whose splits fill the device."""
+    for batch, heads, queries, rows, passes in ((8, 32, 5, 20, 1), (1, 32, 16, 64, 1), (8, 64, 16, 64, 2)):
+        (step,) = of(batch, heads, 8, queries, 8192, 128, causal=True)
+        assert step.choice.variant.label.startswith("flash-decode-matrix.quads-bands")
+        assert dict(step.constants)["ROWS"] == rows and dict(step.constants)["CAUSAL"] == 1
+        assert step.groups[0] % passes == 0 and step.groups[1:] == (8, batch)
+        assert 0.8 * 132 <= step.groups[0] * 8 * batch <= 4 * 132
+    (step,) = of(16, 32, 8, 1, 8192, 128)
+    assert step.choice.variant.label == "flash-decode-matrix.quads.d128"
+    (step,) = of(1, 64, 1, 1, 65536, 128)
+    assert dict(step.constants)["ROWS"] == 64, "one key head"
+    assert operations(64, 32, 8, 32, 8192, 128, causal=True) != ["attention-decode"], "tiles fill the device"
+
+
+def test_counts_of_shares():
+    facts = dataclasses.replace(DeviceFacts.of(LARGE, "none", LARGE.features), units=100)
+    tile = {"resident": 1}
+    assert shares.count(facts, tile, 50, 8192) == 2
+    assert shares.count(facts, tile, 100, 8192) == 1 and shares.count(facts, tile, 100, 2048) == 0
+    assert shares.count(facts, tile, 10, 8192) == 10
+    assert shares.count(facts, tile, 1000, 8192) == 0
+    assert shares.count(facts, {"resident": 2}, 100, 8192) == 2
+    assert decode.bands(type("Choice", (), {"tile": {"fragment": 16}}), 20) == 2
