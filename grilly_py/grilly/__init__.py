@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from .errors import (
+    CaptureError,
     ClosedError,
     DeviceLostError,
     GrillyError,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from .compute import Compute, Tensor, asarray, devices, empty, use
     from .compute.benchmark import benchmark_flash_attention
     from .compute.config import FlashConfig, FlashResult
+    from .compute.graph import Graph
     from .compute.random import manual_seed
 
 __version__ = "0.1.0"
@@ -38,6 +40,7 @@ _LAZY = {
     "manual_seed": "compute.random",
     "FlashConfig": "compute.config",
     "FlashResult": "compute.config",
+    "Graph": "compute.graph",
     "benchmark_flash_attention": "compute.benchmark",
     "functional": None,
     "nn": None,
@@ -46,11 +49,13 @@ _LAZY = {
 }
 
 __all__ = [
+    "CaptureError",
     "ClosedError",
     "Compute",
     "DeviceLostError",
     "FlashConfig",
     "FlashResult",
+    "Graph",
     "GrillyError",
     "NoDeviceError",
     "OutOfDeviceMemoryError",

@@ -25,6 +25,10 @@ class ShaderError(GrillyError):
     """A compiled shader or the manifest is missing or damaged, or the driver refused a shader."""
 
 
+class CaptureError(GrillyError):
+    """Something that cannot be captured, such as reading a result in a captured function, or a use of what one left."""
+
+
 class ClosedError(GrillyError):
     """A backend, or a tensor whose backend was closed, was used after ``close()``."""
 

@@ -25,6 +25,7 @@ from .device.device import Device
 from .device.dtypes import dtype_of
 from .device.numbers import extents
 from .device.tensor import Tensor
+from .graph import Graph, capture
 from .methods import Attention
 from .selfcheck import prove
 
@@ -256,6 +257,50 @@ class Compute:
         """Wait until all work given to this backend so far has run."""
         self.check_open()
         self.runtime.synchronize()
+
+    def capture(self, function: Callable, *arguments) -> Graph:
+        """Record what a function does on the device, to be done again without the function.
+
+        The function is called once, with Tensors in place of the arrays. Its work is not run but noted down; the memory
+        of what it makes on the way is planned, and command buffers are recorded. ``graph(*arguments)`` then copies
+        arguments in, submits these, and gives new Tensors with the results: the same bits as the calls one by one.
+
+        - Only work on the device is recorded. What the function computes with Python or NumPy, the branches it takes,
+          random seeds that it draws, and NumPy arrays that it does not take as arguments stay as they were.
+        - Tensors that it does not take as arguments, such as weights and caches, are used where they are: the graph
+          keeps them, replays see what is written to them between, and what replays write to them stays.
+        - Positions and lengths that change from replay to replay must be int32 arrays or Tensors among the arguments,
+          or Tensors that it finds.
+        - Tensors that it makes and keeps elsewhere hold what the last replay put there.
+
+        Parameters
+        ----------
+        function : callable
+            It takes the arguments and returns a Tensor, or tuples, lists and dicts of them. Anything else among them is
+            given back as it was in the capture.
+        *arguments
+            Examples of what will be given: Tensors, NumPy arrays, and tuples, lists and dicts of them, of which shapes
+            and dtypes count; other arguments must be equal in every replay. The function gets Tensors in C order.
+
+        Returns
+        -------
+        Graph
+
+        Raises
+        ------
+        CaptureError
+            When the function reads a result (``Tensor.numpy``, a call on NumPy arrays alone), waits, profiles, captures
+            or replays a graph.
+        TypeError
+            For arrays of a dtype that cannot live on the device.
+        ValueError
+            For a Tensor of another backend.
+        UnsupportedError
+            With the kompute runtime.
+        OutOfDeviceMemoryError
+            When the device has no room. Whatever is raised, by the function too, the backend stays as it was.
+        """
+        return capture(self.opened, function, arguments)
 
     @contextlib.contextmanager
     def profile(self, by: Literal["dispatch", "row"] = "dispatch") -> Iterator[Profile]:

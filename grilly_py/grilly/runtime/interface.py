@@ -7,10 +7,13 @@ memory barriers that the bindings' access letters call for. Implementations inhe
 from __future__ import annotations
 
 import abc
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from ..errors import UnsupportedError
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,44 @@ class Program:
         self.spec = spec
 
 
+class Capture:
+    """Work of one thread that is noted down and not run, while ``active``.
+
+    ``active`` is a plain attribute, so that setting it to False cannot be interrupted in between.
+    """
+
+    __slots__ = ("active", "__weakref__")
+
+    def __init__(self) -> None:
+        self.active = False
+
+    def owns(self, buffer: Buffer) -> bool:
+        """Whether the buffer was allocated in the capture."""
+        raise NotImplementedError
+
+
+class Recording:
+    """Captured work, ready to be replayed, with the memory that it works in.
+
+    Opaque but for these figures. What it uses of others' buffers it keeps alive; what it has itself lasts as long as
+    this and the buffers that were allocated in the capture.
+
+    Attributes
+    ----------
+    nbytes : int
+        Device memory that it holds for itself.
+    dispatches, copies, submissions : int
+        In each replay.
+    """
+
+    __slots__ = ("nbytes", "dispatches", "copies", "submissions", "__weakref__")
+
+    nbytes: int
+    dispatches: int
+    copies: int
+    submissions: int
+
+
 class Runtime(abc.ABC):
     """One open device. All methods may be called from any thread.
 
@@ -259,6 +300,59 @@ class Runtime(abc.ABC):
 
         Raises DeviceLostError when the device stopped answering.
         """
+
+    # -- capture and replay ----------------------------------------------------------------------------------------
+
+    @property
+    def capturing(self) -> bool:
+        """Whether work of this thread is being captured."""
+        return False
+
+    def capture(self) -> Capture:
+        """What captures this thread's work while its ``active`` is True and a reference to it is held.
+
+        Meanwhile ``dispatch`` and ``write`` are noted down in their order. ``allocate`` gives buffers that have a place
+        in memory from ``record`` on, or in the device's memory at once with ``idle``, as their contents are the host's.
+        ``flush`` does nothing; ``read``, ``synchronize``, ``profile``, ``record`` and ``replay`` raise CaptureError.
+        Other threads go on as usual, and may capture too.
+
+        Raises CaptureError while this thread captures already, and UnsupportedError where the runtime cannot.
+        """
+        raise UnsupportedError(
+            f"capture: the {self.name} runtime has no recordings of several dispatches; open the device with "
+            "grilly.Compute(runtime='vulkan')"
+        )
+
+    def aside(self) -> contextlib.AbstractContextManager:
+        """Inside, this thread's work is run and not captured: what is made once and kept for any call."""
+        return contextlib.nullcontext()
+
+    def record(self, capture: Capture) -> Recording:
+        """Make a recording of captured work, which is over.
+
+        Buffers that were allocated in the capture share memory where one is used last before the other is used first.
+        Those that somebody still refers to have memory of their own. What the host wrote is there in each replay.
+
+        Raises OutOfDeviceMemoryError when the device has no room.
+        """
+        raise UnsupportedError(f"record: the {self.name} runtime captures nothing")
+
+    def replay(
+        self,
+        recording: Recording,
+        arguments: Sequence[tuple[Buffer, np.ndarray | Buffer, int, int]],
+        results: Sequence[tuple[Buffer, int, Buffer, int]],
+    ) -> None:
+        """Fill buffers, submit the recorded work, and copy from buffers: one step, whatever other threads do.
+
+        Parameters
+        ----------
+        arguments : sequence of (buffer, source, byte offset, bytes)
+            Each source is an array, which may be changed after the call, or a buffer, read from the offset.
+        results : sequence of (buffer, byte offset, target, bytes)
+            Copied to the beginnings of the targets.
+        """
+        raise UnsupportedError(f"replay: the {self.name} runtime captures nothing")
 
     @abc.abstractmethod
     def profile(self, what: str | None) -> list[Timing]:

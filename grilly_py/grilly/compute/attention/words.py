@@ -67,4 +67,8 @@ def words_of(
         return storage
     key = words.tobytes()
     kept = device.caches[WORDS]
-    return kept.get(key) or kept.keep(key, sent(device, words))
+    found = kept.get(key)
+    if found is None:
+        with device.runtime.aside():
+            found = kept.keep(key, sent(device, words))
+    return found

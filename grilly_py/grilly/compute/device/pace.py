@@ -33,11 +33,12 @@ def ready_plan(
 ) -> tuple[Made, Ready]:
     """What ``make`` makes, and its plan prepared; where that is cut for time, both after its kernels were timed.
 
-    ``inputs`` and ``live`` are what it is run with: the timed dispatches read them, and write to memory of their own.
+    ``inputs`` and ``live`` are what it is run with: the timed dispatches read them, and write to memory of their own. In
+    a captured function nothing can be timed: a kernel that was not seen before goes by what the slowest device could do.
     """
     made = make()
     ready = Ready(device, made.plan)
-    unknown = _unknown(device.facts, made.plan)
+    unknown = {} if device.runtime.capturing else _unknown(device.facts, made.plan)
     if not unknown:
         return made, ready
     for kind, numbers in unknown.items():

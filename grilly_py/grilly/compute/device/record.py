@@ -37,7 +37,8 @@ class Ready:
     def __init__(self, device: Device, plan: Plan):
         self.device = device.home
         self.plan = plan
-        self._slots = tuple(slot if slot.__class__ is int else sent(device, slot) for slot in plan.slots)
+        with device.runtime.aside():  # the plan is kept for other calls
+            self._slots = tuple(slot if slot.__class__ is int else sent(device, slot) for slot in plan.slots)
         program = device.runtime.program
         self._steps = tuple(
             (

@@ -103,15 +103,21 @@ class Block:
 
 
 class Piece:
-    """Part of a block. ``serial`` is the last submission that may use it."""
+    """Part of a block. ``serial`` is the last submission that may use it, but for replays of the ``graphs`` that do."""
 
-    __slots__ = ("block", "start", "size", "serial")
+    __slots__ = ("block", "start", "size", "serial", "graphs")
 
     def __init__(self, block: Block, start: int, size: int, serial: int):
         self.block = block
         self.start = start
         self.size = size
         self.serial = serial
+        self.graphs: tuple = ()  # things with a ``serial`` of their own, so that a replay sets one number
+
+    @property
+    def last(self) -> int:
+        """The last submission that may use it."""
+        return max([self.serial, *[graph.serial for graph in self.graphs]]) if self.graphs else self.serial
 
 
 class VulkanBuffer(Buffer):
@@ -171,7 +177,7 @@ class Pool:
         self._wishes = wishes
         self._heap = heap_bytes
         self._mapped = mapped
-        self._largest = int(device.info.limits.get("allocation") or heap_bytes)
+        self.largest = int(device.info.limits.get("allocation") or heap_bytes)
         self._blocks: list[Block] = []
         self._bins: dict[int, deque[Piece]] = defaultdict(deque)
         self._live: set[_End] = set()
@@ -263,7 +269,7 @@ class Pool:
         return Piece(block, block.take(size), size, 0)
 
     def _block(self, nbytes: int, dedicated: bool) -> Block | None:
-        if nbytes > self._largest or self.reserved + nbytes > self._heap:
+        if nbytes > self.largest or self.reserved + nbytes > self._heap:
             return None
         try:
             return Block(self._device, nbytes, self._wishes, dedicated, self._mapped)
@@ -275,7 +281,7 @@ class Pool:
     def _full(self, nbytes: int) -> OutOfDeviceMemoryError:
         return OutOfDeviceMemoryError(
             f"{self._device.info.name} has no room for {nbytes:,} bytes: {self._used:,} are in use, {self.reserved:,} "
-            f"reserved, of {self._heap:,}; one allocation may take {self._largest:,}. Free tensors, or work on fewer "
+            f"reserved, of {self._heap:,}; one allocation may take {self.largest:,}. Free tensors, or work on fewer "
             "batches or heads at a time."
         )
 

@@ -12,17 +12,26 @@ import contextlib
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
+from threading import get_ident
 
 import numpy as np
 
-from ...errors import DeviceLostError, GrillyError, OutOfDeviceMemoryError, UnsupportedError
+from ...errors import CaptureError, DeviceLostError, GrillyError, OutOfDeviceMemoryError, UnsupportedError
 from ..interface import REENTERED, DeviceInfo, MemoryUse, ProgramSpec, Runtime, Timing
 from ..lifetime import CLOSED, FORKED, check_alive, closed, track
+from .capture import VulkanCapture
 from .device import Device
+from .graph import Graphs, VulkanRecording
 from .memory import HostMemory, VulkanBuffer, device_pool, host_pool
 from .pipelines import Pipelines, VulkanProgram
 from .stream import Stream
 from .transfer import MAPPED_WRITE, Transfers
+
+NOTHING_RUNS = (
+    "a captured function runs nothing yet, so there is nothing to read, to wait for or to time; return the tensors, "
+    "and read what the graph gives"
+)
 
 
 class _Parts:
@@ -41,6 +50,7 @@ class _Parts:
             self.host = host_pool(self.device)
             self.pipelines = Pipelines(self.device)
             self.stream = Stream(self.device)
+            self.graphs = Graphs(self.device)
         except BaseException:
             self.pipelines = self.stream = None
             self.device.close()
@@ -50,6 +60,7 @@ class _Parts:
         """After an exception that came between a method's first step and its last. May raise as the device does."""
         if self.device.lost is None:
             self.stream.mend()
+            self.graphs.sweep(self.stream.completed)
             for pool in (self.pool, self.staging, self.host):
                 pool.mend()
         self.device.objects.sweep()
@@ -61,6 +72,7 @@ class _Parts:
         if not self.closed:
             self.device.wait_idle()
             self.pipelines.close()
+            self.graphs.close()
             self.stream.close()
             self.staging.close()
             self.pool.close()
@@ -92,6 +104,7 @@ class VulkanRuntime(Runtime):
         check_alive()
         self._lock = threading.RLock()
         self._ended = CLOSED  # what is said once there are no parts
+        self._captures: dict[int, weakref.ref[VulkanCapture]] = {}  # by thread
         self._lent = threading.local()  # .buffers: host arrays that work of this thread uses in place
         self._parts: _Parts | None = None
         parts = _Parts(device)
@@ -139,9 +152,16 @@ class VulkanRuntime(Runtime):
             raise GrillyError(REENTERED)
         with self._lock:
             parts = self._open()
+            capture = self._captured() if self._captures else None
+            if capture is not None and not idle:
+                buffer = capture.allocate(nbytes)
+                parts.at_work = False
+                return buffer
             # What goes through staging waits for nothing, and may go to memory that is still in use.
             idle = idle and (self.device.unified or nbytes <= MAPPED_WRITE)
             buffer = self._allocate(parts, parts.pool, nbytes, idle)
+            if capture is not None:
+                capture.fill(buffer)
             parts.at_work = False
             return buffer
 
@@ -163,6 +183,8 @@ class VulkanRuntime(Runtime):
         parts = self._parts
         if parts is None:
             raise closed(self._ended)
+        if self.capturing:  # its contents now are what the graph is to have
+            return None
         held = HostMemory.of(array, parts) if self.device.unified else None
         if held is None:
             return None
@@ -184,7 +206,16 @@ class VulkanRuntime(Runtime):
 
     def _allocate(self, parts: _Parts, pool, nbytes: int, idle: bool) -> VulkanBuffer:
         stream = parts.stream
-        buffer = pool.allocate(nbytes, stream.completed, idle)
+        if parts.graphs.gone:
+            parts.graphs.sweep(stream.completed)
+        try:
+            buffer = pool.allocate(nbytes, stream.completed, idle)
+        except OutOfDeviceMemoryError:
+            if not parts.graphs.gone:
+                raise
+            stream.wait(stream.flush())  # for replays of graphs that nobody has any more
+            parts.graphs.sweep(stream.completed)
+            buffer = pool.allocate(nbytes, stream.completed, idle)
         while buffer is None:  # the pool is full of memory that work in flight may use
             before = stream.completed
             stream.wait(stream.flush())
@@ -202,6 +233,14 @@ class VulkanRuntime(Runtime):
         if array.nbytes:
             with self._enter():
                 parts = self._open()
+                capture = self._captured() if self._captures else None
+                if capture is not None:
+                    borrow = False
+                    if not capture.fills(buffer):  # where others would see it, or work that comes before
+                        target, buffer = buffer, self._allocate(parts, parts.pool, array.nbytes, idle=True)
+                        capture.filled.add(buffer)
+                        capture.copy(buffer, target, offset, array.nbytes)
+                        offset = 0
                 lent = self._transfers.write(buffer, array, offset, borrow)
                 if lent is not None:
                     self._lent_here().append(lent)
@@ -210,6 +249,7 @@ class VulkanRuntime(Runtime):
     def read(self, buffer: VulkanBuffer, out: np.ndarray, offset: int = 0) -> None:
         if out.nbytes:
             with self._enter():
+                self._refuse()
                 parts = self._open()
                 self._transfers.read(buffer, out, offset)
                 self._take_back(parts.stream)
@@ -229,7 +269,8 @@ class VulkanRuntime(Runtime):
             raise GrillyError(REENTERED)
         with self._lock:
             parts = self._open()
-            parts.stream.dispatch(program, bindings, push, groups, seconds)
+            capture = self._captured() if self._captures else None
+            (parts.stream if capture is None else capture).dispatch(program, bindings, push, groups, seconds)
             parts.at_work = False
 
     def flush(self) -> None:
@@ -237,6 +278,9 @@ class VulkanRuntime(Runtime):
             raise GrillyError(REENTERED)
         with self._lock:
             parts = self._open()
+            if self._captures and self._captured() is not None:
+                parts.at_work = False
+                return
             if parts.stream.profiling != "row":  # which is to grow until it is full, or somebody waits
                 parts.stream.flush()
             self._take_back(parts.stream)
@@ -244,13 +288,17 @@ class VulkanRuntime(Runtime):
 
     def synchronize(self) -> None:
         with self._enter():
+            self._refuse()
             parts = self._open()
             parts.stream.wait(parts.stream.flush())
+            if parts.graphs.gone:
+                parts.graphs.sweep(parts.stream.completed)
             self._take_back(parts.stream)
             parts.at_work = False
 
     def profile(self, what: str | None) -> list[Timing]:
         with self._enter():
+            self._refuse()
             parts = self._open()
             if "timestamps" not in self.features:
                 parts.at_work = False
@@ -263,11 +311,95 @@ class VulkanRuntime(Runtime):
         with self._enter():
             parts = self._open()
             pool = parts.pool
+            if parts.graphs.gone:
+                parts.stream.poll()
+                parts.graphs.sweep(parts.stream.completed)
             if reset_peak:
                 pool.peak = pool.in_use
             use = MemoryUse(pool.in_use, pool.peak, pool.reserved, parts.host.in_use)
             parts.at_work = False
             return use
+
+    # -- capture and replay ----------------------------------------------------------------------------------------
+
+    def _captured(self) -> VulkanCapture | None:
+        """What captures this thread's work now."""
+        held = self._captures.get(get_ident())
+        capture = None if held is None else held()
+        return capture if capture is not None and capture.active and not capture.aside else None
+
+    def _refuse(self) -> None:
+        if self.capturing:
+            raise CaptureError(NOTHING_RUNS)
+
+    @property
+    def capturing(self) -> bool:
+        return bool(self._captures) and self._captured() is not None
+
+    def capture(self) -> VulkanCapture:
+        with self._enter():
+            parts = self._open()
+            parts.at_work = False
+            thread, captures = get_ident(), self._captures
+            held = captures.get(thread)
+            former = None if held is None else held()
+            if former is not None and former.active:
+                raise CaptureError("a captured function cannot capture another; call that one instead")
+            capture = VulkanCapture()
+
+            def gone(end: weakref.ref) -> None:
+                if captures.get(thread) is end:
+                    del captures[thread]
+
+            captures[thread] = weakref.ref(capture, gone)
+            return capture
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        capture = self._captured() if self._captures else None
+        if capture is not None:
+            capture.aside += 1
+        try:
+            yield
+        finally:
+            if capture is not None:
+                capture.aside -= 1
+
+    def record(self, capture: VulkanCapture) -> VulkanRecording:
+        with self._enter():
+            self._refuse()
+            if capture.aside:  # an interrupt came while what is kept was made, and the function went on
+                raise CaptureError("the captured function was interrupted and did not end there; capture it again")
+            parts = self._open()
+            recording = parts.graphs.record(
+                capture,
+                parts.stream,
+                lambda nbytes: self._allocate(parts, parts.pool, nbytes, idle=False),
+                parts.pool.largest,
+            )
+            self._captures.pop(get_ident(), None)
+            parts.at_work = False
+            return recording
+
+    def replay(self, recording: VulkanRecording, arguments, results) -> None:
+        with self._enter():
+            if self.capturing:
+                raise CaptureError("a graph cannot be replayed in a captured function; call what it was captured from")
+            parts = self._open()
+            stream = parts.stream
+            if parts.graphs.gone:
+                parts.graphs.sweep(stream.completed)
+            for buffer, source, offset, nbytes in arguments:
+                if source.__class__ is VulkanBuffer:
+                    stream.copy(source, offset, buffer, 0, nbytes)
+                else:
+                    self._transfers.put(buffer, source)
+            after = [(source, start, target, 0, nbytes) for source, start, target, nbytes in results]
+            stream.replay(recording.recorded, after)
+            if stream.profiling != "row":
+                stream.flush()
+            self._take_back(stream)
+            parts.at_work = False
 
     # -- the end ---------------------------------------------------------------------------------------------------
 

@@ -6,13 +6,14 @@ exception on the way there, an interrupt from the keyboard or an error of the dr
 ``flush`` begins anew. Where it cannot be known whether the driver took a submission, its fence tells (``mend``).
 
 A submission of few commands, which is what a call is, is recorded once for each set of arguments it is seen with twice,
-and submitted again after that.
+and submitted again after that. Recordings of whole graphs (graph.py) go behind the journal.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter, deque
+from collections.abc import Sequence
 
 from ...errors import ClosedError
 from ..interface import SUBMISSION_SECONDS, Timing
@@ -53,6 +54,61 @@ class Slot:
         self.begun = False  # a recording that was not ended must be reset first
         self.labels: list[str] = []
         self.serial = 0
+
+
+class Recorded:
+    """Work that is submitted again and again, and all that belongs to it. See graph.py.
+
+    Attributes
+    ----------
+    commands, handles : tuple
+        Command buffers, each for a submission, as the driver's handles and as what keeps them.
+    entries : tuple
+        The same as the journal has it.
+    seconds : float
+        That the first of them may take.
+    serial : int
+        The last submission of any of it; 0 before the first.
+    arenas, buffers : tuple of VulkanBuffer
+        What it lies in, and the others that it uses.
+    """
+
+    __slots__ = ("commands", "handles", "entries", "seconds", "serial", "arenas", "buffers", "descriptors")
+
+    def __init__(self) -> None:
+        self.seconds, self.serial = 0.0, 0
+        self._empty()
+
+    def _empty(self) -> None:
+        self.commands: tuple = ()
+        self.handles: tuple[Handle, ...] = ()
+        self.entries: tuple[tuple, ...] = ()
+        self.arenas: tuple[VulkanBuffer, ...] = ()
+        self.buffers: tuple[VulkanBuffer, ...] = ()
+        self.descriptors: Descriptors | None = None
+
+    def used(self, serial: int) -> None:
+        """Note the submission that comes next."""
+        self.serial = serial
+        for arena in self.arenas:
+            arena.piece.serial = serial
+
+    def release(self) -> None:
+        """Let go of everything; nothing of it may be in flight. It may be said twice."""
+        for buffer in self.buffers:
+            buffer.piece.graphs = tuple(graph for graph in buffer.piece.graphs if graph is not self)
+        self._empty()
+
+
+def misfit(program: VulkanProgram, bindings, push: bytes) -> ValueError:
+    """What to raise for a dispatch that is not as its program wants it."""
+    name, access, most = program.spec.name, program.spec.access, program.spec.push_bytes
+    if len(bindings) == len(access) and len(push) <= most:
+        return ValueError(f"{name}: a dispatch binds at least one buffer")
+    return ValueError(
+        f"{name}: {len(bindings)} bindings and {len(push)} bytes of push constants; expected {len(access)} and at most "
+        f"{most}"
+    )
 
 
 class Stream:
@@ -112,10 +168,9 @@ class Stream:
         self._begin_kept = ffi.new("VkCommandBufferBeginInfo*")
         self._begin_kept.sType = lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO
         self._begin_kept.flags = lib.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT
-        self._commands = ffi.new("VkCommandBuffer[1]")
+        self._commands = ffi.new("VkCommandBuffer[3]")
         self._submit = ffi.new("VkSubmitInfo*")
         self._submit.sType = lib.VK_STRUCTURE_TYPE_SUBMIT_INFO
-        self._submit.commandBufferCount = 1
         self._submit.pCommandBuffers = self._commands
         self._region = ffi.new("VkBufferCopy*")
 
@@ -126,10 +181,7 @@ class Stream:
         if self._dispatches >= DISPATCHES or (self._seconds and self._seconds + seconds > SUBMISSION_SECONDS):
             self.flush()
         if len(bindings) != len(program.spec.access) or len(push) > program.spec.push_bytes:
-            raise ValueError(
-                f"{program.spec.name}: {len(bindings)} bindings and {len(push)} bytes of push constants; expected "
-                f"{len(program.spec.access)} and at most {program.spec.push_bytes}"
-            )
+            raise misfit(program, bindings, push)
         serial = self.serial
         key = [program.set_layout]
         for binding in bindings:
@@ -141,7 +193,7 @@ class Stream:
                 piece.serial = serial  # first: whoever asks for a piece too late waits for nothing
                 key += (piece.block, piece.start + offset, length)
         if len(key) == 1 + len(bindings):  # all None
-            raise ValueError(f"{program.spec.name}: a dispatch binds at least one buffer")
+            raise misfit(program, bindings, push)
         self._journal.append((program, tuple(key), push, tuple(groups)))
         self._dispatches += 1
         self._seconds += seconds
@@ -158,10 +210,15 @@ class Stream:
         """Take a copy between two buffers; ``keep`` where the like may come again."""
         if len(self._journal) >= COMMANDS:
             self.flush()
+        entry = self._copied(source, source_offset, target, target_offset, nbytes)
+        self._keep &= keep
+        self._journal.append(entry)
+
+    def _copied(self, source: VulkanBuffer, source_offset: int, target: VulkanBuffer, target_offset: int, nbytes: int):
+        """A copy as a command of the submission that comes next."""
         a, b = source.piece, target.piece
         a.serial = b.serial = self.serial
-        self._keep &= keep
-        self._journal.append((None, a.block, a.start + source_offset, b.block, b.start + target_offset, nbytes))
+        return (None, a.block, a.start + source_offset, b.block, b.start + target_offset, nbytes)
 
     # -- recording -------------------------------------------------------------------------------------------------
 
@@ -194,17 +251,19 @@ class Stream:
         self._reads.clear()
         self._writes.clear()
 
-    def _record(self, command, journal: list[tuple]) -> None:
+    def _record(self, command, journal: list[tuple], descriptors: Descriptors | None = None) -> None:
         # A fence makes earlier writes available but not visible, so even after a wait the device needs a barrier.
         self._separate(command)
         for entry in journal:
             if entry[0] is None:
                 self._record_copy(command, *entry[1:])
             else:
-                self._record_dispatch(command, *entry)
+                self._record_dispatch(command, *entry, descriptors or self._descriptors)
         self._end(command)
 
-    def _record_dispatch(self, command, program: VulkanProgram, key: tuple, push: bytes, groups) -> None:
+    def _record_dispatch(
+        self, command, program: VulkanProgram, key: tuple, push: bytes, groups, descriptors: Descriptors
+    ) -> None:
         uses, place = [], 1
         for letters in program.spec.access:
             block = key[place]
@@ -218,7 +277,7 @@ class Stream:
             uses.append((writes, (block, start, end)))
         for writes, use in uses:
             (self._writes if writes else self._reads).append(use)
-        sets = self._descriptors.get(key)
+        sets = descriptors.get(key)
         lib.vkCmdBindPipeline(command, lib.VK_PIPELINE_BIND_POINT_COMPUTE, program.pipeline)
         lib.vkCmdBindDescriptorSets(command, lib.VK_PIPELINE_BIND_POINT_COMPUTE, program.layout, 0, 1, sets, 0, NULL)
         if push:
@@ -271,13 +330,15 @@ class Stream:
             self._seen.add(key)
             return None
         self._seen.remove(key)
-        if len(self._recordings) >= RECORDINGS:
-            self._forget()
+        made = self._recordings[key] = self.recorded(journal, self._descriptors)
+        return made.value
+
+    def recorded(self, journal: list[tuple], descriptors: Descriptors) -> Handle:
+        """A command buffer with these commands, to be submitted any number of times, also while it runs."""
         made = self._device.objects.command_buffer(self._pool)
         self._device.check(lib.vkBeginCommandBuffer(made.value, self._begin_kept), "vkBeginCommandBuffer")
-        self._record(made.value, journal)
-        self._recordings[key] = made
-        return made.value
+        self._record(made.value, journal, descriptors)
+        return made
 
     def _forget(self) -> None:
         """Give all recordings back, once none is in flight."""
@@ -291,17 +352,54 @@ class Stream:
 
     def flush(self) -> int:
         """Submit the journal; returns the serial that covers all work so far."""
-        journal = self._journal
-        if not journal:
-            return self.serial - 1
+        if self._journal:
+            self._launch()
+        return self.serial - 1
+
+    def replay(self, graph: Recorded, after: Sequence[tuple]) -> None:
+        """Submit the journal, then a graph, then copies between buffers, the like of which may come
+        again. Each is (source, its offset, target, its offset, bytes)."""
+        if self.profiling:  # what was recorded has no time stamps in it
+            for entry in graph.entries:
+                if self._dispatches >= DISPATCHES or len(self._journal) >= COMMANDS:
+                    self.flush()
+                graph.used(self.serial)
+                self._journal.append(entry)
+                self._dispatches += entry[0] is not None
+        elif graph.commands:
+            if self._seconds + graph.seconds > SUBMISSION_SECONDS:
+                self.flush()
+            for command in graph.commands[:-1]:
+                graph.used(self.serial)
+                self._launch(command)
+            graph.used(self.serial)
+            if self._launch(graph.commands[-1], after):
+                return
+        for copy in after:
+            self.copy(*copy)
+
+    def _launch(self, command=None, after: Sequence[tuple] = ()) -> bool:
+        """Submit the journal, a recording behind it, and copies behind that where those have a recording; returns
+        whether they had."""
         if self._descriptors.full:
             self._forget()  # no set may be in use while they are given back
             self._descriptors.reset()
+        elif len(self._recordings) > RECORDINGS - 2:
+            self._forget()
+        journal, count = self._journal, 0
         slot = self._free_slot()
-        command = self._kept(journal) if self._keep and len(journal) <= HELD and not self.profiling else None
-        if command is None:
-            command = self._once(slot, journal)
-        self._commands[0] = command
+        if journal:
+            kept = self._kept(journal) if self._keep and len(journal) <= HELD and not self.profiling else None
+            self._commands[count] = self._once(slot, journal) if kept is None else kept
+            count += 1
+        if command is not None:
+            self._commands[count] = command
+            count += 1
+        kept = self._kept([self._copied(*copy) for copy in after]) if 0 < len(after) <= HELD else None
+        if kept is not None:
+            self._commands[count] = kept
+            count += 1
+        self._submit.commandBufferCount = count
         slot.serial = self.serial
         self._submitting = slot
         result = lib.vkQueueSubmit(self._device.queue, 1, self._submit, slot.fences[0])
@@ -310,7 +408,7 @@ class Stream:
             self._device.check(result, "vkQueueSubmit")
         self._flying.append(slot)
         self._taken(slot)
-        return slot.serial
+        return kept is not None
 
     def _taken(self, slot: Slot) -> None:
         """Begin a new journal: the driver has this one."""
@@ -393,7 +491,7 @@ class Stream:
             self._separate(command)
             if each:
                 self._stamp(command, queries, 2 * place)
-            self._record_dispatch(command, *entry)
+            self._record_dispatch(command, *entry, self._descriptors)
             if each:
                 self._stamp(command, queries, 2 * place + 1)
             place += 1

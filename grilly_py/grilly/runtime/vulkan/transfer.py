@@ -169,16 +169,13 @@ class Transfers:
                 return None
         if self._maps_write(buffer, array.nbytes):
             piece = buffer.piece
-            if piece.serial > stream.completed:
-                self._wait(piece.serial)
+            if (last := piece.last) > stream.completed:
+                self._wait(last)
             self.copier.copy(np.frombuffer(piece.block.view, array.dtype, array.size, piece.start + offset), array)
             return None
         chunk = self.copier.chunk(array.nbytes)
         if array.nbytes <= chunk:
-            staging = self._allocate(self._staging, array.nbytes)
-            np.copyto(_shown(staging, array.dtype, array.size).reshape(array.shape), array)
-            stream.copy(staging, 0, buffer, offset, array.nbytes)
-            self._staging.free(staging)
+            self._through_staging(buffer, array, offset)
             return None
         copying = self._chunks
         try:
@@ -196,6 +193,19 @@ class Transfers:
             raise
         return None
 
+    def put(self, buffer: VulkanBuffer, array: np.ndarray) -> None:
+        """Write to a buffer that work in flight may use, without waiting for it where the array is not large."""
+        if array.nbytes > SMALLEST_CHUNK or buffer.piece.last <= self._stream.completed:
+            self.write(buffer, array, 0, False)
+        else:
+            self._through_staging(buffer, array, 0)
+
+    def _through_staging(self, buffer: VulkanBuffer, array: np.ndarray, offset: int) -> None:
+        staging = self._allocate(self._staging, array.nbytes)
+        np.copyto(_shown(staging, array.dtype, array.size).reshape(array.shape), array)
+        self._stream.copy(staging, 0, buffer, offset, array.nbytes)
+        self._staging.free(staging)
+
     def _send(self, buffer: VulkanBuffer) -> None:
         future, staging, offset, nbytes = self._chunks[0]
         finish(future)
@@ -211,7 +221,7 @@ class Transfers:
         if buffer.piece.block.readable:
             return True
         # Across a bus: one thread's stores pay for little data, and only where there is nothing to wait for.
-        return nbytes <= MAPPED_WRITE and buffer.piece.serial <= self._stream.completed
+        return nbytes <= MAPPED_WRITE and buffer.piece.last <= self._stream.completed
 
     # -- to the host -----------------------------------------------------------------------------------------------
 
@@ -221,7 +231,7 @@ class Transfers:
         target = out.reshape(-1).view(np.uint8)
         piece = buffer.piece
         if piece.block.readable:
-            self._wait(piece.serial)
+            self._wait(piece.last)
             self.copier.copy(target, np.frombuffer(piece.block.view, np.uint8, target.size, piece.start + offset))
             return
         if (held := HostMemory.of(out, self._owner)) is not None:

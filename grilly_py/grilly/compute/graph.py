@@ -1,0 +1,238 @@
+"""Graphs: a function's work on the device, captured once and replayed without the function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..runtime.interface import Buffer, Recording
+from .device.device import Device
+from .device.dtypes import is_storable, plain
+from .device.tensor import Storage, Tensor
+
+
+class _Given(NamedTuple):
+    """What an argument must be: an array of a shape and a dtype, with the tensor it goes to; or else a value."""
+
+    name: str
+    tensor: Tensor | None
+    value: Any
+
+
+class _Result(NamedTuple):
+    """A tensor of the graph's own among the results, and the bytes that its elements span."""
+
+    tensor: Tensor
+    start: int
+    nbytes: int
+
+
+class Graph:
+    """Captured work, made by ``Compute.capture``.
+
+    The graph holds its memory until it goes. Threads may replay it: each replay, with its arguments and results, is one
+    step in the order of the device's work.
+
+    Attributes
+    ----------
+    memory : int
+        Bytes of device memory that the graph holds: arguments, results, what lies between, and what the host wrote.
+        Tensors that were there before are not counted.
+    dispatches : int
+        Dispatches in a replay.
+    submissions : int
+        Submissions in a replay: long work is cut, so that no system takes the device for hung.
+    """
+
+    def __init__(self, device: Device, arguments: tuple, given: list[_Given], recording: Recording, results, own):
+        self._device = device
+        self._arguments = _with(arguments, lambda leaf: None)
+        self._given = given
+        self._recording = recording
+        self._results = results
+        self._own: list[_Result] = own
+        self._flat = not any(isinstance(argument, (tuple, list, dict)) for argument in arguments)
+        self.memory = recording.nbytes
+        self.dispatches = recording.dispatches
+        self.submissions = recording.submissions
+
+    def __repr__(self) -> str:
+        return f"grilly.Graph({self.dispatches} dispatches, {self.memory:,} bytes)"
+
+    def __call__(self, *arguments, copy: bool = True):
+        """Replay: copy the arguments in, run the recorded work, and give the results, without waiting.
+
+        Parameters
+        ----------
+        *arguments
+            Arrays like those of the capture, Tensors or NumPy arrays as one likes. They may be changed after the call.
+        copy : bool
+            False gives the Tensors in which the graph itself has its results, without a copy. The next replay writes
+            over them.
+
+        Returns
+        -------
+        What the function returned, with other Tensors.
+
+        Raises
+        ------
+        ValueError
+            For another number, structure, shape, dtype or value of arguments than in the capture, and for a Tensor of
+            another backend; nothing has run then.
+        CaptureError
+            In a captured function.
+        ClosedError
+            After the backend was closed.
+        OutOfDeviceMemoryError
+            When the device has no room for the results.
+        """
+        device = self._device
+        device.check_open()
+        if self._flat and len(arguments) == len(self._given):
+            leaves = arguments
+        else:
+            leaves = _alike(self._arguments, arguments)
+        sources = []
+        for given, value in zip(self._given, leaves, strict=True):
+            if given.tensor is not None:
+                source = _source(device, given, given.tensor, value)
+                if source[3]:
+                    sources.append(source)
+            elif not _same(given.value, value):
+                raise ValueError(f"graph: {given.name} is {value!r}; expected {given.value!r}, as in the capture")
+        found, wanted = [], []
+        if copy:
+            for own, start, nbytes in self._own:
+                storage = Storage(device, nbytes)
+                found.append(Tensor(storage, own.shape, own.dtype, own._steps))
+                if nbytes:
+                    wanted.append((own._storage.buffer, start, storage.buffer, nbytes))
+        else:
+            found += [own.tensor for own in self._own]
+        device.runtime.replay(self._recording, sources, wanted)
+        results = self._results
+        if results.__class__ is _Place:
+            return found[results.number]
+        return _with(results, lambda leaf: found[leaf.number] if leaf.__class__ is _Place else leaf)
+
+
+class _Place(NamedTuple):
+    """Where a tensor of the graph's own belongs among the results."""
+
+    number: int
+
+
+def capture(device: Device, function: Callable, arguments: tuple) -> Graph:
+    """``Compute.capture``, which has the documentation."""
+    device.check_open()
+    runtime = device.runtime
+    names = list(_leaves(arguments))
+    for name, value in names:
+        if isinstance(value, (np.ndarray, Tensor)):
+            if not is_storable(value.dtype):
+                raise TypeError(f"capture: {name} is {value.dtype}, which cannot live on the device; cast it")
+            if isinstance(value, Tensor) and value._storage.device is not device.home:
+                raise ValueError(f"capture: {name} belongs to another backend; move it with backend.tensor(...)")
+    captured = runtime.capture()
+    try:
+        captured.active = True
+        given = [
+            _Given(name, device.empty(value.shape, value.dtype), None)
+            if isinstance(value, (np.ndarray, Tensor))
+            else _Given(name, None, value)
+            for name, value in names
+        ]
+        inside = iter(given)
+        returned = function(*_with(arguments, lambda leaf: _inside(next(inside))))
+    finally:
+        captured.active = False
+    own: list[_Result] = []
+
+    def place(leaf):
+        if not isinstance(leaf, Tensor) or not captured.owns(leaf._storage.buffer):
+            return leaf
+        own.append(_span(leaf))
+        return _Place(len(own) - 1)
+
+    results = _with(returned, place)
+    return Graph(device, arguments, given, runtime.record(captured), results, own)
+
+
+def _inside(given: _Given):
+    return given.value if given.tensor is None else given.tensor
+
+
+def _span(tensor: Tensor) -> _Result:
+    """The bytes that a tensor's elements span."""
+    last = sum((extent - 1) * step for extent, step in zip(tensor.shape, tensor._steps, strict=True))
+    size = tensor.dtype.itemsize
+    return _Result(tensor, tensor._offset * size, (last + 1) * size if tensor.size else 0)
+
+
+def _source(device: Device, given: _Given, target: Tensor, value) -> tuple[Buffer, np.ndarray | Buffer, int, int]:
+    """An argument as Runtime.replay takes it."""
+    array = value.__class__ is Tensor
+    if not array and not isinstance(value, np.ndarray):
+        raise ValueError(
+            f"graph: {given.name} is a {type(value).__name__}; expected a Tensor or an array, {_said(target)}"
+        )
+    if value.shape != target.shape or value.dtype != target.dtype:
+        raise ValueError(f"graph: {given.name} is {_said(value)}; expected {_said(target)}, as in the capture")
+    if not array:
+        return target._storage.buffer, plain(value), 0, value.nbytes
+    if value._storage.device is not device.home:
+        raise ValueError(f"graph: {given.name} belongs to another backend; move it with backend.tensor(...)")
+    value = value.contiguous()
+    return target._storage.buffer, value._storage.buffer, value._offset * value.dtype.itemsize, value.nbytes
+
+
+def _said(array) -> str:
+    return f"{array.dtype.name} {tuple(array.shape)}"
+
+
+def _same(expected, value) -> bool:
+    """Whether an argument that is no array is what it was."""
+    return expected is value or type(expected) is type(value) and bool(expected == value)
+
+
+# -- structures ------------------------------------------------------------------------------------------------------
+
+
+def _leaves(value, name: str = "") -> Iterator[tuple[str, Any]]:
+    """What tuples, lists and dicts hold, with names for messages."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from _leaves(part, f"{name}[{key!r}]")
+    elif isinstance(value, (tuple, list)):
+        for number, part in enumerate(value):
+            yield from _leaves(part, f"{name}[{number}]" if name else f"argument {number}")
+    else:
+        yield name, value
+
+
+def _with(value, change: Callable):
+    """The same structure with other leaves."""
+    if isinstance(value, dict):
+        return {key: _with(part, change) for key, part in value.items()}
+    if isinstance(value, (tuple, list)) and type(value) is not _Place:
+        parts = [_with(part, change) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return change(value)
+
+
+def _alike(example: tuple, arguments: tuple) -> list:
+    """The leaves of arguments that have the example's structure. Raises ValueError."""
+    if len(arguments) != len(example):
+        raise ValueError(f"graph: {len(arguments)} arguments are given; expected {len(example)}, as in the capture")
+    expected, found = list(_leaves(example)), list(_leaves(arguments))
+    names = [name for name, _ in expected]
+    if names != [name for name, _ in found]:
+        odd = next((name for name, _ in found if name not in names), None)
+        lacks = next((name for name in names if name not in [other for other, _ in found]), None)
+        raise ValueError(f"graph: the arguments lie otherwise than in the capture: {odd or lacks or 'their order'}")
+    return [value for _, value in found]
+
+
+__all__ = ["Graph", "capture"]

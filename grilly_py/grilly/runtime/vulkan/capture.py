@@ -1,0 +1,127 @@
+"""What a captured function asks of the runtime, in its order; nothing of it runs.
+
+Buffers that it allocates get their places in memory at the end, when it is known how long each is used. Those that the
+host fills (``idle``) are there at once, so that what a module keeps of a captured call is of use to any other.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+from ...errors import CaptureError
+from ..interface import Capture
+from .memory import ALIGNMENT, Block, Piece, VulkanBuffer
+from .pipelines import VulkanProgram
+from .stream import misfit
+
+UNPLACED = (
+    "a tensor that was made in a captured function has no memory: the capture has not ended yet, or it failed; use "
+    "what the graph returns"
+)
+
+
+class GraphPiece:
+    """The memory of a buffer that was allocated in a capture; like memory.Piece once it has its place."""
+
+    __slots__ = ("size", "start", "holder", "arena")
+
+    def __init__(self, size: int):
+        self.size = size
+        self.holder: weakref.ref | None = None
+        self.arena: VulkanBuffer | None = None  # what it lies in, and keeps alive
+
+    def place(self, arena: VulkanBuffer, start: int) -> None:
+        """Say where it lies."""
+        self.start = arena.piece.start + start
+        self.arena = arena
+
+    @property
+    def held(self) -> bool:
+        """Whether somebody still refers to the buffer."""
+        return self.holder is not None and self.holder() is not None
+
+    @property
+    def _whole(self) -> Piece:
+        if self.arena is None:
+            raise CaptureError(UNPLACED)
+        return self.arena.piece
+
+    @property
+    def block(self) -> Block:
+        """As Piece.block."""
+        return self._whole.block
+
+    @property
+    def serial(self) -> int:
+        """As Piece.serial, of the whole arena, which goes back to its pool as one."""
+        return self._whole.serial
+
+    @serial.setter
+    def serial(self, serial: int) -> None:
+        self._whole.serial = serial
+
+    @property
+    def last(self) -> int:
+        """As Piece.last."""
+        return self._whole.last
+
+
+class VulkanCapture(Capture):
+    """A capture of one thread.
+
+    A command is a dispatch, (program, bindings, push constants, workgroups, seconds), or a copy, (None, source, start,
+    target, start, bytes). It holds a GraphPiece for a buffer of the capture's own, so that it can be seen whether
+    anyone else refers to the buffer, and any other buffer itself.
+    """
+
+    __slots__ = ("aside", "commands", "pieces", "filled", "_unused")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.aside = 0  # how many times the thread has stepped aside
+        self.commands: list[tuple] = []
+        self.pieces: list[GraphPiece] = []
+        self.filled: set[VulkanBuffer] = set()  # by the host
+        self._unused: set[VulkanBuffer] = set()  # of these, what no command uses yet
+
+    def allocate(self, nbytes: int) -> VulkanBuffer:
+        """A buffer without a place."""
+        piece = GraphPiece(-(-nbytes // ALIGNMENT) * ALIGNMENT)
+        self.pieces.append(piece)
+        buffer = VulkanBuffer(nbytes)
+        buffer.end = None
+        buffer.piece = piece
+        piece.holder = weakref.ref(buffer)
+        return buffer
+
+    def owns(self, buffer: VulkanBuffer) -> bool:
+        return buffer in self.filled or buffer.piece in self.pieces
+
+    def fill(self, buffer: VulkanBuffer) -> None:
+        """Take a buffer that the host is about to write."""
+        self.filled.add(buffer)
+        self._unused.add(buffer)
+
+    def fills(self, buffer: VulkanBuffer) -> bool:
+        """Whether the host may write to the buffer now: the device has it, and no command comes before."""
+        return buffer in self._unused
+
+    def _held(self, buffer: VulkanBuffer) -> GraphPiece | VulkanBuffer:
+        if buffer.piece.__class__ is GraphPiece:
+            return buffer.piece
+        self._unused.discard(buffer)
+        return buffer
+
+    def dispatch(self, program: VulkanProgram, bindings, push: bytes, groups, seconds: float) -> None:
+        """As Stream.dispatch."""
+        if len(bindings) != len(program.spec.access) or len(push) > program.spec.push_bytes or not any(bindings):
+            raise misfit(program, bindings, push)
+        bound = tuple(None if b is None else (self._held(b[0]), b[1], b[2]) for b in bindings)
+        self.commands.append((program, bound, push, tuple(groups), seconds))
+
+    def copy(self, source: VulkanBuffer, target: VulkanBuffer, offset: int, nbytes: int) -> None:
+        """Copy the beginning of a buffer."""
+        self.commands.append((None, self._held(source), 0, self._held(target), offset, nbytes))
+
+
+__all__ = ["GraphPiece", "VulkanCapture"]
