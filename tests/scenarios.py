@@ -173,6 +173,29 @@ def many(backend):
 
 
 @scenario
+def graph(backend):
+    """A captured function, replayed on arrays and tensors: a cache that grows, and words that the host writes."""
+    from grilly.compute.products.linear import linear
+
+    device = backend.opened
+    keys, values = (backend.tensor(np.zeros((2, 20, 2, 16), np.float32)) for _ in range(2))
+    weight = backend.tensor(arrays(32, 64, seed=3))
+
+    def step(q, lengths):
+        k, v = backend.tensor(arrays(2, 1, 2, 16, seed=7)), backend.tensor(arrays(2, 1, 2, 16, seed=8))
+        out = flash_attention_with_kvcache(device, q, keys, values, k, v, lengths, causal=True)
+        return out, linear(device, out.reshape(2, 64), weight)
+
+    captured = backend.capture(step, arrays(2, 1, 4, 16), np.zeros(2, np.int32))
+    results = []
+    for number in range(3):
+        q, lengths = arrays(2, 1, 4, 16, seed=number), np.array([5 + number, number], np.int32)
+        results += captured(q if number else backend.tensor(q), lengths)
+    own = captured(arrays(2, 1, 4, 16), lengths, copy=False)
+    return [r.numpy() for r in (*results, *own, keys, values)]
+
+
+@scenario
 def options_of_nothing(backend):
     """Calls that are refused, and empty ones, between others."""
     x = backend.tensor(arrays(4, 4))
@@ -203,6 +226,10 @@ class Before:
             backend.tensor(arrays(1, 1, 2, 8)), *self.cache, arrays(1, 1, 2, 8, seed=22), arrays(1, 1, 2, 8, seed=23),
             cache_seqlens=4,
         )  # fmt: skip
+        self.graph = self.replayed = None
+        if backend.runtime.name == "vulkan":
+            self.graph = backend.capture(lambda x: backend.attention.softmax(x.astype("float32")), self.half)
+            self.replayed = self.graph(self.half)
         self.chain = self.half.astype("float32")  # work on what has not been read
 
     def parts(self) -> dict:
@@ -210,6 +237,9 @@ class Before:
         found = {name: getattr(self, name).numpy for name in ("chain", "half", "out", "lse", "view", "read")}
         found |= {f"cache {i}": cache.numpy for i, cache in enumerate(self.cache)}
         found["host"] = lambda: self.host.copy()
+        if self.graph is not None:
+            found["replayed"] = self.replayed.numpy
+            found["graph"] = lambda: self.graph(self.half).numpy()
         return found
 
 

@@ -42,7 +42,8 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "grilly_py")]
 LEAST = 10  # interrupts of a kind in a piece of work, however slow the machine
 HANGS = 60  # seconds after which an interrupt counts as hung
 KINDS = ("point", "signal", "inside")
-WORK = ("attention", "linear", "caches", "masks", "rope", "transfers", "large", "streaming", "many", "profile")
+WORK = ("attention", "linear", "caches", "masks", "rope", "transfers", "large", "streaming", "many", "profile",
+        "graph")  # fmt: skip
 #: What is done besides the scenarios.
 OTHER = ("finalizers", "close")
 
@@ -382,7 +383,7 @@ def main() -> int:
     items = []
     for runtime in options.runtime:
         for n, work in enumerate(options.work):
-            if runtime == "kompute" and work in ("large", "streaming", "profile"):
+            if runtime == "kompute" and work in ("large", "streaming", "profile", "graph"):
                 continue
             staged = options.bus or (runtime == "vulkan" and (n % 2 == 1 or work in ("large", "streaming")))
             threads = options.threads or (4 if work in ("large", "streaming") else 0)
