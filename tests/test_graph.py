@@ -333,7 +333,11 @@ def nesting(backend, x):
     backend.capture(lambda y: y, random(3))
 
 
-@pytest.mark.parametrize("what", [reading, arrays_alone, waiting, timing, nesting])
+def writing(backend, x):
+    copy_into(backend.tensor(random(2, 3)), x)
+
+
+@pytest.mark.parametrize("what", [reading, arrays_alone, waiting, timing, nesting, writing])
 def test_what_cannot_be_captured(backend, what):
     x = backend.tensor(random(2, 3))
     before = backend.memory().in_use
@@ -595,6 +599,20 @@ def test_levels():
     ]
     assert levels(commands) == [0, 0, 0, 1, 2, 2]
     assert levels([]) == []
+
+
+def test_sharing_memory_adds_no_barrier(backend, monkeypatch):
+    from grilly.runtime.vulkan import graph as module
+    from grilly.runtime.vulkan.stream import Stream
+
+    call, counted, barriers = layer(backend), [], []
+    separate = Stream._separate
+    monkeypatch.setattr(module, "levels", lambda commands: counted.append(levels(commands)) or counted[-1])
+    call(backend.tensor(random(2, 9, 64)), backend.tensor(np.ones((9, 9), bool)))
+    backend.synchronize()
+    monkeypatch.setattr(Stream, "_separate", lambda self, command: barriers.append(0) or separate(self, command))
+    graph = backend.capture(call, random(2, 9, 64), np.ones((9, 9), bool))
+    assert len(barriers) == 1 + counted[0][-1] and counted[0][-1] < graph.dispatches
 
 
 def test_places():

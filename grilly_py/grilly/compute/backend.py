@@ -290,7 +290,7 @@ class Compute:
         ------
         CaptureError
             When the function reads a result (``Tensor.numpy``, a call on NumPy arrays alone), waits, profiles, captures
-            or replays a graph.
+            or replays a graph, or writes to an argument, say a cache.
         TypeError
             For arrays of a dtype that cannot live on the device.
         ValueError

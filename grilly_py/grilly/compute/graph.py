@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..errors import CaptureError
 from ..runtime.interface import Buffer, Recording
 from .device.device import Device
 from .device.dtypes import is_storable, plain
@@ -148,6 +149,14 @@ def capture(device: Device, function: Callable, arguments: tuple) -> Graph:
         returned = function(*_with(arguments, lambda leaf: _inside(next(inside))))
     finally:
         captured.active = False
+    arrays = [each for each in given if each.tensor is not None]
+    written = captured.written([each.tensor._storage.buffer for each in arrays])
+    for each, changed in zip(arrays, written, strict=True):
+        if changed:
+            raise CaptureError(
+                f"capture: the function writes to {each.name}, of which a graph would have a copy; let it find the "
+                "tensor instead of taking it as an argument"
+            )
     own: list[_Result] = []
 
     def place(leaf):

@@ -172,6 +172,10 @@ class Capture:
         """Whether the buffer was allocated in the capture."""
         raise NotImplementedError
 
+    def written(self, buffers: Sequence[Buffer]) -> list[bool]:
+        """Whether captured work writes to each of these buffers."""
+        raise NotImplementedError
+
 
 class Recording:
     """Captured work, ready to be replayed, with the memory that it works in.

@@ -7,6 +7,7 @@ host fills (``idle``) are there at once, so that what a module keeps of a captur
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator, Sequence
 
 from ...errors import CaptureError
 from ..interface import Capture
@@ -66,6 +67,16 @@ class GraphPiece:
         return self._whole.last
 
 
+def targets(command: tuple) -> Iterator[GraphPiece | VulkanBuffer]:
+    """The buffers that a command writes to."""
+    if command[0] is None:
+        yield command[3]
+    else:
+        for letters, binding in zip(command[0].spec.access, command[1], strict=True):
+            if letters != "r" and binding is not None:
+                yield binding[0]
+
+
 class VulkanCapture(Capture):
     """A capture of one thread.
 
@@ -97,6 +108,10 @@ class VulkanCapture(Capture):
     def owns(self, buffer: VulkanBuffer) -> bool:
         return buffer in self.filled or buffer.piece in self.pieces
 
+    def written(self, buffers: Sequence[VulkanBuffer]) -> list[bool]:
+        found = {held for command in self.commands for held in targets(command)}
+        return [buffer in found or buffer.piece in found for buffer in buffers]
+
     def fill(self, buffer: VulkanBuffer) -> None:
         """Take a buffer that the host is about to write."""
         self.filled.add(buffer)
@@ -124,4 +139,4 @@ class VulkanCapture(Capture):
         self.commands.append((None, self._held(source), 0, self._held(target), offset, nbytes))
 
 
-__all__ = ["GraphPiece", "VulkanCapture"]
+__all__ = ["GraphPiece", "VulkanCapture", "targets"]

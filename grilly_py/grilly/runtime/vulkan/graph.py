@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from ..interface import SUBMISSION_SECONDS, Recording
-from .capture import GraphPiece, VulkanCapture
+from .capture import GraphPiece, VulkanCapture, targets
 from .descriptors import Descriptors
 from .device import Device
 from .memory import VulkanBuffer
@@ -106,18 +106,9 @@ def _helds(command: tuple) -> Iterator[GraphPiece | VulkanBuffer]:
                 yield binding[0]
 
 
-def _written(command: tuple) -> Iterator[GraphPiece | VulkanBuffer]:
-    if command[0] is None:
-        yield command[3]
-    else:
-        for letters, binding in zip(command[0].spec.access, command[1], strict=True):
-            if letters != "r" and binding is not None:
-                yield binding[0]
-
-
 def _beginnings(capture: VulkanCapture, stream: Stream, allocate: Callable) -> list[tuple]:
     """Copies that put what the host wrote to where the device writes too, so that each replay finds it."""
-    both = {held for command in capture.commands for held in _written(command) if held in capture.filled}
+    both = {held for command in capture.commands for held in targets(command) if held in capture.filled}
     found = []
     for buffer in both:
         kept = allocate(buffer.nbytes)
