@@ -43,6 +43,10 @@ def package(array: Floats) -> None:
         assert_type(np.asarray(tensor), NDArray[Any])
         assert_type(backend.empty((2, 3), np.float16), grilly.Tensor)
         assert_type(backend.host_empty(3), Floats)
+        graph = backend.capture(lambda x: (F.softmax(tensor), 1), array)
+        assert_type(graph, grilly.Graph[tuple[grilly.Tensor, int]])
+        assert_type(graph(array, copy=False), tuple[grilly.Tensor, int])
+        assert_type(graph.memory + graph.dispatches + graph.submissions, int)
         with backend.profile("row") as profile:
             backend.synchronize()
         assert_type(profile, Profile)
@@ -53,8 +57,8 @@ def package(array: Floats) -> None:
     assert_type(grilly.empty((2, 3), "float16"), NDArray[Any])
     assert_type(grilly.asarray([1.0, 2.0]), NDArray[Any])
     grilly.manual_seed(3)
-    failures = (grilly.ClosedError, grilly.DeviceLostError, grilly.OutOfDeviceMemoryError, grilly.ShaderError,
-                grilly.UnsupportedError, grilly.SelfCheckWarning)  # fmt: skip
+    failures = (grilly.CaptureError, grilly.ClosedError, grilly.DeviceLostError, grilly.OutOfDeviceMemoryError,
+                grilly.ShaderError, grilly.UnsupportedError, grilly.SelfCheckWarning)  # fmt: skip
     assert all(issubclass(failure, Exception) for failure in failures)
     checked: NDArray[Any] = grilly.reference.linear(array, array)
     assert checked.size

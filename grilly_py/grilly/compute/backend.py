@@ -25,7 +25,7 @@ from .device.device import Device
 from .device.dtypes import dtype_of
 from .device.numbers import extents
 from .device.tensor import Tensor
-from .graph import Graph, capture
+from .graph import Graph, Returned, capture
 from .methods import Attention
 from .selfcheck import prove
 
@@ -258,7 +258,7 @@ class Compute:
         self.check_open()
         self.runtime.synchronize()
 
-    def capture(self, function: Callable, *arguments) -> Graph:
+    def capture(self, function: Callable[..., Returned], *arguments: Any) -> Graph[Returned]:
         """Record what a function does on the device, to be done again without the function.
 
         The function is called once, with Tensors in place of the arrays. Its work is not run but noted down; the memory

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from ..runtime.interface import Buffer, Recording
 from .device.device import Device
 from .device.dtypes import is_storable, plain
 from .device.tensor import Storage, Tensor
+
+Returned = TypeVar("Returned")
 
 
 class _Given(NamedTuple):
@@ -30,7 +32,7 @@ class _Result(NamedTuple):
     nbytes: int
 
 
-class Graph:
+class Graph(Generic[Returned]):
     """Captured work, made by ``Compute.capture``.
 
     The graph holds its memory until it goes. Threads may replay it: each replay, with its arguments and results, is one
@@ -47,13 +49,21 @@ class Graph:
         Submissions in a replay: long work is cut, so that no system takes the device for hung.
     """
 
-    def __init__(self, device: Device, arguments: tuple, given: list[_Given], recording: Recording, results, own):
+    def __init__(
+        self,
+        device: Device,
+        arguments: tuple[Any, ...],
+        given: list[_Given],
+        recording: Recording,
+        results: Any,
+        own: list[_Result],
+    ):
         self._device = device
         self._arguments = _with(arguments, lambda leaf: None)
         self._given = given
         self._recording = recording
         self._results = results
-        self._own: list[_Result] = own
+        self._own = own
         self._flat = not any(isinstance(argument, (tuple, list, dict)) for argument in arguments)
         self.memory = recording.nbytes
         self.dispatches = recording.dispatches
@@ -62,7 +72,7 @@ class Graph:
     def __repr__(self) -> str:
         return f"grilly.Graph({self.dispatches} dispatches, {self.memory:,} bytes)"
 
-    def __call__(self, *arguments, copy: bool = True):
+    def __call__(self, *arguments: Any, copy: bool = True) -> Returned:
         """Replay: copy the arguments in, run the recorded work, and give the results, without waiting.
 
         Parameters
@@ -94,7 +104,7 @@ class Graph:
         if self._flat and len(arguments) == len(self._given):
             leaves = arguments
         else:
-            leaves = _alike(self._arguments, arguments)
+            leaves = tuple(_alike(self._arguments, arguments))
         sources = []
         for given, value in zip(self._given, leaves, strict=True):
             if given.tensor is not None:
@@ -115,8 +125,8 @@ class Graph:
         device.runtime.replay(self._recording, sources, wanted)
         results = self._results
         if results.__class__ is _Place:
-            return found[results.number]
-        return _with(results, lambda leaf: found[leaf.number] if leaf.__class__ is _Place else leaf)
+            return cast(Returned, found[results.number])
+        return cast(Returned, _with(results, lambda leaf: found[leaf.number] if leaf.__class__ is _Place else leaf))
 
 
 class _Place(NamedTuple):
@@ -125,7 +135,7 @@ class _Place(NamedTuple):
     number: int
 
 
-def capture(device: Device, function: Callable, arguments: tuple) -> Graph:
+def capture(device: Device, function: Callable[..., Returned], arguments: tuple[Any, ...]) -> Graph[Returned]:
     """``Compute.capture``, which has the documentation."""
     device.check_open()
     runtime = device.runtime

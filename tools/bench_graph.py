@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Times replays of captured graphs (`Compute.capture`) on the chosen device; prints a table.
+
+A graph is a chain of small products, each of which waits for the one before: so the time of a replay over the number of
+dispatches is how fast dependent dispatches follow each other. Beside it the host's time of a replay, without waiting,
+and the same calls one by one. Results are compared with those of the calls first, bit for bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import numpy as np
+
+import grilly
+from grilly.compute.products.linear import linear
+
+
+def chain(backend, count: int, width: int):
+    """A function of so many products, with weights that leave the size of numbers as it is."""
+    rng = np.random.default_rng(0)
+    weights = [
+        backend.tensor(np.linalg.qr(rng.standard_normal((width, width)))[0].astype(np.float32)) for _ in range(8)
+    ]
+
+    def call(x):
+        for number in range(count):
+            x = linear(backend.opened, x, weights[number % len(weights)])
+        return x
+
+    return call
+
+
+def times(backend, call, repeats: int) -> tuple[float, float]:
+    """Medians in seconds: until the call returns, and until its work is done."""
+    returned, done = [], []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        result = call()
+        returned.append(time.perf_counter() - start)
+        backend.synchronize()
+        done.append(time.perf_counter() - start)
+        del result
+    return statistics.median(returned), statistics.median(done)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--counts", type=int, nargs="*", default=[1, 100, 1000], help="dispatches of a graph")
+    parser.add_argument("--width", type=int, default=64, help="of the products, of 4 rows")
+    parser.add_argument("--repeats", type=int, default=50)
+    options = parser.parse_args()
+    with grilly.Compute(runtime="vulkan") as backend:
+        print(f"{backend.device.name}, {backend.device.driver} {backend.device.driver_version}")
+        x = np.random.default_rng(1).standard_normal((4, options.width)).astype(np.float32)
+        tensor, before = backend.tensor(x), None
+        for count in options.counts:
+            call = chain(backend, count, options.width)
+            start = time.perf_counter()
+            graph = backend.capture(call, x)
+            captured = time.perf_counter() - start
+            if not np.array_equal(graph(x).numpy(), call(tensor).numpy()):
+                raise SystemExit(f"{count} dispatches: a replay differs from the calls")
+            host, done = times(backend, lambda graph=graph: graph(tensor), options.repeats)
+            array, _ = times(backend, lambda graph=graph: graph(x), options.repeats)
+            _, own = times(backend, lambda graph=graph: graph(tensor, copy=False), options.repeats)
+            _, calls = times(backend, lambda call=call: call(tensor), max(options.repeats // 10, 3))
+            print(
+                f"  {graph.dispatches:5} dispatches, {graph.memory:,} bytes, captured in {captured * 1e3:.1f} ms: host "
+                f"{host * 1e6:.1f} us, of an array {array * 1e6:.1f}; done {done * 1e6:.1f} us, without a copy "
+                f"{own * 1e6:.1f}; the calls one by one {calls * 1e6:.1f}"
+            )
+            if before is not None and count > before[0]:
+                each = (own - before[1]) / (count - before[0])
+                print(f"        {each * 1e6:.2f} us from one dispatch to the next")
+            before = count, own
+
+
+if __name__ == "__main__":
+    main()
