@@ -34,8 +34,8 @@ def ready_plan(
     """What ``make`` makes, and its plan prepared; where that is cut for time, both after its kernels were timed.
 
     ``inputs`` and ``live`` are what it is run with: the timed dispatches read them, and write to memory of their own.
-    In a captured function nothing can be timed: a kernel that was not seen before goes by what the slowest device could
-    do.
+    In a captured function nothing can be timed: a kernel that was not seen before goes by what the slowest device
+    could do.
     """
     made = make()
     ready = Ready(device, made.plan)
