@@ -1,7 +1,7 @@
 """flash-attention-narrow with Intel's matrices made of arrays, on any device: its own source in both shapes.
 
-No matrix units take part. What is tested is that the source is right for the order of elements that it states, and that the
-self-check finds out where a driver has another one.
+No matrix units take part. What is tested is that the source is right for the order of elements that it states, and
+that the self-check finds out where a driver has another one.
 """
 
 from __future__ import annotations
