@@ -66,6 +66,20 @@ def test_a_refusal_is_a_complaint(compiler, monkeypatch, tmp_path):
     rows, complaints = tool.examine("test", compiler)
     assert {row["variant"].split(".")[1] for row in rows} == {"good"}
     assert any("refused" in text for text in complaints) and not any("spills" in text for text in complaints)
-    monkeypatch.setattr(compiler, "info", dataclasses.replace(compiler.info, vendor="amd"))
+    for vendor in ("amd", "intel"):
+        monkeypatch.setattr(compiler, "info", dataclasses.replace(compiler.info, vendor=vendor))
+        _, complaints = tool.examine("test", compiler)
+        assert any("good" in text and "spills (4)" in text for text in complaints)
+        assert not any("took" in text for text in complaints)
+    monkeypatch.setattr(tool, "MOST_SECONDS", -1.0)
     _, complaints = tool.examine("test", compiler)
-    assert any("good" in text and "spills (4)" in text for text in complaints)
+    assert any("good" in text and "took" in text for text in complaints)
+
+
+def test_what_shuts_the_architecture_out_is_not_compiled(compiler, monkeypatch, tmp_path):
+    away = entry("flash.away.float32", architectures=["!llvmpipe", "!intel", "!amd", "!nvidia", "!apple"])
+    manifest = Manifest(write_manifest(tmp_path, [entry("flash.good.float32"), away]))
+    monkeypatch.setattr(tool, "Registry", lambda info, features: Registry(info, features, manifest))
+    monkeypatch.setattr(compiler, "compile", lambda spec: {"Spills": 0})
+    rows, complaints = tool.examine("test", compiler)
+    assert ([row["variant"] for row in rows], complaints) == (["flash.good.float32"], [])

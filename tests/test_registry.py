@@ -69,6 +69,18 @@ def test_architectures(registry):
     assert reason(other, "a.x.float32") == "it is for nvidia, llvmpipe"
 
 
+def test_architectures_that_are_shut_out(registry):
+    a, b = entry("a.x.float32", architectures=["!intel", "!apple"], rank=1), entry("b.x.float32")
+    assert chosen(registry(a, b)) == "a.x.float32"
+    other = registry(a, b, name="Intel(R) Arc(tm) A770 Graphics (DG2)", vendor_id=0x8086, vendor="intel")
+    assert (other.architecture, chosen(other)) == ("intel-xe", "b.x.float32")
+    assert reason(other, "a.x.float32") == "it is not for intel"
+    c = entry("c.x.float32", architectures=["nvidia", "!nvidia-kepler"], rank=2)
+    assert chosen(registry(a, b, c)) == "c.x.float32"
+    assert reason(registry(a, b, c, architecture="nvidia-kepler"), "c.x.float32") == "it is not for nvidia-kepler"
+    assert reason(registry(a, b, c, architecture="amd"), "c.x.float32") == "it is for nvidia"
+
+
 def test_an_architecture_already_known_is_taken(registry):
     assert registry(entry("a.x.float32"), architecture="amd-rdna3").architecture == "amd-rdna3"
 

@@ -4,11 +4,12 @@
 
 Nothing runs on the device, so a stand-in for a GPU will do (mesa-drm-shim; tools/lanes.sh lists them). NAME is for the
 report. Each binary is compiled for the largest head dimension that it serves; attention with mask, causality,
-log-sum-exp and merging, and on AMD, where spills are judged, once more without them; split attention for several
-numbers of rows. Statistics are the driver's (VK_KHR_pipeline_executable_properties).
+log-sum-exp and merging, and on AMD and Intel, where spills are judged, once more without them; split attention for
+several numbers of rows. Statistics are the driver's (VK_KHR_pipeline_executable_properties).
 
-Exits with 1 when the driver refuses a shader, when a variant that the registry could choose on an AMD device spills,
-when there is nothing to compile, or when an AMD driver gives no statistics.
+Exits with 1 when the driver refuses a shader, when a variant that the registry could choose on an AMD or Intel device
+spills, when one takes Intel's compiler more than MOST_SECONDS of processor time, when there is nothing to compile, or
+when an AMD or Intel driver gives no statistics.
 """
 
 from __future__ import annotations
@@ -25,9 +26,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "grilly_py"))
 from grilly.compute.attention import decode
 from grilly.compute.device.device import DeviceFacts
 from grilly.compute.products.deal import deal
-from grilly.registry import Choice, Registry, Request, Variant, matches
+from grilly.registry import Choice, Registry, Request, Variant, serves
 from grilly.runtime import probe
 from grilly.runtime.interface import DeviceInfo, ProgramSpec
+
+#: Vendors whose devices must not be given a variant that spills.
+JUDGED = ("amd", "intel")
+#: Of processor time, for a pipeline on Intel. What does not fit its registers takes Mesa up to minutes.
+MOST_SECONDS = 10.0
 
 CAPTURE_STATISTICS = 0x40  # VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR
 FULL_SUBGROUPS = 0x2  # VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT
@@ -222,10 +228,14 @@ def linear_sets(choice: Choice, info: DeviceInfo) -> list[dict[str, int]]:
 
 
 def obstacle(registry: Registry, variant: Variant) -> str | None:
-    """What the device lacks for the variant, its architectures left aside; None when it can take it."""
+    """What the device lacks for the variant; None when it can take it.
+
+    Architectures that it is for are left aside, those that it shuts out are not.
+    """
     facts = {fact: high for fact, (_, high) in variant.limits.items()} | {"align": variant.align}
+    shut = tuple(pattern for pattern in variant.architectures if pattern.startswith("!"))
     request = Request(variant.operation, variant.dtype, variant.models[0], facts)
-    return registry._lacks(dataclasses.replace(variant, architectures=()), request)
+    return registry._lacks(dataclasses.replace(variant, architectures=shut), request)
 
 
 def spills(statistics: dict[str, float]) -> float:
@@ -243,8 +253,7 @@ def examine(name: str, compiler: Compiler, only: str | None = None) -> tuple[lis
     for variant in registry.manifest.variants:
         if (only and variant.family != only) or obstacle(registry, variant):
             continue
-        patterns = variant.architectures
-        choosable = not patterns or any(matches(p, registry.architecture) for p in patterns)
+        choosable = serves(variant.architectures, registry.architecture)
         choice = Choice(variant, registry._subgroup(variant)[0], registry.manifest)
         if variant.operation == "attention-decode":
             sets = decode_sets(choice, choice.subgroup_size or info.subgroup_sizes[0])
@@ -252,22 +261,24 @@ def examine(name: str, compiler: Compiler, only: str | None = None) -> tuple[lis
             sets = linear_sets(choice, info)
         else:
             sets = constant_sets(variant)
-        for constants in sets if info.vendor == "amd" or only else sets[:1]:
+        for constants in sets if info.vendor in JUDGED or only else sets[:1]:
             row = {"device": name, "variant": variant.name, "constants": constants, "choosable": choosable}
-            start = time.perf_counter()
+            start, worked = time.perf_counter(), time.process_time()
             try:
                 row["statistics"] = compiler.compile(choice.spec(constants))
             except RuntimeError as error:
                 complaints.append(f"{name}: {variant.name} {constants}: {error}")
                 continue
-            row["seconds"] = round(time.perf_counter() - start, 3)
+            row["seconds"], worked = round(time.perf_counter() - start, 3), time.process_time() - worked
             rows.append(row)
             spilled = spills(row["statistics"])
-            if info.vendor == "amd" and choosable and spilled:
+            if info.vendor in JUDGED and choosable and spilled:
                 complaints.append(f"{name}: {variant.name} {constants}: spills ({spilled:g})")
+            if info.vendor == "intel" and choosable and worked > MOST_SECONDS:
+                complaints.append(f"{name}: {variant.name} {constants}: took {worked:.1f} s to compile")
     if not rows:
         complaints.append(f"{name}: no variant could be compiled")
-    if info.vendor == "amd" and not any(row["statistics"] for row in rows):
+    if info.vendor in JUDGED and not any(row["statistics"] for row in rows):
         complaints.append(f"{name}: the driver gave no statistics, so spills would not be seen")
     return rows, complaints
 

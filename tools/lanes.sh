@@ -6,8 +6,8 @@
 # And those that need more than this machine's own drivers, run inside the folder that tools/lab makes:
 #   tools/lanes.sh validation   the device tests under the newest Vulkan validation layers, synchronization validation
 #                               included, on the newest CPU driver; any message fails
-#   tools/lanes.sh devices      every shader compiled by the drivers of thirteen GPUs that are not here; a refusal, or
-#                               spilled registers on AMD, fails
+#   tools/lanes.sh devices      every shader compiled by the drivers of 22 GPUs that are not here; a refusal, or
+#                               spilled registers on AMD or Intel, fails
 #   tools/lanes.sh              all
 # Where root or debootstrap is missing the last two are not run: that is said, and the status is 0
 # (GRILLY_REQUIRE_LANES=1: 1).
@@ -40,6 +40,17 @@ amd-rdna2-rx6800 navi21
 amd-rdna3-rx7900xtx navi31
 amd-rdna3.5-890m strix1
 amd-rdna4-rx9070xt gfx1201"
+  while read -r name chip; do
+    echo "$name I915_STANDIN=$chip LD_PRELOAD=/grilly/libi915_standin.so VK_DRIVER_FILES=$drivers/intel_icd.json"
+  done <<<"intel-gen9-hd530 skylake
+intel-gen11-icelake ice-lake
+intel-xe-tigerlake tiger-lake
+intel-xe-uhd770 alder-lake
+intel-arc-a770 arc-a770
+intel-xe-meteorlake meteor-lake
+intel-xe2-lunarlake lunar-lake
+intel-arc-b580 arc-b580
+intel-xe3-pantherlake panther-lake"
   for chip in 630 740 750; do
     echo "qualcomm-adreno$chip FD_GPU_ID=$chip LD_PRELOAD=$libraries/libfreedreno_noop_drm_shim.so VK_DRIVER_FILES=$drivers/freedreno_icd.json"
   done
@@ -56,6 +67,11 @@ fill() {
   # There is no compiler in the lab.
   "$python" tools/compile_shaders.py --pack "$lab/grilly/shaders-packed"
   tar -c --exclude=__pycache__ -C "$(dirname "$package")" vulkan | tar -x -C "$lab/grilly/site"
+}
+
+# Debian has no stand-in for Intel's kernel driver; ours is compiled where it is used.
+build_stand_ins() {
+  chroot "$lab" gcc -O1 -shared -fPIC -o /grilly/libi915_standin.so /grilly/tools/standins/i915.c -ldl
 }
 
 inside() { # inside COMMAND...: run it in the lab, in the checkout
@@ -126,6 +142,7 @@ compile_one() { # compile_one NAME VARIABLE=VALUE...
 compile_all() {
   local line failed=0 running=0
   mkdir -p "$lab/grilly/reports"
+  build_stand_ins
   while read -r line; do
     # shellcheck disable=SC2086  # the line is a name and variables
     compile_one $line & running=$((running + 1))
@@ -158,7 +175,7 @@ done
 lanes=("${rest[@]}"); ((${#lanes[@]})) || exit $status
 lab=$(tools/lab 2>/tmp/grilly-lab-reason.$$) || {
   reason=$(tail -1 /tmp/grilly-lab-reason.$$); rm -f /tmp/grilly-lab-reason.$$
-  not_run "${lanes[*]} (newest validation layers; stand-ins for 13 GPUs)" "$reason" || status=1; exit $status; }
+  not_run "${lanes[*]} (newest validation layers; stand-ins for 22 GPUs)" "$reason" || status=1; exit $status; }
 rm -f /tmp/grilly-lab-reason.$$
 exec 9>"$lab.lock"; flock 9  # one checkout at a time
 fill

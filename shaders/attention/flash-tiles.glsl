@@ -17,7 +17,7 @@
 //
 // The including shader defines THREADS, TX, TX_SHIFT, TM, KT, CV, DC, JC (KT a multiple of it), PREFETCH, UNROLL_CHUNKS
 // (the steps of a chunk), UNROLL_PHASES (the chunks of keys), where registers allow it BLOCK_SUMS (each tile's output is
-// summed by itself), and, for the row maximum by subgroup shuffles, SHUFFLE:
+// summed by itself), LEAN (a vector of v at a time, for few registers), and, for the row maximum by subgroup shuffles, SHUFFLE:
 // subgroups must then be full and of at least TX << TX_SHIFT invocations. HEAD_DIM is free; VALUE_DIM is at most
 // 4 TX CV. ROWS and KEYS are multiples of 8.
 
@@ -160,6 +160,18 @@ void multiply_scores_chunk() {
 
 void multiply_values_chunk() {
     UNROLL_CHUNK for (uint n = 0u; n < CHUNK / 4; ++n) {
+#if LEAN
+        vec4 p[TM];
+        [[unroll]] for (uint i = 0u; i < TM; ++i) p[i] = tile[P_START + (ty + TY * i) * P_STRIDE + n];
+        [[unroll]] for (uint r = 0u; r < 4u; ++r) {
+            [[unroll]] for (uint c = 0u; c < CV; ++c) {
+                if (4 * TX * int(c) < VALUE_DIM) {
+                    vec4 v = tile[(4u * n + r) * V_STRIDE + tx + TX * c];
+                    [[unroll]] for (uint i = 0u; i < TM; ++i) part[i][c] += p[i][r] * v;
+                }
+            }
+        }
+#else
         vec4 v[4][CV];
         [[unroll]] for (uint r = 0u; r < 4u; ++r) {
             [[unroll]] for (uint c = 0u; c < CV; ++c) {
@@ -177,6 +189,7 @@ void multiply_values_chunk() {
                 }
             }
         }
+#endif
     }
 }
 

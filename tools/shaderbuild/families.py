@@ -139,7 +139,10 @@ _SETTINGS = {
     "requires": (_list_of(lambda x: x in names.FEATURES), f"a list of feature names: {', '.join(names.FEATURES)}"),
     "matrix": (lambda v: v in names.MATRIX_SHAPES, f"one of {', '.join(names.MATRIX_SHAPES)}"),
     "offers": (_list_of(lambda x: x in names.EXTRAS), f"a list of {', '.join(names.EXTRAS)}"),
-    "architectures": (_list_of(_pattern), "a list of architecture names or prefixes"),
+    "architectures": (
+        _list_of(lambda v: isinstance(v, str) and _pattern(v.removeprefix("!"))),
+        'a list of architecture names or prefixes, with "!" before those that are shut out',
+    ),
     "subgroup_sizes": (_list_of(_power_of_two), "a list of powers of two"),
     "align": (_power_of_two, "a power of two"),
     "rank": (_integer, "a whole number"),

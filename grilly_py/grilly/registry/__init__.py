@@ -3,7 +3,7 @@
 from .architecture import identify
 from .choice import Choice, Request
 from .manifest import Manifest, Variant, default_manifest
-from .names import ARCHITECTURES, DTYPES, FEATURES, matches
+from .names import ARCHITECTURES, DTYPES, FEATURES, matches, serves
 from .resolve import Registry
 
 __all__ = [
@@ -18,4 +18,5 @@ __all__ = [
     "default_manifest",
     "identify",
     "matches",
+    "serves",
 ]

@@ -12,7 +12,7 @@ DTYPES = ("float32", "float16", "bfloat16")
 SIXTEEN_BITS = ("float16", "bfloat16")
 
 #: Shapes (M, N, K) of the cooperative matrices that variants are written for, with 16-bit factors and float32 sums.
-MATRIX_SHAPES = ("16x16x16", "16x8x16", "8x16x16", "8x8x8")
+MATRIX_SHAPES = ("16x16x16", "16x8x16", "8x16x16", "8x8x16", "8x8x8")
 
 #: Feature names a variant may require, as listed in docs/architecture.md.
 FEATURES = (
@@ -87,6 +87,17 @@ def matrix_features(dtype: str, shape: str) -> list[str]:
     """The features that a kernel for cooperative matrices of ``dtype`` factors and this shape needs."""
     arithmetic = ["float16-arithmetic"] if dtype == "float16" else []
     return ["cooperative-matrix", *arithmetic, f"matrix-{dtype}-{shape}"]
+
+
+def serves(patterns: tuple[str, ...], architecture: str) -> bool:
+    """Whether a variant with these ``architectures`` is for ``architecture``.
+
+    Patterns are as in ``matches``. Those that begin with "!" shut out; where there are others, one of them must match.
+    """
+    wanted = [pattern for pattern in patterns if not pattern.startswith("!")]
+    if any(matches(pattern[1:], architecture) for pattern in patterns if pattern.startswith("!")):
+        return False
+    return not wanted or any(matches(pattern, architecture) for pattern in wanted)
 
 
 def matches(pattern: str, architecture: str) -> bool:

@@ -13,7 +13,7 @@ from .architecture import identify
 from .choice import Choice, Request
 from .manifest import Manifest, Variant, default_manifest
 from .measured import Verdicts, Winners, check_mode
-from .names import DTYPES, EXTRAS, matches
+from .names import DTYPES, EXTRAS, matches, serves
 from .shared import extras_in
 
 _CACHE_SIZE = 4096
@@ -311,8 +311,11 @@ class Registry:
             return f"it is for {variant.dtype}"
         if request.model not in variant.models:
             return f"it is for model {', '.join(variant.models)}"
-        if variant.architectures and not any(matches(p, self.architecture) for p in variant.architectures):
-            return f"it is for {', '.join(variant.architectures)}"
+        if not serves(variant.architectures, self.architecture):
+            shut = (p[1:] for p in variant.architectures if p.startswith("!"))
+            if away := [p for p in shut if matches(p, self.architecture)]:
+                return f"it is not for {', '.join(away)}"
+            return f"it is for {', '.join(p for p in variant.architectures if not p.startswith('!'))}"
         missing = [feature for feature in variant.requires if feature not in self.features]
         if missing:
             return f"the device lacks {', '.join(missing)}"

@@ -1,0 +1,290 @@
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_vote : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+
+// o = softmax(scale q k^T + mask) v on matrix units whose accumulators have eight rows and as many columns as a subgroup has
+// invocations: Intel's, 8 x 8 x 16 with 8 and 8 x 16 x 16 with 16 (M x N x K).
+//
+// Shapes, layouts, bindings, specialization constants and push constants: attention/attention.glsl, with ALIGN 8.
+// Accumulates in float32, with an online softmax as matrix/flash.glsl says; weights and factors are 16-bit.
+//
+// Queries are columns: S^T = k q^T and O^T = v^T p^T. An invocation holds one query: of an accumulator all eight rows of its
+// column, of a second factor (B) all sixteen, in order. So a query's maximum, sum and scale are its invocation's own, and
+// weights become a second factor where they are. First factors (A) have two neighbouring elements of a row in a word.
+// Invocation L of 8 holds words L of rows 0 to 7, of 16 words L % 8 of rows L / 8, L / 8 + 2, 4 and 6. Tiles of k and v lie in
+// shared memory as factors, in just this order, so that an invocation reads one or two words of 16 bytes a factor. That costs
+// nothing for k, whose words are dealt out anew, and a few instructions for v, whose words are halves of two keys'.
+//
+// A workgroup of TEAMS * SHARES subgroups owns TEAMS * SUBGROUP query rows. SHARES subgroups share a team's rows: each computes
+// all scores, and its share of the columns of o, as one would not have registers for all.
+//
+// TEAMS, SHARES  as above; SHARES divides SUBGROUP and VDIM / 8
+// DIM, VDIM      head dimensions rounded up to multiples of 16 (VDIM: of 8 SHARES); HEAD_DIM <= DIM, VALUE_DIM <= VDIM
+// KEYS, CHUNK    keys of a tile, and those of them whose scores are held at once, a multiple of 16
+// Q_SHARED       1: q lies in shared memory; 0: in registers
+// LOCKSTEP       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
+// Preconditions: subgroups are full; offsets, strides and dimensions are multiples of 8.
+
+#include "attention.glsl"
+
+#define ORDER 4
+#define SUM_COLUMNS 0
+#define ELEMENTS 8
+#ifdef LOCKSTEP
+#define SYNC_SUBGROUP subgroupMemoryBarrierShared()
+#else
+#define SYNC_SUBGROUP subgroupBarrier()
+#endif
+#define SUBGROUPS (TEAMS * SHARES)
+#define THREADS (SUBGROUPS * SUBGROUP)
+#define ROWS (TEAMS * SUBGROUP)
+#define ROWS_EACH (SUBGROUP / SHARES)  // rows that a subgroup takes in compute_rows()
+#define QF (DIM / 16)
+#define VF (VDIM / 8 / SHARES)
+#define D8 (DIM / 8)
+#define V8 (VDIM / 8)
+#define FACTOR_WORDS 16  // of 16 bytes, in a first factor
+#define K_WORDS (KEYS * D8)
+#define V_WORDS (KEYS * V8)
+#define Q_START (K_WORDS + V_WORDS)
+#define Q_WORDS (QF * 2 * SUBGROUP)  // of a team
+#define SHARED_WORDS (Q_START + (Q_SHARED != 0 ? TEAMS * Q_WORDS : 0))
+layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
+
+#include "matrix/factors.glsl"
+#include "matrix/options-none.glsl"
+
+shared uvec4 tile[SHARED_WORDS];
+// Raised once a value that some query may not see holds a NaN or an infinity; never lowered.
+shared uint poisoned;
+
+uint thread, lane, subgroup, team, part, batch, head, first_row, end, q_base, k_base, v_base;
+float base2_scale;
+
+// numbers-16.glsl has what again.glsl and the last step need.
+#define HELD_VALUES 1
+#define PER_THREAD(vectors) 1
+#include "matrix/numbers-16.glsl"
+#include "matrix/again.glsl"
+
+// Elements of a factor from the words that this invocation holds of it.
+#define SET_WORD(factor, at, word) { \
+    f16vec2 both = unpackFloat2x16(word); \
+    factor[at] = both.x; \
+    factor[at + 1u] = both.y; \
+}
+FACTOR_A first_factor(uint start) {
+    FACTOR_A a;
+    [[unroll]] for (uint p = 0u; p < 16u / SUBGROUP; ++p) {
+        uvec4 words = tile[start + p * SUBGROUP + lane];
+        [[unroll]] for (uint i = 0u; i < 4u; ++i) SET_WORD(a, 8u * p + 2u * i, words[i])
+    }
+    return a;
+}
+FACTOR_B query_factor(uvec4 low, uvec4 high) {
+    FACTOR_B b;
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+        SET_WORD(b, 2u * i, low[i])
+        SET_WORD(b, 8u + 2u * i, high[i])
+    }
+    return b;
+}
+
+uint my_row() { return first_row + team * SUBGROUP + lane; }
+
+// With a negative scale queries change sign, so that the scale is never negative.
+uvec4 fetch_query(uint word) {
+    if (HEAD_DIM < DIM && 8u * word >= HEAD_DIM) return uvec4(0u);
+    return q_data[(q_base + min(my_row(), QUERIES - 1u) * pc.q_row >> 3) + word] ^ (pc.scale < 0.0 ? 0x80008000u : 0u);
+}
+#if Q_SHARED
+#define QUERY_AT(d) (Q_START + team * Q_WORDS + 2u * (d) * SUBGROUP + lane)
+#define QUERY_FACTOR(d) query_factor(tile[QUERY_AT(d)], tile[QUERY_AT(d) + SUBGROUP])
+void load_queries() {
+    for (uint d = part; d < QF; d += SHARES) {
+        tile[QUERY_AT(d)] = fetch_query(2u * d);
+        tile[QUERY_AT(d) + SUBGROUP] = fetch_query(2u * d + 1u);
+    }
+}
+#else
+FACTOR_B q_frag[QF];
+#define QUERY_FACTOR(d) q_frag[d]
+void load_queries() {
+    [[unroll]] for (uint d = 0u; d < QF; ++d) q_frag[d] = query_factor(fetch_query(2u * d), fetch_query(2u * d + 1u));
+}
+#endif
+
+// Keys past the last one are read as copies of it, columns past the head as zeros.
+void load_keys(uint first_key) {
+    [[unroll]] for (uint n = 0u; n < (KEYS / 4 * D8 + THREADS - 1) / THREADS; ++n) {
+        uint e = thread + n * THREADS, word = e % D8, four = e / D8;
+        if ((KEYS / 4 * D8) % THREADS != 0 && four >= KEYS / 4) break;
+        uvec4 row[4];
+        [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+            uint within = SUBGROUP == 8 ? 4u * (four % 2u) + i : 2u * i + four % 2u;
+            uint key = min(first_key + four / 2u * 8u + within, end - 1u);
+            row[i] = uvec4(0u);
+            if (HEAD_DIM == DIM || 8u * word < HEAD_DIM) row[i] = k_data[(k_base + key * pc.k_row >> 3) + word];
+        }
+        uint start = (four / 2u * QF + word / 2u) * FACTOR_WORDS + four % 2u * 8u + 4u * (word % 2u);
+        [[unroll]] for (uint w = 0u; w < 4u; ++w) tile[start + w] = uvec4(row[0][w], row[1][w], row[2][w], row[3][w]);
+    }
+}
+void load_values(uint first_key, bool masked) {
+    uvec4 carried = uvec4(0u);
+    [[unroll]] for (uint n = 0u; n < (KEYS / 2 * V8 + THREADS - 1) / THREADS; ++n) {
+        uint e = thread + n * THREADS, word = e % V8, pair = e / V8;
+        if ((KEYS / 2 * V8) % THREADS != 0 && pair >= KEYS / 2) break;
+        uvec4 a = uvec4(0u), b = uvec4(0u);
+        if (VALUE_DIM == VDIM || 8u * word < VALUE_DIM) {
+            uint key = first_key + 2u * pair;
+            a = v_data[(v_base + min(key, end - 1u) * pc.v_row >> 3) + word];
+            b = v_data[(v_base + min(key + 1u, end - 1u) * pc.v_row >> 3) + word];
+        }
+        // The highest bit of each 16 is set for a NaN or an infinity, whose exponent, all ones, carries there.
+        if (masked) carried |= (a & EXPONENTS) + EXPONENT_ONES | (b & EXPONENTS) + EXPONENT_ONES;
+        uvec4 even = a & 0xffffu | b << 16, odd = a >> 16 | b & 0xffff0000u;
+        uint start = K_WORDS + (pair / 8u * V8 + word) * FACTOR_WORDS + pair % 8u;
+        tile[start] = SUBGROUP == 8 ? uvec4(even.x, odd.x, even.y, odd.y) : even;
+        tile[start + 8u] = SUBGROUP == 8 ? uvec4(even.z, odd.z, even.w, odd.w) : odd;
+    }
+    if (masked && ((carried.x | carried.y | carried.z | carried.w) & 0x80008000u) != 0u) poisoned = 1u;
+}
+
+SUMS s[CHUNK / 8];
+SUMS o[VF];
+float top, sum;  // running maximum of base-2 scores, running sum of weights
+
+void multiply_scores(uint chunk) {
+    [[unroll]] for (uint f = 0u; f < CHUNK / 8; ++f) s[f] = SUMS(0.0);
+    [[unroll]] for (uint d = 0u; d < QF; ++d) {
+        FACTOR_B q = QUERY_FACTOR(d);
+        [[unroll]] for (uint f = 0u; f < CHUNK / 8; ++f) {
+            s[f] = coopMatMulAdd(first_factor(((chunk / 8u + f) * QF + d) * FACTOR_WORDS), q, s[f]);
+        }
+    }
+}
+// Minus infinity for keys that causality, the end or a mask hides, whatever their product was. Under a mask scores are
+// scaled here.
+void hide_scores(uint first_key) {
+    uint row = my_row(), mask_row = mask_index(batch, head, row);
+    int last = int(end) - 1;
+    if (CAUSAL != 0) last = min(last, int(row) + pc.causal_shift);
+    last -= int(first_key);
+    float never = minus_infinity();
+    [[unroll]] for (uint f = 0u; f < CHUNK / 8; ++f) {
+        [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+            int key = int(8u * f + e);
+            if (MASK == 0) {
+                if (key > last) s[f][e] = never;
+            } else {
+                float score = NEVER;
+                if (key <= last && row < pc.queries) {
+                    score = biased_score(s[f][e] * base2_scale, mask_bias(mask_row + (first_key + uint(key)) * pc.mask_key));
+                }
+                s[f][e] = score <= NEVER ? never : score;  // NaN stays
+            }
+        }
+    }
+}
+void raise_maximum(float factor) {
+    float most = s[0][0];
+    [[unroll]] for (uint f = 0u; f < CHUNK / 8; ++f) {
+        [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) most = max(most, s[f][e]);
+    }
+    most *= factor;
+    if (subgroupAny(most > ALLOWED(top))) {
+        float raised = max(top, most), decay = exp2(top - raised);
+        top = raised;
+        sum *= decay;
+        [[unroll]] for (uint c = 0u; c < VF; ++c) {
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) o[c][e] *= decay;
+        }
+    }
+}
+void multiply_values(uint chunk, float factor) {
+    [[unroll]] for (uint f = 0u; f < CHUNK / 16; ++f) {
+        FACTOR_B p;
+        [[unroll]] for (uint e = 0u; e < 16u; e += 2u) {
+            vec2 pair = vec2(s[2u * f + e / 8u][e % 8u], s[2u * f + e / 8u][e % 8u + 1u]);
+            pair = exp2(fma(pair, vec2(factor), vec2(-top)));
+            sum += pair.x + pair.y;
+            SET_PAIR(p, e, pair)
+        }
+        uint start = K_WORDS + ((chunk / 16u + f) * V8 + part * VF) * FACTOR_WORDS;
+        [[unroll]] for (uint c = 0u; c < VF; ++c) o[c] = coopMatMulAdd(first_factor(start + c * FACTOR_WORDS), p, o[c]);
+    }
+}
+
+void store_row() {
+    uint row = my_row();
+    float lse = row_lse(top, sum), share = 1.0, keep = 0.0;
+    if (MERGE != 0 && row < QUERIES) merge_weights(lse_data[lse_index(batch, head, row)], lse, keep, share, lse);
+    share = sum == 0.0 ? 0.0 : share / sum;
+    if (MERGE != 0) barrier();  // all parts have read what one of them overwrites
+    if ((LSE != 0 || MERGE != 0) && part == 0u && row < QUERIES) lse_data[lse_index(batch, head, row)] = lse;
+    uint place = o_index(batch, head, row);
+    [[unroll]] for (uint c = 0u; c < VF; ++c) {
+        uint column = 8u * (part * VF + c);
+        vec4 low = vec4(o[c][0], o[c][1], o[c][2], o[c][3]) * share;
+        vec4 high = vec4(o[c][4], o[c][5], o[c][6], o[c][7]) * share;
+        STORE_EIGHT(low, high)
+    }
+}
+
+void main() {
+    subgroup = gl_SubgroupID;
+    lane = gl_SubgroupInvocationID;
+    thread = subgroup * SUBGROUP + lane;
+    team = subgroup / SHARES;
+    part = subgroup % SHARES;
+    head = gl_WorkGroupID.y;
+    batch = gl_WorkGroupID.z;
+    q_base = q_index(batch, head, 0u);
+    k_base = k_index(batch, head, 0u);
+    v_base = v_index(batch, head, 0u);
+    // Under a causal mask later rows see more keys: the longest workgroups start first.
+    first_row = (CAUSAL != 0 ? gl_NumWorkGroups.x - 1u - gl_WorkGroupID.x : gl_WorkGroupID.x) * ROWS;
+    end = visible_keys(min(first_row + ROWS, pc.queries) - 1u);  // keys from here on are seen by no row of this workgroup
+    base2_scale = max(abs(pc.scale) * LOG2_E, 1e-37);  // not zero, as it multiplies minus infinities
+    float factor = MASK != 0 ? 1.0 : base2_scale;
+
+    if (thread == 0u) poisoned = 0u;
+    load_queries();
+    top = NEVER;
+    sum = 0.0;
+    [[unroll]] for (uint c = 0u; c < VF; ++c) o[c] = SUMS(0.0);
+    // Leading keys in whole tiles that every row of the workgroup sees.
+    clear = 0u;
+    if (MASK == 0) {
+        clear = CAUSAL == 0 ? end : uint(clamp(int(first_row) + pc.causal_shift + 1, 0, int(end)));
+        clear -= clear % KEYS;
+    }
+    // The last key that some row of this team sees.
+    int last = int(end) - 1;
+    if (CAUSAL != 0) last = min(last, int(first_row + (team + 1u) * SUBGROUP) - 1 + pc.causal_shift);
+
+    [[dont_unroll]] for (uint first_key = 0u; first_key < end; first_key += KEYS) {
+        bool masked = first_key >= clear;
+        barrier();  // the tile before this one has been read
+        load_keys(first_key);
+        load_values(first_key, masked);
+        barrier();
+        [[unroll]] for (uint chunk = 0u; chunk < KEYS; chunk += CHUNK) {
+            if (int(first_key + chunk) > last) continue;
+            multiply_scores(chunk);
+            if (masked) hide_scores(first_key + chunk);
+            raise_maximum(factor);
+            multiply_values(chunk, factor);
+        }
+    }
+    barrier();
+    if (poisoned == 0u) store_row();
+    else compute_rows();
+}
