@@ -44,7 +44,7 @@ def test_the_guide_works(guide, tmp_path, vulkan_backend):
     guides.bare_copy(tmp_path, ("",))
     guide.apply(tmp_path)
     early = guides.run(tmp_path, "-c", CHECK)
-    assert "shader_facts.py is not what shaders state; run: python tools/compile_shaders.py" in early.stderr
+    assert "shader_facts.py is not what shaders state; run: python tools/compile_shaders.py --facts" in early.stderr
     written = guides.run(tmp_path, "tools/compile_shaders.py", "--facts")
     assert written.returncode == 0, written.stderr
     done = guides.run(tmp_path, "-c", CHECK)
@@ -56,5 +56,6 @@ def test_the_guide_works(guide, tmp_path, vulkan_backend):
     alone = "test_cell and attention-naive and k2_log_slopes"
     few = f"test_every or test_the_short or test_an_option_changes or ({alone})"
     assert guides.passed(tmp_path, "tests/test_features.py", "-k", few) >= 25
+    assert guides.passed(tmp_path, "tests/test_shared_facts.py") >= 8
     assert guides.passed(tmp_path, "tests/test_typing.py", "-k", "options or keyword or methods") >= 4
     guides.assert_style(tmp_path, guide)

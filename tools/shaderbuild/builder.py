@@ -156,7 +156,11 @@ class Builder:
         return [f"{self.show(path)}:{lines[name]}: nothing uses set {name}" for name in lines if name not in used]
 
     def shared_facts(self) -> dict[str, dict]:
-        """The numbers that kernels and Python share. Raises CompileError where two places differ."""
+        """The numbers that kernels and Python share.
+
+        Raises CompileError where two places differ, where a feature is not described in registry/names.py, and where
+        bits of features or places in the header have a gap or are taken twice.
+        """
         paths = sorted(path for ending in ("glsl", "comp") for path in self.shaders.rglob(f"*.{ending}"))
         try:
             tables = shared_facts(paths, self.show)
@@ -183,7 +187,7 @@ class Builder:
         if text == now:
             return
         if not written:
-            raise CompileError(f"{self.show(self.python_facts)} is not what shaders state; {self._record()}")
+            raise CompileError(f"{self.show(self.python_facts)} is not what shaders state; {self._record()} --facts")
         files.replace_file(self.python_facts, text.encode())
         self.python_facts.chmod(0o644)
 
