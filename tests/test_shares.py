@@ -121,8 +121,8 @@ def of(batch, heads, kv_heads, queries, keys, dim, causal=False, dtype=np.float1
     q, k = layout(batch, heads, queries, dim, dtype=dtype), layout(batch, kv_heads, keys, dim, dtype=dtype)
     facts = dataclasses.replace(DeviceFacts.of(LARGE, "none", LARGE.features), storage_range=1 << 31)
     terms = (None, None, causal, dim**-0.5, False, None, False, keys - queries)
-    made, _ = planned(AttentionCall(q, k, k, *terms), facts, Registry(LARGE, LARGE.features))
-    return made.steps
+    found = planned(AttentionCall(q, k, k, *terms), facts, Registry(LARGE, LARGE.features))
+    return found.plan.steps
 
 
 def operations(*args, **options):
