@@ -8,6 +8,7 @@ import pytest
 from grilly.errors import SelfCheckWarning, UnsupportedError
 from grilly.registry import Manifest, Registry, Request, default_manifest
 from grilly.registry.names import EXTRAS
+from grilly.registry.shared import extras_bits
 from grilly.runtime.interface import DeviceInfo
 from manifests import SPIRV, entry, write_manifest
 
@@ -352,3 +353,64 @@ def test_queries_in_columns_are_for_amd_only(amd):
     others = Registry(dataclasses.replace(GPU, vendor="x", vendor_id=0, name="x"), features, default_manifest())
     assert others.architecture == "generic"
     assert others.resolve(plain_attention(64)).variant.variant == "matrix-any"
+
+
+#: Name, subgroup sizes, the matrix shape of 16-bit factors, and what attention on matrix units is then called.
+INTEL = [
+    ("Intel(R) HD Graphics 530 (SKL GT2)", (8, 32), None, None),
+    ("Intel(R) UHD Graphics 770 (ADL-S GT1)", (8, 32), None, None),
+    ("Intel(R) Arc(tm) A770 Graphics (DG2)", (8, 32), "8x8x16", "eight"),
+    ("Intel(R) Graphics (LNL)", (16, 32), "8x16x16", "sixteen"),
+    ("Intel(R) Arc(tm) B580 Graphics (BMG G21)", (16, 32), "8x16x16", "sixteen"),
+]
+
+
+@pytest.fixture
+def intel():
+    """The package's own kernels on an Intel device, as Mesa's driver describes it."""
+
+    def make(name, sizes, shape, prove=None):
+        features = {need for v in default_manifest().variants for need in v.requires}
+        features = {f for f in features if "matrix" not in f and f != "nvidia-compiler"} | {"subgroup-size-control"}
+        if shape:
+            features |= {"cooperative-matrix", f"matrix-float16-{shape}", f"matrix-bfloat16-{shape}"}
+        changes = {"vendor": "intel", "vendor_id": 0x8086, "device_id": 0, "name": name, "subgroup_sizes": sizes}
+        return Registry(dataclasses.replace(GPU, **changes), frozenset(features), default_manifest(), prove)
+
+    return make
+
+
+@pytest.mark.parametrize(("name", "sizes", "shape", "narrow"), INTEL)
+def test_intel_is_given_what_its_registers_hold(intel, name, sizes, shape, narrow):
+    r = intel(name, sizes, shape)
+    for dtype in ("float16", "bfloat16"):
+        for dim in (64, 96, 128, 256):
+            choice = r.resolve(plain_attention(dim, dtype))
+            if narrow:
+                assert choice.variant.name == f"flash-attention-narrow.{narrow}.d{dim}.{dtype}"
+                assert choice.subgroup_size == sizes[0]
+            else:
+                assert choice.variant.name.startswith("flash-attention2.slim.")
+    assert r.resolve(plain_attention(64, "float32")).variant.label == "flash-attention2.slim.v64"
+    assert r.resolve(plain_attention(64, "float32", align=1)).variant.label == "flash-attention2.slim-scalar.v64"
+    options = {"extras": extras_bits(("window", "soft-cap"))}
+    assert r.resolve(plain_attention(128, **options)).variant.label == "flash-attention2.slim.v128"
+    decode = Request("attention-decode", "float16", facts={"align": 8, "head_dim": 128, "value_dim": 128, "masked": 0})
+    choice = r.resolve(decode)
+    assert (choice.variant.label, choice.subgroup_size) == ("flash-decode.slim16", sizes[0])
+    for row in r.table():
+        if row["chosen"]:
+            large = ("wide", "tall", "m128", "m128n64", "split16", "split32")
+            assert not {*row["variant"].split(".")} & {*large}, row
+        if row["variant"].startswith("flash-attention3.wide"):
+            assert row["reason"] == "it is not for intel"
+
+
+def test_a_driver_with_another_order_gets_vector_kernels(intel):
+    def prove(choice, facts):
+        return "error 3" if choice.variant.unproven else None
+
+    name, sizes, shape, _ = INTEL[-1]
+    r = intel(name, sizes, shape, prove)
+    with pytest.warns(SelfCheckWarning, match="flash-attention-narrow"):
+        assert r.resolve(plain_attention(64)).variant.label == "flash-attention2.slim.v64"
