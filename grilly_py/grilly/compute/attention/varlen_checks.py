@@ -60,8 +60,10 @@ class Sequences:
 
 def sequences_of(name: str, starts: tuple, longest: tuple, totals: tuple[int, int]) -> Sequences:
     """Where the sequences lie, of ``cu_seqlens_`` and ``max_seqlen_``; ``totals`` are the rows of q and of k."""
-    starts_q, lengths_q, longest_q = _check_starts(name, "q", starts[0], longest[0], totals[0])
-    starts_k, lengths_k, longest_k = _check_starts(name, "k", starts[1], longest[1], totals[1])
+    starts_q, lengths_q, longest_q = found = _check_starts(name, "q", starts[0], longest[0], totals[0])
+    if starts[0] is not starts[1] or longest[0] != longest[1] or totals[0] != totals[1]:  # else self-attention
+        found = _check_starts(name, "k", starts[1], longest[1], totals[1])
+    starts_k, lengths_k, longest_k = found
     if len(starts_q) != len(starts_k):
         raise ValueError(
             f"{name}: cu_seqlens_q has {len(starts_q)} numbers and cu_seqlens_k {len(starts_k)}; give both B + 1"
