@@ -71,6 +71,9 @@ float base2_scale;
 #define HELD_VALUES 1
 #define PER_THREAD(vectors) 1
 #include "matrix/numbers-16.glsl"
+// A workgroup has all keys of its rows.
+#define BEGIN 0u
+#define OUT_BATCH batch
 #include "matrix/again.glsl"
 
 // Elements of a factor from the words that this invocation holds of it.
