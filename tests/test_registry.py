@@ -386,7 +386,7 @@ def test_intel_is_given_what_its_registers_hold(intel, name, sizes, shape, narro
     for dtype in ("float16", "bfloat16"):
         for dim in (64, 96, 128, 256):
             choice = r.resolve(plain_attention(dim, dtype))
-            if narrow:
+            if narrow and (narrow, dim, dtype) != ("eight", 256, "bfloat16"):  # which spills
                 assert choice.variant.name == f"flash-attention-narrow.{narrow}.d{dim}.{dtype}"
                 assert choice.subgroup_size == sizes[0]
             else:
