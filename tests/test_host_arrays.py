@@ -347,16 +347,17 @@ def test_attention_on_host_arrays(backend):
 def test_empty_and_asarray(backend):
     former = grilly.use(backend)
     try:
-        array = grilly.empty((3, 4), np.float16)
+        array = grilly.pinned.empty((3, 4), np.float16)
         assert type(array) is np.ndarray and array.shape == (3, 4) and array.dtype == np.float16
         assert array.flags.c_contiguous and array.flags.writeable
-        assert grilly.empty(5).dtype == np.float32 and grilly.empty((0, 3)).shape == (0, 3)
+        assert grilly.pinned.empty(5).dtype == np.float32 and grilly.pinned.empty((0, 3)).shape == (0, 3)
         values = np.arange(12.0).reshape(3, 4).T
-        held = grilly.asarray(values, np.float32)
+        held = grilly.pinned.asarray(values, np.float32)
         assert np.array_equal(held, values) and held.dtype == np.float32
         if backend.runtime.name == "vulkan":
-            assert grilly.asarray(held) is held and grilly.asarray(held.T) is not held
-        for bad, error in [(lambda: grilly.empty(3, object), TypeError), (lambda: grilly.empty((-1, 2)), ValueError)]:
+            assert grilly.pinned.asarray(held) is held and grilly.pinned.asarray(held.T) is not held
+        empty = grilly.pinned.empty
+        for bad, error in [(lambda: empty(3, object), TypeError), (lambda: empty((-1, 2)), ValueError)]:
             with pytest.raises(error, match="empty"):
                 bad()
     finally:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times what surrounds the kernels: moving NumPy arrays, and calls from NumPy to NumPy; beside torch on its GPU.
 
-Medians of whole calls by the host's clock, and bytes per second from them. Host arrays are those of ``grilly.empty``.
+Medians of whole calls by the host's clock, and bytes per second from them. Host arrays: ``grilly.pinned.empty``.
 The figures in docs/benchmarks/transfers.md come from this script.
 """
 

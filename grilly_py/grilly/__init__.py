@@ -5,6 +5,7 @@ Importing this package opens no device and loads no Vulkan; the first operation,
 
 from __future__ import annotations
 
+import builtins
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from .errors import (
 
 if TYPE_CHECKING:
     from . import functional, integrations, nn, reference
-    from .compute import Compute, Tensor, asarray, devices, empty, use
+    from .compute import Compute, Tensor, devices, pinned, use
     from .compute.benchmark import benchmark_flash_attention
     from .compute.config import FlashConfig, FlashResult
     from .compute.graph import Graph
@@ -34,8 +35,7 @@ _LAZY = {
     "Compute": "compute",
     "Tensor": "compute",
     "use": "compute",
-    "asarray": "compute",
-    "empty": "compute",
+    "pinned": "compute.pinned",
     "devices": "compute",
     "manual_seed": "compute.random",
     "FlashConfig": "compute.config",
@@ -48,7 +48,29 @@ _LAZY = {
     "integrations": None,
 }
 
+#: What array_api.py has, whose import is not needed to list it.
+_ARRAY_API = (
+    "__array_api_version__", "__array_namespace_info__", "abs", "acos", "acosh", "add", "all", "any", "arange",
+    "argmax", "argmin", "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh", "bitwise_and",
+    "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool",
+    "broadcast_arrays", "broadcast_to", "can_cast", "ceil", "clip", "concat", "conj", "copysign", "cos", "cosh",
+    "count_nonzero", "cumulative_prod", "cumulative_sum", "diff", "divide", "e", "empty", "empty_like", "equal",
+    "erf", "exp", "expand_dims", "expm1", "eye", "finfo", "flip", "float16", "float32", "floor", "floor_divide",
+    "from_dlpack", "full", "full_like", "greater", "greater_equal", "hypot", "iinfo", "inf", "int16", "int32",
+    "int64", "int8", "isdtype", "isfinite", "isinf", "isnan", "less", "less_equal", "linspace", "log", "log10",
+    "log1p", "log2", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "matmul",
+    "matrix_transpose", "max", "maximum", "mean", "meshgrid", "min", "minimum", "moveaxis", "multiply", "nan",
+    "negative", "newaxis", "nextafter", "nonzero", "not_equal", "ones", "ones_like", "permute_dims", "pi",
+    "positive", "pow", "prod", "real", "reciprocal", "remainder", "repeat", "reshape", "result_type", "roll",
+    "round", "sign", "signbit", "sin", "sinh", "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum",
+    "take", "take_along_axis", "tan", "tanh", "tensordot", "tile", "tril", "triu", "trunc", "uint16", "uint32",
+    "uint8", "unstack", "var", "vecdot", "where", "zeros", "zeros_like",
+)  # fmt: skip
+_LAZY.update(dict.fromkeys(_ARRAY_API, "array_api"))
+
+# What has a name of Python's own stays out of ``from grilly import *``.
 __all__ = [
+    *(name for name in _ARRAY_API if not hasattr(builtins, name)),
     "CaptureError",
     "ClosedError",
     "Compute",
@@ -64,14 +86,13 @@ __all__ = [
     "Tensor",
     "UnsupportedError",
     "__version__",
-    "asarray",
     "benchmark_flash_attention",
     "devices",
-    "empty",
     "functional",
     "integrations",
     "manual_seed",
     "nn",
+    "pinned",
     "reference",
     "use",
 ]
@@ -83,7 +104,7 @@ def _load(name: str) -> Any:
         raise AttributeError(f"module 'grilly' has no attribute {name!r}")
     home = _LAZY[name]
     value = importlib.import_module(f".{name if home is None else home}", __name__)
-    if home is not None:
+    if home is not None and name != "pinned":
         value = getattr(value, name)
     globals()[name] = value
     return value

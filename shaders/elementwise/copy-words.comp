@@ -14,6 +14,7 @@
 // Defines: FROM and TO (32 float32, 16 float16, 15 bfloat16), THREADS, STRIPE.
 
 #include "elements.glsl"
+#include "float16.glsl"
 
 layout(local_size_x = THREADS) in;
 
@@ -25,30 +26,6 @@ layout(push_constant, std430) uniform Push {
 
 layout(set = 0, binding = 0, std430) restrict readonly buffer Source { uint source_data[]; };
 layout(set = 0, binding = 1, std430) restrict writeonly buffer Destination { uint destination_data[]; };
-
-// By integers, because devices may round packHalf2x16 as they like and flush small numbers in unpackHalf2x16.
-float float16_value(uint word) {
-    uint sign = (word & 0x8000u) << 16;
-    uint rest = word & 0x7fffu;
-    if (rest < 0x0400u) return uintBitsToFloat(sign | floatBitsToUint(float(rest) * 5.9604644775390625e-8));
-    return uintBitsToFloat(sign | (rest < 0x7c00u ? (rest << 13) + 0x38000000u : rest << 13 | 0x7f800000u));
-}
-
-uint float16_word(float x) {
-    uint bits = floatBitsToUint(x);
-    uint sign = bits >> 16 & 0x8000u;
-    uint size = bits & 0x7fffffffu;
-    if (size > 0x7f800000u) return sign | 0x7e00u;
-    if (size >= 0x477ff000u) return sign | 0x7c00u;  // 65520 and more
-    if (size >= 0x38800000u) {
-        uint scaled = size - 0x38000000u;
-        return sign | (scaled + 0xfffu + (scaled >> 13 & 1u)) >> 13;
-    }
-    if (size <= 0x33000000u) return sign;  // at most half of the smallest number
-    uint shift = 126u - (size >> 23);
-    uint digits = size & 0x7fffffu | 0x800000u;
-    return sign | (digits + (1u << (shift - 1u)) - 1u + (digits >> shift & 1u)) >> shift;
-}
 
 // The element's own bits where both sides have one type, else its value as float32's bits.
 uint element(uint index) {

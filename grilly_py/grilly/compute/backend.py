@@ -18,9 +18,10 @@ from ..registry import Registry, identify
 from ..runtime import open_runtime
 from ..runtime.interface import DeviceInfo, MemoryUse, Runtime, Timing
 from ..runtime.lifetime import hold_over_fork, in_child
+from .arrays import operations_of_tensors as operations
+from .arrays.convert import convert
 from .attention.progress import Progress, show
 from .device.arrays import NDArray, Shape
-from .device.copy import copy
 from .device.device import Device
 from .device.dtypes import dtype_of
 from .device.numbers import extents
@@ -93,7 +94,7 @@ class Compute:
     ):
         limit = _memory_limit(memory_limit)
         #: The device as operations take it: runtime, registry, caches.
-        self.opened = Device(open_runtime(device, runtime), copy, prove)
+        self.opened = Device(open_runtime(device, runtime), convert, prove, operations)
         self.opened.backend = self
         self.opened.memory_limit = limit
         self.opened.progress = show if progress is True else progress or None
@@ -161,8 +162,8 @@ class Compute:
         Parameters
         ----------
         array : array_like
-            float32, float16, bfloat16 (of ml_dtypes), bool or int32, of any shape and strides. The order of its axes in
-            memory is kept, so a transposed array is copied as it lies.
+            float32, float16, bfloat16 (of ml_dtypes), bool, int64, or an integer of up to 32 bits, of any shape and
+            strides. The order of its axes in memory is kept, so a transposed array is copied as it lies.
 
         Returns
         -------
@@ -178,7 +179,7 @@ class Compute:
         return self.opened.tensor(array)
 
     def borrow(self, array: ArrayLike | Tensor) -> Tensor:
-        """As ``tensor``, but the device may still be reading an array of ``grilly.empty`` when this returns.
+        """As ``tensor``, but the device may still be reading an array of ``grilly.pinned.empty`` when this returns.
 
         The array must not change before ``runtime.flush()`` or ``Tensor.numpy()``, either of which waits for that.
         Where host and device share memory, the device uses the array in place.
@@ -415,59 +416,6 @@ def device_of(operation: str, *arrays: object) -> Device:
     if found.closed:
         found.check_open()
     return found
-
-
-@overload
-def empty(shape: Shape) -> NDArray[np.float32]: ...
-@overload
-def empty(shape: Shape, dtype: type[ScalarT]) -> NDArray[ScalarT]: ...
-@overload
-def empty(shape: Shape, dtype: DTypeLike) -> NDArray[Any]: ...
-def empty(shape: Shape, dtype: DTypeLike = np.float32) -> NDArray[Any]:
-    """An undefined NumPy array over memory that the default backend's device reads directly.
-
-    As ``Compute.host_empty``, whose notes apply: the array moves to and from the device without a copy by the host.
-    Opens the default backend if there is none yet. Other backends take the array as they take any other.
-
-    Parameters
-    ----------
-    shape : int or tuple of int
-    dtype : dtype_like
-        Any NumPy dtype but those of Python objects; float32 by default.
-
-    Returns
-    -------
-    numpy.ndarray
-
-    Raises
-    ------
-    TypeError
-        For a dtype that holds Python objects.
-    OutOfDeviceMemoryError
-        When the device can address no more memory of the host.
-    """
-    return default_backend().host_empty(shape, dtype)
-
-
-def asarray(array: ArrayLike | Tensor, dtype: DTypeLike | None = None) -> NDArray[Any]:
-    """``array`` over memory of ``empty``: itself if it is there already and C-contiguous, else a copy.
-
-    Parameters
-    ----------
-    array : array_like
-    dtype : dtype_like, optional
-        Of the result; the array's own when None.
-
-    Returns
-    -------
-    numpy.ndarray
-
-    Raises
-    ------
-    TypeError, OutOfDeviceMemoryError
-        As ``empty``.
-    """
-    return default_backend().host_asarray(array, dtype)
 
 
 def use(backend: Compute | None) -> Compute | None:

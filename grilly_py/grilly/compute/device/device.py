@@ -16,6 +16,7 @@ from ...runtime.interface import SUBMISSION_SECONDS, DeviceInfo, Runtime, assume
 from .caches import Caches
 from .dtypes import dtype_of, is_storable, plain
 from .numbers import extents
+from .operators import ArrayOperations
 from .tensor import LentStorage, Storage, Tensor
 
 # Multiprocessors where the device does not tell.
@@ -118,6 +119,8 @@ class Device:
         ``convert(tensor, dtype)``: a contiguous copy on the device (copy.py, which stands on this file).
     prove : callable
         ``prove(device, choice, facts)`` checks a kernel that the registry does not trust yet (selfcheck.py).
+    arrays : ArrayOperations
+        What tensors' operators and indices do (compute/arrays, which stands on this file).
 
     Attributes
     ----------
@@ -145,11 +148,13 @@ class Device:
         runtime: Runtime,
         convert: Callable[[Tensor, np.dtype], Tensor],
         prove: Callable[[Device, Choice, Mapping[str, int]], str | None],
+        arrays: ArrayOperations,
     ):
         self.runtime = runtime
         self.info = dataclasses.replace(runtime.device, architecture=identify(runtime.device))
         self.facts = DeviceFacts.of(self.info, runtime.name, runtime.features)
         self.convert = convert
+        self.arrays = arrays
         self.caches = Caches()
         self.registry = Registry(
             self.info, runtime.features, prove=functools.partial(prove, self), changed=lambda: self.caches.forget()
@@ -185,7 +190,7 @@ class Device:
         return self._place(array, lend=False)
 
     def borrow(self, array) -> Tensor:
-        """As ``tensor``, but the device may still be reading an array of ``grilly.empty`` when this returns.
+        """As ``tensor``, but the device may still be reading an array of ``grilly.pinned.empty`` when this returns.
 
         For operations: the array must not change before their ``runtime.flush()`` or ``Tensor.numpy()``, either of
         which waits for that. Where host and device share memory, the device uses the array in place.

@@ -11,7 +11,7 @@ from ...registry.names import SIXTEEN_BITS
 
 #: For messages: "float32, float16 or bfloat16".
 FLOATS_TEXT = f"{', '.join(FLOAT_NAMES[:-1])} or {FLOAT_NAMES[-1]}"
-_OTHERS = ("bool", "int32")
+_OTHERS = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64")
 
 
 # NumPy puts a dtype's name together anew at each look, which takes longer than the rest of a small call's checks.

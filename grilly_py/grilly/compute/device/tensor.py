@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .dtypes import dtype_of, plain
+from .operators import ArrayOperations, Operators
 
 if TYPE_CHECKING:
     from ...runtime.interface import Buffer, Runtime
@@ -28,6 +29,7 @@ class Home(Protocol):
     runtime: Runtime
     home: Home
     backend: Any
+    arrays: ArrayOperations
 
     def check_open(self) -> None:
         """Raise ClosedError if the device was closed."""
@@ -54,7 +56,7 @@ class Storage:
 
 
 class LentStorage(Storage):
-    """The memory behind an array of ``grilly.empty``, which the device uses in place."""
+    """The memory behind an array of ``grilly.pinned.empty``, which the device uses in place."""
 
     __slots__ = ("array",)
 
@@ -76,7 +78,7 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-class Tensor:
+class Tensor(Operators):
     """An array in device memory: a shape, a dtype and strides over a buffer, as in NumPy.
 
     Made by ``backend.tensor(array)`` or by an operation on tensors. ``reshape``, ``transpose`` and slicing give views
@@ -84,8 +86,6 @@ class Tensor:
     """
 
     __slots__ = ("_storage", "shape", "dtype", "_steps", "_offset")
-    __array_priority__ = 1000
-
     def __init__(
         self, storage: Storage, shape: tuple[int, ...], dtype: np.dtype[Any], steps: tuple[int, ...] | None = None,
         offset: int = 0,
@@ -181,8 +181,39 @@ class Tensor:
             return self.contiguous().reshape(shape)
         return self._view(shape, steps)
 
-    def __getitem__(self, index: _Index) -> Tensor:
-        """Integers, slices with positive steps, ``None`` and ``...`` give views; other indices raise TypeError."""
+    def __getitem__(self, index: Any) -> Tensor:
+        """As in NumPy.
+
+        Integers, slices with positive steps, ``None`` and ``...`` give views. Slices with negative steps, and arrays of
+        integers, give copies. A boolean array (which stands alone) gives the elements where it is true; their number
+        decides the shape, so the mask is read by the host, which waits for it.
+
+        Raises IndexError for what is out of bounds (indices on the device are not checked: those out of bounds select
+        the element at the end that is nearest) and TypeError for what is no index.
+        """
+        for item in index if index.__class__ is tuple else (index,):
+            kind = item.__class__
+            if kind is slice:
+                if item.step is None or item.step.__class__ is int and item.step > 0:
+                    continue
+            elif kind is int or item is None or item is Ellipsis:
+                continue
+            return self._storage.device.arrays.selected(self, index)
+        return self.view(index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Replace what ``self[index]`` selects by a number, or by an array that broadcasts to it, on the device.
+
+        Other tensors over the same memory see it. Where arrays of integers name a place twice, one of the values
+        arrives; indices on the device that are out of bounds write nothing.
+        """
+        self._storage.device.arrays.assigned(self, index, value)
+
+    def view(self, index: _Index) -> Tensor:
+        """What integers, slices with positive steps, ``None`` and ``...`` select, without a copy.
+
+        Raises TypeError for other indices, and IndexError for what is out of bounds.
+        """
         index = index if isinstance(index, tuple) else (index,)
         if index.count(Ellipsis) > 1:
             raise IndexError("an index may hold one '...'")
@@ -241,10 +272,14 @@ class Tensor:
             return self
         return self._storage.device.convert(self, self.dtype)
 
-    def astype(self, dtype: DTypeLike) -> Tensor:
-        """A copy as float32, float16 or "bfloat16" (ml_dtypes' type), made on the device; this tensor if it has it."""
+    def astype(self, dtype: DTypeLike, copy: bool = False) -> Tensor:
+        """The elements as another dtype, converted on the device; this tensor if it has it, unless ``copy``.
+
+        Floating numbers lose their fraction on the way to integers; to 16 bits they are rounded to nearest, ties to
+        even. Raises TypeError for a dtype that no tensor has.
+        """
         dtype = dtype_of(dtype)
-        if dtype == self.dtype:
+        if dtype == self.dtype and not copy:
             return self
         return self._storage.device.convert(self, dtype)
 
@@ -256,8 +291,8 @@ class Tensor:
         Parameters
         ----------
         out : numpy.ndarray, optional
-            Filled and returned instead of a new array; of this shape and dtype. One made by ``grilly.empty`` is filled
-            by the device, without a copy by the host.
+            Filled and returned instead of a new array; of this shape and dtype. One made by ``grilly.pinned.empty`` is
+            filled by the device, without a copy by the host.
 
         Raises
         ------

@@ -1,0 +1,1 @@
+"""Arrays that compute, by the Python array API standard: elementwise, reductions, indexing, shapes."""

@@ -1,0 +1,28 @@
+"""What ``Tensor.contiguous`` and ``Tensor.astype`` do: a copy in C order, with a conversion where it is asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..device.copy import copy
+from ..device.dtypes import is_float
+from ..device.tensor import Tensor
+from .elementwise import cast
+
+
+def convert(tensor: Tensor, dtype: np.dtype) -> Tensor:
+    """A new tensor in C order with the elements of ``tensor`` as ``dtype``.
+
+    Raises
+    ------
+    TypeError
+        For a dtype that no tensor has.
+    UnsupportedError
+        When the device cannot for arrays of this size or these strides.
+    """
+    device = tensor._storage.device
+    if dtype.itemsize <= 4 and (dtype == tensor.dtype or is_float(dtype) and is_float(tensor.dtype)) and (
+        tensor.dtype.itemsize == 4 or device.sixteen_bits and tensor.dtype.itemsize == 2
+    ):  # fmt: skip
+        return copy(tensor, dtype)  # of any number of axes, and larger than a binding
+    return cast(tensor, dtype, copy=True)

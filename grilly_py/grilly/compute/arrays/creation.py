@@ -1,0 +1,107 @@
+"""New tensors: of one value, of a row of numbers, of what an array holds."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..device.device import Device
+from ..device.dtypes import dtype_of
+from ..device.numbers import extents
+from ..device.tensor import Tensor
+from .elementwise import cast
+from .map import mapped
+from .operations import spec
+from .promotion import FLOAT32, INT64, default_of, kind_of
+
+
+def full(device: Device, shape, value, dtype=None) -> Tensor:
+    """A tensor of one value; in the value's own dtype where none is named.
+
+    Raises
+    ------
+    TypeError
+        For a value that is no number, a dtype that no tensor has, and a shape that is not of integers.
+    """
+    if isinstance(value, Tensor):
+        value = value.item()
+    if isinstance(value, np.generic):
+        value = value.item()
+    if not isinstance(value, (bool, int, float)):
+        raise TypeError(f"full: the value is a {type(value).__name__}; expected a number")
+    dtype = default_of(type(value)) if dtype is None else dtype_of(dtype)
+    shape = extents("full", shape)
+    kind_of(dtype)
+    # One element goes to the device, is repeated by a view and copied: the value is no part of a plan.
+    one = device.tensor(np.asarray(value).astype(dtype))
+    found = mapped(device, spec("copy", dtype), (one.broadcast_to(shape), None, None))
+    device.runtime.flush()
+    return found
+
+
+def asarray(device: Device, value, dtype=None, copy: bool | None = None) -> Tensor:
+    """A tensor of an array, a tensor, a number or nested lists of them.
+
+    Python floats become float32, integers int64. ``copy`` False raises ValueError where a copy would be needed; True
+    copies a tensor too.
+    """
+    asked = None if dtype is None else dtype_of(dtype)
+    if isinstance(value, Tensor):
+        if copy is False and (asked not in (None, value.dtype) or value._storage.device is not device.home):
+            raise ValueError("asarray: another dtype or device needs a copy")
+        value = device.tensor(value)
+        return cast(value, asked or value.dtype, copy=bool(copy))
+    if copy is False:
+        raise ValueError("asarray: what is on the host needs a copy to be on the device; grilly.pinned has such memory")
+    if isinstance(value, (np.ndarray, np.generic)):
+        return device.tensor(np.asarray(value) if asked is None else np.asarray(value).astype(asked))
+    if isinstance(value, (list, tuple)):
+        value = _plain(value)
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"asarray: {type(value).__name__} of {array.dtype}; expected numbers")
+    if asked is None:
+        asked = FLOAT32 if array.dtype.kind == "f" else INT64 if array.dtype.kind in "iu" else array.dtype
+        if isinstance(value, np.ndarray) and array.dtype != np.float64:
+            asked = array.dtype
+    if asked.kind in "iu" and array.dtype.kind in "iu" and array.size:
+        low, high = np.iinfo(asked).min, np.iinfo(asked).max
+        if array.min() < low or array.max() > high:
+            raise OverflowError(f"asarray: a number is out of bounds for {asked.name}")
+    return device.tensor(array.astype(asked))
+
+
+def _plain(value):
+    """Nested lists with tensors of no axes as numbers."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return value.item() if isinstance(value, Tensor) and not value.ndim else value
+
+
+def arange(device: Device, start, stop=None, step=1, dtype=None) -> Tensor:
+    """Numbers from ``start`` up to but not ``stop``; int64 where all are integers, else float32, or as ``dtype``."""
+    if stop is None:
+        start, stop = 0, start
+    if dtype is None:
+        asked = INT64 if all(isinstance(number, int) for number in (start, stop, step)) else FLOAT32
+    else:
+        asked = dtype_of(dtype)
+    count = max(math.ceil((stop - start) / step), 0)
+    if all(isinstance(number, int) for number in (start, stop, step)):
+        return device.tensor((start + step * np.arange(count, dtype=np.int64)).astype(asked))
+    return device.tensor((start + step * np.arange(count, dtype=np.float64)).astype(asked))
+
+
+def linspace(device: Device, start, stop, num: int, dtype=None, endpoint: bool = True) -> Tensor:
+    """``num`` numbers from ``start`` to ``stop``, at equal distances; float32, or as ``dtype``."""
+    asked = FLOAT32 if dtype is None else dtype_of(dtype)
+    if kind_of(asked) != "floating":
+        raise TypeError(f"linspace: dtype {asked.name}; expected a floating one")
+    return device.tensor(np.linspace(start, stop, num, endpoint=endpoint).astype(asked))
+
+
+def eye(device: Device, rows: int, columns: int | None = None, k: int = 0, dtype=None) -> Tensor:
+    """Ones on a diagonal, zeros elsewhere; float32, or as ``dtype``."""
+    asked = FLOAT32 if dtype is None else dtype_of(dtype)
+    return device.tensor(np.eye(rows, columns, k, dtype=np.int8).astype(asked))

@@ -1,0 +1,232 @@
+"""Elementwise operations on tensors, with operands that are tensors, arrays or Python numbers."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from ..device.device import Device
+from ..device.dtypes import dtype_of
+from ..device.tensor import Tensor
+from .assign import assign
+from .map import map_into, mapped, mapped_again, replaceable, words
+from .operations import TESTS, Spec, spec
+from .promotion import INT64, default_of, promoted, with_scalar
+
+_NUMBERS = (int, float, bool)
+
+
+@functools.lru_cache(maxsize=4096)
+def _pair(name: str, first: np.dtype, second: np.dtype) -> Spec:
+    return spec(name, promoted(first, second))
+
+
+@functools.lru_cache(maxsize=4096)
+def _scalar_after(name: str, dtype: np.dtype, scalar: type) -> Spec:
+    return spec(name, with_scalar(dtype, scalar), scalars=(1,))
+
+
+@functools.lru_cache(maxsize=4096)
+def _scalar_before(name: str, dtype: np.dtype, scalar: type) -> Spec:
+    return spec(name, with_scalar(dtype, scalar), scalars=(0,))
+
+
+@functools.lru_cache(maxsize=4096)
+def _alone(name: str, dtype: np.dtype) -> Spec:
+    return spec(name, dtype)
+
+
+def operand(name: str, device: Device, value) -> Tensor | bool | int | float:
+    """An operand as the operations take it: a tensor, or a Python number.
+
+    NumPy arrays and scalars go to the device; NumPy's float64 scalars are Python floats.
+
+    Raises
+    ------
+    TypeError
+        For what is neither an array nor a number, and for arrays of a dtype that no tensor has.
+    """
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return device.tensor(np.asarray(value))
+    raise TypeError(f"{name}: an operand is a {type(value).__name__}; expected a tensor, an array or a number")
+
+
+def unary(name: str, x: Tensor) -> Tensor:
+    """The operation ``name`` of operations.NUMBERS on one tensor."""
+    device = x._storage.device
+    asked, operands = _alone(name, x.dtype), (x, None, None)
+    found = mapped_again(device, asked, operands)
+    if found is None:
+        found = mapped(device, asked, operands)
+    device.runtime.flush()
+    return found
+
+
+def _bound(name: str, x, y) -> tuple[Spec, tuple, tuple]:
+    """The operation on two operands, at least one a tensor: what is asked, tensors, and the words of a number."""
+    if x.__class__ is Tensor:
+        if y.__class__ is Tensor:
+            return _pair(name, x.dtype, y.dtype), (x, y, None), ()
+        asked, operands, value = _scalar_after(name, x.dtype, y.__class__), (x, None, None), y
+    else:
+        asked, operands, value = _scalar_before(name, y.dtype, x.__class__), (None, y, None), x
+    try:
+        return asked, operands, words(asked, value)
+    except OverflowError:
+        if name not in TESTS:
+            raise
+        asked = spec(name, INT64, scalars=asked.scalars)
+        return asked, operands, words(asked, value)
+
+
+def binary(name: str, x, y) -> Tensor:
+    """The operation ``name`` on two operands, at least one of which is a tensor.
+
+    Raises
+    ------
+    TypeError
+        Where an operand is neither array nor number, and where the operation does not take the dtypes.
+    ValueError
+        For shapes that do not broadcast, and tensors of different backends.
+    OverflowError
+        For a Python integer that the tensor's dtype does not hold; comparisons take it.
+    """
+    if x.__class__ is Tensor:
+        device = x._storage.device
+        if y.__class__ is not Tensor and y.__class__ not in _NUMBERS:
+            y = operand(name, device, y)
+    else:
+        device = y._storage.device
+        if x.__class__ not in _NUMBERS:
+            x = operand(name, device, x)
+    asked, operands, live = _bound(name, x, y)
+    found = mapped_again(device, asked, operands, live)
+    if found is None:
+        check_broadcast(name, *operands)
+        found = mapped(device, asked, operands, live)
+    device.runtime.flush()
+    return found
+
+
+def in_place(name: str, x: Tensor, y) -> Tensor:
+    """``x`` with its elements replaced by the result of ``binary``; what views the same memory sees it.
+
+    Raises
+    ------
+    TypeError
+        Where the result would have another dtype, and as ``binary``.
+    ValueError
+        Where it would have another shape, and as ``binary``.
+    """
+    device = x._storage.device
+    if y.__class__ is not Tensor and y.__class__ not in _NUMBERS:
+        y = operand(name, device, y)
+    asked, operands, live = _bound(name, x, y)
+    if asked.gives != x.dtype:
+        raise TypeError(f"{name}: the result is {asked.gives.name}, which does not replace a tensor of {x.dtype.name}")
+    if y.__class__ is Tensor and check_broadcast(name, *operands) != x.shape:
+        raise ValueError(f"{name}: operands of shapes {x.shape} and {y.shape} give no result of shape {x.shape}")
+    if replaceable(x, operands):
+        map_into(device, asked, operands, x, live)
+    else:
+        assign(device, x, mapped(device, asked, operands, live))
+    device.runtime.flush()
+    return x
+
+
+def check_broadcast(name: str, *operands: Tensor | None) -> tuple[int, ...]:
+    """The shape to which tensors broadcast. Raises ValueError where there is none, or for several backends."""
+    tensors = [t for t in operands if t is not None]
+    if len({id(t._storage.device) for t in tensors}) > 1:
+        raise ValueError(f"{name}: the tensors belong to different backends; move one with .tensor(...)")
+    try:
+        return np.broadcast_shapes(*(t.shape for t in tensors))
+    except ValueError:
+        shapes = " and ".join(str(t.shape) for t in tensors)
+        raise ValueError(f"{name}: shapes {shapes} do not broadcast") from None
+
+
+def _three(name: str, dtype: np.dtype, device: Device, first: Tensor, others: list, gives=None) -> Tensor:
+    """An operation on a tensor and two more operands, tensors or numbers or None."""
+    scalars = tuple(n for n, value in enumerate(others, 1) if value is not None and not isinstance(value, Tensor))
+    asked = spec(name, dtype, gives, scalars)
+    live: tuple = ()
+    for number in scalars:
+        live += words(asked, others[number - 1])
+    operands = (first, *(value if isinstance(value, Tensor) else None for value in others))
+    check_broadcast(name, *operands)
+    found = mapped(device, asked, operands, live)
+    device.runtime.flush()
+    return found
+
+
+def where(condition: Tensor, x, y) -> Tensor:
+    """Elements of x where ``condition`` is true, else of y; both may be numbers."""
+    device = condition._storage.device
+    x, y = operand("where", device, x), operand("where", device, y)
+    if isinstance(x, Tensor) and isinstance(y, Tensor):
+        dtype = promoted(x.dtype, y.dtype)
+    elif isinstance(x, Tensor):
+        dtype = with_scalar(x.dtype, type(y))
+    elif isinstance(y, Tensor):
+        dtype = with_scalar(y.dtype, type(x))
+    else:
+        dtype = promoted(default_of(type(x)), default_of(type(y)))
+    return _three("where", dtype, device, condition, [x, y])
+
+
+def clip(x: Tensor, low=None, high=None) -> Tensor:
+    """x with elements below ``low`` and above ``high`` replaced by these; of x's dtype."""
+    device = x._storage.device
+    low, high = (None if value is None else operand("clip", device, value) for value in (low, high))
+    bounds = [value for value in (low, high) if value is not None]
+    dtype = x.dtype
+    for value in bounds:
+        if isinstance(value, Tensor):
+            dtype = promoted(dtype, value.dtype)
+        elif with_scalar(dtype, type(value)) != dtype:
+            raise TypeError(f"clip: x is {x.dtype.name} and a bound {value!r}; expected a bound of x's kind")
+    if dtype != x.dtype:
+        raise TypeError(f"clip: x is {x.dtype.name}, which does not hold a bound of {dtype.name}")
+    if not bounds:
+        return cast(x, x.dtype, copy=True)
+    if low is None:
+        return binary("minimum", x, high)
+    if high is None:
+        return binary("maximum", x, low)
+    return _three("clip", dtype, device, x, [low, high])
+
+
+def cast(x: Tensor, dtype, copy: bool = False) -> Tensor:
+    """The elements as another dtype, a new tensor in C order; x itself where it has the dtype, unless ``copy``.
+
+    Floating numbers lose their fraction on the way to integers, and the nearest integer stands for what is too large
+    for int64; of larger integers the lower bits stay. To 16 bits rounds to nearest, ties to even.
+
+    Raises
+    ------
+    TypeError
+        For a dtype that no tensor has.
+    """
+    dtype = dtype_of(dtype)
+    if dtype == x.dtype and not copy:
+        return x
+    device = x._storage.device
+    found = mapped(device, converts(x.dtype, dtype), (x, None, None))
+    device.runtime.flush()
+    return found
+
+
+@functools.lru_cache(maxsize=256)
+def converts(dtype: np.dtype, to: np.dtype) -> Spec:
+    """A copy from one dtype to another."""
+    return spec("copy", dtype, to)

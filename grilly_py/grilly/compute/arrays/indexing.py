@@ -1,0 +1,346 @@
+"""Indices of every kind: what ``x[index]`` selects, what ``x[index] = value`` replaces, take and its relatives.
+
+Integers on the host are checked; those on the device are not, because that would wait for them.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+
+import numpy as np
+
+from ...errors import UnsupportedError
+from ..device.device import Device
+from ..device.tensor import Tensor, reshaped
+from .assign import assign, scatter
+from .elementwise import binary, cast, where
+from .map import Gather, mapped
+from .operations import spec
+from .promotion import BOOL, INT64, kind_of
+from .shapes import flip
+
+_ARRAYS = (Tensor, np.ndarray, list)
+
+
+def selected(x: Tensor, index) -> Tensor:
+    """``x[index]``, as Tensor.__getitem__ says."""
+    items = _items(x, index)
+    if not any(isinstance(item, _ARRAYS) for item in items):
+        items, turned = _forward(x, items)
+        found = x.view(items)
+        return flip(found, turned) if turned else found
+    if len(items) == 1 and _is_mask(items[0]):
+        mask = _host(items[0])
+        return _gathered(_merged(x, _mask_axes(x, mask)), _device_of(x, _places(mask)))
+    view, axes, arrays, first = _advanced(x, items)
+    flat, shape = _flat(x, view, axes, arrays)
+    rest = [a for a in range(view.ndim) if a not in axes]
+    found = _gathered(_merged(view.transpose([*axes, *rest]), len(axes)), flat)
+    found = found.reshape((*shape, *found.shape[1:]))
+    return moved(found, tuple(range(len(shape))), tuple(range(first, first + len(shape))))
+
+
+def assigned(x: Tensor, index, value) -> None:
+    """``x[index] = value``, as Tensor.__setitem__ says."""
+    device = x._storage.device
+    items = _items(x, index)
+    if not any(isinstance(item, _ARRAYS) for item in items):
+        items, turned = _forward(x, items)
+        target = x.view(items)
+        values = _values(x, value, target.shape)
+        assign(device, target, flip(values.broadcast_to(target.shape), turned) if turned else values)
+    elif len(items) == 1 and _is_mask(items[0]):
+        _assign_mask(x, items[0], value)
+    else:
+        view, axes, arrays, first = _advanced(x, items)
+        flat, shape = _flat(x, view, axes, arrays)
+        rest = [a for a in range(view.ndim) if a not in axes]
+        rests = tuple(view.shape[a] for a in rest)
+        values = _values(x, value, (*rests[:first], *shape, *rests[first:]))
+        values = values.broadcast_to((*rests[:first], *shape, *rests[first:]))
+        values = moved(values, tuple(range(first, first + len(shape))), tuple(range(len(shape))))
+        _scatter(view.transpose([*axes, *rest]), len(axes), flat, values.reshape((flat.size, *rests)))
+    device.runtime.flush()
+
+
+def take(x: Tensor, indices, axis: int | None = None) -> Tensor:
+    """Elements of x along an axis at integer indices; negative ones count from the end.
+
+    The axis becomes the axes of ``indices``. It may be left out where x has one.
+    """
+    if axis is None:
+        if x.ndim != 1:
+            raise ValueError(f"take: x has {x.ndim} axes; name one")
+        axis = 0
+    (axis,) = _axis("take", x, axis)
+    indices = _index_array(x, indices, x.shape[axis], axis)
+    lead, extent, tail = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
+    found = _gathered(x.reshape((math.prod(lead), extent, math.prod(tail))), indices.reshape(-1), axis=1)
+    return found.reshape((*lead, *indices.shape, *tail))
+
+
+def take_along_axis(x: Tensor, indices, axis: int = -1) -> Tensor:
+    """For each element of ``indices``, of x's number of axes, that element of x along the axis; others broadcast."""
+    (axis,) = _axis("take_along_axis", x, axis)
+    indices = _index_array(x, indices, x.shape[axis], axis)
+    if indices.ndim != x.ndim:
+        raise ValueError(f"take_along_axis: indices have {indices.ndim} axes and x {x.ndim}")
+    others = [
+        np.broadcast_shapes((a,), (b,))[0] if n != axis else b
+        for n, (a, b) in enumerate(zip(x.shape, indices.shape, strict=True))
+    ]
+    whole = [extent if n != axis else x.shape[axis] for n, extent in enumerate(others)]
+    x, indices = x.broadcast_to(whole).contiguous(), indices.broadcast_to(others).contiguous()
+    outer, inner = math.prod(others[:axis]), math.prod(others[axis + 1 :])
+    count, extent = others[axis], whole[axis]
+    data = x._view((outer, count, inner), (extent * inner, 0, 1))
+    found = _gather(data, indices.reshape((outer, count, inner)), inner, extent)
+    return found.reshape(others)
+
+
+def nonzero(x: Tensor) -> tuple[Tensor, ...]:
+    """The places of elements that are not zero, an int64 tensor for each axis. The host counts them, and waits."""
+    if not x.ndim:
+        raise ValueError("nonzero: x has no axes")
+    device = x._storage.device
+    return tuple(device.tensor(places.astype(np.int64)) for places in np.nonzero(x.numpy()))
+
+
+def moved(x: Tensor, source: tuple[int, ...], destination: tuple[int, ...]) -> Tensor:
+    """x with axes moved from some places to others; a view."""
+    order = [a for a in range(x.ndim) if a not in source]
+    for place, axis in sorted(zip(destination, source, strict=True)):
+        order.insert(place, axis)
+    return x.transpose(order) if x.ndim else x
+
+
+# -- indices as they come ----------------------------------------------------------------------------------------------
+
+
+def _items(x: Tensor, index) -> tuple:
+    """The index as a tuple; lists are arrays, numbers of NumPy's and tensors without axes are integers."""
+    items = index if isinstance(index, tuple) else (index,)
+    found = []
+    for item in items:
+        if isinstance(item, list):
+            item = np.asarray(item, np.int64 if not item else None)
+        if isinstance(item, (bool, np.bool_)):
+            raise TypeError("a single truth value is no index of a tensor")
+        if isinstance(item, (Tensor, np.ndarray)):
+            if kind_of(item.dtype) == "floating":
+                raise TypeError(f"an index is {item.dtype}; expected integers or bool")
+            if not item.shape and item.dtype != BOOL and isinstance(item, np.ndarray):
+                item = int(item)
+        found.append(item)
+    if sum(_is_mask(item) for item in found) and len(found) > 1:
+        raise TypeError("a boolean array as an index stands alone; use its nonzero() beside other indices")
+    return tuple(found)
+
+
+def _is_mask(item) -> bool:
+    return isinstance(item, (Tensor, np.ndarray)) and item.dtype == BOOL
+
+
+def _expanded(x: Tensor, items: tuple) -> list:
+    """The items with ``...`` written out as slices, and slices for the axes that are not named."""
+    ellipses = [n for n, item in enumerate(items) if item is Ellipsis]
+    if len(ellipses) > 1:
+        raise IndexError("an index may hold one '...'")
+    taken = sum(1 for item in items if item is not None and item is not Ellipsis)
+    if taken > x.ndim:
+        raise IndexError(f"{taken} indices for a tensor of {x.ndim} axes")
+    place = ellipses[0] if ellipses else len(items)
+    return [*items[:place], *[slice(None)] * (x.ndim - taken), *items[place + 1 :]]
+
+
+def _forward(x: Tensor, items: tuple) -> tuple[tuple, tuple[int, ...]]:
+    """The items with slices that run forward, and the axes of the result that are then to be turned."""
+    if not any(isinstance(item, slice) and item.step is not None and operator.index(item.step) < 0 for item in items):
+        return items, ()
+    found: list = []
+    turned, axis, own = [], 0, 0
+    for item in _expanded(x, items):
+        if isinstance(item, slice) and item.step is not None and operator.index(item.step) < 0:
+            start, stop, step = item.indices(x.shape[axis])
+            count = max(0, -(-(stop - start) // step))
+            last = start + (count - 1) * step
+            item = slice(last, start + 1, -step) if count else slice(0, 0)
+            turned.append(own)
+        found.append(item)
+        axis += item is not None
+        own += item is None or isinstance(item, slice)
+    return tuple(found), tuple(turned)
+
+
+def _advanced(x: Tensor, items: tuple) -> tuple[Tensor, list[int], list, int]:
+    """An index with arrays of integers: x with all else applied, the arrays' axes, the arrays, and where theirs go."""
+    basic: list = []
+    axes, arrays, kinds, axis = [], [], [], 0
+    for item in _expanded(x, items):
+        if item is None or isinstance(item, slice):
+            kinds.append(False)
+        else:
+            kinds.append(True)
+            axes.append(axis)
+            arrays.append(item if isinstance(item, (Tensor, np.ndarray)) else np.asarray(operator.index(item)))
+            item = slice(None)
+        basic.append(item)
+        axis += 1
+    items, turned = _forward(x, tuple(basic))
+    view = x.view(items)
+    if turned:
+        view = flip(view, turned)
+    places = [n for n, kind in enumerate(kinds) if kind]
+    together = places == list(range(places[0], places[0] + len(places)))
+    return view, axes, arrays, places[0] if together else 0
+
+
+def _flat(x: Tensor, view: Tensor, axes: list[int], arrays: list) -> tuple[Tensor, tuple[int, ...]]:
+    """One index into the axes together, (n,) int64, and the shape that the arrays broadcast to."""
+    try:
+        shape = np.broadcast_shapes(*(array.shape for array in arrays))
+    except ValueError:
+        raise IndexError(f"indices of shapes {[array.shape for array in arrays]} do not broadcast") from None
+    extents = [view.shape[a] for a in axes]
+    if not any(isinstance(array, Tensor) for array in arrays):
+        flat = np.zeros(shape, np.int64)
+        for array, axis, extent in zip(arrays, axes, extents, strict=True):
+            flat = flat * extent + _checked(array, extent, axis)
+        return _device_of(x, flat.reshape(-1)), shape
+    total = None
+    for array, axis, extent in zip(arrays, axes, extents, strict=True):
+        own = _index_array(x, array, extent, axis)
+        own = where(binary("less", own, 0), binary("add", own, extent), own)
+        own = where(binary("less", own, 0), 0, where(binary("greater", own, extent - 1), max(extent - 1, 0), own))
+        total = own if total is None else binary("add", binary("multiply", total, extent), own)
+    return total.broadcast_to(shape).reshape(-1), shape
+
+
+def _checked(array: np.ndarray, extent: int, axis: int) -> np.ndarray:
+    """Indices from 0 on. Raises IndexError for what is out of bounds."""
+    array = array.astype(np.int64)
+    if array.size and not (-extent <= array.min() and array.max() < extent):
+        raise IndexError(f"an index in {array.min()} to {array.max()} is out of bounds for axis {axis} "
+                         f"with size {extent}")  # fmt: skip
+    return np.where(array < 0, array + extent, array)
+
+
+def _index_array(x: Tensor, indices, extent: int, axis: int) -> Tensor:
+    """Indices as a tensor of integers on x's device; those of the host are checked."""
+    if not isinstance(indices, Tensor):
+        indices = np.asarray(indices)
+        if not indices.size:
+            indices = indices.astype(np.int64)
+        if indices.dtype.kind not in "iu":
+            raise TypeError(f"indices are {indices.dtype}; expected integers")
+        return _device_of(x, _checked(indices, extent, axis))
+    if kind_of(indices.dtype) not in ("signed", "unsigned"):
+        raise TypeError(f"indices are {indices.dtype}; expected integers")
+    return cast(indices, INT64)
+
+
+def _axis(name: str, x: Tensor, axis: int) -> tuple[int]:
+    place = operator.index(axis)
+    if not -x.ndim <= place < x.ndim:
+        raise ValueError(f"{name}: axis {place} is out of bounds for {x.ndim} axes")
+    return (place % x.ndim,)
+
+
+def _device_of(x: Tensor, array: np.ndarray) -> Tensor:
+    return x._storage.device.tensor(array)
+
+
+def _host(mask) -> np.ndarray:
+    return mask.numpy() if isinstance(mask, Tensor) else mask
+
+
+def _mask_axes(x: Tensor, mask) -> int:
+    if tuple(mask.shape) != x.shape[: len(mask.shape)]:
+        raise IndexError(f"a mask of shape {tuple(mask.shape)} for a tensor of shape {x.shape}")
+    return len(mask.shape)
+
+
+def _places(mask: np.ndarray) -> np.ndarray:
+    return np.flatnonzero(mask).astype(np.int64)
+
+
+def _merged(x: Tensor, count: int) -> Tensor:
+    """x with its first axes as one."""
+    return x.reshape((math.prod(x.shape[:count]), *x.shape[count:]))
+
+
+# -- reading and writing -----------------------------------------------------------------------------------------------
+
+
+def _gathered(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
+    """Elements of x at an index of one axis, along an axis."""
+    lead, extent, tail = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
+    shape = (*lead, index.size, *tail)
+    if math.prod(shape) and not extent:
+        raise IndexError(f"axis {axis} has no elements to take")
+    if len(shape) > 4:
+        x = x.contiguous()
+    data = x._view(shape, (*x._steps[:axis], 0, *x._steps[axis + 1 :]))
+    places = index._view(shape, (*(0,) * len(lead), index._steps[0], *(0,) * len(tail)))
+    return _gather(data, places, x._steps[axis], extent)
+
+
+def _gather(data: Tensor, places: Tensor, step: int, extent: int) -> Tensor:
+    device: Device = data._storage.device
+    if data._storage.nbytes > device.facts.storage_range:
+        raise UnsupportedError(f"an index into an array of {data._storage.nbytes:,} bytes, which is larger than one "
+                               f"binding ({device.facts.storage_range:,})")  # fmt: skip
+    found = mapped(device, Gather(spec("gather", data.dtype), step, extent), (data, places, None))
+    device.runtime.flush()
+    return found
+
+
+def _values(x: Tensor, value, shape: tuple[int, ...]) -> Tensor:
+    """What is assigned, as a tensor of x's dtype that broadcasts to a shape."""
+    device = x._storage.device
+    if not isinstance(value, Tensor):
+        value = device.tensor(np.asarray(value).astype(x.dtype))
+    value = cast(value, x.dtype)
+    while value.ndim > len(shape) and value.shape[0] == 1:
+        value = value.view(0)
+    try:
+        fits = np.broadcast_shapes(value.shape, shape) == tuple(shape)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(f"a value of shape {value.shape} does not broadcast to {tuple(shape)}")
+    return value
+
+
+def _scatter(view: Tensor, axes: int, flat: Tensor, values: Tensor) -> None:
+    """Write values at an index into the first axes of a view, which may not lie so that they are one."""
+    device = view._storage.device
+    shape = (math.prod(view.shape[:axes]), *view.shape[axes:])
+    steps = reshaped(view.shape, view._steps, shape) if view.size else None
+    if steps is not None:
+        scatter(device, view._view(shape, steps), flat, values)
+        return
+    copied = cast(view, view.dtype, copy=True)
+    scatter(device, copied.reshape(shape), flat, values)
+    assign(device, view, copied)
+
+
+def _assign_mask(x: Tensor, mask, value) -> None:
+    device = x._storage.device
+    count = _mask_axes(x, mask)
+    rest = x.shape[count:]
+    shape = getattr(value, "shape", None)
+    if shape is None:
+        shape = np.shape(value)
+    if len(shape) <= len(rest):
+        on_device = mask if isinstance(mask, Tensor) else device.tensor(mask)
+        on_device = on_device.view((..., *(None,) * len(rest)))
+        values = _values(x, value, rest)
+        chosen = where(on_device, values, x)
+        assign(device, x, chosen)
+        return
+    flat = _device_of(x, _places(_host(mask)))
+    values = _values(x, value, (flat.size, *rest)).broadcast_to((flat.size, *rest))
+    _scatter(x, count, flat, values)
+

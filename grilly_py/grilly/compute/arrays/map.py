@@ -1,0 +1,225 @@
+"""The plan of every elementwise operation, and of copies, conversions and gathers: shaders/arrays/map.comp."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...errors import UnsupportedError
+from ...registry import Choice, Registry, Request
+from ..device.caches import Kept
+from ..device.device import Device, DeviceFacts
+from ..device.plan import At, Layout, Live, Plan, Planner, fits_binding
+from ..device.record import Ready, again, run
+from ..device.tensor import Tensor
+from .operations import FUNCTIONS, Spec, code
+from .operations import spec as spec_of
+from .promotion import FLOATING, integer_range
+
+#: Plans of elementwise operations.
+PLANS: Kept[tuple, Ready] = Kept("plans of maps", 4096)
+
+#: How an operand lies (shaders/arrays/map.comp).
+ABSENT, FLAT, STRIDED, NUMBER = range(4)
+_MOST = 2**30  # elements of a dispatch
+_AXES = 4
+_DEEP_AXES = 8
+_FLOAT = struct.Struct("=f")
+_BITS = struct.Struct("=I")
+
+
+class Gather(NamedTuple):
+    """What a gather is told besides its operands: stride, in elements, and extent of the axis that is counted."""
+
+    spec: Spec
+    step: int
+    extent: int
+
+
+def words(spec: Spec, value) -> tuple[int, int]:
+    """A Python number as kernels get it.
+
+    Raises
+    ------
+    OverflowError
+        For an integer that the operation's dtype does not hold.
+    """
+    if spec.kind == FLOATING:
+        try:
+            return _BITS.unpack(_FLOAT.pack(value))[0], 0
+        except OverflowError:
+            return (0x7F800000 if value > 0 else 0xFF800000), 0
+    low, high = integer_range(spec.dtype)
+    value = int(value)
+    if not low <= value <= high:
+        raise OverflowError(f"{spec.name}: {value} is out of bounds for {spec.dtype.name}")
+    return value & 0xFFFFFFFF, value >> 32 & 0xFFFFFFFF
+
+
+def mapped(device: Device, spec: Spec | Gather, operands: Sequence[Tensor | None], live: Sequence[int] = ()) -> Tensor:
+    """The result of an operation, a new tensor in C order; nothing is submitted."""
+    return run(device, PLANS, plan, (spec,), operands, live)[0]
+
+
+def mapped_again(
+    device: Device, spec: Spec, operands: Sequence[Tensor | None], live: Sequence[int] = ()
+) -> Tensor | None:
+    """As ``mapped``, where an operation on arrays that lie like these was run before; else None."""
+    done = again(device, PLANS, (spec,), operands, live)
+    return None if done is None else done[0]
+
+
+def map_into(
+    device: Device, spec: Spec, operands: Sequence[Tensor | None], result: Tensor, live: Sequence[int] = ()
+) -> None:
+    """Replace the elements of ``result``, for which ``replaceable`` is true."""
+    run(device, PLANS, plan, (spec,), (*operands, result), live)
+
+
+def replaceable(result: Tensor, operands: Sequence[Tensor | None]) -> bool:
+    """Whether a kernel that reads the operands may write ``result`` as it goes, in whole words."""
+    size = result.dtype.itemsize
+    if not result.is_contiguous or result._offset % 4 or size < 4 and result.size % (4 // size):
+        return False
+    return all(
+        operand is None or operand._storage is not result._storage
+        or operand._offset == result._offset and operand.shape == result.shape and operand._steps == result._steps
+        and operand.dtype.itemsize == size
+        for operand in operands
+    )  # fmt: skip
+
+
+def plan(given: tuple[Spec | Gather], layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatches of an operation on up to three operands, None where one is absent or a number, and the result
+    where it is given."""
+    asked = given[0]
+    spec = asked.spec if isinstance(asked, Gather) else asked
+    planner = Planner(facts, layouts)
+    operands = list(planner.inputs[:3])
+    shape = np.broadcast_shapes(*(t.shape for t in operands if t is not None))
+    given_result = planner.inputs[3] if len(layouts) > 3 else None
+    result = planner.empty(shape, spec.gives) if given_result is None else given_result
+    if result.size:
+        if given_result is not None:
+            shape = result.shape
+        views = [None if t is None else t.broadcast_to(shape) for t in operands]
+        offsets = [None if layout is None else layout.offset for layout in layouts[:3]]
+        emit(planner, registry, asked, result, views, offsets)
+    return planner.plan(*(() if given_result is not None else (result,)))
+
+
+def emit(planner: Planner, registry: Registry, asked, result: Tensor, operands: list, offsets: list) -> None:
+    """Dispatches for operands of the result's shape, cut where they are too large."""
+    choice = _choice(registry, _spec(asked))
+    present = [t for t in operands if t is not None]
+    quad = 4 * choice.threads * choice.tile["quads"]
+    if result.size > min(_MOST, quad * choice.tile["stripe"] * planner.facts.groups[1]) or not all(
+        fits_binding(planner.facts, t) for t in (result, *present)
+    ):
+        axis = next(axis for axis, extent in enumerate(result.shape) if extent > 1)
+        inner = math.prod(result.shape[axis + 1 :])
+        unit = 4 // math.gcd(4, inner)
+        half = -(-result.shape[axis] // 2 // unit) * unit
+        if not 0 < half < result.shape[axis]:
+            raise UnsupportedError(
+                f"{_spec(asked).name}: an array of shape {result.shape} does not fit one binding of "
+                f"{planner.facts.storage_range:,} bytes"
+            )
+        for part in (slice(0, half), slice(half, None)):
+            index = (slice(None),) * axis + (part,)
+            emit(planner, registry, asked, result[index], [None if t is None else t[index] for t in operands], offsets)
+        return
+    forms = [_form(t, offset) for t, offset in zip(operands, offsets, strict=True)]
+    spec = _spec(asked)
+    for number in spec.scalars:
+        forms[number] = NUMBER
+    gathers = isinstance(asked, Gather)
+    if gathers:
+        forms[0] = STRIDED
+        forms[1] = STRIDED
+    strided = [number for number, form in enumerate(forms) if form == STRIDED]
+    extents, steps = fewest_axes(result.shape, [operands[number]._steps for number in strided])
+    deep = strided == [0] and _AXES < len(extents) <= _DEEP_AXES
+    if len(extents) > _AXES and not deep:
+        if gathers or strided == [0] or len(extents) > _DEEP_AXES:
+            raise UnsupportedError(f"{spec.name}: arrays of shape {result.shape} with these strides take "
+                                   f"{len(extents)} axes; kernels take {_DEEP_AXES}")  # fmt: skip
+        for number in strided:
+            operands[number] = _gathered(planner, registry, operands[number], offsets[number])
+            offsets[number] = 4
+        emit(planner, registry, asked, result, operands, offsets)
+        return
+    _dispatch(planner, choice, asked, result, operands, forms, extents, dict(zip(strided, steps, strict=True)), deep)
+
+
+def _choice(registry: Registry, asked: Spec) -> Choice:
+    return registry.resolve(Request("map", "float32", facts=(("functions", int(asked.name in FUNCTIONS)),)))
+
+
+def _spec(asked: Spec | Gather) -> Spec:
+    return asked.spec if isinstance(asked, Gather) else asked
+
+
+def _gathered(planner: Planner, registry: Registry, operand: Tensor, offset: int) -> Tensor:
+    """The operand's elements in C order, in memory of the plan's."""
+    copied = planner.empty(operand.shape, operand.dtype)
+    emit(planner, registry, spec_of("copy", operand.dtype), copied, [operand, None, None], [offset, None, None])
+    return copied
+
+
+def _form(operand: Tensor | None, offset: int | None) -> int:
+    if operand is None:
+        return ABSENT
+    aligned = operand.dtype.itemsize == 1 or math.gcd(offset, operand._offset) % 4 == 0
+    return FLAT if aligned and operand.is_contiguous else STRIDED
+
+
+def fewest_axes(shape: tuple[int, ...], steps: list) -> tuple[list[int], list[list[int]]]:
+    """Extents, and strides of each operand, with axes joined where all operands allow it."""
+    axes: list[tuple[int, tuple[int, ...]]] = []
+    for axis, extent in enumerate(shape):
+        if extent == 1:
+            continue
+        own = tuple(step[axis] for step in steps)
+        if axes and axes[-1][1] == tuple(extent * step for step in own):
+            axes[-1] = (axes[-1][0] * extent, own)
+        else:
+            axes.append((extent, own))
+    axes = axes or [(1, (0,) * len(steps))]
+    return [extent for extent, _ in axes], [list(column) for column in zip(*(own for _, own in axes), strict=True)]
+
+
+def _dispatch(planner: Planner, choice: Choice, asked, result, operands, forms, extents, steps, deep) -> None:
+    spec = _spec(asked)
+    axes = len(extents) if steps else 1
+    most = _DEEP_AXES if deep else _AXES
+    extents = [1] * (most - len(extents)) + extents
+    steps = {number: [0] * (most - len(own)) + own for number, own in steps.items()}
+    words: dict = {"count": result.size, "y_offset": At(result)}
+    words |= {f"e_{axis}": extent for axis, extent in enumerate(extents[-_AXES:])}
+    for number, name in enumerate("abc"):
+        words[f"{name}_offset"] = At(operands[number])
+        own = steps.get(number, [0] * most)[-_AXES:]
+        words |= {f"{name}_{axis}": step % 2**32 for axis, step in enumerate(own)}
+        live = 2 * spec.scalars.index(number) if number in spec.scalars else None
+        words |= {f"{name}_low": 0 if live is None else Live(live)}
+        words |= {f"{name}_high": 0 if live is None else Live(live + 1)}
+    if deep:
+        words |= {f"b_{axis}": extent for axis, extent in enumerate(extents[:_AXES])}
+        words |= {f"c_{axis}": step % 2**32 for axis, step in enumerate(steps[0][:_AXES])}
+    if isinstance(asked, Gather):
+        words |= {"c_0": asked.step % 2**32, "c_1": asked.extent}
+    constants = {"OPERATION": spec.number, "KIND": spec.kind, "RESULT": spec.result, "TYPE_Y": code(result.dtype),
+                 "AXES": axes, "DEEP": int(deep)}  # fmt: skip
+    for number, name in enumerate("ABC"):
+        operand = operands[number]
+        constants |= {f"FORM_{name}": forms[number], f"TYPE_{name}": 0 if operand is None else code(operand.dtype)}
+    arrays = {"a": operands[0], "b": operands[1], "c": operands[2], "y": result}
+    count = -(-result.size // (4 * choice.threads * choice.tile["quads"]))
+    stripe = choice.tile["stripe"]
+    planner.dispatch(choice, constants, arrays, words, (min(count, stripe), -(-count // stripe), 1), result.size)
+

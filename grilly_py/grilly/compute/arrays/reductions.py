@@ -1,0 +1,311 @@
+"""Reductions: sums, products, extremes, their places, any and all; means and variances; running sums and products.
+
+The kernels are shaders/arrays/reduce.comp and scan.comp. Sums are float32 with what rounding lost beside them, whatever
+the elements are, or 64-bit integers; the order of the additions depends on the shape alone.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...errors import UnsupportedError
+from ...registry import Registry, Request
+from ..device.caches import Kept
+from ..device.device import DeviceFacts
+from ..device.dtypes import dtype_of
+from ..device.plan import At, Layout, Plan, Planner, fits_binding
+from ..device.record import Ready, run
+from ..device.tensor import Tensor
+from .elementwise import cast
+from .map import emit, fewest_axes
+from .operations import code, spec
+from .promotion import BOOL, FLOAT32, FLOATING, INT64, LONG, kind_of
+
+#: Plans of reductions.
+PLANS: Kept[tuple, Ready] = Kept("plans of reductions", 1024)
+#: Plans of running sums.
+SCANS: Kept[tuple, Ready] = Kept("plans of scans", 256)
+
+#: Reductions as kernels number them (shaders/arrays/states.glsl).
+NUMBERS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "any": 4, "all": 5, "argmax": 6, "argmin": 7, "squares": 8}
+_STATES = 11  # the type of what another dispatch has found
+_STATE = 16  # bytes
+_LEAST = 4096  # elements of a part of a row, or more
+_TRIPS = 8192  # of an invocation at most
+_LANE_STEP = 16  # every number of invocations of a row is a pipeline of its own
+
+
+class Terms(NamedTuple):
+    """What is asked of a reduction.
+
+    Attributes
+    ----------
+    name : str
+        A name of NUMBERS, or "mean", "var" or "std".
+    kept : int
+        Leading axes that stay; the others are reduced.
+    gives : numpy.dtype
+    correction : float
+        What a variance's divisor is less than the number of elements.
+    """
+
+    name: str
+    kept: int
+    gives: np.dtype
+    correction: float = 0.0
+
+
+def plan(given: tuple[Terms], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatches of a reduction of the last axes of an array."""
+    (terms,) = given
+    planner = Planner(facts, layouts)
+    (x,) = planner.inputs
+    shape = x.shape[: terms.kept]
+    count = math.prod(x.shape[terms.kept :])
+    rows = math.prod(shape)
+    result = planner.empty(shape, terms.gives)
+    if not rows:
+        return planner.plan(result)
+    x, offset = _laid(planner, registry, x, layouts[0].offset, terms.kept)
+    divisor = -1.0
+    floats = kind_of(x.dtype) == "floating" or terms.name in ("mean", "var", "std")
+    name, centre = terms.name, None
+    if name in ("mean", "var", "std"):
+        divisor, name = float(count), "sum"
+    if terms.name in ("var", "std"):
+        centre = planner.empty((rows,), FLOAT32)
+        _reduce(planner, registry, "sum", FLOATING, x, terms.kept, offset, centre, divisor, None)
+        divisor, name = max(count - terms.correction, 0.0), "squares"
+    found = INT64 if name in ("any", "all", "argmax", "argmin") or not floats else FLOAT32
+    direct = found == terms.gives and terms.name != "std"
+    numbers = result if direct else planner.empty(shape, found)
+    kind = FLOATING if floats else LONG
+    _reduce(planner, registry, name, kind, x, terms.kept, offset, numbers.reshape(rows), divisor, centre)
+    if terms.name == "std":
+        root = numbers if terms.gives != FLOAT32 else result
+        emit(planner, registry, spec("sqrt", FLOAT32), root, [numbers, None, None], [4, None, None])
+    if not direct and (terms.name != "std" or terms.gives != FLOAT32):
+        copied = spec("copy", found, terms.gives)
+        emit(planner, registry, copied, result, [numbers, None, None], [4, None, None])
+    return planner.plan(result)
+
+
+def _laid(planner: Planner, registry: Registry, x: Tensor, offset: int, kept: int) -> tuple[Tensor, int]:
+    """The array, copied where its axes are more than the kernel takes."""
+    outer, _ = fewest_axes(x.shape[:kept], [x._steps[:kept]])
+    inner, _ = fewest_axes(x.shape[kept:], [x._steps[kept:]])
+    if len(outer) <= 2 and len(inner) <= 2:
+        return x, offset
+    copied = planner.empty(x.shape, x.dtype)
+    emit(planner, registry, spec("copy", x.dtype), copied, [x, None, None], [offset, None, None])
+    return copied, 4
+
+
+def _reduce(
+    planner: Planner, registry: Registry, name: str, kind: int, x: Tensor, kept: int, offset: int, result: Tensor,
+    divisor: float, centre: Tensor | None,
+) -> None:  # fmt: skip
+    """Dispatches that reduce the axes of ``x`` from ``kept`` on to ``result``, one number a row."""
+    facts = planner.facts
+    choice = registry.resolve(Request("reduce", "float32"))
+    threads, stripe = choice.threads, choice.tile["stripe"]
+    if not all(fits_binding(facts, t) for t in (x, result)):
+        axis = next((axis for axis, extent in enumerate(x.shape[:kept]) if extent > 1), None)
+        if axis is None:
+            raise UnsupportedError(f"{name}: one row, a view of {x.nbytes:,} bytes, does not fit one binding")
+        half = -(-x.shape[axis] // 2)
+        inner = math.prod(x.shape[axis + 1 : kept])
+        for low, high in ((0, half), (half, x.shape[axis])):
+            some = slice(low * inner, high * inner)
+            part = x[(slice(None),) * axis + (slice(low, high),)]
+            own = None if centre is None else centre[some]
+            _reduce(planner, registry, name, kind, part, kept, offset, result[some], divisor, own)
+        return
+    outer, (outer_steps,) = fewest_axes(x.shape[:kept], [x._steps[:kept]])
+    inner, (inner_steps,) = fewest_axes(x.shape[kept:], [x._steps[kept:]])
+    rows, extent = math.prod(outer), math.prod(inner)
+    columns = rows >= choice.tile["rows"] and outer_steps[-1] == 1 and inner_steps[-1] != 1
+    if columns:
+        lanes = threads // choice.tile["rows"]
+    else:
+        lanes = 1
+        while lanes < choice.tile["lanes"] and 8 * lanes < extent:
+            lanes *= _LANE_STEP
+    quads = (
+        not columns and len(inner) == 1 and inner_steps[0] == 1
+        and all(step % 4 == 0 for step, many in zip(outer_steps, outer, strict=True) if many > 1)
+        and math.gcd(offset, x._offset) % 4 == 0
+    )  # fmt: skip
+    groups = -(-rows * lanes // threads)
+    wanted = max(1, 8 * facts.units // groups)
+    parts = max(min(wanted, extent // _LEAST), -(-extent // (4 * lanes * _TRIPS)), 1)
+    part = -(-extent // parts // 4) * 4
+    parts = max(-(-extent // part), 1) if part else 1
+    states = planner.empty((rows * parts, _STATE // 4)) if parts > 1 else None
+    words = {
+        "rows": rows, "inner_rows": outer[-1], "x_offset": At(x),
+        "row_0": outer_steps[0] if len(outer) > 1 else 0, "row_1": outer_steps[-1],
+        "extent": extent, "part_length": part, "parts": parts, "inner_length": max(inner[-1], 1),
+        "step_0": inner_steps[0] if len(inner) > 1 else 0, "step_1": inner_steps[-1],
+        "centre_offset": At(centre), "y_offset": _in_words(result if states is None else states),
+        "divisor": divisor if states is None else -1.0,
+    }  # fmt: skip
+    constants = {
+        "OPERATION": NUMBERS[name], "TYPE_X": code(x.dtype), "KIND": kind, "LANES": lanes, "COLUMNS": int(columns),
+        "QUADS": int(quads), "LAST": int(states is None),
+    }  # fmt: skip
+    arrays = {"x": x, "centre": centre, "y": result if states is None else states}
+    sizes = (min(groups, stripe), parts, -(-groups // stripe))
+    planner.dispatch(choice, constants, arrays, words, sizes, 8.0 * x.size)
+    if states is None:
+        return
+    lanes = 1
+    while lanes < choice.tile["lanes"] and 4 * lanes < parts:
+        lanes *= _LANE_STEP
+    groups = -(-rows * lanes // threads)
+    words |= {
+        "inner_rows": rows, "x_offset": At(states, _STATE // 4), "row_0": 0, "row_1": parts, "extent": parts,
+        "part_length": -(-parts // 4) * 4, "parts": 1, "inner_length": parts, "step_0": 0, "step_1": 1,
+        "centre_offset": 0, "y_offset": _in_words(result), "divisor": divisor,
+    }  # fmt: skip
+    constants |= {"TYPE_X": _STATES, "LANES": lanes, "COLUMNS": 0, "QUADS": 0, "LAST": 1}
+    sizes = (min(groups, stripe), 1, -(-groups // stripe))
+    planner.dispatch(choice, constants, {"x": states, "y": result}, words, sizes, 8.0 * rows * parts)
+
+
+def _in_words(tensor: Tensor) -> At:
+    """Where a tensor begins, in 32-bit words."""
+    if tensor.dtype.itemsize == 4:
+        return At(tensor)
+    return At(Tensor(tensor._storage, tensor.shape, np.dtype(np.uint32), tensor._steps, 2 * tensor._offset))
+
+
+def scan(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatches of running sums or products along the last axis; ``given`` is (name, dtype, before)."""
+    name, gives, before = given
+    planner = Planner(facts, layouts)
+    (x,) = planner.inputs
+    shape = (*x.shape[:-1], x.shape[-1] + before)
+    result = planner.empty(shape, gives)
+    rows = math.prod(x.shape[:-1])
+    if not result.size:
+        return planner.plan(result)
+    outer, (steps,) = fewest_axes(x.shape[:-1], [x._steps[:-1]])
+    if len(outer) > 3:
+        copied = planner.empty(x.shape, x.dtype)
+        emit(planner, registry, spec("copy", x.dtype), copied, [x, None, None], [layouts[0].offset, None, None])
+        x, outer, steps = copied, [rows], [x.shape[-1]]
+    outer, steps = [1] * (3 - len(outer)) + outer, [0] * (3 - len(steps)) + steps
+    floats = kind_of(gives) == "floating"
+    found = FLOAT32 if floats else INT64
+    numbers = result if gives == found else planner.empty(shape, found)
+    choice = registry.resolve(Request("scan", "float32"))
+    trips = x.shape[-1] // (4 * choice.threads)
+    if trips > facts.loop_trips:
+        raise UnsupportedError(f"cumulative_{name}: {x.shape[-1]} elements; this driver's loops end before")
+    words = {
+        "rows": rows, "rows_1": outer[1], "rows_2": outer[2], "x_offset": At(x), "row_0": steps[0], "row_1": steps[1],
+        "row_2": steps[2], "extent": x.shape[-1], "step": x._steps[-1], "y_offset": _in_words(numbers),
+        "before": int(before),
+    }  # fmt: skip
+    constants = {"OPERATION": NUMBERS[name], "TYPE_X": code(x.dtype), "KIND": FLOATING if floats else LONG}
+    stripe = choice.tile["stripe"]
+    groups = (min(rows, stripe), -(-rows // stripe), 1)
+    planner.dispatch(choice, constants, {"x": x, "y": numbers}, words, groups, 16.0 * x.size)
+    if numbers is not result:
+        emit(planner, registry, spec("copy", found, gives), result, [numbers, None, None], [4, None, None])
+    return planner.plan(result)
+
+
+def axes_of(name: str, x: Tensor, axis) -> tuple[int, ...]:
+    """An axis, several or None for all, as numbers from 0 on. Raises ValueError for what x has not, or has twice."""
+    if axis is None:
+        return tuple(range(x.ndim))
+    asked = axis if isinstance(axis, tuple) else (axis,)
+    found = []
+    for one in asked:
+        place = operator.index(one)
+        if not -x.ndim <= place < x.ndim:
+            raise ValueError(f"{name}: axis {place} is out of bounds for {x.ndim} axes")
+        found.append(place % x.ndim)
+    if len(set(found)) < len(found):
+        raise ValueError(f"{name}: axis {asked} names one twice")
+    return tuple(found)
+
+
+def reduced(name: str, x: Tensor, axis, keepdims: bool, gives: np.dtype, correction: float = 0.0) -> Tensor:
+    """The reduction ``name`` (see Terms) of the axes, as a new tensor."""
+    axes = axes_of(name, x, axis)
+    if name in ("max", "min", "argmax", "argmin") and not all(x.shape[a] for a in axes):
+        raise ValueError(f"{name}: of no elements (shape {x.shape}) there is none")
+    order = [a for a in range(x.ndim) if a not in axes]
+    device = x._storage.device
+    view = x.transpose([*order, *axes]) if x.ndim else x
+    (found,) = run(device, PLANS, plan, (Terms(name, len(order), gives, correction),), (view,))
+    device.runtime.flush()
+    if keepdims:
+        found = found.reshape(tuple(1 if a in axes else extent for a, extent in enumerate(x.shape)))
+    return found
+
+
+def _sum_dtype(name: str, x: Tensor, dtype) -> np.dtype:
+    if dtype is not None:
+        found = dtype_of(dtype)
+        if kind_of(x.dtype) == "floating" and kind_of(found) != "floating":
+            raise TypeError(f"{name}: x is {x.dtype.name} and dtype {found.name}; cast x first")
+        return found
+    return x.dtype if kind_of(x.dtype) == "floating" else INT64
+
+
+def sum_of(name: str, x: Tensor, axis=None, dtype=None, keepdims: bool = False) -> Tensor:
+    """``name``, "sum" or "prod", of x over axes: in x's dtype where that is floating, else int64, or as ``dtype``."""
+    gives = _sum_dtype(name, x, dtype)
+    if kind_of(gives) == "floating" and kind_of(x.dtype) != "floating":
+        x = cast(x, FLOAT32)
+    return reduced(name, x, axis, keepdims, gives)
+
+
+def moment(name: str, x: Tensor, axis=None, keepdims: bool = False, correction: float = 0.0) -> Tensor:
+    """``name``, "mean", "var" or "std", of x over axes, in x's dtype where that is floating, else float32."""
+    gives = x.dtype if kind_of(x.dtype) == "floating" else FLOAT32
+    return reduced(name, x, axis, keepdims, gives, float(correction))
+
+
+def extreme(name: str, x: Tensor, axis=None, keepdims: bool = False) -> Tensor:
+    """``name``, "max" or "min", of x over axes; NaN where there is one. Raises ValueError for no elements."""
+    return reduced(name, x, axis, keepdims, x.dtype)
+
+
+def truth(name: str, x: Tensor, axis=None, keepdims: bool = False) -> Tensor:
+    """``name``, "any" or "all", of x over axes, bool."""
+    return reduced(name, x, axis, keepdims, BOOL)
+
+
+def place(name: str, x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """``name``, "argmax" or "argmin": the first place of the extreme, or of NaN, along an axis or in C order; int64."""
+    if axis is None:
+        found = reduced(name, x.reshape(-1), 0, False, INT64)
+        return found.reshape((1,) * x.ndim) if keepdims else found
+    return reduced(name, x, operator.index(axis), keepdims, INT64)
+
+
+def running(name: str, x: Tensor, axis: int | None = None, dtype=None, include_initial: bool = False) -> Tensor:
+    """Running sums (``name`` "sum") or products ("prod") along an axis, which may be left out where there is one."""
+    if axis is None:
+        if x.ndim != 1:
+            raise ValueError(f"cumulative_{name}: x has {x.ndim} axes; name one")
+        axis = 0
+    (axis,) = axes_of(f"cumulative_{name}", x, operator.index(axis))
+    gives = _sum_dtype(f"cumulative_{name}", x, dtype)
+    if kind_of(gives) == "floating" and kind_of(x.dtype) != "floating":
+        x = cast(x, FLOAT32)
+    device = x._storage.device
+    order = [a for a in range(x.ndim) if a != axis] + [axis]
+    (found,) = run(device, SCANS, scan, (name, gives, bool(include_initial)), (x.transpose(order),))
+    device.runtime.flush()
+    return found.transpose([order.index(a) for a in range(x.ndim)])

@@ -1,0 +1,175 @@
+"""Arrays put together and laid out anew: concat, stack, flip, roll, repeat, tile, tril, triu and their relatives."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...errors import UnsupportedError
+from ..device.caches import Kept
+from ..device.device import DeviceFacts
+from ..device.plan import Layout, Plan, Planner
+from ..device.record import Ready, run
+from ..device.tensor import Tensor
+from .assign import assign
+from .elementwise import binary, cast, where
+from .map import emit
+from .operations import spec
+from .promotion import promoted
+
+#: Plans of flips.
+FLIPS: Kept[tuple, Ready] = Kept("plans of flips", 256)
+
+
+def axis_of(name: str, axis, ndim: int) -> int:
+    """An axis from 0 on. Raises ValueError where there is none of the number."""
+    place = operator.index(axis)
+    if not -ndim <= place < ndim:
+        raise ValueError(f"{name}: axis {place} is out of bounds for {ndim} axes")
+    return place % ndim
+
+
+def flip(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """A copy of x with axes, each from 0 on, in reverse order."""
+    axes = tuple(axis for axis in axes if x.shape[axis] > 1)
+    if not x.size or not axes:
+        return cast(x, x.dtype, copy=True)
+    device = x._storage.device
+    (found,) = run(device, FLIPS, _flip, (axes,), (x,))
+    device.runtime.flush()
+    return found
+
+
+def _flip(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry) -> Plan:
+    """The dispatches of ``flip``: a copy of a view whose strides run back."""
+    planner = Planner(facts, layouts)
+    (x,) = planner.inputs
+    if layouts[0].nbytes is not None:
+        raise UnsupportedError(f"flip: an array of {layouts[0].nbytes:,} bytes, which is larger than one binding")
+    result = planner.empty(x.shape, x.dtype)
+    steps, begin = list(x._steps), x._offset
+    for axis in given[0]:
+        begin += (x.shape[axis] - 1) * steps[axis]
+        steps[axis] = -steps[axis]
+    copied = spec("copy", x.dtype)
+    emit(planner, registry, copied, result, [x._view(x.shape, steps, begin), None, None], [1, None, None])
+    return planner.plan(result)
+
+
+def concat(arrays: Sequence[Tensor], axis: int | None = 0) -> Tensor:
+    """Tensors one after the other along an axis (None: all flat), in the dtype that they promote to.
+
+    Raises
+    ------
+    ValueError
+        For no tensors, shapes that differ beyond the axis, and tensors of different backends.
+    """
+    arrays = list(arrays)
+    if not arrays:
+        raise ValueError("concat: there are no arrays")
+    if axis is None:
+        arrays, axis = [x.reshape(-1) for x in arrays], 0
+    first = arrays[0]
+    if not first.ndim:
+        raise ValueError("concat: arrays without axes; use stack")
+    axis = axis_of("concat", axis, first.ndim)
+    dtype = first.dtype
+    for x in arrays[1:]:
+        dtype = promoted(dtype, x.dtype)
+        if x.shape[:axis] != first.shape[:axis] or x.shape[axis + 1 :] != first.shape[axis + 1 :] or x.ndim < 1:
+            raise ValueError(f"concat: shapes {first.shape} and {x.shape} differ beyond axis {axis}")
+    device = first._storage.device
+    found = device.empty((*first.shape[:axis], sum(x.shape[axis] for x in arrays), *first.shape[axis + 1 :]), dtype)
+    begin = 0
+    for x in arrays:
+        part = (slice(None),) * axis + (slice(begin, begin + x.shape[axis]),)
+        assign(device, found.view(part), cast(x, dtype))
+        begin += x.shape[axis]
+    device.runtime.flush()
+    return found
+
+
+def stack(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """Tensors of one shape side by side along a new axis."""
+    arrays = list(arrays)
+    if not arrays:
+        raise ValueError("stack: there are no arrays")
+    if any(x.shape != arrays[0].shape for x in arrays):
+        raise ValueError(f"stack: shapes {sorted({x.shape for x in arrays})} differ")
+    axis = axis_of("stack", axis, arrays[0].ndim + 1)
+    return concat([expand_dims(x, axis) for x in arrays], axis)
+
+
+def expand_dims(x: Tensor, axis: int = 0) -> Tensor:
+    """x with a new axis of extent 1 at a place; a view. Raises IndexError for a place that there is not."""
+    place = operator.index(axis)
+    if not -x.ndim - 1 <= place <= x.ndim:
+        raise IndexError(f"expand_dims: axis {place} is out of bounds for {x.ndim + 1} axes")
+    place %= x.ndim + 1
+    return x.view((slice(None),) * place + (None,))
+
+
+def squeeze(x: Tensor, axis) -> Tensor:
+    """x without axes of extent 1; a view. Raises ValueError where an axis has another extent."""
+    axes = {axis_of("squeeze", one, x.ndim) for one in (axis if isinstance(axis, tuple) else (axis,))}
+    if any(x.shape[a] != 1 for a in axes):
+        raise ValueError(f"squeeze: axes {sorted(axes)} of shape {x.shape} are not all of extent 1")
+    return x.view(tuple(0 if a in axes else slice(None) for a in range(x.ndim)))
+
+
+def roll(x: Tensor, shift, axis=None) -> Tensor:
+    """x with its elements moved along axes, those at the end to the beginning; without axes, in C order."""
+    if axis is None:
+        if isinstance(shift, tuple):
+            raise ValueError("roll: several shifts need as many axes")
+        return roll(x.reshape(-1), shift, 0).reshape(x.shape) if x.ndim else cast(x, x.dtype, copy=True)
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    shifts = shift if isinstance(shift, tuple) else (shift,) * len(axes)
+    if len(shifts) != len(axes):
+        raise ValueError(f"roll: {len(shifts)} shifts for {len(axes)} axes")
+    for one, by in zip(axes, shifts, strict=True):
+        place = axis_of("roll", one, x.ndim)
+        extent = x.shape[place]
+        cut = -operator.index(by) % extent if extent else 0
+        lead = (slice(None),) * place
+        x = concat([x.view((*lead, slice(cut, None))), x.view((*lead, slice(0, cut)))], place)
+    return x
+
+
+def repeat(x: Tensor, repeats: int, axis: int | None = None) -> Tensor:
+    """Each element (or place along an axis) ``repeats`` times. Raises TypeError for other than one integer."""
+    if axis is None:
+        x, axis = x.reshape(-1), 0
+    axis = axis_of("repeat", axis, x.ndim)
+    times = operator.index(repeats)
+    if times < 0:
+        raise ValueError(f"repeat: repeats is {times}; expected no negative number")
+    shape = (*x.shape[: axis + 1], times, *x.shape[axis + 1 :])
+    found = expand_dims(x, axis + 1).broadcast_to(shape)
+    return cast(found, x.dtype, copy=True).reshape((*x.shape[:axis], x.shape[axis] * times, *x.shape[axis + 1 :]))
+
+
+def tile(x: Tensor, repetitions: Sequence[int]) -> Tensor:
+    """x laid side by side, so many times along each axis."""
+    times = tuple(operator.index(n) for n in repetitions)
+    ndim = max(x.ndim, len(times))
+    times = (1,) * (ndim - len(times)) + times
+    own = (1,) * (ndim - x.ndim) + x.shape
+    pairs = x.reshape(tuple(n for extent in own for n in (1, extent)))
+    wide = pairs.broadcast_to(tuple(n for many, extent in zip(times, own, strict=True) for n in (many, extent)))
+    shape = tuple(many * extent for many, extent in zip(times, own, strict=True))
+    return cast(wide, x.dtype, copy=True).reshape(shape)
+
+
+def triangle(name: str, x: Tensor, k: int) -> Tensor:
+    """``tril`` or ``triu`` of the last two axes: zeros above, or below, the diagonal ``k``."""
+    if x.ndim < 2:
+        raise ValueError(f"{name}: x has {x.ndim} axes; expected at least two")
+    rows, columns = x.shape[-2:]
+    device = x._storage.device
+    row = device.tensor(np.arange(rows, dtype=np.int32)[:, None] + np.int32(operator.index(k)))
+    column = device.tensor(np.arange(columns, dtype=np.int32)[None, :])
+    kept = binary("less_equal" if name == "tril" else "greater_equal", column, row)
+    return where(kept, x, False if x.dtype == np.bool_ else 0)

@@ -1,0 +1,171 @@
+// The operations of map.comp on numbers of a KIND (words.glsl). A binary has the elementary functions, with FUNCTIONS,
+// or the others: a driver reads all of it for every pipeline.
+
+layout(constant_id = 0) const uint OPERATION = 0u;
+layout(constant_id = 5) const uint KIND = 0u;
+
+// facts: operations
+const uint COPY = 0u, WHERE = 1u, CLIP = 2u, GATHER = 3u;
+const uint ADD = 4u, SUBTRACT = 5u, MULTIPLY = 6u, DIVIDE = 7u, FLOOR_DIVIDE = 8u, REMAINDER = 9u, POW = 10u;
+const uint MAXIMUM = 11u, MINIMUM = 12u, NEGATIVE = 13u, ABS = 14u, SIGN_OF = 15u, SQUARE = 16u, RECIPROCAL = 17u;
+const uint AND = 18u, OR = 19u, XOR = 20u, INVERT = 21u, LEFT_SHIFT = 22u, RIGHT_SHIFT = 23u;
+const uint EQUAL = 24u, NOT_EQUAL = 25u, LESS = 26u, LESS_EQUAL = 27u, GREATER = 28u, GREATER_EQUAL = 29u;
+const uint LOGICAL_AND = 30u, LOGICAL_OR = 31u, LOGICAL_XOR = 32u, LOGICAL_NOT = 33u;
+const uint ISNAN = 34u, ISINF = 35u, ISFINITE = 36u, SIGNBIT = 37u;
+const uint FLOOR = 38u, CEIL = 39u, TRUNC = 40u, ROUND = 41u;
+const uint SQRT = 42u, EXP = 43u, EXPM1 = 44u, LOG = 45u, LOG1P = 46u, LOG2 = 47u, LOG10 = 48u;
+const uint SIN = 49u, COS = 50u, TAN = 51u, ASIN = 52u, ACOS = 53u, ATAN = 54u, ATAN2 = 55u;
+const uint SINH = 56u, COSH = 57u, TANH = 58u, ASINH = 59u, ACOSH = 60u, ATANH = 61u;
+const uint ERF = 62u, HYPOT = 63u, LOGADDEXP = 64u, COPYSIGN = 65u, NEXTAFTER = 66u;
+
+uvec2 truth(bool is) { return uvec2(uint(is), 0u); }
+
+bool true_of(uvec2 x) { return KIND == FLOATING ? (x.x & 0x7fffffffu) != 0u : KIND == LONG ? !zero64(x) : x.x != 0u; }
+
+bool nan_of(uvec2 x) { return KIND == FLOATING && is_nan(of_bits(x.x)); }
+
+bool less_of(uvec2 x, uvec2 y) {
+    if (KIND == FLOATING) return is_less(of_bits(x.x), of_bits(y.x));
+    return KIND == LONG ? less64(x, y) : int(x.x) < int(y.x);
+}
+
+bool equal_of(uvec2 x, uvec2 y) {
+    if (KIND == FLOATING) return is_equal(of_bits(x.x), of_bits(y.x));
+    return KIND == LONG ? x == y : x.x == y.x;
+}
+
+#if FUNCTIONS
+
+float floated(float x, float y) {
+    switch (OPERATION) {
+    case POW: return raised_to(x, y);
+    case SQRT: return root(x);
+    case EXP: return exponential(x);
+    case EXPM1: return exponential_minus_one(x);
+    case LOG: return logarithm(x);
+    case LOG1P: return logarithm_one_plus(x);
+    case LOG2: return logarithm2(x);
+    case LOG10: return logarithm10(x);
+    case SIN: return sine(x);
+    case COS: return cosine(x);
+    case TAN: return tangent(x);
+    case ASIN: return arcsine(x);
+    case ACOS: return arccosine(x);
+    case ATAN: return arctangent(x);
+    case ATAN2: return arctangent2(x, y);
+    case SINH: return hyperbolic_sine(x);
+    case COSH: return hyperbolic_cosine(x);
+    case TANH: return hyperbolic_tangent(x);
+    case ASINH: return area_sine(x);
+    case ACOSH: return area_cosine(x);
+    case ATANH: return area_tangent(x);
+    case ERF: return error_function(x);
+    case HYPOT: return hypotenuse(x, y);
+    case LOGADDEXP: return logarithm_of_exponentials(x, y);
+    }
+    return x;
+}
+
+uvec2 operated(uvec2 x, uvec2 y, uvec2 z) {
+    if (KIND == FLOATING) return uvec2(floatBitsToUint(floated(of_bits(x.x), of_bits(y.x))), 0u);
+    return power64(x, y);
+}
+
+#else
+
+float floated(float x, float y) {
+    float rest;
+    switch (OPERATION) {
+    case ADD: return x + y;
+    case SUBTRACT: return x - y;
+    case MULTIPLY: return x * y;
+    case DIVIDE: return divided(x, y);
+    case FLOOR_DIVIDE: return floor_divided(x, y, rest);
+    case REMAINDER: floor_divided(x, y, rest); return rest;
+    case NEGATIVE: return of_bits(bits_of(x) ^ SIGN);
+    case ABS: return magnitude(x);
+    case SIGN_OF: return is_nan(x) || is_zero(x) ? x : with_sign(1.0, bits_of(x));
+    case SQUARE: return x * x;
+    case RECIPROCAL: return divided(1.0, x);
+    case FLOOR: return whole(x, FLOORED);
+    case CEIL: return whole(x, RAISED);
+    case TRUNC: return whole(x, CUT);
+    case ROUND: return whole(x, NEAREST);
+    case COPYSIGN: return with_sign(x, bits_of(y));
+    case NEXTAFTER: return next_to(x, y);
+    }
+    return x;
+}
+
+uvec2 short_integer(int x, int y) {
+    switch (OPERATION) {
+    case ADD: return uvec2(x + y, 0u);
+    case SUBTRACT: return uvec2(x - y, 0u);
+    case MULTIPLY: case SQUARE: return uvec2(x * (OPERATION == SQUARE ? x : y), 0u);
+    case NEGATIVE: return uvec2(-x, 0u);
+    case ABS: return uvec2(x < 0 ? -x : x, 0u);
+    case SIGN_OF: return uvec2(x < 0 ? -1 : int(x > 0), 0u);
+    case AND: return uvec2(x & y, 0u);
+    case OR: return uvec2(x | y, 0u);
+    case XOR: return uvec2(x ^ y, 0u);
+    case INVERT: return uvec2(~x, 0u);
+    case LEFT_SHIFT: return uvec2(uint(y) > 31u ? 0 : x << y, 0u);
+    case RIGHT_SHIFT: return uvec2(x >> min(uint(y), 31u), 0u);
+    }
+    return uvec2(x, 0u);
+}
+
+uvec2 long_integer(uvec2 x, uvec2 y) {
+    uvec2 rest;
+    uint places = y.y != 0u ? 64u : y.x;
+    switch (OPERATION) {
+    case ADD: return add64(x, y);
+    case SUBTRACT: return subtract64(x, y);
+    case MULTIPLY: return multiply64(x, y);
+    case SQUARE: return multiply64(x, x);
+    case FLOOR_DIVIDE: return floor_divide64(x, y, rest);
+    case REMAINDER: floor_divide64(x, y, rest); return rest;
+    case NEGATIVE: return negative64(x);
+    case ABS: return minus64(x) ? negative64(x) : x;
+    case SIGN_OF: return minus64(x) ? uvec2(0xffffffffu) : truth(!zero64(x));
+    case AND: return x & y;
+    case OR: return x | y;
+    case XOR: return x ^ y;
+    case INVERT: return ~x;
+    case LEFT_SHIFT: return left64(x, places);
+    case RIGHT_SHIFT: return right64(x, places);
+    }
+    return x;
+}
+
+// The operation, which is known when the pipeline is made. x, y and z are numbers of KIND; comparisons and tests give an
+// integer that is 0 or 1.
+uvec2 operated(uvec2 x, uvec2 y, uvec2 z) {
+    switch (OPERATION) {
+    case WHERE: return zero64(x) ? z : y;
+    case MAXIMUM: return nan_of(x) || !nan_of(y) && less_of(y, x) ? x : y;
+    case MINIMUM: return nan_of(x) || !nan_of(y) && less_of(x, y) ? x : y;
+    case CLIP:
+        if (nan_of(x)) return x;
+        if (nan_of(y) || less_of(x, y)) x = y;
+        return nan_of(z) || less_of(z, x) ? z : x;
+    case EQUAL: return truth(equal_of(x, y));
+    case NOT_EQUAL: return truth(!equal_of(x, y));
+    case LESS: return truth(less_of(x, y));
+    case LESS_EQUAL: return truth(less_of(x, y) || equal_of(x, y));
+    case GREATER: return truth(less_of(y, x));
+    case GREATER_EQUAL: return truth(less_of(y, x) || equal_of(x, y));
+    case LOGICAL_AND: return truth(true_of(x) && true_of(y));
+    case LOGICAL_OR: return truth(true_of(x) || true_of(y));
+    case LOGICAL_XOR: return truth(true_of(x) != true_of(y));
+    case LOGICAL_NOT: return truth(!true_of(x));
+    case ISNAN: return truth(nan_of(x));
+    case ISINF: return truth(KIND == FLOATING && is_infinite(of_bits(x.x)));
+    case ISFINITE: return truth(KIND != FLOATING || size_of(of_bits(x.x)) < INFINITY);
+    case SIGNBIT: return truth(KIND == FLOATING ? x.x >= SIGN : KIND == LONG ? minus64(x) : int(x.x) < 0);
+    }
+    if (KIND == FLOATING) return uvec2(floatBitsToUint(floated(of_bits(x.x), of_bits(y.x))), 0u);
+    return KIND == LONG ? long_integer(x, y) : short_integer(int(x.x), int(y.x));
+}
+
+#endif

@@ -1,0 +1,64 @@
+#version 450
+#extension GL_GOOGLE_include_directive : require
+// What it computes: elements of an array replaced by those of another, or of one number.
+// Shapes and layouts: four axes of any strides on both sides; x may repeat its elements. With an index, the place along
+//     one more axis of y is read from it: y[..., index, ...] = x.
+// Bindings: 0 x, 1 index, 2 y.
+// Specialization constants: BITS, of an element; INDEX, 0 or the index's type (words.glsl).
+// Push constants: see the block; offsets and strides in elements. y_step and y_extent are the axis that the index counts.
+// Workgroup: THREADS elements (x and y together count the workgroups, STRIPE of them along x). Invocation: one.
+// Accumulation: none. Where two elements go to one place, one of them arrives.
+// Preconditions: fewer than 2^31 elements. Indices out of bounds write nothing.
+
+#include "arrays/words.glsl"
+
+layout(constant_id = 0) const uint BITS = 32u;
+layout(constant_id = 1) const uint INDEX = 0u;
+
+layout(local_size_x = THREADS) in;
+
+layout(push_constant, std430) uniform Push {
+    uint count, x_offset, index_offset, y_offset, y_step, y_extent;
+    uint e_0, e_1, e_2, e_3;
+    uint x_0, x_1, x_2, x_3;
+    uint i_0, i_1, i_2, i_3;
+    uint y_0, y_1, y_2, y_3;
+} pc;
+
+layout(set = 0, binding = 0, std430) readonly buffer X { uint x_data[]; };
+layout(set = 0, binding = 1, std430) readonly buffer Index { uvec4 index_data[]; };
+layout(set = 0, binding = 2, std430) buffer Y { uint y_data[]; };
+
+READER(index, index_data, INDEX)
+
+void main() {
+    uint at = (gl_WorkGroupID.y * uint(STRIPE) + gl_WorkGroupID.x) * uint(THREADS) + gl_LocalInvocationIndex;
+    if (at >= pc.count) return;
+    uvec4 i;
+    i.w = at % pc.e_3;
+    at /= pc.e_3;
+    i.z = at % pc.e_2;
+    at /= pc.e_2;
+    i.y = at % pc.e_1;
+    i.x = at / pc.e_1;
+    uint from = pc.x_offset + i.x * pc.x_0 + i.y * pc.x_1 + i.z * pc.x_2 + i.w * pc.x_3;
+    uint to = pc.y_offset + i.x * pc.y_0 + i.y * pc.y_1 + i.z * pc.y_2 + i.w * pc.y_3;
+    if (INDEX != 0u) {
+        uvec2 place = natural(INDEX, index_raw(pc.index_offset + i.x * pc.i_0 + i.y * pc.i_1 + i.z * pc.i_2 + i.w * pc.i_3));
+        if (minus64(place)) place = add64(place, uvec2(pc.y_extent, 0u));
+        if (place.y != 0u || place.x >= pc.y_extent) return;
+        to += place.x * pc.y_step;
+    }
+    if (BITS == 64u) {
+        y_data[2u * to] = x_data[2u * from];
+        y_data[2u * to + 1u] = x_data[2u * from + 1u];
+    } else if (BITS == 32u) {
+        y_data[to] = x_data[from];
+    } else {
+        // the other elements of the word are other invocations', or are to stay
+        uint each = 32u / BITS, mask = (1u << BITS) - 1u, shift = to % each * BITS;
+        uint bits = x_data[from / each] >> from % each * BITS & mask;
+        atomicAnd(y_data[to / each], ~(mask << shift));
+        atomicOr(y_data[to / each], bits << shift);
+    }
+}

@@ -1,0 +1,93 @@
+// What reductions and scans have found so far, as four words that two of may be combined, in order:
+//   SUM of FLOATING  a float32 and what its roundings lost     SUM, PRODUCT of LONG  an int64
+//   PRODUCT of FLOATING  a float32                             ANY, ALL  0 or 1
+//   MAXIMUM, MINIMUM  a number; w is 1 where there is one      FIRST_MAXIMUM, FIRST_MINIMUM  the same, z its place
+// SQUARES is the SUM of squared differences from a centre.
+
+#include "arrays/words.glsl"
+#include "arrays/floats.glsl"
+
+layout(constant_id = 0) const uint OPERATION = 0u;
+layout(constant_id = 1) const uint TYPE_X = 8u;
+layout(constant_id = 2) const uint KIND = 0u;  // FLOATING or LONG
+
+// facts: reductions
+const uint SUM = 0u, PRODUCT = 1u, MAXIMUM = 2u, MINIMUM = 3u, ANY = 4u, ALL = 5u;
+const uint FIRST_MAXIMUM = 6u, FIRST_MINIMUM = 7u, SQUARES = 8u;
+const uint STATES = 11u;  // a TYPE_X: what another dispatch has found
+
+bool is_float_sum() {
+    if (KIND != FLOATING) return false;
+    return OPERATION == SUM || OPERATION == SQUARES;
+}
+
+bool gives_float() {  // else an int64
+    if (KIND != FLOATING) return false;
+    return OPERATION < ANY || OPERATION == SQUARES;
+}
+
+uvec4 nothing_found() {
+    if (OPERATION == PRODUCT) return uvec4(KIND == FLOATING ? floatBitsToUint(1.0) : 1u, 0u, 0u, 0u);
+    return uvec4(OPERATION == ALL ? 1u : 0u, 0u, 0u, 0u);
+}
+
+bool beats(uvec4 a, uvec4 b) {  // whether b takes the place of a
+    bool larger = OPERATION == MAXIMUM || OPERATION == FIRST_MAXIMUM;
+    if (KIND == FLOATING) {
+        float x = of_bits(a.x), y = of_bits(b.x);
+        if (is_nan(x) || is_nan(y)) return !is_nan(x);
+        return larger ? is_less(x, y) : is_less(y, x);
+    }
+    return larger ? less64(a.xy, b.xy) : less64(b.xy, a.xy);
+}
+
+bool same(uvec4 a, uvec4 b) {
+    if (KIND == LONG) return a.xy == b.xy;
+    float x = of_bits(a.x), y = of_bits(b.x);
+    return is_nan(x) ? is_nan(y) : is_equal(x, y);
+}
+
+uvec4 combined(uvec4 a, uvec4 b) {
+    if (OPERATION == SUM || OPERATION == SQUARES) {
+        if (KIND == LONG) return uvec4(add64(a.xy, b.xy), 0u, 0u);
+        float high, low;
+        split_sum(of_bits(a.x), of_bits(b.x), high, low);
+        low += of_bits(a.y) + of_bits(b.y);
+        return uvec4(floatBitsToUint(high), floatBitsToUint(low), 0u, 0u);
+    }
+    if (OPERATION == PRODUCT) {
+        if (KIND == LONG) return uvec4(multiply64(a.xy, b.xy), 0u, 0u);
+        return uvec4(floatBitsToUint(of_bits(a.x) * of_bits(b.x)), 0u, 0u, 0u);
+    }
+    if (OPERATION == ANY) return a | b;
+    if (OPERATION == ALL) return a & b;
+    if (a.w == 0u) return b;
+    if (b.w == 0u) return a;
+    if ((OPERATION == FIRST_MAXIMUM || OPERATION == FIRST_MINIMUM) && same(a, b)) return a.z <= b.z ? a : b;
+    return beats(a, b) ? b : a;
+}
+
+// One element, `place` its index, as what was found.
+uvec4 found_in(uvec2 raw, uint place, float centre) {
+    uvec2 x = number(KIND, TYPE_X, raw);
+    if (OPERATION == ANY || OPERATION == ALL) {
+        bool is = KIND == FLOATING ? (x.x & 0x7fffffffu) != 0u : !zero64(x);
+        return uvec4(uint(is), 0u, 0u, 0u);
+    }
+    if (OPERATION == SQUARES) {
+        float apart = of_bits(x.x) - centre;
+        return uvec4(floatBitsToUint(apart * apart), 0u, 0u, 0u);
+    }
+    if (OPERATION == SUM || OPERATION == PRODUCT) return uvec4(x.x, KIND == LONG ? x.y : 0u, 0u, 0u);
+    return uvec4(x, place, 1u);
+}
+
+// The number at the end: the rounded sum, or an int64.
+uvec2 number_of(uvec4 found) {
+    if (OPERATION == FIRST_MAXIMUM || OPERATION == FIRST_MINIMUM) return uvec2(found.z, 0u);
+    if (is_float_sum()) {
+        float high = of_bits(found.x);
+        return uvec2(size_of(high) >= INFINITY ? found.x : floatBitsToUint(high + of_bits(found.y)), 0u);
+    }
+    return found.xy;
+}
