@@ -458,7 +458,7 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype:
     if found is None:
         raise ValueError("result_type: expected an array or a dtype beside numbers")
     for number in numbers:
-        found = with_scalar(found, type(number))
+        found = with_scalar(found, type(number))  # type: ignore[arg-type]
     return found
 
 
@@ -513,7 +513,7 @@ def asarray(
         For integers that the dtype does not hold.
     """
     if device is None and isinstance(obj, Tensor):
-        return _creation.asarray(obj._storage.device, obj, dtype, copy)
+        return _creation.asarray(obj.backend.opened, obj, dtype, copy)
     return _creation.asarray(_on(device), obj, dtype, copy)
 
 

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from .backend import ScalarT, default_backend
 from .device.arrays import NDArray, Shape
+from .device.tensor import Tensor
 
 __all__ = ["asarray", "empty"]
 

@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from .tensor import Tensor
+T = TypeVar("T", bound="Operators")
 
 
 class ArrayOperations(Protocol):
     """What the operators of tensors ask of compute/arrays."""
 
-    def unary(self, name: str, x: Tensor) -> Tensor:
+    def unary(self, name: str, x: Any) -> Any:
         """An elementwise operation on one tensor."""
 
-    def binary(self, name: str, x: Any, y: Any) -> Tensor:
+    def binary(self, name: str, x: Any, y: Any) -> Any:
         """An elementwise operation on two operands, one of them a tensor."""
 
-    def in_place(self, name: str, x: Tensor, y: Any) -> Tensor:
+    def in_place(self, name: str, x: Any, y: Any) -> Any:
         """The same, its result in x."""
 
-    def matmul(self, x: Any, y: Any) -> Tensor:
+    def matmul(self, x: Any, y: Any) -> Any:
         """The product of matrices."""
 
-    def selected(self, x: Tensor, index: Any) -> Tensor:
+    def selected(self, x: Any, index: Any) -> Any:
         """``x[index]`` for every index."""
 
-    def assigned(self, x: Tensor, index: Any, value: Any) -> None:
+    def assigned(self, x: Any, index: Any, value: Any) -> None:
         """``x[index] = value``."""
 
 
@@ -58,167 +57,167 @@ class Operators:
     def _arrays(self) -> ArrayOperations:
         return self._storage.device.arrays  # type: ignore[attr-defined, no-any-return]
 
-    def _binary(self, name: str, other: object) -> Tensor:
+    def _binary(self, name: str, other: object) -> Any:
         if not _takes(other):
-            return cast("Tensor", NotImplemented)
-        return self._storage.device.arrays.binary(name, self, other)  # type: ignore[attr-defined, no-any-return]
+            return NotImplemented
+        return self._storage.device.arrays.binary(name, self, other)  # type: ignore[attr-defined]
 
-    def _reflected(self, name: str, other: object) -> Tensor:
+    def _reflected(self, name: str, other: object) -> Any:
         if not _takes(other):
-            return cast("Tensor", NotImplemented)
-        return self._storage.device.arrays.binary(name, other, self)  # type: ignore[attr-defined, no-any-return]
+            return NotImplemented
+        return self._storage.device.arrays.binary(name, other, self)  # type: ignore[attr-defined]
 
-    def _in_place(self, name: str, other: object) -> Tensor:
+    def _in_place(self, name: str, other: object) -> Any:
         if not _takes(other):
-            return cast("Tensor", NotImplemented)
-        return self._storage.device.arrays.in_place(name, self, other)  # type: ignore[attr-defined, no-any-return]
+            return NotImplemented
+        return self._storage.device.arrays.in_place(name, self, other)  # type: ignore[attr-defined]
 
-    def __add__(self, other: Any) -> Tensor:
+    def __add__(self: T, other: Any) -> T:
         return self._binary("add", other)
 
-    def __radd__(self, other: Any) -> Tensor:
+    def __radd__(self: T, other: Any) -> T:
         return self._reflected("add", other)
 
-    def __iadd__(self, other: Any) -> Tensor:
+    def __iadd__(self: T, other: Any) -> T:
         return self._in_place("add", other)
 
-    def __sub__(self, other: Any) -> Tensor:
+    def __sub__(self: T, other: Any) -> T:
         return self._binary("subtract", other)
 
-    def __rsub__(self, other: Any) -> Tensor:
+    def __rsub__(self: T, other: Any) -> T:
         return self._reflected("subtract", other)
 
-    def __isub__(self, other: Any) -> Tensor:
+    def __isub__(self: T, other: Any) -> T:
         return self._in_place("subtract", other)
 
-    def __mul__(self, other: Any) -> Tensor:
+    def __mul__(self: T, other: Any) -> T:
         return self._binary("multiply", other)
 
-    def __rmul__(self, other: Any) -> Tensor:
+    def __rmul__(self: T, other: Any) -> T:
         return self._reflected("multiply", other)
 
-    def __imul__(self, other: Any) -> Tensor:
+    def __imul__(self: T, other: Any) -> T:
         return self._in_place("multiply", other)
 
-    def __truediv__(self, other: Any) -> Tensor:
+    def __truediv__(self: T, other: Any) -> T:
         return self._binary("divide", other)
 
-    def __rtruediv__(self, other: Any) -> Tensor:
+    def __rtruediv__(self: T, other: Any) -> T:
         return self._reflected("divide", other)
 
-    def __itruediv__(self, other: Any) -> Tensor:
+    def __itruediv__(self: T, other: Any) -> T:
         return self._in_place("divide", other)
 
-    def __floordiv__(self, other: Any) -> Tensor:
+    def __floordiv__(self: T, other: Any) -> T:
         return self._binary("floor_divide", other)
 
-    def __rfloordiv__(self, other: Any) -> Tensor:
+    def __rfloordiv__(self: T, other: Any) -> T:
         return self._reflected("floor_divide", other)
 
-    def __ifloordiv__(self, other: Any) -> Tensor:
+    def __ifloordiv__(self: T, other: Any) -> T:
         return self._in_place("floor_divide", other)
 
-    def __mod__(self, other: Any) -> Tensor:
+    def __mod__(self: T, other: Any) -> T:
         return self._binary("remainder", other)
 
-    def __rmod__(self, other: Any) -> Tensor:
+    def __rmod__(self: T, other: Any) -> T:
         return self._reflected("remainder", other)
 
-    def __imod__(self, other: Any) -> Tensor:
+    def __imod__(self: T, other: Any) -> T:
         return self._in_place("remainder", other)
 
-    def __pow__(self, other: Any) -> Tensor:
+    def __pow__(self: T, other: Any) -> T:
         return self._binary("pow", other)
 
-    def __rpow__(self, other: Any) -> Tensor:
+    def __rpow__(self: T, other: Any) -> T:
         return self._reflected("pow", other)
 
-    def __ipow__(self, other: Any) -> Tensor:
+    def __ipow__(self: T, other: Any) -> T:
         return self._in_place("pow", other)
 
-    def __and__(self, other: Any) -> Tensor:
+    def __and__(self: T, other: Any) -> T:
         return self._binary("bitwise_and", other)
 
-    def __rand__(self, other: Any) -> Tensor:
+    def __rand__(self: T, other: Any) -> T:
         return self._reflected("bitwise_and", other)
 
-    def __iand__(self, other: Any) -> Tensor:
+    def __iand__(self: T, other: Any) -> T:
         return self._in_place("bitwise_and", other)
 
-    def __or__(self, other: Any) -> Tensor:
+    def __or__(self: T, other: Any) -> T:
         return self._binary("bitwise_or", other)
 
-    def __ror__(self, other: Any) -> Tensor:
+    def __ror__(self: T, other: Any) -> T:
         return self._reflected("bitwise_or", other)
 
-    def __ior__(self, other: Any) -> Tensor:
+    def __ior__(self: T, other: Any) -> T:
         return self._in_place("bitwise_or", other)
 
-    def __xor__(self, other: Any) -> Tensor:
+    def __xor__(self: T, other: Any) -> T:
         return self._binary("bitwise_xor", other)
 
-    def __rxor__(self, other: Any) -> Tensor:
+    def __rxor__(self: T, other: Any) -> T:
         return self._reflected("bitwise_xor", other)
 
-    def __ixor__(self, other: Any) -> Tensor:
+    def __ixor__(self: T, other: Any) -> T:
         return self._in_place("bitwise_xor", other)
 
-    def __lshift__(self, other: Any) -> Tensor:
+    def __lshift__(self: T, other: Any) -> T:
         return self._binary("bitwise_left_shift", other)
 
-    def __rlshift__(self, other: Any) -> Tensor:
+    def __rlshift__(self: T, other: Any) -> T:
         return self._reflected("bitwise_left_shift", other)
 
-    def __ilshift__(self, other: Any) -> Tensor:
+    def __ilshift__(self: T, other: Any) -> T:
         return self._in_place("bitwise_left_shift", other)
 
-    def __rshift__(self, other: Any) -> Tensor:
+    def __rshift__(self: T, other: Any) -> T:
         return self._binary("bitwise_right_shift", other)
 
-    def __rrshift__(self, other: Any) -> Tensor:
+    def __rrshift__(self: T, other: Any) -> T:
         return self._reflected("bitwise_right_shift", other)
 
-    def __irshift__(self, other: Any) -> Tensor:
+    def __irshift__(self: T, other: Any) -> T:
         return self._in_place("bitwise_right_shift", other)
 
-    def __lt__(self, other: Any) -> Tensor:
+    def __lt__(self: T, other: Any) -> T:
         return self._binary("less", other)
 
-    def __le__(self, other: Any) -> Tensor:
+    def __le__(self: T, other: Any) -> T:
         return self._binary("less_equal", other)
 
-    def __gt__(self, other: Any) -> Tensor:
+    def __gt__(self: T, other: Any) -> T:
         return self._binary("greater", other)
 
-    def __ge__(self, other: Any) -> Tensor:
+    def __ge__(self: T, other: Any) -> T:
         return self._binary("greater_equal", other)
 
-    def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]
+    def __eq__(self: T, other: Any) -> T:  # type: ignore[override]
         return self._binary("equal", other)
 
-    def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]
+    def __ne__(self: T, other: Any) -> T:  # type: ignore[override]
         return self._binary("not_equal", other)
 
-    def __neg__(self) -> Tensor:
-        return self._arrays().unary("negative", cast("Tensor", self))
+    def __neg__(self: T) -> T:
+        return self._arrays().unary("negative", self)
 
-    def __abs__(self) -> Tensor:
-        return self._arrays().unary("abs", cast("Tensor", self))
+    def __abs__(self: T) -> T:
+        return self._arrays().unary("abs", self)
 
-    def __invert__(self) -> Tensor:
-        return self._arrays().unary("bitwise_invert", cast("Tensor", self))
+    def __invert__(self: T) -> T:
+        return self._arrays().unary("bitwise_invert", self)
 
-    def __pos__(self) -> Tensor:
-        return cast("Tensor", self)
+    def __pos__(self: T) -> T:
+        return self
 
-    def __matmul__(self, other: Any) -> Tensor:
-        return self._arrays().matmul(self, other) if _takes(other) else cast("Tensor", NotImplemented)
+    def __matmul__(self: T, other: Any) -> T:
+        return self._arrays().matmul(self, other) if _takes(other) else NotImplemented
 
-    def __rmatmul__(self, other: Any) -> Tensor:
-        return self._arrays().matmul(other, self) if _takes(other) else cast("Tensor", NotImplemented)
+    def __rmatmul__(self: T, other: Any) -> T:
+        return self._arrays().matmul(other, self) if _takes(other) else NotImplemented
 
-    def __imatmul__(self, other: Any) -> Tensor:
-        own = cast("Tensor", self)
+    def __imatmul__(self: T, other: Any) -> T:
+        own: Any = self
         product = self._arrays().matmul(self, other)
         if product.shape != own.shape or product.dtype != own.dtype:
             raise ValueError(f"matmul: the product is {product.dtype} {product.shape}, which does not replace {own!r}")
@@ -229,7 +228,7 @@ class Operators:
 
     def item(self) -> bool | int | float:
         """The one element as a Python number; waits for it. Raises ValueError where there are more, or none."""
-        own = cast("Tensor", self)
+        own: Any = self
         if own.size != 1:
             raise ValueError(f"item: the tensor has shape {own.shape}; expected one element")
         value = own.numpy().reshape(())
@@ -237,10 +236,12 @@ class Operators:
 
     def tolist(self) -> Any:
         """The elements as nested lists of Python numbers; waits for them."""
-        return cast("Tensor", self).numpy().tolist()
+        own: Any = self
+        return own.numpy().tolist()
 
     def __bool__(self) -> bool:
-        if cast("Tensor", self).size != 1:
+        own: Any = self
+        if own.size != 1:
             raise ValueError("the truth of a tensor with other than one element is ambiguous; use grilly.any or all")
         return bool(self.item())
 
@@ -254,13 +255,13 @@ class Operators:
         return complex(self.item())
 
     def __index__(self) -> int:
-        own = cast("Tensor", self)
+        own: Any = self
         if own.dtype.kind not in "iu" or own.size != 1:
             raise TypeError(f"only a tensor of one integer can be an index, not {own!r}")
         return int(self.item())
 
-    def __iter__(self) -> Iterator[Tensor]:
-        own = cast("Tensor", self)
+    def __iter__(self: T) -> Iterator[T]:
+        own: Any = self
         if not own.ndim:
             raise TypeError("iteration over a tensor without axes")
         return (own[i] for i in range(own.shape[0]))
@@ -282,16 +283,16 @@ class Operators:
         """The ``grilly.Compute`` that holds the tensor."""
         return self._storage.device.backend  # type: ignore[attr-defined]
 
-    def to_device(self, device: Any, /, *, stream: None = None) -> Tensor:
+    def to_device(self: T, device: Any, /, *, stream: None = None) -> T:
         """The tensor on another ``grilly.Compute``: a copy by way of the host, or itself where it is there already."""
         if stream is not None:
             raise ValueError("to_device: there are no streams; expected None")
         return device.tensor(self)  # type: ignore[no-any-return]
 
     @property
-    def mT(self) -> Tensor:
+    def mT(self: T) -> T:
         """The tensor with its last two axes exchanged, a view. Raises ValueError for fewer than two axes."""
-        own = cast("Tensor", self)
+        own: Any = self
         if own.ndim < 2:
             raise ValueError(f"mT: the tensor has {own.ndim} axes; expected at least two")
         return own.swapaxes(-1, -2)

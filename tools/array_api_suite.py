@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Runs a checkout of data-apis/array-api-tests on grilly.
+
+    python tools/array_api_suite.py FOLDER [pytest's options]
+
+FOLDER is at the commit COMMIT, with its submodule; it needs ndindex, pytest-json-report and hypothesis. The suite supposes
+complex dtypes in two places, so a changed copy of it is run. What is left out, and why, is in SKIPS.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+COMMIT = "55fcc60179efa2680ddd6cd926ddf17b83530e2b"
+#: dtypes that no tensor has.
+DTYPES = "uint64,float64,complex64,complex128"
+#: Of the suite's file of helpers: what supposes complex dtypes, and what stands there instead.
+CHANGES = {
+    "for dt in complex_dtypes], key=lambda x: x[1]\n)": "for dt in complex_dtypes], key=lambda x: x[1], default=(None,)\n)",
+    '{"complex64": xp.float32, "complex128": xp.float64}': "{}",
+}
+#: Tests that are not run: a part of their names, and the reason.
+SKIPS = {
+    "test_signatures.py": "it makes tables of all dtypes, float64 and complex among them, when it is read",
+    "test_linalg.py": "the extension linalg is left out; tests/test_arrays.py tests matmul",
+    "test_fft.py": "the extension fft is left out",
+    "test_sorting_functions.py": "there is no sort, argsort",
+    "test_set_functions.py": "there is no unique_*, isin",
+    "test_searchsorted": "there is no searchsorted",
+}
+
+
+def prepared(suite: Path, folder: Path) -> Path:
+    """A copy of the suite in which complex dtypes may be missing. Raises SystemExit where it is another version."""
+    copied = folder / "suite"
+    shutil.copytree(suite, copied, ignore=shutil.ignore_patterns(".git"))
+    helpers = copied / "array_api_tests" / "dtype_helpers.py"
+    text = helpers.read_text()
+    for old, new in CHANGES.items():
+        if old not in text:
+            raise SystemExit(f"{helpers.name} has no {old!r}: check out commit {COMMIT}")
+        text = text.replace(old, new)
+    helpers.write_text(text)
+    return copied
+
+
+def main(arguments: list[str]) -> int:
+    """Run it; returns pytest's exit status."""
+    if not arguments:
+        raise SystemExit(__doc__)
+    with tempfile.TemporaryDirectory() as folder:
+        copied = prepared(Path(arguments[0]).resolve(), Path(folder))
+        skips = Path(folder) / "skips.txt"
+        skips.write_text("".join(f"# {why}\narray_api_tests/{name}\n" if name.endswith(".py") else f"# {why}\n{name}\n"
+                                 for name, why in SKIPS.items()))  # fmt: skip
+        files = [f"--ignore=array_api_tests/{name}" for name in SKIPS if name.endswith(".py")]
+        environment = {
+            **os.environ, "ARRAY_API_TESTS_MODULE": "grilly", "ARRAY_API_TESTS_VERSION": "2024.12",
+            "ARRAY_API_TESTS_SKIP_DTYPES": DTYPES,
+        }  # fmt: skip
+        command = [sys.executable, "-m", "pytest", "array_api_tests", *files, "--skips-file", str(skips),
+                   "--disable-deadline", "-q", *arguments[1:]]  # fmt: skip
+        return subprocess.run(command, cwd=copied, env=environment).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
