@@ -294,7 +294,7 @@ def test_refusals(vulkan_backend):
         (lambda: t[5], IndexError, "bounds"),
         (lambda: t[[5]], IndexError, "bounds"),
         (lambda: t[np.ones((3, 3), bool)], IndexError, "mask"),
-        (lambda: t[1.5], TypeError, ""),
+        (lambda: t[1.5], TypeError, "integer"),
         (lambda: operator.setitem(t, 0, np.ones(4, np.float32)), ValueError, "broadcast"),
         (lambda: xp.max(t[:0]), ValueError, "no elements"),
         (lambda: xp.sum(t, axis=2), ValueError, "axis"),

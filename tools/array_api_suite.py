@@ -3,8 +3,8 @@
 
     python tools/array_api_suite.py FOLDER [pytest's options]
 
-FOLDER is at the commit COMMIT, with its submodule; it needs ndindex, pytest-json-report and hypothesis. The suite supposes
-complex dtypes in two places, so a changed copy of it is run. What is left out, and why, is in SKIPS.
+FOLDER is at the commit COMMIT, with its submodule; it needs ndindex, pytest-json-report and hypothesis. The suite
+supposes complex dtypes in two places, so a changed copy of it is run. What is left out, and why, is in SKIPS.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COMMIT = "55fcc60179efa2680ddd6cd926ddf17b83530e2b"
 DTYPES = "uint64,float64,complex64,complex128"
 #: Of the suite's file of helpers: what supposes complex dtypes, and what stands there instead.
 CHANGES = {
-    "for dt in complex_dtypes], key=lambda x: x[1]\n)": "for dt in complex_dtypes], key=lambda x: x[1], default=(None,)\n)",
+    "complex_dtypes], key=lambda x: x[1]\n)": "complex_dtypes], key=lambda x: x[1], default=(None,)\n)",
     '{"complex64": xp.float32, "complex128": xp.float64}': "{}",
 }
 #: Tests that are not run: a part of their names, and the reason.

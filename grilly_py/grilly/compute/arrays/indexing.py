@@ -33,7 +33,9 @@ def selected(x: Tensor, index) -> Tensor:
     if len(items) == 1 and _is_mask(items[0]):
         mask = _host(items[0])
         return _gathered(_merged(x, _mask_axes(x, mask)), _device_of(x, _places(mask)))
-    view, axes, arrays, first = _advanced(x, items)
+    view, axes, arrays, first, turned = _advanced(x, items)
+    if turned:
+        view = flip(view, turned)
     flat, shape = _flat(x, view, axes, arrays)
     rest = [a for a in range(view.ndim) if a not in axes]
     found = _gathered(_merged(view.transpose([*axes, *rest]), len(axes)), flat)
@@ -53,13 +55,15 @@ def assigned(x: Tensor, index, value) -> None:
     elif len(items) == 1 and _is_mask(items[0]):
         _assign_mask(x, items[0], value)
     else:
-        view, axes, arrays, first = _advanced(x, items)
+        view, axes, arrays, first, turned = _advanced(x, items)
         flat, shape = _flat(x, view, axes, arrays)
         rest = [a for a in range(view.ndim) if a not in axes]
         rests = tuple(view.shape[a] for a in rest)
         values = _values(x, value, (*rests[:first], *shape, *rests[first:]))
         values = values.broadcast_to((*rests[:first], *shape, *rests[first:]))
         values = moved(values, tuple(range(first, first + len(shape))), tuple(range(len(shape))))
+        if turned:
+            values = flip(values, [len(shape) + rest.index(a) for a in turned])
         _scatter(view.transpose([*axes, *rest]), len(axes), flat, values.reshape((flat.size, *rests)))
     device.runtime.flush()
 
@@ -173,8 +177,9 @@ def _forward(x: Tensor, items: tuple) -> tuple[tuple, tuple[int, ...]]:
     return tuple(found), tuple(turned)
 
 
-def _advanced(x: Tensor, items: tuple) -> tuple[Tensor, list[int], list, int]:
-    """An index with arrays of integers: x with all else applied, the arrays' axes, the arrays, and where theirs go."""
+def _advanced(x: Tensor, items: tuple) -> tuple[Tensor, list[int], list, int, tuple[int, ...]]:
+    """An index with arrays of integers: a view of x with all else applied, the arrays' axes, the arrays, where theirs
+    go, and the axes of the view that are still to be turned."""
     basic: list = []
     axes, arrays, kinds, axis = [], [], [], 0
     for item in _expanded(x, items):
@@ -189,11 +194,9 @@ def _advanced(x: Tensor, items: tuple) -> tuple[Tensor, list[int], list, int]:
         axis += 1
     items, turned = _forward(x, tuple(basic))
     view = x.view(items)
-    if turned:
-        view = flip(view, turned)
     places = [n for n, kind in enumerate(kinds) if kind]
     together = places == list(range(places[0], places[0] + len(places)))
-    return view, axes, arrays, places[0] if together else 0
+    return view, axes, arrays, places[0] if together else 0, turned
 
 
 def _flat(x: Tensor, view: Tensor, axes: list[int], arrays: list) -> tuple[Tensor, tuple[int, ...]]:
