@@ -31,8 +31,32 @@ SKIPS = {
     "test_fft.py": "the extension fft is left out",
     "test_sorting_functions.py": "there is no sort, argsort",
     "test_set_functions.py": "there is no unique_*, isin",
-    "test_searchsorted": "there is no searchsorted",
+    "searchsorted": "there is no searchsorted",
+    "[sorting-": "there is no sort, argsort",
+    "[set-unique": "there is no unique_*",
+    "[elementwise-imag]": "there are no complex dtypes",
+    "[linalg-": "the extension linalg is left out",
+    "[fft-": "the extension fft is left out",
+    "real(x": "special cases of complex numbers",
+    "imag(x": "special cases of complex numbers",
+    "floor_divide(isfinite(x1_i) and x1_i > 0 and x2_i is -infinity)": "-1, as Python and NumPy have it",
+    "floor_divide(isfinite(x1_i) and x1_i < 0 and x2_i is +infinity)": "-1, as Python and NumPy have it",
+    "floordiv__(isfinite(x1_i) and x1_i > 0 and x2_i is -infinity)": "-1, as Python and NumPy have it",
+    "floordiv__(isfinite(x1_i) and x1_i < 0 and x2_i is +infinity)": "-1, as Python and NumPy have it",
 }
+#: A plugin of pytest that skips them.
+PLUGIN = """
+import pytest
+
+SKIPS = @
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        for name, why in SKIPS.items():
+            if name in item.nodeid:
+                item.add_marker(pytest.mark.skip(reason=why))
+"""
 
 
 def prepared(suite: Path, folder: Path) -> Path:
@@ -55,16 +79,15 @@ def main(arguments: list[str]) -> int:
         raise SystemExit(__doc__)
     with tempfile.TemporaryDirectory() as folder:
         copied = prepared(Path(arguments[0]).resolve(), Path(folder))
-        skips = Path(folder) / "skips.txt"
-        skips.write_text("".join(f"# {why}\narray_api_tests/{name}\n" if name.endswith(".py") else f"# {why}\n{name}\n"
-                                 for name, why in SKIPS.items()))  # fmt: skip
+        (Path(folder) / "left_out.py").write_text(PLUGIN.replace("@", repr(SKIPS)))
         files = [f"--ignore=array_api_tests/{name}" for name in SKIPS if name.endswith(".py")]
         environment = {
             **os.environ, "ARRAY_API_TESTS_MODULE": "grilly", "ARRAY_API_TESTS_VERSION": "2024.12",
             "ARRAY_API_TESTS_SKIP_DTYPES": DTYPES,
         }  # fmt: skip
-        command = [sys.executable, "-m", "pytest", "array_api_tests", *files, "--skips-file", str(skips),
-                   "--disable-deadline", "-q", *arguments[1:]]  # fmt: skip
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+        command = [sys.executable, "-m", "pytest", "array_api_tests", *files, "-p", "left_out", "--disable-deadline",
+                   "-q", *arguments[1:]]  # fmt: skip
         return subprocess.run(command, cwd=copied, env=environment).returncode
 
 

@@ -11,7 +11,7 @@ import builtins
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -480,14 +480,28 @@ def isdtype(dtype: Any, kind: Any) -> builtins.bool:
     return dtype.name in CODES and kind_of(dtype) in kinds[kind]
 
 
-def finfo(type: Any, /) -> Any:
-    """The limits of a floating dtype: ``bits``, ``eps``, ``max``, ``min``, ``smallest_normal``, ``dtype``."""
+class FloatInfo(NamedTuple):
+    """The limits of a floating dtype, as ``finfo`` gives them."""
+
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+    dtype: np.dtype
+
+
+def finfo(type: Any, /) -> FloatInfo:
+    """The limits of a floating dtype."""
     dtype = type.dtype if hasattr(type, "dtype") and not isinstance(type, np.dtype) else dtype_of(type)
     if dtype.name == "bfloat16":
         import ml_dtypes
 
-        return ml_dtypes.finfo(dtype)
-    return np.finfo(dtype)
+        info = ml_dtypes.finfo(dtype)
+    else:
+        info = np.finfo(dtype)
+    numbers = (float(one) for one in (info.eps, info.max, info.min, info.smallest_normal))
+    return FloatInfo(int(info.bits), *numbers, dtype)
 
 
 def iinfo(type: Any, /) -> np.iinfo:
@@ -518,10 +532,12 @@ def asarray(
 
 
 def from_dlpack(x: Any, /, *, device: Compute | None = None, copy: builtins.bool | None = None) -> Tensor:
-    """A tensor of what another library's array on the host holds, by DLPack; always a copy.
+    """A tensor of what another library's array on the host holds, by DLPack: a copy. A tensor stays what it is.
 
     Raises ValueError where ``copy`` is False.
     """
+    if isinstance(x, Tensor) and not copy and device in (None, x.backend):
+        return x
     if copy is False:
         raise ValueError("from_dlpack: host memory needs a copy to be on the device")
     return _on(device).tensor(np.from_dlpack(x))
@@ -697,11 +713,15 @@ def roll(x: Tensor, /, shift: int | tuple[int, ...], *, axis: Axes = None) -> Te
     return _shapes.roll(x, shift, axis)
 
 
-def repeat(x: Tensor, repeats: int, /, *, axis: int | None = None) -> Tensor:
-    """Each element, or place along an axis, ``repeats`` times, one number for all."""
-    if isinstance(repeats, Tensor) and repeats.ndim:
-        raise TypeError("repeat: repeats is an array; expected one integer (a shape would depend on its contents)")
-    return _shapes.repeat(x, repeats, axis)
+def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> Tensor:
+    """Each element, or place along an axis, ``repeats`` times; an array has a number for each, which the host waits
+    for."""
+    if not isinstance(repeats, Tensor):
+        return _shapes.repeat(x, repeats, axis)
+    own = x.reshape(-1) if axis is None else x
+    place = _shapes.axis_of("repeat", 0 if axis is None else axis, own.ndim)
+    times = np.broadcast_to(repeats.numpy(), (own.shape[place],))
+    return _indexing.take(own, np.repeat(np.arange(own.shape[place]), times), place)
 
 
 def tile(x: Tensor, repetitions: tuple[int, ...], /) -> Tensor:

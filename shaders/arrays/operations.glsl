@@ -84,7 +84,7 @@ float floated(float x, float y) {
     case REMAINDER: floor_divided(x, y, rest); return rest;
     case NEGATIVE: return of_bits(bits_of(x) ^ SIGN);
     case ABS: return magnitude(x);
-    case SIGN_OF: return is_nan(x) || is_zero(x) ? x : with_sign(1.0, bits_of(x));
+    case SIGN_OF: return is_nan(x) ? x : is_zero(x) ? 0.0 : with_sign(1.0, bits_of(x));
     case SQUARE: return x * x;
     case RECIPROCAL: return divided(1.0, x);
     case FLOOR: return whole(x, FLOORED);
