@@ -8,9 +8,10 @@ import numpy as np
 
 from ..device.device import Device
 from ..device.dtypes import dtype_of
+from ..device.record import again
 from ..device.tensor import Tensor
 from .assign import assign
-from .map import map_into, mapped, mapped_again, replaceable, words
+from .map import PLANS, map_into, mapped, replaceable, words
 from .operations import TESTS, Spec, spec
 from .promotion import INT64, default_of, promoted, with_scalar
 
@@ -64,11 +65,11 @@ def unary(name: str, x: Tensor) -> Tensor:
     """The operation ``name`` of operations.NUMBERS on one tensor."""
     device = x._storage.device
     asked, operands = _alone(name, x.dtype), (x, None, None)
-    found = mapped_again(device, asked, operands)
+    found = again(device, PLANS, (asked,), operands)
     if found is None:
-        found = mapped(device, asked, operands)
+        found = [mapped(device, asked, operands)]
     device.runtime.flush()
-    return found
+    return found[0]
 
 
 def _bound(name: str, x, y) -> tuple[Spec, tuple, tuple]:
@@ -108,13 +109,16 @@ def binary(name: str, x, y) -> Tensor:
         device = y._storage.device
         if x.__class__ not in _NUMBERS:
             x = operand(name, device, x)
-    asked, operands, live = _bound(name, x, y)
-    found = mapped_again(device, asked, operands, live)
+    if x.__class__ is Tensor and y.__class__ is Tensor:
+        asked, operands, live = _pair(name, x.dtype, y.dtype), (x, y, None), ()
+    else:
+        asked, operands, live = _bound(name, x, y)
+    found = again(device, PLANS, (asked,), operands, live)
     if found is None:
         check_broadcast(name, *operands)
-        found = mapped(device, asked, operands, live)
+        found = [mapped(device, asked, operands, live)]
     device.runtime.flush()
-    return found
+    return found[0]
 
 
 def in_place(name: str, x: Tensor, y) -> Tensor:

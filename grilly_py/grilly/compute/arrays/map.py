@@ -14,7 +14,7 @@ from ...registry import Choice, Registry, Request
 from ..device.caches import Kept
 from ..device.device import Device, DeviceFacts
 from ..device.plan import At, Layout, Live, Plan, Planner, fits_binding
-from ..device.record import Ready, again, run
+from ..device.record import Ready, run
 from ..device.tensor import Tensor
 from .operations import FUNCTIONS, Spec, code
 from .operations import spec as spec_of
@@ -63,14 +63,6 @@ def words(spec: Spec, value) -> tuple[int, int]:
 def mapped(device: Device, spec: Spec | Gather, operands: Sequence[Tensor | None], live: Sequence[int] = ()) -> Tensor:
     """The result of an operation, a new tensor in C order; nothing is submitted."""
     return run(device, PLANS, plan, (spec,), operands, live)[0]
-
-
-def mapped_again(
-    device: Device, spec: Spec, operands: Sequence[Tensor | None], live: Sequence[int] = ()
-) -> Tensor | None:
-    """As ``mapped``, where an operation on arrays that lie like these was run before; else None."""
-    done = again(device, PLANS, (spec,), operands, live)
-    return None if done is None else done[0]
 
 
 def map_into(

@@ -58,17 +58,17 @@ class Operators:
         return self._storage.device.arrays  # type: ignore[attr-defined, no-any-return]
 
     def _binary(self, name: str, other: object) -> Any:
-        if not _takes(other):
+        if other.__class__ is not self.__class__ and not _takes(other):
             return NotImplemented
         return self._storage.device.arrays.binary(name, self, other)  # type: ignore[attr-defined]
 
     def _reflected(self, name: str, other: object) -> Any:
-        if not _takes(other):
+        if other.__class__ is not self.__class__ and not _takes(other):
             return NotImplemented
         return self._storage.device.arrays.binary(name, other, self)  # type: ignore[attr-defined]
 
     def _in_place(self, name: str, other: object) -> Any:
-        if not _takes(other):
+        if other.__class__ is not self.__class__ and not _takes(other):
             return NotImplemented
         return self._storage.device.arrays.in_place(name, self, other)  # type: ignore[attr-defined]
 
