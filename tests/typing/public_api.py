@@ -52,10 +52,10 @@ def package(array: Floats) -> None:
         assert_type(profile, Profile)
         assert_type(profile.seconds, float)
         assert_type(backend.memory(reset_peak=True).peak, int)
-    assert_type(grilly.empty((2, 3)), Floats)
-    assert_type(grilly.empty(3, np.int32), NDArray[np.int32])
-    assert_type(grilly.empty((2, 3), "float16"), NDArray[Any])
-    assert_type(grilly.asarray([1.0, 2.0]), NDArray[Any])
+    assert_type(grilly.pinned.empty((2, 3)), Floats)
+    assert_type(grilly.pinned.empty(3, np.int32), NDArray[np.int32])
+    assert_type(grilly.pinned.empty((2, 3), "float16"), NDArray[Any])
+    assert_type(grilly.pinned.asarray([1.0, 2.0]), NDArray[Any])
     grilly.manual_seed(3)
     failures = (grilly.CaptureError, grilly.ClosedError, grilly.DeviceLostError, grilly.OutOfDeviceMemoryError,
                 grilly.ShaderError, grilly.UnsupportedError, grilly.SelfCheckWarning)  # fmt: skip
@@ -70,7 +70,7 @@ def package(array: Floats) -> None:
     tensor.nump()  # type: ignore[attr-defined]
     with backend.profile("rows"):  # type: ignore[arg-type]
         pass
-    wrong: int = grilly.empty(3)  # type: ignore[assignment]
+    wrong: int = grilly.pinned.empty(3)  # type: ignore[assignment]
     assert wrong
 
 
