@@ -23,6 +23,7 @@ from .errors import (
 
 if TYPE_CHECKING:
     from . import functional, integrations, nn, reference
+    from .array_api import *  # noqa: F403
     from .compute import Compute, Tensor, devices, pinned, use
     from .compute.benchmark import benchmark_flash_attention
     from .compute.config import FlashConfig, FlashResult

@@ -6,6 +6,7 @@ not, mypy says that the comment is unused.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -66,12 +67,72 @@ def package(array: Floats) -> None:
 
     grilly.Compute(devise=0)  # type: ignore[call-arg]
     print(grilly.no_such_name)  # type: ignore[attr-defined]
-    tensor + tensor  # type: ignore[operator]
+    tensor(array)  # type: ignore[operator]
     tensor.nump()  # type: ignore[attr-defined]
     with backend.profile("rows"):  # type: ignore[arg-type]
         pass
     wrong: int = grilly.pinned.empty(3)  # type: ignore[assignment]
     assert wrong
+
+
+
+def arrays(x: grilly.Tensor, n: Floats) -> None:
+    """The functions of the array API standard."""
+    one: list[Callable[[grilly.Tensor], grilly.Tensor]] = [
+        grilly.abs, grilly.acos, grilly.acosh, grilly.asin, grilly.asinh, grilly.atan, grilly.atanh,
+        grilly.bitwise_invert, grilly.ceil, grilly.conj, grilly.cos, grilly.cosh, grilly.erf, grilly.exp, grilly.expm1,
+        grilly.floor, grilly.isfinite, grilly.isinf, grilly.isnan, grilly.log, grilly.log10, grilly.log1p, grilly.log2,
+        grilly.logical_not, grilly.negative, grilly.positive, grilly.real, grilly.reciprocal, grilly.round,
+        grilly.sign, grilly.signbit, grilly.sin, grilly.sinh, grilly.sqrt, grilly.square, grilly.tan, grilly.tanh,
+        grilly.trunc, grilly.matrix_transpose, grilly.tril, grilly.triu, grilly.empty_like, grilly.ones_like,
+        grilly.zeros_like, grilly.flip, grilly.sum, grilly.prod, grilly.mean, grilly.var, grilly.std, grilly.max,
+        grilly.min, grilly.any, grilly.all, grilly.argmax, grilly.argmin, grilly.count_nonzero, grilly.cumulative_sum,
+        grilly.cumulative_prod, grilly.diff, grilly.asarray, grilly.from_dlpack, grilly.expand_dims,
+    ]  # fmt: skip
+    two: list[Callable[[grilly.Tensor, grilly.Tensor], grilly.Tensor]] = [
+        grilly.add, grilly.atan2, grilly.bitwise_and, grilly.bitwise_left_shift, grilly.bitwise_or,
+        grilly.bitwise_right_shift, grilly.bitwise_xor, grilly.copysign, grilly.divide, grilly.equal,
+        grilly.floor_divide, grilly.greater, grilly.greater_equal, grilly.hypot, grilly.less, grilly.less_equal,
+        grilly.logaddexp, grilly.logical_and, grilly.logical_or, grilly.logical_xor, grilly.maximum, grilly.minimum,
+        grilly.multiply, grilly.nextafter, grilly.not_equal, grilly.pow, grilly.remainder, grilly.subtract,
+        grilly.matmul, grilly.vecdot, grilly.tensordot, grilly.take, grilly.take_along_axis, grilly.repeat,
+    ]  # fmt: skip
+    assert len(one) + len(two)
+    assert_type(x + 1 - n * x / 2, grilly.Tensor)
+    assert_type(grilly.clip(x, 0, 1), grilly.Tensor)
+    assert_type(grilly.where(x > 0, x, 0.0), grilly.Tensor)
+    assert_type(grilly.astype(x, grilly.float16), grilly.Tensor)
+    assert_type(grilly.can_cast(grilly.int8, grilly.int16), bool)
+    assert_type(grilly.isdtype(grilly.int32, "integral"), bool)
+    assert_type(grilly.finfo(grilly.float32).bits, int)
+    assert grilly.result_type(x, grilly.int64) and grilly.iinfo(grilly.uint8)
+    assert_type(grilly.zeros((2, 3), dtype=grilly.uint16), grilly.Tensor)
+    assert_type(grilly.ones(3, dtype=grilly.uint32), grilly.Tensor)
+    assert_type(grilly.empty((2, 3)), grilly.Tensor)
+    assert_type(grilly.full((2,), grilly.pi), grilly.Tensor)
+    assert_type(grilly.full_like(x, grilly.e), grilly.Tensor)
+    assert_type(grilly.arange(0, 10, 2), grilly.Tensor)
+    assert_type(grilly.linspace(0.0, 1.0, 5), grilly.Tensor)
+    assert_type(grilly.eye(3), grilly.Tensor)
+    assert_type(grilly.meshgrid(x, x, indexing="ij"), list[grilly.Tensor])
+    assert_type(grilly.broadcast_to(x, (4, 3)), grilly.Tensor)
+    assert_type(grilly.broadcast_arrays(x, x), list[grilly.Tensor])
+    assert_type(grilly.concat([x, x], axis=0), grilly.Tensor)
+    assert_type(grilly.stack([x, x]), grilly.Tensor)
+    assert_type(grilly.unstack(x), tuple[grilly.Tensor, ...])
+    assert_type(grilly.squeeze(x, 0), grilly.Tensor)
+    assert_type(grilly.reshape(x, (-1,)), grilly.Tensor)
+    assert_type(grilly.permute_dims(x, (1, 0)), grilly.Tensor)
+    assert_type(grilly.moveaxis(x, 0, 1), grilly.Tensor)
+    assert_type(grilly.roll(x, 1, axis=0), grilly.Tensor)
+    assert_type(grilly.tile(x, (2, 1)), grilly.Tensor)
+    assert_type(grilly.nonzero(x), tuple[grilly.Tensor, ...])
+    assert x[grilly.newaxis].shape and grilly.inf > 0 and grilly.nan != 0 and grilly.bool
+    assert grilly.__array_api_version__ and grilly.__array_namespace_info__()
+
+    grilly.sum(x, axes=0)  # type: ignore[call-arg]
+    grilly.stack(x, x)  # type: ignore[arg-type,call-arg]
+    grilly.roll(x)  # type: ignore[call-arg]
 
 
 def configured(array: Floats, tensor: grilly.Tensor) -> None:
