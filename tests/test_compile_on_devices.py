@@ -66,8 +66,9 @@ def test_a_refusal_is_a_complaint(compiler, monkeypatch, tmp_path):
     rows, complaints = tool.examine("test", compiler)
     assert {row["variant"].split(".")[1] for row in rows} == {"good"}
     assert any("refused" in text for text in complaints) and not any("spills" in text for text in complaints)
-    for vendor in ("amd", "intel"):
-        monkeypatch.setattr(compiler, "info", dataclasses.replace(compiler.info, vendor=vendor))
+    for vendor, architecture in (("amd", "amd-rdna4"), ("intel", "intel-xe2")):
+        info = dataclasses.replace(compiler.info, vendor=vendor, architecture=architecture)
+        monkeypatch.setattr(compiler, "info", info)
         _, complaints = tool.examine("test", compiler)
         assert any("good" in text and "spills (4)" in text for text in complaints)
         assert not any("took" in text for text in complaints)
