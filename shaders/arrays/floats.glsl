@@ -567,7 +567,7 @@ float error_function(float x) {
     float beyond = 0.000204362383 + size * (-1.1296612 + size * (-0.633039594 + size * (-0.108639032
         + size * (0.0253735837 + size * (-0.00428239629 + size * (0.000463792036 + size * (-2.53154685e-5
         + size * 2.51373137e-7)))))));
-    return with_sign(1.0 - exponential(beyond), bits_of(x));
+    return with_sign(exponential_minus_one(beyond), bits_of(x));
 }
 
 float hypotenuse(float x, float y) {
