@@ -228,7 +228,7 @@ def test_merged_ranges(pinned, monkeypatch):
     case = Case("merged", queries=75, keys=330, dim=dim)
     *arrays, _ = make_arrays(case)
     own = flash.split
-    monkeypatch.setattr(flash, "split", lambda facts, piece, max_keys=None: own(facts, piece, 130))
+    monkeypatch.setattr(flash, "split", lambda facts, piece, *limits: own(facts, piece, 130))
     forget(view)
     judge_both(attend(view, arrays, case), case, arrays, None)
 
