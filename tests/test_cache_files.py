@@ -17,6 +17,7 @@ import grilly
 from grilly.errors import ShaderError
 from grilly.registry import default_manifest
 from grilly.registry.manifest import Manifest
+from grilly.registry.shader_facts import FACTS
 from grilly.runtime import files
 from grilly.runtime.folders import DeviceFile
 from grilly.runtime.interface import DeviceInfo
@@ -213,7 +214,8 @@ def pack_some(folder: Path) -> None:
     for entry in entries:
         name = ".".join(entry[key] for key in ("family", "variant", "case", "dtype") if entry.get(key))
         made.append((entry, source.key(name), source.binary(name)[0]))
-    pack(folder, made, {}, jobs=2)
+    head = {"push": {entry["family"]: entry["push"] for entry in entries}, "facts": FACTS}
+    pack(folder, made, head, jobs=2)
 
 
 def test_from_a_zip_file(tmp_path):

@@ -104,7 +104,7 @@ def test_views_of_one_packed_array(default):
     np.testing.assert_array_equal(out.numpy(), problem.call(attend=F.flash_attention_varlen, causal=True))
 
 
-@pytest.mark.parametrize("axis", ["key", "query", "batch", "group"])
+@pytest.mark.parametrize("axis", ["key", "query", "batch", "head"])
 def test_cut_into_dispatches(default, monkeypatch, axis):
     """The parts of a call that one dispatch does not take find their rows and keys."""
     problem = Problem()
@@ -112,11 +112,12 @@ def test_cut_into_dispatches(default, monkeypatch, axis):
     if axis == "key":
         monkeypatch.setattr(plan, "MAX_KEYS", 40)
     else:
-        extent = {"query": 2, "batch": 0, "group": 1}[axis]
-        at = {"query": 33, "batch": 3, "group": 2}[axis]
+        extent = {"query": 2, "batch": 0, "head": 1}[axis]
+        at = {"query": 33, "batch": 3, "head": 1}[axis]
 
         def place(facts, piece, max_keys, most_work):
-            return (axis, at) if piece.q.shape[extent] > at else None
+            counted = piece.k if axis == "head" else piece.q  # heads of keys, with the queries' heads that share them
+            return (axis, at) if counted.shape[extent] > at else None
 
         monkeypatch.setattr(pieces, "_place_to_cut", place)
     problem.check(problem.call(return_lse=True, kernel="flash-attention2", **OPTIONS["all"]), **OPTIONS["all"])
