@@ -104,3 +104,10 @@ def assert_style(copy: Path, guide: Guide) -> None:
     """What the guide wrote passes the style's checks, where they are installed."""
     done = run(copy, "-m", "ruff", "check", "--no-cache", *(name for name in guide.touched if name.endswith(".py")))
     assert done.returncode == 0 or "No module named ruff" in done.stderr, done.stdout
+
+
+def assert_lists_what_it_touches(guide: Guide, most: int) -> None:
+    """Its list of files is that of its blocks, and outside of shaders and tests there are at most so many."""
+    assert len(set(guide.listed)) == len(guide.listed)
+    assert set(guide.listed) == guide.touched
+    assert len([name for name in guide.touched if not name.startswith(("shaders/", "tests/"))]) <= most

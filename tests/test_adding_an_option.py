@@ -34,9 +34,7 @@ def guide():
 
 
 def test_the_guide_lists_what_it_touches(guide):
-    assert len(set(guide.listed)) == len(guide.listed)
-    assert set(guide.listed) == guide.touched
-    assert len([name for name in guide.touched if not name.startswith(("shaders/", "tests/"))]) <= MOST_FILES
+    guides.assert_lists_what_it_touches(guide, MOST_FILES)
 
 
 @needs_compiler

@@ -32,21 +32,24 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+#: Modules by their names here, and the homes of what is imported from one.
+_MODULES = {
+    "functional": "functional",
+    "integrations": "integrations",
+    "nn": "nn",
+    "pinned": "compute.pinned",
+    "reference": "reference",
+}
 _LAZY = {
     "Compute": "compute",
     "Tensor": "compute",
     "use": "compute",
-    "pinned": "compute.pinned",
     "devices": "compute",
     "manual_seed": "compute.random",
     "FlashConfig": "compute.config",
     "FlashResult": "compute.config",
     "Graph": "compute.graph",
     "benchmark_flash_attention": "compute.benchmark",
-    "functional": None,
-    "nn": None,
-    "reference": None,
-    "integrations": None,
 }
 
 #: What array_api.py has, whose import is not needed to list it.
@@ -101,12 +104,13 @@ __all__ = [
 
 def _load(name: str) -> Any:
     """The name's value, imported at its first use (PEP 562)."""
-    if name not in _LAZY:
+    value: Any
+    if name in _MODULES:
+        value = importlib.import_module(f".{_MODULES[name]}", __name__)
+    elif name in _LAZY:
+        value = getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
+    else:
         raise AttributeError(f"module 'grilly' has no attribute {name!r}")
-    home = _LAZY[name]
-    value = importlib.import_module(f".{name if home is None else home}", __name__)
-    if home is not None and name != "pinned":
-        value = getattr(value, name)
     globals()[name] = value
     return value
 

@@ -125,7 +125,7 @@ class Device:
         keep.append(features)
         extensions = []
         core13 = self.info.api_version >= (1, 3, 0) and self.instance.api_version >= 0x403000
-        if core13:  # has it everywhere; shaders for Vulkan 1.3 may have workgroups of a size that comes with the pipeline
+        if core13:  # which always has it. Shaders for it may have workgroups of a size that comes with the pipeline.
             feature(
                 "VkPhysicalDeviceMaintenance4Features",
                 lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_FEATURES,
