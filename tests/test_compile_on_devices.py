@@ -77,6 +77,20 @@ def test_a_refusal_is_a_complaint(compiler, monkeypatch, tmp_path):
     assert any("good" in text and "took" in text for text in complaints)
 
 
+def test_what_intel_is_not_given_is_not_compiled_there(compiler, monkeypatch, tmp_path):
+    """Its compiler works for minutes on what is made for larger register files."""
+    manifest = Manifest(
+        write_manifest(tmp_path, [entry("flash.good.float32"), entry("flash.amd.float32", architectures=["amd"])])
+    )
+    monkeypatch.setattr(tool, "Registry", lambda info, features: Registry(info, features, manifest))
+    monkeypatch.setattr(compiler, "compile", lambda spec: {"Spill count": 0})
+    for vendor, compiled in (("intel", {"flash.good.float32"}), ("apple", {"flash.good.float32", "flash.amd.float32"})):
+        info = dataclasses.replace(compiler.info, vendor=vendor, architecture=vendor)
+        monkeypatch.setattr(compiler, "info", info)
+        rows, complaints = tool.examine("test", compiler)
+        assert ({row["variant"] for row in rows}, complaints) == (compiled, [])
+
+
 def test_what_shuts_the_architecture_out_is_not_compiled(compiler, monkeypatch, tmp_path):
     away = entry("flash.away.float32", architectures=["!llvmpipe", "!intel", "!amd", "!nvidia", "!apple"])
     manifest = Manifest(write_manifest(tmp_path, [entry("flash.good.float32"), away]))
