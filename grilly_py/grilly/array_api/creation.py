@@ -1,0 +1,134 @@
+"""New tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..compute.arrays import creation as _creation
+from ..compute.arrays import shapes as _shapes
+from ..compute.arrays.promotion import FLOAT32
+from ..compute.backend import Compute
+from ..compute.device.tensor import Tensor
+from .operands import Scalar, device_at
+
+
+def asarray(
+    obj: Any, /, *, dtype: Any = None, device: Compute | None = None, copy: bool | None = None
+) -> Tensor:
+    """A tensor of an array, a tensor, a number, or nested lists of them; Python floats become float32, integers int64.
+
+    Raises
+    ------
+    TypeError
+        For other objects, and arrays of a dtype that no tensor has.
+    ValueError
+        Where ``copy`` is False and a copy is needed.
+    OverflowError
+        For integers that the dtype does not hold.
+    """
+    if device is None and isinstance(obj, Tensor):
+        return _creation.asarray(obj.backend.opened, obj, dtype, copy)
+    return _creation.asarray(device_at(device), obj, dtype, copy)
+
+
+def from_dlpack(x: Any, /, *, device: Compute | None = None, copy: bool | None = None) -> Tensor:
+    """A tensor of what another library's array on the host holds, by DLPack: a copy. A tensor stays what it is.
+
+    Raises ValueError where ``copy`` is False.
+    """
+    if isinstance(x, Tensor) and not copy and device in (None, x.backend):
+        return x
+    if copy is False:
+        raise ValueError("from_dlpack: host memory needs a copy to be on the device")
+    return device_at(device).tensor(np.from_dlpack(x))
+
+
+def empty(shape: int | tuple[int, ...], *, dtype: Any = None, device: Compute | None = None) -> Tensor:
+    """A tensor whose contents are undefined, float32 unless told otherwise. (NumPy arrays over memory that the device
+    reads directly: ``grilly.pinned.empty``.)"""
+    return device_at(device).empty(shape, FLOAT32 if dtype is None else dtype)
+
+
+def full(
+    shape: int | tuple[int, ...], fill_value: Scalar, *, dtype: Any = None, device: Compute | None = None
+) -> Tensor:
+    """A tensor of one value; of a Python number's own dtype (bool, int64, float32) unless told otherwise."""
+    return _creation.full(device_at(device), shape, fill_value, dtype)
+
+
+def zeros(shape: int | tuple[int, ...], *, dtype: Any = None, device: Compute | None = None) -> Tensor:
+    """Zeros, float32 unless told otherwise."""
+    return _creation.full(device_at(device), shape, 0, FLOAT32 if dtype is None else dtype)
+
+
+def ones(shape: int | tuple[int, ...], *, dtype: Any = None, device: Compute | None = None) -> Tensor:
+    """Ones, float32 unless told otherwise."""
+    return _creation.full(device_at(device), shape, 1, FLOAT32 if dtype is None else dtype)
+
+
+def empty_like(x: Tensor, /, *, dtype: Any = None, device: Compute | None = None) -> Tensor:
+    """A tensor of x's shape, and of its dtype unless told otherwise, whose contents are undefined."""
+    return empty(x.shape, dtype=x.dtype if dtype is None else dtype, device=device or x.backend)
+
+
+def full_like(x: Tensor, /, fill_value: Scalar, *, dtype: Any = None, device: Compute | None = None) -> Tensor:
+    """A tensor of x's shape, and of its dtype unless told otherwise, of one value."""
+    return full(x.shape, fill_value, dtype=x.dtype if dtype is None else dtype, device=device or x.backend)
+
+
+def zeros_like(x: Tensor, /, *, dtype: Any = None, device: Compute | None = None) -> Tensor:
+    """Zeros of x's shape, and of its dtype unless told otherwise."""
+    return full_like(x, 0, dtype=dtype, device=device)
+
+
+def ones_like(x: Tensor, /, *, dtype: Any = None, device: Compute | None = None) -> Tensor:
+    """Ones of x's shape, and of its dtype unless told otherwise."""
+    return full_like(x, 1, dtype=dtype, device=device)
+
+
+def arange(
+    start: int | float, /, stop: int | float | None = None, step: int | float = 1, *, dtype: Any = None,
+    device: Compute | None = None,
+) -> Tensor:  # fmt: skip
+    """Numbers from ``start`` (0 where it stands alone) up to, but not, ``stop``; int64 where all are integers, else
+    float32."""
+    return _creation.arange(device_at(device), start, stop, step, dtype)
+
+
+def linspace(
+    start: int | float, stop: int | float, /, num: int, *, dtype: Any = None, device: Compute | None = None,
+    endpoint: bool = True,
+) -> Tensor:  # fmt: skip
+    """``num`` numbers from ``start`` to ``stop`` at equal distances, float32 unless told otherwise."""
+    return _creation.linspace(device_at(device), start, stop, num, dtype, endpoint)
+
+
+def eye(
+    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Compute | None = None
+) -> Tensor:
+    """Ones on the diagonal ``k``, zeros elsewhere; float32 unless told otherwise."""
+    return _creation.eye(device_at(device), n_rows, n_cols, k, dtype)
+
+
+def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
+    """x with zeros above the diagonal ``k`` of its last two axes."""
+    return _shapes.triangle("tril", x, k)
+
+
+def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
+    """x with zeros below the diagonal ``k`` of its last two axes."""
+    return _shapes.triangle("triu", x, k)
+
+
+def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
+    """Tensors of coordinates, of every combination of elements of one-axis tensors; ``indexing`` is "xy" or "ij"."""
+    if indexing not in ("xy", "ij"):
+        raise ValueError(f"meshgrid: indexing is {indexing!r}; expected 'xy' or 'ij'")
+    order = list(range(len(arrays)))
+    if indexing == "xy" and len(arrays) > 1:
+        order[:2] = [1, 0]
+    shape = tuple(arrays[n].shape[0] for n in order)
+    return [x.reshape(tuple(-1 if order[a] == n else 1 for a in range(len(order)))).broadcast_to(shape)
+            for n, x in enumerate(arrays)]  # fmt: skip

@@ -1,0 +1,53 @@
+"""Products of matrices and vectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..compute.arrays import products as _products
+from ..compute.arrays import reductions as _reductions
+from ..compute.device.tensor import Tensor
+from .manipulation import permute_dims
+from .operands import binary, tensor_of
+
+
+def matmul(x1: Tensor | np.ndarray, x2: Tensor | np.ndarray, /) -> Tensor:
+    """The product of ``(..., M, K)`` and ``(..., K, N)``, leading axes broadcast; of vectors as in NumPy."""
+    return _products.matmul(*(tensor_of("matmul", x) for x in (x1, x2)))
+
+
+def matrix_transpose(x: Tensor, /) -> Tensor:
+    """x with its last two axes exchanged; a view."""
+    return x.mT
+
+
+def tensordot(x1: Tensor, x2: Tensor, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tensor:
+    """The sums of products over axes: the last of x1 with as many first ones of x2, or pairs that are named."""
+    if isinstance(axes, int):
+        first, second = tuple(range(x1.ndim - axes, x1.ndim)), tuple(range(axes))
+    else:
+        first = _reductions.axes_of("tensordot", x1, tuple(axes[0]))
+        second = _reductions.axes_of("tensordot", x2, tuple(axes[1]))
+    shared = [x1.shape[a] for a in first]
+    if shared != [x2.shape[a] for a in second]:
+        raise ValueError(f"tensordot: axes {first} of {x1.shape} and {second} of {x2.shape} differ")
+    left = [a for a in range(x1.ndim) if a not in first]
+    right = [a for a in range(x2.ndim) if a not in second]
+    shape = (*(x1.shape[a] for a in left), *(x2.shape[a] for a in right))
+    many = math.prod(shared)
+    rows = permute_dims(x1, (*left, *first)).reshape((math.prod(x1.shape[a] for a in left), many))
+    columns = permute_dims(x2, (*second, *right)).reshape((many, math.prod(x2.shape[a] for a in right)))
+    return matmul(rows, columns).reshape(shape)
+
+
+def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
+    """The sums of products along an axis, which both have counted from the end."""
+    if not (-min(x1.ndim, x2.ndim) <= axis < 0):
+        raise ValueError(f"vecdot: axis {axis}; expected a negative one that both have")
+    if x1.shape[axis] != x2.shape[axis]:
+        raise ValueError(f"vecdot: axis {axis} has {x1.shape[axis]} and {x2.shape[axis]} elements")
+    product = binary("multiply", x1, x2)
+    return _reductions.sum_of("sum", product, axis, product.dtype)
