@@ -233,6 +233,8 @@ def steps(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool_
     assert_type(F.linear(q, tensor), grilly.Tensor)
     assert_type(F.linear_backward(q, q, q), tuple[Floats, Floats, Floats])
     assert_type(F.rope(q, base=1e6, offset=3, interleaved=True, reverse=True), Floats)
+    assert_type(F.dropout(half, 0.1, seed=1, offset=2), Halves)
+    assert_type(F.dropout(tensor, 0.1, False, seed=tensor), grilly.Tensor)
     assert_type(F.rope(tensor, frequencies=[1.0, 0.1], positions=np.arange(3)), grilly.Tensor)
 
     F.attention_scores(q, q, causal=True)  # type: ignore[call-overload]
@@ -244,6 +246,7 @@ def steps(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool_
     F.dropout_mask((1, 2, 3, 4), 0.5)  # type: ignore[call-arg]
     F.linear(q, q, precision="low")  # type: ignore[call-overload]
     F.linear_backward(q, q)  # type: ignore[call-overload]
+    F.dropout(q, dropout_p=0.5)  # type: ignore[call-overload]
     F.rope(q, theta=1e6)  # type: ignore[call-overload]
 
 
@@ -311,6 +314,19 @@ def layers(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool
     assert_type(attend.make_cache(2, 512), nn.KVCache)
     cache.truncate(3)
 
+    assert_type(nn.Dropout(0.1)(half), Halves)
+    assert_type(nn.Dropout()(tensor), grilly.Tensor)
+    row = nn.Sequential(linear, nn.Identity(), nn.Sequential({"drop": nn.Dropout()}))
+    assert_type(row[1:], nn.Sequential)
+    assert_type(row[0], nn.Module)
+    assert_type(row.append(linear).extend([linear]), nn.Sequential)
+    assert_type(nn.ModuleList([linear]).insert(0, linear), nn.ModuleList)
+    for module in row:
+        assert_type(module, nn.Module)
+
+    nn.Sequential(q)  # type: ignore[arg-type]
+    nn.Dropout(probability=0.1)  # type: ignore[call-arg]
+    nn.Dropout()(mask)  # type: ignore[type-var]
     nn.Linear(64, 64, biases=False)  # type: ignore[call-arg]
     nn.Linear(64, 64, precision="low")  # type: ignore[arg-type]
     linear(q, q)  # type: ignore[call-overload]

@@ -1,17 +1,21 @@
 """Layers built of grilly's operations: modules with parameters and state dicts, in PyTorch's terms."""
 
+from .containers import Identity, ModuleList, Sequential
+from .dropout import Dropout
 from .flash import FlashAttention2, FlashAttention3
 from .flash_attention import FlashAttention
 from .kvcache import KVCache
 from .linear import Linear
-from .module import LoadResult, Module, ModuleList, Parameter
+from .module import LoadResult, Module, Parameter
 from .multihead import MultiheadAttention
 from .rope import RoPE
 
 __all__ = [
+    "Dropout",
     "FlashAttention",
     "FlashAttention2",
     "FlashAttention3",
+    "Identity",
     "KVCache",
     "Linear",
     "LoadResult",
@@ -20,4 +24,5 @@ __all__ = [
     "MultiheadAttention",
     "Parameter",
     "RoPE",
+    "Sequential",
 ]

@@ -29,6 +29,7 @@ The rules every attention here and on the device follows:
 from .attention import RunningState, attention_weights, flash_attention, merge, naive_attention
 from .backward import Gradients, attention_backward
 from .layers import linear, multihead, rope, rope_frequencies
+from .modules import dropout
 from .options import NEVER, Options, never_attend
 from .packed import attention_varlen, attention_varlen_backward
 from .philox import dropout_mask, philox
@@ -44,6 +45,7 @@ __all__ = [
     "attention_varlen",
     "attention_varlen_backward",
     "attention_weights",
+    "dropout",
     "dropout_mask",
     "flash_attention",
     "linear",
