@@ -235,6 +235,11 @@ def steps(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool_
     assert_type(F.rope(q, base=1e6, offset=3, interleaved=True, reverse=True), Floats)
     assert_type(F.dropout(half, 0.1, seed=1, offset=2), Halves)
     assert_type(F.dropout(tensor, 0.1, False, seed=tensor), grilly.Tensor)
+    assert_type(F.embedding([1, 2], half, padding_idx=0), Halves)
+    assert_type(F.embedding(tensor, half), grilly.Tensor)
+    assert_type(F.embedding([1, 2], tensor), grilly.Tensor)
+    assert_type(F.embedding_backward(half, [1, 2], 5), Halves)
+    assert_type(F.embedding_backward(tensor, tensor, 5, -1), grilly.Tensor)
     assert_type(F.rope(tensor, frequencies=[1.0, 0.1], positions=np.arange(3)), grilly.Tensor)
 
     F.attention_scores(q, q, causal=True)  # type: ignore[call-overload]
@@ -247,6 +252,8 @@ def steps(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool_
     F.linear(q, q, precision="low")  # type: ignore[call-overload]
     F.linear_backward(q, q)  # type: ignore[call-overload]
     F.dropout(q, dropout_p=0.5)  # type: ignore[call-overload]
+    F.embedding(q, q)  # type: ignore[arg-type]
+    F.embedding_backward(q, [1])  # type: ignore[call-overload]
     F.rope(q, theta=1e6)  # type: ignore[call-overload]
 
 
@@ -316,6 +323,10 @@ def layers(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool
 
     assert_type(nn.Dropout(0.1)(half), Halves)
     assert_type(nn.Dropout()(tensor), grilly.Tensor)
+    table = nn.Embedding(30, 8, padding_idx=0, rng=0)
+    assert_type(table(tensor), grilly.Tensor)
+    table([1, 2]).sum()
+    table.backward(q)
     row = nn.Sequential(linear, nn.Identity(), nn.Sequential({"drop": nn.Dropout()}))
     assert_type(row[1:], nn.Sequential)
     assert_type(row[0], nn.Module)
@@ -324,6 +335,8 @@ def layers(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool
     for module in row:
         assert_type(module, nn.Module)
 
+    nn.Embedding(30)  # type: ignore[call-arg]
+    table(q)  # type: ignore[arg-type]
     nn.Sequential(q)  # type: ignore[arg-type]
     nn.Dropout(probability=0.1)  # type: ignore[call-arg]
     nn.Dropout()(mask)  # type: ignore[type-var]

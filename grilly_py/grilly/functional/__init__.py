@@ -6,6 +6,7 @@ NumPy array out. The work runs on the tensors' backend, or on the default one (s
 
 from .attention import flash_attention2, flash_attention2_backward, flash_attention3
 from .dropout import dropout
+from .embedding import embedding, embedding_backward
 from .interfaces import flash_attention, naive_attention, scaled_dot_product_attention
 from .layers import linear, linear_backward, rope
 from .sequences import flash_attention_varlen, flash_attention_varlen_backward, flash_attention_with_kvcache
@@ -18,6 +19,8 @@ __all__ = [
     "attention_scores",
     "dropout",
     "dropout_mask",
+    "embedding",
+    "embedding_backward",
     "flash_attention",
     "flash_attention2",
     "flash_attention2_backward",

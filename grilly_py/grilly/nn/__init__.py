@@ -2,6 +2,7 @@
 
 from .containers import Identity, ModuleList, Sequential
 from .dropout import Dropout
+from .embedding import Embedding
 from .flash import FlashAttention2, FlashAttention3
 from .flash_attention import FlashAttention
 from .kvcache import KVCache
@@ -12,6 +13,7 @@ from .rope import RoPE
 
 __all__ = [
     "Dropout",
+    "Embedding",
     "FlashAttention",
     "FlashAttention2",
     "FlashAttention3",

@@ -29,7 +29,7 @@ The rules every attention here and on the device follows:
 from .attention import RunningState, attention_weights, flash_attention, merge, naive_attention
 from .backward import Gradients, attention_backward
 from .layers import linear, multihead, rope, rope_frequencies
-from .modules import dropout
+from .modules import dropout, embedding, embedding_backward
 from .options import NEVER, Options, never_attend
 from .packed import attention_varlen, attention_varlen_backward
 from .philox import dropout_mask, philox
@@ -47,6 +47,8 @@ __all__ = [
     "attention_weights",
     "dropout",
     "dropout_mask",
+    "embedding",
+    "embedding_backward",
     "flash_attention",
     "linear",
     "matmul",
