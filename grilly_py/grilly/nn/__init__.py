@@ -7,11 +7,13 @@ from .flash import FlashAttention2, FlashAttention3
 from .flash_attention import FlashAttention
 from .kvcache import KVCache
 from .linear import Linear
+from .losses import CrossEntropyLoss
 from .module import LoadResult, Module, Parameter
 from .multihead import MultiheadAttention
 from .rope import RoPE
 
 __all__ = [
+    "CrossEntropyLoss",
     "Dropout",
     "Embedding",
     "FlashAttention",
