@@ -233,6 +233,17 @@ def steps(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool_
     assert_type(F.linear(q, tensor), grilly.Tensor)
     assert_type(F.linear_backward(q, q, q), tuple[Floats, Floats, Floats])
     assert_type(F.rope(q, base=1e6, offset=3, interleaved=True, reverse=True), Floats)
+    assert_type(F.dropout(half, 0.1, seed=1, offset=2), Halves)
+    assert_type(F.dropout(tensor, 0.1, False, seed=tensor), grilly.Tensor)
+    assert_type(F.embedding([1, 2], half, padding_idx=0), Halves)
+    assert_type(F.embedding(tensor, half), grilly.Tensor)
+    assert_type(F.embedding([1, 2], tensor), grilly.Tensor)
+    assert_type(F.embedding_backward(half, [1, 2], 5), Halves)
+    assert_type(F.embedding_backward(tensor, tensor, 5, -1), grilly.Tensor)
+    assert_type(F.cross_entropy(half, [1, 2], half, reduction="sum", label_smoothing=0.1), Halves)
+    assert_type(F.cross_entropy(tensor, tensor, ignore_index=0), grilly.Tensor)
+    assert_type(F.cross_entropy_backward(half, half, [1, 2]), Halves)
+    assert_type(F.cross_entropy_backward(q, tensor, tensor), grilly.Tensor)
     assert_type(F.rope(tensor, frequencies=[1.0, 0.1], positions=np.arange(3)), grilly.Tensor)
 
     F.attention_scores(q, q, causal=True)  # type: ignore[call-overload]
@@ -244,6 +255,11 @@ def steps(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool_
     F.dropout_mask((1, 2, 3, 4), 0.5)  # type: ignore[call-arg]
     F.linear(q, q, precision="low")  # type: ignore[call-overload]
     F.linear_backward(q, q)  # type: ignore[call-overload]
+    F.dropout(q, dropout_p=0.5)  # type: ignore[call-overload]
+    F.cross_entropy(q, [1], reduction="max")  # type: ignore[call-overload]
+    F.cross_entropy_backward(q, q)  # type: ignore[call-overload]
+    F.embedding(q, q)  # type: ignore[arg-type]
+    F.embedding_backward(q, [1])  # type: ignore[call-overload]
     F.rope(q, theta=1e6)  # type: ignore[call-overload]
 
 
@@ -311,6 +327,30 @@ def layers(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool
     assert_type(attend.make_cache(2, 512), nn.KVCache)
     cache.truncate(3)
 
+    assert_type(nn.Dropout(0.1)(half), Halves)
+    assert_type(nn.Dropout()(tensor), grilly.Tensor)
+    loss = nn.CrossEntropyLoss(half, ignore_index=0, reduction="none", label_smoothing=0.1)
+    assert_type(loss(half, [1, 2]), Halves)
+    assert_type(loss(tensor, tensor), grilly.Tensor)
+    loss.backward(2.0)
+    table = nn.Embedding(30, 8, padding_idx=0, rng=0)
+    assert_type(table(tensor), grilly.Tensor)
+    table([1, 2]).sum()
+    table.backward(q)
+    row = nn.Sequential(linear, nn.Identity(), nn.Sequential({"drop": nn.Dropout()}))
+    assert_type(row[1:], nn.Sequential)
+    assert_type(row[0], nn.Module)
+    assert_type(row.append(linear).extend([linear]), nn.Sequential)
+    assert_type(nn.ModuleList([linear]).insert(0, linear), nn.ModuleList)
+    for module in row:
+        assert_type(module, nn.Module)
+
+    nn.CrossEntropyLoss(reduction="max")  # type: ignore[arg-type]
+    nn.Embedding(30)  # type: ignore[call-arg]
+    table(q)  # type: ignore[arg-type]
+    nn.Sequential(q)  # type: ignore[arg-type]
+    nn.Dropout(probability=0.1)  # type: ignore[call-arg]
+    nn.Dropout()(mask)  # type: ignore[type-var]
     nn.Linear(64, 64, biases=False)  # type: ignore[call-arg]
     nn.Linear(64, 64, precision="low")  # type: ignore[arg-type]
     linear(q, q)  # type: ignore[call-overload]

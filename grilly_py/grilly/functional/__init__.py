@@ -5,8 +5,11 @@ NumPy array out. The work runs on the tensors' backend, or on the default one (s
 """
 
 from .attention import flash_attention2, flash_attention2_backward, flash_attention3
+from .dropout import dropout
+from .embedding import embedding, embedding_backward
 from .interfaces import flash_attention, naive_attention, scaled_dot_product_attention
 from .layers import linear, linear_backward, rope
+from .losses import cross_entropy, cross_entropy_backward
 from .sequences import flash_attention_varlen, flash_attention_varlen_backward, flash_attention_with_kvcache
 from .steps import attention_dropout, attention_mask, attention_output, attention_scores, dropout_mask, softmax, t5_bias
 
@@ -15,7 +18,12 @@ __all__ = [
     "attention_mask",
     "attention_output",
     "attention_scores",
+    "cross_entropy",
+    "cross_entropy_backward",
+    "dropout",
     "dropout_mask",
+    "embedding",
+    "embedding_backward",
     "flash_attention",
     "flash_attention2",
     "flash_attention2_backward",

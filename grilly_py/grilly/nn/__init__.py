@@ -1,17 +1,25 @@
 """Layers built of grilly's operations: modules with parameters and state dicts, in PyTorch's terms."""
 
+from .containers import Identity, ModuleList, Sequential
+from .dropout import Dropout
+from .embedding import Embedding
 from .flash import FlashAttention2, FlashAttention3
 from .flash_attention import FlashAttention
 from .kvcache import KVCache
 from .linear import Linear
-from .module import LoadResult, Module, ModuleList, Parameter
+from .losses import CrossEntropyLoss
+from .module import LoadResult, Module, Parameter
 from .multihead import MultiheadAttention
 from .rope import RoPE
 
 __all__ = [
+    "CrossEntropyLoss",
+    "Dropout",
+    "Embedding",
     "FlashAttention",
     "FlashAttention2",
     "FlashAttention3",
+    "Identity",
     "KVCache",
     "Linear",
     "LoadResult",
@@ -20,4 +28,5 @@ __all__ = [
     "MultiheadAttention",
     "Parameter",
     "RoPE",
+    "Sequential",
 ]

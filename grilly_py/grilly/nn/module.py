@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, SupportsIndex, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -384,28 +384,3 @@ class Module:
         if not self._modules:
             return f"{type(self).__name__}({', '.join(lines)})"
         return f"{type(self).__name__}(\n  " + "\n  ".join(lines) + "\n)"
-
-
-class ModuleList(Module):
-    """Modules in a list, registered under their numbers."""
-
-    def __init__(self, modules: Iterable[Module] = ()) -> None:
-        super().__init__()
-        for module in modules:
-            self.append(module)
-
-    def append(self, module: Module) -> ModuleList:
-        """Add a module at the end. Returns the list."""
-        if not isinstance(module, Module):
-            raise TypeError(f"ModuleList: expected an nn.Module, got {type(module).__name__}")
-        setattr(self, str(len(self)), module)
-        return self
-
-    def __len__(self) -> int:
-        return len(self._modules)
-
-    def __iter__(self) -> Iterator[Module]:
-        return iter(self._modules.values())
-
-    def __getitem__(self, index: SupportsIndex) -> Module:
-        return list(self._modules.values())[index]

@@ -29,6 +29,8 @@ The rules every attention here and on the device follows:
 from .attention import RunningState, attention_weights, flash_attention, merge, naive_attention
 from .backward import Gradients, attention_backward
 from .layers import linear, multihead, rope, rope_frequencies
+from .losses import cross_entropy, cross_entropy_backward
+from .modules import dropout, embedding, embedding_backward
 from .options import NEVER, Options, never_attend
 from .packed import attention_varlen, attention_varlen_backward
 from .philox import dropout_mask, philox
@@ -44,7 +46,12 @@ __all__ = [
     "attention_varlen",
     "attention_varlen_backward",
     "attention_weights",
+    "cross_entropy",
+    "cross_entropy_backward",
+    "dropout",
     "dropout_mask",
+    "embedding",
+    "embedding_backward",
     "flash_attention",
     "linear",
     "matmul",

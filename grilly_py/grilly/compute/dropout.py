@@ -1,0 +1,114 @@
+"""Dropout on arrays of any shape (shaders/elementwise/dropout.comp)."""
+
+from __future__ import annotations
+
+import math
+
+from ..errors import CaptureError, UnsupportedError
+from ..registry import Registry, Request
+from .arrays.creation import full
+from .arrays.map import emit
+from .arrays.operations import code, spec
+from .arrays.promotion import kind_of
+from .device.arguments import check_backend, check_float, finish
+from .device.caches import Kept
+from .device.device import Device, DeviceFacts
+from .device.numbers import integer, number
+from .device.plan import At, Live, Plan, Planner, fits_binding
+from .device.record import Ready, again, run
+from .device.tensor import Tensor
+from .random import next_dropout
+
+NAME = "dropout"
+#: Plans of dropout.
+PLANS: Kept[tuple, Ready] = Kept("plans of dropout", 256)
+#: Elements of a dispatch at most; it divides 2^34, so that the upper word of the counter is one for a dispatch.
+_MOST = 2**30
+
+
+def dropout(device: Device, x, p=0.5, training=True, *, seed=None, offset=0):
+    """``grilly.functional.dropout`` on a device; documented there."""
+    device.check_open()
+    check_float(NAME, input=x)
+    p, number_of_seed, offset = _terms(p, seed, offset)
+    if isinstance(seed, Tensor):
+        check_backend(NAME, device, seed)
+    if not training or p == 0.0 or not math.prod(x.shape):
+        return x
+    source = x if isinstance(x, Tensor) else device.borrow(x)
+    if p == 1.0:
+        return finish(device, full(device, x.shape, 0.0, x.dtype), x, seed)
+    if seed is None:
+        number_of_seed, offset = drawn(device, NAME)
+    live = (number_of_seed & 0xFFFFFFFF, number_of_seed >> 32, offset)
+    given = (min(math.floor((1.0 - p) * 2**32), 2**32 - 1), 1.0 / (1.0 - p))
+    tensors = (source.contiguous(), seed if isinstance(seed, Tensor) else None)
+    found = again(device, PLANS, given, tensors, live) or run(device, PLANS, plan, given, tensors, live)
+    return finish(device, found[0], x, seed)
+
+
+def drawn(device: Device, name: str) -> tuple[int, int]:
+    """Seed and offset of the next mask of ``manual_seed``'s sequence.
+
+    Raises
+    ------
+    CaptureError
+        In a captured function, whose replays would all have this mask.
+    """
+    if device.runtime.capturing:
+        raise CaptureError(
+            f"{name}: a random mask drawn in a captured function would be the same in every replay; call F.dropout "
+            "with seed= a Tensor among the function's arguments, or the module's eval()"
+        )
+    return next_dropout()
+
+
+def _terms(p, seed, offset) -> tuple[float, int, int]:
+    """Probability, the seed where it is a number, else 0, and the offset. Raises TypeError and ValueError."""
+    p, offset = number(NAME, "p", p), integer(NAME, "offset", offset)
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"{NAME}: p is {p}; expected 0 to 1")
+    if not 0 <= offset < 2**32:
+        raise ValueError(f"{NAME}: offset is {offset}; expected 0 to 2**32 - 1")
+    if isinstance(seed, Tensor):
+        if kind_of(seed.dtype) not in ("signed", "unsigned") or seed.size != 1:
+            raise TypeError(f"{NAME}: seed is a tensor of {seed.dtype} and shape {seed.shape}; expected one integer")
+        return p, 0, offset
+    if seed is None:
+        return p, 0, offset
+    seed = integer(NAME, "seed", seed)
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"{NAME}: seed is {seed}; expected 0 to 2**64 - 1")
+    return p, seed, offset
+
+
+def plan(given: tuple[int, float], layouts, facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatches on an array in C order, and a seed's. ``Live`` words: the seed's halves and the offset."""
+    threshold, scale = given
+    planner = Planner(facts, layouts)
+    x, seed = planner.inputs
+    out = planner.empty(x.shape, x.dtype)
+    if math.gcd(layouts[0].offset, x._offset) % 4:
+        copied = planner.empty(x.shape, x.dtype)
+        emit(planner, registry, spec("copy", x.dtype), copied, [x, None, None], [layouts[0].offset, None, None])
+        x = copied
+    choice = registry.resolve(Request("dropout", "float32"))
+    stripe, unit = choice.tile["stripe"], 4 * choice.threads
+    rows, results = x.reshape(-1), out.reshape(-1)
+    step = _MOST
+    while step > unit and not (fits_binding(facts, rows[:step]) and fits_binding(facts, results[:step])):
+        step //= 2
+    if step <= unit:
+        raise UnsupportedError(f"{NAME}: a binding of {facts.storage_range:,} bytes does not take {unit} elements")
+    constants = {"TYPE": code(x.dtype), "SEED": 0 if seed is None else code(seed.dtype)}
+    for low in range(0, x.size, step):
+        part, result = rows[low : low + step], results[low : low + step]
+        words = {
+            "count": part.size, "x_offset": At(part), "y_offset": At(result), "seed_offset": At(seed),
+            "first_low": low // 4 % 2**32, "first_high": low // 4 >> 32, "seed_low": Live(0), "seed_high": Live(1),
+            "counter_offset": Live(2), "threshold": threshold, "scale": scale,
+        }  # fmt: skip
+        groups = -(-part.size // unit)
+        sizes = (min(groups, stripe), -(-groups // stripe), 1)
+        planner.dispatch(choice, constants, {"x": part, "seed": seed, "y": result}, words, sizes, float(part.size))
+    return planner.plan(out)

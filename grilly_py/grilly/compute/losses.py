@@ -1,0 +1,221 @@
+"""Cross entropy of logits and class indices, and its gradient (shaders/losses)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import UnsupportedError
+from ..registry import Registry, Request
+from .arrays.elementwise import binary, cast
+from .arrays.operations import code
+from .arrays.promotion import FLOAT32, kind_of
+from .arrays.reductions import reduced
+from .device.arguments import check_backend, check_float, finish
+from .device.caches import Kept
+from .device.cut import check_trips
+from .device.device import Device, DeviceFacts
+from .device.numbers import integer, number
+from .device.plan import At, Layout, Plan, Planner, fits_binding
+from .device.record import Ready, run
+from .device.tensor import Tensor
+
+NAME = "cross_entropy"
+REDUCTIONS = ("mean", "sum", "none")
+#: Plans of cross entropy.
+PLANS: Kept[tuple, Ready] = Kept("plans of cross_entropy", 256)
+#: Plans of its gradient.
+GRADIENTS: Kept[tuple, Ready] = Kept("plans of cross_entropy_backward", 256)
+_KINDS = 5  # of numbers that the kernel leaves for each row
+_MOST = 2**30  # elements of a dispatch
+
+
+class Terms(NamedTuple):
+    """What is asked beside arrays: the target of rows that do not count, and the share of even targets."""
+
+    ignored: int
+    smoothing: float
+
+
+def cross_entropy(device: Device, x, target, weight=None, *, ignore_index=-100, reduction="mean", label_smoothing=0.0):
+    """``grilly.functional.cross_entropy`` on a device; documented there."""
+    device.check_open()
+    terms, target = _checked(NAME, x, target, weight, ignore_index, reduction, label_smoothing)
+    check_backend(NAME, device, x, target, weight)
+    shape = tuple(target.shape)
+    tensors, rows = _rows(device, x, target, weight)
+    if not rows:
+        value = np.nan if reduction == "mean" else 0.0
+        found = device.tensor(np.full(shape if reduction == "none" else (), value, np.float32))
+        return finish(device, cast(found, tensors[0].dtype), x, target, weight)
+    (states,) = run(device, PLANS, plan, (terms,), tensors)
+    if reduction == "none":
+        found = states.view(0).reshape(shape)
+    elif reduction == "sum":
+        found = reduced("sum", states.view(0), 0, False, FLOAT32)
+    else:
+        sums = reduced("sum", states[:2], 1, False, FLOAT32)
+        found = binary("divide", sums.view(0), sums.view(1))
+    return finish(device, cast(found, tensors[0].dtype), x, target, weight)
+
+
+def cross_entropy_backward(
+    device: Device, grad_output, x, target, weight=None, *, ignore_index=-100, reduction="mean", label_smoothing=0.0
+):
+    """``grilly.functional.cross_entropy_backward`` on a device; documented there."""
+    name = "cross_entropy_backward"
+    device.check_open()
+    terms, target = _checked(name, x, target, weight, ignore_index, reduction, label_smoothing)
+    check_float(name, input=x, grad_output=grad_output)
+    check_backend(name, device, grad_output, x, target, weight)
+    shape = tuple(target.shape) if reduction == "none" else ()
+    if tuple(grad_output.shape) != shape:
+        raise ValueError(f"{name}: grad_output has shape {tuple(grad_output.shape)}; expected the loss's, {shape}")
+    tensors, rows = _rows(device, x, target, weight)
+    if not rows:
+        return finish(device, device.empty(x.shape, x.dtype), grad_output, x, target, weight)
+    (states,) = run(device, PLANS, plan, (terms,), tensors)
+    grad = cast(device.tensor(grad_output), FLOAT32).contiguous().reshape(-1)
+    if reduction == "mean":
+        grad = binary("divide", grad, reduced("sum", states[1:2], 1, False, FLOAT32))
+    (found,) = run(device, GRADIENTS, plan_backward, (terms,), (*tensors, states, grad))
+    return finish(device, found.reshape(tuple(x.shape)), grad_output, x, target, weight)
+
+
+def _checked(name: str, x, target, weight, ignore_index, reduction, label_smoothing):
+    """Terms, and the target as an array or tensor of integers. Raises for what does not go together."""
+    arrays = {"input": x} if weight is None else {"input": x, "weight": weight}
+    check_float(name, **arrays)
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"{name}: reduction is {reduction!r}; expected 'mean', 'sum' or 'none'")
+    ignored = integer(name, "ignore_index", ignore_index)
+    smoothing = number(name, "label_smoothing", label_smoothing)
+    if not 0.0 <= smoothing <= 1.0:
+        raise ValueError(f"{name}: label_smoothing is {smoothing}; expected 0 to 1")
+    shape = tuple(x.shape)
+    if not shape:
+        raise ValueError(f"{name}: input has no axes; expected (C,), (N, C) or (N, C, d1, ...)")
+    if not isinstance(target, Tensor):
+        target = np.asarray(target)
+        target = target if target.size else target.astype(np.int64)
+    expected = shape[:1] * (len(shape) > 1) + shape[2:]
+    classes = shape[0] if len(shape) == 1 else shape[1]
+    if not classes:
+        raise ValueError(f"{name}: input has shape {shape}, which has no classes")
+    if kind_of(target.dtype) == "floating" if isinstance(target, Tensor) else target.dtype.kind not in "iu":
+        raise TypeError(f"{name}: target is {target.dtype}; expected class indices (integers): probabilities of the "
+                        "classes are not taken")  # fmt: skip
+    if tuple(target.shape) != expected:
+        raise ValueError(f"{name}: target has shape {tuple(target.shape)} and input {shape}; expected {expected}")
+    if weight is not None and tuple(weight.shape) != (classes,):
+        raise ValueError(f"{name}: weight has shape {tuple(weight.shape)}; expected ({classes},)")
+    if not isinstance(target, Tensor):
+        wrong = target[(target != ignored) & ((target < 0) | (target >= classes))]
+        if wrong.size:
+            raise IndexError(f"{name}: target has the class {wrong[0]}; expected 0 to {classes - 1}, or ignore_index "
+                             f"({ignored})")  # fmt: skip
+        if target.dtype.name == "uint64":
+            target = target.astype(np.int64)
+    return Terms(ignored, smoothing), target
+
+
+def _rows(device: Device, x, target, weight) -> tuple[tuple[Tensor, Tensor, Tensor | None], int]:
+    """The logits as (batch, classes, inner), targets and weights in a row each, and how many rows there are."""
+    logits = x if isinstance(x, Tensor) else device.borrow(x)
+    shape = logits.shape
+    batch, classes = (1, shape[0]) if len(shape) == 1 else shape[:2]
+    logits = logits.reshape(batch, classes, math.prod(shape[2:]))
+    flat = device.tensor(target).contiguous().reshape(-1)
+    return (logits, flat, None if weight is None else device.tensor(weight).contiguous()), flat.size
+
+
+def plan(given: tuple[Terms], layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatches that make a loss for each row of (batch, classes, inner), and what its gradient needs."""
+    (terms,) = given
+    planner = Planner(facts, layouts)
+    x, target, weight = planner.inputs
+    batch, classes, inner = x.shape
+    rows = batch * inner
+    states = planner.empty((_KINDS, rows))
+    choice = registry.resolve(Request("cross-entropy", "float32"))
+    tile, threads = choice.tile, choice.threads
+    lanes = tile["lanes"] if classes > tile["few"] else tile["some"] if inner == 1 and classes > tile["some"] else 1
+    check_trips(facts, NAME, "classes", classes, choice.keys_per_trip * lanes / tile["lanes"], "use fewer")
+    constants = {**_types(x, target, weight, terms), "LANES": lanes}
+    stripe = tile["stripe"]
+    each = threads // lanes
+    todo = [(x, 0)]
+    while todo:
+        part, first = todo.pop()
+        count = part.shape[0] * part.shape[2]
+        if not fits_binding(facts, part) or count > each * stripe * facts.groups[1]:
+            axis = 0 if part.shape[0] > 1 else 2
+            half = -(-part.shape[axis] // 2)
+            if half == part.shape[axis]:
+                raise UnsupportedError(f"{NAME}: one row, a view of {classes} classes, does not fit one binding")
+            index = (slice(None),) * axis
+            own = first + half * (inner if axis == 0 else 1)
+            todo += [(part[(*index, slice(0, half))], first), (part[(*index, slice(half, None))], own)]
+            continue
+        words = {
+            "rows": count, "all_rows": rows, "first_row": first, "inner": part.shape[2], "classes": classes,
+            **_laid(part), "target_offset": At(target), "weight_offset": At(weight), "y_offset": At(states),
+            **_words(terms),
+        }  # fmt: skip
+        groups = -(-count // each)
+        sizes = (min(groups, stripe), -(-groups // stripe), 1)
+        arrays = {"x": part, "target": target, "weight": weight, "y": states}
+        planner.dispatch(choice, constants, arrays, words, sizes, 16.0 * part.size)
+    return planner.plan(states)
+
+
+def _types(x: Tensor, target: Tensor, weight: Tensor | None, terms: Terms) -> dict:
+    return {"TYPE_X": code(x.dtype), "TYPE_T": code(target.dtype), "WEIGHTED": int(weight is not None),
+            "SMOOTHED": int(terms.smoothing > 0)}  # fmt: skip
+
+
+def _laid(x: Tensor) -> dict:
+    return {"x_offset": At(x), **{f"x_{name}": x._steps[axis] for axis, name in enumerate(("batch", "class", "inner"))}}
+
+
+def _words(terms: Terms) -> dict:
+    ignored = terms.ignored & 2**64 - 1
+    return {"ignored_low": ignored & 2**32 - 1, "ignored_high": ignored >> 32, "smoothing": terms.smoothing}
+
+
+def plan_backward(
+    given: tuple[Terms], layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry
+) -> Plan:
+    """The dispatches of the gradient, given also the rows' states and the gradient of each loss, or of their sum."""
+    (terms,) = given
+    planner = Planner(facts, layouts)
+    x, target, weight, states, grad = planner.inputs
+    batch, classes, inner = x.shape
+    result = planner.empty(x.shape, x.dtype)
+    choice = registry.resolve(Request("cross-entropy-backward", "float32"))
+    stripe, threads = choice.tile["stripe"], choice.threads
+    flat = x.is_contiguous and math.gcd(layouts[0].offset, x._offset) % 4 == 0
+    constants = {**_types(x, target, weight, terms), "FLAT": int(flat)}
+    most = min(_MOST, 4 * threads * stripe * facts.groups[1])
+    unit = 4 // math.gcd(4, classes * inner)  # batches whose elements are whole quads
+    step = max(min(batch, most // (classes * inner)) // unit * unit, unit)
+    while step > unit and not (fits_binding(facts, x[:step]) and fits_binding(facts, result[:step])):
+        step = max(step // 2 // unit * unit, unit)
+    for first in range(0, batch, step):
+        part, to = x[first : first + step], result[first : first + step]
+        if not (fits_binding(facts, part) and fits_binding(facts, to)):
+            raise UnsupportedError(f"{NAME}_backward: {unit} batches of {classes} classes do not fit one binding")
+        words = {
+            "count": part.size, "all_rows": batch * inner, "first_row": first * inner, "inner": inner,
+            "classes": classes, **_laid(part), "target_offset": At(target), "weight_offset": At(weight),
+            "states_offset": At(states), "grad_offset": At(grad), "grad_step": int(grad.size > 1), "y_offset": At(to),
+            **_words(terms),
+        }  # fmt: skip
+        groups = -(-part.size // (4 * threads))
+        sizes = (min(groups, stripe), -(-groups // stripe), 1)
+        arrays = {"x": part, "target": target, "weight": weight, "states": states, "grad": grad, "y": to}
+        planner.dispatch(choice, constants, arrays, words, sizes, 16.0 * part.size)
+    return planner.plan(result)

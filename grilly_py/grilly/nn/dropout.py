@@ -1,0 +1,86 @@
+"""Dropout as a layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, overload
+
+from .. import functional as F
+from ..compute import Tensor
+from ..compute.device.arrays import Array, FloatArray, FloatT, NDArray
+from ..compute.device.numbers import number
+from ..compute.dropout import drawn
+from .module import Module, shapes
+
+
+class Dropout(Module):
+    """While ``training``, each element becomes 0 with probability p, or is divided by ``1 - p``.
+
+    Each forward has the next mask of the sequence of ``grilly.manual_seed``, so the same calls in the same order drop
+    the same elements. No mask is stored: ``backward`` makes it again.
+
+    Parameters
+    ----------
+    p : float
+        From 0 to 1.
+
+    Raises
+    ------
+    ValueError
+        For a p outside that range.
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        p = number("Dropout", "p", p)
+        if not 0.0 <= p <= 1.0:
+            raise ValueError(f"Dropout: p is {p}; expected 0 to 1")
+        self.p = p
+
+    @overload
+    def forward(self, x: NDArray[FloatT]) -> NDArray[FloatT]: ...
+    @overload
+    def forward(self, x: Tensor) -> Tensor: ...
+    def forward(self, x: FloatArray) -> Array:
+        """Of x's shape and dtype; x itself after ``eval()``.
+
+        Raises
+        ------
+        TypeError
+            If x is not float32, float16 or bfloat16.
+        CaptureError
+            While training in a captured function (``Compute.capture``), whose replays would all drop the same elements:
+            give ``F.dropout`` a seed that is a Tensor there.
+        """
+        shapes("Dropout", x=x)
+        if not self.training or not self.p:
+            self._keep(backend=None, seed=0, offset=0)
+            return x
+        backend, (sent,), keep = self._send(x)
+        seed, offset = drawn(backend.opened, "Dropout")
+        y = F.dropout(sent, self.p, seed=seed, offset=offset)
+        self._keep(backend=backend, seed=seed, offset=offset)
+        return y if keep else y.numpy()
+
+    if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
+        __call__ = forward
+
+    @overload
+    def backward(self, grad_output: NDArray[FloatT]) -> NDArray[FloatT]: ...
+    @overload
+    def backward(self, grad_output: Tensor) -> Tensor: ...
+    def backward(self, grad_output: FloatArray) -> Array:
+        """The gradient of the last forward's x, by the same mask.
+
+        Raises
+        ------
+        RuntimeError
+            Where ``forward`` kept nothing: see `Module`.
+        """
+        kept = self._take()
+        if kept["backend"] is None:
+            return grad_output
+        grad = F.dropout(kept["backend"].tensor(grad_output), self.p, seed=kept["seed"], offset=kept["offset"])
+        return grad if isinstance(grad_output, Tensor) else grad.numpy()
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"

@@ -1,0 +1,103 @@
+"""Losses as layers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, overload
+
+import numpy as np
+
+from .. import functional as F
+from ..compute import Tensor
+from ..compute.device.arrays import Array, FloatArray, FloatT, HostIntegers, IntegersLike, NDArray
+from ..compute.device.numbers import integer, number
+from ..compute.losses import REDUCTIONS
+from ..functional.losses import Reduction
+from .module import Module
+
+
+class CrossEntropyLoss(Module):
+    """Cross entropy of logits and class indices, as ``F.cross_entropy``.
+
+    Parameters
+    ----------
+    weight : numpy.ndarray or grilly.Tensor, optional
+        Of the classes, ``(C,)``, of the logits' dtype. It is not trained, and in no state dict.
+    ignore_index, reduction, label_smoothing
+        As for ``F.cross_entropy``.
+
+    Raises
+    ------
+    ValueError
+        For another reduction, and a smoothing outside its range.
+    """
+
+    def __init__(
+        self, weight: FloatArray | None = None, *, ignore_index: int = -100, reduction: Reduction = "mean",
+        label_smoothing: float = 0.0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if reduction not in REDUCTIONS:
+            raise ValueError(f"CrossEntropyLoss: reduction is {reduction!r}; expected 'mean', 'sum' or 'none'")
+        if not 0.0 <= number("CrossEntropyLoss", "label_smoothing", label_smoothing) <= 1.0:
+            raise ValueError(f"CrossEntropyLoss: label_smoothing is {label_smoothing}; expected 0 to 1")
+        self.weight = weight
+        self.ignore_index = integer("CrossEntropyLoss", "ignore_index", ignore_index)
+        self.reduction: Reduction = reduction
+        self.label_smoothing = label_smoothing
+
+    @overload
+    def forward(self, input: NDArray[FloatT], target: HostIntegers | int) -> NDArray[FloatT]: ...
+    @overload
+    def forward(self, input: Tensor, target: IntegersLike | int) -> Tensor: ...
+    @overload
+    def forward(self, input: FloatArray, target: IntegersLike | int) -> Array: ...
+    def forward(self, input: FloatArray, target: IntegersLike | int) -> Array:
+        """Logits ``(C,)``, ``(N, C)`` or ``(N, C, d1, ...)`` and class indices to the loss.
+
+        Raises
+        ------
+        TypeError, ValueError, IndexError
+            As ``F.cross_entropy``.
+        """
+        keep = isinstance(target, Tensor)
+        if keep and not isinstance(input, Tensor):
+            input = target.backend.tensor(input)
+        _, (sent,), keep = self._send(input)
+        loss = F.cross_entropy(
+            sent, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction,
+            label_smoothing=self.label_smoothing,
+        )  # fmt: skip
+        self._keep(input=sent, target=target)
+        return loss if keep else loss.numpy()
+
+    if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
+        __call__ = forward
+
+    def backward(self, grad_output: FloatArray | float = 1.0) -> Array:
+        """The gradient of the last forward's logits; a Tensor, or a NumPy array where grad_output is one.
+
+        Parameters
+        ----------
+        grad_output : numpy.ndarray, grilly.Tensor or float
+            Of the loss's shape, or one number for all of it: 1 for the gradient of the loss itself.
+
+        Raises
+        ------
+        RuntimeError
+            Where ``forward`` kept nothing: see `Module`.
+        """
+        kept = self._take()
+        logits, target = kept["input"], kept["target"]
+        if not isinstance(grad_output, (np.ndarray, Tensor)):
+            shape = np.shape(target) if self.reduction == "none" else ()
+            grad = logits.backend.tensor(np.full(shape, grad_output).astype(logits.dtype))
+        else:
+            grad = logits.backend.tensor(grad_output)
+        found = F.cross_entropy_backward(
+            grad, logits, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction,
+            label_smoothing=self.label_smoothing,
+        )  # fmt: skip
+        return found.numpy() if isinstance(grad_output, np.ndarray) else found
+
+    def extra_repr(self) -> str:
+        return f"reduction={self.reduction!r}, ignore_index={self.ignore_index}, label_smoothing={self.label_smoothing}"

@@ -1,0 +1,43 @@
+"""What stands at the beginning of a model and between its layers: embedding and dropout."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from .attention import common_dtype
+from .philox import dropout_mask
+
+
+def dropout(
+    x: ArrayLike, p: float = 0.5, seed: int = 0, offset: int = 0, *, dtype: DTypeLike | None = None
+) -> np.ndarray:
+    """Elements kept by `dropout_mask` of one row, in C order, divided by ``1 - p``; the others are 0.
+
+    The gradient of x is the same function of the result's gradient.
+    """
+    x = np.asarray(x)
+    x = x.astype(common_dtype(x) if dtype is None else dtype, copy=False)
+    if p == 1:
+        return np.zeros_like(x)
+    mask = dropout_mask((1, 1, 1, x.size), p, seed, offset).reshape(x.shape)
+    return np.where(mask, x / (1 - p), 0).astype(x.dtype)
+
+
+def embedding(input: ArrayLike, weight: ArrayLike) -> np.ndarray:
+    """Rows of ``weight`` ``(V, D)`` by ids ``(...)``: ``(..., D)``."""
+    return np.asarray(weight)[np.asarray(input)]
+
+
+def embedding_backward(
+    grad_output: ArrayLike, input: ArrayLike, num_embeddings: int, padding_idx: int | None = None, *,
+    dtype: DTypeLike | None = None,
+) -> np.ndarray:  # fmt: skip
+    """The gradient of ``embedding`` by its weight ``(V, D)``: sums of grad_output's rows by id, but of padding_idx."""
+    grad_output = np.asarray(grad_output)
+    dtype = common_dtype(grad_output) if dtype is None else np.dtype(dtype)
+    found = np.zeros((num_embeddings, grad_output.shape[-1]), dtype)
+    np.add.at(found, np.asarray(input).reshape(-1), grad_output.reshape(-1, grad_output.shape[-1]).astype(dtype))
+    if padding_idx is not None:
+        found[padding_idx] = 0
+    return found

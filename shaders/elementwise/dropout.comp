@@ -1,0 +1,61 @@
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+// What it computes: y = x * scale where the generator's word is below the threshold, and 0 elsewhere. The word of element
+//     i, counted in C order from the first of the whole array, is word i % 4 of Philox4x32-10 with the counter
+//     (i / 4, 0, 0, offset), 64 bits for i / 4: what attention-dropout.comp has for one row of one head.
+// Shapes and layouts: x and y are one row each, contiguous.
+// Bindings: 0 x, 1 seed, 2 y.
+// Specialization constants: TYPE, of x and y; SEED, the type of the seed's element where it lies in memory, 0 where it is
+//     a push constant (words.glsl).
+// Push constants: see the block; offsets in elements. first_low and first_high are i / 4 of the dispatch's first element.
+// Workgroup: THREADS quads (x and y together count the workgroups, STRIPE of them along x). Invocation: one quad.
+// Accumulation: none; one float32 multiplication, rounded to the type, to nearest, ties to even.
+// Preconditions: fewer than 2^31 elements. x_offset and y_offset are multiples of 4. Words of y that hold an element are
+//     written whole.
+
+#include "arrays/words.glsl"
+#include "philox.glsl"
+
+layout(constant_id = 0) const uint TYPE = 8u;
+layout(constant_id = 1) const uint SEED = 0u;
+
+layout(local_size_x = THREADS) in;
+
+layout(push_constant, std430) uniform Push {
+    uint count, x_offset, y_offset, seed_offset;
+    uint first_low, first_high;
+    uint seed_low, seed_high, counter_offset, threshold;
+    float scale;
+} pc;
+
+layout(set = 0, binding = 0, std430) readonly buffer X { uvec4 x_data[]; };
+layout(set = 0, binding = 1, std430) readonly buffer Seed { uvec4 seed_data[]; };
+layout(set = 0, binding = 2, std430) writeonly buffer Y { uvec4 y_data[]; };
+
+READER(x, x_data, TYPE)
+READER(seed, seed_data, SEED)
+WRITER(y, y_data, TYPE)
+
+void main() {
+    uint quad = (gl_WorkGroupID.y * uint(STRIPE) + gl_WorkGroupID.x) * uint(THREADS) + gl_LocalInvocationIndex;
+    uint i = 4u * quad;
+    if (i >= pc.count) return;
+    uvec2 key = SEED == 0u ? uvec2(pc.seed_low, pc.seed_high) : natural(SEED, seed_raw(pc.seed_offset));
+    uvec2 place = add64(uvec2(pc.first_low, pc.first_high), uvec2(quad, 0u));
+    uvec4 words = philox(uvec4(place, 0u, pc.counter_offset), key);
+    uvec2 x[4];
+    if (i + 4u <= pc.count) {
+        x_quad(pc.x_offset + i, x);
+    } else {
+        [[unroll]] for (uint k = 0u; k < 4u; k++) {
+            x[k] = uvec2(0u);
+            if (i + k < pc.count) x[k] = x_raw(pc.x_offset + i + k);
+        }
+    }
+    [[unroll]] for (uint k = 0u; k < 4u; k++) {
+        float value = uintBitsToFloat(natural(TYPE, x[k]).x) * pc.scale;
+        x[k] = element(TYPE, FLOATING, uvec2(words[k] < pc.threshold ? floatBitsToUint(value) : 0u, 0u));
+    }
+    y_quad(pc.y_offset + i, pc.y_offset + pc.count, x);
+}

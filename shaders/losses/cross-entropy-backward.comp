@@ -1,0 +1,84 @@
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+// What it computes: the gradient of cross entropy by the logits: for row r with gradient g,
+//     g ((1 - smoothing) w[t] (p[c] - [c = t]) + smoothing / classes (p[c] sum of w - w[c])).
+// Shapes and layouts: x as in cross-entropy.comp; y (batch, classes, inner) contiguous. states: what cross-entropy.comp
+//     left, `all_rows` of each kind. grad float32, one number, or one a row (grad_step 1).
+// Bindings: 0 x, 1 target, 2 weight, 3 states, 4 grad, 5 y.
+// Specialization constants: TYPE_X, of x, weight and y, TYPE_T (words.glsl); WEIGHTED; SMOOTHED; FLAT, whether x lies as y
+//     does, from a multiple of four elements on.
+// Push constants: see the block; offsets and strides in elements. The dispatch has `count` elements, from the beginning of
+//     row first_row on where inner is 1, else of a batch.
+// Workgroup: THREADS quads (x and y together count the workgroups, STRIPE of them along x). Invocation: one quad.
+// Accumulation: float32, rounded once.
+// Preconditions: fewer than 2^31 elements; y_offset is a multiple of 4. Words of y that hold an element are written whole.
+
+#include "losses/logits.glsl"
+
+layout(constant_id = 3) const uint SMOOTHED = 0u;
+layout(constant_id = 4) const uint FLAT = 0u;
+
+layout(local_size_x = THREADS) in;
+
+layout(push_constant, std430) uniform Push {
+    uint count, all_rows, first_row, inner, classes;
+    uint x_offset, x_batch, x_class, x_inner;
+    uint target_offset, weight_offset, states_offset, grad_offset, grad_step, y_offset;
+    uint ignored_low, ignored_high;
+    float smoothing;
+} pc;
+
+layout(set = 0, binding = 0, std430) readonly buffer X { uvec4 x_data[]; };
+layout(set = 0, binding = 1, std430) readonly buffer Target { uvec4 target_data[]; };
+layout(set = 0, binding = 2, std430) readonly buffer Weight { uvec4 weight_data[]; };
+layout(set = 0, binding = 3, std430) readonly buffer States { float states_data[]; };
+layout(set = 0, binding = 4, std430) readonly buffer Grad { float grad_data[]; };
+layout(set = 0, binding = 5, std430) writeonly buffer Y { uvec4 y_data[]; };
+
+READER(x, x_data, TYPE_X)
+READER(target, target_data, TYPE_T)
+READER(weight, weight_data, TYPE_X)
+WRITER(y, y_data, TYPE_X)
+
+float gradient(uint row, uint c, float x) {
+    uint at = pc.first_row + row;
+    uvec2 target = natural(TYPE_T, target_raw(pc.target_offset + at));
+    if (target == uvec2(pc.ignored_low, pc.ignored_high)) return 0.0;
+    if (target.y != 0u || target.x >= pc.classes) return of_bits(NAN);
+    uint state = pc.states_offset + at;
+    float g = grad_data[pc.grad_offset + at * pc.grad_step];
+    float own = states_data[state + pc.all_rows];
+    float p = share_of(x - states_data[state + 2u * pc.all_rows]) / states_data[state + 3u * pc.all_rows];
+    float found = own * (c == target.x ? p - 1.0 : p);
+    if (SMOOTHED == 1u) {
+        float w = WEIGHTED == 1u ? uintBitsToFloat(natural(TYPE_X, weight_raw(pc.weight_offset + c)).x) : 1.0;
+        float even = (p * states_data[state + 4u * pc.all_rows] - w) / float(pc.classes);
+        found = (1.0 - pc.smoothing) * found + pc.smoothing * even;
+    }
+    return g * found;
+}
+
+void main() {
+    uint i = 4u * ((gl_WorkGroupID.y * uint(STRIPE) + gl_WorkGroupID.x) * uint(THREADS) + gl_LocalInvocationIndex);
+    if (i >= pc.count) return;
+    uvec2 raw[4];
+    bool four = FLAT == 1u && i + 4u <= pc.count;
+    if (four) x_quad(pc.x_offset + i, raw);
+    uint place = i % pc.inner, rest = i / pc.inner;
+    uint c = rest % pc.classes, batch = rest / pc.classes;
+    [[unroll]] for (uint k = 0u; k < 4u; k++) {
+        if (i + k < pc.count) {
+            if (!four) raw[k] = x_raw(pc.x_offset + batch * pc.x_batch + c * pc.x_class + place * pc.x_inner);
+            float found = gradient(batch * pc.inner + place, c, uintBitsToFloat(natural(TYPE_X, raw[k]).x));
+            raw[k] = element(TYPE_X, FLOATING, uvec2(floatBitsToUint(found), 0u));
+        }
+        place++;
+        if (place == pc.inner) {
+            place = 0u;
+            c++;
+            if (c == pc.classes) { c = 0u; batch++; }
+        }
+    }
+    y_quad(pc.y_offset + i, pc.y_offset + pc.count, raw);
+}
