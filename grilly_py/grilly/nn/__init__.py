@@ -1,5 +1,6 @@
 """Layers built of grilly's operations: modules with parameters and state dicts, in PyTorch's terms."""
 
+from .activations import GELU, GLU, ReLU, Sigmoid, SiLU, Tanh
 from .flash import FlashAttention2, FlashAttention3
 from .flash_attention import FlashAttention
 from .kvcache import KVCache
@@ -12,6 +13,8 @@ __all__ = [
     "FlashAttention",
     "FlashAttention2",
     "FlashAttention3",
+    "GELU",
+    "GLU",
     "KVCache",
     "Linear",
     "LoadResult",
@@ -19,5 +22,9 @@ __all__ = [
     "ModuleList",
     "MultiheadAttention",
     "Parameter",
+    "ReLU",
     "RoPE",
+    "SiLU",
+    "Sigmoid",
+    "Tanh",
 ]
