@@ -16,7 +16,7 @@ import grilly.functional as F
 MOST = {
     "plain": 50, "causal + mask + window": 80, "linear": 50, "KV cache": 100, "KV cache with lengths": 100,
     "varlen": 90, "backward": 130, "rope": 50, "softmax": 50,
-    "add": 45, "multiply by a number": 45,
+    "gelu": 50, "swiglu": 50, "add": 45, "multiply by a number": 45,
 }  # fmt: skip
 
 
@@ -56,6 +56,8 @@ def calls(backend) -> dict:
         "backward": lambda: F.flash_attention2_backward(out, q, k, v, out, lse),
         "rope": lambda: F.rope(q),
         "softmax": lambda: F.softmax(x),
+        "gelu": lambda: F.gelu(x),
+        "swiglu": lambda: F.swiglu(x, weight[:128]),
         "add": lambda: x + x,
         "multiply by a number": lambda: x * 1.5,
     }

@@ -18,6 +18,14 @@
 // Preconditions: fewer than 2^31 elements. y_offset is a multiple of 4, and so is the offset of a FLAT operand unless its
 //     elements have 8 bits. Words of y that hold an element are written whole.
 
+// facts: forms
+const uint ABSENT = 0u, FLAT = 1u, STRIDED = 2u, NUMBER = 3u;
+
+layout(constant_id = 4) const uint TYPE_Y = 0u;
+layout(constant_id = 7) const uint FORM_A = 0u;
+layout(constant_id = 8) const uint FORM_B = 0u;
+layout(constant_id = 9) const uint FORM_C = 0u;
+
 #include "arrays/words.glsl"
 #include "arrays/floats.glsl"
 #include "arrays/operations.glsl"
@@ -25,16 +33,9 @@
 layout(constant_id = 1) const uint TYPE_A = 0u;
 layout(constant_id = 2) const uint TYPE_B = 0u;
 layout(constant_id = 3) const uint TYPE_C = 0u;
-layout(constant_id = 4) const uint TYPE_Y = 0u;
 layout(constant_id = 6) const uint RESULT = 0u;
-layout(constant_id = 7) const uint FORM_A = 0u;
-layout(constant_id = 8) const uint FORM_B = 0u;
-layout(constant_id = 9) const uint FORM_C = 0u;
 layout(constant_id = 10) const uint AXES = 4u;
 layout(constant_id = 11) const uint DEEP = 0u;
-
-// facts: forms
-const uint ABSENT = 0u, FLAT = 1u, STRIDED = 2u, NUMBER = 3u;
 
 layout(local_size_x = THREADS) in;
 

@@ -1,5 +1,5 @@
-// The operations of map.comp on numbers of a KIND (words.glsl). A binary has the elementary functions, with FUNCTIONS,
-// or the others: a driver reads all of it for every pipeline.
+// The operations of map.comp on numbers of a KIND (words.glsl). A binary has the elementary functions (FUNCTIONS 1), the
+// activations (2) or the others (0): a driver reads all of it for every pipeline.
 
 layout(constant_id = 0) const uint OPERATION = 0u;
 layout(constant_id = 5) const uint KIND = 0u;
@@ -17,6 +17,9 @@ const uint SQRT = 42u, EXP = 43u, EXPM1 = 44u, LOG = 45u, LOG1P = 46u, LOG2 = 47
 const uint SIN = 49u, COS = 50u, TAN = 51u, ASIN = 52u, ACOS = 53u, ATAN = 54u, ATAN2 = 55u;
 const uint SINH = 56u, COSH = 57u, TANH = 58u, ASINH = 59u, ACOSH = 60u, ATANH = 61u;
 const uint ERF = 62u, HYPOT = 63u, LOGADDEXP = 64u, COPYSIGN = 65u, NEXTAFTER = 66u;
+const uint RELU = 67u, SIGMOID = 68u, SILU = 69u, QUICK_GELU = 70u, GELU_TANH = 71u, GELU = 72u;
+const uint RELU_SLOPE = 73u, SIGMOID_SLOPE = 74u, SILU_SLOPE = 75u, QUICK_GELU_SLOPE = 76u, GELU_TANH_SLOPE = 77u;
+const uint GELU_SLOPE = 78u, TANH_SLOPE = 79u;
 
 uvec2 truth(bool is) { return uvec2(uint(is), 0u); }
 
@@ -34,7 +37,29 @@ bool equal_of(uvec2 x, uvec2 y) {
     return KIND == LONG ? x == y : x.x == y.x;
 }
 
-#if FUNCTIONS
+#if FUNCTIONS == 2
+
+#include "activations.glsl"
+
+// An activation or its slope, times y and plus z, or times y and z, where these are there.
+uvec2 operated(uvec2 x, uvec2 y, uvec2 z) {
+    const bool narrow = TYPE_Y == FLOAT16 || TYPE_Y == BFLOAT16;
+    const bool slope = OPERATION >= RELU_SLOPE;
+    float first = of_bits(x.x), factor = FORM_B == ABSENT ? 1.0 : of_bits(y.x), found;
+    if (slope) {
+        if (FORM_C != ABSENT) factor *= of_bits(z.x);
+        // What relu does not let through may be infinite or NaN.
+        if (OPERATION == RELU_SLOPE) found = first <= 0.0 && !is_nan(first) ? 0.0 : factor;
+        else found = activation_slope(OPERATION - RELU_SLOPE + ACTIVATION_RELU, first, narrow) * factor;
+    } else {
+        found = activated(OPERATION - RELU + ACTIVATION_RELU, first, narrow);
+        if (FORM_B != ABSENT) found *= factor;
+        if (FORM_C != ABSENT) found += of_bits(z.x);
+    }
+    return uvec2(floatBitsToUint(found), 0u);
+}
+
+#elif FUNCTIONS == 1
 
 float floated(float x, float y) {
     switch (OPERATION) {

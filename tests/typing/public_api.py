@@ -62,6 +62,8 @@ def package(array: Floats) -> None:
                 grilly.ShaderError, grilly.UnsupportedError, grilly.SelfCheckWarning)  # fmt: skip
     assert all(issubclass(failure, Exception) for failure in failures)
     checked: NDArray[Any] = grilly.reference.linear(array, array)
+    checked = grilly.reference.gated("silu", array, grilly.reference.activation("gelu", array, dtype=np.float64))
+    checked = grilly.reference.activation_backward("gelu_tanh", checked, array)
     assert checked.size
     assert grilly.functional is F and grilly.nn is nn and grilly.integrations.__name__
 
@@ -232,6 +234,16 @@ def steps(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool_
     assert_type(F.linear(half, half, half, precision="high"), Halves)
     assert_type(F.linear(q, tensor), grilly.Tensor)
     assert_type(F.linear_backward(q, q, q), tuple[Floats, Floats, Floats])
+    assert_type(F.gelu(half, approximate="tanh"), Halves)
+    assert_type(F.silu(F.relu(F.sigmoid(F.tanh(F.quick_gelu(q))))), Floats)
+    for backward in (F.relu_backward, F.sigmoid_backward, F.tanh_backward, F.silu_backward, F.quick_gelu_backward):
+        assert_type(backward(tensor, tensor), grilly.Tensor)
+    assert_type(F.gelu_backward(half, half, approximate="tanh"), Halves)
+    assert_type(F.glu(tensor, dim=0), grilly.Tensor)
+    assert_type(F.glu_backward(tensor, tensor, dim=0), grilly.Tensor)
+    assert_type(F.swiglu(q, F.geglu(q, q, approximate="tanh")), Floats)
+    assert_type(F.swiglu_backward(q, q, q), tuple[Floats, Floats])
+    assert_type(F.geglu_backward(tensor, tensor, tensor, approximate="none"), tuple[grilly.Tensor, grilly.Tensor])
     assert_type(F.rope(q, base=1e6, offset=3, interleaved=True, reverse=True), Floats)
     assert_type(F.dropout(half, 0.1, seed=1, offset=2), Halves)
     assert_type(F.dropout(tensor, 0.1, False, seed=tensor), grilly.Tensor)
@@ -260,6 +272,24 @@ def steps(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool_
     F.cross_entropy_backward(q, q)  # type: ignore[call-overload]
     F.embedding(q, q)  # type: ignore[arg-type]
     F.embedding_backward(q, [1])  # type: ignore[call-overload]
+    F.gelu(q, approximate="erf")  # type: ignore[arg-type]
+    F.gelu_backward(q, q, "tanh")  # type: ignore[call-arg]
+    F.relu(mask)  # type: ignore[type-var]
+    F.relu_backward(mask, mask)  # type: ignore[type-var]
+    F.sigmoid(mask)  # type: ignore[type-var]
+    F.sigmoid_backward(q)  # type: ignore[call-arg]
+    F.tanh(mask)  # type: ignore[type-var]
+    F.tanh_backward(q)  # type: ignore[call-arg]
+    F.silu(mask)  # type: ignore[type-var]
+    F.silu_backward(q)  # type: ignore[call-arg]
+    F.quick_gelu(mask)  # type: ignore[type-var]
+    F.quick_gelu_backward(q)  # type: ignore[call-arg]
+    F.glu(q, dim=0.5)  # type: ignore[arg-type]
+    F.glu_backward(q)  # type: ignore[call-arg]
+    F.swiglu(q)  # type: ignore[call-arg]
+    F.swiglu_backward(q, q)  # type: ignore[call-arg]
+    F.geglu(q, q, approximate="erf")  # type: ignore[arg-type]
+    F.geglu_backward(q, q)  # type: ignore[call-arg]
     F.rope(q, theta=1e6)  # type: ignore[call-overload]
 
 
@@ -302,6 +332,11 @@ def layers(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool
     for parameter in block.parameters():
         assert_type(parameter, nn.Parameter)
         assert_type(parameter.grad, Floats | None)
+    gelu = nn.GELU(approximate="tanh")
+    assert_type(gelu(half), Halves)
+    for layer in (nn.GLU(dim=1), nn.ReLU(), nn.Sigmoid(), nn.SiLU(), nn.Tanh()):
+        assert_type(layer(tensor), grilly.Tensor)
+    assert_type(nn.GLU(dim=1).backward(q), Floats)
     linear = nn.Linear(64, 64, precision="high", rng=np.random.default_rng(0))
     assert_type(linear(half), Halves)
     assert_type(linear(tensor), grilly.Tensor)
@@ -351,6 +386,7 @@ def layers(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool
     nn.Sequential(q)  # type: ignore[arg-type]
     nn.Dropout(probability=0.1)  # type: ignore[call-arg]
     nn.Dropout()(mask)  # type: ignore[type-var]
+    nn.GELU(approximate="erf")  # type: ignore[arg-type]
     nn.Linear(64, 64, biases=False)  # type: ignore[call-arg]
     nn.Linear(64, 64, precision="low")  # type: ignore[arg-type]
     linear(q, q)  # type: ignore[call-overload]

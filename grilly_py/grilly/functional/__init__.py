@@ -4,6 +4,26 @@
 NumPy array out. The work runs on the tensors' backend, or on the default one (see ``grilly.use``).
 """
 
+from .activations import (
+    geglu,
+    geglu_backward,
+    gelu,
+    gelu_backward,
+    glu,
+    glu_backward,
+    quick_gelu,
+    quick_gelu_backward,
+    relu,
+    relu_backward,
+    sigmoid,
+    sigmoid_backward,
+    silu,
+    silu_backward,
+    swiglu,
+    swiglu_backward,
+    tanh,
+    tanh_backward,
+)
 from .attention import flash_attention2, flash_attention2_backward, flash_attention3
 from .dropout import dropout
 from .embedding import embedding, embedding_backward
@@ -31,11 +51,29 @@ __all__ = [
     "flash_attention_varlen",
     "flash_attention_varlen_backward",
     "flash_attention_with_kvcache",
+    "geglu",
+    "geglu_backward",
+    "gelu",
+    "gelu_backward",
+    "glu",
+    "glu_backward",
     "linear",
     "linear_backward",
     "naive_attention",
+    "quick_gelu",
+    "quick_gelu_backward",
+    "relu",
+    "relu_backward",
     "rope",
     "scaled_dot_product_attention",
+    "sigmoid",
+    "sigmoid_backward",
+    "silu",
+    "silu_backward",
     "softmax",
+    "swiglu",
+    "swiglu_backward",
     "t5_bias",
+    "tanh",
+    "tanh_backward",
 ]

@@ -1,5 +1,6 @@
 """Layers built of grilly's operations: modules with parameters and state dicts, in PyTorch's terms."""
 
+from .activations import GELU, GLU, ReLU, Sigmoid, SiLU, Tanh
 from .containers import Identity, ModuleList, Sequential
 from .dropout import Dropout
 from .embedding import Embedding
@@ -19,6 +20,8 @@ __all__ = [
     "FlashAttention",
     "FlashAttention2",
     "FlashAttention3",
+    "GELU",
+    "GLU",
     "Identity",
     "KVCache",
     "Linear",
@@ -27,6 +30,10 @@ __all__ = [
     "ModuleList",
     "MultiheadAttention",
     "Parameter",
+    "ReLU",
     "RoPE",
     "Sequential",
+    "SiLU",
+    "Sigmoid",
+    "Tanh",
 ]

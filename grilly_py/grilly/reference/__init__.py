@@ -26,6 +26,7 @@ The rules every attention here and on the device follows:
 - what a masked key or value holds, NaN and infinity included, never reaches the result.
 """
 
+from .activations import activation, activation_backward, gated
 from .attention import RunningState, attention_weights, flash_attention, merge, naive_attention
 from .backward import Gradients, attention_backward
 from .layers import linear, multihead, rope, rope_frequencies
@@ -42,6 +43,8 @@ __all__ = [
     "NEVER",
     "Options",
     "RunningState",
+    "activation",
+    "activation_backward",
     "attention_backward",
     "attention_varlen",
     "attention_varlen_backward",
@@ -53,6 +56,7 @@ __all__ = [
     "embedding",
     "embedding_backward",
     "flash_attention",
+    "gated",
     "linear",
     "matmul",
     "merge",

@@ -16,7 +16,7 @@ from ..device.device import Device, DeviceFacts
 from ..device.plan import At, Layout, Live, Plan, Planner, fits_binding
 from ..device.record import Ready, run
 from ..device.tensor import Tensor
-from .operations import FUNCTIONS, Spec, code
+from .operations import ACTIVATIONS, FUNCTIONS, Spec, code
 from .operations import spec as spec_of
 from .promotion import FLOATING, integer_range
 
@@ -149,7 +149,8 @@ def emit(planner: Planner, registry: Registry, asked, result: Tensor, operands: 
 
 
 def _choice(registry: Registry, asked: Spec) -> Choice:
-    return registry.resolve(Request("map", "float32", facts=(("functions", int(asked.name in FUNCTIONS)),)))
+    functions = 2 if asked.name in ACTIVATIONS else int(asked.name in FUNCTIONS)
+    return registry.resolve(Request("map", "float32", facts=(("functions", functions),)))
 
 
 def _spec(asked: Spec | Gather) -> Spec:

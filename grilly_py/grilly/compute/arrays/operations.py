@@ -16,7 +16,9 @@ NUMBERS = {
         "sign square reciprocal bitwise_and bitwise_or bitwise_xor bitwise_invert bitwise_left_shift "
         "bitwise_right_shift equal not_equal less less_equal greater greater_equal logical_and logical_or logical_xor "
         "logical_not isnan isinf isfinite signbit floor ceil trunc round sqrt exp expm1 log log1p log2 log10 sin cos "
-        "tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf hypot logaddexp copysign nextafter".split()
+        "tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf hypot logaddexp copysign nextafter "
+        "relu sigmoid silu quick_gelu gelu_tanh gelu relu_slope sigmoid_slope silu_slope quick_gelu_slope "
+        "gelu_tanh_slope gelu_slope tanh_slope".split()
     )
 }
 #: Those that give truth values.
@@ -33,6 +35,8 @@ ANY = frozenset((
 FLOATS = frozenset(("divide", "reciprocal", *list(NUMBERS)[NUMBERS["sqrt"] :]))
 #: Those of the kernel that has the elementary functions.
 FUNCTIONS = frozenset(("pow", *list(NUMBERS)[NUMBERS["sqrt"] : NUMBERS["copysign"]]))
+#: Activations, times a second operand, plus a third; and their slopes, times a second and a third.
+ACTIVATIONS = frozenset(list(NUMBERS)[NUMBERS["relu"] :])
 #: Those that give integers back as they are.
 ROUNDING = frozenset(("floor", "ceil", "trunc", "round"))
 _LONG_ONLY = frozenset(("floor_divide", "remainder", "pow"))

@@ -33,6 +33,8 @@ FloatT = TypeVar("FloatT", np.float32, np.float16)
 #: Anything that an operation may return.
 Array: TypeAlias = NDArray[Any] | Tensor
 FloatArray: TypeAlias = NDArray[np.float32] | NDArray[np.float16] | Tensor
+#: Of an operation that gives what it takes.
+ArrayT = TypeVar("ArrayT", bound=FloatArray)
 Float32Array: TypeAlias = NDArray[np.float32] | Tensor
 #: Added to scores: also float64, which becomes float32.
 BiasArray: TypeAlias = NDArray[np.floating[Any]] | Tensor
@@ -53,6 +55,6 @@ Precision: TypeAlias = Literal["highest", "high"]
 Architecture: TypeAlias = Literal["generic", "gpt", "t5"]
 
 __all__ = [
-    "Architecture", "Array", "BiasArray", "BoolArray", "Float32Array", "FloatArray", "FloatT", "FloatsLike",
+    "Architecture", "Array", "ArrayT", "BiasArray", "BoolArray", "Float32Array", "FloatArray", "FloatT", "FloatsLike",
     "HostFloats", "HostIntegers", "HostMask", "IntegersLike", "MaskArray", "NDArray", "Precision", "Shape", "Unpack",
 ]  # fmt: skip

@@ -1,0 +1,98 @@
+// Activation functions of float32 and their slopes, for elementwise operations and for what products do at their end.
+// Sums and products round right on every device; a quotient is off by 2.5 units in the last place at most (Vulkan's
+// bound), and nothing else of a device is used. NARROW results are off by less than 2^-15 of themselves and are to be
+// rounded to 16 bits; docs/layers.md has the bounds of the others. Polynomials were fitted. Results below 2^-119 may be zero.
+
+#ifndef GRILLY_ACTIVATIONS_GLSL
+#define GRILLY_ACTIVATIONS_GLSL
+
+// facts: activations
+const uint ACTIVATION_NONE = 0u, ACTIVATION_RELU = 1u, ACTIVATION_SIGMOID = 2u, ACTIVATION_SILU = 3u;
+const uint ACTIVATION_QUICK_GELU = 4u, ACTIVATION_GELU_TANH = 5u, ACTIVATION_GELU = 6u;
+
+const uint ACTIVATION_TANH = 7u;  // its slope only
+
+// e^-(w + low) for w from 0 on and a low below 0.1; 0 where that is below 2^-126.
+float decayed(float w, float low, bool narrow) {
+    w = min(w, 88.0);
+    uint halvings = uint((w + low) * 1.44269504 + 0.5);
+    float n = float(halvings);
+    precise float r = ((n * 0.693145752 - w) + n * 1.42860683e-6) - low;  // the first constant has 15 bits
+    float series = narrow ? 0.500051975 + r * (0.167542309 + r * 0.0412746184)
+        : 0.49999994 + r * (0.166665182 + r * (0.0416684151 + r * (0.00836900156 + r * 0.00138140097)));
+    return (1.0 + (r + r * r * series)) * uintBitsToFloat((127u - halvings) << 23);
+}
+
+// a without its lower 12 bits, so that its product with another such number is exact.
+float upper_half(float a) { return uintBitsToFloat(floatBitsToUint(a) & 0xfffff000u); }
+
+// The normal distribution beyond a, for a from 0 to 14; density: e^(-a^2 / 2).
+float beyond(float a, bool narrow, out float density) {
+    if (narrow) {
+        density = decayed(0.5 * a * a, 0.0, narrow);
+    } else {
+        float upper = upper_half(a);
+        density = decayed(0.5 * upper * upper, 0.5 * (a - upper) * (a + upper), narrow);
+    }
+    float t = 1.0 / (1.0 + 0.3 * a);
+    float series = narrow
+        ? 0.120074227 + t * (0.113741972 + t * (0.144196227 + t * (-0.016947804 + t * (0.216036841
+            + t * -0.0770973563))))
+        : 0.119686633 + t * (0.119572841 + t * (0.110227339 + t * (0.0784255117 + t * (0.0960580036
+            + t * (-0.0792476311 + t * (0.191582009 + t * (-0.228067726 + t * (0.112375855
+            + t * -0.0206128415))))))));
+    return density * (t * series);
+}
+
+// The share of x that an activation lets through, x from -100 to 100: 1 / (1 + e^-v), or the normal distribution up to x.
+// slope: the share's own by v, or the density.
+float share(uint kind, float x, bool narrow, out float slope) {
+    float a = abs(x);
+    if (kind == ACTIVATION_GELU) {
+        float over = beyond(min(a, 14.0), narrow, slope);
+        slope *= 0.398942280;
+        return x < 0.0 ? over : 1.0 - over;
+    }
+    float w = a, low = 0.0;
+    if (kind == ACTIVATION_TANH) w = 2.0 * a;
+    if (kind == ACTIVATION_GELU_TANH) w = a * (1.59576912 + 0.0713548163 * (a * a));
+    if (kind == ACTIVATION_QUICK_GELU) {
+        if (narrow) {
+            w = 1.702 * a;
+        } else {
+            a = min(a, 52.0);
+            float upper = upper_half(a);
+            w = upper * 1.70166016;  // 12 bits
+            low = (a - upper) * 1.702 + upper * 3.39843750e-4;
+        }
+    }
+    float e = decayed(w, low, narrow);
+    float whole = 1.0 / (1.0 + e);
+    slope = e * whole * whole;
+    return x < 0.0 ? e * whole : whole;
+}
+
+bool is_no_number(float x) { return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u; }
+
+// An activation's value; at infinities its limit, and NaN of NaN.
+float activated(uint kind, float x, bool narrow) {
+    if (kind == ACTIVATION_NONE || is_no_number(x)) return x;
+    if (kind == ACTIVATION_RELU) return max(x, 0.0);
+    float slope, part = share(kind, clamp(x, -100.0, 100.0), narrow, slope);
+    return kind == ACTIVATION_SIGMOID ? part : max(x, -100.0) * part;
+}
+
+// An activation's derivative.
+float activation_slope(uint kind, float x, bool narrow) {
+    if (is_no_number(x)) return x;
+    if (kind == ACTIVATION_RELU) return x > 0.0 ? 1.0 : 0.0;
+    x = clamp(x, -100.0, 100.0);
+    float slope, part = share(kind, x, narrow, slope);
+    if (kind == ACTIVATION_SIGMOID) return slope;
+    if (kind == ACTIVATION_TANH) return 4.0 * slope;
+    if (kind == ACTIVATION_QUICK_GELU) slope *= 1.702;
+    if (kind == ACTIVATION_GELU_TANH) slope *= 1.59576912 + 0.214064449 * (x * x);
+    return part + x * slope;
+}
+
+#endif
