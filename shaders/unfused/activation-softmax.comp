@@ -13,6 +13,7 @@
 // Preconditions: LANES is a power of two that divides THREADS. With LANES 1 there is no barrier.
 
 #include "elements.glsl"
+#include "exponential.glsl"
 
 layout(local_size_x = THREADS) in;
 
@@ -26,24 +27,6 @@ layout(set = 0, binding = 0, std430) restrict readonly buffer Input { IO_SCALAR 
 layout(set = 0, binding = 1, std430) restrict writeonly buffer Result { IO_SCALAR y_data[]; };
 
 const uint UNROLL = 8u;
-
-// exp(x) for x <= 0, within about a unit in the last place; the built-in may err by |x| units. x = n ln 2 + r, where n
-// times ln 2's first part (few bits) is exact; exp(r) by its Taylor series up to r^7 (r^8 / 8! < 6e-9).
-float exp_accurate(float x) {
-    float n = round(max(x, -87.0) * 1.44269504);
-    float r = fma(n, -0.693359375, max(x, -87.0));
-    r = fma(n, 2.12194440e-4, r);
-    float p = 1.0 / 5040.0;
-    p = fma(p, r, 1.0 / 720.0);
-    p = fma(p, r, 1.0 / 120.0);
-    p = fma(p, r, 1.0 / 24.0);
-    p = fma(p, r, 1.0 / 6.0);
-    p = fma(p, r, 0.5);
-    p = fma(p, r, 1.0);
-    p = fma(p, r, 1.0);
-    float value = p * uintBitsToFloat(uint(int(n) + 127) << 23);
-    return x < -87.0 ? 0.0 : value + (non_finite(x) ? x : 0.0);
-}
 
 // exp(x - maximum) with exactly 0 for minus infinity, whatever the maximum. NaN stays NaN.
 float weight(float x, float maximum) { return x < MASK_FLOOR ? 0.0 : exp_accurate(x - maximum); }

@@ -30,10 +30,26 @@ from .embedding import embedding, embedding_backward
 from .interfaces import flash_attention, naive_attention, scaled_dot_product_attention
 from .layers import linear, linear_backward, rope
 from .losses import cross_entropy, cross_entropy_backward
+from .norms import (
+    add_layer_norm,
+    add_rms_norm,
+    group_norm,
+    group_norm_backward,
+    layer_norm,
+    layer_norm_backward,
+    log_softmax,
+    log_softmax_backward,
+    rms_norm,
+    rms_norm_backward,
+    softmax,
+    softmax_backward,
+)
 from .sequences import flash_attention_varlen, flash_attention_varlen_backward, flash_attention_with_kvcache
-from .steps import attention_dropout, attention_mask, attention_output, attention_scores, dropout_mask, softmax, t5_bias
+from .steps import attention_dropout, attention_mask, attention_output, attention_scores, dropout_mask, t5_bias
 
 __all__ = [
+    "add_layer_norm",
+    "add_rms_norm",
     "attention_dropout",
     "attention_mask",
     "attention_output",
@@ -57,13 +73,21 @@ __all__ = [
     "gelu_backward",
     "glu",
     "glu_backward",
+    "group_norm",
+    "group_norm_backward",
+    "layer_norm",
+    "layer_norm_backward",
     "linear",
     "linear_backward",
+    "log_softmax",
+    "log_softmax_backward",
     "naive_attention",
     "quick_gelu",
     "quick_gelu_backward",
     "relu",
     "relu_backward",
+    "rms_norm",
+    "rms_norm_backward",
     "rope",
     "scaled_dot_product_attention",
     "sigmoid",
@@ -71,6 +95,7 @@ __all__ = [
     "silu",
     "silu_backward",
     "softmax",
+    "softmax_backward",
     "swiglu",
     "swiglu_backward",
     "t5_bias",

@@ -143,33 +143,6 @@ def t5_bias(
 
 
 @overload
-def softmax(x: NDArray[FloatT]) -> NDArray[FloatT]: ...
-@overload
-def softmax(x: Tensor) -> Tensor: ...
-def softmax(x: FloatArray) -> Array:
-    """Softmax along the last axis; a row of nothing but minus infinity becomes zeros.
-
-    Parameters
-    ----------
-    x : numpy.ndarray or grilly.Tensor
-        Any shape with at least one axis; float32, float16 or bfloat16, computed in float32.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        Of x's shape and dtype; a Tensor when x was one, and then without waiting.
-
-    Raises
-    ------
-    TypeError
-        For another dtype.
-    ValueError
-        For an array without axes.
-    """
-    return backend_of("softmax", x).attention.softmax(x)
-
-
-@overload
 def attention_dropout(
     weights: NDArray[np.float32], *, dropout_p: float, dropout_seed: SupportsIndex, dropout_offset: SupportsIndex = ...
 ) -> NDArray[np.float32]: ...

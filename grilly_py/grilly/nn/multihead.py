@@ -259,7 +259,7 @@ class MultiheadAttention(Module):
                 scores = self._add_bias(backend, scores, position_bias, position_offset)
             if mask is not None or causal:
                 scores = F.attention_mask(scores, mask=mask, causal=causal)
-            weights = F.softmax(scores)
+            weights = backend.attention.softmax(scores)  # zeros for a query that sees nothing
             output = F.attention_output(weights, v, architecture=self.architecture) if attended is None else attended
         output = (self.o if self.architecture == "t5" else self.out_proj)(join_heads(output))
         weights = self._returned(backend, weights, average_attn_weights) if need_weights else None

@@ -111,6 +111,16 @@ FACTS: dict[str, dict[str, int | float]] = {
         "MASK_BOOLEAN": 1,
         "MASK_ADDED": 2,
     },
+    "norms": {
+        "LAYER_NORM": 0,
+        "RMS_NORM": 1,
+        "SOFTMAX": 2,
+        "LOG_SOFTMAX": 3,
+        "LAYER_NORM_BACKWARD": 4,
+        "RMS_NORM_BACKWARD": 5,
+        "SOFTMAX_BACKWARD": 6,
+        "LOG_SOFTMAX_BACKWARD": 7,
+    },
     "numbers": {
         "NEVER": -3.4e+38,
         "MASK_FLOOR": -3e+38,

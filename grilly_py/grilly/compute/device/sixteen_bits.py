@@ -13,7 +13,7 @@ from .tensor import Tensor
 _FLOAT32 = np.dtype(np.float32)
 
 
-def widens(*names: str, narrow: bool = True):
+def widens(*names: str, narrow: bool = True, every: bool = False):
     """Make an operation take 16-bit arrays on every device.
 
     Where the device has no 16-bit storage, the arguments called ``names`` become float32, by the host where they are
@@ -26,6 +26,8 @@ def widens(*names: str, narrow: bool = True):
         Of the arguments that must have one dtype. The operation also has an argument ``device``.
     narrow : bool
         False where the result is float32 whatever the arguments are.
+    every : bool
+        Whether all results are rounded, and not only the first; those that are None stay.
     """
 
     def wrap(operation):
@@ -51,6 +53,8 @@ def widens(*names: str, narrow: bool = True):
             first, *others = result if isinstance(result, tuple) else (result,)
             with np.errstate(over="ignore"):
                 first = first.astype(dtype)
+                if every:
+                    others = [None if other is None else other.astype(dtype) for other in others]
             if isinstance(first, Tensor):
                 device.runtime.flush()
             return (first, *others) if isinstance(result, tuple) else first

@@ -1,0 +1,1 @@
+"""Normalisations and softmax over rows, with gradients."""

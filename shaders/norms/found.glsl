@@ -1,0 +1,55 @@
+// What has been found in a part of a row, and how what was found in two parts becomes that of both.
+//
+//   LAYER_NORM             count; centre, the mean; sum, of squared distances from it
+//   ... BACKWARD           also gradient, the mean of weighted gradients; product, the sum of both's distances multiplied
+//   RMS_NORM               sum, of squares; BACKWARD also product, the sum of elements times weighted gradients
+//   SOFTMAX, LOG_SOFTMAX   centre, the largest element; sum, of exponentials of what elements are less than it
+//   ... BACKWARD           product, the sum of gradients times outputs; of LOG_SOFTMAX the sum of gradients
+//
+// Means and sums of squared distances of two parts: T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating formulae and a
+// pairwise algorithm for computing sample variances", 1979. Softmax: M. Milakov and N. Gimelshein, arXiv:1805.02867.
+
+#include "exponential.glsl"
+#include "arrays/integers.glsl"
+#include "arrays/floats.glsl"
+
+layout(constant_id = 0) const uint OPERATION = 0u;
+
+// facts: norms
+const uint LAYER_NORM = 0u, RMS_NORM = 1u, SOFTMAX = 2u, LOG_SOFTMAX = 3u;
+const uint LAYER_NORM_BACKWARD = 4u, RMS_NORM_BACKWARD = 5u, SOFTMAX_BACKWARD = 6u, LOG_SOFTMAX_BACKWARD = 7u;
+
+const bool BACKWARD = OPERATION >= LAYER_NORM_BACKWARD;
+const bool CENTRED = OPERATION == LAYER_NORM || OPERATION == LAYER_NORM_BACKWARD;
+const bool EXPONENTIALS = OPERATION == SOFTMAX || OPERATION == LOG_SOFTMAX;
+const bool HAS_CENTRE = CENTRED || EXPONENTIALS;
+const bool HAS_SUM = OPERATION < SOFTMAX_BACKWARD;
+
+struct Found { float count, centre, sum, gradient, product; };
+
+// The largest of no elements is the lowest finite number: what minus infinity is less than it is no NaN.
+Found nothing_found() { return Found(0.0, EXPONENTIALS ? -3.40282347e38 : 0.0, 0.0, 0.0, 0.0); }
+
+Found combined(Found a, Found b) {
+    if (EXPONENTIALS) {
+        float most = max(a.centre, b.centre);
+        a.sum = a.sum * exp_accurate(a.centre - most) + b.sum * exp_accurate(b.centre - most);
+        a.centre = most;
+        return a;
+    }
+    if (CENTRED) {
+        if (a.count == 0.0) return b;
+        if (b.count == 0.0) return a;
+        float count = a.count + b.count, share = b.count / count;
+        float apart = b.centre - a.centre, gradient = b.gradient - a.gradient;
+        a.centre += apart * share;
+        a.gradient += gradient * share;
+        a.product += b.product + apart * gradient * (a.count * share);
+        a.sum += b.sum + apart * apart * (a.count * share);
+        a.count = count;
+        return a;
+    }
+    a.sum += b.sum;
+    a.product += b.product;
+    return a;
+}

@@ -1,0 +1,325 @@
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#if SUBGROUPS
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#endif
+// What it computes: layer norm, RMS norm, softmax and the logarithm of softmax of the rows of an array, and their
+//     gradients (norms/found.glsl lists them). With ADDS of x + r, rounded as the elements are, which becomes s.
+// Shapes and layouts: x, and r (what is added; of gradients the output's gradient), have rows over three axes and elements
+//     of a row along one, of any strides; so have y, s and t, whose strides are the same. w and b have one number for each
+//     element of a row, or for each channel: w_each channels of w_div elements in a row, of which w_groups follow each other.
+// Bindings: 0 x, 1 r, 2 w, 3 b, 4 y, 5 s, 6 t (float32: what the gradient of w is the sum of).
+// Specialization constants: OPERATION; LANES, invocations of a row, a power of two up to THREADS; COLUMNS, 1 where
+//     neighbours in a workgroup have neighbouring rows, else the same row; QUADS, 1 where elements are read and written in
+//     fours; HELD, fours of elements that an invocation holds; LONG, 1 where a row is more than its invocations hold; ADDS,
+//     WEIGHT, BIAS, CHANNELS and TERMS (write t), 0 or 1; THREADS, of a workgroup.
+// Push constants: see the block; offsets and strides in elements.
+// Workgroup: THREADS / LANES rows (x and y together count the workgroups). Invocation: every LANES-th element or four of a
+//     row. Held rows are read once; others once for what is found in them, and once more to write.
+// Accumulation: float32. What is found of a row's parts (found.glsl) is put together in an order that depends on the shape
+//     and the subgroup's size alone.
+// Preconditions: with QUADS every offset, stride of rows and `cols`, and with CHANNELS w_div, are multiples of four, and
+//     elements of a row are neighbours. rows and cols are not 0.
+// Defines: SUBGROUPS, 1 to exchange between invocations of a subgroup.
+
+#include "elements.glsl"
+#include "float16.glsl"
+#include "norms/found.glsl"
+
+layout(constant_id = 1) const uint LANES = 32u;
+layout(constant_id = 2) const uint COLUMNS = 0u;
+layout(constant_id = 3) const uint QUADS = 0u;
+layout(constant_id = 4) const uint HELD = 1u;
+layout(constant_id = 5) const uint LONG = 0u;
+layout(constant_id = 6) const uint ADDS = 0u;
+layout(constant_id = 7) const uint WEIGHT = 0u;
+layout(constant_id = 8) const uint BIAS = 0u;
+layout(constant_id = 9) const uint CHANNELS = 0u;
+layout(constant_id = 10) const uint TERMS = 0u;
+layout(local_size_x_id = 11) in;
+
+layout(push_constant, std430) uniform Push {
+    uint rows, e_1, e_2, cols;
+    uint x_offset, x_0, x_1, x_2, x_step;
+    uint r_offset, r_0, r_1, r_2, r_step;
+    uint y_offset, y_0, y_1, y_2, y_step;
+    uint w_offset, b_offset, w_groups, w_each, w_div;
+    float epsilon, w_add;
+} pc;
+
+layout(set = 0, binding = 0, std430) readonly buffer X { IO_SCALAR x_data[]; };
+layout(set = 0, binding = 0, std430) readonly buffer XFours { IO_VECTOR x_vectors[]; };
+layout(set = 0, binding = 1, std430) readonly buffer R { IO_SCALAR r_data[]; };
+layout(set = 0, binding = 1, std430) readonly buffer RFours { IO_VECTOR r_vectors[]; };
+layout(set = 0, binding = 2, std430) readonly buffer W { IO_SCALAR w_data[]; };
+layout(set = 0, binding = 2, std430) readonly buffer WFours { IO_VECTOR w_vectors[]; };
+layout(set = 0, binding = 3, std430) readonly buffer B { IO_SCALAR b_data[]; };
+layout(set = 0, binding = 3, std430) readonly buffer BFours { IO_VECTOR b_vectors[]; };
+layout(set = 0, binding = 4, std430) writeonly buffer Y { IO_SCALAR y_data[]; };
+layout(set = 0, binding = 4, std430) writeonly buffer YFours { IO_VECTOR y_vectors[]; };
+layout(set = 0, binding = 5, std430) writeonly buffer S { IO_SCALAR s_data[]; };
+layout(set = 0, binding = 5, std430) writeonly buffer SFours { IO_VECTOR s_vectors[]; };
+layout(set = 0, binding = 6, std430) writeonly buffer T { float t_data[]; };
+layout(set = 0, binding = 6, std430) writeonly buffer TFours { vec4 t_vectors[]; };
+
+const uint THREADS = gl_WorkGroupSize.x;
+const uint ROWS = THREADS / LANES;
+const uint BLOCK = 4u * HELD * LANES;  // elements of a row that are held at once
+const bool HAS_R = BACKWARD || ADDS == 1u;
+
+shared Found shared_found[THREADS];
+
+uint lane, x_row, r_row, y_row, w_row;
+bool mine;  // whether the row exists, and is not another's once more
+float pivot;
+vec4 held[HELD], gradients[HELD];
+
+// What a number of the elements' type comes to.
+float stored(float x) {
+#if defined(DTYPE_float16)
+    return float16_value(float16_word(x));
+#elif defined(DTYPE_bfloat16)
+    return uintBitsToFloat(bfloat16_word(x) << 16);
+#else
+    return x;
+#endif
+}
+vec4 stored(vec4 x) { return vec4(stored(x.x), stored(x.y), stored(x.z), stored(x.w)); }
+
+// Where element k of the four `i` of a block lies in the row.
+uint place(uint block, uint i, uint k) {
+    return block + (QUADS == 1u ? 4u * (i * LANES + lane) + k : (4u * i + k) * LANES + lane);
+}
+
+bvec4 exist(uint block, uint i) {
+    if (QUADS == 1u) return bvec4(place(block, i, 0u) < pc.cols);
+    return bvec4(place(block, i, 0u) < pc.cols, place(block, i, 1u) < pc.cols, place(block, i, 2u) < pc.cols,
+                 place(block, i, 3u) < pc.cols);
+}
+
+vec4 some(vec4 x, bvec4 which) { return mix(vec4(0.0), x, which); }
+float sum_of(vec4 x) { return (x.x + x.y) + (x.z + x.w); }
+
+#define WRITE(DATA, VECTORS, ROW, BLOCK_AT, I, VALUE, STORE, STORE4) \
+    if (mine) { \
+        vec4 value = VALUE; \
+        if (QUADS == 1u) { \
+            uint at = place(BLOCK_AT, I, 0u); \
+            if (at < pc.cols) VECTORS[(ROW + at) >> 2] = STORE4(value); \
+        } else { \
+            [[unroll]] for (uint k = 0u; k < 4u; k++) { \
+                uint at = place(BLOCK_AT, I, k); \
+                if (at < pc.cols) DATA[ROW + at * pc.y_step] = STORE(value[k]); \
+            } \
+        } \
+    }
+
+// The elements of a block, as they are in memory. Beyond the row's end its last ones come again, so that all loads of an
+// invocation can be under way at once. Sums are written where `writes`.
+void load(uint block, bool writes) {
+    [[unroll]] for (uint i = 0u; i < HELD; i++) {
+        if (QUADS == 1u) {
+            uint at = min(place(block, i, 0u), pc.cols - 4u);
+            held[i] = IO_LOAD4(x_vectors[(x_row + at) >> 2]);
+            if (HAS_R) gradients[i] = IO_LOAD4(r_vectors[(r_row + at) >> 2]);
+        } else {
+            [[unroll]] for (uint k = 0u; k < 4u; k++) {
+                uint at = min(place(block, i, k), pc.cols - 1u);
+                held[i][k] = IO_LOAD(x_data[x_row + at * pc.x_step]);
+                if (HAS_R) gradients[i][k] = IO_LOAD(r_data[r_row + at * pc.r_step]);
+            }
+        }
+    }
+    if (ADDS == 1u) {
+        [[unroll]] for (uint i = 0u; i < HELD; i++) {
+            held[i] = stored(held[i] + gradients[i]);
+            if (writes) WRITE(s_data, s_vectors, y_row, block, i, held[i], IO_STORE, IO_STORE4)
+        }
+    }
+    if (CENTRED) {
+        [[unroll]] for (uint i = 0u; i < HELD; i++) held[i] -= pivot;
+    }
+}
+
+// Numbers of w or b for a four.
+#define FACTORS(NAME, DATA, VECTORS, OFFSET) \
+    vec4 NAME(uint block, uint i) { \
+        if (CHANNELS == 1u) { \
+            if (QUADS == 1u) return vec4(IO_LOAD(DATA[OFFSET + w_row + min(place(block, i, 0u), pc.cols - 4u) / pc.w_div])); \
+            vec4 found; \
+            [[unroll]] for (uint k = 0u; k < 4u; k++) \
+                found[k] = IO_LOAD(DATA[OFFSET + w_row + min(place(block, i, k), pc.cols - 1u) / pc.w_div]); \
+            return found; \
+        } \
+        if (QUADS == 1u) return IO_LOAD4(VECTORS[(OFFSET + min(place(block, i, 0u), pc.cols - 4u)) >> 2]); \
+        vec4 found; \
+        [[unroll]] for (uint k = 0u; k < 4u; k++) \
+            found[k] = IO_LOAD(DATA[OFFSET + min(place(block, i, k), pc.cols - 1u)]); \
+        return found; \
+    }
+FACTORS(weights, w_data, w_vectors, pc.w_offset)
+FACTORS(biases, b_data, b_vectors, pc.b_offset)
+
+// The output's gradients times w.
+vec4 weighted(uint block, uint i) {
+    return WEIGHT == 1u ? gradients[i] * (weights(block, i) + pc.w_add) : gradients[i];
+}
+
+// What is found in the block that is held. Of softmax it then holds exponentials, but with LONG.
+Found found_in(uint block) {
+    Found own = nothing_found();
+    vec4 sum = vec4(0.0), gradient = vec4(0.0), product = vec4(0.0);
+    if (CENTRED) {
+        vec4 count = vec4(0.0);
+        [[unroll]] for (uint i = 0u; i < HELD; i++) {
+            bvec4 is = exist(block, i);
+            count += some(vec4(1.0), is);
+            sum += some(held[i], is);
+            if (BACKWARD) gradient += some(weighted(block, i), is);
+        }
+        own.count = sum_of(count);
+        float each = 1.0 / max(own.count, 1.0);
+        own.centre = sum_of(sum) * each;
+        if (BACKWARD) own.gradient = sum_of(gradient) * each;
+        sum = vec4(0.0);
+        [[unroll]] for (uint i = 0u; i < HELD; i++) {
+            vec4 apart = some(held[i] - own.centre, exist(block, i));
+            sum += apart * apart;
+            if (BACKWARD) product += apart * (weighted(block, i) - own.gradient);
+        }
+        own.sum = sum_of(sum);
+        own.product = sum_of(product);
+    } else if (OPERATION == SOFTMAX || OPERATION == LOG_SOFTMAX) {
+        vec4 most = vec4(own.centre);
+        [[unroll]] for (uint i = 0u; i < HELD; i++) most = max(most, mix(most, held[i], exist(block, i)));
+        own.centre = max(max(most.x, most.y), max(most.z, most.w));
+        [[unroll]] for (uint i = 0u; i < HELD; i++) {
+            vec4 power = vec4(exp_accurate(held[i].x - own.centre), exp_accurate(held[i].y - own.centre),
+                              exp_accurate(held[i].z - own.centre), exp_accurate(held[i].w - own.centre));
+            sum += some(power, exist(block, i));
+            if (OPERATION == SOFTMAX) held[i] = power;
+        }
+        own.sum = sum_of(sum);
+    } else {
+        [[unroll]] for (uint i = 0u; i < HELD; i++) {
+            bvec4 is = exist(block, i);
+            if (OPERATION == RMS_NORM || OPERATION == RMS_NORM_BACKWARD) sum += some(held[i] * held[i], is);
+            if (OPERATION == RMS_NORM_BACKWARD) product += some(held[i] * weighted(block, i), is);
+            if (OPERATION == SOFTMAX_BACKWARD) product += some(held[i] * gradients[i], is);
+            if (OPERATION == LOG_SOFTMAX_BACKWARD) product += some(gradients[i], is);
+        }
+        own.sum = sum_of(sum);
+        own.product = sum_of(product);
+    }
+    return own;
+}
+
+// What all invocations of the row have found; each of them gets the same.
+Found of_row(Found own) {
+    if (LANES == 1u) return own;
+    uint id = gl_LocalInvocationIndex;
+    uint near = 1u;  // invocations whose findings are together
+    const uint next = COLUMNS == 1u ? ROWS : 1u;
+#if SUBGROUPS
+    if (COLUMNS == 0u) {
+        near = min(LANES, gl_SubgroupSize);
+        for (uint step = 1u; step < near; step *= 2u) {
+            Found other = nothing_found();
+            if (CENTRED) other.count = subgroupShuffleXor(own.count, step);
+            if (HAS_CENTRE) other.centre = subgroupShuffleXor(own.centre, step);
+            if (HAS_SUM) other.sum = subgroupShuffleXor(own.sum, step);
+            if (CENTRED && BACKWARD) other.gradient = subgroupShuffleXor(own.gradient, step);
+            if (BACKWARD) other.product = subgroupShuffleXor(own.product, step);
+            // in the same order in both, so that they get the same bits
+            if ((lane & step) == 0u) own = combined(own, other);
+            else own = combined(other, own);
+        }
+        if (near == LANES) return own;
+    }
+#endif
+    if (lane % near == 0u) shared_found[id] = own;
+    for (uint half_lanes = LANES / 2u; half_lanes >= near; half_lanes /= 2u) {
+        barrier();
+        if (lane < half_lanes && lane % near == 0u) {
+            own = combined(own, shared_found[id + half_lanes * next]);
+            shared_found[id] = own;
+        }
+    }
+    barrier();
+    return shared_found[id - lane * next];
+}
+
+void main() {
+    uint id = gl_LocalInvocationIndex;
+    lane = COLUMNS == 1u ? id / ROWS : id % LANES;
+    uint row = (gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * ROWS
+        + (COLUMNS == 1u ? id % ROWS : id / LANES);
+    mine = row < pc.rows;
+    row = min(row, pc.rows - 1u);
+    uint last = row % pc.e_2, middle = row / pc.e_2 % pc.e_1, first = row / pc.e_2 / pc.e_1;
+    x_row = pc.x_offset + first * pc.x_0 + middle * pc.x_1 + last * pc.x_2;
+    r_row = pc.r_offset + first * pc.r_0 + middle * pc.r_1 + last * pc.r_2;
+    y_row = pc.y_offset + first * pc.y_0 + middle * pc.y_1 + last * pc.y_2;
+    w_row = CHANNELS == 1u ? row % pc.w_groups * pc.w_each : 0u;
+    // Differences from a number of the row are nearly exact, where the row's mean is large and its deviation small.
+    pivot = CENTRED ? IO_LOAD(x_data[x_row]) : 0.0;
+    if (CENTRED && ADDS == 1u) pivot = stored(pivot + IO_LOAD(r_data[r_row]));
+
+    Found found = nothing_found();
+    for (uint block = 0u; block == 0u || LONG == 1u && block < pc.cols; block += BLOCK) {
+        load(block, true);
+        Found more = found_in(block);
+        if (LONG == 1u) found = combined(found, more);
+        else found = more;
+    }
+    float own_top = found.centre;
+    found = of_row(found);
+
+    float factor = 1.0, less = 0.0, more = 0.0;
+    float each = 1.0 / float(pc.cols);
+    if (OPERATION == SOFTMAX) {
+        factor = (LONG == 1u ? 1.0 : exp_accurate(own_top - found.centre)) / found.sum;
+        if (found.sum == 0.0 || non_finite(found.sum)) factor = uintBitsToFloat(0x7fc00000u);
+    } else if (OPERATION == LOG_SOFTMAX) {
+        less = logarithm(found.sum);
+        if (found.sum == 0.0 || non_finite(found.sum)) less = uintBitsToFloat(0x7fc00000u);
+    } else if (HAS_SUM) {
+        factor = inversesqrt(found.sum * each + pc.epsilon);
+        more = found.product * each * factor;
+    }
+    for (uint block = 0u; block == 0u || LONG == 1u && block < pc.cols; block += BLOCK) {
+        if (LONG == 1u) load(block, false);
+        [[unroll]] for (uint i = 0u; i < HELD; i++) {
+            vec4 y = held[i];
+            if (OPERATION == LAYER_NORM || OPERATION == RMS_NORM) {
+                if (CENTRED) y -= found.centre;
+                y *= factor;
+                if (WEIGHT == 1u) y *= weights(block, i) + pc.w_add;
+                if (BIAS == 1u) y += biases(block, i);
+            } else if (OPERATION == SOFTMAX) {
+                if (LONG == 1u) {
+                    y = vec4(exp_accurate(y.x - found.centre), exp_accurate(y.y - found.centre),
+                             exp_accurate(y.z - found.centre), exp_accurate(y.w - found.centre));
+                }
+                y *= factor;
+            } else if (OPERATION == LOG_SOFTMAX) {
+                y = (y - found.centre) - less;
+            } else if (OPERATION == SOFTMAX_BACKWARD) {
+                y *= gradients[i] - found.product;
+            } else if (OPERATION == LOG_SOFTMAX_BACKWARD) {
+                y = gradients[i]
+                    - vec4(exp_accurate(y.x), exp_accurate(y.y), exp_accurate(y.z), exp_accurate(y.w)) * found.product;
+            } else {
+                if (CENTRED) y -= found.centre;
+                y *= factor;
+                if (TERMS == 1u) {
+                    WRITE(t_data, t_vectors, y_row, block, i, y * gradients[i], float, vec4)
+                }
+                y = (weighted(block, i) - found.gradient - y * more) * factor;
+            }
+            WRITE(y_data, y_vectors, y_row, block, i, y, IO_STORE, IO_STORE4)
+        }
+    }
+}
