@@ -34,9 +34,7 @@ def write_manifest(folder, entries):
     for made in entries:
         if "/" not in made.get("archive", "/"):
             (folder / made["archive"]).write_bytes(BLOCK)
-    push = {made["family"]: made["push"] for made in entries if {"family", "push"} <= made.keys()}
-    entries = [{key: value for key, value in made.items() if key != "push"} for made in entries]
-    manifest = {"schema": 4, "facts": {}, "push": push, "variants": entries}
+    manifest = {"schema": 5, "facts": {}, "families": {}, "variants": entries}
     (folder / "manifest.json").write_text(json.dumps(manifest))
     return folder
 

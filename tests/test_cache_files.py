@@ -214,8 +214,7 @@ def pack_some(folder: Path) -> None:
     for entry in entries:
         name = ".".join(entry[key] for key in ("family", "variant", "case", "dtype") if entry.get(key))
         made.append((entry, source.key(name), source.binary(name)[0]))
-    head = {"push": {entry["family"]: entry["push"] for entry in entries}, "facts": FACTS}
-    pack(folder, made, head, jobs=2)
+    pack(folder, made, {"facts": FACTS}, jobs=2)
 
 
 def test_from_a_zip_file(tmp_path):

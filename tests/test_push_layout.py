@@ -90,7 +90,7 @@ def test_a_binary_that_differs_from_its_source_is_an_error(tmp_path):
     assert done.returncode == 0, done.stderr
     manifest = json.loads((tmp_path / "packed/manifest.json").read_text())
     assert all("push" not in entry for entry in manifest["variants"]), "stated once, by family"
-    assert manifest["push"] == {"add": [["n", "uint"], ["m", "int"]]}
+    assert manifest["families"]["add"]["push"] == [["n", "uint"], ["m", "int"]]
     done = build("\n#if SECOND\n uint one;\n#endif\n")
     assert done.returncode == 1
     assert re.search(r"shaders/add\.toml:6: add\.x\.float32: its push constant 0 is \['n', 'u32', 0\]", done.stderr)

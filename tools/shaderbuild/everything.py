@@ -110,18 +110,13 @@ def facts_text(cases: list[Case], sizes: dict[str, dict], recorded: dict[str, di
 def pack_all(builder: Builder, built: Built, folder: Path, jobs: int) -> None:
     """Write the folder that a wheel carries (shaderbuild/pack.py). Raises CompileError where sizes are out of date."""
     recorded = builder.recorded()
-    made, push = [], {}
+    made = []
     for job, binary in built.made:
         builder.check_recorded(job.case, builder.check(job.case, binary), recorded)
-        entry = builder.entry(job.case, recorded)
-        own = entry.pop("push")
-        if push.setdefault(job.case.family, own) != own:  # a family of generated sources
-            raise CompileError(f"{job.case.name}: its push constants are {own}, not {push[job.case.family]}")
-        made.append((entry, job.key, binary))
+        made.append((builder.entry(job.case, recorded), job.key, binary))
     head = {
         "compilers": {"glslang": builder.glslang.version, "spirv-tools": builder.optimizer.version},
         "facts": builder.shared_facts(),
-        "push": push,
     }
     pack(folder, made, head, jobs)
 

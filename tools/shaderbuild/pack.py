@@ -16,7 +16,7 @@ from pathlib import Path
 from . import names
 
 #: Bytes of SPIR-V in a block, if it has more than one binary.
-BLOCK = 1 << 20
+BLOCK = 2 << 20
 # Words of four bytes, most of them small.
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 2 * BLOCK, "lc": 2, "lp": 2, "pb": 2}]
 
@@ -58,12 +58,26 @@ def pack(folder: Path, made: list[tuple[dict, str, bytes]], head: dict[str, dict
     (folder / "manifest.json").write_text(manifest_text(entries, head), encoding="utf-8", newline="\n")
 
 
+def _shared(entries: list[dict]) -> dict[str, dict]:
+    """What all entries of each family have alike, but its name."""
+    shared: dict[str, dict] = {}
+    for entry in entries:
+        first = shared.setdefault(entry["family"], {key: value for key, value in entry.items() if key != "family"})
+        for key in [key for key, value in first.items() if key not in entry or entry[key] != value]:
+            del first[key]
+    return shared
+
+
 def _compress(binaries: list[bytes]) -> bytes:
     return lzma.compress(b"".join(binaries), format=lzma.FORMAT_XZ, check=lzma.CHECK_CRC32, filters=_FILTERS)
 
 
 def manifest_text(entries: list[dict], head: dict[str, dict]) -> str:
-    """manifest.json, one entry a line."""
-    lines = [json.dumps(entry, separators=(",", ":")) for entry in entries]
+    """manifest.json, one entry a line, less what all entries of its family share: "families" has that."""
+    families = _shared(entries)
+    own = [{key: value for key, value in entry.items() if key not in families[entry["family"]]} for entry in entries]
+    lines = [json.dumps(entry, separators=(",", ":")) for entry in own]
     first = "".join(f"{json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items())
+    shared = json.dumps(families, separators=(",", ":")).replace("},", "},\n")
+    first += f'"families": {shared},\n'
     return f'{{"schema": {names.MANIFEST_SCHEMA},\n{first}"variants": [\n' + ",\n".join(lines) + "\n]}\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 #: Version of manifest.json's layout; a package refuses a manifest of another version.
-MANIFEST_SCHEMA = 4
+MANIFEST_SCHEMA = 5
 
 #: Element types a binary may be compiled for.
 DTYPES = ("float32", "float16", "bfloat16")

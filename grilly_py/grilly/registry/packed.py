@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: What to do about an installed package that is damaged.
 REINSTALL = "reinstall it: pip install --force-reinstall grilly-vulkan"
 
-#: Bytes that unpacking may take; the blocks' dictionaries have 2 MiB.
+#: Bytes that unpacking may take; the blocks' dictionaries have 4 MiB.
 _MEMORY = 64 << 20
 
 
@@ -70,18 +70,20 @@ class Packed:
         schema = data.get("schema") if isinstance(data, dict) else None
         if schema != MANIFEST_SCHEMA:
             raise ShaderError(f"{self.place} has schema {schema!r}, this grilly reads {MANIFEST_SCHEMA}; {self.remedy}")
-        entries, push, facts = data.get("variants"), data.get("push"), data.get("facts")
+        entries, families, facts = data.get("variants"), data.get("families"), data.get("facts")
         if not isinstance(entries, list):
             raise ShaderError(f"{self.place} lists no variants; {self.remedy}")
-        if not isinstance(push, dict) or not isinstance(facts, dict) or not all(map(_table, facts.values())):
-            raise ShaderError(f"{self.place} lacks push constants or facts; {self.remedy}")
+        if not isinstance(families, dict) or not all(isinstance(shared, dict) for shared in families.values()):
+            raise ShaderError(f"{self.place} lacks families; {self.remedy}")
+        if not isinstance(facts, dict) or not all(map(_table, facts.values())):
+            raise ShaderError(f"{self.place} lacks facts; {self.remedy}")
         if wrong := differing(facts):
             raise ShaderError(f"{self.place}: {wrong}; {self.remedy}")
         for number, entry in enumerate(entries, 1):
             if not isinstance(entry, dict):
                 raise ShaderError(f"{self.place}: entry {number} is no object; {self.remedy}")
-            if entry.get("family") in push:
-                entry["push"] = push[entry["family"]]
+            for key, value in families.get(str(entry.get("family")), {}).items():
+                entry.setdefault(key, value)
             for key, right in _PLACES.items():
                 if key not in entry or not right(entry[key]):
                     what = f"{key!r} is {entry[key]!r}" if key in entry else f"it lacks {key!r}"
