@@ -16,6 +16,7 @@ import grilly.functional as F
 MOST = {
     "plain": 50, "causal + mask + window": 80, "linear": 50, "KV cache": 100, "KV cache with lengths": 100,
     "varlen": 90, "backward": 130, "rope": 50, "softmax": 50,
+    "layer norm": 50, "sum and RMS norm": 55, "group norm": 50,
     "add": 45, "multiply by a number": 45,
 }  # fmt: skip
 
@@ -56,6 +57,9 @@ def calls(backend) -> dict:
         "backward": lambda: F.flash_attention2_backward(out, q, k, v, out, lse),
         "rope": lambda: F.rope(q),
         "softmax": lambda: F.softmax(x),
+        "layer norm": lambda: F.layer_norm(x, 256, bias, bias),
+        "sum and RMS norm": lambda: F.add_rms_norm(x, x, 256, bias, 1e-6),
+        "group norm": lambda: F.group_norm(x, 8, bias, bias),
         "add": lambda: x + x,
         "multiply by a number": lambda: x * 1.5,
     }

@@ -29,6 +29,18 @@ The rules every attention here and on the device follows:
 from .attention import RunningState, attention_weights, flash_attention, merge, naive_attention
 from .backward import Gradients, attention_backward
 from .layers import linear, multihead, rope, rope_frequencies
+from .norms import (
+    group_norm,
+    group_norm_backward,
+    layer_norm,
+    layer_norm_backward,
+    log_softmax,
+    log_softmax_backward,
+    rms_norm,
+    rms_norm_backward,
+    softmax,
+    softmax_backward,
+)
 from .options import NEVER, Options, never_attend
 from .packed import attention_varlen, attention_varlen_backward
 from .philox import dropout_mask, philox
@@ -46,7 +58,13 @@ __all__ = [
     "attention_weights",
     "dropout_mask",
     "flash_attention",
+    "group_norm",
+    "group_norm_backward",
+    "layer_norm",
+    "layer_norm_backward",
     "linear",
+    "log_softmax",
+    "log_softmax_backward",
     "matmul",
     "merge",
     "multihead",
@@ -54,8 +72,12 @@ __all__ = [
     "never_attend",
     "philox",
     "portable",
+    "rms_norm",
+    "rms_norm_backward",
     "rope",
     "rope_frequencies",
+    "softmax",
+    "softmax_backward",
     "t5_bias",
     "t5_bucket",
 ]
