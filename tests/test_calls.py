@@ -17,6 +17,8 @@ MOST = {
     "plain": 50, "causal + mask + window": 80, "linear": 50, "KV cache": 100, "KV cache with lengths": 100,
     "varlen": 90, "backward": 130, "rope": 50, "softmax": 50,
     "gelu": 50, "swiglu": 50, "add": 45, "multiply by a number": 45,
+    "layer norm": 50, "sum and RMS norm": 55, "group norm": 50,
+    "add": 45, "multiply by a number": 45,
 }  # fmt: skip
 
 
@@ -58,6 +60,9 @@ def calls(backend) -> dict:
         "softmax": lambda: F.softmax(x),
         "gelu": lambda: F.gelu(x),
         "swiglu": lambda: F.swiglu(x, weight[:128]),
+        "layer norm": lambda: F.layer_norm(x, 256, bias, bias),
+        "sum and RMS norm": lambda: F.add_rms_norm(x, x, 256, bias, 1e-6),
+        "group norm": lambda: F.group_norm(x, 8, bias, bias),
         "add": lambda: x + x,
         "multiply by a number": lambda: x * 1.5,
     }

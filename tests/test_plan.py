@@ -17,7 +17,7 @@ from grilly.compute.attention.plan import plan, planned
 from grilly.compute.device import pace
 from grilly.compute.device.caches import Caches, Kept
 from grilly.compute.device.device import DeviceFacts
-from grilly.compute.device.plan import At, Layout, Live, Planner, strided
+from grilly.compute.device.plan import At, Layout, Live, Planner
 from grilly.registry import Registry, Request
 from grilly.runtime.interface import DeviceInfo
 from kernels import forget, plans
@@ -260,10 +260,10 @@ def test_pieces_do_the_whole_work():
 
 
 def test_names_that_are_not_the_familys_are_refused(registry):
-    choice = registry.resolve(Request("softmax", "float32", facts={"cols": 8}))
+    choice = registry.resolve(Request("norm-rows", "float32"))
     planner = Planner(FACTS, [layout(4, 8)])
     (x,) = planner.inputs
-    push = {**strided("x", x[None, None]), **strided("y", None), "rows": 4, "cols": 8}
+    push = {**{name: 0 for name, _ in choice.variant.push}, "rows": 4, "cols": 8}
     with pytest.raises(ValueError, match="has no binding 'z'"):
         planner.dispatch(choice, {}, {"z": x}, push, (1, 1, 1))
     with pytest.raises(ValueError, match=r"missing: \['rows'\], unknown: \['lines'\]"):
@@ -271,15 +271,16 @@ def test_names_that_are_not_the_familys_are_refused(registry):
 
 
 def test_words_that_a_call_tells(registry):
-    choice = registry.resolve(Request("softmax", "float32", facts={"cols": 8}))
+    choice = registry.resolve(Request("norm-rows", "float32"))
     planner = Planner(FACTS, [layout(4, 8)])
     (x,) = planner.inputs
-    push = {**strided("x", x[None, None, 2:]), **strided("y", None), "rows": Live(1, 5), "cols": At(x[0, 3:])}
+    push = {**{name: 0 for name, _ in choice.variant.push}, "x_offset": At(x[2:]), "rows": Live(1, 5),
+            "cols": At(x[0, 3:])}  # fmt: skip
     planner.dispatch(choice, {}, {"x": x}, push, (1, 1, 1))
     (step,) = planner.plan().steps
     places = {name: 4 * n for n, (name, _) in enumerate(choice.variant.push)}
     assert step.live == ((places["rows"], 1, 5),)
-    assert step.moved == ((places["x_offset"], 0, 16, 1), (places["cols"], 0, 3, 1))
+    assert step.moved == ((places["cols"], 0, 3, 1), (places["x_offset"], 0, 16, 1))
 
 
 def test_caches_forget_the_oldest():

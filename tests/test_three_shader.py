@@ -85,22 +85,11 @@ def test_softmax_rows(attention, cols):
     assert (got[0, 0, :2] == 0).all() and (got[1, 1, 2] == 0).all()
 
 
-@pytest.mark.parametrize("cols", [65_600, 200_003])
+@pytest.mark.parametrize("cols", [65_600, 300_007])
 def test_softmax_past_the_loop_limit(attention, cols):
     x = draw(2, cols)
     exact = np.exp(x.astype(np.float64))
     np.testing.assert_allclose(attention.softmax(x), exact / exact.sum(-1, keepdims=True), rtol=3e-6)
-
-
-def test_softmax_refuses_what_the_driver_would_cut_short(attention, backend):
-    if backend.device.architecture != "llvmpipe":
-        pytest.skip("only llvmpipe ends loops")
-    x = np.zeros((1, 300_000), np.float32)
-    if backend.registry.architecture == "llvmpipe":
-        with pytest.raises(grilly.UnsupportedError, match="softmax: 300000 columns"):
-            attention.softmax(x)
-    else:
-        np.testing.assert_allclose(attention.softmax(x), 1 / 300_000, rtol=1e-5)
 
 
 def test_softmax_shows_nan(attention):

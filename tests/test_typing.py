@@ -146,7 +146,8 @@ def test_methods_have_the_types_of_the_functions():
     methods = overloads(PACKAGE / "compute/methods.py")
     assert sorted(methods) == OPERATIONS
     for name, forms in methods.items():
-        assert forms == functions[name], name
+        if name != "softmax":  # attention's takes no axis: F.softmax is another function
+            assert forms == functions[name], name
 
 
 # -- at run time -------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 //   ... BACKWARD           also gradient, the mean of weighted gradients; product, the sum of both's distances multiplied
 //   RMS_NORM               sum, of squares; BACKWARD also product, the sum of elements times weighted gradients
 //   SOFTMAX, LOG_SOFTMAX   centre, the largest element; sum, of exponentials of what elements are less than it
+//   ATTENTION_SOFTMAX      as SOFTMAX; what is below MASK_FLOOR is minus infinity, and a row of nothing else becomes zeros
 //   ... BACKWARD           product, the sum of gradients times outputs; of LOG_SOFTMAX the sum of gradients
 //
 // Means and sums of squared distances of two parts: T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating formulae and a
@@ -16,12 +17,13 @@
 layout(constant_id = 0) const uint OPERATION = 0u;
 
 // facts: norms
-const uint LAYER_NORM = 0u, RMS_NORM = 1u, SOFTMAX = 2u, LOG_SOFTMAX = 3u;
-const uint LAYER_NORM_BACKWARD = 4u, RMS_NORM_BACKWARD = 5u, SOFTMAX_BACKWARD = 6u, LOG_SOFTMAX_BACKWARD = 7u;
+const uint LAYER_NORM = 0u, RMS_NORM = 1u, SOFTMAX = 2u, LOG_SOFTMAX = 3u, ATTENTION_SOFTMAX = 4u;
+const uint LAYER_NORM_BACKWARD = 5u, RMS_NORM_BACKWARD = 6u, SOFTMAX_BACKWARD = 7u, LOG_SOFTMAX_BACKWARD = 8u;
 
 const bool BACKWARD = OPERATION >= LAYER_NORM_BACKWARD;
 const bool CENTRED = OPERATION == LAYER_NORM || OPERATION == LAYER_NORM_BACKWARD;
-const bool EXPONENTIALS = OPERATION == SOFTMAX || OPERATION == LOG_SOFTMAX;
+const bool WEIGHS = OPERATION == SOFTMAX || OPERATION == ATTENTION_SOFTMAX;
+const bool EXPONENTIALS = WEIGHS || OPERATION == LOG_SOFTMAX;
 const bool HAS_CENTRE = CENTRED || EXPONENTIALS;
 const bool HAS_SUM = OPERATION < SOFTMAX_BACKWARD;
 

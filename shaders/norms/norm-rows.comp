@@ -141,6 +141,11 @@ void load(uint block, bool writes) {
     if (CENTRED) {
         [[unroll]] for (uint i = 0u; i < HELD; i++) held[i] -= pivot;
     }
+    if (OPERATION == ATTENTION_SOFTMAX) {
+        [[unroll]] for (uint i = 0u; i < HELD; i++) {
+            held[i] = mix(held[i], vec4(minus_infinity()), lessThan(held[i], vec4(MASK_FLOOR)));
+        }
+    }
 }
 
 // Numbers of w or b for a four.
@@ -191,7 +196,7 @@ Found found_in(uint block) {
         }
         own.sum = sum_of(sum);
         own.product = sum_of(product);
-    } else if (OPERATION == SOFTMAX || OPERATION == LOG_SOFTMAX) {
+    } else if (EXPONENTIALS) {
         vec4 most = vec4(own.centre);
         [[unroll]] for (uint i = 0u; i < HELD; i++) most = max(most, mix(most, held[i], exist(block, i)));
         own.centre = max(max(most.x, most.y), max(most.z, most.w));
@@ -199,7 +204,7 @@ Found found_in(uint block) {
             vec4 power = vec4(exp_accurate(held[i].x - own.centre), exp_accurate(held[i].y - own.centre),
                               exp_accurate(held[i].z - own.centre), exp_accurate(held[i].w - own.centre));
             sum += some(power, exist(block, i));
-            if (OPERATION == SOFTMAX) held[i] = power;
+            if (WEIGHS) held[i] = power;
         }
         own.sum = sum_of(sum);
     } else {
@@ -267,21 +272,32 @@ void main() {
     pivot = CENTRED ? IO_LOAD(x_data[x_row]) : 0.0;
     if (CENTRED && ADDS == 1u) pivot = stored(pivot + IO_LOAD(r_data[r_row]));
 
-    Found found = nothing_found();
+    // Blocks are put together in runs, so that roundings of a long row grow with the root of its length.
+    Found found = nothing_found(), run = nothing_found();
+    uint blocks = 0u;
     for (uint block = 0u; block == 0u || LONG == 1u && block < pc.cols; block += BLOCK) {
         load(block, true);
-        Found more = found_in(block);
-        if (LONG == 1u) found = combined(found, more);
-        else found = more;
+        Found own = found_in(block);
+        if (LONG == 1u) {
+            run = combined(run, own);
+            if (++blocks % 64u == 0u) {
+                found = combined(found, run);
+                run = nothing_found();
+            }
+        } else {
+            found = own;
+        }
     }
+    if (LONG == 1u) found = combined(found, run);
     float own_top = found.centre;
     found = of_row(found);
 
     float factor = 1.0, less = 0.0, more = 0.0;
     float each = 1.0 / float(pc.cols);
-    if (OPERATION == SOFTMAX) {
+    if (WEIGHS) {
         factor = (LONG == 1u ? 1.0 : exp_accurate(own_top - found.centre)) / found.sum;
         if (found.sum == 0.0 || non_finite(found.sum)) factor = uintBitsToFloat(0x7fc00000u);
+        if (OPERATION == ATTENTION_SOFTMAX && found.sum == 0.0) factor = 0.0;
     } else if (OPERATION == LOG_SOFTMAX) {
         less = logarithm(found.sum);
         if (found.sum == 0.0 || non_finite(found.sum)) less = uintBitsToFloat(0x7fc00000u);
@@ -298,7 +314,7 @@ void main() {
                 y *= factor;
                 if (WEIGHT == 1u) y *= weights(block, i) + pc.w_add;
                 if (BIAS == 1u) y += biases(block, i);
-            } else if (OPERATION == SOFTMAX) {
+            } else if (WEIGHS) {
                 if (LONG == 1u) {
                     y = vec4(exp_accurate(y.x - found.centre), exp_accurate(y.y - found.centre),
                              exp_accurate(y.z - found.centre), exp_accurate(y.w - found.centre));

@@ -228,6 +228,10 @@ def steps(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool_
     assert_type(F.t5_bias(q, q, bidirectional=False, max_distance=64, offset=3), Floats)
     assert_type(F.softmax(half), Halves)
     assert_type(F.softmax(tensor), grilly.Tensor)
+    assert_type(F.softmax(q, 1), Floats)
+    assert_type(F.log_softmax(half, dim=0), Halves)
+    assert_type(F.softmax_backward(half, half, dim=0), Halves)
+    assert_type(F.log_softmax_backward(tensor, tensor), grilly.Tensor)
     assert_type(F.attention_output(q, half, architecture="gpt"), Halves)
     assert_type(F.attention_dropout(q, dropout_p=0.5, dropout_seed=1), Floats)
     assert_type(F.dropout_mask((1, 2, 3, 4), 0.5, 1), NDArray[np.bool_])
@@ -262,6 +266,10 @@ def steps(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool_
     F.attention_mask(half)  # type: ignore[arg-type]
     F.t5_bias(q, q, buckets=32)  # type: ignore[call-overload]
     F.softmax(mask)  # type: ignore[type-var]
+    F.softmax(q, axis=0)  # type: ignore[call-overload]
+    F.log_softmax(q, axis=0)  # type: ignore[call-overload]
+    F.softmax_backward(q)  # type: ignore[call-overload]
+    F.log_softmax_backward(q)  # type: ignore[call-overload]
     F.attention_output(q, half, architecture="llama")  # type: ignore[call-overload]
     F.attention_dropout(q, p=0.5, dropout_seed=1)  # type: ignore[call-overload]
     F.dropout_mask((1, 2, 3, 4), 0.5)  # type: ignore[call-arg]
@@ -291,6 +299,38 @@ def steps(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool_
     F.geglu(q, q, approximate="erf")  # type: ignore[arg-type]
     F.geglu_backward(q, q)  # type: ignore[call-arg]
     F.rope(q, theta=1e6)  # type: ignore[call-overload]
+
+
+def norms(q: Floats, half: Halves, tensor: grilly.Tensor) -> None:
+    assert_type(F.layer_norm(half, 64, half, half, 1e-6), Halves)
+    assert_type(F.layer_norm(tensor, (3, 64), q), grilly.Tensor)
+    assert_type(F.rms_norm(q, [64], weight=q, weight_offset=1.0), Floats)
+    assert_type(F.group_norm(q, 4, q, q), Floats)
+    assert_type(F.add_layer_norm(half, half, 64), tuple[Halves, Halves])
+    assert_type(F.add_rms_norm(tensor, tensor, 64, tensor, eps=1e-6), tuple[grilly.Tensor, grilly.Tensor])
+    assert_type(F.layer_norm_backward(q, q, 64, q), tuple[Floats, Floats | None, Floats | None])
+    assert_type(F.rms_norm_backward(tensor, tensor, 64), tuple[grilly.Tensor, grilly.Tensor | None])
+    assert_type(F.group_norm_backward(q, q, 4), tuple[Floats, Floats | None, Floats | None])
+    layer = nn.LayerNorm((3, 64), eps=1e-6, bias=False)
+    assert_type(layer(half), Halves)
+    assert_type(layer.backward(tensor), grilly.Tensor)
+    assert_type(nn.RMSNorm(64, weight_offset=1.0)(tensor), grilly.Tensor)
+    assert_type(nn.GroupNorm(4, 64, affine=False)(q), Floats)
+    assert_type(nn.Softmax(1)(q), Floats)
+    assert_type(nn.LogSoftmax(dim=-1)(half), Halves)
+
+    F.layer_norm(q)  # type: ignore[call-overload]
+    F.rms_norm(q, 64, bias=q)  # type: ignore[call-overload]
+    F.group_norm(q, q)  # type: ignore[call-overload]
+    F.add_layer_norm(q, 64)  # type: ignore[call-overload]
+    F.add_rms_norm(q, q, 64, q, q)  # type: ignore[call-overload]
+    F.layer_norm_backward(q, q)  # type: ignore[call-overload]
+    F.rms_norm_backward(q, q)  # type: ignore[call-overload]
+    F.group_norm_backward(q, q)  # type: ignore[call-overload]
+    nn.LayerNorm()  # type: ignore[call-arg]
+    nn.RMSNorm(64, bias=True)  # type: ignore[call-arg]
+    nn.GroupNorm(4)  # type: ignore[call-arg]
+    nn.Softmax(axis=1)  # type: ignore[call-arg]
 
 
 def bound(backend: grilly.Compute, q: Floats, half: Halves, double: NDArray[np.float64], tensor: grilly.Tensor) -> None:

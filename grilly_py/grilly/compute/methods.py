@@ -214,7 +214,12 @@ class Attention:
     @overload
     def softmax(self, x: Tensor) -> Tensor: ...
     def softmax(self, x: FloatArray) -> Array:
-        """Softmax along the last axis: ``grilly.functional.softmax`` on this backend."""
+        """Softmax along the last axis, as a step of attention: of scores, for which a mask's numbers count.
+
+        Numbers below -3.0e38 are minus infinity, and a row of nothing but minus infinity becomes zeros, where
+        ``grilly.functional.softmax`` has NaN. x is of any shape with at least one axis; the result is of its shape and
+        dtype. Raises TypeError for dtypes other than float32, float16 and bfloat16, and ValueError for no axes.
+        """
         return unfused_softmax.softmax(self._device, x)
 
     @overload

@@ -102,8 +102,8 @@ def rms_norm(
     Returns
     -------
     numpy.ndarray or grilly.Tensor
-        Of input's shape and dtype, rounded once; a Tensor when an array was one, and then without waiting. In a row that
-        holds an infinity, but no NaN, finite elements become 0.
+        Of input's shape and dtype, rounded once; a Tensor when an array was one, and then without waiting. In a row
+        that holds an infinity, but no NaN, finite elements become 0.
 
     Raises
     ------
@@ -219,13 +219,13 @@ def group_norm(
     input: FloatArray, num_groups: SupportsIndex, weight: FloatArray | None = None, bias: FloatArray | None = None,
     eps: float = 1e-5,
 ) -> Array:  # fmt: skip
-    """The layer norm of groups of channels, with a weight and a bias for each channel (Wu and He 2018, arXiv:1803.08494).
+    """The layer norm of groups of channels, with a weight and a bias for each channel (Wu and He, arXiv:1803.08494).
 
     Parameters
     ----------
     input : numpy.ndarray or grilly.Tensor
-        ``(N, C, ...)``; float32, float16 or bfloat16. Strides in which a group's elements do not follow each other cost a
-        copy.
+        ``(N, C, ...)``; float32, float16 or bfloat16. Strides in which a group's elements do not follow each other cost
+        a copy.
     num_groups : int
         Divides C. Each sample's C channels are normalised in as many groups of neighbours.
     weight, bias : numpy.ndarray or grilly.Tensor, optional
@@ -334,8 +334,8 @@ def layer_norm_backward(
     grad_output : numpy.ndarray or grilly.Tensor
         Of input's shape and dtype.
     input, normalized_shape, weight, eps
-        As given to ``layer_norm``; after ``add_layer_norm`` input is the sum, and the gradient of both that were added is
-        dinput plus the gradient of the sum.
+        As given to ``layer_norm``; after ``add_layer_norm`` input is the sum, and the gradient of both that were added
+        is dinput plus the gradient of the sum.
 
     Returns
     -------
@@ -378,8 +378,8 @@ def rms_norm_backward(
     grad_output : numpy.ndarray or grilly.Tensor
         Of input's shape and dtype.
     input, normalized_shape, weight, eps, weight_offset
-        As given to ``rms_norm``; after ``add_rms_norm`` input is the sum, and the gradient of both that were added is
-        dinput plus the gradient of the sum.
+        As given to ``rms_norm``; after ``add_rms_norm`` input is the sum, and the gradient of both that were added
+        is dinput plus the gradient of the sum.
 
     Returns
     -------

@@ -11,7 +11,9 @@ from .linear import Linear
 from .losses import CrossEntropyLoss
 from .module import LoadResult, Module, Parameter
 from .multihead import MultiheadAttention
+from .norms import GroupNorm, LayerNorm, RMSNorm
 from .rope import RoPE
+from .softmax import LogSoftmax, Softmax
 
 __all__ = [
     "CrossEntropyLoss",
@@ -22,18 +24,23 @@ __all__ = [
     "FlashAttention3",
     "GELU",
     "GLU",
+    "GroupNorm",
     "Identity",
     "KVCache",
+    "LayerNorm",
     "Linear",
     "LoadResult",
+    "LogSoftmax",
     "Module",
     "ModuleList",
     "MultiheadAttention",
     "Parameter",
+    "RMSNorm",
     "ReLU",
     "RoPE",
     "Sequential",
     "SiLU",
     "Sigmoid",
+    "Softmax",
     "Tanh",
 ]

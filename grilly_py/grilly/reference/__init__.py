@@ -32,6 +32,18 @@ from .backward import Gradients, attention_backward
 from .layers import linear, multihead, rope, rope_frequencies
 from .losses import cross_entropy, cross_entropy_backward
 from .modules import dropout, embedding, embedding_backward
+from .norms import (
+    group_norm,
+    group_norm_backward,
+    layer_norm,
+    layer_norm_backward,
+    log_softmax,
+    log_softmax_backward,
+    rms_norm,
+    rms_norm_backward,
+    softmax,
+    softmax_backward,
+)
 from .options import NEVER, Options, never_attend
 from .packed import attention_varlen, attention_varlen_backward
 from .philox import dropout_mask, philox
@@ -57,7 +69,13 @@ __all__ = [
     "embedding_backward",
     "flash_attention",
     "gated",
+    "group_norm",
+    "group_norm_backward",
+    "layer_norm",
+    "layer_norm_backward",
     "linear",
+    "log_softmax",
+    "log_softmax_backward",
     "matmul",
     "merge",
     "multihead",
@@ -65,8 +83,12 @@ __all__ = [
     "never_attend",
     "philox",
     "portable",
+    "rms_norm",
+    "rms_norm_backward",
     "rope",
     "rope_frequencies",
+    "softmax",
+    "softmax_backward",
     "t5_bias",
     "t5_bucket",
 ]

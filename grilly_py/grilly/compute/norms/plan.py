@@ -162,7 +162,6 @@ def _dispatch(planner: Planner, choice: Choice, terms: Terms, rows: _Rows) -> No
     outer, steps = fewest_axes(x.shape[:-1], [array._steps[:-1] for array in arrays])
     count, cols = math.prod(outer), x.shape[-1]
     lengths = [array._steps[-1] if cols > 1 else 1 for array in arrays]
-    factor = w if w is not None else b
     div = cols // rows.each if rows.each else 1
     quads = (
         aligned and cols % 4 == 0 and div % (4 if groups else 1) == 0 and all(length == 1 for length in lengths)

@@ -14,28 +14,32 @@ from .plan import PLANS, Terms, plan
 @widens("input")
 def softmax(device: Device, input, dim=-1):
     """``grilly.functional.softmax`` on a device; documented there."""
-    return _along(device, "softmax", "SOFTMAX", input, None, dim)
+    return along(device, "softmax", "SOFTMAX", input, None, dim, "input")
 
 
 @widens("input")
 def log_softmax(device: Device, input, dim=-1):
     """``grilly.functional.log_softmax`` on a device; documented there."""
-    return _along(device, "log_softmax", "LOG_SOFTMAX", input, None, dim)
+    return along(device, "log_softmax", "LOG_SOFTMAX", input, None, dim, "input")
 
 
 @widens("grad_output", "output")
 def softmax_backward(device: Device, grad_output, output, dim=-1):
     """``grilly.functional.softmax_backward`` on a device; documented there."""
-    return _along(device, "softmax_backward", "SOFTMAX_BACKWARD", output, grad_output, dim)
+    return along(device, "softmax_backward", "SOFTMAX_BACKWARD", output, grad_output, dim, "output")
 
 
 @widens("grad_output", "output")
 def log_softmax_backward(device: Device, grad_output, output, dim=-1):
     """``grilly.functional.log_softmax_backward`` on a device; documented there."""
-    return _along(device, "log_softmax_backward", "LOG_SOFTMAX_BACKWARD", output, grad_output, dim)
+    return along(device, "log_softmax_backward", "LOG_SOFTMAX_BACKWARD", output, grad_output, dim, "output")
 
 
-def _along(device: Device, name, operation, input, gradient, dim):
+def along(device: Device, name: str, operation: str, input, gradient, dim, label: str):
+    """``operation`` (the shaders' name) of the rows along an axis of ``input``, which errors call ``label``.
+
+    ``gradient`` is None, but for gradients.
+    """
     device.check_open()
     backward = operation.endswith("_BACKWARD")
     tensors = (input, gradient, None, None)
@@ -46,10 +50,10 @@ def _along(device: Device, name, operation, input, gradient, dim):
         if done is not None:
             device.runtime.flush()
             return done[0]
-    dtype = check_float(name, **({"output": input, "grad_output": gradient} if backward else {"input": input}))
+    dtype = check_float(name, **{label: input}, **({"grad_output": gradient} if backward else {}))
     if not input.shape:
-        raise ValueError(f"{name}: {'output' if backward else 'input'} has no axes; expected at least one")
-    axis = check_axis(name, len(input.shape), dim, "output" if backward else "input")
+        raise ValueError(f"{name}: {label} has no axes; expected at least one")
+    axis = check_axis(name, len(input.shape), dim, label)
     if backward:
         check_shape(name, "grad_output", gradient, tuple(input.shape))
     if 0 in input.shape:

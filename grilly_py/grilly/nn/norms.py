@@ -1,0 +1,237 @@
+"""LayerNorm, RMSNorm and GroupNorm on the device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from .. import functional as F
+from ..compute import Tensor
+from ..compute.device.arrays import Array, FloatArray, FloatT, NDArray, Shape
+from ..compute.device.numbers import integer
+from ..compute.norms.checks import check_added, check_epsilon, extents_of
+from .module import Module, Parameter, shapes
+
+
+class _Norm(Module):
+    """What the three share: how they are run, and how ``backward`` hands gradients on."""
+
+    weight: Parameter | None
+    bias: Parameter | None
+
+    def __init__(self, shape: tuple[int, ...], affine: bool, bias: bool) -> None:
+        super().__init__()
+        self.weight = Parameter(np.ones(shape, np.float32)) if affine else None
+        self.bias = Parameter(np.zeros(shape, np.float32)) if affine and bias else None
+
+    def _run(self, x: Tensor, **arrays: Tensor | None) -> Tensor:
+        """The output for x, given weight and bias on its backend."""
+        raise NotImplementedError
+
+    def _gradients(self, grad: Tensor, x: Tensor, weight: Tensor | None) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        """Gradients of x, and of weight and bias."""
+        raise NotImplementedError
+
+    @overload
+    def forward(self, input: NDArray[FloatT]) -> NDArray[FloatT]: ...
+    @overload
+    def forward(self, input: Tensor) -> Tensor: ...
+    def forward(self, input: FloatArray) -> Array:
+        """The normalised rows, of input's shape and dtype.
+
+        Raises
+        ------
+        ValueError
+            If input's axes are not those that the layer normalises.
+        TypeError
+            If input is not of the weights' dtype.
+        """
+        shapes(type(self).__name__, input=input)
+        backend, (x,), keep = self._send(input)
+        weight, bias = (None if own is None else own.on(backend) for own in (self.weight, self.bias))
+        y = self._run(x, weight=weight, bias=bias)
+        self._keep(x=x)
+        return y if keep else y.numpy()
+
+    if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
+        __call__ = forward
+
+    @overload
+    def backward(self, grad_output: NDArray[FloatT]) -> NDArray[FloatT]: ...
+    @overload
+    def backward(self, grad_output: Tensor) -> Tensor: ...
+    def backward(self, grad_output: FloatArray) -> Array:
+        """The gradient of the last forward's input; adds those of ``weight`` and ``bias``.
+
+        Raises
+        ------
+        RuntimeError
+            Where ``forward`` kept nothing: see `Module`.
+        ValueError, TypeError
+            If grad_output is not of the output's shape and dtype.
+        """
+        x = self._take()["x"]
+        weight = None if self.weight is None else self.weight.on(x.backend)
+        dx, others = self._gradients(x.backend.tensor(grad_output), x, weight)
+        for own, found in zip((self.weight, self.bias), others, strict=False):
+            if own is not None and found is not None:
+                own.add_grad(found)
+        return dx if isinstance(grad_output, Tensor) else dx.numpy()
+
+
+class LayerNorm(_Norm):
+    """Layer norm over the last axes: ``grilly.functional.layer_norm`` with a weight and a bias of its own.
+
+    Parameters
+    ----------
+    normalized_shape : int or sequence of int
+        Extents of the last axes, each at least 1.
+    eps : float
+        Added to the variance; at least 0.
+    elementwise_affine : bool
+        Whether there are a weight and a bias.
+    bias : bool
+        Whether there is a bias beside the weight.
+
+    Attributes
+    ----------
+    weight, bias : Parameter or None
+        ``normalized_shape``; ones and zeros at first.
+
+    Raises
+    ------
+    ValueError
+        For an extent below 1, or an eps that is negative or not finite.
+    TypeError
+        For what is no integer, or no number.
+    """
+
+    def __init__(
+        self, normalized_shape: Shape, eps: float = 1e-5, elementwise_affine: bool = True, bias: bool = True
+    ) -> None:
+        extents = _extents("LayerNorm", normalized_shape)
+        super().__init__(extents, elementwise_affine, bias)
+        self.normalized_shape = extents
+        self.eps = check_epsilon("LayerNorm", eps)
+        self.elementwise_affine = bool(elementwise_affine)
+
+    def _run(self, x: Tensor, **arrays: Tensor | None) -> Tensor:
+        return F.layer_norm(x, self.normalized_shape, arrays["weight"], arrays["bias"], self.eps)
+
+    def _gradients(self, grad: Tensor, x: Tensor, weight: Tensor | None) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        dx, *others = F.layer_norm_backward(grad, x, self.normalized_shape, weight, self.eps)
+        return dx, tuple(others)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class RMSNorm(_Norm):
+    """RMS norm over the last axes: ``grilly.functional.rms_norm`` with a weight of its own.
+
+    Parameters
+    ----------
+    normalized_shape : int or sequence of int
+        Extents of the last axes, each at least 1.
+    eps : float, optional
+        Added to the mean of squares; at least 0. None is 2**-23.
+    elementwise_affine : bool
+        Whether there is a weight.
+    weight_offset : float
+        Added to the weight: 1 for Gemma, whose weights are kept less 1 (and begin as zeros there).
+
+    Attributes
+    ----------
+    weight : Parameter or None
+        ``normalized_shape``; at first ``1 - weight_offset``.
+
+    Raises
+    ------
+    ValueError
+        For an extent below 1, an eps that is negative or not finite, or a weight_offset that is not finite.
+    TypeError
+        For what is no integer, or no number.
+    """
+
+    def __init__(
+        self, normalized_shape: Shape, eps: float | None = None, elementwise_affine: bool = True, *,
+        weight_offset: float = 0.0,
+    ) -> None:  # fmt: skip
+        extents = _extents("RMSNorm", normalized_shape)
+        super().__init__(extents, elementwise_affine, False)
+        self.normalized_shape = extents
+        self.eps = None if eps is None else check_epsilon("RMSNorm", eps)
+        self.elementwise_affine = bool(elementwise_affine)
+        self.weight_offset = check_added("RMSNorm", weight_offset)
+        if self.weight is not None:
+            self.weight.data = np.full(extents, 1 - self.weight_offset, np.float32)
+
+    def _run(self, x: Tensor, **arrays: Tensor | None) -> Tensor:
+        return F.rms_norm(x, self.normalized_shape, arrays["weight"], self.eps, self.weight_offset)
+
+    def _gradients(self, grad: Tensor, x: Tensor, weight: Tensor | None) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        dx, dweight = F.rms_norm_backward(grad, x, self.normalized_shape, weight, self.eps, self.weight_offset)
+        return dx, (dweight,)
+
+    def extra_repr(self) -> str:
+        added = f", weight_offset={self.weight_offset}" if self.weight_offset else ""
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}{added}"
+
+
+class GroupNorm(_Norm):
+    """Group norm of ``(N, C, ...)``: ``grilly.functional.group_norm`` with a weight and a bias of its own.
+
+    Parameters
+    ----------
+    num_groups : int
+        Divides num_channels.
+    num_channels : int
+        C, at least 1.
+    eps : float
+        Added to the variance; at least 0.
+    affine : bool
+        Whether there are a weight and a bias.
+
+    Attributes
+    ----------
+    weight, bias : Parameter or None
+        ``(num_channels,)``; ones and zeros at first.
+
+    Raises
+    ------
+    ValueError
+        For numbers below 1 or channels that cannot be divided so, and an eps that is negative or not finite.
+    TypeError
+        For what is no integer, or no number.
+    """
+
+    def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True) -> None:
+        for name, count in (("num_groups", num_groups), ("num_channels", num_channels)):
+            integer("GroupNorm", name, count)
+        if num_groups < 1 or num_channels < 1 or num_channels % num_groups:
+            raise ValueError(f"GroupNorm: {num_channels} channels cannot be divided into {num_groups} groups")
+        super().__init__((num_channels,), affine, True)
+        self.num_groups = num_groups
+        self.num_channels = num_channels
+        self.eps = check_epsilon("GroupNorm", eps)
+        self.affine = bool(affine)
+
+    def _run(self, x: Tensor, **arrays: Tensor | None) -> Tensor:
+        if x.ndim < 2 or x.shape[1] != self.num_channels:
+            raise ValueError(f"GroupNorm: input has shape {x.shape}; expected (N, {self.num_channels}, ...)")
+        return F.group_norm(x, self.num_groups, arrays["weight"], arrays["bias"], self.eps)
+
+    def _gradients(self, grad: Tensor, x: Tensor, weight: Tensor | None) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        dx, *others = F.group_norm_backward(grad, x, self.num_groups, weight, self.eps)
+        return dx, tuple(others)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
+
+
+def _extents(name: str, normalized_shape: Any) -> tuple[int, ...]:
+    shape = extents_of(name, normalized_shape)
+    if min(shape) < 1:
+        raise ValueError(f"{name}: normalized_shape is {shape}; expected extents of at least 1")
+    return shape

@@ -1,0 +1,631 @@
+"""Normalisations and softmax against float64: rows of any length and layout, numbers of any size, and gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import grilly
+import grilly.functional as F
+from cases import BFLOAT16, DTYPES, SIXTEEN_BITS, assert_as_accurate, epsilon
+from conftest import open_or_skip
+from grilly import nn, reference
+from grilly.compute.device import record
+from grilly.compute.device.tensor import Storage
+from grilly.compute.norms import backward, forward, softmax
+from grilly.compute.norms.plan import PLANS
+from grilly.registry import Choice, Registry, Request
+from kernels import plans, pretend, view_of
+
+U = 2.0**-24  # what a float32 rounding errs by at most, of its result
+LENGTHS = [1, 2, 3, 31, 64, 257, 768, 4096, 4097, 20011]
+SOME_LENGTHS = [3, 64, 257, 4097]
+
+
+def draw(*shape, seed=0, mean=0.0):
+    return np.random.default_rng([seed, *shape]).standard_normal(shape) + mean
+
+
+def depth(cols: int) -> float:
+    """Roundings behind a sum of a row: of an invocation's elements, of invocations, and of blocks and runs of them."""
+    blocks = -(-cols // 256)
+    return 18 + min(64, blocks) + blocks / 64
+
+
+def layer_norm_bound(x, eps=1e-5):
+    """The largest error of layer norm in float32, in units of each row's largest result.
+
+    With R the largest distance from the mean, all differences from the row's first element are at most 2 R. An
+    invocation's mean of them errs by at most 34 U R; putting together two means by at most 9 U R, which is done 8 times;
+    blocks one after the other add 2 U R each, and 70 U R for the differences between their means. The variance then
+    errs by twice that times R over the deviation, of which a root has half. Elements, root, quotient and products: 16 U
+    more.
+    """
+    apart = x - x.mean(-1, keepdims=True)
+    blocks = -(-x.shape[-1] // 256)
+    mean = 34 + 72 + (70 + 2 * (min(64, blocks) + blocks / 64) if blocks > 1 else 0)
+    deviation = np.sqrt(np.square(apart).mean(-1, keepdims=True) + eps)
+    return U * (mean * (1 + np.abs(apart).max(-1, keepdims=True) / deviation) + 16)
+
+
+def rms_norm_bound(x):
+    """... of RMS norm, in units of each result: half of what the sum of squares errs by, and root, quotient, products."""
+    return U * (depth(x.shape[-1]) / 2 + 14)
+
+
+def softmax_bound(x):
+    """... of softmax, in units of each result; also of log_softmax, absolute, but for its last roundings.
+
+    An exponential errs by 4 U, and by its argument's rounding, U times its size, which is at most the row's range; both
+    show in an element and in the sum. Invocations' sums are brought to one maximum 8 times, each as an exponential.
+    """
+    span = x.max(-1, keepdims=True) - x.min(-1, keepdims=True)
+    return U * (depth(x.shape[-1]) + 60 + 4 * span)
+
+
+def check(found, exact, bound, dtype, what):
+    """``bound`` is absolute, of float32; and the result is rounded."""
+    assert found.dtype == dtype and found.shape == exact.shape, what
+    rounding = 0.0 if np.dtype(dtype) == np.float32 else epsilon(dtype) / 2 * np.abs(exact)
+    smallest = 2.0**-24 if np.dtype(dtype) == np.float16 else 2.0**-125  # what is below may be denormal, or zero
+    error = np.abs(found.astype(np.float64) - exact)
+    limit = np.broadcast_to(bound, exact.shape) * (1 + epsilon(dtype)) + rounding + smallest
+    worst = np.unravel_index((error - limit).argmax(), error.shape)
+    assert (error <= limit).all(), f"{what}: error {error[worst]:.3g} where {limit[worst]:.3g} is allowed"
+
+
+def check_all(device, x, what="", given=None):
+    """Every forward function on rows along the last axis; ``given`` is x on the device."""
+    dtype, cols = x.dtype, x.shape[-1]
+    given = device.tensor(x) if given is None else given
+    weight, bias = (draw(cols, seed=n).astype(dtype) for n in (1, 2))
+    wide, w, b = (a.astype(np.float64) for a in (x, weight, bias))
+    sent, sent_bias = device.tensor(weight), device.tensor(bias)
+    exact = reference.layer_norm(wide, cols)
+    found = forward.layer_norm(device, given, cols).numpy()
+    bound = layer_norm_bound(wide) * np.abs(exact).max(-1, keepdims=True)
+    check(found, exact, bound, dtype, f"layer_norm {what}")
+    if dtype == np.float32:
+        assert_as_accurate(found, exact, reference.layer_norm(x, cols), f"layer_norm {what}", 4 * np.abs(exact).max())
+    found = forward.layer_norm(device, given, cols, sent, sent_bias).numpy()
+    check(found, exact * w + b, bound * np.abs(w) + U * np.abs(exact * w + b), dtype, f"layer_norm with weight {what}")
+    exact = reference.rms_norm(wide, cols, w, 1e-6, 1.0)
+    found = forward.rms_norm(device, given, cols, sent, 1e-6, 1.0).numpy()
+    check(found, exact, rms_norm_bound(wide) * np.abs(exact), dtype, f"rms_norm {what}")
+    exact = reference.softmax(wide)
+    check(softmax.softmax(device, given).numpy(), exact, softmax_bound(wide) * exact, dtype, f"softmax {what}")
+    exact = reference.log_softmax(wide)
+    top = np.abs(wide - wide.max(-1, keepdims=True))
+    bound = softmax_bound(wide) + U * (2 * top + 5 * np.abs(exact))
+    check(softmax.log_softmax(device, given).numpy(), exact, bound, dtype, f"log_softmax {what}")
+
+
+# -- forward ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cols", LENGTHS)
+def test_rows_of_any_length(vulkan_backend, cols):
+    check_all(vulkan_backend.opened, draw(5, cols).astype(np.float32), str(cols))
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN_BITS)
+def test_sixteen_bits(vulkan_backend, dtype):
+    for cols in SOME_LENGTHS:
+        check_all(vulkan_backend.opened, draw(3, cols).astype(dtype), f"{cols}")
+
+
+@pytest.mark.parametrize("name", ["subgroups", "shared", "processor"])
+def test_every_kernel(vulkan_backend, name):
+    """Those that other devices get, with rows of one invocation, several, all of a workgroup, and longer ones."""
+    registry = vulkan_backend.registry
+    choices = {c.variant.name.split(".")[1]: c for c in registry.candidates(Request("norm-rows", "float32"))}
+    if name not in choices:
+        pytest.skip("the device lacks what this kernel requires")
+    view = view_of(vulkan_backend)
+    view.opened.registry = Only(registry, choices[name])
+    for cols in (1, 5, 64, 257, 772, 4097, 8192, 8196, 20011):
+        check_all(view.opened, draw(3, cols).astype(np.float32), f"{name} {cols}")
+    x = draw(6, 700, 33).astype(np.float32)
+    for dim in (0, 1):
+        found = softmax.softmax(view.opened, x, dim)
+        check_along(found, x, dim)
+    for cols in (7, 4096, 9001):
+        check_gradients(view.opened, draw(6, cols).astype(np.float32), f"{name} {cols}")
+
+
+class Only:
+    """A registry that answers "norm-rows" in float32 with one choice."""
+
+    def __init__(self, registry: Registry, choice: Choice):
+        self.registry, self.chosen = registry, choice
+
+    def resolve(self, request):
+        ours = request.operation == "norm-rows" and request.dtype == "float32"
+        return self.chosen if ours else self.registry.resolve(request)
+
+
+def test_a_large_mean_loses_nothing(vulkan_backend):
+    """Differences between elements count: a mean of 10,000 and a deviation of 1, and rows that are constant."""
+    for cols in LENGTHS:
+        x = draw(4, cols, mean=1e4).astype(np.float32)
+        exact = reference.layer_norm(x, cols, dtype=np.float64)
+        found = F.layer_norm(vulkan_backend.tensor(x), cols).numpy()
+        bound = layer_norm_bound(x.astype(np.float64)) * np.abs(exact).max(-1, keepdims=True)
+        check(found, exact, bound, np.float32, f"{cols}")
+    constant = np.repeat(np.array([[1e4], [0.1], [-3e4], [0]], np.float32), 300, 1)
+    assert (F.layer_norm(vulkan_backend.tensor(constant), 300).numpy() == 0).all()
+
+
+def test_both_runtimes(backend):
+    former = grilly.use(backend)
+    try:
+        x = draw(2, 3, 8, 65).astype(np.float32)
+        check_all(backend.opened, x)
+        assert isinstance(F.layer_norm(x, 65), np.ndarray) and isinstance(F.softmax(backend.tensor(x)), grilly.Tensor)
+        np.testing.assert_array_equal(F.layer_norm(x, 65), F.layer_norm(backend.tensor(x), 65).numpy())
+    finally:
+        grilly.use(former)
+
+
+VIEWS = {
+    "transposed": lambda a: a.transpose(0, 2, 1, 3),
+    "last axis strided": lambda a: a.transpose(3, 0, 1, 2),
+    "odd offset": lambda a: a[1:, 1:, 1:, 3:],
+    "every other": lambda a: a[:, :, ::2, ::3],
+    "quads at an offset": lambda a: a[:, :, :, 4:12],
+    "one row": lambda a: a[1, 2, 3],
+    "five axes": lambda a: a[:, None].transpose(4, 2, 1, 3, 0),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_views(vulkan_backend, dtype):
+    x = draw(3, 4, 6, 20).astype(dtype)
+    sent = vulkan_backend.tensor(x)
+    for name, view in VIEWS.items():
+        check_all(vulkan_backend.opened, np.ascontiguousarray(view(x)), name, view(sent))
+    rows = vulkan_backend.tensor(x[0, 0])[:, None].broadcast_to((6, 5, 20))
+    check_all(vulkan_backend.opened, np.ascontiguousarray(np.broadcast_to(x[0, 0][:, None], (6, 5, 20))), "", rows)
+
+
+def check_along(found, x, dim):
+    last = np.moveaxis(x.astype(np.float64), dim, -1)
+    exact = reference.softmax(last)
+    check(np.moveaxis(found, dim, -1), exact, softmax_bound(last) * exact, x.dtype, f"axis {dim}")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_softmax_along_any_axis(vulkan_backend, dtype):
+    for shape in ((5, 33, 40), (3, 300, 7), (2, 2, 1, 9), (1100, 3)):
+        x = draw(*shape).astype(dtype)
+        for dim in range(-len(shape), len(shape)):
+            check_along(F.softmax(vulkan_backend.tensor(x), dim).numpy(), x, dim)
+    found = F.log_softmax(vulkan_backend.tensor(draw(5, 33, 40).astype(dtype)), 1).numpy()
+    np.testing.assert_allclose(np.exp(found.astype(np.float64)).sum(1), 1, rtol=33 * epsilon(dtype))
+
+
+def test_several_axes_are_one_row(vulkan_backend):
+    x, weight = draw(4, 3, 5, 8).astype(np.float32), draw(3, 5, 8, seed=1).astype(np.float32)
+    sent, w = vulkan_backend.tensor(x), vulkan_backend.tensor(weight)
+    flat = F.layer_norm(sent.reshape(4, 120), 120, w.reshape(120)).numpy()
+    np.testing.assert_array_equal(F.layer_norm(sent, (3, 5, 8), w).numpy().reshape(4, 120), flat)
+    np.testing.assert_array_equal(F.layer_norm(sent, [3, 5, 8], w).numpy().reshape(4, 120), flat)
+    turned = vulkan_backend.tensor(np.ascontiguousarray(x.transpose(0, 3, 2, 1))).transpose(0, 3, 2, 1)
+    np.testing.assert_array_equal(F.layer_norm(turned, (3, 5, 8), w).numpy().reshape(4, 120), flat)
+
+
+def check_groups(backend, x, groups, what=""):
+    weight, bias = (draw(x.shape[1], seed=n).astype(x.dtype) for n in (1, 2))
+    found = F.group_norm(*(backend.tensor(x), groups, backend.tensor(weight), backend.tensor(bias))).numpy()
+    wide = x.astype(np.float64)
+    plain = reference.group_norm(wide, groups)
+    exact = reference.group_norm(wide, groups, weight, bias, dtype=np.float64)
+    rows = wide.reshape(x.shape[0], groups, -1)
+    bound = layer_norm_bound(rows) * np.abs(plain.reshape(rows.shape)).max(-1, keepdims=True)
+    bound = np.broadcast_to(bound, rows.shape).reshape(x.shape)
+    w = np.abs(weight.astype(np.float64)).reshape(-1, *(1,) * (x.ndim - 2))
+    check(found, exact, bound * w + U * np.abs(exact), x.dtype, what)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_groups(vulkan_backend, dtype):
+    for shape, groups in (((3, 12), 4), ((2, 6, 5, 7), 3), ((2, 8, 4, 4), 2), ((1, 4, 1100), 1), ((2, 6, 9), 6)):
+        check_groups(vulkan_backend, draw(*shape, mean=3).astype(dtype), groups, f"{shape} {groups}")
+
+
+def test_arrays_beyond_a_binding_are_cut(vulkan_backend, monkeypatch):
+    x, weight = draw(1, 8, 4000).astype(np.float32), draw(8, seed=1).astype(np.float32)
+    rows = draw(40, 1000).astype(np.float32)
+    x, weight, rows = (vulkan_backend.tensor(a) for a in (x, weight, rows))
+
+    def call():
+        return F.group_norm(x, 4, weight, weight), F.layer_norm(rows, 1000), *F.add_rms_norm(rows, rows, 1000)
+
+    whole = [a.numpy() for a in call()]
+    pretend(monkeypatch, vulkan_backend, storage_range=60_000)
+    cut = call()
+    assert all(len(ready.plan.steps) > 1 for ready in plans(vulkan_backend, PLANS))
+    for found, expected in zip(cut, whole, strict=True):
+        np.testing.assert_array_equal(found.numpy(), expected)
+    with pytest.raises(grilly.UnsupportedError, match="one row of 40,000 elements does not fit one binding"):
+        F.layer_norm(rows.reshape(40_000), 40_000)
+
+
+def test_rows_that_the_driver_would_cut_short_are_refused(vulkan_backend, monkeypatch):
+    pretend(monkeypatch, vulkan_backend, loop_trips=10.0)
+    assert F.softmax(np.zeros(1024, np.float32)).shape == (1024,)
+    with pytest.raises(grilly.UnsupportedError, match="softmax: rows of 1,000,000 elements; this driver's loops end"):
+        F.softmax(vulkan_backend.tensor(np.zeros(1_000_000, np.float32)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cols", [64, 77, 9000])
+def test_the_sum_and_its_norm_have_the_bits_of_two_calls(vulkan_backend, dtype, cols):
+    x, y = (vulkan_backend.tensor(draw(7, cols, seed=n).astype(dtype)) for n in (0, 1))
+    weight = vulkan_backend.tensor(draw(cols, seed=2).astype(dtype))
+    total = x + y
+    for found, alone in (
+        (F.add_layer_norm(x, y, cols, weight, weight), F.layer_norm(total, cols, weight, weight)),
+        (F.add_rms_norm(x, y, cols, weight, 1e-6, 1.0), F.rms_norm(total, cols, weight, 1e-6, 1.0)),
+    ):
+        np.testing.assert_array_equal(found[1].numpy(), total.numpy())
+        np.testing.assert_array_equal(found[0].numpy(), alone.numpy())
+    assert [len(ready.plan.steps) for ready in plans(vulkan_backend, PLANS)[-4:]] == [1] * 4, "one dispatch each"
+
+
+def test_no_element_is_left_as_it_was(vulkan_backend, monkeypatch):
+    """Memory of results holds NaN before: each element is written, and nothing depends on what was there."""
+    expected = []
+    for poisoned in (False, True):
+        if poisoned:
+            monkeypatch.setattr(record, "Storage", _poisoned)
+        for cols in (3, 20, 65, 4097, 9000):
+            x = vulkan_backend.tensor(draw(5, cols).astype(np.float16))
+            w = vulkan_backend.tensor(draw(cols, seed=1).astype(np.float16))
+            found = [*F.add_layer_norm(x, x, cols, w), F.softmax(x, 0), *F.layer_norm_backward(x, x, cols, w)]
+            expected.append([np.asarray(a) for a in found])
+    half = len(expected) // 2
+    for clean, dirty in zip(expected[:half], expected[half:], strict=True):
+        for a, b in zip(clean, dirty, strict=True):
+            np.testing.assert_array_equal(a, b)
+            assert np.isfinite(a).all()
+
+
+def _poisoned(device, nbytes, idle=False):
+    storage = Storage(device, nbytes, idle)
+    device.runtime.write(storage.buffer, np.full(storage.nbytes, 255, np.uint8))
+    return storage
+
+
+# -- numbers that are not finite, and none at all ----------------------------------------------------------------------
+
+
+def test_rows_that_are_not_finite(vulkan_backend):
+    """As in PyTorch; other rows see nothing of it."""
+    for cols in (3, 65, 1028, 9001):
+        x = draw(6, cols).astype(np.float32)
+        x[1, 2], x[2, 0], x[3, cols - 1], x[4] = np.nan, np.inf, -np.inf, -np.inf
+        sent = vulkan_backend.tensor(x)
+        norm, rms = F.layer_norm(sent, cols).numpy(), F.rms_norm(sent, cols).numpy()
+        weights, logs = F.softmax(sent).numpy(), F.log_softmax(sent).numpy()
+        for found in (norm, rms, weights, logs):
+            assert np.isfinite(found[[0, 5]]).all()
+            assert np.isnan(found[[1, 4]]).all()
+        assert np.isnan(norm[2:5]).all() and np.isnan(weights[2]).all() and np.isnan(logs[2]).all()
+        assert np.isnan(rms[2, 0]) and (rms[2, 1:] == 0).all()
+        assert weights[3, -1] == 0 and logs[3, -1] == -np.inf and np.isfinite(logs[3, :-1]).all()
+        dead = vulkan_backend.attention.softmax(sent).numpy()
+        assert (dead[4] == 0).all() and np.isfinite(dead[[0, 3, 5]]).all()
+
+
+def test_extreme_numbers(vulkan_backend):
+    x = draw(5, 300).astype(np.float32) * np.array([[1e-30], [1e-10], [1e10], [1e18], [0]], np.float32)
+    sent = vulkan_backend.tensor(x)
+    wide = x.astype(np.float64)
+    for found, exact in ((F.layer_norm(sent, 300), reference.layer_norm(wide, 300)),
+                         (F.rms_norm(sent, 300), reference.rms_norm(wide, 300))):  # fmt: skip
+        np.testing.assert_allclose(found.numpy(), exact, rtol=0, atol=400 * U * np.abs(exact).max())
+    found = F.softmax(vulkan_backend.tensor(np.array([[3e38, -3e38, 3e38]], np.float32))).numpy()
+    np.testing.assert_array_equal(found, [[0.5, 0, 0.5]])
+    halves = vulkan_backend.tensor(np.full((2, 4), 60000, np.float16))
+    np.testing.assert_allclose(F.rms_norm(halves, 4).numpy(), np.ones((2, 4)), rtol=1e-3)
+
+
+def test_no_elements(vulkan_backend):
+    for shape, last in (((0, 4), 4), ((3, 0), 0), ((2, 0, 5), 5)):
+        x, w = np.zeros(shape, np.float16), np.ones(last, np.float16)
+        for given in (x, vulkan_backend.tensor(x)):
+            assert F.layer_norm(given, last, w, w).shape == shape
+            assert F.rms_norm(given, last).shape == shape
+            assert [a.shape for a in F.add_rms_norm(given, given, last)] == [shape] * 2
+            assert F.softmax(given, 0).shape == F.log_softmax_backward(given, given).shape == shape
+            dx, dw, db = F.layer_norm_backward(given, given, last, w)
+            assert dx.shape == shape and (np.asarray(dw) == np.zeros(last)).all() and db.dtype == np.float16
+    assert F.group_norm(np.zeros((0, 6, 2), np.float32), 3).shape == (0, 6, 2)
+
+
+# -- gradients -------------------------------------------------------------------------------------------------------
+
+
+def check_gradients(device, x, what=""):
+    """Within what forward's bound makes of each factor: (mean of g, mean of g y, y) with g at most G.
+
+    |dx - exact| <= G scale (bound of each mean + |y|_max (bound of y, twice, and of the product's mean)).
+    """
+    dtype, cols = x.dtype, x.shape[-1]
+    grad, weight = draw(*x.shape, seed=3).astype(dtype), draw(cols, seed=1).astype(dtype)
+    wide, g, w = (a.astype(np.float64) for a in (x, grad, weight))
+    given = [device.tensor(a) for a in (grad, x)]
+    sent = device.tensor(weight)
+    rows = int(np.prod(x.shape[:-1]))
+    top = np.abs(g * w).max(-1, keepdims=True)
+    y = reference.layer_norm(wide, cols)
+    for name, bound in (("layer_norm", layer_norm_bound(wide)), ("rms_norm", layer_norm_bound(wide))):
+        exact = getattr(reference, f"{name}_backward")(g, wide, cols, w)
+        found = [a.numpy() for a in getattr(backward, f"{name}_backward")(device, *given, cols, sent)]
+        y = getattr(reference, name)(wide, cols)
+        most = np.abs(y).max(-1, keepdims=True)
+        scale = 1 / np.sqrt((np.square(wide) if name == "rms_norm" else np.square(wide - wide.mean(-1, keepdims=True)))
+                            .mean(-1, keepdims=True) + (1e-5 if name == "layer_norm" else 2.0**-23))  # fmt: skip
+        limit = top * scale * bound * (2 + 4 * most)
+        check(found[0], exact[0], limit, dtype, f"{name} dx {what}")
+        if dtype == np.float32:
+            plain = getattr(reference, f"{name}_backward")(grad, x, cols, weight)[0]
+            assert_as_accurate(found[0], exact[0], plain, f"{name} dx {what}", 8 * (top * scale).max())
+        spread = (np.abs(g) * bound * most).sum(0) + (rows + 2) * U * np.abs(g * y).sum(0)
+        check(found[1], exact[1], spread, dtype, f"{name} dweight {what}")
+        if name == "layer_norm":
+            check(found[2], exact[2], (rows + 2) * U * np.abs(g).sum(0), dtype, f"{name} dbias {what}")
+    y = reference.softmax(wide).astype(dtype)
+    g_y = np.abs(g * y.astype(np.float64))
+    found = softmax.softmax_backward(device, given[0], device.tensor(y)).numpy()
+    limit = U * (depth(cols) + 6) * y.astype(np.float64) * (np.abs(g) + g_y.sum(-1, keepdims=True))
+    check(found, reference.softmax_backward(grad, y, dtype=np.float64), limit, dtype, f"softmax {what}")
+    y = reference.log_softmax(wide).astype(dtype)
+    found = softmax.log_softmax_backward(device, given[0], device.tensor(y)).numpy()
+    limit = U * (np.abs(g) + np.exp(y.astype(np.float64)) * (depth(cols) + 12) * np.abs(g).sum(-1, keepdims=True))
+    check(found, reference.log_softmax_backward(grad, y, dtype=np.float64), limit, dtype, f"log_softmax {what}")
+
+
+@pytest.mark.parametrize("cols", [1, 3, 64, 257, 4096, 9001])
+def test_gradients(vulkan_backend, cols):
+    check_gradients(vulkan_backend.opened, draw(7, cols).astype(np.float32), str(cols))
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN_BITS)
+def test_gradients_of_sixteen_bits(vulkan_backend, dtype):
+    for cols in (64, 77):
+        check_gradients(vulkan_backend.opened, draw(7, cols).astype(dtype), str(cols))
+
+
+def test_gradients_are_those_of_differences(vulkan_backend):
+    """The reference's formulas, by central differences of its own functions in float64."""
+    x, g, w = draw(3, 4, 6), draw(3, 4, 6, seed=1), draw(6, seed=2)
+    channels = draw(4, seed=3)
+    ways = {
+        "layer_norm": (lambda a, b: reference.layer_norm(a, 6, b, b), w),
+        "rms_norm": (lambda a, b: reference.rms_norm(a, 6, b, 1e-6, 1.0), w),
+        "group_norm": (lambda a, b: reference.group_norm(a, 2, b, b), channels),
+    }
+    found = {
+        "layer_norm": reference.layer_norm_backward(g, x, 6, w),
+        "rms_norm": (*reference.rms_norm_backward(g, x, 6, w, 1e-6, 1.0), 0),
+        "group_norm": reference.group_norm_backward(g, x, 2, channels),
+    }
+    step = 1e-6
+    for name, (function, weight) in ways.items():
+        for seed in range(3):
+            way, other = draw(3, 4, 6, seed=10 + seed), draw(*weight.shape, seed=20 + seed)
+            values = [(g * function(x + sign * step * way, weight)).sum() for sign in (1, -1)]
+            assert (values[0] - values[1]) / (2 * step) == pytest.approx((found[name][0] * way).sum(), rel=1e-6)
+            values = [(g * function(x, weight + sign * step * other)).sum() for sign in (1, -1)]
+            both = ((found[name][1] + found[name][2]) * other).sum()
+            assert (values[0] - values[1]) / (2 * step) == pytest.approx(both, rel=1e-6)
+    for name in ("softmax", "log_softmax"):
+        function = getattr(reference, name)
+        for dim in (0, 1, 2):
+            way = draw(3, 4, 6, seed=10)
+            values = [(g * function(x + sign * step * way, dim)).sum() for sign in (1, -1)]
+            found_way = getattr(reference, f"{name}_backward")(g, function(x, dim), dim)
+            assert (values[0] - values[1]) / (2 * step) == pytest.approx((found_way * way).sum(), rel=1e-6)
+            y = function(x, dim).astype(np.float32)
+            device = getattr(F, f"{name}_backward")(vulkan_backend.tensor(g.astype(np.float32)), y, dim).numpy()
+            np.testing.assert_allclose(device, found_way, rtol=0, atol=2e-6 * np.abs(g).sum())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradients_of_groups(vulkan_backend, dtype):
+    for shape, groups in (((3, 12), 4), ((2, 6, 5, 7), 3), ((2, 8, 4, 4), 2)):
+        x, grad = draw(*shape, mean=3).astype(dtype), draw(*shape, seed=3).astype(dtype)
+        weight = draw(shape[1], seed=1).astype(dtype)
+        exact = reference.group_norm_backward(grad, x, groups, weight, dtype=np.float64)
+        found = F.group_norm_backward(*(vulkan_backend.tensor(a) for a in (grad, x)), groups, weight)
+        for a, b in zip(found, exact, strict=True):
+            most = np.abs(b).max()
+            np.testing.assert_allclose(a.numpy().astype(np.float64), b, rtol=0, atol=(1000 * U + epsilon(dtype)) * most)
+
+
+def test_gradients_have_the_same_bits_each_time(vulkan_backend):
+    shapes = ((700, 96), (700, 96), (96,))
+    x, g, w = (vulkan_backend.tensor(draw(*shape, seed=1).astype(np.float32)) for shape in shapes)
+    first = [a.numpy() for a in F.layer_norm_backward(g, x, 96, w)]
+    for _ in range(5):
+        for a, b in zip(F.layer_norm_backward(g, x, 96, w), first, strict=True):
+            assert a.numpy().tobytes() == b.tobytes()
+    without = F.layer_norm_backward(g, x, 96)
+    assert without[1:] == (None, None) and F.rms_norm_backward(g, x, 96)[1] is None
+
+
+# -- how calls are made ----------------------------------------------------------------------------------------------
+
+
+def test_captured(vulkan_backend):
+    weight = vulkan_backend.tensor(draw(48, seed=1).astype(np.float32))
+
+    def function(x, y):
+        a, total = F.add_rms_norm(x, y, 48, weight)
+        b = F.group_norm(F.layer_norm(a, 48, weight, weight), 2)
+        return F.softmax(b, 1), F.layer_norm_backward(total, b, 48, weight)
+
+    arrays = [draw(3, 4, 48, seed=n).astype(np.float32) for n in (0, 1)]
+    graph = vulkan_backend.capture(function, *arrays)
+    for _ in range(2):
+        found, gradients = graph(*arrays)
+        expected, others = function(*(vulkan_backend.tensor(a) for a in arrays))
+        for a, b in zip((found, *gradients), (expected, *others), strict=True):
+            np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+def test_calls_alike_share_a_plan(vulkan_backend):
+    w = vulkan_backend.tensor(np.ones(80, np.float32))
+    tensors = [vulkan_backend.tensor(draw(6, 80).astype(np.float32)) for _ in range(3)]
+    F.layer_norm(tensors[0], 80, w), F.softmax(tensors[0]), F.add_rms_norm(tensors[0], tensors[1], 80)
+    before = len(plans(vulkan_backend, PLANS))
+    for x in tensors:
+        F.layer_norm(x, 80, w), F.layer_norm(x, (80,), w), F.softmax(x), F.softmax(x, 1), F.add_rms_norm(x, w + x, 80)
+    assert len(plans(vulkan_backend, PLANS)) == before
+    F.layer_norm(tensors[0], 80, w, eps=1e-6), F.softmax(tensors[0], 0)
+    assert len(plans(vulkan_backend, PLANS)) == before + 2
+
+
+@pytest.fixture(scope="module")
+def narrow():
+    """A backend that offers everything but 16-bit storage."""
+    backend = open_or_skip("vulkan", lambda: grilly.Compute(runtime="vulkan"))
+    backend.runtime.features = frozenset(backend.runtime.features) - {"float16-storage"}
+    backend.opened.registry = Registry(backend.device, backend.runtime.features)
+    backend.opened.sixteen_bits = False
+    yield backend
+    backend.close()
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN_BITS)
+def test_without_sixteen_bit_storage(narrow, dtype):
+    x = draw(3, 77).astype(dtype)
+    check_all(narrow.opened, x)
+    check_gradients(narrow.opened, x)
+    found = F.add_layer_norm(narrow.tensor(x), x, 77)
+    assert [a.dtype for a in found] == [dtype] * 2 and all(isinstance(a, grilly.Tensor) for a in found)
+
+
+def z(*shape, dtype="f"):
+    return np.zeros(shape, dtype)
+
+
+REFUSED = [
+    ("layer_norm", (z(2, 4, dtype="d"), 4), {}, TypeError, "input is float64; expected float32, float16 or bfloat16"),
+    ("layer_norm", (z(2, 4), 5), {}, ValueError, r"input has shape \(2, 4\); its last axes must be .* \(5,\)"),
+    ("layer_norm", (z(4), (2, 4)), {}, ValueError, "its last axes must be"),
+    ("layer_norm", (z(2, 4), ()), {}, ValueError, "expected the last extents"),
+    ("layer_norm", (z(2, 4), 4.0), {}, TypeError, "normalized_shape is 4.0; expected an integer"),
+    ("layer_norm", (z(2, 4), 4, z(2)), {}, ValueError, r"weight has shape \(2,\); expected \(4,\)"),
+    ("layer_norm", (z(2, 4), 4, z(4), z(2, 4)), {}, ValueError, r"bias has shape \(2, 4\); expected \(4,\)"),
+    ("layer_norm", (z(2, 4), 4, z(4, dtype="e")), {}, TypeError, "same dtype"),
+    ("layer_norm", (z(2, 4), 4), {"eps": -1e-5}, ValueError, "eps is -1e-05; expected a finite number, 0 or more"),
+    ("layer_norm", (z(2, 4), 4), {"eps": "a"}, TypeError, "eps is 'a'; expected a number"),
+    ("layer_norm", ([1.0], 1), {}, TypeError, "input is a list"),
+    ("rms_norm", (z(2, 4), 4), {"weight_offset": np.inf}, ValueError, "weight_offset is inf"),
+    ("add_layer_norm", (z(2, 4), z(4), 4), {}, ValueError, r"residual has shape \(4,\); expected \(2, 4\)"),
+    ("add_rms_norm", (z(2, 4), None, 4), {}, TypeError, "residual is a NoneType"),
+    ("group_norm", (z(2, 4), 3), {}, ValueError, "4 channels cannot be divided into 3 groups"),
+    ("group_norm", (z(4), 2), {}, ValueError, r"expected \(N, C, ...\)"),
+    ("group_norm", (z(2, 4), True), {}, TypeError, "num_groups is True; expected an integer"),
+    ("softmax", (z(),), {}, ValueError, "input has no axes"),
+    ("softmax", (z(2, 4), 2), {}, ValueError, "dim is 2 and input has 2 axes"),
+    ("log_softmax", (z(2, 4), 0.5), {}, TypeError, "dim is 0.5; expected an integer"),
+    ("softmax", (z(2, dtype="i"),), {}, TypeError, "int32"),
+    ("softmax_backward", (z(2, 4), z(4)), {}, ValueError, r"grad_output has shape \(2, 4\); expected \(4,\)"),
+    ("log_softmax_backward", (None, z(4)), {}, TypeError, "grad_output is a NoneType"),
+    ("layer_norm_backward", (z(4), z(2, 4), 4), {}, ValueError, "grad_output has shape"),
+    ("group_norm_backward", (z(2, 4), z(2, 4), 0), {}, ValueError, "into 0 groups"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, arguments, options, error, text", REFUSED)
+def test_refused(vulkan_backend, name, arguments, options, error, text):
+    former = grilly.use(vulkan_backend)
+    try:
+        with pytest.raises(error, match=f"^{name}: .*{text}"):
+            getattr(F, name)(*arguments, **options)
+    finally:
+        grilly.use(former)
+
+
+# -- modules ---------------------------------------------------------------------------------------------------------
+
+MODULES = {
+    "LayerNorm": (lambda: nn.LayerNorm(6), lambda x, w, b: reference.layer_norm(x, 6, w, b), "layer_norm", (6,)),
+    "LayerNorm of two axes": (lambda: nn.LayerNorm((4, 6), 1e-3),
+                              lambda x, w, b: reference.layer_norm(x, (4, 6), w, b, 1e-3), "layer_norm", ((4, 6),)),
+    "RMSNorm": (lambda: nn.RMSNorm(6), lambda x, w, b: reference.rms_norm(x, 6, w), "rms_norm", (6,)),
+    "GroupNorm": (lambda: nn.GroupNorm(2, 4), lambda x, w, b: reference.group_norm(x, 2, w, b), "group_norm", (2,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules(vulkan_backend, name):
+    make, function, operation, terms = MODULES[name]
+    layer = make().to(vulkan_backend).train()
+    x, g = draw(3, 4, 6).astype(np.float32), draw(3, 4, 6, seed=1).astype(np.float32)
+    np.testing.assert_allclose(layer(x), function(x.astype(np.float64), None, None), rtol=0, atol=1e-5)
+    state = {key: draw(*value.shape, seed=5).astype(np.float32) for key, value in layer.state_dict().items()}
+    assert set(state) == ({"weight"} if name == "RMSNorm" else {"weight", "bias"})
+    layer.load_state_dict(state)
+    weight, bias = state["weight"].astype(np.float64), state.get("bias")
+    np.testing.assert_allclose(layer(x), function(x.astype(np.float64), weight, bias), rtol=0, atol=1e-5)
+    options = {"eps": layer.eps} if layer.eps is not None else {}
+    exact = getattr(reference, f"{operation}_backward")(g, x, *terms, weight, dtype=np.float64, **options)
+    np.testing.assert_allclose(layer.backward(g), exact[0], rtol=0, atol=1e-4)
+    for parameter, gradient in zip(layer.parameters(), exact[1:], strict=True):
+        np.testing.assert_allclose(parameter.grad, gradient, rtol=0, atol=1e-4)
+    with pytest.raises(RuntimeError, match="no forward"):
+        layer.backward(g)
+    assert isinstance(layer(vulkan_backend.tensor(x)), grilly.Tensor)
+    with pytest.raises(ValueError, match="expected|normalized_shape"):
+        layer(x[:, :3, :5])
+
+
+def test_modules_without_weights(vulkan_backend):
+    x = draw(3, 4, 6).astype(np.float32)
+    plain = (nn.LayerNorm(6, elementwise_affine=False), nn.RMSNorm(6, 1e-6, False), nn.GroupNorm(2, 4, affine=False))
+    for layer in plain:
+        assert not layer.state_dict() and layer.to(vulkan_backend).train()(x).shape == x.shape
+        assert layer.backward(x).shape == x.shape
+    assert list(nn.LayerNorm(6, bias=False).state_dict()) == ["weight"]
+    gemma = nn.RMSNorm(6, weight_offset=1.0).to(vulkan_backend)
+    assert (np.asarray(gemma.weight) == 0).all()
+    np.testing.assert_array_equal(gemma(x), nn.RMSNorm(6).to(vulkan_backend)(x))
+    assert repr(nn.LayerNorm(6)) == "LayerNorm((6,), eps=1e-05, elementwise_affine=True)"
+    assert repr(nn.GroupNorm(2, 4)) == "GroupNorm(2, 4, eps=1e-05, affine=True)"
+
+
+@pytest.mark.parametrize("name", ["Softmax", "LogSoftmax"])
+def test_softmax_modules(vulkan_backend, name):
+    operation = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}[name]
+    layer = getattr(nn, name)(1).to(vulkan_backend).train()
+    x, g = draw(3, 4, 6).astype(np.float32), draw(3, 4, 6, seed=1).astype(np.float32)
+    exact = getattr(reference, operation)(x, 1, dtype=np.float64)
+    np.testing.assert_allclose(layer(x), exact, rtol=0, atol=1e-6)
+    gradient = getattr(reference, f"{operation}_backward")(g, exact, 1, dtype=np.float64)
+    np.testing.assert_allclose(layer.backward(g), gradient, rtol=0, atol=1e-5)
+    assert repr(layer) == f"{name}(dim=1)"
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: nn.LayerNorm(0), "LayerNorm: normalized_shape is"),
+        (lambda: nn.RMSNorm(4, eps=-1), "RMSNorm: eps is -1"),
+        (lambda: nn.GroupNorm(3, 4), "GroupNorm: 4 channels cannot be divided into 3"),
+    ],
+)
+def test_modules_refuse(make, text):
+    with pytest.raises(ValueError, match=text):
+        make()
+
+
+@pytest.mark.skipif(BFLOAT16 is None, reason="ml_dtypes is not installed")
+def test_modules_in_bfloat16(vulkan_backend):
+    layer = nn.LayerNorm(64).to(vulkan_backend, dtype="bfloat16")
+    x = draw(3, 64).astype(BFLOAT16)
+    check(layer(x), reference.layer_norm(x, 64, dtype=np.float64), 1e-4, BFLOAT16, "bfloat16")
