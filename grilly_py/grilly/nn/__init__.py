@@ -1,6 +1,7 @@
 """Layers built of grilly's operations: modules with parameters and state dicts, in PyTorch's terms."""
 
 from .containers import Identity, ModuleList, Sequential
+from .convolution import Conv1d, Conv2d
 from .dropout import Dropout
 from .embedding import Embedding
 from .flash import FlashAttention2, FlashAttention3
@@ -13,6 +14,8 @@ from .multihead import MultiheadAttention
 from .rope import RoPE
 
 __all__ = [
+    "Conv1d",
+    "Conv2d",
     "CrossEntropyLoss",
     "Dropout",
     "Embedding",
