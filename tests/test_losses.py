@@ -1,6 +1,5 @@
 """Cross entropy and its gradient, against float64."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -10,6 +9,7 @@ import grilly
 import grilly.functional as F
 from cases import DTYPES, epsilon
 from grilly import nn, reference
+from kernels import chosen_as_on, pretend
 
 UNIT = 2.0**-24
 
@@ -133,11 +133,20 @@ def test_rows_that_do_not_count(vulkan_backend):
     assert F.cross_entropy_backward(np.float32(1), empty, []).shape == (0, 4)
 
 
+@pytest.mark.parametrize("classes", [9, 100, 1037, 5003])  # one invocation a row, 16, and all of a workgroup
+def test_rows_shared_by_invocations(vulkan_backend, classes):
+    """As GPUs do it, also on a processor."""
+    x, target = draw(11, classes), targets(classes, 11)
+    with chosen_as_on(vulkan_backend, "generic"):
+        for options in ({}, {"label_smoothing": 0.2, "weight": np.linspace(0.5, 2, classes, dtype=np.float32)}):
+            found = F.cross_entropy(vulkan_backend.tensor(x), target, reduction="none", **options).numpy()
+            check_loss(found, x, target, reduction="none", **options)
+
+
 def test_logits_larger_than_a_binding(vulkan_backend, monkeypatch):
-    device = vulkan_backend.opened
     x, target = draw(31, 9, 7), targets(9, 31, 7)
     flat, goals = draw(61, 37), targets(37, 61)
-    monkeypatch.setattr(device, "facts", dataclasses.replace(device.facts, storage_range=4800))
+    pretend(monkeypatch, vulkan_backend, storage_range=4800)
     for logits, goal in ((x, target), (flat, goals)):
         tensor = vulkan_backend.tensor(logits)
         check_loss(F.cross_entropy(tensor, goal, reduction="none").numpy(), logits, goal, reduction="none")

@@ -41,22 +41,33 @@ READER(target, target_data, TYPE_T)
 READER(weight, weight_data, TYPE_X)
 WRITER(y, y_data, TYPE_X)
 
-float gradient(uint row, uint c, float x) {
-    uint at = pc.first_row + row;
+// What a row's elements share. kind: 0 the row does not count, 1 it does, 2 its target is no class.
+struct Row { uint kind, target; float g, own, top, portion, weights; };
+
+Row row_at(uint row) {
+    uint at = pc.first_row + row, state = pc.states_offset + at;
     uvec2 target = natural(TYPE_T, target_raw(pc.target_offset + at));
-    if (target == uvec2(pc.ignored_low, pc.ignored_high)) return 0.0;
-    if (target.y != 0u || target.x >= pc.classes) return of_bits(NAN);
-    uint state = pc.states_offset + at;
-    float g = grad_data[pc.grad_offset + at * pc.grad_step];
-    float own = states_data[state + pc.all_rows];
-    float p = share_of(x - states_data[state + 2u * pc.all_rows]) / states_data[state + 3u * pc.all_rows];
-    float found = own * (c == target.x ? p - 1.0 : p);
+    Row found;
+    found.kind = target == uvec2(pc.ignored_low, pc.ignored_high) ? 0u
+        : target.y != 0u || target.x >= pc.classes ? 2u : 1u;
+    found.target = target.x;
+    found.g = grad_data[pc.grad_offset + at * pc.grad_step];
+    found.own = states_data[state + pc.all_rows];
+    found.top = states_data[state + 2u * pc.all_rows];
+    found.portion = 1.0 / states_data[state + 3u * pc.all_rows];
+    found.weights = SMOOTHED == 1u ? states_data[state + 4u * pc.all_rows] : 0.0;
+    return found;
+}
+
+float gradient(Row row, uint c, float x) {
+    if (row.kind != 1u) return row.kind == 0u ? 0.0 : of_bits(NAN);
+    float p = share_of(x - row.top) * row.portion;
+    float found = row.own * (c == row.target ? p - 1.0 : p);
     if (SMOOTHED == 1u) {
         float w = WEIGHTED == 1u ? uintBitsToFloat(natural(TYPE_X, weight_raw(pc.weight_offset + c)).x) : 1.0;
-        float even = (p * states_data[state + 4u * pc.all_rows] - w) / float(pc.classes);
-        found = (1.0 - pc.smoothing) * found + pc.smoothing * even;
+        found = (1.0 - pc.smoothing) * found + pc.smoothing * ((p * row.weights - w) / float(pc.classes));
     }
-    return g * found;
+    return row.g * found;
 }
 
 void main() {
@@ -67,10 +78,16 @@ void main() {
     if (four) x_quad(pc.x_offset + i, raw);
     uint place = i % pc.inner, rest = i / pc.inner;
     uint c = rest % pc.classes, batch = rest / pc.classes;
+    uint current = batch * pc.inner + place;
+    Row row = row_at(current);
     [[unroll]] for (uint k = 0u; k < 4u; k++) {
         if (i + k < pc.count) {
             if (!four) raw[k] = x_raw(pc.x_offset + batch * pc.x_batch + c * pc.x_class + place * pc.x_inner);
-            float found = gradient(batch * pc.inner + place, c, uintBitsToFloat(natural(TYPE_X, raw[k]).x));
+            if (batch * pc.inner + place != current) {
+                current = batch * pc.inner + place;
+                row = row_at(current);
+            }
+            float found = gradient(row, c, uintBitsToFloat(natural(TYPE_X, raw[k]).x));
             raw[k] = element(TYPE_X, FLOATING, uvec2(floatBitsToUint(found), 0u));
         }
         place++;

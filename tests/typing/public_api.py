@@ -260,6 +260,11 @@ def steps(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool_
     assert_type(F.cross_entropy(tensor, tensor, ignore_index=0), grilly.Tensor)
     assert_type(F.cross_entropy_backward(half, half, [1, 2]), Halves)
     assert_type(F.cross_entropy_backward(q, tensor, tensor), grilly.Tensor)
+    assert_type(F.conv1d(half, half, half, 2, "same", dilation=1, groups=1, precision="high"), Halves)
+    assert_type(F.conv1d(tensor, q), grilly.Tensor)
+    assert_type(F.conv1d_backward(half, half, half, 2, 1), tuple[Halves, Halves, Halves])
+    assert_type(F.conv2d(half, half, stride=(2, 1), padding=(0, 1)), Halves)
+    assert_type(F.conv2d_backward(tensor, q, q), tuple[grilly.Tensor, grilly.Tensor, grilly.Tensor])
     assert_type(F.rope(tensor, frequencies=[1.0, 0.1], positions=np.arange(3)), grilly.Tensor)
 
     F.attention_scores(q, q, causal=True)  # type: ignore[call-overload]
@@ -278,6 +283,10 @@ def steps(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool_
     F.dropout(q, dropout_p=0.5)  # type: ignore[call-overload]
     F.cross_entropy(q, [1], reduction="max")  # type: ignore[call-overload]
     F.cross_entropy_backward(q, q)  # type: ignore[call-overload]
+    F.conv1d(q, q, padding="full")  # type: ignore[call-overload]
+    F.conv1d_backward(q, q)  # type: ignore[call-overload]
+    F.conv2d(q, q, strides=2)  # type: ignore[call-overload]
+    F.conv2d_backward(q, q)  # type: ignore[call-overload]
     F.embedding(q, q)  # type: ignore[arg-type]
     F.embedding_backward(q, [1])  # type: ignore[call-overload]
     F.gelu(q, approximate="erf")  # type: ignore[arg-type]
@@ -408,6 +417,10 @@ def layers(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool
     assert_type(loss(half, [1, 2]), Halves)
     assert_type(loss(tensor, tensor), grilly.Tensor)
     loss.backward(2.0)
+    image = nn.Conv2d(3, 8, (3, 5), padding="same", groups=1, bias=False, padding_mode="zeros", rng=0)
+    assert_type(image(half), Halves)
+    assert_type(nn.Conv1d(3, 8, 3, stride=2, precision="high")(tensor), grilly.Tensor)
+    assert_type(image.backward(q), Floats)
     table = nn.Embedding(30, 8, padding_idx=0, rng=0)
     assert_type(table(tensor), grilly.Tensor)
     table([1, 2]).sum()
@@ -421,6 +434,9 @@ def layers(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool
         assert_type(module, nn.Module)
 
     nn.CrossEntropyLoss(reduction="max")  # type: ignore[arg-type]
+    nn.Conv1d(3, 8, 3, padding="full")  # type: ignore[arg-type]
+    nn.Conv2d(3, 8)  # type: ignore[call-arg]
+    image(mask)  # type: ignore[type-var]
     nn.Embedding(30)  # type: ignore[call-arg]
     table(q)  # type: ignore[arg-type]
     nn.Sequential(q)  # type: ignore[arg-type]

@@ -142,7 +142,7 @@ def plan(given: tuple[Terms], layouts: Sequence[Layout | None], facts: DeviceFac
     states = planner.empty((_KINDS, rows))
     choice = registry.resolve(Request("cross-entropy", "float32"))
     tile, threads = choice.tile, choice.threads
-    lanes = tile["lanes"] if classes > tile["few"] else tile["some"] if inner == 1 and classes > tile["some"] else 1
+    lanes = tile["lanes"] if classes > tile["few"] else tile["some"] if inner == 1 and classes > tile["alone"] else 1
     check_trips(facts, NAME, "classes", classes, choice.keys_per_trip * lanes / tile["lanes"], "use fewer")
     constants = {**_types(x, target, weight, terms), "LANES": lanes}
     stripe = tile["stripe"]

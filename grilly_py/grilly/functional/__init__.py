@@ -25,6 +25,7 @@ from .activations import (
     tanh_backward,
 )
 from .attention import flash_attention2, flash_attention2_backward, flash_attention3
+from .convolution import conv1d, conv1d_backward, conv2d, conv2d_backward
 from .dropout import dropout
 from .embedding import embedding, embedding_backward
 from .interfaces import flash_attention, naive_attention, scaled_dot_product_attention
@@ -54,6 +55,10 @@ __all__ = [
     "attention_mask",
     "attention_output",
     "attention_scores",
+    "conv1d",
+    "conv1d_backward",
+    "conv2d",
+    "conv2d_backward",
     "cross_entropy",
     "cross_entropy_backward",
     "dropout",

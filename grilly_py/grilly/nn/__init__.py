@@ -2,6 +2,7 @@
 
 from .activations import GELU, GLU, ReLU, Sigmoid, SiLU, Tanh
 from .containers import Identity, ModuleList, Sequential
+from .convolution import Conv1d, Conv2d
 from .dropout import Dropout
 from .embedding import Embedding
 from .flash import FlashAttention2, FlashAttention3
@@ -16,6 +17,8 @@ from .rope import RoPE
 from .softmax import LogSoftmax, Softmax
 
 __all__ = [
+    "Conv1d",
+    "Conv2d",
     "CrossEntropyLoss",
     "Dropout",
     "Embedding",

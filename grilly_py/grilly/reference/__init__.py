@@ -29,6 +29,7 @@ The rules every attention here and on the device follows:
 from .activations import activation, activation_backward, gated
 from .attention import RunningState, attention_weights, flash_attention, merge, naive_attention
 from .backward import Gradients, attention_backward
+from .convolution import conv1d, conv1d_backward, conv2d, conv2d_backward
 from .layers import linear, multihead, rope, rope_frequencies
 from .losses import cross_entropy, cross_entropy_backward
 from .modules import dropout, embedding, embedding_backward
@@ -61,6 +62,10 @@ __all__ = [
     "attention_varlen",
     "attention_varlen_backward",
     "attention_weights",
+    "conv1d",
+    "conv1d_backward",
+    "conv2d",
+    "conv2d_backward",
     "cross_entropy",
     "cross_entropy_backward",
     "dropout",

@@ -1,0 +1,1 @@
+"""Convolutions: their windows as a matrix, and products of it."""

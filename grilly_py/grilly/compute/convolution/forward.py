@@ -1,0 +1,154 @@
+"""Convolutions of one and two axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...errors import UnsupportedError
+from ...registry import Registry
+from ..arrays.map import emit
+from ..arrays.operations import spec
+from ..device.arguments import check_backend, finish, four_axes
+from ..device.caches import Kept
+from ..device.device import Device, DeviceFacts
+from ..device.plan import Layout, Plan, Planner, fits_binding
+from ..device.record import Ready, run
+from ..device.sixteen_bits import widens
+from ..device.tensor import Tensor, reshaped
+from ..products.kept import find, keep
+from ..products.matmul import product
+from .checks import Asked, checked
+from .unfold import MOST, unfold
+
+#: Plans of convolutions.
+PLANS: Kept[tuple, Ready] = Kept("plans of convolutions", 256)
+
+
+@widens("x", "weight", "bias")
+def convolution(
+    device: Device, name: str, axes: int, x, weight, bias=None, *, stride=1, padding=0, dilation=1, groups=1,
+    precision="highest",
+):  # fmt: skip
+    """``grilly.functional.conv1d`` and ``conv2d`` (``axes`` 1 and 2) on a device; documented there."""
+    device.check_open()
+    asked = checked(name, axes, x, weight, bias, stride, padding, dilation, groups, precision)
+    check_backend(name, device, x, weight, bias)
+    shape, outputs = tuple(x.shape), weight.shape[0]
+    gives = (*shape[: -axes - 1], outputs, *asked.window.out[2 - axes :])
+    if 0 in gives:
+        return finish(device, device.empty(gives, x.dtype), x, weight, bias)
+    images = four(sent(device, x), axes)
+    table = sent(device, weight).reshape(outputs, -1).contiguous()
+    own = None if bias is None else sent(device, bias).contiguous()
+    high = asked.high and asked.groups == 1
+    tensors = (images, table, own, find(table)) if high else (images, table, own)
+    y, *made = run(device, PLANS, plan, (asked, room(device)), tensors)
+    for parts in made:
+        keep(device, table, parts)
+    y = y.transpose(0, 3, 1, 2)
+    y = y if axes == 2 else y.view((slice(None), slice(None), 0))
+    return finish(device, y if len(shape) == axes + 2 else y.view(0), x, weight, bias)
+
+
+def sent(device: Device, array) -> Tensor:
+    """The array as a tensor."""
+    return array if isinstance(array, Tensor) else device.borrow(array)
+
+
+def four(x: Tensor, axes: int) -> Tensor:
+    """``(N, C, H, W)`` of an array with ``axes`` of H and W, with or without N."""
+    x = x if x.ndim == axes + 2 else x.view(None)
+    return x if axes == 2 else x.view((slice(None), slice(None), None))
+
+
+def room(device: Device) -> int:
+    """Bytes that a matrix of windows may take."""
+    limit = device.facts.storage_range
+    return limit if device.memory_limit is None else min(limit, device.memory_limit // 4)
+
+
+def plan(
+    given: tuple[Asked, int], layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry
+) -> Plan:
+    """The dispatches on ``(N, C, H, W)`` and a weight ``(O, C / groups * places)``; the result is (N, H, W, O).
+
+    A fourth layout is that of a weight that was split before. Where the plan splits it, that is its second result.
+    """
+    asked, most = given
+    window, groups, high = asked
+    planner = Planner(facts, layouts)
+    x, table, bias, *kept = planner.inputs
+    batch, channels = x.shape[:2]
+    outputs, depth = table.shape
+    result = planner.empty((batch, *window.out, outputs), x.dtype)
+    rows = result.reshape(-1, outputs)
+    b = table.reshape(1, groups, outputs // groups, depth)
+    parts = kept[0] if kept else None
+    made = None
+    own = bias if groups == 1 else None
+
+    def multiply(a: Tensor, c: Tensor, offset: int) -> None:
+        """Products of rows (rows, groups * depth) to rows of the result."""
+        nonlocal parts, made
+        a = four_axes(a.reshape(a.shape[0], groups, depth).transpose(1, 0, 2))
+        c = four_axes(c.reshape(c.shape[0], groups, outputs // groups).transpose(1, 0, 2))
+        found = product(
+            planner, registry, "linear", a, b, c, columns_are_rows=True, bias=own, high=high and groups == 1,
+            offsets=(offset, layouts[1].offset), parts_of_b=parts,
+        )  # fmt: skip
+        if found is not None:
+            parts = made = found
+
+    direct = as_rows(x, asked) if groups == 1 else None
+    if direct is not None:
+        multiply(direct, rows, layouts[0].offset)
+    else:
+        wide = channels * window.places
+        todo = list(blocks(facts, x, window.outputs, wide, most))
+        scratch = planner.empty((max(count for _, _, count, _ in todo), wide), x.dtype)  # one for all parts
+        for block, first, count, start in todo:
+            unfold(planner, registry, window, block, first, scratch[:count])
+            multiply(scratch[:count], rows[start : start + count], 16)
+    if bias is not None and own is None:
+        operands = [rows, bias.broadcast_to(rows.shape), None]
+        emit(planner, registry, spec("add", x.dtype), rows, operands, [4, layouts[2].offset, None])
+    return planner.plan(result, made)
+
+
+def as_rows(x: Tensor, asked: Asked) -> Tensor | None:
+    """x as the matrix of its own windows, where these are single elements and lie so; else None."""
+    window = asked.window
+    if window.kernel != (1, 1) or window.padding != (0, 0) or x.shape[1] > 1 and x._steps[1] != 1:
+        return None
+    shape = (x.shape[0], *window.out, x.shape[1])
+    steps = (x._steps[0], x._steps[2] * window.stride[0], x._steps[3] * window.stride[1], 1)
+    target = (shape[0] * window.outputs, shape[3])
+    found = reshaped(shape, steps, target)
+    return None if found is None else x._view(target, (found[0], 1))
+
+
+def blocks(facts: DeviceFacts, x: Tensor, outputs: int, columns: int, most: int, longest: int = MOST):
+    """Rows of windows in parts: samples of x that fit a binding, the first row there, how many, and the first of all.
+
+    Raises
+    ------
+    UnsupportedError
+        Where one sample, or one row, is too large.
+    """
+    batch = x.shape[0]
+    step = batch
+    while step > 1 and not fits_binding(facts, x[:step]):
+        step = -(-step // 2)
+    if not fits_binding(facts, x[:step]):
+        raise UnsupportedError(f"a convolution: one sample of shape {x.shape[1:]} does not fit one binding of "
+                               f"{facts.storage_range:,} bytes")  # fmt: skip
+    count = min(most // (columns * x.dtype.itemsize), MOST // columns, longest)
+    if not count:
+        raise UnsupportedError(f"a convolution: a window of {columns} elements is larger than {most:,} bytes: the "
+                               "memory limit's quarter, or a binding")  # fmt: skip
+    for sample in range(0, batch, step):
+        block = x[sample : sample + step]
+        rows = block.shape[0] * outputs
+        each = -(-rows // -(-rows // count))  # parts of about one size, so that they share a pipeline
+        for first in range(0, rows, each):
+            yield block, first, min(each, rows - first), sample * outputs + first
