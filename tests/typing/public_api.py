@@ -310,6 +310,9 @@ def layers(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool
     assert_type(cache.attend(tensor, tensor, tensor, return_lse=True), tuple[grilly.Tensor, grilly.Tensor])
     assert_type(attend.make_cache(2, 512), nn.KVCache)
     cache.truncate(3)
+    assert_type(cache.positions(2), grilly.Tensor)
+    assert_type(len(cache), int)
+    cache.lengths = [3, 4]
 
     nn.Linear(64, 64, biases=False)  # type: ignore[call-arg]
     nn.Linear(64, 64, precision="low")  # type: ignore[arg-type]
