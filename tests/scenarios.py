@@ -196,6 +196,22 @@ def graph(backend):
 
 
 @scenario
+def growing(backend):
+    """A captured step that counts the keys of its cache on the device, cut back between replays."""
+    from grilly.nn import KVCache
+
+    cache = KVCache(2, 12, 2, 16, backend=backend)
+    step = backend.capture(cache.attend, *(arrays(2, 1, heads, 16, seed=heads) for heads in (4, 2, 2)))
+    results = []
+    for number in range(4):
+        if number == 2:
+            cache.truncate(1)
+        results.append(step(*(arrays(2, 1, heads, 16, seed=10 * number + heads) for heads in (4, 2, 2))))
+    held = [array.numpy()[:, : len(cache)] for array in (cache.k, cache.v)]
+    return [*(r.numpy() for r in results), *held, cache.lengths.copy()]
+
+
+@scenario
 def options_of_nothing(backend):
     """Calls that are refused, and empty ones, between others."""
     x = backend.tensor(arrays(4, 4))

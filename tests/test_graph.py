@@ -3,51 +3,22 @@
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 
 import numpy as np
 import pytest
 
-import faults
 import grilly
 import grilly.functional as F
 from conftest import open_or_skip
+from graphs import default, equal, layer, random
 from grilly.compute.device.copy import copy_into
-from grilly.compute.products.linear import linear
-from grilly.runtime.vulkan.planned import levels, places
 
 
 @pytest.fixture
 def backend(vulkan_backend):
-    former = grilly.use(vulkan_backend)
-    yield vulkan_backend
-    grilly.use(former)
-
-
-def random(*shape, seed=0, dtype=np.float32):
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype)
-
-
-def equal(found, wanted):
-    """The same bits, in the same structure."""
-    found, wanted = ([r] if isinstance(r, grilly.Tensor) else list(r) for r in (found, wanted))
-    assert len(found) == len(wanted)
-    for a, b in zip(found, wanted, strict=True):
-        assert a.shape == b.shape and a.dtype == b.dtype
-        np.testing.assert_array_equal(a.numpy(), b.numpy())
-
-
-def layer(backend, dtype="float32"):
-    """A block of a transformer as a function of Tensors, with weights of its own."""
-    weights = [backend.tensor(random(64, 64, seed=n) / 8).astype(dtype) for n in range(4)]
-
-    def call(x, mask):
-        q, k, v = (F.rope(F.linear(x, w).reshape(2, 9, 4, 16).transpose(0, 2, 1, 3)) for w in weights[:3])
-        out, lse = F.flash_attention2(q, k, v, mask=mask, return_lse=True)
-        return F.linear(out.transpose(0, 2, 1, 3).reshape(2, 9, 64), weights[3]), lse
-
-    return call
+    with default(vulkan_backend):
+        yield vulkan_backend
 
 
 # -- results ----------------------------------------------------------------------------------------------------------
@@ -236,51 +207,6 @@ def test_tensors_that_a_closure_keeps(backend):
         equal(kept[0], F.softmax(backend.tensor(random(4, 6, seed=seed))))
 
 
-# -- decoding ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("paged", [False, True])
-@pytest.mark.parametrize("at", ["argument", "tensor"])
-def test_a_decoding_loop(backend, paged, at):
-    """Captured once; the cache grows, and lengths lie on the device."""
-    batch, room, steps = 2, 48, 12
-    shape = (6, 16, 2, 16) if paged else (batch, room, 2, 16)
-    table = np.array([[3, 1, 5], [0, 4, 2]], np.int32) if paged else None
-    angles = np.arange(room)[:, None] / 50.0 ** (np.arange(4) / 4)
-    rotary = tuple(backend.tensor(f(angles).astype(np.float32)) for f in (np.cos, np.sin))
-    weights = [backend.tensor(random(heads * 16, 32, seed=heads) / 6) for heads in (4, 2, 2)]
-    output = backend.tensor(random(32, 64, seed=7) / 8)
-
-    def stepping(caches):
-        def step(x, lengths):
-            q, k, v = (F.linear(x, w).reshape(batch, 1, -1, 16) for w in weights)
-            pages = None if table is None else backend.tensor(table)
-            out = F.flash_attention_with_kvcache(q, *caches, k, v, lengths, pages, rotary=rotary, causal=True)
-            return F.linear(out.reshape(batch, 1, 64), output)
-
-        return step
-
-    caches, own = ([backend.tensor(np.zeros(shape, np.float32)) for _ in range(2)] for _ in range(2))
-    step, lengths = stepping(caches), np.array([0, 5], np.int32)
-    held = backend.tensor(lengths)
-    if at == "argument":
-        graph = backend.capture(step, random(batch, 1, 32), lengths)
-    else:
-        graph = backend.capture(lambda x: step(x, held), random(batch, 1, 32))
-    x = y = random(batch, 1, 32)
-    for number in range(steps):
-        if at == "argument":
-            x = graph(x, lengths + number)
-        else:
-            backend.runtime.write(held._storage.buffer, lengths + np.int32(number))
-            x = graph(x)
-        y = stepping(own)(backend.tensor(y) if number == 0 else y, backend.tensor(lengths + np.int32(number)))
-        equal(x, y)
-    for a, b in zip(caches, own, strict=True):
-        equal(a, b)
-        assert np.count_nonzero(a.numpy()) >= 2 * steps * 32
-
-
 # -- errors -----------------------------------------------------------------------------------------------------------
 
 
@@ -403,134 +329,6 @@ def test_kompute_says_that_it_cannot():
         backend.tensor(random(3)).numpy()
 
 
-# -- cost -------------------------------------------------------------------------------------------------------------
-
-
-def repeated(backend, count):
-    weights = [backend.tensor(np.eye(16, dtype=np.float32)) for _ in range(min(count, 50))]
-
-    def call(x):
-        for number in range(count):
-            x = F.linear(x, weights[number % len(weights)])
-        return x
-
-    return backend.capture(call, random(4, 16))
-
-
-def test_a_replay_costs_the_host_the_same_whatever_the_size(backend):
-    """Python function calls of a replay, finalizers included."""
-    counts = {}
-    for size in (1, 10, 200):
-        graph, x = repeated(backend, size), backend.tensor(random(4, 16))
-        for _ in range(20):
-            graph(x)
-        backend.synchronize()
-        seen = []
-        for _ in range(20):
-            calls = 0
-
-            def note(frame, event, argument):
-                nonlocal calls
-                calls += event == "call"
-
-            gc.disable()
-            sys.setprofile(note)
-            graph(x)
-            sys.setprofile(None)
-            gc.enable()
-            backend.synchronize()
-            seen.append(calls)
-        counts[size] = min(seen)
-    assert len(set(counts.values())) == 1 and counts[1] <= 60, counts
-
-
-def test_memory_is_used_again_inside(backend):
-    few, many = repeated(backend, 2), repeated(backend, 100)
-    assert few.dispatches == 2 and many.dispatches == 100
-    assert many.memory <= few.memory + 512  # a chain has two arrays at a time, whatever its length
-
-
-def test_memory_does_not_grow(backend):
-    graph, x = repeated(backend, 3), random(4, 16)
-    tensor = backend.tensor(x)
-    for _ in range(50):
-        graph(x), graph(tensor)
-    backend.synchronize()
-    gc.collect()
-    before, objects = backend.memory(), len(gc.get_objects())
-    for number in range(1500):
-        result = graph(x if number % 3 else tensor, copy=number % 5 > 0)
-    backend.synchronize()
-    wanted = result.numpy()
-    del result
-    gc.collect()
-    assert backend.memory().in_use == before.in_use and backend.memory().reserved == before.reserved
-    assert len(gc.get_objects()) < objects + 500
-    np.testing.assert_array_equal(graph(x).numpy(), wanted)
-
-
-def test_graphs_go(vulkan_backend):
-    """With everything of theirs, also while they run; what they used stays."""
-    with faults.between() as driver, grilly.Compute(runtime="vulkan") as backend:
-        weight = backend.tensor(random(16, 16))
-
-        def call(x):
-            for _ in range(2):
-                x = linear(backend.opened, x, weight)
-            return x
-
-        def make():
-            return backend.capture(call, random(4, 16))(random(4, 16))
-
-        for _ in range(3):
-            make()
-        gc.collect()
-        backend.synchronize()
-        before, pools = backend.memory(), driver.counts()["DescriptorPool"]
-        for _ in range(20):
-            make()
-        assert driver.counts()["DescriptorPool"] < pools + 20
-        gc.collect()
-        backend.synchronize()
-        assert backend.memory().in_use == before.in_use and driver.counts()["DescriptorPool"] == pools
-        assert weight._storage.buffer.piece.graphs == ()
-        np.testing.assert_array_equal(weight.numpy(), random(16, 16))
-    assert driver.counts() == {} and driver.misuse == []
-
-
-def test_long_work_is_cut(backend, monkeypatch):
-    from grilly.runtime.vulkan.capture import VulkanCapture
-
-    plain = VulkanCapture.dispatch
-    monkeypatch.setattr(VulkanCapture, "dispatch", lambda self, *a: plain(self, *a[:-1], 0.1))
-    weight = backend.tensor(random(8, 8) / 3)
-
-    def call(x):
-        for _ in range(7):
-            x = F.linear(x, weight)
-        return x
-
-    graph = backend.capture(call, random(2, 8))
-    assert graph.submissions == 4  # of a quarter of a second at most
-    for seed in range(3):
-        equal(graph(random(2, 8, seed=seed)), call(backend.tensor(random(2, 8, seed=seed))))
-
-
-def test_a_replay_is_profiled(backend):
-    if "timestamps" not in backend.runtime.features:
-        pytest.skip("the device has no timestamps")
-    graph, x = repeated(backend, 70), random(4, 16)
-    wanted = graph(x).numpy()
-    with backend.profile() as profile:
-        found = graph(x)
-    assert len(profile.timings) == 70
-    np.testing.assert_array_equal(found.numpy(), wanted)
-    with backend.profile(by="row") as profile:
-        found = graph(x)
-    assert profile.timings
-    np.testing.assert_array_equal(found.numpy(), wanted)
-
-
 # -- threads ----------------------------------------------------------------------------------------------------------
 
 
@@ -581,63 +379,3 @@ def test_other_threads_go_on_during_a_capture(backend):
     np.testing.assert_array_equal(found[1], F.softmax(backend.tensor(random(2, 3))).numpy())
     assert graph.dispatches == 2
     equal(graph(random(3, 8)), F.linear(F.linear(backend.tensor(random(3, 8)), weight), weight))
-
-
-# -- where buffers lie ------------------------------------------------------------------------------------------------
-
-
-def test_levels():
-    a, b, c = "a", "b", "c"
-    read, write = False, True
-    commands = [
-        [(a, 0, 4, read), (b, 0, 4, write)],
-        [(a, 0, 4, read), (c, 0, 4, write)],  # beside the first
-        [(b, 4, 8, write)],  # other bytes
-        [(b, 0, 4, read)],  # behind the first
-        [(b, 3, 5, write)],  # behind a reader
-        [(c, 0, 4, read)],  # was written before the last barrier
-    ]
-    assert levels(commands) == [0, 0, 0, 1, 2, 2]
-    assert levels([]) == []
-
-
-def test_sharing_memory_adds_no_barrier(backend, monkeypatch):
-    from grilly.runtime.vulkan import graph as module
-    from grilly.runtime.vulkan.stream import Stream
-
-    call, counted, barriers = layer(backend), [], []
-    separate = Stream._separate
-    monkeypatch.setattr(module, "levels", lambda commands: counted.append(levels(commands)) or counted[-1])
-    call(backend.tensor(random(2, 9, 64)), backend.tensor(np.ones((9, 9), bool)))
-    backend.synchronize()
-    monkeypatch.setattr(Stream, "_separate", lambda self, command: barriers.append(0) or separate(self, command))
-    graph = backend.capture(call, random(2, 9, 64), np.ones((9, 9), bool))
-    assert len(barriers) == 1 + counted[0][-1] and counted[0][-1] < graph.dispatches
-
-
-def test_places():
-    """No two that are in use together overlap, none lies beyond the limit, and the peak is near what is in use."""
-    rng = np.random.default_rng(0)
-    for limit in (1 << 40, 5000):
-        for _ in range(30):
-            count = int(rng.integers(1, 60))
-            first = rng.integers(-1, 30, count)
-            wanted = [
-                (int(f), float("inf") if rng.random() < 0.1 else int(f + rng.integers(0, 8)), int(s) * 256)
-                for f, s in zip(first, rng.integers(1, 9, count), strict=True)
-            ]
-            found, sizes = places(wanted, limit)
-            assert all(start >= 0 and start + want[2] <= sizes[arena]
-                       for (arena, start), want in zip(found, wanted, strict=True))  # fmt: skip
-            assert all(size <= limit for size in sizes)
-            for i in range(count):
-                for j in range(i):
-                    together = wanted[i][0] <= wanted[j][1] and wanted[j][0] <= wanted[i][1]
-                    if together and found[i][0] == found[j][0]:
-                        a, b = found[i][1], found[j][1]
-                        assert a + wanted[i][2] <= b or b + wanted[j][2] <= a
-            busiest = max(sum(s for f, last, s in wanted if f <= level <= last) for level in range(-1, 40))
-            if limit > 5000:
-                assert len(sizes) == 1 and busiest <= sizes[0] <= 2 * busiest
-    assert places([], 10) == ([], [])
-    assert places([(0, 0, 512)], 256)[1] == [512]  # the device says whether it has room

@@ -43,7 +43,7 @@ LEAST = 10  # interrupts of a kind in a piece of work, however slow the machine
 HANGS = 60  # seconds after which an interrupt counts as hung
 KINDS = ("point", "signal", "inside")
 WORK = ("attention", "linear", "caches", "masks", "rope", "transfers", "large", "streaming", "many", "profile",
-        "graph")  # fmt: skip
+        "graph", "growing")  # fmt: skip
 #: What is done besides the scenarios.
 OTHER = ("finalizers", "close")
 

@@ -10,7 +10,7 @@
 // What it computes: what flash-decode.comp does, on matrix units. Here a split's maximum is only within SLACK of its
 //     largest score: it stays while weights fit 16 bits (the idea is FlashAttention-4's).
 // Shapes and layouts, bindings, push constants, o and lse: as flash-decode.comp has them.
-// Specialization constants: HEAD_DIM, VALUE_DIM, LSE, ROWS, THREADS and STAGES as there, and STAGES may be 3, which is 2
+// Specialization constants: HEAD_DIM, VALUE_DIM, LSE, ROWS, THREADS, STAGES and SPLIT_KEYS as there, and STAGES may be 3, which is 2
 //     without loads past a subgroup's last keys. With EXTRAS also MASK, CAUSAL and FEATURES; else every row sees every key.
 // Workgroup (x, y, z) owns key head y, batch z, split x / passes of the keys, and ROWS rows from ROWS * (x % passes) on.
 //     A subgroup has 16 rows at most; where there are more, neighbouring subgroups read the same keys for bands of rows,
@@ -286,7 +286,7 @@ void main() {
     uint batch = gl_WorkGroupID.z;
     uint team = (batch * gl_NumWorkGroups.y + key_head) * passes + gl_WorkGroupID.x % passes;
 
-    // The split: equal shares, of whole trips of the workgroup.
+    // The split: equal shares, of whole trips of the workgroup, while there are keys.
     step = uint(KEYS * SHARERS);
 #ifdef EXTRAS
     begin_extras(batch, key_head * pc.group);
@@ -295,8 +295,8 @@ void main() {
     uint last_query = min((min(first_row + uint(ROWS), rows) - 1u) / pc.group, QUERIES - 1u);
     uint seen = visible_keys(first_query, last_query);
     uint unseen = min(hidden_keys(first_query), seen) / uint(KEYS) * uint(KEYS);
-    uint share = (seen - unseen + splits - 1u) / splits;
-    share = (share + step - 1u) / step * step;
+    uint share = dealt(seen - unseen, step, splits);
+    if (split >= splits) return;
     uint begin = unseen + split * share;
     uint end = min(begin + share, seen);
     uint clear = end;  // keys before this one are seen by every row, as they are
@@ -310,8 +310,8 @@ void main() {
     v_origin = (pc.v_offset + batch * pc.v_batch + key_head * pc.v_head) / 8u + key_start() * v_stride;
     begin_pages(begin);
 #else
-    uint share = (pc.keys + splits - 1u) / splits;
-    share = (share + step - 1u) / step * step;
+    uint share = dealt(pc.keys, step, splits);
+    if (split >= splits) return;
     uint end = min(split * share + share, pc.keys);
     uint first = split * share + gl_SubgroupID * uint(KEYS);
     uint last = end - 1u;

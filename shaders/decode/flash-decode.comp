@@ -15,6 +15,7 @@
 //     ROWS      query rows of a workgroup            LANES     invocations that share a key's row, a power of two
 //     UNROLL    keys an invocation has in flight     SUBGROUP  the subgroup size
 //     THREADS   invocations of a workgroup           STAGES    2: the next keys are loaded before these are used up
+//     SPLIT_KEYS  as decode/flash-decode.glsl has it
 // Workgroup (x, y, z) owns key head y, batch z, split x / passes of the keys, and ROWS of the group * queries rows that
 //     share the key head, starting at ROWS * (x % passes): neighbours read the same keys, and meet in the cache. Rows are
 //     numbered query by query, and in it head by head.
@@ -133,13 +134,13 @@ void main() {
     uint first_query = first_row / pc.group;
     if (on(LENGTHS) && first_query >= QUERIES) return;  // and with it all of its team
 
-    // The split: equal shares, of whole trips of the workgroup.
+    // The split: equal shares, of whole trips of the workgroup, while there are keys.
     uint step = uint(STEP * SUBGROUPS);
     uint last_query = min((min(first_row + uint(ROWS), rows) - 1u) / pc.group, QUERIES - 1u);
     uint seen = visible_keys(first_query, last_query);
     uint unseen = min(hidden_keys(first_query), seen);
-    uint share = (seen - unseen + splits - 1u) / splits;
-    share = (share + step - 1u) / step * step;
+    uint share = dealt(seen - unseen, step, splits);
+    if (split >= splits) return;
     uint begin = unseen + split * share;
     uint end = min(begin + share, seen);
 

@@ -2,6 +2,8 @@
 // `parts`, and the last one to finish of a team, the workgroups with the same rows, makes o and lse of all splits:
 //     with M the largest maximum, o = sum_s exp2(maximum_s - M) sums_s / sum_s exp2(maximum_s - M) total_s.
 // Splits are taken in their own order, whichever workgroup does it, so results do not depend on who comes last.
+// The grid may have more splits than the keys that there are fill (a captured step of decoding has as many as its cache
+// needs when it is full): the workgroups of those leave at once, and nobody waits for them or reads them.
 //
 // Bindings, besides attention.glsl's: 8 parts (teams, splits, ROWS, VALUE_DIM + 4) float32, a row's sums, its maximum, its
 //     total and two words unused; 9 arrived (teams), zero before the dispatch and after it.
@@ -10,12 +12,14 @@
 //     REACH   scope of writes that other workgroups see: gl_ScopeDevice, or gl_ScopeQueueFamily in Vulkan's memory model
 //     ROUNDED4(x)  what makes conversions of x to o's type round to nearest
 //     SUM_VECTORS  4-vectors of shared memory that it wants for itself, as `sums`, until the rows are left
+// Specialization constant: 13 SPLIT_KEYS, the fewest keys that are worth a split.
 
 #ifdef EXTRAS
 #define OUTPUT_ROW(query) (row_start() + (query))
 #else
 #define OUTPUT_ROW(query) query
 #endif
+layout(constant_id = 13) const int SPLIT_KEYS = 256;
 layout(set = 0, binding = 8, std430) coherent restrict buffer Parts { vec4 parts[]; };
 layout(set = 0, binding = 9, std430) coherent restrict buffer Arrived { uint arrived[]; };
 
@@ -30,6 +34,15 @@ const int AHEAD = 8;  // splits that an invocation reads at a time
 
 shared vec4 sums[SUM_VECTORS > JOIN_VECTORS ? SUM_VECTORS : JOIN_VECTORS];
 shared uint is_last;
+
+// The keys of each split when so many are dealt out in whole trips of `trip`, and how many splits have some, at least one.
+uint dealt(uint keys, uint trip, inout uint splits) {
+    uint wanted = clamp((keys + uint(SPLIT_KEYS) - 1u) / uint(SPLIT_KEYS), 1u, splits);
+    uint share = max((keys + wanted - 1u) / wanted, 1u);
+    share = (share + trip - 1u) / trip * trip;
+    splits = max((keys + share - 1u) / share, 1u);
+    return share;
+}
 
 // Where row r of the workgroup's rows begins in `parts`.
 uint part_of(uint team, uint splits, uint split, uint r) {

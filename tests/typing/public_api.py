@@ -410,6 +410,9 @@ def layers(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool
     assert_type(cache.attend(tensor, tensor, tensor, return_lse=True), tuple[grilly.Tensor, grilly.Tensor])
     assert_type(attend.make_cache(2, 512), nn.KVCache)
     cache.truncate(3)
+    assert_type(cache.positions(2), grilly.Tensor)
+    assert_type(len(cache), int)
+    cache.lengths = [3, 4]
 
     assert_type(nn.Dropout(0.1)(half), Halves)
     assert_type(nn.Dropout()(tensor), grilly.Tensor)

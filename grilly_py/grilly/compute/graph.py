@@ -57,6 +57,7 @@ class Graph(Generic[Returned]):
         recording: Recording,
         results: Any,
         own: list[_Result],
+        grown: dict[Any, int],
     ):
         self._device = device
         self._arguments = _with(arguments, lambda leaf: None)
@@ -64,6 +65,7 @@ class Graph(Generic[Returned]):
         self._recording = recording
         self._results = results
         self._own = own
+        self._grown = tuple(grown.items())
         self._flat = not any(isinstance(argument, (tuple, list, dict)) for argument in arguments)
         self.memory = recording.nbytes
         self.dispatches = recording.dispatches
@@ -90,8 +92,8 @@ class Graph(Generic[Returned]):
         Raises
         ------
         ValueError
-            For another number, structure, shape, dtype or value of arguments than in the capture, and for a Tensor of
-            another backend; nothing has run then.
+            For another number, structure, shape, dtype or value of arguments than in the capture, for a Tensor of
+            another backend, and for tokens that do not fit in a cache; nothing has run then.
         CaptureError
             In a captured function.
         ClosedError
@@ -113,6 +115,10 @@ class Graph(Generic[Returned]):
                     sources.append(source)
             elif not _same(given.value, value):
                 raise ValueError(f"graph: {given.name} is {value!r}; expected {given.value!r}, as in the capture")
+        for counted, growth in self._grown:
+            first = counted.begin(growth)
+            if first is not None:
+                sources.append(first)
         found, wanted = [], []
         if copy:
             for own, start, nbytes in self._own:
@@ -123,6 +129,8 @@ class Graph(Generic[Returned]):
         else:
             found += [own.tensor for own in self._own]
         device.runtime.replay(self._recording, sources, wanted)
+        for counted, growth in self._grown:
+            counted.end(growth)
         results = self._results
         if results.__class__ is _Place:
             return cast(Returned, found[results.number])
@@ -147,6 +155,7 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
             if isinstance(value, Tensor) and value._storage.device is not device.home:
                 raise ValueError(f"capture: {name} belongs to another backend; move it with backend.tensor(...)")
     captured = runtime.capture()
+    device.captured.grown = grown = {}
     try:
         captured.active = True
         given = [
@@ -159,6 +168,7 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
         returned = function(*_with(arguments, lambda leaf: _inside(next(inside))))
     finally:
         captured.active = False
+        device.captured.grown = {}
     arrays = [each for each in given if each.tensor is not None]
     written = captured.written([each.tensor._storage.buffer for each in arrays])
     for each, changed in zip(arrays, written, strict=True):
@@ -176,7 +186,7 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
         return _Place(len(own) - 1)
 
     results = _with(returned, place)
-    return Graph(device, arguments, given, runtime.record(captured), results, own)
+    return Graph(device, arguments, given, runtime.record(captured), results, own, grown)
 
 
 def _inside(given: _Given):

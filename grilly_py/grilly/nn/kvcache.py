@@ -8,10 +8,11 @@ from typing import Literal, SupportsIndex, overload
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .. import functional as F
+from ..compute.attention.cache_lengths import Lengths
 from ..compute.attention.keywords import CacheKeywords
-from ..compute.backend import Compute, default_backend
-from ..compute.device.arrays import FloatArray, NDArray, Unpack
+from ..compute.attention.kvcache import flash_attention_with_kvcache
+from ..compute.backend import Compute, default_backend, device_of
+from ..compute.device.arrays import FloatArray, IntegersLike, NDArray, Unpack
 from ..compute.device.dtypes import dtype_of
 from ..compute.device.numbers import integer
 from ..compute.device.tensor import Tensor
@@ -41,7 +42,15 @@ class KVCache:
     k, v : grilly.Tensor
         ``(batch, max_len, Hk, D)`` and ``(batch, max_len, Hk, Dv)``.
     lengths : numpy.ndarray
-        Tokens that each sample holds, int32 ``(batch,)``. It may be changed, say to give samples lengths of their own.
+        Tokens that each sample holds, int32 ``(batch,)``. It may be changed, say to give samples lengths of their own
+        after a prompt that was padded on the right. ``len(cache)`` is the largest of them.
+
+    Notes
+    -----
+    In a function that ``backend.capture`` captures, ``attend`` finds the lengths on the device and advances them there,
+    so a captured step of decoding is replayed while the cache grows. The host counts along: after each replay
+    ``lengths`` is right, without waiting. Everything else here is done between replays, and the next replay goes on
+    from there. One thread at a time may use a cache.
 
     Raises
     ------
@@ -72,7 +81,36 @@ class KVCache:
         backend = default_backend() if backend is None else backend
         self.k = backend.empty((*sizes[:3], sizes[3]), dtype_of(dtype))
         self.v = backend.empty((*sizes[:3], sizes[4]), dtype_of(dtype))
-        self.lengths: NDArray[np.int32] = np.zeros(sizes[0], np.int32)
+        self._lengths = Lengths(backend.opened, *sizes[:2])
+
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """Tokens that each sample holds, int32 ``(batch,)``: the array itself, which may be written to."""
+        self._lengths.outside("KVCache.lengths")
+        return self._lengths.shown()
+
+    @lengths.setter
+    def lengths(self, lengths: IntegersLike) -> None:
+        self._lengths.outside("KVCache.lengths")
+        given = np.asarray(lengths)
+        if given.dtype.kind not in "iu" or given.shape not in ((), (self.k.shape[0],)):
+            raise ValueError(
+                f"KVCache: lengths are {given.dtype} {given.shape}; expected integers ({self.k.shape[0]},)"
+            )
+        if given.size and not 0 <= int(given.min()) <= int(given.max()) <= self.max_len:
+            raise ValueError(
+                f"KVCache: lengths go from {given.min()} to {given.max()}; expected 0 to {self.max_len}"
+            )
+        self._lengths.put(given)
+
+    def __len__(self) -> int:
+        """Tokens that the longest sample holds."""
+        self._lengths.outside("len(KVCache)")
+        return int(self._lengths.now().max(initial=0))
+
+    def __bool__(self) -> bool:
+        """True, also of an empty cache."""
+        return True
 
     @property
     def max_len(self) -> int:
@@ -110,25 +148,43 @@ class KVCache:
         Raises
         ------
         TypeError, ValueError
-            As that function, say when the tokens do not fit; the cache is then as it was.
+            As that function, say when the tokens do not fit; the cache is then as it was. In a graph it is the replay
+            that raises it, before anything is submitted.
         """
         options.setdefault("causal", True)
-        result = F.flash_attention_with_kvcache(
-            q, self.k, self.v, k, v, self.lengths, return_lse=return_lse, **options
+        others = (*(options.get("rotary") or ()), options.get("alibi_slopes"), options.get("sinks"))
+        device = device_of("KVCache.attend", q, self.k, k, v, *others)
+        return flash_attention_with_kvcache(
+            device, q, self.k, self.v, k, v, self._lengths, return_lse=return_lse, **options
         )
-        self.lengths += k.shape[1]
-        return result
+
+    def positions(self, count: SupportsIndex = 1) -> Tensor:
+        """Where the next ``count`` tokens will stand: int32 ``(batch, count)``, on the device.
+
+        For embeddings of positions and ``grilly.functional.rope``. In a captured function they are those of each
+        replay. Raises ValueError for a count below 1.
+        """
+        count = operator.index(count)
+        if count < 1:
+            raise ValueError(f"KVCache.positions: count is {count}; expected 1 or more")
+        backend = self.k.backend
+        first = self._lengths.tensor() if backend.runtime.capturing else backend.tensor(self._lengths.now())
+        return first.reshape(-1, 1) + np.arange(count, dtype=np.int32)
 
     def reset(self) -> None:
-        """Forget all tokens."""
-        self.lengths[:] = 0
+        """Forget all tokens. Between replays, not in a captured function (CaptureError)."""
+        self.truncate(0)
 
     def truncate(self, length: SupportsIndex) -> None:
-        """Forget what samples hold past ``length`` tokens, say rejected drafts. Raises ValueError below 0."""
+        """Forget what samples hold past ``length`` tokens, say rejected drafts.
+
+        Between replays, not in a captured function (CaptureError). Raises ValueError below 0.
+        """
+        self._lengths.outside("KVCache.truncate")
         length = operator.index(length)
         if length < 0:
             raise ValueError(f"KVCache.truncate: length is {length}; expected 0 or more")
-        np.minimum(self.lengths, length, out=self.lengths)
+        self._lengths.cut(min(length, self.max_len))
 
     def __repr__(self) -> str:
         batch, room, heads, dim = self.k.shape

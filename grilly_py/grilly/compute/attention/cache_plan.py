@@ -10,20 +10,25 @@ from ..device.plan import At, Live, Plan, Planner, fits_binding
 
 
 def words_plan(given: tuple, layouts, facts: DeviceFacts, registry: Registry) -> Plan:
-    """The dispatch that writes lengths and a table of pages among the words of options."""
+    """The dispatch that writes lengths and a table of pages among the words of options.
+
+    The lengths are in the first input, or in the last, where they are to grow by the new keys.
+    """
     batch, columns, pages, queries, fresh, capacity, samples_at, pages_at = given
     planner = Planner(facts, layouts)
-    lengths, table, words = planner.inputs
+    lengths, table, words, count = planner.inputs
     choice = registry.resolve(Request("cache-words", "float32"))
     row, column = (0, 0) if table is None else table._steps
+    step = 0 if lengths is None else lengths._steps[0]
     push = {
-        "lengths_offset": At(lengths), "lengths_step": lengths._steps[0], "table_offset": At(table),
+        "lengths_offset": At(lengths), "lengths_step": step, "table_offset": At(table),
         "table_row": row, "table_column": column, "batch": batch, "columns": columns, "pages": pages,
         "queries": queries, "fresh": fresh, "capacity": capacity, "samples_place": samples_at, "pages_place": pages_at,
     }  # fmt: skip
-    arrays = {"lengths": lengths, "table": table, "words": words}
+    arrays = {"lengths": lengths, "table": table, "words": words, "count": count}
     groups = (-(-batch * columns // choice.threads), 1, 1)
-    planner.dispatch(choice, {"PAGED": int(table is not None)}, arrays, push, groups)
+    constants = {"PAGED": int(table is not None), "COUNTS": int(count is not None)}
+    planner.dispatch(choice, constants, arrays, push, groups)
     return planner.plan()
 
 

@@ -31,6 +31,9 @@ FEWEST_KEYS = 512
 START_KEYS = 256
 # Rounds of workgroups after which it no longer matters that the last fills only a part of the device.
 ROUNDS = 4
+# A processor's core runs one workgroup at a time, and walks through those without keys too; a multiprocessor runs eight
+# (`resident`), and leaves such ones at once.
+CORES = 8
 # Queries up to which reading the keys again for every few rows costs less than a tile of 64 or 128 rows that are mostly
 # padding; by bytes of an element, as 16-bit tiles may have matrix units. docs/benchmarks/decode.md has the estimate.
 FEW_QUERIES = {2: 6, 4: 16}
@@ -157,7 +160,8 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
     if not forced and not pays(*few, many="trip" in choice.tile):
         return None
     size = choice.subgroup_size or facts.subgroup_size
-    dealt = deal(choice, size, facts.units, batch, kv_heads, group * queries, walked, (head_dim, value_dim))
+    units = max(facts.units // CORES, 1) if facts.architecture == "llvmpipe" else facts.units
+    dealt = deal(choice, size, units, batch, kv_heads, group * queries, walked, (head_dim, value_dim))
     teams = batch * kv_heads * dealt.passes
     parts_bytes = 4 * teams * dealt.splits * dealt.rows * (value_dim + 4)
     groups = (dealt.splits * dealt.passes, kv_heads, batch)
@@ -176,7 +180,7 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
         "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "CAUSAL": int(causal), "LSE": int(call.lse), "MERGE": 0,
         "MASK": mask_kind(None if mask is None else mask.dtype), "FEATURES": bits,
         "ROWS": dealt.rows, "LANES": dealt.lanes, "UNROLL": dealt.unroll, "SUBGROUP": size,
-        "THREADS": choice.threads, "STAGES": dealt.stages,
+        "THREADS": choice.threads, "STAGES": dealt.stages, "SPLIT_KEYS": choice.tile["keys"],
     }  # fmt: skip
     constants = {name: value for name, value in constants.items() if name in choice.variant.constants}
     piece = Piece(q, k, v, o, sums, mask, call.shift + right, False, bias, call.first)

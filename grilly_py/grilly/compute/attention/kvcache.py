@@ -15,9 +15,11 @@ from ..device.device import Device
 from ..device.record import Ready, key_of, ready_for, run
 from ..device.tensor import Storage, Tensor
 from .cache_checks import NAME, CacheCall, checked_call
+from .cache_lengths import Lengths
 from .cache_plan import append_plan, words_plan
 from .call import NOTHING, Terms
 from .checks import check_scale
+from .decode import MANY_QUERIES
 from .option_checks import INT32
 from .options import CheckedOptions, Options, prepare, scalar_key
 from .record import Prepared, prepared
@@ -70,15 +72,37 @@ def flash_attention_with_kvcache(
     kernel=None,
     precision="highest",
 ):
-    """``grilly.functional.flash_attention_with_kvcache`` on a device; documented there."""
+    """``grilly.functional.flash_attention_with_kvcache`` on a device; documented there.
+
+    ``cache_seqlens`` may be Lengths, which count the new keys: on the device in a captured function. Steps of few
+    queries are then planned for the whole cache, in a graph and outside, so that both give the same bits.
+    """
     device.check_open()
+    counted = cache_seqlens if cache_seqlens.__class__ is Lengths else None
+    if counted is not None:
+        cache_seqlens = counted.tensor() if device.runtime.capturing else counted.now()
+    results = _attended(
+        device, q, k_cache, v_cache, k, v, cache_seqlens, page_table, counted, rotary, rotary_interleaved, causal,
+        window_size, softcap, alibi_slopes, sinks, scale, return_lse, kernel, precision,
+    )  # fmt: skip
+    if counted is not None and not device.runtime.capturing and k is not None:
+        counted.grow(k.shape[1])
+    return results
+
+
+def _attended(
+    device: Device, q, k_cache, v_cache, k, v, cache_seqlens, page_table, counted: Lengths | None, rotary,
+    rotary_interleaved, causal, window_size, softcap, alibi_slopes, sinks, scale, return_lse, kernel, precision,
+):  # fmt: skip
+    """The call, which leaves the host's count to the caller."""
     high, causal = check_precision(NAME, precision), bool(causal)
     given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v}
     options = Options(window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks)
     key = None
+    whole = counted is not None and q.shape[1:2] <= (MANY_QUERIES,)  # planned for all that a sample has room for
     if page_table is None and type(q) is type(k_cache) is type(v_cache) is Tensor and scale.__class__ in _SCALES:
         key, results = _again(device, tuple(given.values()), cache_seqlens, rotary, options,
-                              (causal, scale, bool(return_lse), kernel, high, bool(rotary_interleaved)))  # fmt: skip
+                              (causal, scale, bool(return_lse), kernel, high, bool(rotary_interleaved)), whole)
         if results is not None:
             return results if return_lse else results[0]
     call, shape = checked_call(device, given, cache_seqlens, page_table, rotary, rotary_interleaved)
@@ -87,7 +111,8 @@ def flash_attention_with_kvcache(
     held = call.lengths
     keys = call.room if isinstance(held, Tensor) else int(held.max(initial=0)) + call.count
     own = not isinstance(held, Tensor) and call.table is None and (held == held[:1]).all()  # all samples alike
-    exact, keys = keys, _planned(keys, call.room)
+    exact, fitting = keys, _planned(keys, call.room)
+    keys = call.room if whole else fitting
     checked = prepare(NAME, options, (batch, heads, queries, keys), causal)
     advance = causal or window_size is not None and any(bound not in (None, -1) for bound in window_size)
     lay = None
@@ -110,6 +135,8 @@ def flash_attention_with_kvcache(
         return views, prepared(device, views, terms)
 
     views, found = plan_of(keys, own)
+    if own and not found.counted and fitting < keys:
+        views, found = plan_of(fitting, True)
     if own and not found.counted:  # its keys are cut into dispatches, which is for their very number
         views, found = plan_of(exact, False)
     kept = lay is None or not lay.on_device
@@ -118,7 +145,7 @@ def flash_attention_with_kvcache(
         if words is None:  # attention has nothing to do, and the new keys are to be written all the same
             words = words_of(device, template(checked.size, {}, []), checked.arrays, {}, checked.size, kept)
         if lay.on_device:
-            _lay_on_device(device, call, lay, words, queries)
+            _lay_on_device(device, call, lay, words, queries, counted)
     appends: list[Ready | None] = [None, None, None]
     for n, (cache, rows) in enumerate(zip(caches, call.fresh, strict=bool(call.fresh))):
         appends[n] = _append(device, call, rows, cache, () if n else call.tables, words, lay, True)
@@ -150,7 +177,7 @@ def _planned(keys: int, room: int) -> int:
     return min(-(-keys // step) * step, room)
 
 
-def _again(device: Device, given: tuple, lengths, rotary, options: Options, terms: tuple) -> tuple:
+def _again(device: Device, given: tuple, lengths, rotary, options: Options, terms: tuple, whole: bool) -> tuple:
     """The key of a step, and its results where a step like it was planned; each None where there is none."""
     q, k_cache, v_cache, k, v = given
     scalars, tables = scalar_key(options), (None, None) if rotary is None else rotary
@@ -171,7 +198,8 @@ def _again(device: Device, given: tuple, lengths, rotary, options: Options, term
     keys, own = most + count, least == most
     if least < 0 or keys > room:
         return None, None
-    key = key_of(device, (scalars, terms, _planned(keys, room), own), (*given, *tables))
+    planned = room if whole else _planned(keys, room)
+    key = key_of(device, (scalars, terms, planned, own, whole), (*given, *tables))
     step = device.caches[REPEATED].get(key)
     if step is None or step.only not in (None, keys):
         return key, None
@@ -234,14 +262,22 @@ def _lay(checked: CheckedOptions, call: CacheCall, queries: int) -> _Lay:
     return _Lay(samples_at, pages_at, on_device and batch > 0)
 
 
-def _lay_on_device(device: Device, call: CacheCall, lay: _Lay, words: Storage, queries: int) -> None:
-    """Have the device, which has them, write lengths and table to the words."""
+def _lay_on_device(
+    device: Device, call: CacheCall, lay: _Lay, words: Storage, queries: int, counted: Lengths | None
+) -> None:
+    """Have the device, which has them, write lengths and table to the words, and count the new keys."""
     lengths, table = call.lengths, call.table
-    lengths = lengths if isinstance(lengths, Tensor) else device.tensor(lengths.astype(np.int32))
+    count = None
+    if counted is not None:
+        lengths, count = None, lengths
+    elif not isinstance(lengths, Tensor):
+        lengths = device.tensor(lengths.astype(np.int32))
     table = table if isinstance(table, Tensor) or table is None else device.tensor(table)
     columns, pages = (1, 1) if table is None else (table.shape[1], call.caches[0].shape[0])
-    given = (lengths.shape[0], columns, pages, queries, call.count, call.room, lay.samples, lay.pages)
-    run(device, CACHE_WORDS, words_plan, given, (lengths, table, _all_words(words)))
+    given = (call.lengths.shape[0], columns, pages, queries, call.count, call.room, lay.samples, lay.pages)
+    run(device, CACHE_WORDS, words_plan, given, (lengths, table, _all_words(words), count))
+    if counted is not None:
+        counted.noted(call.count)
 
 
 def _all_words(words: Storage) -> Tensor:

@@ -61,7 +61,8 @@ def words_of(
     for name, value in live.items():
         words[size + _PLACE[name] :: len(HEADER)] = value & 0xFFFFFFFF
     if loose or not keep or words.nbytes > _KEPT_BYTES:
-        storage = sent(device, words)
+        with device.runtime.aside():  # what a replay changes of it, it writes before it reads
+            storage = sent(device, words)
         for place, tensor in loose:
             copy_into(tensor, Tensor(storage, tensor.shape, tensor.dtype, offset=place))
         return storage

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -108,6 +109,19 @@ def units_of(info: DeviceInfo) -> int:
     return _UNITS.get(info.kind, 48)
 
 
+class Captured(threading.local):
+    """What captured work of a thread changes on the device and the host counts along (attention/cache_lengths.py).
+
+    Attributes
+    ----------
+    grown : dict
+        Of a capture under way: by how much each replay advances what.
+    """
+
+    def __init__(self) -> None:
+        self.grown: dict[Any, int] = {}
+
+
 class Device:
     """An open device, as operations see it.
 
@@ -141,6 +155,8 @@ class Device:
         Bytes that tensors may take together before calls on NumPy arrays are streamed.
     progress : callable or None
         Called with the progress of streamed calls.
+    captured : Captured
+        What this thread's capture has noted for the replays of its graph.
     """
 
     def __init__(
@@ -164,6 +180,7 @@ class Device:
         self.sixteen_bits = "float16-storage" in runtime.features
         self.memory_limit: int | None = None
         self.progress: Callable | None = None
+        self.captured = Captured()
         self.closed = False
 
     def view(self, registry) -> Device:

@@ -1,0 +1,124 @@
+"""How many keys the samples of a cache hold: counted by the host, and on the device for the replays of graphs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import CaptureError
+from ..device.device import Device
+from ..device.tensor import Tensor
+
+#: What no array's bytes are: the next replay looks at the array anew.
+_UNKNOWN = b"?"
+
+
+class Lengths:
+    """Keys that each sample holds, of at most ``room``.
+
+    A replay reads and advances them on the device, and the host counts along, so nothing is read back. What the host
+    changes between replays goes to the device with the next one. Until somebody asks for the array, a replay costs the
+    host two integers; from then on it is compared at each replay, as it may have been written to.
+    """
+
+    __slots__ = ("_device", "room", "_array", "_behind", "_seen", "_most", "_tensor", "_current")
+
+    def __init__(self, device: Device, batch: int, room: int):
+        self._device = device.home
+        self.room = room
+        self._array = np.zeros(batch, np.int32)
+        self._behind = 0  # what every sample holds beyond the array
+        self._seen: bytes | None = None  # the array as of ``_most``, where others have it
+        self._most = 0
+        self._tensor: Tensor | None = None
+        self._current = False  # whether the device has what the host counts
+
+    def outside(self, what: str) -> None:
+        """Raise CaptureError in a captured function, in which the host's count stands still."""
+        if self._device.runtime.capturing:
+            raise CaptureError(
+                f"{what}: a captured function runs once, and a replay would find what it found; lengths that grow are "
+                "on the device, where attend() and positions() read them. Do it between replays"
+            )
+
+    def now(self) -> np.ndarray:
+        """The host's count, int32 (B,), to be read at once."""
+        if self._behind:
+            self._array += self._behind
+            self._behind = 0
+        return self._array
+
+    def shown(self) -> np.ndarray:
+        """The same for somebody who may keep it and write to it: it goes on being the count."""
+        array = self.now()
+        if self._seen is None:
+            self._seen = _UNKNOWN
+        return array
+
+    def grow(self, count: int) -> None:
+        """Count keys that were added outside a graph."""
+        array = self.now()
+        array += count
+        self._changed(self._most + count)
+
+    def cut(self, length: int) -> None:
+        """Forget what is past so many keys."""
+        array = self.now()
+        np.minimum(array, length, out=array)
+        self._changed(min(self._most, length))
+
+    def put(self, lengths: np.ndarray) -> None:
+        """Other lengths, int (B,), which were checked."""
+        self.now()[...] = lengths
+        self._changed(int(lengths.max(initial=0)))
+
+    def _changed(self, most: int) -> None:
+        self._current, self._most = False, most
+        if self._seen is not None:
+            self._seen = _UNKNOWN
+
+    def tensor(self) -> Tensor:
+        """The device's, int32 (B,), for captured work."""
+        if self._tensor is None:
+            with self._device.runtime.aside():
+                self._tensor = self._device.tensor(self.now())
+        return self._tensor
+
+    # -- replays ---------------------------------------------------------------------------------------------------
+
+    def noted(self, count: int) -> None:
+        """Note that the captured work advances the device's lengths by so many keys."""
+        grown = self._device.captured.grown
+        grown[self] = grown.get(self, 0) + count
+
+    def begin(self, count: int) -> tuple | None:
+        """What a replay that adds so many keys must send first, as Runtime.replay takes it; None for nothing.
+
+        Raises ValueError when they do not fit, and leaves everything as it was. From here to ``end`` the device is
+        taken to have nothing of use, so a replay that fails has not happened: the next one says what is held.
+        """
+        if self._seen is not None and self._seen != (found := self._array.tobytes()):
+            least, self._most = int(self._array.min(initial=0)), int(self._array.max(initial=0))
+            if least < 0:
+                raise ValueError(f"KVCache: lengths go from {least} to {self._most}; expected 0 to {self.room}")
+            self._seen, self._current = found, False
+        if self._most + count > self.room:
+            raise ValueError(
+                f"KVCache: a sample holds {self._most} tokens and the graph adds {count}; there is room for {self.room}"
+            )
+        if self._current or not self._array.size:
+            self._current = False
+            return None
+        return self.tensor()._storage.buffer, self.now(), 0, self._array.nbytes
+
+    def end(self, count: int) -> None:
+        """Count the keys of a replay that is submitted."""
+        if self._seen is None:
+            self._behind += count
+        else:
+            self._array += count
+            self._seen = self._array.tobytes()
+        self._most += count
+        self._current = True
+
+
+__all__ = ["Lengths"]
