@@ -16,7 +16,7 @@ import grilly.functional as F
 MOST = {
     "plain": 50, "causal + mask + window": 80, "linear": 50, "KV cache": 100, "KV cache with lengths": 100,
     "varlen": 90, "backward": 130, "rope": 50, "softmax": 50,
-    "gelu": 50, "swiglu": 50, "add": 45, "multiply by a number": 45,
+    "gelu": 50, "swiglu": 50,
     "layer norm": 50, "sum and RMS norm": 55, "group norm": 50,
     "add": 45, "multiply by a number": 45,
 }  # fmt: skip
