@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import grilly
 from grilly import array_api as xp
-from grilly.compute.arrays import operations, promotion, reductions
-from grilly.compute.arrays.map import ABSENT, FLAT, NUMBER, STRIDED, replaceable
+from grilly.compute.arrays import operations, promotion, reductions, transpose
+from grilly.compute.arrays.map import ABSENT, FLAT, NUMBER, REPEATED, RUNS, STRIDED, replaceable
 from grilly.compute.arrays.map import plan as map_plan
 from grilly.compute.device.device import DeviceFacts
 from grilly.compute.device.plan import Layout
@@ -49,7 +49,8 @@ def test_numbers_of_operations_are_the_kernels():
     assert {name.lower(): number for name, number in words["elements"].items()} == promotion.CODES
     assert words["kinds"] == {"FLOATING": promotion.FLOATING, "INTEGER": promotion.INTEGER, "LONG": promotion.LONG}
     forms = shared_facts([ROOM / "map.comp"])["forms"]
-    assert forms == {"ABSENT": ABSENT, "FLAT": FLAT, "STRIDED": STRIDED, "NUMBER": NUMBER}
+    assert forms == {"ABSENT": ABSENT, "FLAT": FLAT, "STRIDED": STRIDED, "NUMBER": NUMBER, "RUNS": RUNS,
+                     "REPEATED": REPEATED}  # fmt: skip
     names = {"PRODUCT": "prod", "MAXIMUM": "max", "MINIMUM": "min", "FIRST_MAXIMUM": "argmax",
              "FIRST_MINIMUM": "argmin"}  # fmt: skip
     states = shared_facts([ROOM / "states.glsl"])["reductions"]
@@ -100,7 +101,11 @@ def test_layouts_are_recognised(registry):
     (step,) = planned("add", flat, flat, registry=registry).steps
     assert (constants(step)["FORM_A"], constants(step)["FORM_B"]) == (FLAT, FLAT) and step.words()["count"] == 2048
     (step,) = planned("add", flat, row, registry=registry).steps
-    assert (constants(step)["FORM_B"], constants(step)["AXES"]) == (STRIDED, 2)
+    assert (constants(step)["FORM_B"], constants(step)["AXES"]) == (RUNS, 2)
+    (step,) = planned("add", flat, laid((64, 1), (1, 1)), registry=registry).steps
+    assert constants(step)["FORM_B"] == REPEATED
+    (step,) = planned("add", laid((64, 33), (33, 1)), laid((33,), (1,)), registry=registry).steps
+    assert constants(step)["FORM_B"] == STRIDED, "runs would cross rows"
     odd = laid((64, 32), (32, 1), offset=1)
     assert constants(planned("add", odd, flat, registry=registry).steps[0])["FORM_A"] == STRIDED, "quads begin at fours"
     deep = laid((2,) * 6, (1, 2, 4, 8, 16, 32))
@@ -230,6 +235,40 @@ def test_conversions(vulkan_backend):
     same(vulkan_backend.tensor(wide).astype(np.float32), wide.astype(np.float32))
 
 
+def test_every_float16(vulkan_backend):
+    """To float32 and back; and numbers between two of float16, which are rounded to the nearer, or the even one."""
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    wide = vulkan_backend.tensor(every).astype(np.float32)
+    same(wide, every.astype(np.float32))
+    np.testing.assert_array_equal((wide * 1.0).astype(np.float16).numpy(), every)
+    between = every[: 0x7C00].astype(np.float64)
+    between = ((between + np.append(between[1:], 65536.0)) / 2).astype(np.float32)
+    above, below = np.nextafter(between, np.float32(1e9)), np.nextafter(between, np.float32(0))
+    numbers = np.concatenate([below, between, above])
+    numbers = np.concatenate([numbers, -numbers, np.float32([65504, 65519.996, 65520, np.inf, 1e-30, 0])])
+    with np.errstate(over="ignore"):
+        same(vulkan_backend.tensor(numbers).astype(np.float16), numbers.astype(np.float16))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_exp_of_16_bits(vulkan_backend, dtype):
+    """Cheaper than float32's: within a hundredth of a unit of 16 bits before it is rounded."""
+    dtype = np.dtype(dtype) if dtype != "bfloat16" else np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+    x = np.arange(2**16, dtype=np.uint16).view(dtype)
+    with np.errstate(all="ignore"):
+        want = np.exp(x.astype(np.float64))
+        got = grilly.exp(vulkan_backend.tensor(x)).numpy().astype(np.float64)
+        rounded = want.astype(np.float32).astype(dtype)
+    digits, least = (10, 2.0**-14) if dtype == np.float16 else (7, 2.0**-126)
+    edge = ~np.isfinite(rounded.astype(np.float64))
+    np.testing.assert_array_equal(got[edge], rounded[edge].astype(np.float64))
+    tiny = want < 2.0**-126  # devices may make zeros of these
+    assert (got[tiny] <= 2.0**-126).all()
+    fine = ~edge & ~tiny
+    unit = 2.0 ** (np.floor(np.log2(np.maximum(want[fine], least))) - digits)
+    assert (np.abs(got[fine] - want[fine]) / unit).max() <= 0.51
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 1023, 1025, 4099])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "int64", "bool"])
 def test_every_end_of_an_array(vulkan_backend, dtype, size):
@@ -239,6 +278,39 @@ def test_every_end_of_an_array(vulkan_backend, dtype, size):
         own, part = x[begin : begin + size], held[begin : begin + size]
         same(xp.where(xp.astype(part, xp.bool), part, part), own)
         same(part == part, np.ones(size, bool))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "uint8", "int64", "bfloat16"])
+def test_runs_of_rows_and_columns(vulkan_backend, dtype):
+    """Elements that are read some at a time: where they begin at fours or eights, and where not; rows of a table."""
+    dtype = np.dtype(dtype) if dtype != "bfloat16" else np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+    x = RNG.integers(0, 9, (6, 5, 48)).astype(dtype)
+    t = vulkan_backend.tensor(x)
+    for part in (np.s_[:], np.s_[:, :, :40], np.s_[1:, :, 4:44], np.s_[:, 1:4, 1:41], np.s_[::2, :, 8:]):
+        own, array = t[part], x[part]
+        for other in (np.s_[:1], np.s_[:, :, :1], np.s_[:, :1], np.s_[:1, :1, :1]):
+            same(own + own[other], array + array[other])
+            same(own[other] * own, array[other] * array)
+    table = t.reshape(30, 48)
+    index = np.array([[29, 0, 3], [7, 7, 1]])
+    same(xp.take(table, vulkan_backend.tensor(index), axis=0), x.reshape(30, 48)[index])
+    same(xp.take(table[:, 8:40], vulkan_backend.tensor(index), axis=0), x.reshape(30, 48)[:, 8:40][index])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_transposed_copies_by_tiles(vulkan_backend, monkeypatch, dtype):
+    monkeypatch.setattr(transpose, "CACHED", ())
+    for shape, order, tiles in [
+        ((70, 130), (1, 0), True), ((3, 66, 50), (0, 2, 1), True), ((3, 66, 50), (2, 1, 0), False),
+        ((2, 34, 3, 98), (3, 0, 1, 2), True), ((34, 2, 3, 98), (3, 1, 2, 0), True), ((17, 33), (1, 0), True),
+    ]:  # fmt: skip
+        x = RNG.standard_normal(shape).astype(dtype)
+        y, want = vulkan_backend.tensor(x).transpose(order), x.transpose(order)
+        found = transpose.axes_of(vulkan_backend.opened.facts, y, 16)
+        assert (found is not None) == (tiles and (dtype == "float32" or shape != (17, 33))), "16 bits go by twos"
+        same(y.contiguous(), want)
+        same(y + y.contiguous(), want + want)
+        same(y[1:].contiguous(), want[1:])
 
 
 @settings(max_examples=40, deadline=None)
@@ -417,6 +489,23 @@ def test_reductions(vulkan_backend, dtype, shape):
     np.testing.assert_array_equal(running[..., 0], 0)
     bound = 2.0**-23 * np.cumsum(np.abs(wide), -1)
     assert (np.abs(running[..., 1:] - np.cumsum(wide, -1)) <= bound).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int64", "uint8"])
+def test_reductions_of_columns_and_runs(vulkan_backend, dtype):
+    """Some rows, or columns, at a time, from where they begin at fours or eights and where not, in parts or not."""
+    x = RNG.integers(0, 7, (1100, 48)).astype(dtype)
+    if dtype == "float16":
+        x[700, 5], x[::3, 7] = np.nan, -0.0
+    t = vulkan_backend.tensor(x)
+    for part in (np.s_[:], np.s_[:, 1:40], np.s_[:, 8:40], np.s_[:90, :33]):
+        own, array = t[part], x[part]
+        for axis in (0, 1):
+            same(xp.argmax(own, axis=axis), array.argmax(axis))
+            same(xp.argmin(own, axis=axis), array.argmin(axis))
+            same(xp.max(own, axis=axis), array.max(axis))
+            total = xp.sum(own, axis=axis, dtype=None if dtype in ("float16", "float32") else np.int64)
+            same(total, array.astype(np.float64).sum(axis).astype(total.dtype))
 
 
 def test_edges_of_reductions(vulkan_backend):

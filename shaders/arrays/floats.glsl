@@ -25,12 +25,12 @@ int order_of(float x) { return is_minus(x) ? -int(size_of(x)) : int(bits_of(x));
 bool is_less(float x, float y) { return !is_nan(x) && !is_nan(y) && order_of(x) < order_of(y); }
 bool is_equal(float x, float y) { return !is_nan(x) && !is_nan(y) && order_of(x) == order_of(y); }
 
-// 24 digits and the power of two they are multiplied with, of a number that is neither zero nor infinite.
+// 24 digits and the power of two they are multiplied with, of a number that is neither zero nor infinite (of these some).
 uint digits_of(float x, out int power) {
     uint size = size_of(x);
     power = int(size >> 23) - 150;
     if (power > -150) return size & 0x7fffffu | 0x800000u;
-    int shift = 23 - findMSB(size);
+    int shift = 23 - findMSB(size | 1u);
     power = -149 - shift;
     return size << shift;
 }
@@ -60,36 +60,75 @@ float scaled(float x, int n) {
     return rounded(bits_of(x) & SIGN, digits, power + n, false);
 }
 
-// x / y, correctly rounded.
-float divided(float x, float y) {
-    uint sign = (bits_of(x) ^ bits_of(y)) & SIGN;
-    if (is_nan(x) || is_nan(y)) return of_bits(NAN);
-    if (is_infinite(x) || is_zero(y)) return of_bits(is_infinite(y) || is_zero(x) ? NAN : sign | INFINITY);
-    if (is_infinite(y) || is_zero(x)) return of_bits(sign);
-    int above, below;
-    uint a = digits_of(x, above), b = digits_of(y, below);
-    int shift = a < b ? 25 : 24;  // the quotient has 25 bits
-    uint found = uint(float(a) / float(b) * (a < b ? 33554432.0 : 16777216.0));
-    int rest = int((a << shift) - found * b);  // exact modulo 2^32; the estimate is off by some units, b has 24 bits
-    for (int i = 0; i < 16 && rest < 0; i++) { found--; rest += int(b); }
-    for (int i = 0; i < 16 && rest >= int(b); i++) { found++; rest -= int(b); }
-    return rounded(sign, found, above - below - shift, rest != 0);
+// -- numbers of twice the precision: a sum of two
+
+void split_product(float a, float b, out float high, out float low) {
+    float a1 = of_bits(bits_of(a) & 0xfffff000u), b1 = of_bits(bits_of(b) & 0xfffff000u);
+    precise float a2 = a - a1;
+    precise float b2 = b - b1;
+    precise float product = a * b;
+    precise float rest = ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2;
+    high = product;
+    low = rest;
 }
 
-// The square root, correctly rounded.
+void split_sum(float a, float b, out float high, out float low) {
+    precise float sum = a + b;
+    precise float other = sum - a;
+    precise float rest = (a - (sum - other)) + (b - other);
+    high = sum;
+    low = rest;
+}
+
+// The distance from a number above 2^-100 to the next one, upwards or downwards.
+float unit_of(float x, bool down) { return of_bits((bits_of(x) - uint(down) & INFINITY) - 0x0b800000u); }
+
+// The number above 0 beside x, downwards or upwards.
+float beside(float x, bool down) { return of_bits(down ? bits_of(x) - 1u : bits_of(x) + 1u); }
+
+// x * 2^n for x from 2^-30 to 2^30 and n from -250 to 250, rounded once.
+float times_power(float x, int n) {
+    int part = n >> 1;
+    precise float half_way = x * of_bits(uint(part + 127) << 23);
+    precise float found = half_way * of_bits(uint(n - part + 127) << 23);
+    return found;
+}
+
+// x / y, correctly rounded: of the digits the device's estimate, corrected by what is left over, then by one unit at most.
+float divided(float x, float y) {
+    int above, below;
+    float a = float(digits_of(x, above)), b = float(digits_of(y, below)), found = a / b, high, low;
+    split_product(found, b, high, low);
+    precise float rest = (a - high) - low;
+    found += rest / b;
+    split_product(found, b, high, low);
+    precise float missing = (a - high) - low;
+    bool down = missing < 0.0;
+    if (2.0 * magnitude(missing) > b * unit_of(found, down)) found = beside(found, down);
+    found = times_power(found, clamp(above - below, -250, 250));
+    bool is_none = is_nan(x) || is_nan(y) || is_zero(x) && is_zero(y) || is_infinite(x) && is_infinite(y);
+    if (is_infinite(x) || is_zero(y)) found = of_bits(INFINITY);
+    if (is_infinite(y) || is_zero(x)) found = 0.0;
+    return is_none ? of_bits(NAN) : with_sign(found, bits_of(x) ^ bits_of(y));
+}
+
+// The square root, correctly rounded, in the same way.
 float root(float x) {
-    if (is_nan(x) || is_zero(x)) return x;
-    if (is_minus(x)) return of_bits(NAN);
-    if (is_infinite(x)) return x;
     int power;
     uint digits = digits_of(x, power);
-    int shift = (power & 1) == 0 ? 26 : 25;  // of digits; the root then has 25 bits
-    float scale = shift == 26 ? 67108864.0 : 33554432.0;
-    uint found = uint(sqrt(float(digits) * scale));
-    int rest = int((digits << shift) - found * found);
-    for (int i = 0; i < 16 && rest < 0; i++) { found--; rest += int(2u * found + 1u); }
-    for (int i = 0; i < 16 && rest > int(2u * found); i++) { rest -= int(2u * found + 1u); found++; }
-    return rounded(0u, found, (power - shift) / 2, rest != 0);
+    bool odd = (power & 1) != 0;
+    float a = float(odd ? digits << 1 : digits), found = sqrt(a), high, low;
+    split_product(found, found, high, low);
+    precise float rest = (a - high) - low;
+    found += rest / (2.0 * found);
+    split_product(found, found, high, low);
+    precise float missing = (a - high) - low;
+    bool down = missing < 0.0;
+    float unit = found * unit_of(found, down);
+    if (down ? -missing >= unit : missing > unit) found = beside(found, down);
+    found = times_power(found, (power - int(odd)) / 2);
+    if (is_nan(x) || is_zero(x) || bits_of(x) == INFINITY) found = x;
+    return is_minus(x) && !is_nan(x) && !is_zero(x) ? of_bits(NAN) : found;
 }
 
 // Whole numbers; NaN, infinities and the sign of zero stay.
@@ -150,20 +189,26 @@ float exponential_less_one(float r) {
     return r + r * r * (0.5 + tail);
 }
 
+// x less the nearest multiple of log(2), and which that is, for x up to 1000.
 float exponential_rest(float x, out int n) {
-    float nearest = whole(x * 1.44269504, NEAREST);
+    precise float shifted = x * 1.44269504 + 12582912.0;  // whose last digit is 1
+    precise float nearest = shifted - 12582912.0;
     n = int(nearest);
     precise float rest = (x - nearest * LN2_HIGH) - nearest * LN2_LOW;
     return rest;
 }
 
 float exponential(float x) {
-    if (is_nan(x)) return x;
-    if (x > 88.8) return of_bits(INFINITY);
-    if (x < -104.0) return 0.0;
     int n;
-    float r = exponential_rest(x, n);
-    return scaled(1.0 + exponential_less_one(r), n);
+    float r = exponential_rest(clamp(x, -104.0, 89.0), n);
+    float found = times_power(1.0 + exponential_less_one(r), n);
+    return is_nan(x) ? x : found;
+}
+
+// The same for results of 16 bits: within 260 units of float32, as Vulkan has it of exp2.
+float exponential_for_16_bits(float x) {
+    float found = exp2(clamp(x, -104.0, 89.0) * 1.44269504);
+    return is_nan(x) ? x : x > 88.8 ? of_bits(INFINITY) : found;
 }
 
 float exponential_minus_one(float x) {  // expm1
@@ -173,7 +218,7 @@ float exponential_minus_one(float x) {  // expm1
     int n;
     float r = exponential_rest(x, n), part = exponential_less_one(r);
     if (n == 0) return part;
-    if (n > 40) return scaled(1.0 + part, n);
+    if (n > 40) return times_power(1.0 + part, n);
     float power = of_bits(uint(n + 127) << 23);
     return (power - 1.0) + power * part;
 }
@@ -258,25 +303,7 @@ float logarithm10(float x) {
     return logarithm_to(x, 0.301025390625, 4.605038981195e-6, 0.4342041015625, 9.038034075176e-5);
 }
 
-// -- numbers of twice the precision: a sum of two
-
-void split_product(float a, float b, out float high, out float low) {
-    float a1 = of_bits(bits_of(a) & 0xfffff000u), b1 = of_bits(bits_of(b) & 0xfffff000u);
-    precise float a2 = a - a1;
-    precise float b2 = b - b1;
-    precise float product = a * b;
-    precise float rest = ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2;
-    high = product;
-    low = rest;
-}
-
-void split_sum(float a, float b, out float high, out float low) {
-    precise float sum = a + b;
-    precise float other = sum - a;
-    precise float rest = (a - (sum - other)) + (b - other);
-    high = sum;
-    low = rest;
-}
+// -- powers
 
 // x^y for finite x above 0 and finite y: 2^(y log2(x)), the logarithm in twice the precision.
 float power_of(float x, float y) {
@@ -317,9 +344,10 @@ float power_of(float x, float y) {
     float z_high, z_low;
     split_product(y, high, z_high, z_low);
     z_low += y * low;
-    float nearest = whole(z_high, NEAREST);
+    precise float shifted = z_high + 12582912.0;  // whose last digit is 1
+    precise float nearest = shifted - 12582912.0;
     precise float rest = (z_high - nearest) + z_low;
-    return scaled(1.0 + exponential_less_one(rest * 0.693147181), int(nearest));
+    return times_power(1.0 + exponential_less_one(rest * 0.693147181), int(nearest));
 }
 
 float raised_to(float x, float y) {  // pow, with the values that C's standard gives at the edges

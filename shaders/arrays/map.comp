@@ -3,20 +3,26 @@
 #extension GL_EXT_control_flow_attributes : require
 // What it computes: y = f(a, b, c), element by element, for the operations of arrays/operations.glsl.
 // Shapes and layouts: y is new and contiguous, or has the layout of an operand that it replaces. An operand lies flat as
-//     y does, or has strides over y's axes (at most four; with DEEP a alone, over eight), or is a number.
+//     y does, or has strides over y's axes (at most four; with DEEP a alone, over eight), or is a number. Of operands with
+//     strides, EACH neighbouring elements of y may belong to neighbours (RUNS), or to one and the same (REPEATED).
 // Bindings: 0 a, 1 b, 2 c, 3 y.
 // Specialization constants: OPERATION; TYPE_A, TYPE_B, TYPE_C, TYPE_Y, the elements' types; KIND, in which numbers it is
-//     computed; RESULT, which numbers come out; FORM_A, FORM_B, FORM_C: ABSENT, FLAT, STRIDED, NUMBER; AXES, how many of
-//     the axes have more than one element where an operand is STRIDED; DEEP.
+//     computed; RESULT, which numbers come out; FORM_A, FORM_B, FORM_C: ABSENT, FLAT, STRIDED, NUMBER, RUNS, REPEATED;
+//     AXES, how many of the axes have more than one element where an operand has strides; DEEP; EACH, elements of a run:
+//     4 (for 64 bits always), or 8; HALVES (words.glsl).
 // Push constants: see the block; offsets and strides in elements; `count` elements are made. With DEEP the extents of the
 //     outer four axes are b_0 to b_3, and a's strides over them c_0 to c_3. A GATHER has in c_0 the stride of the axis
 //     that b counts and in c_1 its extent. Of NUMBER operands the words are given, of the KIND.
-// Workgroup: THREADS * QUADS quads of four elements (x and y together count the workgroups, STRIPE of them along x).
-//     Invocation: QUADS of them, THREADS apart.
+// Workgroup: THREADS runs of EACH elements (x and y together count the workgroups, STRIPE of them along x).
+//     Invocation: one.
 // Accumulation: float32 for floating types, rounded to nearest, ties to even; integers wrap.
-// Defines: FUNCTIONS (operations.glsl), THREADS, QUADS, STRIPE.
-// Preconditions: fewer than 2^31 elements. y_offset is a multiple of 4, and so is the offset of a FLAT operand unless its
-//     elements have 8 bits. Words of y that hold an element are written whole.
+// Defines: FUNCTIONS (operations.glsl), THREADS, STRIPE.
+// Preconditions: fewer than 2^31 elements. y_offset is a multiple of EACH, and so is where a run of a FLAT or RUNS operand
+//     begins unless its elements have 8 bits. With RUNS and REPEATED operands the last axis is a multiple of EACH. Words of y that hold an element are written whole.
+
+layout(constant_id = 4) const uint TYPE_Y = 0u;
+layout(constant_id = 12) const uint EACH = 4u;
+layout(constant_id = 13) const uint HALVES = 0u;
 
 // facts: forms
 const uint ABSENT = 0u, FLAT = 1u, STRIDED = 2u, NUMBER = 3u;
@@ -36,6 +42,9 @@ layout(constant_id = 3) const uint TYPE_C = 0u;
 layout(constant_id = 6) const uint RESULT = 0u;
 layout(constant_id = 10) const uint AXES = 4u;
 layout(constant_id = 11) const uint DEEP = 0u;
+
+// facts: forms
+const uint ABSENT = 0u, FLAT = 1u, STRIDED = 2u, NUMBER = 3u, RUNS = 4u, REPEATED = 5u;
 
 layout(local_size_x = THREADS) in;
 
@@ -58,7 +67,7 @@ READER(b, b_data, TYPE_B)
 READER(c, c_data, TYPE_C)
 WRITER(y, y_data, TYPE_Y)
 
-const bool ANY_STRIDED = FORM_A == STRIDED || FORM_B == STRIDED || FORM_C == STRIDED;
+bool has_strides(uint form) { return form == STRIDED || form == RUNS || form == REPEATED; }
 
 uvec4 coordinates(uint index) {
     uvec4 at = uvec4(0u);
@@ -110,49 +119,57 @@ uint gathered(uvec2 raw) {
     return (index.y != 0u ? pc.c_1 - 1u : min(index.x, pc.c_1 - 1u)) * pc.c_0;
 }
 
+#define PLACE_OF(NAME, at) (pc.NAME##_offset + along(at, pc.NAME##_0, pc.NAME##_1, pc.NAME##_2, pc.NAME##_3))
+
 void main() {
     uint group = gl_WorkGroupID.y * uint(STRIPE) + gl_WorkGroupID.x;
-    for (uint q = 0u; q < uint(QUADS); q++) {
-        uint i = 4u * ((group * uint(QUADS) + q) * uint(THREADS) + gl_LocalInvocationIndex);
-        if (i >= pc.count) return;
-        uvec2 a[4], b[4], c[4], y[4];
-        [[unroll]] for (uint k = 0u; k < 4u; k++) a[k] = b[k] = c[k] = uvec2(0u);
-        bool four = i + 4u <= pc.count;
-        if (FORM_A == FLAT && four) a_quad(pc.a_offset + i, a);
-        if (FORM_B == FLAT && four) b_quad(pc.b_offset + i, b);
-        if (FORM_C == FLAT && four) c_quad(pc.c_offset + i, c);
-        uvec4 at = uvec4(0u);
-        if (ANY_STRIDED && DEEP == 0u) at = coordinates(i);
-        [[unroll]] for (uint k = 0u; k < 4u; k++) {
-            if (four || i + k < pc.count) {
-                if (FORM_B == STRIDED) b[k] = b_raw(pc.b_offset + along(at, pc.b_0, pc.b_1, pc.b_2, pc.b_3));
-                if (FORM_B == FLAT && !four) b[k] = b_raw(pc.b_offset + i + k);
+    uint i = EACH * (group * uint(THREADS) + gl_LocalInvocationIndex);
+    if (i >= pc.count) return;
+    uvec2 a[8], b[8], c[8], y[8];
+    [[unroll]] for (uint k = 0u; k < 8u; k++) a[k] = b[k] = c[k] = y[k] = uvec2(0u);
+    uvec4 at = uvec4(0u);
+    if ((has_strides(FORM_A) || has_strides(FORM_B) || has_strides(FORM_C)) && DEEP == 0u) at = coordinates(i);
+    if (FORM_B == FLAT) b_run(pc.b_offset + i, pc.b_offset + pc.count, b);
+    if (FORM_B == RUNS) b_run(PLACE_OF(b, at), PLACE_OF(b, at) + EACH, b);
+    if (FORM_B == REPEATED) b[0] = b_raw(PLACE_OF(b, at));
+    if (FORM_C == FLAT) c_run(pc.c_offset + i, pc.c_offset + pc.count, c);
+    if (FORM_C == RUNS) c_run(PLACE_OF(c, at), PLACE_OF(c, at) + EACH, c);
+    if (FORM_C == REPEATED) c[0] = c_raw(PLACE_OF(c, at));
+    if (FORM_A == FLAT) a_run(pc.a_offset + i, pc.a_offset + pc.count, a);
+    if (FORM_A == RUNS) {
+        uint place = PLACE_OF(a, at) + (OPERATION == GATHER ? gathered(b[0]) : 0u);
+        a_run(place, place + EACH, a);
+    }
+    if (FORM_A == REPEATED) a[0] = a_raw(PLACE_OF(a, at));
+    if (FORM_A == STRIDED || FORM_B == STRIDED || FORM_C == STRIDED) {
+        [[unroll]] for (uint k = 0u; k < 8u; k++) {
+            if (k < EACH && i + k < pc.count) {
+                if (FORM_B == STRIDED) b[k] = b_raw(PLACE_OF(b, at));
+                if (FORM_C == STRIDED) c[k] = c_raw(PLACE_OF(c, at));
                 if (FORM_A == STRIDED) {
-                    uint place = pc.a_offset;
-                    if (DEEP == 1u) place += deep_offset(i + k);
-                    else place += along(at, pc.a_0, pc.a_1, pc.a_2, pc.a_3);
+                    uint place = DEEP == 1u ? pc.a_offset + deep_offset(i + k) : PLACE_OF(a, at);
                     if (OPERATION == GATHER) place += gathered(b[k]);
                     a[k] = a_raw(place);
                 }
-                if (FORM_A == FLAT && !four) a[k] = a_raw(pc.a_offset + i + k);
-                if (FORM_C == STRIDED) c[k] = c_raw(pc.c_offset + along(at, pc.c_0, pc.c_1, pc.c_2, pc.c_3));
-                if (FORM_C == FLAT && !four) c[k] = c_raw(pc.c_offset + i + k);
             }
-            if (ANY_STRIDED && DEEP == 0u) advance(at);
+            if (DEEP == 0u) advance(at);
         }
-        [[unroll]] for (uint k = 0u; k < 4u; k++) {
-            if ((OPERATION == COPY || OPERATION == GATHER) && TYPE_A == TYPE_Y && FORM_A != NUMBER) {
-                y[k] = a[k];  // as bits
-                continue;
-            }
-            uvec2 first = FORM_A == NUMBER ? uvec2(pc.a_low, pc.a_high)
-                : OPERATION == WHERE ? natural(TYPE_A, a[k]) : number(KIND, TYPE_A, a[k]);
-            uvec2 second = FORM_B == NUMBER ? uvec2(pc.b_low, pc.b_high)
-                : FORM_B == ABSENT || OPERATION == GATHER ? uvec2(0u) : number(KIND, TYPE_B, b[k]);
-            uvec2 third = FORM_C == NUMBER ? uvec2(pc.c_low, pc.c_high)
-                : FORM_C == ABSENT ? uvec2(0u) : number(KIND, TYPE_C, c[k]);
-            y[k] = element(TYPE_Y, RESULT, operated(first, second, third));
-        }
-        y_quad(pc.y_offset + i, pc.y_offset + pc.count, y);
     }
+    [[unroll]] for (uint k = 0u; k < 8u; k++) {
+        if (k >= EACH) continue;
+        uvec2 own = FORM_A == REPEATED ? a[0] : a[k];
+        if ((OPERATION == COPY || OPERATION == GATHER) && TYPE_A == TYPE_Y && FORM_A != NUMBER) {
+            y[k] = own;  // as bits
+            continue;
+        }
+        uvec2 first = FORM_A == NUMBER ? uvec2(pc.a_low, pc.a_high)
+            : OPERATION == WHERE ? natural(TYPE_A, own) : number(KIND, TYPE_A, own);
+        uvec2 second = FORM_B == NUMBER ? uvec2(pc.b_low, pc.b_high)
+            : FORM_B == ABSENT || OPERATION == GATHER ? uvec2(0u)
+            : number(KIND, TYPE_B, FORM_B == REPEATED ? b[0] : b[k]);
+        uvec2 third = FORM_C == NUMBER ? uvec2(pc.c_low, pc.c_high)
+            : FORM_C == ABSENT ? uvec2(0u) : number(KIND, TYPE_C, FORM_C == REPEATED ? c[0] : c[k]);
+        y[k] = element(TYPE_Y, RESULT, operated(first, second, third));
+    }
+    y_run(pc.y_offset + i, pc.y_offset + pc.count, y);
 }

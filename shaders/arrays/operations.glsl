@@ -65,7 +65,7 @@ float floated(float x, float y) {
     switch (OPERATION) {
     case POW: return raised_to(x, y);
     case SQRT: return root(x);
-    case EXP: return exponential(x);
+    case EXP: return width_of(TYPE_Y) == 16u ? exponential_for_16_bits(x) : exponential(x);
     case EXPM1: return exponential_minus_one(x);
     case LOG: return logarithm(x);
     case LOG1P: return logarithm_one_plus(x);

@@ -1,5 +1,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 // What it computes: elements of an array replaced by those of another, or of one number.
 // Shapes and layouts: four axes of any strides on both sides; x may repeat its elements. With an index, the place along
 //     one more axis of y is read from it: y[..., index, ...] = x.
@@ -9,6 +10,8 @@
 // Workgroup: THREADS elements (x and y together count the workgroups, STRIPE of them along x). Invocation: one.
 // Accumulation: none. Where two elements go to one place, one of them arrives.
 // Preconditions: fewer than 2^31 elements. Indices out of bounds write nothing.
+
+const uint EACH = 4u, HALVES = 0u;  // (words.glsl)
 
 #include "arrays/words.glsl"
 

@@ -13,6 +13,8 @@
 // Preconditions: fewer than 2^31 elements.
 // Defines: THREADS, STRIPE.
 
+const uint EACH = 4u, HALVES = 0u;  // (words.glsl)
+
 #include "arrays/states.glsl"
 
 layout(local_size_x = THREADS) in;

@@ -1,7 +1,8 @@
 // What reductions and scans have found so far, as four words that two of may be combined, in order:
 //   SUM of FLOATING  a float32 and what its roundings lost     SUM, PRODUCT of LONG  an int64
 //   PRODUCT of FLOATING  a float32                             ANY, ALL  0 or 1
-//   MAXIMUM, MINIMUM  a number; w is 1 where there is one      FIRST_MAXIMUM, FIRST_MINIMUM  the same, z its place
+//   MAXIMUM, MINIMUM  64 bits without sign in whose order the larger number (for MINIMUM the smaller) wins, NaN always;
+//                     FIRST_MAXIMUM, FIRST_MINIMUM  the same, z its place
 // SQUARES is the SUM of squared differences from a centre.
 
 #include "arrays/words.glsl"
@@ -28,23 +29,30 @@ bool gives_float() {  // else an int64
 
 uvec4 nothing_found() {
     if (OPERATION == PRODUCT) return uvec4(KIND == FLOATING ? floatBitsToUint(1.0) : 1u, 0u, 0u, 0u);
-    return uvec4(OPERATION == ALL ? 1u : 0u, 0u, 0u, 0u);
+    return uvec4(OPERATION == ALL ? 1u : 0u, 0u, 0xffffffffu, 0u);
 }
 
-bool beats(uvec4 a, uvec4 b) {  // whether b takes the place of a
-    bool larger = OPERATION == MAXIMUM || OPERATION == FIRST_MAXIMUM;
-    if (KIND == FLOATING) {
-        float x = of_bits(a.x), y = of_bits(b.x);
-        if (is_nan(x) || is_nan(y)) return !is_nan(x);
-        return larger ? is_less(x, y) : is_less(y, x);
+bool wants_less() { return OPERATION == MINIMUM || OPERATION == FIRST_MINIMUM; }
+
+// A number of KIND as MAXIMUM and the like compare it, and back.
+uvec2 rank_of(uvec2 x) {
+    if (KIND == LONG) {
+        x.y ^= 0x80000000u;
+        return wants_less() ? ~x : x;
     }
-    return larger ? less64(a.xy, b.xy) : less64(b.xy, a.xy);
+    uint bits = x.x, size = bits & 0x7fffffffu;
+    if (OPERATION == FIRST_MAXIMUM || OPERATION == FIRST_MINIMUM) bits = mix(bits, 0u, size == 0u);  // zeros are equal
+    uint rank = bits ^ (uint(int(bits) >> 31) | 0x80000000u);
+    return uvec2(0u, mix(wants_less() ? ~rank : rank, 0xffffffffu, size > 0x7f800000u));
 }
 
-bool same(uvec4 a, uvec4 b) {
-    if (KIND == LONG) return a.xy == b.xy;
-    float x = of_bits(a.x), y = of_bits(b.x);
-    return is_nan(x) ? is_nan(y) : is_equal(x, y);
+uvec2 of_rank(uvec2 rank) {
+    if (KIND == LONG) {
+        if (wants_less()) rank = ~rank;
+        return rank ^ uvec2(0u, 0x80000000u);
+    }
+    uint own = wants_less() ? ~rank.y : rank.y;
+    return uvec2(rank.y == 0xffffffffu ? NAN : own ^ mix(0xffffffffu, 0x80000000u, own >= 0x80000000u), 0u);
 }
 
 uvec4 combined(uvec4 a, uvec4 b) {
@@ -61,10 +69,8 @@ uvec4 combined(uvec4 a, uvec4 b) {
     }
     if (OPERATION == ANY) return a | b;
     if (OPERATION == ALL) return a & b;
-    if (a.w == 0u) return b;
-    if (b.w == 0u) return a;
-    if ((OPERATION == FIRST_MAXIMUM || OPERATION == FIRST_MINIMUM) && same(a, b)) return a.z <= b.z ? a : b;
-    return beats(a, b) ? b : a;
+    bool wins = KIND == FLOATING ? a.y < b.y : below64(a.xy, b.xy), same = KIND == FLOATING ? a.y == b.y : a.xy == b.xy;
+    return wins || same && b.z < a.z ? b : a;
 }
 
 // One element, `place` its index, as what was found.
@@ -79,7 +85,7 @@ uvec4 found_in(uvec2 raw, uint place, float centre) {
         return uvec4(floatBitsToUint(apart * apart), 0u, 0u, 0u);
     }
     if (OPERATION == SUM || OPERATION == PRODUCT) return uvec4(x.x, KIND == LONG ? x.y : 0u, 0u, 0u);
-    return uvec4(x, place, 1u);
+    return uvec4(rank_of(x), place, 0u);
 }
 
 // The number at the end: the rounded sum, or an int64.
@@ -89,5 +95,6 @@ uvec2 number_of(uvec4 found) {
         float high = of_bits(found.x);
         return uvec2(size_of(high) >= INFINITY ? found.x : floatBitsToUint(high + of_bits(found.y)), 0u);
     }
+    if (OPERATION == MAXIMUM || OPERATION == MINIMUM) return of_rank(found.xy);
     return found.xy;
 }

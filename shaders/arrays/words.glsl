@@ -7,6 +7,9 @@
 #include "float16.glsl"
 #include "arrays/integers.glsl"
 
+// HALVES, a constant of who includes this: 1 where the device's own conversions from and to float16 keep numbers below
+// 2^-14, and round to nearest, ties to even.
+
 // facts: elements
 const uint BOOL = 0u, INT8 = 1u, UINT8 = 2u, INT16 = 3u, UINT16 = 4u, INT32 = 5u, UINT32 = 6u, INT64 = 7u;
 const uint FLOAT32 = 8u, FLOAT16 = 9u, BFLOAT16 = 10u;
@@ -26,7 +29,7 @@ uvec2 natural(uint type, uvec2 raw) {
     if (type == INT16) return wide(uint(bitfieldExtract(int(x), 0, 16)));
     if (type == INT32) return wide(x);
     if (type == INT64) return raw;
-    if (type == FLOAT16) return uvec2(floatBitsToUint(float16_value(x)), 0u);
+    if (type == FLOAT16) return uvec2(floatBitsToUint(HALVES == 1u ? unpackHalf2x16(x).x : float16_value(x)), 0u);
     if (type == BFLOAT16) return uvec2(x << 16, 0u);
     if (type == BOOL) return uvec2(uint(x != 0u), 0u);
     return uvec2(x, 0u);
@@ -48,10 +51,12 @@ uvec2 element(uint type, uint kind, uvec2 x) {
     }
     if (type >= FLOAT32) {
         uint bits = kind == FLOATING ? x.x : float_bits64(kind == LONG ? x : wide(x.x));
-        if (type == FLOAT16) return uvec2(float16_of_bits(bits), 0u);
+        if (type == FLOAT16) {
+            return uvec2(HALVES == 1u ? packHalf2x16(vec2(uintBitsToFloat(bits), 0.0)) : float16_of_bits(bits), 0u);
+        }
         if (type == BFLOAT16) {
-            if ((bits & 0x7fffffffu) > 0x7f800000u) return uvec2(bits >> 16 | 0x40u, 0u);
-            return uvec2((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16, 0u);
+            bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+            return uvec2(mix(bits + 0x7fffu + (bits >> 16 & 1u), bits | 0x400000u, nan) >> 16, 0u);
         }
         return uvec2(bits, 0u);
     }
@@ -60,8 +65,9 @@ uvec2 element(uint type, uint kind, uvec2 x) {
     return bits == 64u ? whole : uvec2(bits == 32u ? whole.x : bitfieldExtract(whole.x, 0, int(bits)), 0u);
 }
 
-// Functions that read a buffer DATA of uvec4 as elements of a TYPE: NAME_raw(i) one of them, NAME_quad(i, raw) four of
-// them. i is then a multiple of 4, but for elements of 8 bits.
+// Functions that read a buffer DATA of uvec4 as elements of a TYPE, as their bits: NAME_raw(i) one of them;
+// NAME_run(i, end, raw) the EACH (4 or 8) from i on, of which those from `end` on do not exist. i is then a multiple of
+// EACH, but for elements of 8 bits.
 #define READER(NAME, DATA, TYPE) \
     uint NAME##_word(uint w) { return DATA[w >> 2][w & 3u]; } \
     uvec2 NAME##_raw(uint i) { \
@@ -71,50 +77,57 @@ uvec2 element(uint type, uint kind, uvec2 x) {
         if (bits == 16u) return uvec2(NAME##_word(i >> 1) >> (i & 1u) * 16u & 0xffffu, 0u); \
         return uvec2(NAME##_word(i >> 2) >> (i & 3u) * 8u & 0xffu, 0u); \
     } \
-    void NAME##_quad(uint i, out uvec2 raw[4]) { \
-        uint bits = width_of(TYPE); \
-        if (bits == 64u) { \
-            uvec4 first = DATA[i >> 1], second = DATA[(i >> 1) + 1u]; \
-            raw[0] = first.xy; raw[1] = first.zw; raw[2] = second.xy; raw[3] = second.zw; \
-        } else if (bits == 32u) { \
-            uvec4 all4 = DATA[i >> 2]; \
-            raw[0] = uvec2(all4.x, 0u); raw[1] = uvec2(all4.y, 0u); \
-            raw[2] = uvec2(all4.z, 0u); raw[3] = uvec2(all4.w, 0u); \
-        } else if (bits == 16u) { \
-            uint first = NAME##_word(i >> 1), second = NAME##_word((i >> 1) + 1u); \
-            raw[0] = uvec2(first & 0xffffu, 0u); raw[1] = uvec2(first >> 16, 0u); \
-            raw[2] = uvec2(second & 0xffffu, 0u); raw[3] = uvec2(second >> 16, 0u); \
+    void NAME##_run(uint i, uint end, out uvec2 raw[8]) { \
+        const uint bits = width_of(TYPE); \
+        uint w[8], first = bits == 64u ? 2u * i : i / (32u / min(bits, 32u)); \
+        [[unroll]] for (uint k = 0u; k < 8u; k++) w[k] = 0u; \
+        if (bits > 8u && EACH * bits >= 128u && i + EACH <= end) { \
+            uvec4 four = DATA[first >> 2]; \
+            w[0] = four.x; w[1] = four.y; w[2] = four.z; w[3] = four.w; \
+            if (EACH * bits > 128u) { \
+                four = DATA[(first >> 2) + 1u]; \
+                w[4] = four.x; w[5] = four.y; w[6] = four.z; w[7] = four.w; \
+            } \
         } else { \
-            uint word = NAME##_word(i >> 2), shift = (i & 3u) * 8u; \
-            if (shift != 0u) word = word >> shift | NAME##_word((i >> 2) + 1u) << (32u - shift); \
-            raw[0] = uvec2(word & 0xffu, 0u); raw[1] = uvec2(word >> 8 & 0xffu, 0u); \
-            raw[2] = uvec2(word >> 16 & 0xffu, 0u); raw[3] = uvec2(word >> 24, 0u); \
+            uint last = bits == 64u ? 2u * end - 1u : (end - 1u) / (32u / min(bits, 32u)); \
+            [[unroll]] for (uint k = 0u; k < 8u; k++) { \
+                if (k <= EACH * bits / 32u && first + k <= last) w[k] = NAME##_word(first + k); \
+            } \
+            if (bits == 8u && (i & 3u) != 0u) { \
+                uint shift = (i & 3u) * 8u; \
+                w[0] = w[0] >> shift | w[1] << (32u - shift); \
+                w[1] = w[1] >> shift | w[2] << (32u - shift); \
+            } \
+        } \
+        [[unroll]] for (uint k = 0u; k < 8u; k++) { \
+            if (bits == 64u) raw[k] = k < 4u ? uvec2(w[2u * k & 7u], w[(2u * k & 7u) + 1u]) : uvec2(0u); \
+            else if (bits == 32u) raw[k] = uvec2(w[k], 0u); \
+            else if (bits == 16u) raw[k] = uvec2(bitfieldExtract(w[k >> 1], int(k & 1u) * 16, 16), 0u); \
+            else raw[k] = uvec2(bitfieldExtract(w[k >> 2], int(k & 3u) * 8, 8), 0u); \
         } \
     }
 
-// A procedure that writes elements i to i + 3 of a buffer DATA of uvec4, of which those from count on do not exist; of
-// their words those that hold an element are written whole. i is a multiple of 4.
+// A procedure that writes elements i to i + EACH - 1 of a buffer DATA of uvec4, of which those from `end` on do not
+// exist; of their words those that hold an element are written whole. i is a multiple of EACH.
 #define WRITER(NAME, DATA, TYPE) \
-    void NAME##_word(uint w, uint x) { DATA[w >> 2][w & 3u] = x; } \
-    void NAME##_quad(uint i, uint count, uvec2 raw[4]) { \
-        uint bits = width_of(TYPE), left = count - i; \
-        if (bits == 64u) { \
-            if (left > 1u) DATA[i >> 1] = uvec4(raw[0], raw[1]); \
-            else { NAME##_word(2u * i, raw[0].x); NAME##_word(2u * i + 1u, raw[0].y); } \
-            if (left > 3u) DATA[(i >> 1) + 1u] = uvec4(raw[2], raw[3]); \
-            else if (left > 2u) { NAME##_word(2u * i + 4u, raw[2].x); NAME##_word(2u * i + 5u, raw[2].y); } \
-        } else if (bits == 32u) { \
-            if (left > 3u) DATA[i >> 2] = uvec4(raw[0].x, raw[1].x, raw[2].x, raw[3].x); \
-            else { \
-                NAME##_word(i, raw[0].x); \
-                if (left > 1u) NAME##_word(i + 1u, raw[1].x); \
-                if (left > 2u) NAME##_word(i + 2u, raw[2].x); \
-            } \
-        } else if (bits == 16u) { \
-            NAME##_word(i >> 1, raw[0].x | raw[1].x << 16); \
-            if (left > 2u) NAME##_word((i >> 1) + 1u, raw[2].x | raw[3].x << 16); \
+    void NAME##_run(uint i, uint end, uvec2 raw[8]) { \
+        const uint bits = width_of(TYPE); \
+        uint w[8], first = bits == 64u ? 2u * i : i / (32u / min(bits, 32u)); \
+        [[unroll]] for (uint k = 0u; k < 8u; k++) { \
+            if (bits == 64u) w[k] = raw[k >> 1][k & 1u]; \
+            else if (bits == 32u) w[k] = raw[k].x; \
+            else if (bits == 16u) w[k] = raw[2u * k & 7u].x | raw[(2u * k & 7u) + 1u].x << 16; \
+            else w[k] = raw[4u * k & 7u].x | raw[(4u * k & 7u) + 1u].x << 8 \
+                | raw[(4u * k & 7u) + 2u].x << 16 | raw[(4u * k & 7u) + 3u].x << 24; \
+        } \
+        if (EACH * bits >= 128u && i + EACH <= end) { \
+            DATA[first >> 2] = uvec4(w[0], w[1], w[2], w[3]); \
+            if (EACH * bits > 128u) DATA[(first >> 2) + 1u] = uvec4(w[4], w[5], w[6], w[7]); \
         } else { \
-            NAME##_word(i >> 2, raw[0].x | raw[1].x << 8 | raw[2].x << 16 | raw[3].x << 24); \
+            uint last = bits == 64u ? 2u * end - 1u : (end - 1u) / (32u / min(bits, 32u)); \
+            [[unroll]] for (uint k = 0u; k < 8u; k++) { \
+                if (k < EACH * bits / 32u && first + k <= last) DATA[(first + k) >> 2][(first + k) & 3u] = w[k]; \
+            } \
         } \
     }
 

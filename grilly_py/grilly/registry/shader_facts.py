@@ -47,6 +47,8 @@ FACTS: dict[str, dict[str, int | float]] = {
         "FLAT": 1,
         "STRIDED": 2,
         "NUMBER": 3,
+        "RUNS": 4,
+        "REPEATED": 5,
     },
     "header": {
         "FIRST_BATCH": 0,

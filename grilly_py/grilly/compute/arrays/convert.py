@@ -6,8 +6,10 @@ import numpy as np
 
 from ..device.copy import copy
 from ..device.dtypes import is_float
+from ..device.plan import ALIGN_MOST
 from ..device.tensor import Tensor
 from .elementwise import cast
+from .transpose import axes_of
 
 
 def convert(tensor: Tensor, dtype: np.dtype) -> Tensor:
@@ -21,6 +23,8 @@ def convert(tensor: Tensor, dtype: np.dtype) -> Tensor:
         When the device cannot for arrays of this size or these strides.
     """
     device = tensor._storage.device
+    if tensor.is_contiguous or dtype == tensor.dtype and axes_of(device.facts, tensor, ALIGN_MOST) is not None:
+        return cast(tensor, dtype, copy=True)  # at the memory's speed
     if dtype.itemsize <= 4 and (dtype == tensor.dtype or is_float(dtype) and is_float(tensor.dtype)) and (
         tensor.dtype.itemsize == 4 or device.sixteen_bits and tensor.dtype.itemsize == 2
     ):  # fmt: skip

@@ -19,12 +19,15 @@ from ..device.tensor import Tensor
 from .operations import ACTIVATIONS, FUNCTIONS, Spec, code
 from .operations import spec as spec_of
 from .promotion import FLOATING, integer_range
+from .transpose import axes_of, emit_transposed
 
 #: Plans of elementwise operations.
 PLANS: Kept[tuple, Ready] = Kept("plans of maps", 4096)
 
 #: How an operand lies (shaders/arrays/map.comp).
-ABSENT, FLAT, STRIDED, NUMBER = range(4)
+ABSENT, FLAT, STRIDED, NUMBER, RUNS, REPEATED = range(6)
+_ALIGNED = 16  # a number of elements: where memory of a plan's own begins is a multiple of more
+_RUN = 8  # elements that an invocation makes at a time, or half of them
 _MOST = 2**30  # elements of a dispatch
 _AXES = 4
 _DEEP_AXES = 8
@@ -99,22 +102,26 @@ def plan(given: tuple[Spec | Gather], layouts: Sequence[Layout | None], facts: D
         if given_result is not None:
             shape = result.shape
         views = [None if t is None else t.broadcast_to(shape) for t in operands]
-        offsets = [None if layout is None else layout.offset for layout in layouts[:3]]
+        offsets = [None if layout is None else layout.offset for layout in layouts]
         emit(planner, registry, asked, result, views, offsets)
     return planner.plan(*(() if given_result is not None else (result,)))
 
 
 def emit(planner: Planner, registry: Registry, asked, result: Tensor, operands: list, offsets: list) -> None:
-    """Dispatches for operands of the result's shape, cut where they are too large."""
+    """Dispatches for operands of the result's shape, cut where they are too large.
+
+    ``offsets`` are those of the operands' memory, as far as they are known: powers of two that divide them; a fourth is
+    the result's.
+    """
     choice = _choice(registry, _spec(asked))
     present = [t for t in operands if t is not None]
-    quad = 4 * choice.threads * choice.tile["quads"]
-    if result.size > min(_MOST, quad * choice.tile["stripe"] * planner.facts.groups[1]) or not all(
+    group = _RUN // 2 * choice.threads
+    if result.size > min(_MOST, group * choice.tile["stripe"] * planner.facts.groups[1]) or not all(
         fits_binding(planner.facts, t) for t in (result, *present)
     ):
         axis = next(axis for axis, extent in enumerate(result.shape) if extent > 1)
         inner = math.prod(result.shape[axis + 1 :])
-        unit = 4 // math.gcd(4, inner)
+        unit = _RUN // math.gcd(_RUN, inner)
         half = -(-result.shape[axis] // 2 // unit) * unit
         if not 0 < half < result.shape[axis]:
             raise UnsupportedError(
@@ -125,7 +132,18 @@ def emit(planner: Planner, registry: Registry, asked, result: Tensor, operands: 
             index = (slice(None),) * axis + (part,)
             emit(planner, registry, asked, result[index], [None if t is None else t[index] for t in operands], offsets)
         return
-    forms = [_form(t, offset) for t, offset in zip(operands, offsets, strict=True)]
+    operands, offsets = list(operands), list(offsets)
+    if not isinstance(asked, Gather):
+        if asked.name == "copy" and asked.dtype == asked.gives and operands[0] is not None:
+            if emit_transposed(planner, registry, operands[0], offsets[0], result):
+                return
+        for number, operand in enumerate(operands):
+            if operand is None or axes_of(planner.facts, operand, offsets[number]) is None:
+                continue
+            copied = planner.empty(operand.shape, operand.dtype)
+            if emit_transposed(planner, registry, operand, offsets[number], copied):
+                operands[number], offsets[number] = copied, _ALIGNED
+    forms = [_form(t, offset) for t, offset in zip(operands, offsets[:3], strict=True)]
     spec = _spec(asked)
     for number in spec.scalars:
         forms[number] = NUMBER
@@ -142,10 +160,59 @@ def emit(planner: Planner, registry: Registry, asked, result: Tensor, operands: 
                                    f"{len(extents)} axes; kernels take {_DEEP_AXES}")  # fmt: skip
         for number in strided:
             operands[number] = _gathered(planner, registry, operands[number], offsets[number])
-            offsets[number] = 4
+            offsets[number] = _ALIGNED
         emit(planner, registry, asked, result, operands, offsets)
         return
-    _dispatch(planner, choice, asked, result, operands, forms, extents, dict(zip(strided, steps, strict=True)), deep)
+    own = dict(zip(strided, steps, strict=True))
+    each = _elements_of_a_run(result, operands, forms, offsets)
+    if not deep:
+        _find_runs(asked, operands, forms, offsets, extents, own, each)
+    _dispatch(planner, registry, choice, asked, result, operands, forms, extents, own, deep, each)
+
+
+def _elements_of_a_run(result: Tensor, operands: list, forms: list[int], offsets: list) -> int:
+    """How many elements an invocation makes at a time: 16 bytes of the narrowest, where memory lies so."""
+    present = [(result, offsets[3] if len(offsets) > 3 else _ALIGNED)]
+    present += [(t, offset) for t, offset in zip(operands, offsets, strict=False) if t is not None]
+    sizes = [t.dtype.itemsize for t, _ in present]
+    if max(sizes) == 8 or min(sizes) == 4:
+        return _RUN // 2
+    flat = present[:1]
+    flat += [(t, offset) for t, offset, form in zip(operands, offsets, forms, strict=False) if form == FLAT]
+    if any(math.gcd(offset, t._offset) % _RUN for t, offset in flat if t.dtype.itemsize > 1):
+        return _RUN // 2
+    return _RUN
+
+
+def _find_runs(
+    asked, operands: list, forms: list[int], offsets: list, extents: list[int], steps: dict, each: int
+) -> None:
+    """Name the operands with strides of which a run of the result reads neighbours, or one element alone."""
+    if extents[-1] % each:
+        return
+    found = {}
+    for number, own in steps.items():
+        if own[-1] == 0:
+            found[number] = REPEATED
+        elif own[-1] == 1 and (
+            operands[number].dtype.itemsize == 1
+            or not any(step % each for step in (*own[:-1], math.gcd(offsets[number], operands[number]._offset)))
+        ):
+            found[number] = RUNS
+    if isinstance(asked, Gather):  # a run of elements has one index, or each its own
+        whole = operands[0].dtype.itemsize == 1 or asked.step % each == 0
+        if found != {0: RUNS, 1: REPEATED} or not whole:
+            return
+    for number, form in found.items():
+        forms[number] = form
+
+
+def halves(registry: Registry) -> int:
+    """The constant HALVES (shaders/arrays/words.glsl): 1 where float16 may be converted as the device does it.
+
+    NVIDIA's compiler is known to round packHalf2x16 as it should and to keep small numbers; others may do as they like.
+    """
+    return int("nvidia-compiler" in registry.features)
 
 
 def _choice(registry: Registry, asked: Spec) -> Choice:
@@ -186,7 +253,9 @@ def fewest_axes(shape: tuple[int, ...], steps: list) -> tuple[list[int], list[li
     return [extent for extent, _ in axes], [list(column) for column in zip(*(own for _, own in axes), strict=True)]
 
 
-def _dispatch(planner: Planner, choice: Choice, asked, result, operands, forms, extents, steps, deep) -> None:
+def _dispatch(
+    planner: Planner, registry: Registry, choice: Choice, asked, result, operands, forms, extents, steps, deep, each
+) -> None:  # fmt: skip
     spec = _spec(asked)
     axes = len(extents) if steps else 1
     most = _DEEP_AXES if deep else _AXES
@@ -207,12 +276,12 @@ def _dispatch(planner: Planner, choice: Choice, asked, result, operands, forms, 
     if isinstance(asked, Gather):
         words |= {"c_0": asked.step % 2**32, "c_1": asked.extent}
     constants = {"OPERATION": spec.number, "KIND": spec.kind, "RESULT": spec.result, "TYPE_Y": code(result.dtype),
-                 "AXES": axes, "DEEP": int(deep)}  # fmt: skip
+                 "AXES": axes, "DEEP": int(deep), "EACH": each, "HALVES": halves(registry)}  # fmt: skip
     for number, name in enumerate("ABC"):
         operand = operands[number]
         constants |= {f"FORM_{name}": forms[number], f"TYPE_{name}": 0 if operand is None else code(operand.dtype)}
     arrays = {"a": operands[0], "b": operands[1], "c": operands[2], "y": result}
-    count = -(-result.size // (4 * choice.threads * choice.tile["quads"]))
+    count = -(-result.size // (each * choice.threads))
     stripe = choice.tile["stripe"]
     planner.dispatch(choice, constants, arrays, words, (min(count, stripe), -(-count // stripe), 1), result.size)
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import UnsupportedError
-from ...registry import Registry, Request
+from ...registry import Choice, Registry, Request
 from ..device.caches import Kept
 from ..device.device import DeviceFacts
 from ..device.dtypes import dtype_of
@@ -22,7 +22,7 @@ from ..device.plan import At, Layout, Plan, Planner, fits_binding
 from ..device.record import Ready, run
 from ..device.tensor import Tensor
 from .elementwise import cast
-from .map import emit, fewest_axes
+from .map import emit, fewest_axes, halves
 from .operations import code, spec
 from .promotion import BOOL, FLOAT32, FLOATING, INT64, LONG, kind_of
 
@@ -36,8 +36,9 @@ NUMBERS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "any": 4, "all": 5, "argmax"
 _STATES = 11  # the type of what another dispatch has found
 _STATE = 16  # bytes
 _LEAST = 4096  # elements of a part of a row, or more
+_LEAST_OF_COLUMNS = 128
+_GROUPS = 1024  # workgroups, at least, where rows can be parted; no device's own number, so that sums are the same
 _TRIPS = 8192  # of an invocation at most
-_LANE_STEP = 16  # every number of invocations of a row is a pipeline of its own
 
 
 class Terms(NamedTuple):
@@ -88,10 +89,10 @@ def plan(given: tuple[Terms], layouts: Sequence[Layout], facts: DeviceFacts, reg
     _reduce(planner, registry, name, kind, x, terms.kept, offset, numbers.reshape(rows), divisor, centre)
     if terms.name == "std":
         root = numbers if terms.gives != FLOAT32 else result
-        emit(planner, registry, spec("sqrt", FLOAT32), root, [numbers, None, None], [4, None, None])
+        emit(planner, registry, spec("sqrt", FLOAT32), root, [numbers, None, None], [16, None, None])
     if not direct and (terms.name != "std" or terms.gives != FLOAT32):
         copied = spec("copy", found, terms.gives)
-        emit(planner, registry, copied, result, [numbers, None, None], [4, None, None])
+        emit(planner, registry, copied, result, [numbers, None, None], [16, None, None])
     return planner.plan(result)
 
 
@@ -103,7 +104,7 @@ def _laid(planner: Planner, registry: Registry, x: Tensor, offset: int, kept: in
         return x, offset
     copied = planner.empty(x.shape, x.dtype)
     emit(planner, registry, spec("copy", x.dtype), copied, [x, None, None], [offset, None, None])
-    return copied, 4
+    return copied, 16
 
 
 def _reduce(
@@ -112,8 +113,6 @@ def _reduce(
 ) -> None:  # fmt: skip
     """Dispatches that reduce the axes of ``x`` from ``kept`` on to ``result``, one number a row."""
     facts = planner.facts
-    choice = registry.resolve(Request("reduce", "float32"))
-    threads, stripe = choice.threads, choice.tile["stripe"]
     if not all(fits_binding(facts, t) for t in (x, result)):
         axis = next((axis for axis, extent in enumerate(x.shape[:kept]) if extent > 1), None)
         if axis is None:
@@ -129,22 +128,25 @@ def _reduce(
     outer, (outer_steps,) = fewest_axes(x.shape[:kept], [x._steps[:kept]])
     inner, (inner_steps,) = fewest_axes(x.shape[kept:], [x._steps[kept:]])
     rows, extent = math.prod(outer), math.prod(inner)
-    columns = rows >= choice.tile["rows"] and outer_steps[-1] == 1 and inner_steps[-1] != 1
+    columns = outer[-1] > 8 and outer_steps[-1] == 1 and inner_steps[-1] != 1
+    choice = registry.resolve(Request("reduce-columns" if columns else "reduce", "float32"))
+    threads, stripe = choice.threads, choice.tile["stripe"]
+    each = 4 if x.dtype.itemsize >= 4 else 8
+    # Whether a run of `each` elements, along the rows or along a row, begins at a multiple of as many.
+    aligned = [step for step, many in zip(outer_steps, outer, strict=True) if many > 1 and (step != 1 or not columns)]
     if columns:
-        lanes = threads // choice.tile["rows"]
+        aligned += [outer[-1], *(step for step, many in zip(inner_steps, inner, strict=True) if many > 1)]
+    runs = x.dtype.itemsize == 1 or not any(n % each for n in (*aligned, math.gcd(offset, x._offset)))
+    runs &= columns or len(inner) == 1 and inner_steps[0] == 1
+    if columns:
+        each = each if runs else 1
+        lanes, groups = threads // choice.tile["near"], -(-rows // (choice.tile["near"] * each))
+        trip, least = choice.tile["few"] * lanes, _LEAST_OF_COLUMNS
     else:
-        lanes = 1
-        while lanes < choice.tile["lanes"] and 8 * lanes < extent:
-            lanes *= _LANE_STEP
-    quads = (
-        not columns and len(inner) == 1 and inner_steps[0] == 1
-        and all(step % 4 == 0 for step, many in zip(outer_steps, outer, strict=True) if many > 1)
-        and math.gcd(offset, x._offset) % 4 == 0
-    )  # fmt: skip
-    groups = -(-rows * lanes // threads)
-    wanted = max(1, 8 * facts.units // groups)
-    parts = max(min(wanted, extent // _LEAST), -(-extent // (4 * lanes * _TRIPS)), 1)
-    part = -(-extent // parts // 4) * 4
+        lanes = _lanes(choice, rows, extent)
+        groups, trip, least = -(-rows * lanes // threads), each * lanes, _LEAST
+    parts = max(min(-(-_GROUPS // groups), extent // least), -(-extent // (trip * _TRIPS)), 1)
+    part = -(-extent // parts // 8) * 8
     parts = max(-(-extent // part), 1) if part else 1
     states = planner.empty((rows * parts, _STATE // 4)) if parts > 1 else None
     words = {
@@ -156,26 +158,33 @@ def _reduce(
         "divisor": divisor if states is None else -1.0,
     }  # fmt: skip
     constants = {
-        "OPERATION": NUMBERS[name], "TYPE_X": code(x.dtype), "KIND": kind, "LANES": lanes, "COLUMNS": int(columns),
-        "QUADS": int(quads), "LAST": int(states is None),
-    }  # fmt: skip
+        "OPERATION": NUMBERS[name], "TYPE_X": code(x.dtype), "KIND": kind, "EACH": each, "HALVES": halves(registry),
+        "RUNS": int(runs), "LAST": int(states is None), "AXES": len(inner),
+    } | ({} if columns else {"LANES": lanes})  # fmt: skip
     arrays = {"x": x, "centre": centre, "y": result if states is None else states}
     sizes = (min(groups, stripe), parts, -(-groups // stripe))
     planner.dispatch(choice, constants, arrays, words, sizes, 8.0 * x.size)
     if states is None:
         return
-    lanes = 1
-    while lanes < choice.tile["lanes"] and 4 * lanes < parts:
-        lanes *= _LANE_STEP
+    choice = registry.resolve(Request("reduce", "float32"))
+    lanes = _lanes(choice, rows, parts)
     groups = -(-rows * lanes // threads)
     words |= {
         "inner_rows": rows, "x_offset": At(states, _STATE // 4), "row_0": 0, "row_1": parts, "extent": parts,
-        "part_length": -(-parts // 4) * 4, "parts": 1, "inner_length": parts, "step_0": 0, "step_1": 1,
+        "part_length": -(-parts // 8) * 8, "parts": 1, "inner_length": parts, "step_0": 0, "step_1": 1,
         "centre_offset": 0, "y_offset": _in_words(result), "divisor": divisor,
     }  # fmt: skip
-    constants |= {"TYPE_X": _STATES, "LANES": lanes, "COLUMNS": 0, "QUADS": 0, "LAST": 1}
+    constants |= {"TYPE_X": _STATES, "EACH": 4, "RUNS": 0, "LAST": 1, "AXES": 1, "LANES": lanes}
     sizes = (min(groups, stripe), 1, -(-groups // stripe))
     planner.dispatch(choice, constants, {"x": states, "y": result}, words, sizes, 8.0 * rows * parts)
+
+
+def _lanes(choice: Choice, rows: int, extent: int) -> int:
+    """How many invocations a row gets: one of three numbers, as each is a pipeline of its own."""
+    if extent <= 16:
+        return 1
+    some, most = choice.tile["some"], choice.tile["lanes"]
+    return some if extent <= 32 * some or extent <= 512 * some and rows * some >= _GROUPS * most // 2 else most
 
 
 def _in_words(tensor: Tensor) -> At:
@@ -218,7 +227,7 @@ def scan(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry: 
     groups = (min(rows, stripe), -(-rows // stripe), 1)
     planner.dispatch(choice, constants, {"x": x, "y": numbers}, words, groups, 16.0 * x.size)
     if numbers is not result:
-        emit(planner, registry, spec("copy", found, gives), result, [numbers, None, None], [4, None, None])
+        emit(planner, registry, spec("copy", found, gives), result, [numbers, None, None], [16, None, None])
     return planner.plan(result)
 
 

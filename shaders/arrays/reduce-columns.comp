@@ -1,0 +1,76 @@
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+// What it computes: as reduce.comp, of rows that are neighbours in memory: the columns of a matrix.
+// Shapes and layouts: as reduce.comp; row_1 is 1.
+// Bindings: 0 x, 1 centre (float32, one a row; for SQUARES), 2 y.
+// Specialization constants: as reduce.comp, without LANES; RUNS, 1 where EACH rows lie together and begin at multiples of
+//     EACH, all of them with strides that are such multiples; else EACH is 1.
+// Push constants: see the block; offsets and strides in elements, y_offset in words.
+// Workgroup: NEAR * EACH rows (x and z together count them, STRIPE along x), one part of each (y). Invocation: EACH rows,
+//     of their part every THREADS / NEAR-th element.
+// Accumulation: float32 sums of FEW elements, which are added up with what is lost in rounding; then the invocations of
+//     a row. Integers wrap at 64 bits. The order depends on the shape alone.
+// Preconditions: fewer than 2^31 elements; with RUNS inner_rows is a multiple of EACH.
+// Defines: THREADS, NEAR, FEW, STRIPE.
+
+#include "arrays/reduced.glsl"
+
+layout(local_size_x = THREADS) in;
+
+const uint LANES = uint(THREADS) / uint(NEAR);
+
+shared uvec4 states[4 * THREADS];
+
+void main() {
+    uint id = gl_LocalInvocationIndex, lane = id / uint(NEAR);
+    uint row = ((gl_WorkGroupID.z * uint(STRIPE) + gl_WorkGroupID.x) * uint(NEAR) + id % uint(NEAR)) * EACH;
+    uint part = gl_WorkGroupID.y;
+    uvec4 found[8];
+    float centre[8];
+    [[unroll]] for (uint k = 0u; k < 8u; k++) {
+        found[k] = nothing_found();
+        centre[k] = k < EACH && row < pc.rows ? centre_of(row + k) : 0.0;
+    }
+    if (row < pc.rows) {
+        uint base = base_of(row);
+        uint begin = part * pc.part_length, end = min(begin + pc.part_length, pc.extent);
+        for (uint at = begin + lane; at < end; at += uint(FEW) * LANES) {
+            uvec2 raw[FEW][8];
+            [[unroll]] for (uint i = 0u; i < uint(FEW); i++) {
+                // what is read beyond the end is not counted
+                uint from = base + place_of(min(at + i * LANES, end - 1u));
+                if (RUNS == 1u) x_run(from, from + EACH, raw[i]);
+                else raw[i][0] = x_raw(from);
+            }
+            [[unroll]] for (uint k = 0u; k < 8u; k++) {
+                if (k >= EACH) continue;
+                float sum = 0.0;
+                [[unroll]] for (uint i = 0u; i < uint(FEW); i++) {
+                    uint place = at + i * LANES;
+                    if (place < end) {
+                        uvec4 more = found_in(raw[i][k], place, centre[k]);
+                        if (adds_floats()) sum += of_bits(more.x);
+                        else found[k] = combined(found[k], more);
+                    }
+                }
+                if (adds_floats()) found[k] = with_sum(found[k], sum);
+            }
+        }
+    }
+    // Four of the rows at a time: each is then one invocation's.
+    [[unroll]] for (uint first = 0u; first < 8u; first += 4u) {
+        if (first >= EACH) continue;
+        barrier();
+        [[unroll]] for (uint k = 0u; k < 4u; k++) states[k * uint(THREADS) + id] = found[first + k];
+        barrier();
+        if (lane < min(EACH, 4u) && row < pc.rows) {
+            uint near = id % uint(NEAR);
+            uvec4 whole = states[lane * uint(THREADS) + near];
+            for (uint k = 1u; k < LANES; k++) {
+                whole = combined(whole, states[lane * uint(THREADS) + k * uint(NEAR) + near]);
+            }
+            put_found(row + first + lane, part, whole);
+        }
+    }
+}

@@ -1,0 +1,55 @@
+// What the two kernels of reductions share: rows and columns differ in who reads what, not in what is found.
+
+layout(constant_id = 3) const uint EACH = 4u;
+layout(constant_id = 4) const uint HALVES = 0u;
+
+#include "arrays/states.glsl"
+
+layout(constant_id = 5) const uint RUNS = 0u;
+layout(constant_id = 6) const uint LAST = 1u;
+layout(constant_id = 7) const uint AXES = 2u;
+
+layout(push_constant, std430) uniform Push {
+    uint rows, inner_rows, x_offset, row_0, row_1;
+    uint extent, part_length, parts, inner_length, step_0, step_1;
+    uint centre_offset, y_offset;
+    float divisor;
+} pc;
+
+layout(set = 0, binding = 0, std430) readonly buffer X { uvec4 x_data[]; };
+layout(set = 0, binding = 1, std430) readonly buffer Centre { float centre_data[]; };
+layout(set = 0, binding = 2, std430) writeonly buffer Y { uint y_data[]; };
+
+READER(x, x_data, TYPE_X)
+
+// Where the elements of a row begin, and where in it one of them lies.
+uint base_of(uint row) { return pc.x_offset + row / pc.inner_rows * pc.row_0 + row % pc.inner_rows * pc.row_1; }
+uint place_of(uint at) {
+    if (AXES == 1u) return at * pc.step_1;
+    return at / pc.inner_length * pc.step_0 + at % pc.inner_length * pc.step_1;
+}
+
+float centre_of(uint row) {
+    return OPERATION == SQUARES && TYPE_X != STATES ? centre_data[pc.centre_offset + row] : 0.0;
+}
+
+// Sums of a few floats are rounded as they come; the sums of these are not.
+bool adds_floats() { return is_float_sum() && TYPE_X != STATES; }
+uvec4 with_sum(uvec4 before, float sum) { return combined(before, uvec4(floatBitsToUint(sum), 0u, 0u, 0u)); }
+
+// What was found of a part of a row goes to the memory: a state, or a number.
+void put_found(uint row, uint part, uvec4 found) {
+    if (LAST == 0u) {
+        uint to = pc.y_offset + 4u * (row * pc.parts + part);
+        [[unroll]] for (uint k = 0u; k < 4u; k++) y_data[to + k] = found[k];
+        return;
+    }
+    uvec2 result = number_of(found);
+    if (gives_float()) {
+        if (pc.divisor >= 0.0) result.x = floatBitsToUint(divided(of_bits(result.x), pc.divisor));
+        y_data[pc.y_offset + row] = result.x;
+    } else {
+        y_data[pc.y_offset + 2u * row] = result.x;
+        y_data[pc.y_offset + 2u * row + 1u] = result.y;
+    }
+}
