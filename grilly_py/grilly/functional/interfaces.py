@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import overload
+from typing import Any, overload
 
 from ..compute import config as _config
 from ..compute import naive as _naive
+from ..compute.attention import foreign as _foreign
 from ..compute.attention import sdpa as _sdpa
 from ..compute.backend import device_of
 from ..compute.config import FlashConfig, FlashResult
@@ -30,7 +31,7 @@ def scaled_dot_product_attention(
 ) -> Array: ...  # fmt: skip
 def scaled_dot_product_attention(
     query: FloatArray, key: FloatArray, value: FloatArray, attn_mask: MaskArray | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, **unknown: Any,
 ) -> Array:  # fmt: skip
     """Exact attention with the signature and the rules of ``torch.nn.functional.scaled_dot_product_attention``.
 
@@ -84,6 +85,8 @@ def scaled_dot_product_attention(
     ----------
     The PyTorch documentation of ``torch.nn.functional.scaled_dot_product_attention``, version 2.13.
     """
+    if unknown:
+        raise _foreign.unknown("scaled_dot_product_attention", unknown, _foreign.SDPA_WORDS)
     return _sdpa.scaled_dot_product_attention(
         device_of("scaled_dot_product_attention", query, key, value, attn_mask), query, key, value,
         attn_mask, dropout_p, is_causal, scale, enable_gqa,

@@ -7,6 +7,7 @@ from typing import Any, Literal, SupportsIndex, overload
 
 import numpy as np
 
+from ..compute.attention import foreign as _foreign
 from ..compute.attention import kvcache as _kvcache
 from ..compute.attention import varlen as _varlen
 from ..compute.attention.keywords import CacheKeywords, HostCacheKeywords, PackedGradientKeywords, PackedKeywords
@@ -63,6 +64,7 @@ def flash_attention_varlen(
     sinks: FloatsLike | None = None, dropout_p: float = 0.0, dropout_seed: SupportsIndex = 0,
     dropout_offset: SupportsIndex = 0, return_lse: bool = False, kernel: str | None = None,
     precision: Precision = "highest",
+    **unknown: Any,
 ) -> Array | tuple[Array, Array]:  # fmt: skip
     """Attention within each of the sequences that lie packed in q, k and v, without padding.
 
@@ -114,6 +116,8 @@ def flash_attention_varlen(
     UnsupportedError
         Where an array is larger than one binding of the device, or no kernel takes what is asked for.
     """
+    if unknown:
+        raise _foreign.unknown("flash_attention_varlen", unknown, _foreign.PACKED_WORDS)
     arrays = (q, k, v, cu_seqlens_q, cu_seqlens_k)
     device = device_of("flash_attention_varlen", *arrays, alibi_slopes, sinks)
     return _varlen.flash_attention_varlen(
@@ -148,7 +152,7 @@ def flash_attention_varlen_backward(
     causal: bool = False, scale: float | None = None, window_size: Sequence[int | None] | None = None,
     softcap: float = 0.0, alibi_slopes: FloatsLike | None = None, sinks: FloatsLike | None = None,
     dropout_p: float = 0.0, dropout_seed: SupportsIndex = 0, dropout_offset: SupportsIndex = 0,
-    return_dsinks: bool = False,
+    return_dsinks: bool = False, **unknown: Any,
 ) -> tuple[Array, ...]:  # fmt: skip
     """The gradients of packed sequences: of ``sum(grad_out * output)`` by q, k and v.
 
@@ -186,6 +190,8 @@ def flash_attention_varlen_backward(
     T. Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", 2023,
     arXiv:2307.08691, algorithm 2.
     """
+    if unknown:
+        raise _foreign.unknown("flash_attention_varlen_backward", unknown, _foreign.PACKED_WORDS)
     arrays = (grad_out, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k)
     device = device_of("flash_attention_varlen_backward", *arrays, alibi_slopes, sinks)
     return _varlen.flash_attention_varlen_backward(
@@ -231,7 +237,7 @@ def flash_attention_with_kvcache(
     rotary: tuple[FloatsLike, FloatsLike] | None = None, rotary_interleaved: bool = True, causal: bool = False,
     window_size: Sequence[int | None] | None = None, softcap: float = 0.0, alibi_slopes: FloatsLike | None = None,
     sinks: FloatsLike | None = None, scale: float | None = None, return_lse: bool = False, kernel: str | None = None,
-    precision: Precision = "highest",
+    precision: Precision = "highest", **unknown: Any,
 ) -> Array | tuple[Array, Array]:  # fmt: skip
     """Attend to a cache of keys and values, to which new ones may be added first: one step of decoding.
 
@@ -296,6 +302,8 @@ def flash_attention_with_kvcache(
     UnsupportedError
         For 16-bit caches on a device without 16-bit storage, and paged caches beyond one binding of the device.
     """
+    if unknown:
+        raise _foreign.unknown("flash_attention_with_kvcache", unknown, _foreign.CACHE_WORDS)
     arrays = (q, k_cache, v_cache, k, v, cache_seqlens, page_table)
     tables = rotary if isinstance(rotary, (tuple, list)) else ()
     device = device_of("flash_attention_with_kvcache", *arrays, *tables, alibi_slopes, sinks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -10,6 +11,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from ..compute import Compute, Tensor
 from ..compute.backend import backend_of
+from ..compute.device.arguments import no_array
 from ..compute.device.arrays import Array, NDArray
 from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
 
@@ -95,6 +97,18 @@ class Parameter:
             tensor = self._copies[id(backend)] = backend.tensor(self._data)
         return tensor
 
+    def __getstate__(self) -> tuple[Any, NDArray[np.float32] | None]:
+        # The copies on devices are made again. A pickled Tensor comes back as an array.
+        return self.numpy(), self.grad
+
+    def __setstate__(self, state: tuple[Any, NDArray[np.float32] | None]) -> None:
+        self.data, self.grad = state
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
+        new = memo[id(self)] = Parameter(copy.deepcopy(self._data, memo))
+        new.grad = None if self.grad is None else self.grad.copy()
+        return new
+
     def __repr__(self) -> str:
         return f"Parameter(shape={self.shape}, dtype={self.dtype})"
 
@@ -116,8 +130,7 @@ def shapes(owner: str, **arrays: object) -> list[tuple[int, ...]]:
     """The shapes of the named arrays. Raises TypeError for what is no array."""
     for name, array in arrays.items():
         if not isinstance(array, (np.ndarray, Tensor)):
-            kind = type(array).__name__
-            raise TypeError(f"{owner}: {name} is a {kind}; expected a numpy.ndarray or a grilly.Tensor")
+            raise no_array(owner, name, array)
     return [tuple(array.shape) for array in arrays.values()]
 
 
@@ -140,6 +153,9 @@ class Module:
             p.data = p.data - rate * p.grad
 
     A new module keeps nothing although ``training`` is True, and ``eval()`` forgets what is kept.
+
+    ``copy.deepcopy`` and ``pickle`` work at any time: parameters, gradients and settings are copied, not what is kept
+    for ``backward``. A copy has the module's backend; what was pickled has none, and its Tensors come back as arrays.
     """
 
     _parameters: dict[str, Parameter]
@@ -180,6 +196,21 @@ class Module:
                 f"{name}.backward: no forward() was kept; call train(), then forward() before each backward()"
             )
         return kept
+
+    # -- copies ----------------------------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is kept for backward() lies on a device and belongs to one forward(); a backend is an open device.
+        return {**self.__dict__, "_kept": None, "_backend": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def __deepcopy__(self: ModuleT, memo: dict[int, Any]) -> ModuleT:
+        new = memo[id(self)] = object.__new__(type(self))
+        new.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        object.__setattr__(new, "_backend", self._backend)
+        return new
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.forward(*args, **kwargs)

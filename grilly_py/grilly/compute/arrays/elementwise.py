@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 
+from ..device.arguments import no_array
 from ..device.device import Device
 from ..device.dtypes import dtype_of
 from ..device.record import again
@@ -58,7 +59,7 @@ def operand(name: str, device: Device, value) -> Tensor | bool | int | float:
         return int(value)
     if isinstance(value, (np.ndarray, np.generic)):
         return device.tensor(np.asarray(value))
-    raise TypeError(f"{name}: an operand is a {type(value).__name__}; expected a tensor, an array or a number")
+    raise no_array(name, "an operand", value)
 
 
 def unary(name: str, x: Tensor) -> Tensor:

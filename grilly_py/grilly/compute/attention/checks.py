@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 
-from ..device.arguments import check_float
+from ..device.arguments import check_float, no_array
 from ..device.numbers import number
 from ..device.tensor import Tensor
 
@@ -77,14 +78,21 @@ def check_mask(operation: str, mask, full: tuple[int, ...]):
 
     In a float16 or float64 array the lowest finite number becomes minus infinity, as float32's own is read as such.
     """
-    dtype = getattr(mask, "dtype", None)
-    if dtype is None:
-        raise TypeError(f"{operation}: mask is a {type(mask).__name__}; expected a numpy.ndarray or a grilly.Tensor")
+    if not isinstance(mask, (np.ndarray, Tensor)):
+        raise no_array(operation, "mask", mask)
+    dtype = mask.dtype
     shape = tuple(mask.shape)
     padded = (1,) * (len(full) - len(shape)) + shape
     if len(shape) > len(full) or any(m not in (1, f) for m, f in zip(padded, full, strict=True)):
         raise ValueError(
             f"{operation}: mask has shape {shape}, which does not broadcast to (B, H, Sq, Sk) = {tuple(full)}"
+            + _padding(shape, full)
+        )
+    if len(shape) == 2 and shape == (full[0], full[3]) and full[0] == full[2] > 1:
+        warnings.warn(
+            f"{operation}: a mask of shape {shape} is taken as (Sq, Sk), and (B, Sk) would be the same; write "
+            "mask[None, None] to say so, or mask[:, None, None] for padding",
+            stacklevel=2,
         )
     if dtype == np.bool_ or dtype == np.float32:
         return mask
@@ -97,3 +105,10 @@ def check_mask(operation: str, mask, full: tuple[int, ...]):
         )
     with np.errstate(over="ignore"):
         return np.where(mask <= np.finfo(dtype).min, np.float32(-np.inf), mask.astype(np.float32))
+
+
+def _padding(shape: tuple[int, ...], full: tuple[int, ...]) -> str:
+    """What to say of a mask that does not broadcast and has the shape of padding, (B, Sk)."""
+    if shape != (full[0], full[3]):
+        return ""
+    return "; a padding mask (B, Sk), True = attend, is given as mask[:, None, None]"

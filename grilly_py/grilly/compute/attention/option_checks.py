@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ..device.arguments import FLOAT32
+from ..device.arguments import FLOAT32, no_array
 from ..device.dtypes import is_float
 from ..device.numbers import integer, number
 from ..device.tensor import Tensor
@@ -132,11 +132,9 @@ def softcap(operation: str, given) -> float:
 
 def bias(operation: str, given, full: tuple[int, ...]):
     """``attn_bias`` as float32, a NumPy array or a Tensor, checked to broadcast to ``full``."""
-    dtype = getattr(given, "dtype", None)
-    if dtype is None:
-        raise TypeError(
-            f"{operation}: attn_bias is a {type(given).__name__}; expected a numpy.ndarray or a grilly.Tensor"
-        )
+    if not isinstance(given, (np.ndarray, Tensor)):
+        raise no_array(operation, "attn_bias", given)
+    dtype = given.dtype
     shape = tuple(given.shape)
     padded = (1,) * (len(full) - len(shape)) + shape
     if len(shape) > len(full) or any(m not in (1, f) for m, f in zip(padded, full, strict=True)):

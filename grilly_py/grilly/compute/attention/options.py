@@ -14,6 +14,7 @@ from ..device.numbers import integer
 from ..device.tensor import Tensor
 from . import option_checks as checks
 from .call import OptionFacts
+from .foreign import unknown
 from .t5 import bucket_words
 from .words import as_word
 
@@ -55,7 +56,7 @@ def options_of(operation: str, given: Mapping[str, Any]) -> Options:
     """The options among keyword arguments. Raises TypeError for a name that is none."""
     for name in given:
         if name not in NAMES:
-            raise TypeError(f"{operation}: got an unexpected keyword argument {name!r}")
+            raise unknown(operation, (name,))
     return Options(**given) if given else OFF
 
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ..device.arguments import check_float, to_device
+from ..device.arguments import check_float, no_array, to_device
 from ..device.device import Device
 from ..device.tensor import Tensor
 from ..random import next_dropout
@@ -120,7 +120,7 @@ def _four(tensor: Tensor, batch: tuple[int, ...], heads: tuple[int]) -> Tensor:
 def _mask(mask, lead: tuple[int, ...], matrix: tuple[int, int]):
     """The mask with at most four axes, broadcastable to ``(B, H, L, S)``."""
     if not isinstance(mask, (np.ndarray, Tensor)):
-        raise TypeError(f"{NAME}: attn_mask is a {type(mask).__name__}; expected a numpy.ndarray or a grilly.Tensor")
+        raise no_array(NAME, "attn_mask", mask)
     shape, full = tuple(mask.shape), (*lead, *matrix)
     padded = (1,) * (len(full) - len(shape)) + shape
     fits = len(padded) == len(full) and all(m in (1, f) for m, f in zip(padded, full, strict=True))
@@ -137,7 +137,7 @@ def _mask(mask, lead: tuple[int, ...], matrix: tuple[int, int]):
         if (mask < LOWEST).any():
             mask = np.where(np.isneginf(mask), mask, np.maximum(mask, LOWEST))
     if len(full) <= 4:
-        return mask
+        return mask[None, None] if len(shape) == 2 else mask  # said to be (L, S), also where N is L
     batch = lead[:-1]
     mask = mask.reshape(padded)
     if math.prod(padded[: len(batch)]) == 1:

@@ -22,15 +22,31 @@ def check_backend(operation: str, device: Device, *arrays) -> None:
             raise ValueError(f"{operation}: a tensor belongs to another backend; move it with backend.tensor(...)")
 
 
+def no_array(operation: str, name: str, given) -> TypeError:
+    """The error for an argument that is neither a NumPy array nor a Tensor, with the way to make it one."""
+    kind = type(given)
+    way = ""
+    if kind.__module__.split(".")[0] == "torch":
+        way = (
+            f"; for PyTorch's tensors there are grilly.torch.attention, scaled_dot_product_attention and lift (any "
+            f"operation), or give {name}.numpy()"
+        )
+    elif hasattr(given, "__dlpack__"):
+        way = f"; give numpy.from_dlpack({name}) or grilly.from_dlpack({name})"
+    elif hasattr(given, "__array__"):
+        way = f"; give numpy.asarray({name})"
+    # PyTorch's class is called Tensor too.
+    label = f"{kind.__module__.split('.')[0]}.{kind.__name__}" if kind.__name__ == "Tensor" else kind.__name__
+    return TypeError(f"{operation}: {name} is a {label}; expected a numpy.ndarray or a grilly.Tensor{way}")
+
+
 def check_float(operation: str, **arrays) -> np.dtype:
     """The common dtype of the named arrays. Raises TypeError unless all are of one floating type of ours."""
     first = None
     for name, array in arrays.items():
-        dtype = getattr(array, "dtype", None)
-        if dtype is None:
-            raise TypeError(
-                f"{operation}: {name} is a {type(array).__name__}; expected a numpy.ndarray or a grilly.Tensor"
-            )
+        if array.__class__ is not Tensor and not isinstance(array, (np.ndarray, Tensor)):
+            raise no_array(operation, name, array)
+        dtype = array.dtype
         if not is_float(dtype):
             raise TypeError(
                 f"{operation}: {name} is {dtype}; expected {FLOATS_TEXT}; cast with {name}.astype(numpy.float32)"

@@ -218,7 +218,11 @@ class Device:
         self.check_open()
         if isinstance(array, Tensor):
             return array if array._storage.device is self.home else self.tensor(array.numpy())
-        array = np.asarray(array)
+        try:
+            array = np.asarray(array)
+        except TypeError as error:
+            way = "; grilly.torch.from_torch copies PyTorch's" if type(array).__module__.startswith("torch") else ""
+            raise TypeError(f"tensor: {type(array).__name__} is no array for NumPy: {error}{way}") from error
         if not array.dtype.isnative:
             array = array.astype(array.dtype.newbyteorder("="))
         if not is_storable(array.dtype):

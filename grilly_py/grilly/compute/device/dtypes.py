@@ -18,7 +18,7 @@ _OTHERS = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64
 @functools.lru_cache(maxsize=64)
 def is_float(dtype) -> bool:
     """Whether operations compute with arrays of a dtype."""
-    return dtype.name in FLOAT_NAMES
+    return getattr(dtype, "name", None) in FLOAT_NAMES  # another library's dtype may have no name
 
 
 @functools.lru_cache(maxsize=64)

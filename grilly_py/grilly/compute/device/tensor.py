@@ -330,8 +330,25 @@ class Tensor(Operators):
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def __dlpack__(self, **options: Any) -> Any:
-        """DLPack capsule of the host copy."""
+        """DLPack capsule of the host copy.
+
+        Raises BufferError for bfloat16, of which NumPy makes no capsule.
+        """
+        if self.dtype.name == "bfloat16":
+            raise BufferError(
+                "a grilly.Tensor of bfloat16 has no DLPack capsule, as NumPy has none; use grilly.torch.to_torch(t) "
+                "for PyTorch, t.numpy(), or t.astype('float32')"
+            )
         return np.ascontiguousarray(self.numpy()).__dlpack__(**options)
+
+    def __copy__(self) -> Tensor:
+        return self._view(self.shape, self._steps)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        return self.astype(self.dtype, copy=True)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a grilly.Tensor is memory of an open device and cannot be pickled; pickle t.numpy()")
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """(1, 0): the host, where the copy is."""

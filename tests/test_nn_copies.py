@@ -1,0 +1,74 @@
+"""Modules, parameters and tensors are copied and pickled at any time."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+from grilly import nn
+
+
+def used(backend):
+    """A layer that has run forward and backward, which leaves things on the device."""
+    layer = nn.MultiheadAttention(8, 2, rng=0).to(backend).train()
+    x = np.linspace(-1, 1, 48, dtype=np.float32).reshape(2, 3, 8)
+    layer(x, x, x)
+    layer.backward(np.ones((2, 3, 8), np.float32))
+    layer(x, x, x)  # kept for another backward
+    return layer, x
+
+
+def pickled(value):
+    return pickle.loads(pickle.dumps(value))
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, pickled])
+def test_a_used_layer(vulkan_backend, way):
+    layer, x = used(vulkan_backend)
+    twin = way(layer).to(vulkan_backend)
+    assert twin.training and twin._keeps
+    for (name, one), (same, other) in zip(layer.named_parameters(), twin.named_parameters(), strict=True):
+        assert name == same and one is not other
+        np.testing.assert_array_equal(one.data, other.data)
+        np.testing.assert_array_equal(one.grad, other.grad)
+        assert one.grad is not other.grad and not other.data.flags.writeable
+    with pytest.raises(RuntimeError, match="no forward"):
+        twin.backward(np.ones((2, 3, 8), np.float32))
+    np.testing.assert_array_equal(twin(x, x, x)[0], layer(x, x, x)[0])
+    next(twin.parameters()).data = np.zeros(next(twin.parameters()).shape, np.float32)
+    assert np.any(next(layer.parameters()).data), "the original is not touched"
+
+
+def test_what_is_shared_stays_shared():
+    net = nn.ModuleList([nn.Linear(3, 3, rng=0), nn.Linear(3, 3, rng=1)])
+    net[1].weight = net[0].weight
+    for twin in (copy.deepcopy(net), pickled(net)):
+        assert twin[1].weight is twin[0].weight is not net[0].weight
+
+
+def test_a_backend_is_kept_by_copies_alone(vulkan_backend):
+    layer = nn.Linear(3, 2, rng=0).to(vulkan_backend)
+    assert copy.deepcopy(layer)._backend is vulkan_backend
+    assert pickled(layer)._backend is None
+
+
+def test_parameters_that_are_tensors(vulkan_backend):
+    data = np.arange(6, dtype=np.float32).reshape(2, 3)
+    parameter = nn.Parameter(vulkan_backend.tensor(data))
+    twin = copy.deepcopy(parameter)
+    assert twin.data.backend is vulkan_backend and twin.data._storage is not parameter.data._storage
+    np.testing.assert_array_equal(twin.numpy(), data)
+    back = pickled(parameter)
+    assert isinstance(back.data, np.ndarray)
+    np.testing.assert_array_equal(back.data, data)
+
+
+def test_tensors(vulkan_backend):
+    tensor = vulkan_backend.tensor(np.arange(6, dtype=np.float32).reshape(2, 3)).T
+    assert copy.copy(tensor)._storage is tensor._storage
+    deep = copy.deepcopy(tensor)
+    assert deep._storage is not tensor._storage
+    np.testing.assert_array_equal(deep.numpy(), tensor.numpy())
+    with pytest.raises(TypeError, match=r"cannot be pickled; pickle t.numpy\(\)"):
+        pickle.dumps(tensor)
