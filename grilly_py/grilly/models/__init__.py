@@ -3,7 +3,7 @@
 ``grilly.models.load(folder)`` gives a model that is called as in transformers: ``model(input_ids=...)``.
 """
 
-from .load import ARCHITECTURES, load
+from .loading import ARCHITECTURES, load
 from .model import Model, Output
 
 __all__ = ["ARCHITECTURES", "Model", "Output", "load"]

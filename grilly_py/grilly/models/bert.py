@@ -37,8 +37,9 @@ class Layer(nn.Module):
         width = x.shape[-1]
         qkv = self.qkv(x)
         q, k, v = (qkv[..., i * width : (i + 1) * width] for i in range(3))
-        x = self.attention_norm(x + self.output(F.flash_attention3(q, k, v, num_heads=self.heads, mask=mask)))
-        return self.norm(x + self.mlp(x))
+        attended = self.output(F.flash_attention3(q, k, v, num_heads=self.heads, mask=mask))
+        x, _ = self.attention_norm.added(attended, x)
+        return self.norm.added(self.mlp(x), x)[0]
 
 
 class Bert(Model):
@@ -101,7 +102,7 @@ class Bert(Model):
 
     def _pooled(self, x: Tensor) -> Tensor:
         assert self.pooler is not None
-        return xp.tanh(self.pooler(x[:, 0]))
+        return F.tanh(self.pooler(x[:, 0]))
 
     def _places(self, ids: Tensor) -> Any:
         """Where tokens stand, ``(1 or B, S)``."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from .. import array_api as xp
 from .. import functional as F
 from .. import nn
 from ..compute import Tensor
@@ -50,85 +49,61 @@ class Embedding(nn.Module):
         self.weight = weights.parameter(f"{name}.weight", rows, width)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """``(..., width)``; a number past the table gives its last row."""
-        return xp.take(self.weight.data, ids, axis=0)
+        """``(..., width)``."""
+        return F.embedding(ids, self.weight.data)
 
     def logits(self, x: Tensor) -> Tensor:
-        """The product of ``(..., width)`` with every row."""
+        """The products of ``(..., width)`` with every row."""
         return F.linear(x, self.weight.data)
 
 
 class LayerNorm(nn.Module):
-    """Layer normalisation over the last axis (Ba et al. 2016, arXiv:1607.06450), in float32."""
+    """Layer normalisation over the last axis (Ba et al. 2016, arXiv:1607.06450)."""
 
     def __init__(self, weights: Weights, name: str, width: int, eps: float) -> None:
         super().__init__()
-        self.eps = eps
+        self.eps, self.width = eps, width
         self.weight = weights.parameter(f"{name}.weight", width)
         self.bias = weights.parameter(f"{name}.bias", width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of x's shape and dtype."""
-        wide = x.astype("float32")
-        centred = wide - xp.mean(wide, axis=-1, keepdims=True)
-        deviation = xp.sqrt(xp.mean(centred * centred, axis=-1, keepdims=True) + self.eps)
-        return (centred / deviation * self.weight.data + self.bias.data).astype(x.dtype)
+        """Of x's shape."""
+        return F.layer_norm(x, self.width, self.weight.data, self.bias.data, self.eps)
+
+    def added(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum of both, normalised and as it is."""
+        return F.add_layer_norm(x, residual, self.width, self.weight.data, self.bias.data, self.eps)
 
 
 class RMSNorm(nn.Module):
-    """Division by the root mean square over the last axis (Zhang and Sennrich 2019, arXiv:1910.07467), in float32.
+    """Division by the root mean square over the last axis (Zhang and Sennrich 2019, arXiv:1910.07467).
 
     ``offset`` is added to the weight: 1 in Gemma.
     """
 
     def __init__(self, weights: Weights, name: str, width: int, eps: float, offset: float = 0.0) -> None:
         super().__init__()
-        self.eps = eps
-        self.offset = offset
+        self.eps, self.width, self.offset = eps, width, offset
         self.weight = weights.parameter(f"{name}.weight", width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of x's shape and dtype."""
-        wide = x.astype("float32")
-        size = xp.sqrt(xp.mean(wide * wide, axis=-1, keepdims=True) + self.eps)
-        weight = self.weight.data.astype("float32") + self.offset if self.offset else self.weight.data
-        return (wide / size * weight).astype(x.dtype)
+        """Of x's shape."""
+        return F.rms_norm(x, self.width, self.weight.data, self.eps, self.offset)
 
-
-def gelu(x: Tensor) -> Tensor:
-    """``x / 2 (1 + erf(x / sqrt(2)))`` (Hendrycks and Gimpel 2016, arXiv:1606.08415), in float32."""
-    wide = x.astype("float32")
-    return (wide * 0.5 * (1 + xp.erf(wide * math.sqrt(0.5)))).astype(x.dtype)
-
-
-def gelu_tanh(x: Tensor) -> Tensor:
-    """The same, with a hyperbolic tangent in place of the error function, in float32."""
-    wide = x.astype("float32")
-    inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide * wide * wide)
-    return (wide * 0.5 * (1 + xp.tanh(inner))).astype(x.dtype)
-
-
-def quick_gelu(x: Tensor) -> Tensor:
-    """``x sigmoid(1.702 x)``, in float32."""
-    wide = x.astype("float32")
-    return (wide / (1 + xp.exp(wide * -1.702))).astype(x.dtype)
-
-
-def silu(x: Tensor) -> Tensor:
-    """``x sigmoid(x)``, in float32."""
-    wide = x.astype("float32")
-    return (wide / (1 + xp.exp(-wide))).astype(x.dtype)
-
-
-def relu(x: Tensor) -> Tensor:
-    """``max(x, 0)``."""
-    return xp.maximum(x, 0)
+    def added(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum of both, normalised and as it is."""
+        return F.add_rms_norm(x, residual, self.width, self.weight.data, self.eps, self.offset)
 
 
 #: The functions that configurations name.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": gelu, "gelu_new": gelu_tanh, "gelu_pytorch_tanh": gelu_tanh, "gelu_fast": gelu_tanh,
-    "quick_gelu": quick_gelu, "silu": silu, "swish": silu, "relu": relu, "tanh": xp.tanh,
+    "gelu": F.gelu, "silu": F.silu, "swish": F.silu, "relu": F.relu, "quick_gelu": F.quick_gelu, "tanh": F.tanh,
+    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), partial(F.gelu, approximate="tanh")),
+}  # fmt: skip
+#: Of a gate and what it multiplies: ``activation(gate) * up``.
+GATED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "silu": F.swiglu, "swish": F.swiglu, "gelu": F.geglu,
+    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), partial(F.geglu, approximate="tanh")),
 }  # fmt: skip
 
 
@@ -157,7 +132,7 @@ class GatedMLP(nn.Module):
         bias: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.activation = ACTIVATIONS[activation]
+        self.gated = GATED[activation]
         self.inner = inner
         self.widen = Linear(weights, names[:2], width, (inner, inner), bias)
         self.narrow = Linear(weights, names[2], inner, width, bias)
@@ -165,7 +140,7 @@ class GatedMLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Of x's shape."""
         both = self.widen(x)
-        return self.narrow(self.activation(both[..., : self.inner]) * both[..., self.inner :])
+        return self.narrow(self.gated(both[..., : self.inner], both[..., self.inner :]))
 
 
 def heads(x: Tensor, count: int) -> Tensor:

@@ -92,6 +92,10 @@ class Model(nn.Module):
             raise ValueError(f"{model}: {name} go from {ids.min()} to {ids.max()}; expected 0 to {rows - 1}")
         return self.backend.tensor(ids.astype(np.int32)), True
 
+    def _sent(self, array: Any) -> Tensor:
+        """An array on the device, of the dtype that it has."""
+        return array if isinstance(array, Tensor) else self.backend.tensor(array)
+
     def _mask(self, mask: Any, batch: int, keys: int) -> Tensor | None:
         """An attention mask ``(B, S)``, 1 for tokens and 0 for padding, as attention takes it; None for none.
 

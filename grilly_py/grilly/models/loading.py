@@ -25,6 +25,16 @@ ARCHITECTURES = {
     "BertForMaskedLM": "bert.BertMaskedLM",
     "RobertaModel": "bert.Roberta",
     "XLMRobertaModel": "bert.Roberta",
+    "GPT2Model": "gpt2.GPT2",
+    "GPT2LMHeadModel": "gpt2.GPT2LM",
+    "LlamaModel": "llama.Llama",
+    "LlamaForCausalLM": "llama.LlamaLM",
+    "MistralModel": "llama.Llama",
+    "MistralForCausalLM": "llama.LlamaLM",
+    "Qwen2Model": "llama.Llama",
+    "Qwen2ForCausalLM": "llama.LlamaLM",
+    "Qwen3Model": "llama.Llama",
+    "Qwen3ForCausalLM": "llama.LlamaLM",
 }
 
 Report = Callable[[int, int], None]
@@ -105,7 +115,7 @@ def _class_of(folder: Path, fields: dict[str, Any]) -> Callable[[Config, Weights
     name = names[0] if isinstance(names, list) and len(names) == 1 else names
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise ModelError(
-            f"{folder / 'config.json'}: architectures is {names!r}; expected one of {', '.join(sorted(ARCHITECTURES))}"
+            f"{folder / 'config.json'}: architectures is {name!r}; expected one of {', '.join(sorted(ARCHITECTURES))}"
         )
     file, made = ARCHITECTURES[name].split(".")
     found: Callable[[Config, Weights], Model] = getattr(importlib.import_module(f".{file}", __package__), made)
