@@ -14,6 +14,7 @@ from .errors import (
     ClosedError,
     DeviceLostError,
     GrillyError,
+    ModelError,
     NoDeviceError,
     OutOfDeviceMemoryError,
     SelfCheckWarning,
@@ -22,7 +23,7 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
-    from . import functional, integrations, nn, reference
+    from . import functional, integrations, models, nn, reference
     from .array_api import *  # noqa: F403
     from .compute import Compute, Tensor, devices, pinned, use
     from .compute.benchmark import benchmark_flash_attention
@@ -36,6 +37,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "functional": "functional",
     "integrations": "integrations",
+    "models": "models",
     "nn": "nn",
     "pinned": "compute.pinned",
     "reference": "reference",
@@ -83,6 +85,7 @@ __all__ = [
     "FlashResult",
     "Graph",
     "GrillyError",
+    "ModelError",
     "NoDeviceError",
     "OutOfDeviceMemoryError",
     "SelfCheckWarning",
@@ -95,6 +98,7 @@ __all__ = [
     "functional",
     "integrations",
     "manual_seed",
+    "models",
     "nn",
     "pinned",
     "reference",

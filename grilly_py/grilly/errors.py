@@ -33,5 +33,9 @@ class ClosedError(GrillyError):
     """A backend, or a tensor whose backend was closed, was used after ``close()``."""
 
 
+class ModelError(GrillyError, ValueError):
+    """A folder does not hold a model that can be loaded; the message names the file, and the field or the tensors."""
+
+
 class SelfCheckWarning(RuntimeWarning):
     """A kernel computed wrongly on this device and driver and is not used; the message says what is used instead."""

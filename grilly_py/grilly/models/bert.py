@@ -1,0 +1,163 @@
+"""BERT (Devlin et al. 2019, arXiv:1810.04805) and RoBERTa (Liu et al. 2019, arXiv:1907.11692): encoders of text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import array_api as xp
+from .. import functional as F
+from .. import nn
+from ..compute import Tensor
+from .config import Config
+from .layers import ACTIVATIONS, MLP, Embedding, LayerNorm, Linear
+from .model import Model, Output
+from .weights import Weights
+
+
+class Layer(nn.Module):
+    """Attention of all tokens to all, then two linear layers; each is added to its input and normalised."""
+
+    def __init__(self, config: Config, weights: Weights) -> None:
+        super().__init__()
+        width, eps = config.integer("hidden_size"), config.number("layer_norm_eps", 1e-12)
+        self.heads = config.integer("num_attention_heads")
+        names = [f"attention.self.{name}" for name in ("query", "key", "value")]
+        self.qkv = Linear(weights, names, width, [width] * 3)
+        self.output = Linear(weights, "attention.output.dense", width, width)
+        self.attention_norm = LayerNorm(weights, "attention.output.LayerNorm", width, eps)
+        activation = config.text("hidden_act", ACTIVATIONS, "gelu")
+        names = ("intermediate.dense", "output.dense")
+        self.mlp = MLP(weights, names, width, config.integer("intermediate_size"), activation)
+        self.norm = LayerNorm(weights, "output.LayerNorm", width, eps)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """``(B, S, width)``."""
+        width = x.shape[-1]
+        qkv = self.qkv(x)
+        q, k, v = (qkv[..., i * width : (i + 1) * width] for i in range(3))
+        attended = self.output(F.flash_attention3(q, k, v, num_heads=self.heads, mask=mask))
+        x, _ = self.attention_norm.added(attended, x)
+        return self.norm.added(self.mlp(x), x)[0]
+
+
+class Bert(Model):
+    """BERT without a head: ``last_hidden_state``, and ``pooler_output`` where the files have the pooler."""
+
+    prefix = "bert"
+    first_position = 0
+
+    def __init__(self, config: Config, weights: Weights) -> None:
+        super().__init__(config, weights)
+        config.only(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False,
+                    chunk_size_feed_forward=0)  # fmt: skip
+        config.unused("tie_word_embeddings")
+        self.width, self.rows = config.integer("hidden_size"), config.integer("vocab_size")
+        if self.width % config.integer("num_attention_heads"):
+            raise config.error("hidden_size", "a multiple of num_attention_heads")
+        self.positions = config.integer("max_position_embeddings")
+        self.types = config.integer("type_vocab_size", 2)
+        eps = config.number("layer_norm_eps", 1e-12)
+        self.padding = config.integer("pad_token_id", 1 if self.first_position else 0, least=0)
+        weights = weights.optional(self.prefix)
+        below = weights.at("embeddings")
+        self.word_embeddings = Embedding(below, "word_embeddings", self.rows, self.width)
+        self.position_embeddings = Embedding(below, "position_embeddings", self.positions, self.width)
+        self.token_type_embeddings = Embedding(below, "token_type_embeddings", self.types, self.width)
+        self.norm = LayerNorm(below, "LayerNorm", self.width, eps)
+        self.layers = nn.ModuleList(
+            Layer(config, weights.at("encoder.layer", i)) for i in range(config.integer("num_hidden_layers"))
+        )
+        self.pooler = None
+        if weights.has("pooler.dense.weight"):
+            self.pooler = Linear(weights, "pooler.dense", self.width, self.width)
+
+    def forward(
+        self, input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None, position_ids: Any = None
+    ) -> Output:
+        """Hidden states of tokens.
+
+        Parameters
+        ----------
+        input_ids : array or Tensor of int
+            ``(B, S)``.
+        attention_mask : array or Tensor, optional
+            ``(B, S)``: 0 for padding, which nothing attends to.
+        token_type_ids, position_ids : array or Tensor of int, optional
+            ``(B, S)``: 0 and the place in the text by default; for RoBERTa the place among what is not padding.
+
+        Returns
+        -------
+        Output
+            ``last_hidden_state`` ``(B, S, width)``, ``pooler_output`` ``(B, width)``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For arrays that are no such numbers or of another shape, and texts longer than the positions.
+        """
+        x, host = self._encode(input_ids, attention_mask, token_type_ids, position_ids)
+        return Output(host, last_hidden_state=x, pooler_output=None if self.pooler is None else lambda: self._pooled(x))
+
+    def _pooled(self, x: Tensor) -> Tensor:
+        assert self.pooler is not None
+        return F.tanh(self.pooler(x[:, 0]))
+
+    def _places(self, ids: Tensor) -> Any:
+        """Where tokens stand, ``(1 or B, S)``."""
+        return np.arange(ids.shape[1], dtype=np.int32)[None]
+
+    def _encode(self, input_ids: Any, mask: Any, types: Any, places: Any) -> tuple[Tensor, bool]:
+        ids, host = self._ids("input_ids", input_ids, self.rows)
+        batch, length = ids.shape
+        if length + (self.first_position and self.padding + 1) > self.positions:
+            raise ValueError(f"{type(self).__name__}: {length} tokens are more than the model's positions")
+        places = self._places(ids) if places is None else places
+        places = places if isinstance(places, Tensor) else self._ids("position_ids", places, self.positions)[0]
+        types = np.zeros((1, 1), np.int32) if types is None else types
+        types = self._ids("token_type_ids", types, self.types)[0]
+        x = self.word_embeddings(ids) + self.token_type_embeddings(types) + self.position_embeddings(places)
+        x, seen = self.norm(x), self._mask(mask, batch, length)
+        for layer in self.layers:
+            x = layer(x, seen)
+        return x, host
+
+
+class Roberta(Bert):
+    """RoBERTa: positions count from the padding's number on, and padding has that number itself."""
+
+    prefix = "roberta"
+    first_position = 1
+
+    def _places(self, ids: Tensor) -> Tensor:
+        tokens = (ids != self.padding).astype("int32")
+        return xp.cumulative_sum(tokens, axis=1).astype("int32") * tokens + self.padding
+
+
+class BertMaskedLM(Bert):
+    """BERT with the head that says which token stands where one is hidden: ``logits`` ``(B, S, vocab)``."""
+
+    def __init__(self, config: Config, weights: Weights) -> None:
+        super().__init__(config, weights)
+        config.only(tie_word_embeddings=True)
+        weights.at("bert").allow("pooler.dense.weight", "pooler.dense.bias")
+        weights.allow("cls.seq_relationship.weight", "cls.seq_relationship.bias", "cls.predictions.decoder.weight",
+                      "cls.predictions.decoder.bias")  # fmt: skip
+        head = weights.at("cls.predictions")
+        self.activation = ACTIVATIONS[config.text("hidden_act", ACTIVATIONS, "gelu")]
+        self.transform = Linear(head, "transform.dense", self.width, self.width)
+        self.transform_norm = LayerNorm(head, "transform.LayerNorm", self.width, config.number("layer_norm_eps", 1e-12))
+        self.bias = head.parameter("bias", self.rows)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        assert self.bias is not None
+        x = self.transform_norm(self.activation(self.transform(x)))
+        return F.linear(x, self.word_embeddings.weight.data, self.bias.data)
+
+    def forward(
+        self, input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None, position_ids: Any = None
+    ) -> Output:
+        """As `Bert.forward`, with ``logits`` ``(B, S, vocab)`` besides."""
+        x, host = self._encode(input_ids, attention_mask, token_type_ids, position_ids)
+        return Output(host, last_hidden_state=x, logits=lambda: self._logits(x))

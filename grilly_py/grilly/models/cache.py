@@ -1,0 +1,103 @@
+"""The keys and values of earlier tokens in all layers of a model, and attention with them or without."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from .. import functional as F
+from ..compute import Compute, Tensor
+from ..compute.device.arrays import NDArray
+from .rotary import Rotary
+
+
+class Cache:
+    """What a decoder has seen: made by ``model.make_cache``, given as ``past_key_values``, grown in place.
+
+    Attributes
+    ----------
+    k, v : list of grilly.Tensor
+        For each layer ``(batch, max_len, key heads, D)``. Keys are turned by their positions already.
+    lengths : numpy.ndarray
+        Tokens that each sample holds, int32 ``(batch,)``. It may be changed: after a prompt that is padded on the
+        right, to the number of its tokens.
+    tables : pair of grilly.Tensor or None
+        Cosines and sines of all positions, for models with rotary embeddings.
+    """
+
+    def __init__(
+        self, backend: Compute, layers: int, batch: int, max_len: int, heads: int, dim: int, dtype: DTypeLike,
+        rotary: Rotary | None = None,
+    ) -> None:  # fmt: skip
+        shape = (batch, max_len, heads, dim)
+        self.k = [backend.empty(shape, dtype) for _ in range(layers)]
+        self.v = [backend.empty(shape, dtype) for _ in range(layers)]
+        self.lengths: NDArray[np.int32] = np.zeros(batch, np.int32)
+        self.tables = None if rotary is None else rotary.tables(backend, max_len)
+
+    @property
+    def max_len(self) -> int:
+        """Tokens that each sample has room for."""
+        return self.k[0].shape[1]
+
+
+@dataclass(frozen=True)
+class Call:
+    """What all layers share in one call of a decoder: the mask and positions, or a cache and the lengths before it."""
+
+    mask: Tensor | None = None
+    positions: Any = None
+    cache: Cache | None = None
+    lengths: Any = None
+
+    def places(self, count: int) -> Any:
+        """Where ``count`` new tokens of each sample stand: ``(1 or B, count)``, as an array or a Tensor."""
+        new = np.arange(count, dtype=np.int32)
+        if self.cache is None:
+            return new[None] if self.positions is None else self.positions
+        return self.lengths.reshape(-1, 1) + new
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, layer: int, call: Call, *, rotary: Rotary | None = None,
+    window: int | None = None, scale: float | None = None, softcap: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """Causal attention of one layer, over a cache if the call has one.
+
+    Parameters
+    ----------
+    q, k, v : Tensor
+        ``(B, S, H, D)``, ``(B, S, Hk, D)``, ``(B, S, Hk, D)``.
+    layer : int
+        Its place in the cache.
+    rotary : Rotary, optional
+        The angles by which queries and keys are turned.
+    window : int, optional
+        How many keys a query sees, its own among them.
+    scale, softcap : float
+        As in ``flash_attention2``.
+
+    Returns
+    -------
+    Tensor
+        ``(B, S, H, D)``.
+    """
+    seen = None if window is None else (window - 1, 0)
+    if rotary is not None and rotary.factor != 1:  # on queries and keys, so its square on the scores
+        scale = (q.shape[-1] ** -0.5 if scale is None else scale) * rotary.factor**2
+    if call.cache is not None:
+        keys, values = call.cache.k[layer], call.cache.v[layer]
+        return F.flash_attention_with_kvcache(
+            q, keys, values, k, v, call.lengths, rotary=call.cache.tables, rotary_interleaved=False, causal=True,
+            window_size=seen, scale=scale, softcap=softcap,
+        )  # fmt: skip
+    q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
+    if rotary is not None:
+        q, k = (F.rope(x, frequencies=rotary.frequencies, positions=call.positions) for x in (q, k))
+    out = F.flash_attention2(
+        q, k, v, mask=call.mask, causal=True, window_size=seen, scale=scale, softcap=softcap
+    )
+    return out.transpose(0, 2, 1, 3)

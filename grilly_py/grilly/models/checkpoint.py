@@ -1,0 +1,147 @@
+"""The tensors of a folder's safetensors files, memory-mapped, with everything that is wrong with the files found first.
+
+The format: 8 bytes with the length of a header, least significant first; the header, a JSON object of each tensor's
+name, dtype, shape and place; and the bytes of the tensors (https://github.com/huggingface/safetensors).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelError
+
+#: The format's names of dtypes. A bfloat16 number is read as its 16 bits.
+DTYPES = {
+    "F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2"),
+    "I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "I16": np.dtype("<i2"), "I8": np.dtype("i1"),
+    "U8": np.dtype("u1"), "BOOL": np.dtype("?"),
+}  # fmt: skip
+#: What the floating ones are called elsewhere.
+FLOATS = {"F64": "float32", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+#: A header may be this long, so that a file that is none is not read whole.
+LONGEST_HEADER = 100_000_000
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where one tensor lies: its file, the format's name of its dtype, its shape, and its first byte in the file."""
+
+    file: Path
+    kind: str
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the file."""
+        return math.prod(self.shape) * DTYPES[self.kind].itemsize
+
+
+class Checkpoint:
+    """The tensors of a folder, by name. Nothing but headers is read before `array` is called.
+
+    Parameters
+    ----------
+    folder : Path
+        With model.safetensors, or model.safetensors.index.json and the files that it names.
+
+    Attributes
+    ----------
+    entries : dict of str to Entry
+
+    Raises
+    ------
+    ModelError
+        For files that are missing, truncated or damaged; all that is wrong is listed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.entries: dict[str, Entry] = {}
+        self._maps: dict[Path, np.memmap[Any, Any]] = {}
+        problems: list[str] = []
+        index = folder / "model.safetensors.index.json"
+        single = folder / "model.safetensors"
+        if index.is_file():
+            self._read_shards(index, problems)
+        elif single.is_file():
+            self._read(single, problems)
+        else:
+            found = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".h5", ".gguf", ".msgpack"))
+            other = f"; {', '.join(found)} cannot be read: save the model as safetensors" if found else ""
+            problems.append(f"neither model.safetensors nor {index.name} is there{other}")
+        if problems:
+            raise ModelError(f"{folder}: the weights cannot be read:\n" + "\n".join(f"  {p}" for p in problems))
+
+    def _read_shards(self, index: Path, problems: list[str]) -> None:
+        try:
+            places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+            files = sorted(set(places.values()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            problems.append(f"{index.name}: no weight_map of tensors to files ({error!r})")
+            return
+        for name in files:
+            if not isinstance(name, str) or Path(name).name != name:
+                problems.append(f"{index.name}: {name!r} is no file beside it")
+            elif not (self.folder / name).is_file():
+                lost = sum(file == name for file in places.values())
+                problems.append(f"{name} is missing, with {lost} tensors")
+            else:
+                self._read(self.folder / name, problems)
+                for tensor in sorted(t for t, file in places.items() if file == name and t not in self.entries):
+                    problems.append(f"{name} lacks {tensor}, which {index.name} says it has")
+
+    def _read(self, file: Path, problems: list[str]) -> None:
+        """Add a file's tensors, or what is wrong with it."""
+        size = file.stat().st_size
+        with open(file, "rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+            if size < 8 or not 2 <= length <= min(size - 8, LONGEST_HEADER):
+                problems.append(
+                    f"{file.name} is truncated or no safetensors file: of its {size} bytes the header would be {length}"
+                )
+                return
+            try:
+                header = json.loads(opened.read(length))
+                header.pop("__metadata__", None)
+                listed = sorted(header.items(), key=lambda item: item[1]["data_offsets"])
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                problems.append(f"{file.name}: its header is no JSON object of tensors ({error!r})")
+                return
+        first, end = 8 + length, 0
+        for name, facts in listed:
+            try:
+                kind, shape, (start, stop) = facts["dtype"], tuple(facts["shape"]), facts["data_offsets"]
+                wanted = math.prod(shape) * DTYPES[kind].itemsize
+            except (KeyError, TypeError, ValueError):
+                dtypes = ", ".join(DTYPES)
+                problems.append(f"{file.name}: {name} is {facts}; expected dtype (of {dtypes}), shape, data_offsets")
+                continue
+            if start != end or stop - start != wanted or min(shape, default=0) < 0:
+                problems.append(
+                    f"{file.name}: {name} of {kind} {list(shape)} takes {wanted} bytes, and has those from {start} to "
+                    f"{stop} after {end}"
+                )
+            if name in self.entries:
+                problems.append(f"{file.name}: {name} is in {self.entries[name].file.name} too")
+            self.entries[name] = Entry(file, kind, shape, first + start)
+            end = stop
+        if first + end > size:
+            problems.append(f"{file.name} is truncated: {size} bytes, and its tensors need {first + end}")
+
+    def array(self, name: str) -> np.ndarray[Any, np.dtype[Any]]:
+        """A tensor as it lies in its file, a read-only view of the mapped memory."""
+        entry = self.entries[name]
+        if entry.file not in self._maps:
+            self._maps[entry.file] = np.memmap(entry.file, np.uint8, "r")
+        raw = self._maps[entry.file][entry.start : entry.start + entry.nbytes]
+        # A tensor need not lie at a multiple of its elements' size; NumPy reads it there all the same.
+        return np.ndarray(entry.shape, DTYPES[entry.kind], raw.data) if entry.nbytes else np.empty(
+            entry.shape, DTYPES[entry.kind]
+        )  # fmt: skip

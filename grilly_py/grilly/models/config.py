@@ -1,0 +1,154 @@
+"""The fields of a JSON file of a model, each of which must be known: one that is not may change what is computed."""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import ModelError
+
+REQUIRED = object()
+#: Fields that say nothing of how outputs follow from inputs: of training, of texts, of programs that wrote the file,
+#: and defaults of generation, some of which models look up.
+WITHOUT_EFFECT = frozenset("""
+    _attn_implementation _attn_implementation_autoset _commit_hash _name_or_path architectures attention_dropout
+    attention_probs_dropout_prob attn_pdrop auto_map bad_words_ids begin_suppress_tokens bos_token_id
+    cache_implementation classifier_dropout classifier_dropout_prob decoder_start_token_id do_sample dropout
+    dropout_rate dtype early_stopping embd_pdrop eos_token_id finetuning_task forced_bos_token_id forced_decoder_ids
+    forced_eos_token_id gradient_checkpointing hidden_dropout hidden_dropout_prob id2label initializer_factor
+    initializer_range keys_to_ignore_at_inference label2id language length_penalty max_length max_new_tokens
+    min_length mlm_probability model_max_length model_type no_repeat_ngram_size num_beams output_attentions
+    output_hidden_states output_past pad_token_id prefix problem_type pruned_heads resid_pdrop return_dict
+    sep_token_id suppress_tokens task_specific_params temperature tokenizer_class tokenizer_model top_k top_p
+    torch_dtype torchscript transformers_version unk_token_id unsloth_fixed unsloth_version use_bfloat16 use_cache
+    use_return_dict vocab
+""".split())  # fmt: skip
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in a file. Raises ModelError, which names it, where there is none."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{file} is missing") from None
+    except (ValueError, OSError) as error:
+        raise ModelError(f"{file} cannot be read as JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ModelError(f"{file} holds a {type(found).__name__}; expected an object with fields")
+    return found
+
+
+class Config:
+    """The fields of one JSON object, which notes those that were asked for.
+
+    Parameters
+    ----------
+    where : str
+        The file, and the field that the object stands in, for messages.
+    fields : mapping
+    ignored : iterable of str
+        Fields that the user vouches for, besides `WITHOUT_EFFECT`.
+    """
+
+    def __init__(self, where: str, fields: Mapping[str, Any], ignored: Iterable[str] = ()) -> None:
+        self.where = where
+        self.fields = dict(fields)
+        self._ignored = frozenset(ignored)
+        self._known: set[str] = set()
+        self._inner: list[Config] = []
+
+    def __contains__(self, name: str) -> bool:
+        return self.fields.get(name) is not None
+
+    def error(self, name: str, expected: str) -> ModelError:
+        """The error for a field whose value cannot be used."""
+        if name not in self.fields:
+            return ModelError(f"{self.where}: {name} is missing; expected {expected}")
+        return ModelError(f"{self.where}: {name} is {self.fields[name]!r}; expected {expected}")
+
+    def _get(self, name: str, default: Any, expected: str) -> Any:
+        self._known.add(name)
+        value = self.fields.get(name)
+        if value is None:  # null in the file is as if it were not there
+            if default is REQUIRED:
+                raise self.error(name, expected)
+            return default
+        return value
+
+    def integer(self, name: str, default: Any = REQUIRED, least: int = 1) -> Any:
+        """A whole number, at least ``least``; ``default`` where there is none."""
+        expected = f"a whole number, at least {least}"
+        value = self._get(name, default, expected)
+        if value is default:
+            return value
+        if isinstance(value, bool) or not isinstance(value, int) or operator.index(value) < least:
+            raise self.error(name, expected)
+        return value
+
+    def number(self, name: str, default: Any = REQUIRED) -> Any:
+        """A number; ``default`` where there is none."""
+        value = self._get(name, default, "a number")
+        if value is default:
+            return value
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.error(name, "a number")
+        return float(value)
+
+    def flag(self, name: str, default: Any = REQUIRED) -> Any:
+        """true or false; ``default`` where there is none."""
+        value = self._get(name, default, "true or false")
+        if value is not default and not isinstance(value, bool):
+            raise self.error(name, "true or false")
+        return value
+
+    def text(self, name: str, among: Collection[str], default: Any = REQUIRED) -> Any:
+        """One of the words ``among``; ``default`` where there is none."""
+        expected = "one of " + ", ".join(among)
+        value = self._get(name, default, expected)
+        if value is not default and (not isinstance(value, str) or value not in among):
+            raise self.error(name, expected)
+        return value
+
+    def list(self, name: str, default: Any = REQUIRED) -> Any:
+        """A list; ``default`` where there is none."""
+        value = self._get(name, default, "a list")
+        if value is not default and not isinstance(value, list):
+            raise self.error(name, "a list")
+        return value
+
+    def inner(self, name: str) -> Config | None:
+        """The object that a field holds, or None."""
+        value = self._get(name, None, "an object")
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise self.error(name, "an object with fields")
+        found = Config(f"{self.where}: {name}", value, self._ignored)
+        self._inner.append(found)
+        return found
+
+    def only(self, **values: Any) -> None:
+        """Fields that may have this value alone, or a tuple's: others would ask for what is not computed here."""
+        for name, allowed in values.items():
+            self._known.add(name)
+            allowed = allowed if isinstance(allowed, tuple) else (allowed,)
+            if name in self and self.fields[name] not in allowed:
+                raise self.error(name, " or ".join(repr(value) for value in allowed))
+
+    def unused(self, *names: str) -> None:
+        """Fields that have no effect on this model."""
+        self._known.update(names)
+
+    def finish(self) -> None:
+        """Raise ModelError for fields that nobody asked for."""
+        unknown = sorted(self.fields.keys() - self._known - WITHOUT_EFFECT - self._ignored)
+        if unknown:
+            raise ModelError(
+                f"{self.where}: not known: {', '.join(unknown)}; if they do not change what the model computes, "
+                f"load(folder, ignore={unknown!r})"
+            )
+        for inner in self._inner:
+            inner.finish()

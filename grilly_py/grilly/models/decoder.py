@@ -1,0 +1,125 @@
+"""Decoder: what language models share: calls with and without a cache, and generation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import functional as F
+from ..compute import Tensor
+from .cache import Cache, Call
+from .config import Config
+from .generation import Generates, packed
+from .model import Model, Output
+from .rotary import Rotary
+from .weights import Weights
+
+
+class Decoder(Generates, Model):
+    """Base of models that continue texts. A subclass has `hidden`, and `head` if its files have one.
+
+    Attributes
+    ----------
+    rows : int
+        Size of the vocabulary.
+    cached : tuple of int
+        Layers, key heads and elements of a head: what a cache holds.
+    rotary : Rotary or None
+        How keys are turned.
+    positions : int or None
+        The longest text that there are embeddings of positions for; None where any length can be computed.
+    """
+
+    rows: int
+    cached: tuple[int, int, int]
+    rotary: Rotary | None = None
+    positions: int | None = None
+    has_head = True
+
+    def __init__(self, config: Config, weights: Weights) -> None:
+        super().__init__(config, weights)
+        config.only(chunk_size_feed_forward=0, is_decoder=(True, False), add_cross_attention=False)
+
+    def hidden(self, ids: Tensor, call: Call) -> Tensor:
+        """The states after the last normalisation, ``(B, S, width)``; subclasses define it."""
+        raise NotImplementedError
+
+    def head(self, x: Tensor) -> Tensor:
+        """Logits ``(..., vocab)``; subclasses define it."""
+        raise NotImplementedError
+
+    def make_cache(self, batch: int, max_len: int) -> Cache:
+        """An empty cache with room for ``max_len`` tokens of each sample."""
+        return Cache(self.backend, self.cached[0], batch, max_len, *self.cached[1:], self.dtype, self.rotary)
+
+    def forward(
+        self, input_ids: Any, attention_mask: Any = None, position_ids: Any = None,
+        past_key_values: Cache | None = None,
+    ) -> Output:  # fmt: skip
+        """Hidden states and logits.
+
+        Parameters
+        ----------
+        input_ids : array or Tensor of int
+            ``(B, S)``.
+        attention_mask : array or Tensor, optional
+            ``(B, S)``: 0 for padding, on either side, which nothing attends to.
+        position_ids : array or Tensor of int, optional
+            ``(B, S)``; 0, 1, 2, ... by default, whatever the mask says, as in transformers.
+        past_key_values : Cache, optional
+            Of `make_cache`: the tokens come after those that it holds, and are added to it. Padding and positions then
+            follow from its lengths, and are not given.
+
+        Returns
+        -------
+        Output
+            ``last_hidden_state`` ``(B, S, width)`` and ``logits`` ``(B, S, vocab)``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For arrays that are no such numbers or of another shape, texts longer than the positions, tokens that do
+            not fit into the cache, and a mask or positions beside a cache.
+        """
+        ids, host = self._ids("input_ids", input_ids, self.rows)
+        batch, length = ids.shape
+        name = type(self).__name__
+        before = 0 if past_key_values is None else int(past_key_values.lengths.max(initial=0))
+        if self.positions is not None and before + length > self.positions:
+            raise ValueError(f"{name}: {before + length} tokens are more than the {self.positions} positions")
+        if past_key_values is None:
+            if position_ids is not None:
+                position_ids, _ = self._ids("position_ids", position_ids, self.positions or 2**31)
+            call = Call(mask=self._mask(attention_mask, batch, length), positions=position_ids)
+        else:
+            if attention_mask is not None or position_ids is not None:
+                raise ValueError(f"{name}: with past_key_values, padding and positions follow from its lengths")
+            call = Call(cache=past_key_values, lengths=past_key_values.lengths.copy())
+        x = self.hidden(ids, call)
+        if past_key_values is not None:
+            past_key_values.lengths += np.int32(length)
+        return Output(host, last_hidden_state=x, logits=(lambda: self.head(x)) if self.has_head else None)
+
+    # -- generation ------------------------------------------------------------------------------------------------
+
+    def _prompt(self, input_ids: Any, attention_mask: Any, room: int) -> tuple[Tensor, Any]:
+        ids, lengths = packed(type(self).__name__, input_ids, attention_mask)
+        self._ids("input_ids", ids, self.rows)
+        longest = int(lengths.max()) + room
+        if self.positions is not None and longest > self.positions:
+            raise ValueError(
+                f"{type(self).__name__}: {longest} tokens are more than the model's {self.positions} positions; "
+                f"max_new_tokens may be {self.positions - int(lengths.max())} here"
+            )
+        batch, length = ids.shape
+        # Room in steps of 64, so that texts of nearly one length need one plan.
+        self_cache = self.make_cache(batch, -(-max(longest, length) // 64) * 64)
+        sent = self.backend.tensor(ids.astype(np.int32))
+        x = self.hidden(sent, Call(cache=self_cache, lengths=self_cache.lengths.copy()))
+        last = self.backend.tensor((np.arange(batch) * length + lengths - 1).astype(np.int32))
+        self_cache.lengths[:] = lengths
+        return self.head(F.embedding(last, x.reshape(batch * length, -1))), self_cache
+
+    def _next(self, ids: Tensor, lengths: Any, state: Any) -> Tensor:
+        return self.head(self.hidden(ids, Call(cache=state, lengths=lengths)))[:, 0]

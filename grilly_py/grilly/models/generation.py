@@ -1,0 +1,187 @@
+"""Generation: token after token, each chosen from the logits of the last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..compute import Compute, Tensor
+from ..compute.device.arrays import NDArray
+from ..errors import UnsupportedError
+from .sampling import Sampler
+
+#: From so many tokens on, a step is captured and replayed.
+CAPTURED = 4
+
+
+def packed(owner: str, input_ids: Any, attention_mask: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Prompts with their padding, which may lie on either side, moved to the right; and how many tokens each has.
+
+    Raises ValueError for arrays that are no prompts, and prompts without a token.
+    """
+    ids = np.asarray(input_ids.numpy() if isinstance(input_ids, Tensor) else input_ids)
+    if ids.ndim != 2 or not ids.size:
+        raise ValueError(f"{owner}: input_ids has shape {ids.shape}; expected (B, S), neither of them 0")
+    if attention_mask is None:
+        return ids, np.full(len(ids), ids.shape[1])
+    mask = np.asarray(attention_mask.numpy() if isinstance(attention_mask, Tensor) else attention_mask) != 0
+    if mask.shape != ids.shape:
+        raise ValueError(f"{owner}: attention_mask has shape {mask.shape}; expected {ids.shape}, as input_ids")
+    lengths = mask.sum(axis=1)
+    if not lengths.all():
+        raise ValueError(f"{owner}: prompt {int(lengths.argmin())} has no token: its attention_mask is 0 throughout")
+    order = np.argsort(~mask, axis=1, kind="stable")  # tokens first, in their order
+    return np.take_along_axis(ids, order, axis=1)[:, : lengths.max()], lengths
+
+
+class Generates:
+    """``generate`` and ``stream`` of models that continue texts, or write one for another.
+
+    A subclass has ``_prompt`` and ``_next``, and for encoders with decoders ``_begin``.
+    """
+
+    backend: Compute
+    eos_token_id: Any
+    pad_token_id: Any
+
+    def _prompt(self, input_ids: Any, attention_mask: Any, room: int) -> tuple[Tensor, Any]:
+        """The logits ``(B, vocab)`` after the prompt, and the state with ``lengths`` that the next steps need."""
+        raise NotImplementedError
+
+    def _next(self, ids: Tensor, lengths: Any, state: Any) -> Tensor:
+        """The logits ``(B, vocab)`` after tokens ``(B, 1)``, of which ``lengths`` stand before."""
+        raise NotImplementedError
+
+    def _begin(self, input_ids: Any) -> NDArray[Any]:
+        """The tokens that the answer begins with, ``(B, S)`` int64."""
+        return np.asarray(input_ids.numpy() if isinstance(input_ids, Tensor) else input_ids).astype(np.int64)
+
+    def stream(
+        self, input_ids: Any, attention_mask: Any = None, *, max_new_tokens: int = 20, do_sample: bool = False,
+        temperature: float = 1.0, top_k: int | None = 50, top_p: float = 1.0, repetition_penalty: float = 1.0,
+        eos_token_id: int | Sequence[int] | None = None, pad_token_id: int | None = None, seed: int | None = None,
+        use_graph: bool = True,
+    ) -> Iterator[NDArray[np.int64]]:  # fmt: skip
+        """The tokens that `generate` adds, one of each sample at a time, int64 ``(B,)``, as they are found.
+
+        Parameters and errors are those of `generate`.
+        """
+        if max_new_tokens < 1:
+            raise ValueError(f"{type(self).__name__}: max_new_tokens is {max_new_tokens}; expected at least 1")
+        sampler = Sampler(do_sample, temperature, top_k, top_p, repetition_penalty, seed)
+        ends = self.eos_token_id if eos_token_id is None else eos_token_id
+        ends = np.array([] if ends is None else np.atleast_1d(ends), np.int64)
+        padding = self.pad_token_id if pad_token_id is None else pad_token_id
+        padding = int(ends[0] if len(ends) else 0) if padding is None else padding
+        return self._stream(input_ids, attention_mask, max_new_tokens, sampler, ends, padding, use_graph)
+
+    def _stream(
+        self, input_ids: Any, attention_mask: Any, count: int, sampler: Sampler, ends: NDArray[np.int64], padding: int,
+        use_graph: bool,
+    ) -> Iterator[NDArray[np.int64]]:  # fmt: skip
+        logits, state = self._prompt(input_ids, attention_mask, count)
+        lengths = state.lengths.astype(np.int32)
+        seen = _tokens(self._begin(input_ids), attention_mask) if sampler.looks_back else [[] for _ in lengths]
+        done = np.zeros(len(lengths), bool)
+        step: Callable[[Any, Any], Tensor] | None = None
+        chosen = sampler.plain(logits) if sampler.greedy else logits
+        for i in range(count):
+            tokens = chosen.numpy() if sampler.greedy else sampler(chosen.astype("float32").numpy(), seen)
+            tokens = np.where(done, padding, tokens).astype(np.int64)
+            for row, token in zip(seen, tokens, strict=True):
+                row.append(int(token))
+            done |= np.isin(tokens, ends)
+            yield tokens
+            if done.all() or i + 1 == count:
+                return
+            ids = tokens.astype(np.int32)[:, None]
+            if step is None:
+                step = self._step(state, sampler, ids, lengths, use_graph and count > CAPTURED)
+            chosen = step(ids, lengths)
+            lengths = lengths + np.int32(1)
+
+    def _step(
+        self, state: Any, sampler: Sampler, ids: NDArray[Any], lengths: NDArray[Any], graph: bool
+    ) -> Callable[[Any, Any], Tensor]:
+        """What a step computes, captured where the runtime can do that."""
+
+        def step(ids: Any, lengths: Any) -> Tensor:
+            ids = ids if isinstance(ids, Tensor) else self.backend.tensor(ids)
+            logits = self._next(ids, lengths, state)
+            return sampler.plain(logits) if sampler.greedy else logits
+
+        if graph:
+            try:
+                return self.backend.capture(step, ids, lengths)
+            except UnsupportedError:  # the kompute runtime captures nothing
+                pass
+        return step
+
+    def generate(
+        self, input_ids: Any, attention_mask: Any = None, *, max_new_tokens: int = 20, do_sample: bool = False,
+        temperature: float = 1.0, top_k: int | None = 50, top_p: float = 1.0, repetition_penalty: float = 1.0,
+        eos_token_id: int | Sequence[int] | None = None, pad_token_id: int | None = None, seed: int | None = None,
+        use_graph: bool = True,
+    ) -> NDArray[np.int64]:  # fmt: skip
+        """Continue texts.
+
+        Parameters
+        ----------
+        input_ids : array or Tensor of int
+            Prompts, ``(B, S)``.
+        attention_mask : array or Tensor, optional
+            ``(B, S)``: 0 for padding, on either side. Tokens stand at the places that they have among their like.
+        max_new_tokens : int
+            How many tokens are added at most, at least 1.
+        do_sample : bool
+            Draw each token by its probability; else take the most probable one (greedy).
+        temperature : float
+            Logits are divided by it; above 0. Only with ``do_sample``.
+        top_k : int, optional
+            Draw among so many of the most probable tokens; None or 0 for all. Only with ``do_sample``.
+        top_p : float
+            Draw among the most probable tokens that together have this probability, in (0, 1]. Only with
+            ``do_sample``.
+        repetition_penalty : float
+            Above 0: logits of tokens that the text has, its prompt included and padding not, are divided by it where
+            they are above 0, and multiplied where below (Keskar et al. 2019, arXiv:1909.05858).
+        eos_token_id : int or sequence of int, optional
+            A text ends with any of these. By default what the model's folder says.
+        pad_token_id : int, optional
+            What follows an ended text while others go on. By default what the folder says, else the first
+            ``eos_token_id``.
+        seed : int, optional
+            Of the drawing: the same seed gives the same tokens from the same logits. Drawing is done by the host.
+        use_graph : bool
+            Capture a step and replay it (see ``grilly.Compute.capture``), where the runtime can.
+
+        Returns
+        -------
+        numpy.ndarray
+            int64 ``(B, S + n)``: the prompts as given, then n new tokens, at most ``max_new_tokens``. For models with
+            an encoder ``(B, 1 + n)``: the token that answers begin with, then the answers.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For prompts that are no such numbers or hold no token, more tokens than the model has positions, and
+            numbers out of their range.
+        OutOfDeviceMemoryError
+            When the device has no room for the cache.
+        """
+        found = self.stream(
+            input_ids, attention_mask, max_new_tokens=max_new_tokens, do_sample=do_sample, temperature=temperature,
+            top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty, eos_token_id=eos_token_id,
+            pad_token_id=pad_token_id, seed=seed, use_graph=use_graph,
+        )  # fmt: skip
+        return np.concatenate([self._begin(input_ids), np.stack(list(found), axis=1)], axis=1)
+
+
+def _tokens(ids: NDArray[Any], attention_mask: Any) -> list[list[int]]:
+    """The tokens of each prompt, without padding."""
+    if attention_mask is None or np.shape(attention_mask) != ids.shape:  # the latter is an encoder's
+        return [list(map(int, row)) for row in ids]
+    mask = np.asarray(attention_mask.numpy() if isinstance(attention_mask, Tensor) else attention_mask) != 0
+    return [list(map(int, row[kept])) for row, kept in zip(ids, mask, strict=True)]

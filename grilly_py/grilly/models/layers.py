@@ -1,0 +1,153 @@
+"""The layers that models are made of: each asks `Weights` for its tensors and computes on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from .. import functional as F
+from .. import nn
+from ..compute import Tensor
+from .weights import Weights
+
+
+class Linear(nn.Module):
+    """``y = x W^T + b``. Several names give one layer whose outputs stand side by side, as q, k and v may.
+
+    Parameters
+    ----------
+    weights : Weights
+    names : str or sequence of str
+        Where the tensors ``NAME.weight`` and ``NAME.bias`` are.
+    inputs : int
+    outputs : int or sequence of int
+    bias : bool
+    transposed : bool
+        Whether the files have the weight as ``(inputs, outputs)``.
+    """
+
+    def __init__(
+        self, weights: Weights, names: str | Sequence[str], inputs: int, outputs: int | Sequence[int],
+        bias: bool = True, transposed: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        names = [names] if isinstance(names, str) else names
+        rows = [outputs] if isinstance(outputs, int) else outputs
+        self.weight = weights.joined([f"{name}.weight" for name in names], rows, inputs, transposed=transposed)
+        self.bias = weights.joined([f"{name}.bias" for name in names], rows) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(..., inputs)`` to ``(..., sum of outputs)``."""
+        return F.linear(x, self.weight.data, None if self.bias is None else self.bias.data)
+
+
+class Embedding(nn.Module):
+    """Rows of a table by number: ``NAME.weight`` is ``(rows, width)``."""
+
+    def __init__(self, weights: Weights, name: str, rows: int, width: int) -> None:
+        super().__init__()
+        self.weight = weights.parameter(f"{name}.weight", rows, width)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """``(..., width)``."""
+        return F.embedding(ids, self.weight.data)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """The products of ``(..., width)`` with every row."""
+        return F.linear(x, self.weight.data)
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation over the last axis (Ba et al. 2016, arXiv:1607.06450)."""
+
+    def __init__(self, weights: Weights, name: str, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps, self.width = eps, width
+        self.weight = weights.parameter(f"{name}.weight", width)
+        self.bias = weights.parameter(f"{name}.bias", width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of x's shape."""
+        return F.layer_norm(x, self.width, self.weight.data, self.bias.data, self.eps)
+
+    def added(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum of both, normalised and as it is."""
+        return F.add_layer_norm(x, residual, self.width, self.weight.data, self.bias.data, self.eps)
+
+
+class RMSNorm(nn.Module):
+    """Division by the root mean square over the last axis (Zhang and Sennrich 2019, arXiv:1910.07467).
+
+    ``offset`` is added to the weight: 1 in Gemma.
+    """
+
+    def __init__(self, weights: Weights, name: str, width: int, eps: float, offset: float = 0.0) -> None:
+        super().__init__()
+        self.eps, self.width, self.offset = eps, width, offset
+        self.weight = weights.parameter(f"{name}.weight", width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of x's shape."""
+        return F.rms_norm(x, self.width, self.weight.data, self.eps, self.offset)
+
+    def added(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum of both, normalised and as it is."""
+        return F.add_rms_norm(x, residual, self.width, self.weight.data, self.eps, self.offset)
+
+
+#: The functions that configurations name.
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu, "silu": F.silu, "swish": F.silu, "relu": F.relu, "quick_gelu": F.quick_gelu, "tanh": F.tanh,
+    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), partial(F.gelu, approximate="tanh")),
+}  # fmt: skip
+#: Of a gate and what it multiplies: ``activation(gate) * up``.
+GATED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "silu": F.swiglu, "swish": F.swiglu, "gelu": F.geglu,
+    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), partial(F.geglu, approximate="tanh")),
+}  # fmt: skip
+
+
+class MLP(nn.Module):
+    """Two linear layers with an activation between them: ``NAMES`` are theirs."""
+
+    def __init__(
+        self, weights: Weights, names: tuple[str, str], width: int, inner: int, activation: str, bias: bool = True,
+        transposed: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.activation = ACTIVATIONS[activation]
+        self.widen = Linear(weights, names[0], width, inner, bias, transposed)
+        self.narrow = Linear(weights, names[1], inner, width, bias, transposed)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of x's shape."""
+        return self.narrow(self.activation(self.widen(x)))
+
+
+class GatedMLP(nn.Module):
+    """``down(activation(gate(x)) * up(x))`` (Shazeer 2020, arXiv:2002.05202): names of gate, up and down."""
+
+    def __init__(
+        self, weights: Weights, names: tuple[str, str, str], width: int, inner: int, activation: str,
+        bias: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.gated = GATED[activation]
+        self.inner = inner
+        self.widen = Linear(weights, names[:2], width, (inner, inner), bias)
+        self.narrow = Linear(weights, names[2], inner, width, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of x's shape."""
+        both = self.widen(x)
+        return self.narrow(self.gated(both[..., : self.inner], both[..., self.inner :]))
+
+
+def heads(x: Tensor, count: int) -> Tensor:
+    """``(B, S, count * D)`` as ``(B, S, count, D)``, a view."""
+    return x.reshape(*x.shape[:-1], count, -1)
+
+
+def joined(x: Tensor) -> Tensor:
+    """``(B, S, H, D)`` as ``(B, S, H * D)``."""
+    return x.reshape(*x.shape[:-2], -1)

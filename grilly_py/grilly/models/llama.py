@@ -1,0 +1,163 @@
+"""Llama (Touvron et al. 2023, arXiv:2302.13971), and what differs from it by its fields: Mistral, Qwen2, Qwen3."""
+
+from __future__ import annotations
+
+from .. import nn
+from ..compute import Tensor
+from .cache import Call, attend
+from .config import Config
+from .decoder import Decoder
+from .layers import GATED, Embedding, GatedMLP, Linear, RMSNorm, heads, joined
+from .rotary import Rotary, rotary_of
+from .weights import Weights
+
+#: What the families have: biases of q, k and v; norms of the heads of q and k; whether config.json says bias; windows.
+QKV_BIAS = {"qwen2": True}
+HEAD_NORMS = {"qwen3"}
+WINDOWED = {"mistral": "all", "qwen2": "layers", "qwen3": "layers"}
+
+
+def windows(config: Config, layers: int) -> list[int | None]:
+    """For each layer, how many keys a token sees, its own among them; None for all."""
+    kind = WINDOWED.get(config.fields.get("model_type", ""))
+    if kind is None:
+        config.only(sliding_window=None, use_sliding_window=False, layer_types=["full_attention"] * layers)
+        config.unused("max_window_layers")
+        return [None] * layers
+    width = config.integer("sliding_window", None)
+    types = config.list("layer_types", None)
+    if types is not None:
+        if len(types) != layers or not set(types) <= {"full_attention", "sliding_attention"}:
+            raise config.error("layer_types", f"{layers} of full_attention and sliding_attention")
+    elif kind == "all":
+        types = ["sliding_attention"] * layers
+    else:
+        first = config.integer("max_window_layers", 28, least=0)
+        types = ["sliding_attention" if i >= first else "full_attention" for i in range(layers)]
+    config.unused("max_window_layers")
+    if kind == "layers" and not config.flag("use_sliding_window", False):
+        width = None
+    return [width if kind == "sliding_attention" else None for kind in types]
+
+
+class Attention(nn.Module):
+    """Causal attention with rotary positions; key heads may serve several query heads."""
+
+    def __init__(self, config: Config, weights: Weights, number: int, rotary: Rotary, window: int | None) -> None:
+        super().__init__()
+        family, width = config.fields.get("model_type"), config.integer("hidden_size")
+        self.number, self.rotary, self.window = number, rotary, window
+        self.heads, self.key_heads, self.dim = shape_of(config)
+        bias = QKV_BIAS.get(str(family), False) or config.flag("attention_bias", False)
+        rows = [self.heads * self.dim, self.key_heads * self.dim, self.key_heads * self.dim]
+        self.qkv = Linear(weights, ["q_proj", "k_proj", "v_proj"], width, rows, bias)
+        self.output = Linear(weights, "o_proj", rows[0], width, config.flag("attention_bias", False))
+        eps = config.number("rms_norm_eps", 1e-6)
+        normed = family in HEAD_NORMS
+        self.q_norm = RMSNorm(weights, "q_norm", self.dim, eps) if normed else None
+        self.k_norm = RMSNorm(weights, "k_norm", self.dim, eps) if normed else None
+
+    def forward(self, x: Tensor, call: Call) -> Tensor:
+        """``(B, S, width)``."""
+        qkv, first, second = self.qkv(x), self.heads * self.dim, (self.heads + self.key_heads) * self.dim
+        q = heads(qkv[..., :first], self.heads)
+        k, v = (heads(part, self.key_heads) for part in (qkv[..., first:second], qkv[..., second:]))
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return self.output(joined(self.attend(q, k, v, call)))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
+        """``(B, S, H, D)``."""
+        return attend(q, k, v, self.number, call, rotary=self.rotary, window=self.window)
+
+
+class Layer(nn.Module):
+    """Attention and a gated MLP, each on a normalised input and added to it."""
+
+    def __init__(self, config: Config, weights: Weights, number: int, rotary: Rotary, window: int | None) -> None:
+        super().__init__()
+        width, eps = config.integer("hidden_size"), config.number("rms_norm_eps", 1e-6)
+        self.attention_norm = RMSNorm(weights, "input_layernorm", width, eps)
+        self.attention = Attention(config, weights.at("self_attn"), number, rotary, window)
+        self.norm = RMSNorm(weights, "post_attention_layernorm", width, eps)
+        names, inner = ("gate_proj", "up_proj", "down_proj"), config.integer("intermediate_size")
+        activation = config.text("hidden_act", GATED, "silu")
+        self.mlp = GatedMLP(weights.at("mlp"), names, width, inner, activation, config.flag("mlp_bias", False))
+
+    def forward(self, x: Tensor, call: Call) -> Tensor:
+        """``(B, S, width)``."""
+        h, x = self.norm.added(self.attention(self.attention_norm(x), call), x)
+        return x + self.mlp(h)
+
+
+def shape_of(config: Config) -> tuple[int, int, int]:
+    """Query heads, key heads and elements of a head. Raises ModelError where they do not go together."""
+    query_heads = config.integer("num_attention_heads")
+    key_heads = config.integer("num_key_value_heads", query_heads)
+    if query_heads % key_heads:
+        raise config.error("num_attention_heads", "a multiple of num_key_value_heads")
+    dim = config.integer("head_dim", config.integer("hidden_size") // query_heads)
+    if dim % 2:
+        raise config.error("head_dim", "an even number")
+    return query_heads, key_heads, dim
+
+
+class Llama(Decoder):
+    """Llama, Mistral, Qwen2 or Qwen3, without a head."""
+
+    has_head = False
+    layer = Layer
+
+    def __init__(self, config: Config, weights: Weights) -> None:
+        super().__init__(config, weights)
+        config.only(pretraining_tp=1, rope_interleaved=False, quantization_config=None)
+        config.unused("tie_word_embeddings")
+        width, layers = config.integer("hidden_size"), config.integer("num_hidden_layers")
+        _, key_heads, dim = shape_of(config)
+        self.rows, self.cached = config.integer("vocab_size"), (layers, key_heads, dim)
+        self.rotary = rotary_of(config, dim, config.integer("max_position_embeddings"))
+        below = weights.optional("model")
+        self.tokens = Embedding(below, "embed_tokens", self.rows, width)
+        self.layers = nn.ModuleList(
+            self.layer(config, below.at("layers", i), i, self.rotary, window)
+            for i, window in enumerate(self.windows(config, layers))
+        )
+        self.norm = self.final_norm(below, width, config.number("rms_norm_eps", 1e-6))
+
+    def windows(self, config: Config, layers: int) -> list[int | None]:
+        """How many keys a token sees in each layer."""
+        return windows(config, layers)
+
+    def final_norm(self, weights: Weights, width: int, eps: float) -> RMSNorm:
+        """What the last layer's output goes through."""
+        return RMSNorm(weights, "norm", width, eps)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """``(B, S)`` to ``(B, S, width)``."""
+        return self.tokens(ids)
+
+    def hidden(self, ids: Tensor, call: Call) -> Tensor:
+        """``(B, S)`` to ``(B, S, width)``."""
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = layer(x, call)
+        return self.norm(x)
+
+
+class LlamaLM(Llama):
+    """... with logits from a head, or from the table of tokens."""
+
+    has_head = True
+
+    def __init__(self, config: Config, weights: Weights) -> None:
+        super().__init__(config, weights)
+        width = config.integer("hidden_size")
+        if config.flag("tie_word_embeddings", False):
+            weights.allow("lm_head.weight")
+            self.lm_head = None
+        else:
+            self.lm_head = Linear(weights, "lm_head", width, self.rows, bias=False)
+
+    def head(self, x: Tensor) -> Tensor:
+        """``(..., width)`` to ``(..., vocab)``."""
+        return self.tokens.logits(x) if self.lm_head is None else self.lm_head(x)

@@ -1,0 +1,152 @@
+"""load: a model from its folder."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import DTypeLike
+
+from ..compute import Compute, default_backend
+from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
+from ..errors import ModelError
+from .checkpoint import FLOATS, Checkpoint
+from .config import Config, read_json
+from .model import Model
+from .weights import Weights
+
+#: What config.json calls an architecture, to the file of this folder and the class in it.
+ARCHITECTURES = {
+    "BertModel": "bert.Bert",
+    "BertForMaskedLM": "bert.BertMaskedLM",
+    "RobertaModel": "bert.Roberta",
+    "XLMRobertaModel": "bert.Roberta",
+    "GPT2Model": "gpt2.GPT2",
+    "GPT2LMHeadModel": "gpt2.GPT2LM",
+    "LlamaModel": "llama.Llama",
+    "LlamaForCausalLM": "llama.LlamaLM",
+    "MistralModel": "llama.Llama",
+    "MistralForCausalLM": "llama.LlamaLM",
+    "Qwen2Model": "llama.Llama",
+    "Qwen2ForCausalLM": "llama.LlamaLM",
+    "Qwen3Model": "llama.Llama",
+    "Qwen3ForCausalLM": "llama.LlamaLM",
+}
+
+Report = Callable[[int, int], None]
+
+
+def load(
+    folder: str | Path, dtype: DTypeLike | None = None, backend: Compute | None = None, *,
+    progress: Report | bool | None = None, ignore: Iterable[str] = (),
+) -> Model:  # fmt: skip
+    """A model from a folder as transformers saves it, with its weights on the device.
+
+    Parameters
+    ----------
+    folder : str or Path
+        With config.json, and model.safetensors or its shards and their index.
+    dtype : dtype_like, optional
+        float32, float16 or "bfloat16": of the weights and of what is computed with them. By default that of the first
+        floating tensor.
+    backend : grilly.Compute, optional
+        The device; by default the default backend.
+    progress : callable or bool, optional
+        Called with the bytes of the files read so far and of all; True writes that to standard error. None: True where
+        that is a terminal.
+    ignore : iterable of str
+        Fields of config.json that load does not know, and that do not change what the model computes.
+
+    Returns
+    -------
+    Model
+        Called as in transformers: ``model(input_ids=..., attention_mask=...)``.
+
+    Raises
+    ------
+    ModelError
+        For an architecture that is not there, fields of config.json that are missing, unknown or of values that are
+        not computed, and files or tensors that are missing, damaged, of another shape, or too many. It lists them, and
+        nothing is on the device then.
+    TypeError
+        For another dtype.
+    ImportError
+        For bfloat16 without the package ml_dtypes.
+    OutOfDeviceMemoryError
+        When the device has no room for the weights.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ModelError(f"{folder} is no folder")
+    if dtype is not None and not is_float(dtype_of(dtype)):
+        raise TypeError(f"load: dtype {dtype_of(dtype)}; expected {FLOATS_TEXT}")
+    fields = read_json(folder / "config.json")
+    make = _class_of(folder, fields)
+    checkpoint = Checkpoint(folder)
+    if dtype is None:
+        dtype = next((FLOATS[e.kind] for e in checkpoint.entries.values() if e.kind in FLOATS), "float32")
+    config = Config(str(folder / "config.json"), fields, ignore)
+    on_paper = Weights(checkpoint, dtype_of(dtype))
+    make(config, on_paper)
+    config.finish()
+    on_paper.check()
+    total = sum(checkpoint.entries[name].nbytes for name in on_paper.asked)
+    report = _Progress(folder.name, total, progress)
+    backend = default_backend() if backend is None else backend
+    try:
+        model = make(config, Weights(checkpoint, dtype_of(dtype), backend, report.add))
+    finally:
+        report.end()
+    generation = folder / "generation_config.json"
+    if generation.is_file():  # what it says of tokens goes before config.json
+        for name, value in read_json(generation).items():
+            if name in ("eos_token_id", "pad_token_id", "decoder_start_token_id") and value is not None:
+                setattr(model, name, value)
+    return model
+
+
+def _class_of(folder: Path, fields: dict[str, Any]) -> Callable[[Config, Weights], Model]:
+    """The class for what config.json calls the architecture."""
+    names = fields.get("architectures")
+    name = names[0] if isinstance(names, list) and len(names) == 1 else names
+    if not isinstance(name, str) or name not in ARCHITECTURES:
+        raise ModelError(
+            f"{folder / 'config.json'}: architectures is {name!r}; expected one of {', '.join(sorted(ARCHITECTURES))}"
+        )
+    file, made = ARCHITECTURES[name].split(".")
+    found: Callable[[Config, Weights], Model] = getattr(importlib.import_module(f".{file}", __package__), made)
+    return found
+
+
+class _Progress:
+    """Tells how much of the weights was read."""
+
+    def __init__(self, name: str, total: int, progress: Report | bool | None) -> None:
+        self._name, self._done, self._total = name, 0, total
+        self._call = progress if callable(progress) else None
+        self._shown = progress is True or (progress is None and sys.stderr.isatty())
+        self._last = time.monotonic()
+
+    def add(self, nbytes: int) -> None:
+        """So many bytes more were read."""
+        self._done += nbytes
+        if self._call is not None:
+            self._call(self._done, self._total)
+        now = time.monotonic()
+        if self._shown and now - self._last >= 0.1:
+            self._last = now
+            self._write(f"loading {self._name}: {self._done / 2**20:.0f} of {self._total / 2**20:.0f} MiB")
+
+    def _write(self, text: str) -> None:
+        terminal = sys.stderr.isatty()
+        sys.stderr.write(f"\r\x1b[K{text}" if terminal else f"{text}\n" if text else "")
+        sys.stderr.flush()
+
+    def end(self) -> None:
+        """Clear the line."""
+        if self._shown and sys.stderr.isatty():
+            self._write("")

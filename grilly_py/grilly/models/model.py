@@ -1,0 +1,124 @@
+"""Model: what all models share: how they are called, and what they give back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from .. import nn
+from ..compute import Compute, Tensor
+from .config import Config
+from .weights import Weights
+
+
+class Output:
+    """What a model computed, by name: ``output.logits`` or ``output["logits"]``.
+
+    NumPy arrays where the model was given NumPy arrays, else Tensors. Logits are computed when they are first asked
+    for: nobody who wants the hidden states alone pays for a product with the vocabulary.
+    """
+
+    def __init__(self, host: bool, **tensors: Tensor | Callable[[], Tensor] | None) -> None:
+        self._host = host
+        self._found: dict[str, Any] = {name: value for name, value in tensors.items() if value is not None}
+        self._ready: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._ready:
+            value = self._found[name]
+            value = value if isinstance(value, Tensor) else value()
+            self._found[name] = value.numpy() if self._host else value
+            self._ready.add(name)
+        return self._found[name]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._found:
+            raise AttributeError(f"this output has no {name}; it has {', '.join(self._found)}")
+        return self[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __repr__(self) -> str:
+        return f"Output({', '.join(self._found)})"
+
+
+class Model(nn.Module):
+    """Base of models. A subclass's constructor reads the configuration and asks for the weights.
+
+    Attributes
+    ----------
+    backend : grilly.Compute
+        Where the weights are, and where the model computes.
+    dtype : numpy.dtype
+        Of the weights and of what is computed with them.
+    eos_token_id, pad_token_id, decoder_start_token_id : int, list of int or None
+        What the folder says of generation.
+    """
+
+    backend: Compute
+
+    def __init__(self, config: Config, weights: Weights) -> None:
+        super().__init__()
+        if weights.backend is not None:
+            self.backend = weights.backend
+        self.dtype = weights.dtype
+        self.eos_token_id: Any = config.fields.get("eos_token_id")
+        self.pad_token_id: Any = config.fields.get("pad_token_id")
+        self.decoder_start_token_id: Any = config.fields.get("decoder_start_token_id")
+        self.training = False
+
+    def _ids(self, name: str, ids: Any, rows: int) -> tuple[Tensor, bool]:
+        """Numbers of rows of a table, ``(B, S)``, on the device, and whether they came from the host.
+
+        Raises TypeError and ValueError for what are no such numbers; those in Tensors are not read.
+        """
+        model = type(self).__name__
+        if isinstance(ids, Tensor):
+            if ids.ndim != 2 or ids.dtype.kind not in "iu":
+                raise ValueError(f"{model}: {name} is {ids.dtype} {ids.shape}; expected integers (B, S)")
+            return ids, False
+        ids = np.asarray(ids)
+        if ids.dtype.kind not in "iu":
+            raise TypeError(f"{model}: {name} is of {ids.dtype}; expected integers")
+        if ids.ndim != 2 or not ids.size:
+            raise ValueError(f"{model}: {name} has shape {ids.shape}; expected (B, S), neither of them 0")
+        if ids.min() < 0 or ids.max() >= rows:
+            raise ValueError(f"{model}: {name} go from {ids.min()} to {ids.max()}; expected 0 to {rows - 1}")
+        return self.backend.tensor(ids.astype(np.int32)), True
+
+    def _sent(self, array: Any) -> Tensor:
+        """An array on the device, of the dtype that it has."""
+        return array if isinstance(array, Tensor) else self.backend.tensor(array)
+
+    def _mask(self, mask: Any, batch: int, keys: int) -> Tensor | None:
+        """An attention mask ``(B, S)``, 1 for tokens and 0 for padding, as attention takes it; None for none.
+
+        Raises ValueError for another shape.
+        """
+        if mask is None:
+            return None
+        if tuple(mask.shape if isinstance(mask, Tensor) else np.shape(mask)) != (batch, keys):
+            raise ValueError(f"{type(self).__name__}: an attention mask is {np.shape(mask)}; expected {(batch, keys)}")
+        if isinstance(mask, Tensor):
+            return (mask != 0).reshape(batch, 1, 1, keys)
+        mask = np.asarray(mask) != 0
+        return None if mask.all() else self.backend.tensor(mask.reshape(batch, 1, 1, keys))
+
+    def _floats(self, name: str, array: Any, shape: tuple[int | None, ...]) -> tuple[Tensor, bool]:
+        """Numbers such as pixels, on the device in the model's dtype, and whether they came from the host.
+
+        Raises ValueError for another shape; None stands for any extent.
+        """
+        found = tuple(array.shape if isinstance(array, Tensor) else np.shape(array))
+        if len(found) != len(shape) or any(e not in (None, f) for e, f in zip(shape, found, strict=True)):
+            expected = ", ".join("any" if extent is None else str(extent) for extent in shape)
+            raise ValueError(f"{type(self).__name__}: {name} has shape {found}; expected ({expected})")
+        if isinstance(array, Tensor):
+            return array.astype(self.dtype), False
+        return self.backend.tensor(np.asarray(array).astype(self.dtype)), True

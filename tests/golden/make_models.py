@@ -1,0 +1,143 @@
+"""Writes tests/golden/models.npz: what transformers computes with small models of random weights.
+
+    python tests/golden/make_models.py
+
+Needs torch and transformers; the tests do not. Each case has the config.json that transformers saves, the names and
+shapes of the tensors that it saves, and a seed: tests/model_folders.py makes the same weights of these. Seeds
+are chosen so that no greedy token is nearly a tie.
+"""
+
+import importlib.util
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers as T
+from safetensors import safe_open
+
+# By its path: beside it lies a kernels.py, which transformers would take for a package of that name.
+_spec = importlib.util.spec_from_file_location("model_folders", Path(__file__).parents[1] / "model_folders.py")
+model_folders = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(model_folders)
+
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+         "vocab_size": 61, "max_position_embeddings": 96}  # fmt: skip
+LLAMA = {**SMALL, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None}
+#: Which tokens are none, in a batch of three texts.
+MASKS = {"left": [[1] * 9, [0] * 4 + [1] * 5, [0] * 7 + [1] * 2],
+         "right": [[1] * 9, [1] * 5 + [0] * 4, [1] * 2 + [0] * 7]}  # fmt: skip
+#: How near the two best tokens may be, in parts of the largest logit.
+GAP = 2e-4
+
+meta, arrays = {}, {}
+
+
+def ids_of(seed, batch=3, length=9, rows=61):
+    return np.random.RandomState(seed).randint(3, rows, (batch, length))
+
+
+def case(name, make, config, run, tries=20):
+    """Try seeds until ``run(model)`` gives arrays, and keep them."""
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = Path(scratch)
+        make(config).save_pretrained(scratch)
+        with safe_open(scratch / "model.safetensors", "np") as file:
+            tensors = {key: file.get_slice(key).get_shape() for key in sorted(file.keys())}
+        saved = json.loads((scratch / "config.json").read_text())
+        for seed in range(tries):
+            arguments = {"config": saved, "tensors": tensors, "seed": seed}
+            model = make.from_pretrained(model_folders.write_folder(scratch / str(seed), arguments), attn_implementation="eager")
+            with torch.no_grad():
+                found = run(model.eval())
+            if found is not None:
+                break
+        else:
+            raise SystemExit(f"{name}: no seed without near ties")
+    meta[name] = arguments
+    for key, value in found.items():
+        value = np.asarray(value.detach()) if isinstance(value, torch.Tensor) else np.asarray(value)
+        assert np.isfinite(value).all(), (name, key)
+        value = value.astype({"f": np.float32, "i": np.int32}[value.dtype.kind])
+        arrays[f"{name}/{key}"] = value
+    print(f"{name}: seed {seed}, {sum(v.nbytes for k, v in arrays.items() if k.startswith(name + '/'))} bytes")
+
+
+def greedy(model, count=64, **inputs):
+    """Greedy tokens, or None where two logits were nearly equal."""
+    out = model.generate(**inputs, do_sample=False, num_beams=1, max_new_tokens=count, return_dict_in_generate=True,
+                         output_logits=True, pad_token_id=0)  # fmt: skip
+    for logits in out.logits:
+        best = logits.float().topk(2, dim=-1).values
+        if (best[:, 0] - best[:, 1] < GAP * logits.float().abs().amax()).any():
+            return None
+    return out.sequences
+
+
+def text(name, make, config, both=True):
+    """A language model: logits of padded batches, and 64 greedy tokens of a batch that is padded on the left."""
+
+    def run(model):
+        ids = ids_of(1)
+        masks = {side: torch.tensor(mask) for side, mask in MASKS.items()}
+        sent = torch.tensor(ids)
+        tokens = greedy(model, input_ids=sent, attention_mask=masks["left"])
+        if tokens is not None:
+            print(f"  {name}: {len(set(tokens[0, 9:].tolist()))} different tokens in 64")
+        if tokens is None or len(set(tokens[0, 9:].tolist())) < 8:  # a text that repeats itself would show little
+            return None
+        found = {"input_ids": ids, "tokens": tokens[:, 9:]}
+        for side in ("left", "right") if both else ("left",):
+            found[f"logits_{side}"] = model(input_ids=sent, attention_mask=masks[side]).logits
+        return found
+
+    case(name, make, config, run)
+
+
+def encoders():
+    def bert(model):
+        ids, mask = ids_of(1), torch.tensor(MASKS["right"])
+        types = np.random.RandomState(2).randint(0, 2, ids.shape)
+        out = model(input_ids=torch.tensor(ids), attention_mask=mask, token_type_ids=torch.tensor(types))
+        return {"input_ids": ids, "token_type_ids": types, "last_hidden_state": out.last_hidden_state,
+                "pooler_output": out.pooler_output}  # fmt: skip
+
+    def masked(model):
+        ids = ids_of(1)
+        out = model(torch.tensor(ids), attention_mask=torch.tensor(MASKS["left"]))
+        return {"input_ids": ids, "logits_left": out.logits}
+
+    def roberta(model):
+        ids = np.where(np.array(MASKS["right"]) == 1, ids_of(1), 1)
+        out = model(input_ids=torch.tensor(ids), attention_mask=torch.tensor(MASKS["right"]))
+        return {"input_ids": ids, "last_hidden_state": out.last_hidden_state}
+
+    case("bert", T.BertModel, T.BertConfig(**SMALL), bert)
+    case("bert_masked_lm", T.BertForMaskedLM, T.BertConfig(**SMALL, hidden_act="gelu_new"), masked)
+    case("roberta", T.RobertaModel, T.RobertaConfig(**SMALL, type_vocab_size=1), roberta)
+
+
+def decoders():
+    text("gpt2", T.GPT2LMHeadModel, T.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=61, n_positions=80,
+         bos_token_id=None, eos_token_id=None))  # fmt: skip
+    llama3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0,
+              "high_freq_factor": 4.0, "original_max_position_embeddings": 32}  # fmt: skip
+    text("llama", T.LlamaForCausalLM, T.LlamaConfig(**LLAMA, rope_parameters=llama3))
+    text("mistral", T.MistralForCausalLM, T.MistralConfig(**LLAMA, sliding_window=5), both=False)
+    yarn = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 32}
+    text("qwen2", T.Qwen2ForCausalLM, T.Qwen2Config(**LLAMA, use_sliding_window=True, max_window_layers=1,
+         sliding_window=4, tie_word_embeddings=True, rope_parameters=yarn), both=False)  # fmt: skip
+    linear = {"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0}
+    text("qwen3", T.Qwen3ForCausalLM, T.Qwen3Config(**LLAMA, head_dim=16, rope_parameters=linear), both=False)
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    encoders()
+    decoders()
+    file = Path(__file__).parent / "models.npz"
+    versions = {"torch": torch.__version__, "transformers": T.__version__}
+    np.savez_compressed(file, meta=np.array(json.dumps({**versions, "cases": meta})), **arrays)
+    print(f"{file.name}: {len(meta)} cases, {file.stat().st_size / 1024:.0f} KiB")

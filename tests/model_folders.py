@@ -1,0 +1,42 @@
+"""Folders of small models with random weights, the same ones that tests/golden/make_models.py gave to transformers."""
+
+import json
+import math
+
+import numpy as np
+
+
+def drawn(tensors, seed):
+    """Weights of the named shapes, by the seed, in the order of their names.
+
+    RandomState's streams are fixed for all versions of NumPy. Sizes are such that states stay near 1.
+    """
+    random = np.random.RandomState(seed)
+    found = {}
+    for name in sorted(tensors):
+        shape = tuple(tensors[name])
+        values = (random.random_sample(shape) * 2 - 1) * math.sqrt(3)
+        if len(shape) > 1 and not any(part in name for part in ("embed", "wte", "wpe", "shared", "attention_bias")):
+            values *= 1.5 / math.sqrt(math.prod(shape[1:]))
+        elif len(shape) == 1:
+            values = 0.2 * values + (1 if name.endswith("weight") else 0)
+        found[name] = values.astype(np.float32)
+    return found
+
+
+def write_safetensors(file, tensors):
+    """A safetensors file of float32 arrays."""
+    header, start = {}, 0
+    for name, array in tensors.items():
+        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [start, start + array.nbytes]}
+        start += array.nbytes
+    text = json.dumps(header).encode()
+    file.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(a.tobytes() for a in tensors.values()))
+
+
+def write_folder(folder, arguments):
+    """config.json and model.safetensors of a golden case. Returns the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(arguments["config"]))
+    write_safetensors(folder / "model.safetensors", drawn(arguments["tensors"], arguments["seed"]))
+    return folder

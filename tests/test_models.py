@@ -1,0 +1,69 @@
+"""Models from folders against transformers: tests/golden/models.npz has what it computed for the same weights."""
+
+import numpy as np
+import pytest
+
+import goldens
+from grilly import models
+from model_folders import write_folder
+
+CASES = goldens.cases("models")
+MASKS = {
+    "left": np.array([[1] * 9, [0] * 4 + [1] * 5, [0] * 7 + [1] * 2]),
+    "right": np.array([[1] * 9, [1] * 5 + [0] * 4, [1] * 2 + [0] * 7]),
+}
+TEXTS = [name for name, case in CASES.items() if case.tokens is not None and case.logits_left is not None]
+SIDES = [(name, side) for name in TEXTS for side in MASKS if getattr(CASES[name], f"logits_{side}") is not None]
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory, vulkan_backend):
+    """Models by the names of their cases; each is loaded once."""
+    found = {}
+
+    def load(name):
+        if name not in found:
+            folder = write_folder(tmp_path_factory.mktemp(name), CASES[name].arguments)
+            found[name] = models.load(folder, backend=vulkan_backend)
+        return found[name]
+
+    return load
+
+
+def agree(found, wanted, mask=None):
+    """Within 1e-4 of the largest number, where the mask has tokens."""
+    assert found.shape == wanted.shape and found.dtype == np.float32
+    kept = slice(None) if mask is None else mask != 0
+    assert np.abs(found[kept] - wanted[kept]).max() <= 1e-4 * np.abs(wanted[kept]).max()
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta"])
+def test_encoders(loaded, name):
+    case = CASES[name]
+    out = loaded(name)(
+        input_ids=case.input_ids, attention_mask=MASKS["right"], token_type_ids=case.token_type_ids
+    )
+    agree(out.last_hidden_state, case.last_hidden_state, MASKS["right"])
+    if case.pooler_output is not None:
+        agree(out.pooler_output, case.pooler_output)
+
+
+def test_masked_language_model(loaded):
+    case = CASES["bert_masked_lm"]
+    out = loaded("bert_masked_lm")(input_ids=case.input_ids, attention_mask=MASKS["left"])
+    agree(out.logits, case.logits_left, MASKS["left"])
+
+
+@pytest.mark.parametrize("name, side", SIDES)
+def test_logits(loaded, name, side):
+    case = CASES[name]
+    out = loaded(name)(input_ids=case.input_ids, attention_mask=MASKS[side])
+    agree(out.logits, getattr(case, f"logits_{side}"), MASKS[side])
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_greedy_tokens(loaded, name):
+    case = CASES[name]
+    out = loaded(name).generate(case.input_ids, MASKS["left"], max_new_tokens=64, pad_token_id=0)
+    np.testing.assert_array_equal(out[:, :9], case.input_ids)
+    np.testing.assert_array_equal(out[:, 9:], case.tokens)

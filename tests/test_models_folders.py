@@ -1,0 +1,161 @@
+"""What grilly.models.load says of folders that are no models, before anything is on a device."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import goldens
+from grilly import ModelError, models
+from grilly.models import ARCHITECTURES
+from model_folders import drawn, write_folder, write_safetensors
+
+CASES = goldens.cases("models")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_folder(tmp_path / "model", CASES["llama"].arguments)
+
+
+@pytest.fixture(autouse=True)
+def no_device(monkeypatch):
+    """Nothing here may reach a device."""
+
+    def opened():
+        raise AssertionError("load went on to the device")
+
+    monkeypatch.setattr("grilly.models.loading.default_backend", opened)
+
+
+def refused(folder, *parts, **options):
+    """The error's text, which has every one of these parts."""
+    with pytest.raises(ModelError) as caught:
+        models.load(folder, **options)
+    text = str(caught.value)
+    for part in parts:
+        assert part in text, text
+    return text
+
+
+def change(folder, **fields):
+    file = folder / "config.json"
+    config = json.loads(file.read_text()) | fields
+    file.write_text(json.dumps({name: value for name, value in config.items() if value is not ...}))
+
+
+def test_a_good_folder_reaches_the_device(folder):
+    with pytest.raises(AssertionError, match="went on"):
+        models.load(folder)
+
+
+def test_no_folder_and_no_config(folder):
+    refused(folder / "nowhere", "nowhere is no folder")
+    (folder / "config.json").unlink()
+    refused(folder, "config.json is missing")
+    (folder / "config.json").write_text("{")
+    refused(folder, "config.json cannot be read as JSON")
+    (folder / "config.json").write_text("[]")
+    refused(folder, "config.json holds a list")
+
+
+def test_unknown_architecture(folder):
+    change(folder, architectures=["MambaForCausalLM"])
+    refused(folder, "config.json: architectures is 'MambaForCausalLM'", *ARCHITECTURES)
+
+
+@pytest.mark.parametrize("name, value, expected", [
+    ("hidden_size", ..., "hidden_size is missing; expected a whole number"),
+    ("hidden_size", "32", "hidden_size is '32'; expected a whole number"),
+    ("num_hidden_layers", 0, "num_hidden_layers is 0; expected a whole number, at least 1"),
+    ("num_key_value_heads", 3, "num_attention_heads is 4; expected a multiple of num_key_value_heads"),
+    ("hidden_act", "mish", "hidden_act is 'mish'; expected one of silu"),
+    ("rms_norm_eps", True, "rms_norm_eps is True; expected a number"),
+    ("mlp_bias", 1, "mlp_bias is 1; expected true or false"),
+    ("sliding_window", 7, "sliding_window is 7; expected None"),
+    ("attention_sinks", 4, "not known: attention_sinks"),
+    ("rope_parameters", {"rope_type": "longrope"}, "rope_parameters: rope_type is 'longrope'; expected one of"),
+    ("rope_parameters", {"rope_type": "llama3", "factor": 8.0}, "rope_parameters: low_freq_factor is missing"),
+    ("rope_parameters", {"rope_type": "linear", "factor": 8.0, "spin": 1}, "rope_parameters: not known: spin"),
+    ("quantization_config", {"bits": 4}, "quantization_config is {'bits': 4}; expected None"),
+])  # fmt: skip
+def test_fields(folder, name, value, expected):
+    change(folder, **{name: value})
+    refused(folder, "config.json", expected)
+
+
+def test_the_user_may_vouch_for_a_field(folder):
+    change(folder, colour="red")
+    refused(folder, "not known: colour", "ignore=['colour']")
+    with pytest.raises(AssertionError, match="went on"):
+        models.load(folder, ignore=["colour"])
+
+
+def test_tensors_are_compared_all_at_once(folder):
+    tensors = drawn(CASES["llama"].arguments["tensors"], 0)
+    del tensors["model.norm.weight"], tensors["lm_head.weight"]
+    tensors["model.layers.0.mlp.up_proj.weight"] = np.zeros((48, 31), np.float32)
+    tensors["model.layers.2.extra"] = np.zeros(3, np.float32)
+    write_safetensors(folder / "model.safetensors", tensors)
+    refused(
+        folder, "missing: model.norm.weight", "missing: lm_head.weight", "too many: model.layers.2.extra",
+        "wrong: model.layers.0.mlp.up_proj.weight has shape [48, 31] of F32 in model.safetensors; expected [48, 32]",
+    )  # fmt: skip
+
+
+def test_truncated_and_damaged_files(folder):
+    file = folder / "model.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-5])
+    refused(folder, f"model.safetensors is truncated: {len(whole) - 5} bytes, and its tensors need {len(whole)}")
+    for damaged in (b"", whole[:7], whole[:100], b"\xff" * 100):
+        file.write_bytes(damaged)
+        refused(folder, "model.safetensors is truncated or no safetensors file")
+    length = int.from_bytes(whole[:8], "little")
+    file.write_bytes(whole[:8] + b"?" * length + whole[8 + length :])
+    refused(folder, "model.safetensors: its header is no JSON object of tensors")
+    header = json.loads(whole[8 : 8 + length])
+    for wrong in ({"dtype": "F8"}, {"data_offsets": [0, 7]}, {"shape": [-1, 3]}, {"shape": None}):
+        text = json.dumps(header | {"model.norm.weight": header["model.norm.weight"] | wrong}).encode()
+        file.write_bytes(len(text).to_bytes(8, "little") + text + whole[8 + length :])
+        refused(folder, "model.safetensors: model.norm.weight")
+    file.unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"")
+    refused(folder, "neither model.safetensors nor model.safetensors.index.json", "pytorch_model.bin cannot be read")
+
+
+def shards(folder):
+    """The folder's tensors in two files and an index."""
+    tensors = drawn(CASES["llama"].arguments["tensors"], 0)
+    (folder / "model.safetensors").unlink()
+    places = {name: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, name in enumerate(tensors)}
+    for file in set(places.values()):
+        write_safetensors(folder / file, {name: tensors[name] for name in tensors if places[name] == file})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    return places
+
+
+def test_shards(folder):
+    places = shards(folder)
+    with pytest.raises(AssertionError, match="went on"):
+        models.load(folder)
+    first, second = sorted(set(places.values()))
+    kept = (folder / second).read_bytes()
+    (folder / second).unlink()
+    refused(folder, f"{second} is missing, with {sum(file == second for file in places.values())} tensors")
+    shutil.copy(folder / first, folder / second)  # the wrong tensors
+    name = next(name for name, file in places.items() if file == second)
+    refused(folder, f"{second} lacks {name}", "too")
+    (folder / second).write_bytes(kept[:-1])
+    refused(folder, f"{second} is truncated")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "../secret.safetensors"}}))
+    refused(folder, "'../secret.safetensors' is no file beside it")
+    index.write_text("{}")
+    refused(folder, "model.safetensors.index.json: no weight_map")
+
+
+def test_dtypes(folder):
+    with pytest.raises(TypeError, match="float64"):
+        models.load(folder, dtype="float64")
