@@ -18,19 +18,18 @@
 // Accumulation: float32 for floating types, rounded to nearest, ties to even; integers wrap.
 // Defines: FUNCTIONS (operations.glsl), THREADS, STRIPE.
 // Preconditions: fewer than 2^31 elements. y_offset is a multiple of EACH, and so is where a run of a FLAT or RUNS operand
-//     begins unless its elements have 8 bits. With RUNS and REPEATED operands the last axis is a multiple of EACH. Words of y that hold an element are written whole.
-
-layout(constant_id = 4) const uint TYPE_Y = 0u;
-layout(constant_id = 12) const uint EACH = 4u;
-layout(constant_id = 13) const uint HALVES = 0u;
+//     begins unless its elements have 8 bits. With RUNS and REPEATED operands the last axis is a multiple of EACH. Words of
+//     y that hold an element are written whole.
 
 // facts: forms
-const uint ABSENT = 0u, FLAT = 1u, STRIDED = 2u, NUMBER = 3u;
+const uint ABSENT = 0u, FLAT = 1u, STRIDED = 2u, NUMBER = 3u, RUNS = 4u, REPEATED = 5u;
 
 layout(constant_id = 4) const uint TYPE_Y = 0u;
 layout(constant_id = 7) const uint FORM_A = 0u;
 layout(constant_id = 8) const uint FORM_B = 0u;
 layout(constant_id = 9) const uint FORM_C = 0u;
+layout(constant_id = 12) const uint EACH = 4u;
+layout(constant_id = 13) const uint HALVES = 0u;
 
 #include "arrays/words.glsl"
 #include "arrays/floats.glsl"
@@ -42,9 +41,6 @@ layout(constant_id = 3) const uint TYPE_C = 0u;
 layout(constant_id = 6) const uint RESULT = 0u;
 layout(constant_id = 10) const uint AXES = 4u;
 layout(constant_id = 11) const uint DEEP = 0u;
-
-// facts: forms
-const uint ABSENT = 0u, FLAT = 1u, STRIDED = 2u, NUMBER = 3u, RUNS = 4u, REPEATED = 5u;
 
 layout(local_size_x = THREADS) in;
 

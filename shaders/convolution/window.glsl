@@ -4,6 +4,8 @@
 #ifndef GRILLY_WINDOW_GLSL
 #define GRILLY_WINDOW_GLSL
 
+const uint HALVES = 0u;  // 16-bit numbers by their bits, right on every device
+
 #include "arrays/words.glsl"
 
 layout(constant_id = 0) const uint TYPE = 8u;

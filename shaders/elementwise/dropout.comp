@@ -14,6 +14,8 @@
 // Preconditions: fewer than 2^31 elements. x_offset and y_offset are multiples of 4. Words of y that hold an element are
 //     written whole.
 
+const uint HALVES = 0u;  // 16-bit numbers by their bits, right on every device
+
 #include "arrays/words.glsl"
 #include "philox.glsl"
 

@@ -3,6 +3,8 @@
 #ifndef GRILLY_EMBEDDING_GLSL
 #define GRILLY_EMBEDDING_GLSL
 
+const uint HALVES = 0u;  // 16-bit numbers by their bits, right on every device
+
 #include "arrays/words.glsl"
 
 layout(constant_id = 0) const uint TYPE_IDS = 5u;

@@ -36,13 +36,21 @@ def asarray(
 def from_dlpack(x: Any, /, *, device: Compute | None = None, copy: bool | None = None) -> Tensor:
     """A tensor of what another library's array on the host holds, by DLPack: a copy. A tensor stays what it is.
 
-    Raises ValueError where ``copy`` is False.
+    Raises ValueError where ``copy`` is False, and BufferError for what NumPy cannot take by DLPack: bfloat16 (of
+    PyTorch: ``grilly.torch.from_torch``), and memory that is not the host's.
     """
     if isinstance(x, Tensor) and not copy and device in (None, x.backend):
         return x
     if copy is False:
         raise ValueError("from_dlpack: host memory needs a copy to be on the device")
-    return device_at(device).tensor(np.from_dlpack(x))
+    try:
+        array = np.from_dlpack(x)
+    except (BufferError, RuntimeError) as error:
+        raise BufferError(
+            f"from_dlpack: NumPy cannot take a {type(x).__module__}.{type(x).__name__}: {error}; bfloat16 of PyTorch "
+            "goes by grilly.torch.from_torch, memory of another device by a copy on the host"
+        ) from error
+    return device_at(device).tensor(array)
 
 
 def empty(shape: int | tuple[int, ...], *, dtype: Any = None, device: Compute | None = None) -> Tensor:
