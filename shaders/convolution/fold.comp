@@ -55,12 +55,15 @@ float folded(uint index) {
 void main() {
     uint i = 4u * ((gl_WorkGroupID.y * uint(STRIPE) + gl_WorkGroupID.x) * uint(THREADS) + gl_LocalInvocationIndex);
     if (i >= pc.count) return;
-    uvec2 raw[4];
+    uvec2 raw[8];
     for (uint k = 0u; k < 4u; k++) {
         float found = 0.0;
         if (i + k < pc.count) found = folded(i + k);
         raw[k] = element(TYPE_Y, FLOATING, uvec2(floatBitsToUint(found), 0u));
-        if (QUADS == 0u && i + k < pc.count) y_word(pc.y_offset + i + k, raw[k].x);
+        if (QUADS == 0u && i + k < pc.count) {
+            uint to = pc.y_offset + i + k;
+            y_data[to >> 2][to & 3u] = raw[k].x;
+        }
     }
-    if (QUADS == 1u) y_quad(pc.y_offset + i, pc.y_offset + pc.count, raw);
+    if (QUADS == 1u) y_run(pc.y_offset + i, pc.y_offset + pc.count, raw);
 }

@@ -38,7 +38,7 @@ void main() {
     uint at = pc.first_row + row;
     uvec3 o = uvec3(at / pc.out_w / pc.out_h, at / pc.out_w % pc.out_h, at % pc.out_w);
     uvec3 k = uvec3(column / pc.kernel_w / pc.kernel_h, column / pc.kernel_w % pc.kernel_h, column % pc.kernel_w);
-    uvec2 raw[4];
+    uvec2 raw[8];
     [[unroll]] for (uint n = 0u; n < 4u; n++) {
         raw[n] = uvec2(0u);
         // below 0 wraps to what is beyond any extent
@@ -72,5 +72,5 @@ void main() {
             if (++k.y == pc.kernel_h) { k.y = 0u; k.x++; }
         }
     }
-    y_quad(pc.y_offset + i, pc.y_offset + pc.count, raw);
+    y_run(pc.y_offset + i, pc.y_offset + pc.count, raw);
 }

@@ -4,7 +4,8 @@
 #ifndef GRILLY_WINDOW_GLSL
 #define GRILLY_WINDOW_GLSL
 
-const uint HALVES = 0u;  // 16-bit numbers by their bits, right on every device
+// Four elements at a time; 16-bit numbers by their bits, right on every device.
+const uint EACH = 4u, HALVES = 0u;
 
 #include "arrays/words.glsl"
 

@@ -14,7 +14,8 @@
 // Preconditions: fewer than 2^31 elements. x_offset and y_offset are multiples of 4. Words of y that hold an element are
 //     written whole.
 
-const uint HALVES = 0u;  // 16-bit numbers by their bits, right on every device
+// Four elements at a time; 16-bit numbers by their bits, right on every device.
+const uint EACH = 4u, HALVES = 0u;
 
 #include "arrays/words.glsl"
 #include "philox.glsl"
@@ -46,9 +47,9 @@ void main() {
     uvec2 key = SEED == 0u ? uvec2(pc.seed_low, pc.seed_high) : natural(SEED, seed_raw(pc.seed_offset));
     uvec2 place = add64(uvec2(pc.first_low, pc.first_high), uvec2(quad, 0u));
     uvec4 words = philox(uvec4(place, 0u, pc.counter_offset), key);
-    uvec2 x[4];
+    uvec2 x[8];
     if (i + 4u <= pc.count) {
-        x_quad(pc.x_offset + i, x);
+        x_run(pc.x_offset + i, pc.x_offset + pc.count, x);
     } else {
         [[unroll]] for (uint k = 0u; k < 4u; k++) {
             x[k] = uvec2(0u);
@@ -59,5 +60,5 @@ void main() {
         float value = uintBitsToFloat(natural(TYPE, x[k]).x) * pc.scale;
         x[k] = element(TYPE, FLOATING, uvec2(words[k] < pc.threshold ? floatBitsToUint(value) : 0u, 0u));
     }
-    y_quad(pc.y_offset + i, pc.y_offset + pc.count, x);
+    y_run(pc.y_offset + i, pc.y_offset + pc.count, x);
 }

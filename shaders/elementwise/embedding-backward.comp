@@ -78,8 +78,8 @@ void main() {
                 uint at = pc.g_offset + (base + place) * pc.columns + column;
                 if (QUADS == 1u) {
                     if (width == 4u) {
-                        uvec2 raw[4];
-                        g_quad(at, raw);
+                        uvec2 raw[8];
+                        g_run(at, at + 4u, raw);
                         [[unroll]] for (uint k = 0u; k < 4u; k++) {
                             sum[k] += uintBitsToFloat(natural(TYPE_G, raw[k]).x);
                         }

@@ -1,5 +1,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 // What it computes: y[t] = weight[ids[t]], whole rows as bits.
 // Shapes and layouts: ids (tokens), contiguous; weight (rows, D), rows any distance apart; y (tokens, D) contiguous.
 // Bindings: 0 ids, 1 weight, 2 y.

@@ -73,9 +73,9 @@ float gradient(Row row, uint c, float x) {
 void main() {
     uint i = 4u * ((gl_WorkGroupID.y * uint(STRIPE) + gl_WorkGroupID.x) * uint(THREADS) + gl_LocalInvocationIndex);
     if (i >= pc.count) return;
-    uvec2 raw[4];
+    uvec2 raw[8];
     bool four = FLAT == 1u && i + 4u <= pc.count;
-    if (four) x_quad(pc.x_offset + i, raw);
+    if (four) x_run(pc.x_offset + i, pc.x_offset + pc.count, raw);
     uint place = i % pc.inner, rest = i / pc.inner;
     uint c = rest % pc.classes, batch = rest / pc.classes;
     uint current = batch * pc.inner + place;
@@ -97,5 +97,5 @@ void main() {
             if (c == pc.classes) { c = 0u; batch++; }
         }
     }
-    y_quad(pc.y_offset + i, pc.y_offset + pc.count, raw);
+    y_run(pc.y_offset + i, pc.y_offset + pc.count, raw);
 }

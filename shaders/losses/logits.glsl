@@ -3,7 +3,8 @@
 #ifndef GRILLY_LOGITS_GLSL
 #define GRILLY_LOGITS_GLSL
 
-const uint HALVES = 0u;  // 16-bit numbers by their bits, right on every device
+// Four elements at a time; 16-bit numbers by their bits, right on every device.
+const uint EACH = 4u, HALVES = 0u;
 
 #include "arrays/words.glsl"
 #include "arrays/floats.glsl"
