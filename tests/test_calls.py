@@ -19,6 +19,7 @@ MOST = {
     "gelu": 50, "swiglu": 50,
     "layer norm": 50, "sum and RMS norm": 55, "group norm": 50,
     "add": 45, "multiply by a number": 45,
+    "dropout": 50, "embedding": 55, "cross entropy": 110, "conv1d": 65,
 }  # fmt: skip
 
 
@@ -43,6 +44,7 @@ def calls(backend) -> dict:
     caches = [tensor(2, 512, 8, 64) for _ in range(2)]
     step = [tensor(2, 1, 8, 64) for _ in range(3)]
     packed = [tensor(100, 8, 64) for _ in range(3)]
+    ids, sound, kernel = backend.tensor(np.arange(128, dtype=np.int32)), tensor(2, 8, 50), tensor(24, 8, 3)
     starts, lengths = np.array([0, 30, 100], np.int32), np.array([100, 37], np.int32)
 
     def attend_to_cache(held):
@@ -63,6 +65,10 @@ def calls(backend) -> dict:
         "layer norm": lambda: F.layer_norm(x, 256, bias, bias),
         "sum and RMS norm": lambda: F.add_rms_norm(x, x, 256, bias, 1e-6),
         "group norm": lambda: F.group_norm(x, 8, bias, bias),
+        "dropout": lambda: F.dropout(x, 0.1, seed=3),
+        "embedding": lambda: F.embedding(ids, weight),
+        "cross entropy": lambda: F.cross_entropy(x, ids, reduction="none"),
+        "conv1d": lambda: F.conv1d(sound, kernel, bias[:24], 2, 1),
         "add": lambda: x + x,
         "multiply by a number": lambda: x * 1.5,
     }

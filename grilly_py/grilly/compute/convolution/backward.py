@@ -81,8 +81,8 @@ def plan_inputs(
 ) -> Plan:
     """The dispatches of the gradient by inputs.
 
-    It is given the output's gradient (N H W, O) and the weights (groups, C / groups * places, O / groups). The gradients
-    of windows are a matrix, which is added up. Where windows overlap it lies transposed, so that neighbours in an image
+    It is given the output's gradient (N H W, O) and the weights (groups, C / groups * places, O / groups). Gradients of
+    windows are a matrix, which is added up. Where windows overlap it lies transposed, so that neighbours in an image
     read neighbours.
     """
     (window, groups, high), most, shape = given

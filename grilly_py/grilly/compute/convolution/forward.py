@@ -12,12 +12,12 @@ from ..device.arguments import check_backend, finish, four_axes
 from ..device.caches import Kept
 from ..device.device import Device, DeviceFacts
 from ..device.plan import Layout, Plan, Planner, fits_binding
-from ..device.record import Ready, run
+from ..device.record import Ready, again, run
 from ..device.sixteen_bits import widens
 from ..device.tensor import Tensor, reshaped
 from ..products.kept import find, keep
 from ..products.matmul import product
-from .checks import Asked, checked
+from .checks import Window, checked
 from .unfold import MOST, unfold
 
 #: Plans of convolutions.
@@ -31,23 +31,29 @@ def convolution(
 ):  # fmt: skip
     """``grilly.functional.conv1d`` and ``conv2d`` (``axes`` 1 and 2) on a device; documented there."""
     device.check_open()
-    asked = checked(name, axes, x, weight, bias, stride, padding, dilation, groups, precision)
+    sizes = tuple(tuple(value) if value.__class__ is list else value for value in (stride, padding, dilation))
+    given = (axes, *sizes, groups, precision, room(device))
+    high = precision == "high" and groups == 1
+    if type(x) is type(weight) is Tensor and (bias is None or type(bias) is Tensor):
+        # Like an earlier call, which passed the checks?
+        tensors = (x, weight, bias, find(weight)) if high else (x, weight, bias)
+        done = again(device, PLANS, given, tensors)
+        if done is not None:
+            if len(done) > 1:
+                keep(device, weight, done[1])
+            device.runtime.flush()
+            return done[0]
+    asked = checked(name, axes, x, weight, bias, *sizes, groups, precision)
     check_backend(name, device, x, weight, bias)
-    shape, outputs = tuple(x.shape), weight.shape[0]
-    gives = (*shape[: -axes - 1], outputs, *asked.window.out[2 - axes :])
+    gives = (*x.shape[: -axes - 1], weight.shape[0], *asked.window.out[2 - axes :])
     if 0 in gives:
         return finish(device, device.empty(gives, x.dtype), x, weight, bias)
-    images = four(sent(device, x), axes)
-    table = sent(device, weight).reshape(outputs, -1).contiguous()
-    own = None if bias is None else sent(device, bias).contiguous()
-    high = asked.high and asked.groups == 1
-    tensors = (images, table, own, find(table)) if high else (images, table, own)
-    y, *made = run(device, PLANS, plan, (asked, room(device)), tensors)
+    table, own = sent(device, weight).contiguous(), None if bias is None else sent(device, bias).contiguous()
+    tensors = (sent(device, x), table, own, find(table)) if high else (sent(device, x), table, own)
+    y, *made = run(device, PLANS, plan, given, tensors)
     for parts in made:
         keep(device, table, parts)
-    y = y.transpose(0, 3, 1, 2)
-    y = y if axes == 2 else y.view((slice(None), slice(None), 0))
-    return finish(device, y if len(shape) == axes + 2 else y.view(0), x, weight, bias)
+    return finish(device, y, x, weight, bias)
 
 
 def sent(device: Device, array) -> Tensor:
@@ -67,17 +73,19 @@ def room(device: Device) -> int:
     return limit if device.memory_limit is None else min(limit, device.memory_limit // 4)
 
 
-def plan(
-    given: tuple[Asked, int], layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry
-) -> Plan:
-    """The dispatches on ``(N, C, H, W)`` and a weight ``(O, C / groups * places)``; the result is (N, H, W, O).
+def plan(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatches of a convolution of any array with a weight in C order.
 
-    A fourth layout is that of a weight that was split before. Where the plan splits it, that is its second result.
+    ``given`` are the axes, stride, padding, dilation, groups and precision of a call that passed the checks, and the
+    bytes that windows may take. A fourth layout is that of a weight that was split before. Where the plan splits it,
+    that is its second result.
     """
-    asked, most = given
-    window, groups, high = asked
+    axes, *options, most = given
     planner = Planner(facts, layouts)
-    x, table, bias, *kept = planner.inputs
+    image, weight, bias, *kept = planner.inputs
+    window, groups, high = checked(f"conv{axes}d", axes, image, weight, bias, *options)
+    x = four(image, axes)
+    table = weight.reshape(weight.shape[0], -1)
     batch, channels = x.shape[:2]
     outputs, depth = table.shape
     result = planner.empty((batch, *window.out, outputs), x.dtype)
@@ -99,7 +107,7 @@ def plan(
         if found is not None:
             parts = made = found
 
-    direct = as_rows(x, asked) if groups == 1 else None
+    direct = as_rows(x, window) if groups == 1 else None
     if direct is not None:
         multiply(direct, rows, layouts[0].offset)
     else:
@@ -112,12 +120,13 @@ def plan(
     if bias is not None and own is None:
         operands = [rows, bias.broadcast_to(rows.shape), None]
         emit(planner, registry, spec("add", x.dtype), rows, operands, [4, layouts[2].offset, None])
-    return planner.plan(result, made)
+    y = result.transpose(0, 3, 1, 2)
+    y = y if axes == 2 else y.view((slice(None), slice(None), 0))
+    return planner.plan(y if image.ndim == axes + 2 else y.view(0), made)
 
 
-def as_rows(x: Tensor, asked: Asked) -> Tensor | None:
+def as_rows(x: Tensor, window: Window) -> Tensor | None:
     """x as the matrix of its own windows, where these are single elements and lie so; else None."""
-    window = asked.window
     if window.kernel != (1, 1) or window.padding != (0, 0) or x.shape[1] > 1 and x._steps[1] != 1:
         return None
     shape = (x.shape[0], *window.out, x.shape[1])
