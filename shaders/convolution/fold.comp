@@ -5,12 +5,15 @@
 //     r the place (n, i, j) of the output whose window has (h, w) at (a, b), where there is one, and k = (c, a, b).
 // Shapes and layouts: x (rows, columns), any strides; y (batch, channels, height, width) contiguous.
 // Bindings: 0 x, 1 y.
-// Specialization constants: TYPE, of x, TYPE_Y (words.glsl); QUADS, whether y_offset is a multiple of 4.
+// Specialization constants: TYPE, of x, TYPE_Y (words.glsl); QUADS, whether y_offset is a multiple of 4; HALVES
+//     (words.glsl).
 // Push constants: see the block; offsets and strides in elements.
 // Workgroup: THREADS quads (x and y together count the workgroups, STRIPE of them along x). Invocation: one quad.
 // Accumulation: float32, in the order of the kernel's places, rounded once.
 // Preconditions: fewer than 2^31 elements. Without QUADS y is float32; with it, words of y that hold an element are
 //     written whole.
+
+layout(constant_id = 3) const uint HALVES = 0u;  // (words.glsl)
 
 #include "convolution/window.glsl"
 

@@ -11,6 +11,8 @@
 // Accumulation: none; elements are moved as bits.
 // Preconditions: fewer than 2^31 elements; y_offset is a multiple of 4. Words of y that hold an element are written whole.
 
+const uint HALVES = 0u;  // (words.glsl)
+
 #include "convolution/window.glsl"
 
 layout(constant_id = 1) const uint TRANSPOSED = 0u;

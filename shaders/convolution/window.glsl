@@ -4,8 +4,7 @@
 #ifndef GRILLY_WINDOW_GLSL
 #define GRILLY_WINDOW_GLSL
 
-// Four elements at a time; 16-bit numbers by their bits, right on every device.
-const uint EACH = 4u, HALVES = 0u;
+const uint EACH = 4u;  // (words.glsl)
 
 #include "arrays/words.glsl"
 

@@ -7,15 +7,15 @@
 // Shapes and layouts: x and y are one row each, contiguous.
 // Bindings: 0 x, 1 seed, 2 y.
 // Specialization constants: TYPE, of x and y; SEED, the type of the seed's element where it lies in memory, 0 where it is
-//     a push constant (words.glsl).
+//     a push constant; HALVES (words.glsl).
 // Push constants: see the block; offsets in elements. first_low and first_high are i / 4 of the dispatch's first element.
 // Workgroup: THREADS quads (x and y together count the workgroups, STRIPE of them along x). Invocation: one quad.
 // Accumulation: none; one float32 multiplication, rounded to the type, to nearest, ties to even.
 // Preconditions: fewer than 2^31 elements. x_offset and y_offset are multiples of 4. Words of y that hold an element are
 //     written whole.
 
-// Four elements at a time; 16-bit numbers by their bits, right on every device.
-const uint EACH = 4u, HALVES = 0u;
+const uint EACH = 4u;  // (words.glsl)
+layout(constant_id = 2) const uint HALVES = 0u;
 
 #include "arrays/words.glsl"
 #include "philox.glsl"
@@ -48,14 +48,7 @@ void main() {
     uvec2 place = add64(uvec2(pc.first_low, pc.first_high), uvec2(quad, 0u));
     uvec4 words = philox(uvec4(place, 0u, pc.counter_offset), key);
     uvec2 x[8];
-    if (i + 4u <= pc.count) {
-        x_run(pc.x_offset + i, pc.x_offset + pc.count, x);
-    } else {
-        [[unroll]] for (uint k = 0u; k < 4u; k++) {
-            x[k] = uvec2(0u);
-            if (i + k < pc.count) x[k] = x_raw(pc.x_offset + i + k);
-        }
-    }
+    x_run(pc.x_offset + i, pc.x_offset + pc.count, x);
     [[unroll]] for (uint k = 0u; k < 4u; k++) {
         float value = uintBitsToFloat(natural(TYPE, x[k]).x) * pc.scale;
         x[k] = element(TYPE, FLOATING, uvec2(words[k] < pc.threshold ? floatBitsToUint(value) : 0u, 0u));

@@ -5,7 +5,7 @@
 // Shapes and layouts: ids (tokens), contiguous; g (tokens, D) contiguous; y (rows, D) contiguous float32.
 // Bindings: 0 ids, 1 g, 2 y.
 // Specialization constants: TYPE_IDS, TYPE_G (words.glsl); QUADS, whether rows of g begin at multiples of four elements;
-//     FRESH, whether y begins as zeros, or as what it holds.
+//     FRESH, whether y begins as zeros, or as what it holds; HALVES (words.glsl).
 // Push constants: see the block; offsets in elements. The dispatch has rows first to first + rows - 1 of the `extent`
 //     that ids count, at y_offset. Row `skipped` gets nothing.
 // Workgroup: `share` rows (x) and 4 * THREADS columns (y). It reads all ids, 4 * THREADS at a time, and goes through those
@@ -13,6 +13,9 @@
 //     follows.
 // Accumulation: float32, in the order of the tokens: no atomic operation on numbers, so the same bits each time.
 // Preconditions: THREADS is a multiple of 32.
+
+const uint EACH = 4u;  // (words.glsl)
+layout(constant_id = 4) const uint HALVES = 0u;
 
 #include "elementwise/embedding.glsl"
 

@@ -11,6 +11,8 @@
 // Accumulation: none.
 // Preconditions: fewer than 2^31 units. Rows of weight and y begin at multiples of a unit and have whole units.
 
+const uint EACH = 4u, HALVES = 0u;  // (words.glsl)
+
 #include "elementwise/embedding.glsl"
 
 layout(constant_id = 1) const uint WORDS = 4u;

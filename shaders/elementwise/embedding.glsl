@@ -3,9 +3,6 @@
 #ifndef GRILLY_EMBEDDING_GLSL
 #define GRILLY_EMBEDDING_GLSL
 
-// Four elements at a time; 16-bit numbers by their bits, right on every device.
-const uint EACH = 4u, HALVES = 0u;
-
 #include "arrays/words.glsl"
 
 layout(constant_id = 0) const uint TYPE_IDS = 5u;

@@ -7,7 +7,7 @@
 //     left, `all_rows` of each kind. grad float32, one number, or one a row (grad_step 1).
 // Bindings: 0 x, 1 target, 2 weight, 3 states, 4 grad, 5 y.
 // Specialization constants: TYPE_X, of x, weight and y, TYPE_T (words.glsl); WEIGHTED; SMOOTHED; FLAT, whether x lies as y
-//     does, from a multiple of four elements on.
+//     does, from a multiple of four elements on; HALVES (words.glsl).
 // Push constants: see the block; offsets and strides in elements. The dispatch has `count` elements, from the beginning of
 //     row first_row on where inner is 1, else of a batch.
 // Workgroup: THREADS quads (x and y together count the workgroups, STRIPE of them along x). Invocation: one quad.
@@ -74,15 +74,14 @@ void main() {
     uint i = 4u * ((gl_WorkGroupID.y * uint(STRIPE) + gl_WorkGroupID.x) * uint(THREADS) + gl_LocalInvocationIndex);
     if (i >= pc.count) return;
     uvec2 raw[8];
-    bool four = FLAT == 1u && i + 4u <= pc.count;
-    if (four) x_run(pc.x_offset + i, pc.x_offset + pc.count, raw);
+    if (FLAT == 1u) x_run(pc.x_offset + i, pc.x_offset + pc.count, raw);
     uint place = i % pc.inner, rest = i / pc.inner;
     uint c = rest % pc.classes, batch = rest / pc.classes;
     uint current = batch * pc.inner + place;
     Row row = row_at(current);
     [[unroll]] for (uint k = 0u; k < 4u; k++) {
         if (i + k < pc.count) {
-            if (!four) raw[k] = x_raw(pc.x_offset + batch * pc.x_batch + c * pc.x_class + place * pc.x_inner);
+            if (FLAT == 0u) raw[k] = x_raw(pc.x_offset + batch * pc.x_batch + c * pc.x_class + place * pc.x_inner);
             if (batch * pc.inner + place != current) {
                 current = batch * pc.inner + place;
                 row = row_at(current);

@@ -10,7 +10,7 @@
 //     maximum m; the sum of exp(x - m); the sum of w.
 // Bindings: 0 x, 1 target, 2 weight, 3 y.
 // Specialization constants: TYPE_X, of x and weight, TYPE_T (words.glsl); WEIGHTED, SMOOTHED; LANES, a power of two that
-//     divides THREADS.
+//     divides THREADS; HALVES (words.glsl).
 // Push constants: see the block; offsets and strides in elements. The dispatch has `rows` rows of x, which are those from
 //     first_row on of target and y. `ignored` is the target of rows that do not count.
 // Workgroup: THREADS / LANES rows (x and y together count the workgroups, STRIPE of them along x). LANES invocations share

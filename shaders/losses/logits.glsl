@@ -3,8 +3,8 @@
 #ifndef GRILLY_LOGITS_GLSL
 #define GRILLY_LOGITS_GLSL
 
-// Four elements at a time; 16-bit numbers by their bits, right on every device.
-const uint EACH = 4u, HALVES = 0u;
+const uint EACH = 4u;  // (words.glsl)
+layout(constant_id = 5) const uint HALVES = 0u;
 
 #include "arrays/words.glsl"
 #include "arrays/floats.glsl"

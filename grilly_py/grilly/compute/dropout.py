@@ -7,7 +7,7 @@ import math
 from ..errors import CaptureError, UnsupportedError
 from ..registry import Registry, Request
 from .arrays.creation import full
-from .arrays.map import emit
+from .arrays.map import emit, halves
 from .arrays.operations import code, spec
 from .arrays.promotion import kind_of
 from .device.arguments import check_backend, check_float, finish
@@ -100,7 +100,8 @@ def plan(given: tuple[int, float], layouts, facts: DeviceFacts, registry: Regist
         step //= 2
     if step <= unit:
         raise UnsupportedError(f"{NAME}: a binding of {facts.storage_range:,} bytes does not take {unit} elements")
-    constants = {"TYPE": code(x.dtype), "SEED": 0 if seed is None else code(seed.dtype)}
+    constants = {"TYPE": code(x.dtype), "SEED": 0 if seed is None else code(seed.dtype),
+                 "HALVES": halves(registry)}  # fmt: skip
     for low in range(0, x.size, step):
         part, result = rows[low : low + step], results[low : low + step]
         words = {

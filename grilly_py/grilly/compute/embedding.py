@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import UnsupportedError
 from ..registry import Registry, Request
-from .arrays.map import Gather, emit
+from .arrays.map import Gather, emit, halves
 from .arrays.operations import code, spec
 from .arrays.promotion import FLOAT32, kind_of
 from .device.arguments import check_backend, check_float, finish, to_device
@@ -188,6 +188,7 @@ def plan_backward(
         some, own = flat[token : token + most], g[token : token + most]
         constants = {
             "TYPE_IDS": code(ids.dtype), "TYPE_G": code(g.dtype), "QUADS": int(quads), "FRESH": int(token == 0),
+            "HALVES": halves(registry),
         }  # fmt: skip
         for first in range(0, extent, part_of_rows):
             part = sums[first : first + part_of_rows]

@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import UnsupportedError
 from ..registry import Registry, Request
 from .arrays.elementwise import binary, cast
+from .arrays.map import halves
 from .arrays.operations import code
 from .arrays.promotion import FLOAT32, kind_of
 from .arrays.reductions import reduced
@@ -69,6 +70,8 @@ def cross_entropy_backward(
     name = "cross_entropy_backward"
     device.check_open()
     terms, target = _checked(name, x, target, weight, ignore_index, reduction, label_smoothing)
+    if isinstance(grad_output, np.generic):  # of a loss, which has no axes
+        grad_output = np.asarray(grad_output)
     check_float(name, input=x, grad_output=grad_output)
     check_backend(name, device, grad_output, x, target, weight)
     shape = tuple(target.shape) if reduction == "none" else ()
@@ -144,7 +147,7 @@ def plan(given: tuple[Terms], layouts: Sequence[Layout | None], facts: DeviceFac
     tile, threads = choice.tile, choice.threads
     lanes = tile["lanes"] if classes > tile["few"] else tile["some"] if inner == 1 and classes > tile["alone"] else 1
     check_trips(facts, NAME, "classes", classes, choice.keys_per_trip * lanes / tile["lanes"], "use fewer")
-    constants = {**_types(x, target, weight, terms), "LANES": lanes}
+    constants = {**_types(x, target, weight, terms), "LANES": lanes, "HALVES": halves(registry)}
     stripe = tile["stripe"]
     each = threads // lanes
     todo = [(x, 0)]
@@ -198,7 +201,7 @@ def plan_backward(
     choice = registry.resolve(Request("cross-entropy-backward", "float32"))
     stripe, threads = choice.tile["stripe"], choice.threads
     flat = x.is_contiguous and math.gcd(layouts[0].offset, x._offset) % 4 == 0
-    constants = {**_types(x, target, weight, terms), "FLAT": int(flat)}
+    constants = {**_types(x, target, weight, terms), "FLAT": int(flat), "HALVES": halves(registry)}
     most = min(_MOST, 4 * threads * stripe * facts.groups[1])
     unit = 4 // math.gcd(4, classes * inner)  # batches whose elements are whole quads
     step = max(min(batch, most // (classes * inner)) // unit * unit, unit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...registry import Registry, Request
+from ..arrays.map import halves
 from ..arrays.operations import code
 from ..device.cut import check_trips
 from ..device.plan import At, Planner
@@ -56,7 +57,10 @@ def fold(
         "count": result.size, "channels": result.shape[1], **_words(window, *result.shape[2:]),
         "x_offset": At(x), "x_row": steps[0], "x_column": steps[1], "y_offset": At(result),
     }  # fmt: skip
-    constants = {"TYPE": code(x.dtype), "TYPE_Y": code(result.dtype), "QUADS": int(result._offset % 4 == 0)}
+    constants = {
+        "TYPE": code(x.dtype), "TYPE_Y": code(result.dtype), "QUADS": int(result._offset % 4 == 0),
+        "HALVES": halves(registry),
+    }  # fmt: skip
     groups, stripe = -(-result.size // (4 * choice.threads)), choice.tile["stripe"]
     sizes = (min(groups, stripe), -(-groups // stripe), 1)
     planner.dispatch(choice, constants, {"x": x, "y": result}, words, sizes, 4.0 * window.places * result.size)
