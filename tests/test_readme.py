@@ -58,6 +58,18 @@ def test_the_guide_runs(vulkan_backend):
         grilly.use(former)
 
 
+def test_the_page_on_layers_runs(vulkan_backend):
+    """docs/layers.md's blocks assert what they say, one after the other."""
+    names: dict = {}
+    former = grilly.use(vulkan_backend)
+    try:
+        for number, block in enumerate(BLOCK.findall((ROOT / "docs/layers.md").read_text(encoding="utf-8")), 1):
+            exec(compile(block, f"docs/layers.md, Python block {number}", "exec"), names)
+    finally:
+        grilly.use(former)
+    assert names, "the page has no block of Python"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     text = page.read_text(encoding="utf-8")

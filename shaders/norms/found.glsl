@@ -11,8 +11,6 @@
 // pairwise algorithm for computing sample variances", 1979. Softmax: M. Milakov and N. Gimelshein, arXiv:1805.02867.
 
 #include "exponential.glsl"
-#include "arrays/integers.glsl"
-#include "arrays/floats.glsl"
 
 layout(constant_id = 0) const uint OPERATION = 0u;
 

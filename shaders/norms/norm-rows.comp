@@ -299,7 +299,7 @@ void main() {
         if (found.sum == 0.0 || non_finite(found.sum)) factor = uintBitsToFloat(0x7fc00000u);
         if (OPERATION == ATTENTION_SOFTMAX && found.sum == 0.0) factor = 0.0;
     } else if (OPERATION == LOG_SOFTMAX) {
-        less = logarithm(found.sum);
+        less = log_accurate(found.sum);
         if (found.sum == 0.0 || non_finite(found.sum)) less = uintBitsToFloat(0x7fc00000u);
     } else if (HAS_SUM) {
         factor = inversesqrt(found.sum * each + pc.epsilon);

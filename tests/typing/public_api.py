@@ -330,7 +330,7 @@ def norms(q: Floats, half: Halves, tensor: grilly.Tensor) -> None:
 
     F.layer_norm(q)  # type: ignore[call-overload]
     F.rms_norm(q, 64, bias=q)  # type: ignore[call-overload]
-    F.group_norm(q, q)  # type: ignore[call-overload]
+    F.group_norm(q)  # type: ignore[call-overload]
     F.add_layer_norm(q, 64)  # type: ignore[call-overload]
     F.add_rms_norm(q, q, 64, q, q)  # type: ignore[call-overload]
     F.layer_norm_backward(q, q)  # type: ignore[call-overload]
