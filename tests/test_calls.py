@@ -14,7 +14,8 @@ import grilly.functional as F
 
 #: The most that a call may take.
 MOST = {
-    "plain": 50, "causal + mask + window": 80, "linear": 50, "KV cache": 100, "KV cache with lengths": 100,
+    "plain": 50, "causal + mask + window": 80, "linear": 50, "linear with all": 55,
+    "KV cache": 100, "KV cache with lengths": 100,
     "varlen": 90, "backward": 130, "rope": 50, "softmax": 50,
     "gelu": 50, "swiglu": 50,
     "layer norm": 50, "sum and RMS norm": 55, "group norm": 50,
@@ -40,7 +41,7 @@ def calls(backend) -> dict:
     q, k, v = (tensor(1, 8, 128, 64) for _ in range(3))
     mask = backend.tensor(rng.random((128, 128)) < 0.8)
     out, lse = F.flash_attention2(q, k, v, return_lse=True)
-    x, weight, bias = tensor(128, 256), tensor(256, 256), tensor(256)
+    x, weight, bias, wide = tensor(128, 256), tensor(256, 256), tensor(256), tensor(512, 256)
     caches = [tensor(2, 512, 8, 64) for _ in range(2)]
     step = [tensor(2, 1, 8, 64) for _ in range(3)]
     packed = [tensor(100, 8, 64) for _ in range(3)]
@@ -54,6 +55,7 @@ def calls(backend) -> dict:
         "plain": lambda: F.flash_attention2(q, k, v),
         "causal + mask + window": lambda: F.flash_attention2(q, k, v, mask=mask, causal=True, window_size=(64, 0)),
         "linear": lambda: F.linear(x, weight, bias),
+        "linear with all": lambda: F.linear(x, wide, activation="silu", gated=True, residual=x),
         "KV cache": lambda: attend_to_cache(100),
         "KV cache with lengths": lambda: attend_to_cache(lengths),
         "varlen": lambda: F.flash_attention_varlen(*packed, starts, starts, 70, 70, causal=True),

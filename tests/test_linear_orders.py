@@ -75,6 +75,7 @@ def manifest(tmp_path_factory):
     # Without matrices there is no need of Vulkan's memory model, and it has no other scope.
     splits = (ROOT / "shaders/products/splits.glsl").read_text()
     (room / "splits.glsl").write_text(splits.replace("gl_ScopeQueueFamily", "gl_ScopeDevice"))
+    shutil.copy(ROOT / "shaders/products/epilogue.glsl", room)
     text = (ROOT / f"shaders/products/{NAME}.comp").read_text()
     for old, new, count in CHANGES:
         text, found = re.subn(old, new, text)
@@ -101,7 +102,12 @@ def test_the_order_of_nvidia(vulkan_backend, manifest, rows, monkeypatch):
     pretend(monkeypatch, backend, subgroup_size=32)
     rng = np.random.default_rng(rows)
     for cols, depth in ((40, 64), (8, 1000)):
-        shapes = (rows, depth), (cols, depth), (cols,)
-        x, weight, bias = (rng.integers(-3, 4, shape).astype(np.float16) for shape in shapes)
+        shapes = (rows, depth), (2 * cols, depth), (2 * cols,), (rows, cols)
+        x, weight, bias, residual = (rng.integers(-3, 4, shape).astype(np.float16) for shape in shapes)
         exact = x.astype(np.float64) @ weight.astype(np.float64).T + bias
-        np.testing.assert_array_equal(linear(backend.opened, x, weight, bias), exact.astype(np.float16))
+        got = linear(backend.opened, x, weight[:cols], bias[:cols])
+        np.testing.assert_array_equal(got, exact[:, :cols].astype(np.float16))
+        got = linear(backend.opened, x, weight, bias, activation="relu", gated=True, residual=residual)
+        with np.errstate(over="ignore"):
+            gated = (np.maximum(exact[:, :cols], 0) * exact[:, cols:] + residual).astype(np.float16)
+        np.testing.assert_array_equal(got, gated)

@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "grilly_py"))
 from grilly.compute.attention import decode
 from grilly.compute.device.device import DeviceFacts
 from grilly.compute.products.deal import deal
+from grilly.compute.products.matmul import ACTIVATIONS
 from grilly.registry import Choice, Registry, Request, Variant, serves
 from grilly.runtime import probe
 from grilly.runtime.interface import DeviceInfo, ProgramSpec
@@ -216,13 +217,16 @@ def decode_sets(choice: Choice, size: int) -> list[dict[str, int]]:
 
 def linear_sets(choice: Choice, info: DeviceInfo) -> list[dict[str, int]]:
     """The same for linear, as its plan deals out as many rows as a workgroup has: many columns, and few, whose depth is
-    divided."""
+    divided; and many with all that an epilogue may have."""
     sets = []
     facts = DeviceFacts.of(info, "vulkan", info.features)
-    for cols in (8192, 64):
-        dealt = deal(choice, facts, choice.tile["rows"], cols, 4096, 4 if choice.variant.dtype == "float32" else 2)
-        known = dict.fromkeys(choice.variant.constants, 1) | dict(dealt.constants)
-        known = {name: known[name] for name in choice.variant.constants}
+    named = choice.variant.constants
+    itemsize = 4 if choice.variant.dtype == "float32" else 2
+    for cols, full in ((8192, False), (64, False), (8192, True)):
+        dealt = deal(choice, facts, choice.tile["rows"], cols, 4096, itemsize, full and "GATED" in named)
+        epilogue = {"ACTIVATION": ACTIVATIONS["gelu"] if full else 0, "HAS_RESIDUAL": int(full), "GATED": int(full)}
+        known = dict.fromkeys(named, 1) | epilogue | dict(dealt.constants)
+        known = {name: known[name] for name in named}
         if known not in sets:
             sets.append(known)
     return sets

@@ -49,7 +49,7 @@ uvec2 operated(uvec2 x, uvec2 y, uvec2 z) {
     if (slope) {
         if (FORM_C != ABSENT) factor *= of_bits(z.x);
         // What relu does not let through may be infinite or NaN.
-        if (OPERATION == RELU_SLOPE) found = first <= 0.0 && !is_nan(first) ? 0.0 : factor;
+        if (OPERATION == RELU_SLOPE) found = is_above_zero(first) || is_nan(first) ? factor : 0.0;
         else found = activation_slope(OPERATION - RELU_SLOPE + ACTIVATION_RELU, first, narrow) * factor;
     } else {
         found = activated(OPERATION - RELU + ACTIVATION_RELU, first, narrow);

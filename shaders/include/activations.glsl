@@ -73,11 +73,12 @@ float share(uint kind, float x, bool narrow, out float slope) {
 }
 
 bool is_no_number(float x) { return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u; }
+bool is_above_zero(float x) { return floatBitsToInt(x) > 0; }  // also numbers that a device takes for zero; and some NaN
 
 // An activation's value; at infinities its limit, and NaN of NaN.
 float activated(uint kind, float x, bool narrow) {
     if (kind == ACTIVATION_NONE || is_no_number(x)) return x;
-    if (kind == ACTIVATION_RELU) return max(x, 0.0);
+    if (kind == ACTIVATION_RELU) return is_above_zero(x) ? x : 0.0;
     float slope, part = share(kind, clamp(x, -100.0, 100.0), narrow, slope);
     return kind == ACTIVATION_SIGMOID ? part : max(x, -100.0) * part;
 }
@@ -85,7 +86,7 @@ float activated(uint kind, float x, bool narrow) {
 // An activation's derivative.
 float activation_slope(uint kind, float x, bool narrow) {
     if (is_no_number(x)) return x;
-    if (kind == ACTIVATION_RELU) return x > 0.0 ? 1.0 : 0.0;
+    if (kind == ACTIVATION_RELU) return is_above_zero(x) ? 1.0 : 0.0;
     x = clamp(x, -100.0, 100.0);
     float slope, part = share(kind, x, narrow, slope);
     if (kind == ACTIVATION_SIGMOID) return slope;

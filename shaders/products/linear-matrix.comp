@@ -6,8 +6,8 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
-// What it computes: a linear layer, y = scale * x W^T + b, on matrix units.
-// Shapes and layouts: x (B, H, M, K), W (N, K), b (N), y (B, H, M, N); bindings, push constants and workgroups as in
+// What it computes: a linear layer, y = activation(scale * x W^T + b) + residual, on matrix units.
+// Shapes and layouts: x (B, H, M, K), W (N, K), b (N), y and residual (B, H, M, N); bindings, push constants and workgroups as in
 //     products/matmul.glsl and matmul-tile.glsl, but z is batch * SPLITS + split: each split has an equal share of the
 //     depth, in whole panels, and products/splits.glsl makes one result of them.
 // A workgroup owns BM x BN of y, a subgroup WM x WN of it as float32 fragments of MATRIX_M x MATRIX_N. Panels of BK of
@@ -63,6 +63,7 @@ layout(push_constant, std430) uniform Push {
     uint rows, cols, depth, group;
     int shift;
     float scale;
+    uint residual_offset, residual_batch, residual_head, residual_row;
 } pc;
 
 // To the nearest 16-bit number. Conversions to bfloat16 may cut (NVIDIA's do), so theirs are of numbers that fit; NaN gets
@@ -84,12 +85,15 @@ layout(set = 0, binding = 1, std430) readonly buffer Right { uvec4 b_data[]; };
 layout(set = 0, binding = 2, std430) writeonly buffer Result { vec4 c_data[]; };
 layout(set = 0, binding = 2, std430) writeonly buffer ResultScalars { float c_scalars[]; };
 layout(set = 0, binding = 3, std430) readonly buffer Bias { float bias_data[]; };
+layout(set = 0, binding = 4, std430) readonly buffer Residual { float residual_data[]; };
 #else
 #define ELEMENTS 8u
 layout(set = 0, binding = 2, std430) writeonly buffer Result { f16vec4 c_data[]; };
 layout(set = 0, binding = 3, std430) readonly buffer Bias { float16_t bias_data[]; };
+layout(set = 0, binding = 4, std430) readonly buffer Residual { f16vec4 residual_data[]; };
 #endif
 
+#include "epilogue.glsl"
 #include "splits.glsl"
 
 // After the last panel it holds the results that leave.
@@ -247,13 +251,18 @@ void main() {
 #endif
 
     const uint c_first = pc.c_offset + batch * pc.c_batch + head * pc.c_head;
+    const uint residual_first = pc.residual_offset + batch * pc.residual_batch + head * pc.residual_head;
+#define RESIDUAL_AT(row, col) (residual_first + uint(row) * pc.residual_row + uint(col))
 #ifdef SPLIT
     const bool vectors = ((c_first | pc.c_row | pc.cols) & 3u) == 0u;
 #define FINISH(row, col, value, bias, col_power) { \
     const uint at = c_first + uint(row) * pc.c_row + uint(col); \
     const int row_power = int(a_data[a_first + uint(row) * a_step + tail].x); \
     [[unroll]] for (int e = 0; e < 4; e++) value[e] = scaled(value[e], row_power + col_power[e]); \
-    value = value * pc.scale + bias; \
+    value = activation(value * pc.scale + bias); \
+    if (HAS_RESIDUAL == 1) { \
+        [[unroll]] for (int e = 0; e < 4; e++) if (col + e < cols) value[e] += residual_data[RESIDUAL_AT(row, col) + uint(e)]; \
+    } \
     if (vectors) { \
         c_data[at / 4u] = value; \
     } else { \
@@ -262,8 +271,11 @@ void main() {
 }
 #define COLUMN_POWER(col, col_power, e) col_power[e] = int(b_data[b_first + uint((col) + e) * b_step + tail].x);
 #else
-#define FINISH(row, col, value, bias, col_power) \
-    c_data[(c_first + uint(row) * pc.c_row + uint(col)) / 4u] = f16vec4(ROUNDED(value * pc.scale + bias));
+#define FINISH(row, col, value, bias, col_power) { \
+    value = activation(value * pc.scale + bias); \
+    if (HAS_RESIDUAL == 1) value += vec4(residual_data[RESIDUAL_AT(row, col) / 4u]); \
+    c_data[(c_first + uint(row) * pc.c_row + uint(col)) / 4u] = f16vec4(ROUNDED(value)); \
+}
 #define COLUMN_POWER(col, col_power, e)
 #endif
     // What belongs to four columns.

@@ -5,14 +5,14 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
-// What it computes: a linear layer of few rows, y = scale * x W^T + b, on matrix units. As in linear-rows.comp, W is read
-//     once and memory decides.
-// Shapes and layouts: x (B, H, M, K), W (N, K), b (N), y (B, H, M, N); push constants as in products/matmul.glsl; what
-//     workgroups leave for each other: products/splits.glsl.
-// Specialization constants: HAS_BIAS, and
+// What it computes: a linear layer of few rows, y = activation(scale * x W^T + b) + residual, GATED as linear-rows.comp
+//     says, on matrix units. As there, W is read once and memory decides.
+// Shapes and layouts: x (B, H, M, K), W (N, K), b (N), y and residual (B, H, M, N), GATED W (2 N, K), b (2 N); push
+//     constants as in products/matmul.glsl; what workgroups leave for each other: products/splits.glsl.
+// Specialization constants: HAS_BIAS, those of products/epilogue.glsl, GATED, and
 //     DEEP    subgroups that share outputs and divide the depth   THREADS  invocations of a workgroup
 //     SPLITS  workgroups that do
-// Workgroup (x, y, z) owns ROWS rows of y, as linear-rows.comp has them, and COLUMNS for every DEEP subgroups; batch
+// Workgroup (x, y, z) owns ROWS rows of y, as linear-rows.comp has them, and COLUMNS (GATED half) for every DEEP subgroups; batch
 //     z / SPLITS, split z % SPLITS of the depth.
 // Invocation: how a subgroup holds a matrix is known (below), so x and W go from memory to the registers of factors, 16
 //     bytes at a time and without shared memory. Which place of the depth a row of the factor stands for does not matter
@@ -30,6 +30,7 @@ layout(constant_id = 0) const int HAS_BIAS = 0;
 layout(constant_id = 1) const int DEEP = 1;
 layout(local_size_x_id = 2) in;
 layout(constant_id = 3) const int SPLITS = 1;
+layout(constant_id = 12) const int GATED = 0;
 
 #if ORDER == 1
 // Element e of lane L of a 16 x 8 sum is row L/4 + 8 (e/2), column 2 (L%4) + e%2; of a 16 x 8 B factor, row
@@ -64,6 +65,9 @@ const int ROW_WORDS = ROWS / 8;
 const int COLUMN_WORDS = COLUMNS / 8;
 const int SUBGROUPS = int(gl_WorkGroupSize.x) / SUBGROUP;
 const int BLOCK = COLUMNS * (SUBGROUPS / DEEP);
+// GATED, eight rows of W of the gate and eight others take turns.
+const int PAIRED = GATED == 1 ? 2 : 1;
+const int OWN = BLOCK / PAIRED;
 
 layout(push_constant, std430) uniform Push {
     uint a_offset, a_batch, a_head, a_row;
@@ -73,12 +77,15 @@ layout(push_constant, std430) uniform Push {
     uint rows, cols, depth, group;
     int shift;
     float scale;
+    uint residual_offset, residual_batch, residual_head, residual_row;
 } pc;
 
 layout(set = 0, binding = 0, std430) restrict readonly buffer Left { uvec4 a_data[]; };
 layout(set = 0, binding = 1, std430) restrict readonly buffer Right { uvec4 b_data[]; };
 layout(set = 0, binding = 2, std430) restrict writeonly buffer Result { float16_t c_data[]; };
 layout(set = 0, binding = 3, std430) restrict readonly buffer Bias { float16_t bias_data[]; };
+layout(set = 0, binding = 4, std430) restrict readonly buffer Residual { float16_t residual_data[]; };
+#include "epilogue.glsl"
 #include "splits.glsl"
 
 shared float sums[SUBGROUPS * MATRIX_M * COLUMNS];
@@ -110,13 +117,24 @@ GRILLY_GATHER(gather_b, b_data)
 #define ROUNDED(x) (x)
 #endif
 
-void finish(uint row, uint col, uint at, float value) {
+// other: the sum that a gate lets through.
+void finish(uint row, uint col, uint at, uint residual_at, float value, float other) {
     if (row < pc.rows && col < pc.cols) {
         value *= pc.scale;
         if (HAS_BIAS == 1) value += float(bias_data[pc.bias_offset + col]);
+        value = activation(value);
+        if (GATED == 1) {
+            other *= pc.scale;
+            if (HAS_BIAS == 1) other += float(bias_data[pc.bias_offset + pc.cols + col]);
+            value *= other;
+        }
+        if (HAS_RESIDUAL == 1) value += float(residual_data[residual_at + row * pc.residual_row + col]);
         c_data[at + row * pc.c_row + col] = float16_t(ROUNDED(value));
     }
 }
+
+// Where in a workgroup's columns W's row for a column of y is; that of the other, eight further.
+uint place(uint col) { return GATED == 1 ? col / 8u * 16u + col % 8u : col; }
 
 void main() {
     const uint lane = gl_SubgroupInvocationID;
@@ -125,8 +143,8 @@ void main() {
     const uint batch = gl_WorkGroupID.z / uint(SPLITS);
     const uint split = gl_WorkGroupID.z % uint(SPLITS);
     const uint row_first = gl_WorkGroupID.y % row_blocks * uint(ROWS);
-    const uint col_first = gl_WorkGroupID.x * uint(BLOCK);
-    const uint own_col = col_first + gl_SubgroupID / uint(DEEP) * uint(COLUMNS);
+    const uint col_first = gl_WorkGroupID.x * uint(OWN);
+    const uint own_col = col_first + gl_SubgroupID / uint(DEEP) * uint(COLUMNS / PAIRED);
     const uint own_chunk = gl_SubgroupID % uint(DEEP);
     // Rows past the end are computed from the last one and not stored.
     const uint a_first = (pc.a_offset + batch * pc.a_batch + head * pc.a_head) / 8u;
@@ -140,13 +158,15 @@ void main() {
         a_at[r] = a_first + min(row_first + uint(8 * r) + lane / uint(SHARING), pc.rows - 1u) * a_step;
     }
     [[unroll]] for (int c = 0; c < COLUMN_WORDS; c++) {
-        b_at[c] = b_first + min(own_col + uint(8 * c) + lane / uint(SHARING), pc.cols - 1u) * b_step;
+        const uint row = min(own_col + uint(8 * (c / PAIRED)) + lane / uint(SHARING), pc.cols - 1u);
+        b_at[c] = b_first + (row + uint(c % PAIRED) * pc.cols) * b_step;
     }
 #define A_WORD(r, word) a_data[a_at[r] + (word)]
 #define B_WORD(c, word) b_data[b_at[c] + (word)]
 #else
 #define A_WORD(r, word) gather_a(a_first, a_step, row_first + uint(8 * (r)), pc.rows, word)
-#define B_WORD(c, word) gather_b(b_first, b_step, own_col + uint(8 * (c)), pc.cols, word)
+#define B_WORD(c, word) \
+    gather_b(b_first + uint((c) % PAIRED) * pc.cols * b_step, b_step, own_col + uint(8 * ((c) / PAIRED)), pc.cols, word)
 #endif
 
     // The split: an equal share of the chunks.
@@ -215,6 +235,7 @@ void main() {
 
     // Through shared memory, a row of fragments at a time: DEEP subgroups' sums make one.
     const uint c_first = pc.c_offset + batch * pc.c_batch + head * pc.c_head;
+    const uint residual_first = pc.residual_offset + batch * pc.residual_batch + head * pc.residual_head;
     const uint team = (batch * gl_NumWorkGroups.y + gl_WorkGroupID.y) * gl_NumWorkGroups.x + gl_WorkGroupID.x;
     const uint part = (team * uint(SPLITS) + split) * uint(ROWS * BLOCK);
     [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) {
@@ -226,14 +247,20 @@ void main() {
             );
         }
         barrier();
-        for (uint n = gl_LocalInvocationIndex; n < uint(MATRIX_M * BLOCK); n += gl_WorkGroupSize.x) {
-            const uint row = n / uint(BLOCK);
-            const uint col = n % uint(BLOCK);
-            uint at = (col / uint(COLUMNS) * uint(DEEP * MATRIX_M) + row) * uint(COLUMNS) + col % uint(COLUMNS);
-            float value = 0.0;
-            for (int d = 0; d < DEEP; d++) value += sums[at + uint(d * MATRIX_M * COLUMNS)];
+        // What is left for others is not paired yet.
+        const uint columns = uint(SPLITS == 1 ? OWN : BLOCK);
+        for (uint n = gl_LocalInvocationIndex; n < uint(MATRIX_M) * columns; n += gl_WorkGroupSize.x) {
+            const uint row = n / columns;
+            const uint col = n % columns;
+            const uint own = SPLITS == 1 ? place(col) : col;
+            uint at = (own / uint(COLUMNS) * uint(DEEP * MATRIX_M) + row) * uint(COLUMNS) + own % uint(COLUMNS);
+            float value = 0.0, other = 0.0;
+            for (int d = 0; d < DEEP; d++) {
+                value += sums[at + uint(d * MATRIX_M * COLUMNS)];
+                if (GATED == 1 && SPLITS == 1) other += sums[at + 8u + uint(d * MATRIX_M * COLUMNS)];
+            }
             if (SPLITS == 1) {
-                finish(row_first + uint(i * MATRIX_M) + row, col_first + col, c_first, value);
+                finish(row_first + uint(i * MATRIX_M) + row, col_first + col, c_first, residual_first, value, other);
             } else {
                 parts[part + (uint(i * MATRIX_M) + row) * uint(BLOCK) + col] = value;
             }
@@ -241,10 +268,16 @@ void main() {
     }
     if (SPLITS > 1) {
         if (last_of_team(team, uint(SPLITS))) {
-            for (uint n = gl_LocalInvocationIndex; n < uint(ROWS * BLOCK); n += gl_WorkGroupSize.x) {
-                float value = 0.0;
-                for (int s = 0; s < SPLITS; s++) value += parts[(team * uint(SPLITS) + uint(s)) * uint(ROWS * BLOCK) + n];
-                finish(row_first + n / uint(BLOCK), col_first + n % uint(BLOCK), c_first, value);
+            for (uint n = gl_LocalInvocationIndex; n < uint(ROWS * OWN); n += gl_WorkGroupSize.x) {
+                const uint row = n / uint(OWN);
+                const uint col = n % uint(OWN);
+                const uint at = row * uint(BLOCK) + place(col);
+                float value = 0.0, other = 0.0;
+                for (int s = 0; s < SPLITS; s++) {
+                    value += parts[(team * uint(SPLITS) + uint(s)) * uint(ROWS * BLOCK) + at];
+                    if (GATED == 1) other += parts[(team * uint(SPLITS) + uint(s)) * uint(ROWS * BLOCK) + at + 8u];
+                }
+                finish(row_first + row, col_first + col, c_first, residual_first, value, other);
             }
         }
     }

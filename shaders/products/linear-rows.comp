@@ -3,16 +3,17 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
-// What it computes: a linear layer of few rows, y = scale * x W^T + b. W is read once and nothing else weighs, so the
-//     kernel is made to keep many loads under way.
-// Shapes and layouts: x (B, H, M, K), W (N, K), b (N), y (B, H, M, N); push constants as in products/matmul.glsl. x and
-//     W are read in words of 16 bytes.
-// Specialization constants: HAS_BIAS, and
+// What it computes: a linear layer of few rows, y = activation(scale * x W^T + b) + residual; GATED, W's rows are those
+//     of a gate and then as many others: y = activation(gate) * other + residual. W is read once and nothing else weighs,
+//     so the kernel is made to keep many loads under way.
+// Shapes and layouts: x (B, H, M, K), W (N, K), b (N), y and residual (B, H, M, N), GATED W (2 N, K), b (2 N); push
+//     constants as in products/matmul.glsl. x and W are read in words of 16 bytes.
+// Specialization constants: HAS_BIAS, those of products/epilogue.glsl, GATED (COLUMNS is then even), and
 //     ROWS     rows of x of a workgroup             COLUMNS  rows of W of a subgroup
 //     UNROLL   words of each that an invocation loads before it uses the first
 //     DEEP     subgroups that share their rows of W and divide the depth
 //     SUBGROUP the subgroup size                    THREADS  invocations of a workgroup
-// Workgroup (x, y, z) owns COLUMNS * THREADS / (SUBGROUP * DEEP) columns of y from x, ROWS rows from y % row blocks, head
+// Workgroup (x, y, z) owns COLUMNS * THREADS / (SUBGROUP * DEEP) columns (GATED half as many) of y from x, ROWS rows from y % row blocks, head
 //     y / row blocks, batch z.
 // Invocation: every SUBGROUP * DEEP-th word of its rows, so that neighbours read neighbouring words.
 // Accumulation: float32, words first, then the invocation's words, then invocations and subgroups.
@@ -28,6 +29,7 @@ layout(constant_id = 3) const int UNROLL = 1;
 layout(constant_id = 4) const int DEEP = 1;
 layout(constant_id = 5) const int SUBGROUP = 8;
 layout(local_size_x_id = 6) in;
+layout(constant_id = 12) const int GATED = 0;
 
 #if defined(DTYPE_float32)
 const int WIDE = 4;  // elements of a word
@@ -38,6 +40,8 @@ const int QUADS = WIDE / 4;
 const int SUBGROUPS = int(gl_WorkGroupSize.x) / SUBGROUP;
 const int BLOCK = COLUMNS * (SUBGROUPS / DEEP);
 const int VALUES = ROWS * COLUMNS;
+const int PAIRED = GATED == 1 ? 2 : 1;  // rows of W for a column of y
+const int OWN = BLOCK / PAIRED;
 
 layout(push_constant, std430) uniform Push {
     uint a_offset, a_batch, a_head, a_row;
@@ -47,12 +51,15 @@ layout(push_constant, std430) uniform Push {
     uint rows, cols, depth, group;
     int shift;
     float scale;
+    uint residual_offset, residual_batch, residual_head, residual_row;
 } pc;
 
 layout(set = 0, binding = 0, std430) restrict readonly buffer Left { uvec4 a_data[]; };
 layout(set = 0, binding = 1, std430) restrict readonly buffer Right { uvec4 b_data[]; };
 layout(set = 0, binding = 2, std430) restrict writeonly buffer Result { IO_SCALAR c_data[]; };
 layout(set = 0, binding = 3, std430) restrict readonly buffer Bias { IO_SCALAR bias_data[]; };
+layout(set = 0, binding = 4, std430) restrict readonly buffer Residual { IO_SCALAR residual_data[]; };
+#include "epilogue.glsl"
 
 shared float sums[SUBGROUPS * VALUES];
 
@@ -75,8 +82,8 @@ void main() {
     const uint head = gl_WorkGroupID.y / row_blocks;
     const uint batch = gl_WorkGroupID.z;
     const uint row_first = gl_WorkGroupID.y % row_blocks * uint(ROWS);
-    const uint col_first = gl_WorkGroupID.x * uint(BLOCK);
-    const uint own_col = col_first + gl_SubgroupID / uint(DEEP) * uint(COLUMNS);
+    const uint col_first = gl_WorkGroupID.x * uint(OWN);
+    const uint own_col = col_first + gl_SubgroupID / uint(DEEP) * uint(COLUMNS / PAIRED);
     const uint own_word = gl_SubgroupID % uint(DEEP) * uint(SUBGROUP) + gl_SubgroupInvocationID;
     const uint words = pc.depth / wide;
     // Rows past the end are computed from the last one and not stored.
@@ -85,7 +92,10 @@ void main() {
     uint a_at[ROWS];
     uint b_at[COLUMNS];
     [[unroll]] for (int r = 0; r < ROWS; r++) a_at[r] = a_first + min(row_first + uint(r), pc.rows - 1u) * (pc.a_row / wide);
-    [[unroll]] for (int c = 0; c < COLUMNS; c++) b_at[c] = b_first + min(own_col + uint(c), pc.cols - 1u) * (pc.b_row / wide);
+    [[unroll]] for (int c = 0; c < COLUMNS; c++) {
+        const uint row = min(own_col + uint(c / PAIRED), pc.cols - 1u) + uint(c % PAIRED) * pc.cols;
+        b_at[c] = b_first + row * (pc.b_row / wide);
+    }
 
     float sum[VALUES];
     [[unroll]] for (int i = 0; i < VALUES; i++) sum[i] = 0.0;
@@ -136,16 +146,27 @@ void main() {
     }
     barrier();
     const uint c_first = pc.c_offset + batch * pc.c_batch + head * pc.c_head;
-    for (uint i = gl_LocalInvocationIndex; i < uint(ROWS * BLOCK); i += gl_WorkGroupSize.x) {
-        const uint row = row_first + i / uint(BLOCK);
-        const uint col = col_first + i % uint(BLOCK);
+    const uint residual_first = pc.residual_offset + batch * pc.residual_batch + head * pc.residual_head;
+    for (uint i = gl_LocalInvocationIndex; i < uint(ROWS * OWN); i += gl_WorkGroupSize.x) {
+        const uint row = row_first + i / uint(OWN);
+        const uint col = col_first + i % uint(OWN);
         if (row < pc.rows && col < pc.cols) {
-            uint at = i % uint(BLOCK) / uint(COLUMNS) * uint(DEEP * VALUES) + i / uint(BLOCK) * uint(COLUMNS)
-                + i % uint(COLUMNS);
+            // The place of W's row in the workgroup; its neighbour's sum is the next one.
+            const uint own = i % uint(OWN) * uint(PAIRED);
+            uint at = own / uint(COLUMNS) * uint(DEEP * VALUES) + i / uint(OWN) * uint(COLUMNS) + own % uint(COLUMNS);
             float value = 0.0;
             for (uint d = 0u; d < uint(DEEP); d++) value += sums[at + d * uint(VALUES)];
             value *= pc.scale;
             if (HAS_BIAS == 1) value += IO_LOAD(bias_data[pc.bias_offset + col]);
+            value = activation(value);
+            if (GATED == 1) {
+                float other = 0.0;
+                for (uint d = 0u; d < uint(DEEP); d++) other += sums[at + 1u + d * uint(VALUES)];
+                other *= pc.scale;
+                if (HAS_BIAS == 1) other += IO_LOAD(bias_data[pc.bias_offset + pc.cols + col]);
+                value *= other;
+            }
+            if (HAS_RESIDUAL == 1) value += IO_LOAD(residual_data[residual_first + row * pc.residual_row + col]);
             c_data[c_first + row * pc.c_row + col] = IO_STORE(value);
         }
     }

@@ -134,7 +134,10 @@ void main() {
             vec4 bias = bias_at(col, cols);
             [[unroll]] for (int i = 0; i < R; i++) {
                 vec4 value = vec4(sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]);
-                if (ROW(i) < rows) store_c(c_first + uint(ROW(i)) * pc.c_row + uint(col), value * pc.scale + bias, cols - col);
+                if (ROW(i) < rows) {
+                    value = finished(value * pc.scale + bias, batch, head, ROW(i), col, cols);
+                    store_c(c_first + uint(ROW(i)) * pc.c_row + uint(col), value, cols - col);
+                }
             }
         }
     }

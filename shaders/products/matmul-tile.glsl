@@ -139,7 +139,8 @@ void main() {
         vec4 bias = bias_at(COL(j), cols);
         [[unroll]] for (int i = 0; i < TM; i++) {
             if (ROW(i) < rows && COL(j) < cols) {
-                store_c(c_first + uint(ROW(i)) * pc.c_row + uint(COL(j)), sum[i][j] * pc.scale + bias, cols - COL(j));
+                vec4 value = finished(sum[i][j] * pc.scale + bias, batch, head, ROW(i), COL(j), cols);
+                store_c(c_first + uint(ROW(i)) * pc.c_row + uint(COL(j)), value, cols - COL(j));
                 if (non_finite(sum[i][j])) doubtful |= 1u << (GN * i + j);
             }
         }

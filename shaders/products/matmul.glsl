@@ -1,12 +1,13 @@
-// Batched matrix products, c = scale * a b (+ bias), of which linear layers, scores and outputs are made.
+// Batched matrix products, c = scale * a b, of which linear layers, scores and outputs are made; where BIASED is defined,
+// activation(scale * a b + bias) + residual (epilogue.glsl).
 //
 // Shapes    a (batch, head, rows, depth)   c (batch, head, rows, cols)
 //           b (batch, head / group, cols, depth)  where B_ROWS_ARE_COLS is defined (b is used transposed), else
 //             (batch, head / group, depth, cols)
 //           The last dimension of each is contiguous; all other strides are arguments (0 = broadcast).
-// Bindings  0 a, 1 b, 2 c, 3 bias (cols), the last only where BIASED is defined
-// Constants 0 HAS_BIAS, where BIASED is defined
-// Push      see the block: offsets and strides in elements, 19 words
+// Bindings  0 a, 1 b, 2 c; where BIASED is defined 3 bias (cols), 4 residual, of c's shape
+// Constants 0 HAS_BIAS and those of epilogue.glsl, where BIASED is defined
+// Push      see the block: offsets and strides in elements
 // Compiled with DTYPE_* and ALIGN (elements.glsl), and
 //   A_FLOAT, C_FLOAT   a, c are float32 whatever the dtype
 //   WEIGHTS            a holds attention weights: a weight of exactly 0 keeps its row of b out of the result, whatever
@@ -64,6 +65,9 @@ layout(push_constant, std430) uniform Push {
     uint rows, cols, depth, group;
     int shift;
     float scale;
+#ifdef BIASED
+    uint residual_offset, residual_batch, residual_head, residual_row;
+#endif
 } pc;
 
 layout(set = 0, binding = 0, std430) restrict readonly buffer Left { A_ELEMENT a_data[]; };
@@ -76,6 +80,8 @@ layout(set = 0, binding = 2, std430) restrict writeonly buffer Result { C_ELEMEN
 #ifdef BIASED
 layout(constant_id = 0) const int HAS_BIAS = 0;
 layout(set = 0, binding = 3, std430) restrict readonly buffer Bias { IO_SCALAR bias_data[]; };
+#include "epilogue.glsl"
+layout(set = 0, binding = 4, std430) restrict readonly buffer Residual { C_ELEMENT residual_data[]; };
 #endif
 
 // load_*(element, count): elements element .. element + 3 as floats; those at position `count` and later are neither read
@@ -107,6 +113,9 @@ void store_c(uint element, vec4 value, int count) {
 #endif
 GRILLY_LOAD(load_a, a_data, A_LOAD, A_LOAD4)
 GRILLY_LOAD(load_b, b_data, IO_LOAD, IO_LOAD4)
+#ifdef BIASED
+GRILLY_LOAD(load_residual, residual_data, IO_LOAD, IO_LOAD4)
+#endif
 
 // The columns of a that `row` may use.
 int row_depth(int row) {
@@ -128,6 +137,18 @@ vec4 bias_at(int col, int cols) {
     }
 #endif
     return bias;
+}
+
+// What comes of the sums of four columns from col on, their bias added.
+vec4 finished(vec4 value, uint batch, uint head, int row, int col, int cols) {
+#ifdef BIASED
+    value = activation(value);
+    if (HAS_RESIDUAL == 1) {
+        const uint first = pc.residual_offset + batch * pc.residual_batch + head * pc.residual_head;
+        value += load_residual(first + uint(row) * pc.residual_row + uint(col), cols - col);
+    }
+#endif
+    return value;
 }
 
 #ifdef LANES_OWN_ROWS

@@ -237,6 +237,8 @@ def steps(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool_
     assert_type(F.dropout_mask((1, 2, 3, 4), 0.5, 1), NDArray[np.bool_])
     assert_type(F.linear(half, half, half, precision="high"), Halves)
     assert_type(F.linear(q, tensor), grilly.Tensor)
+    assert_type(F.linear(half, half, activation="silu", gated=True, residual=half), Halves)
+    assert_type(F.linear(tensor, q, residual=q, activation="gelu_tanh"), grilly.Tensor)
     assert_type(F.linear_backward(q, q, q), tuple[Floats, Floats, Floats])
     assert_type(F.gelu(half, approximate="tanh"), Halves)
     assert_type(F.silu(F.relu(F.sigmoid(F.tanh(F.quick_gelu(q))))), Floats)
@@ -279,6 +281,7 @@ def steps(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool_
     F.attention_dropout(q, p=0.5, dropout_seed=1)  # type: ignore[call-overload]
     F.dropout_mask((1, 2, 3, 4), 0.5)  # type: ignore[call-arg]
     F.linear(q, q, precision="low")  # type: ignore[call-overload]
+    F.linear(q, q, activation="swish")  # type: ignore[call-overload]
     F.linear_backward(q, q)  # type: ignore[call-overload]
     F.dropout(q, dropout_p=0.5)  # type: ignore[call-overload]
     F.cross_entropy(q, [1], reduction="max")  # type: ignore[call-overload]

@@ -359,6 +359,7 @@ def swiglu(gate: ArrayT, up: ArrayT) -> ArrayT:
     """``silu(gate) * up`` in one pass (Shazeer 2020, arXiv:2002.05202), as Llama, Mistral and Qwen have it.
 
     gate and up may be views, so the halves of one product need no copy: ``F.swiglu(h[..., :n], h[..., n:])``.
+    ``F.linear(..., activation="silu", gated=True)`` makes the product and this in one.
 
     Parameters
     ----------

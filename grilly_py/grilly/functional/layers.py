@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import SupportsIndex, overload
+from typing import Literal, SupportsIndex, TypeAlias, overload
 
 from ..compute import rope as _rope
 from ..compute.backend import device_of
@@ -10,23 +10,34 @@ from ..compute.device.arrays import Array, FloatArray, FloatsLike, FloatT, Integ
 from ..compute.device.tensor import Tensor
 from ..compute.products import linear as _linear
 
+#: What a linear layer can end with.
+Activation: TypeAlias = Literal["gelu", "gelu_tanh", "silu", "relu", "quick_gelu", "sigmoid"]
 
 @overload
 def linear(
-    x: NDArray[FloatT], weight: NDArray[FloatT], bias: NDArray[FloatT] | None = ..., *, precision: Precision = ...
-) -> NDArray[FloatT]: ...
-@overload
-def linear(x: Tensor, weight: FloatArray, bias: FloatArray | None = ..., *, precision: Precision = ...) -> Tensor: ...
-@overload
-def linear(x: FloatArray, weight: Tensor, bias: FloatArray | None = ..., *, precision: Precision = ...) -> Tensor: ...
+    x: NDArray[FloatT], weight: NDArray[FloatT], bias: NDArray[FloatT] | None = ..., *, precision: Precision = ...,
+    activation: Activation | None = ..., gated: bool = ..., residual: NDArray[FloatT] | None = ...,
+) -> NDArray[FloatT]: ...  # fmt: skip
 @overload
 def linear(
-    x: FloatArray, weight: FloatArray, bias: FloatArray | None = ..., *, precision: Precision = ...
-) -> Array: ...
+    x: Tensor, weight: FloatArray, bias: FloatArray | None = ..., *, precision: Precision = ...,
+    activation: Activation | None = ..., gated: bool = ..., residual: FloatArray | None = ...,
+) -> Tensor: ...  # fmt: skip
+@overload
 def linear(
-    x: FloatArray, weight: FloatArray, bias: FloatArray | None = None, *, precision: Precision = "highest"
-) -> Array:
-    """``y = x W^T + b``, accumulated in float32.
+    x: FloatArray, weight: Tensor, bias: FloatArray | None = ..., *, precision: Precision = ...,
+    activation: Activation | None = ..., gated: bool = ..., residual: FloatArray | None = ...,
+) -> Tensor: ...  # fmt: skip
+@overload
+def linear(
+    x: FloatArray, weight: FloatArray, bias: FloatArray | None = ..., *, precision: Precision = ...,
+    activation: Activation | None = ..., gated: bool = ..., residual: FloatArray | None = ...,
+) -> Array: ...  # fmt: skip
+def linear(
+    x: FloatArray, weight: FloatArray, bias: FloatArray | None = None, *, precision: Precision = "highest",
+    activation: Activation | None = None, gated: bool = False, residual: FloatArray | None = None,
+) -> Array:  # fmt: skip
+    """``y = x W^T + b``, accumulated in float32; and ``activation(x W^T + b) + residual``, rounded once.
 
     Parameters
     ----------
@@ -43,6 +54,15 @@ def linear(
         ``2**-37 K max_k |x[i, k]| max_k |W[j, k]|``, beside the roundings of the sum; an infinity in a row may come
         out as NaN. It takes memory for a copy of x, and for one of W that is kept as long as W's own memory, up to a
         quarter of the backend's ``memory_limit`` in all. No effect on 16-bit types.
+    activation : str, optional
+        "gelu", "gelu_tanh", "silu", "relu", "quick_gelu" or "sigmoid": those of `grilly.functional`.
+    gated : bool
+        ``activation(x G^T + g) * (x U^T + u) + residual``, where the first half of W's rows is G and the second U, and
+        b is g and u: the projections of gate and up in one weight, as SwiGLU ("silu") and GEGLU ("gelu") models have
+        them. The result is ``(..., N / 2)``. With few rows it is one dispatch; with many the two products are rounded
+        to x's dtype before a second one.
+    residual : numpy.ndarray or grilly.Tensor, optional
+        Of the result's shape and dtype.
 
     Returns
     -------
@@ -54,14 +74,17 @@ def linear(
     TypeError
         For dtypes other than float32, float16 and bfloat16, or differing ones.
     ValueError
-        For shapes that do not go together, or another precision.
+        For shapes that do not go together, another precision or activation, and gated without an activation.
 
     References
     ----------
     The split: H. Ootomo and R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the
     FP32 theoretical peak performance", 2022.
     """
-    return _linear.linear(device_of("linear", x, weight, bias), x, weight, bias, precision=precision)
+    return _linear.linear(
+        device_of("linear", x, weight, bias, residual), x, weight, bias,
+        precision=precision, activation=activation, gated=gated, residual=residual,
+    )  # fmt: skip
 
 
 @overload
@@ -79,7 +102,10 @@ def linear_backward(
 def linear_backward(
     grad_output: FloatArray, x: FloatArray, weight: FloatArray, *, precision: Precision = "highest"
 ) -> tuple[Array, Array, Array]:
-    """The gradients of ``linear``: of ``sum(grad_output * y)`` by x, weight and bias.
+    """The gradients of a plain ``linear``: of ``sum(grad_output * y)`` by x, weight and bias.
+
+    With an activation, training keeps ``h = linear(x, weight, bias)``, applies the activation by itself, and gives this
+    function ``gelu_backward(grad_output, h)`` or the like.
 
     With G and X the rows of grad_output and x: ``G W``, ``G^T X`` and the sum of G's rows.
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from .activations import activation as _activation
+from .activations import gated as _gated
 from .attention import attention_weights, common_dtype, naive_attention
 from .sums import matmul
 
@@ -102,13 +104,30 @@ def rope(
 
 
 def linear(
-    x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None, *, dtype: DTypeLike | None = None
+    x: ArrayLike,
+    weight: ArrayLike,
+    bias: ArrayLike | None = None,
+    *,
+    activation: str | None = None,
+    gated: bool = False,
+    residual: ArrayLike | None = None,
+    dtype: DTypeLike | None = None,
 ) -> np.ndarray:
-    """``x @ weight.T + bias``: x ``(..., n)``, weight ``(m, n)``, bias ``(m,)``, result ``(..., m)``."""
+    """``activation(x @ weight.T + bias) + residual``, with an activation of `activation`'s.
+
+    x is ``(..., n)``, weight ``(m, n)``, bias ``(m,)``, and the result ``(..., m)``. Where ``gated``, the activation is
+    of the first half of the columns and multiplied by the second: ``(..., m / 2)``.
+    """
     x, weight = np.asarray(x), np.asarray(weight)
     dtype = common_dtype(x, weight) if dtype is None else np.dtype(dtype)
     out = matmul(x.astype(dtype, copy=False), weight.astype(dtype, copy=False).T)
-    return out if bias is None else out + np.asarray(bias, dtype)
+    if bias is not None:
+        out = out + np.asarray(bias, dtype)
+    if gated:
+        out = _gated(activation or "", *np.split(out, 2, -1))
+    elif activation is not None:
+        out = _activation(activation, out)
+    return out if residual is None else out + np.asarray(residual, dtype)
 
 
 def multihead(

@@ -33,6 +33,11 @@ def value(table: str, name: str) -> int:
     return int(FACTS[table][name])
 
 
+def names_of(table: str) -> dict[str, int]:
+    """The whole numbers of a table by their names, in small letters."""
+    return {name.lower(): int(number) for name, number in FACTS[table].items()}
+
+
 def differing(stated: Mapping[str, Mapping[str, int | float]]) -> str:
     """What of the facts that shaders state is not as this package has it; empty where nothing is."""
     for table, facts in stated.items():

@@ -22,17 +22,20 @@ class Deal(NamedTuple):
     constants: Mapping[str, int]
 
 
-def deal(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int, itemsize: int) -> Deal:
+def deal(
+    choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int, itemsize: int, paired: bool = False
+) -> Deal:
     """How to deal out a product of ``(rows, depth)`` and ``(cols, depth)``, elements of ``itemsize`` bytes.
 
-    A data file's ``columns`` marks the kernels that are made for few rows.
+    A data file's ``columns`` marks the kernels that are made for few rows. ``paired``: two columns make one of the
+    result, so none is dealt out alone; of those kernels only.
     """
     tile = choice.tile
     if "columns" not in tile:
         return _tiles(choice, facts, rows, cols, depth)
     if "trip" in tile:
         return _few_on_matrices(choice, facts, cols, depth)
-    return _few(choice, facts, rows, cols, depth, itemsize)
+    return _few(choice, facts, rows, cols, depth, itemsize, 2 if paired else 1)
 
 
 def _tiles(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int) -> Deal:
@@ -45,7 +48,7 @@ def _tiles(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int)
     return Deal(tile["rows"], tile["cols"], splits, {"SPLITS": splits})
 
 
-def _few(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int, itemsize: int) -> Deal:
+def _few(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int, itemsize: int, least: int) -> Deal:
     """products/linear-rows.comp: as many subgroups as the device wants, each with as much of W as it can have."""
     tile = choice.tile
     size = choice.subgroup_size or facts.subgroup_size
@@ -55,9 +58,9 @@ def _few(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int, i
     most = min(tile["deep"], subgroups)
     while most > 1 and words < 2 * size * most:  # for less than two words each the sums at the end weigh too much
         most //= 2
-    columns, deep = tile["columns"], 1
+    columns, deep = max(tile["columns"], least), 1
     # Several rows of x are read once for all columns, so those are given up last; one row costs little.
-    while columns > 1 and -(-cols // columns) * (most if rows > 1 else 1) < wanted:
+    while columns > least and -(-cols // columns) * (most if rows > 1 else 1) < wanted:
         columns //= 2
     while 2 * deep <= most and -(-cols // columns) * deep < wanted:
         deep *= 2

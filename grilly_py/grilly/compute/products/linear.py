@@ -16,27 +16,33 @@ from ..device.record import Ready, again, run
 from ..device.sixteen_bits import widens
 from ..device.tensor import Tensor, reshaped
 from .kept import find, keep
-from .matmul import product
+from .matmul import ACTIVATIONS, Epilogue, product
 
 #: Plans of products.
 PLANS: Kept[tuple, Ready] = Kept("plans of linear", 1024)
 
 
-@widens("x", "weight", "bias")
-def linear(device: Device, x, weight, bias=None, *, precision="highest"):
+@widens("x", "weight", "bias", "residual")
+def linear(
+    device: Device, x, weight, bias=None, *, precision="highest", activation=None, gated=False, residual=None
+):
     """``grilly.functional.linear`` on a device; documented there."""
     device.check_open()
     high = check_precision("linear", precision)
-    if type(x) is type(weight) is Tensor and (bias is None or type(bias) is Tensor):
+    if activation is not None or gated is not False:
+        _check_activation(activation, gated)
+    given = (high, activation, gated)
+    if type(x) is type(weight) is Tensor and all(t is None or type(t) is Tensor for t in (bias, residual)):
         # Like an earlier call, which passed the checks?
-        tensors = (x, weight, bias, find(weight)) if high else (x, weight, bias)
-        done = again(device, PLANS, (high,), tensors)
+        tensors = (x, weight, bias, residual, find(weight)) if high else (x, weight, bias, residual)
+        done = again(device, PLANS, given, tensors)
         if done is not None:
             if len(done) > 1:
                 keep(device, weight, done[1])
             device.runtime.flush()
             return done[0]
-    arrays = {"x": x, "weight": weight} if bias is None else {"x": x, "weight": weight, "bias": bias}
+    arrays = {"x": x, "weight": weight, "bias": bias, "residual": residual}
+    arrays = {name: array for name, array in arrays.items() if array is not None}
     dtype = check_float("linear", **arrays)
     if len(weight.shape) != 2:
         raise ValueError(f"linear: weight has shape {tuple(weight.shape)}; expected (N, K)")
@@ -48,15 +54,22 @@ def linear(device: Device, x, weight, bias=None, *, precision="highest"):
     if bias is not None and tuple(bias.shape) != (cols,):
         raise ValueError(f"linear: bias has shape {tuple(bias.shape)} and weight {tuple(weight.shape)}; "
                          f"expected ({cols},)")  # fmt: skip
-    shape = (*x.shape[:-1], cols)
+    if gated and cols % 2:
+        raise ValueError(f"linear: weight has shape {tuple(weight.shape)}; gated takes an even number of rows")
+    shape = (*x.shape[:-1], cols // (1 + gated))
+    if residual is not None and tuple(residual.shape) != shape:
+        raise ValueError(f"linear: residual has shape {tuple(residual.shape)}; expected the result's, {shape}")
     if 0 in shape:
         return finish(device, device.empty(shape, dtype), *arrays.values())
     a, b = to_device(device, x), to_device(device, weight)
     own = None if bias is None else to_device(device, bias)
     if a.ndim > 4 and _rows(a.shape, a._steps) is None:
         a = a.contiguous()
-    tensors = (a, b, own, find(b)) if high else (a, b, own)
-    y, *made = run(device, PLANS, plan, (high,), tensors)
+    added = None if residual is None else to_device(device, residual)
+    if added is not None and _rows(a.shape, a._steps) is not None and _rows(added.shape, added._steps) is None:
+        added = added.contiguous()
+    tensors = (a, b, own, added, find(b)) if high else (a, b, own, added)
+    y, *made = run(device, PLANS, plan, given, tensors)
     for parts in made:
         keep(device, b, parts)
     return finish(device, y, *arrays.values())
@@ -68,29 +81,46 @@ def _rows(shape: tuple[int, ...], steps: tuple[int, ...]) -> tuple[int, ...] | N
     return reshaped(shape, steps, (math.prod(shape[:-1]), depth)) if depth else (depth, 1)
 
 
-def plan(given: tuple[bool], layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry) -> Plan:
-    """The dispatches of ``linear`` on arrays with contiguous last axes; an x of more than four is contiguous.
+def _check_activation(activation, gated) -> None:
+    """Raise ValueError for an activation that products cannot end with."""
+    names = [name for name in ACTIVATIONS if name != "none"]
+    if activation not in names and (activation is not None or gated):
+        expected = ", ".join(names if gated else ["None", *names])
+        raise ValueError(f"linear: activation is {activation!r}; expected {expected}")
+    if gated is not True and gated is not False:
+        raise ValueError(f"linear: gated is {gated!r}; expected True or False")
 
-    A fourth layout is that of weights that were split before. Where the plan splits them itself, that is its second
+
+def plan(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatches of ``linear`` on arrays with contiguous last axes; an x of more than four is contiguous, and the
+    residual has rows at equal distances where x has.
+
+    A fifth layout is that of weights that were split before. Where the plan splits them itself, that is its second
     result.
     """
-    (high,) = given
+    high, activation, gated = given
     planner = Planner(facts, layouts)
-    a, b, own, *kept = planner.inputs
-    cols, depth = b.shape
+    a, b, own, added, *kept = planner.inputs
+    wide, depth = b.shape
+    cols = wide // (1 + gated)
     y = planner.empty((*a.shape[:-1], cols), a.dtype)
     rows = y.size // cols
     steps, c = _rows(a.shape, a._steps), y.reshape(rows, cols)
     if steps is not None:
         a = a._view((rows, depth), steps)
+        if added is not None:
+            added = added._view((rows, cols), _rows(added.shape, added._steps))
     else:
         c = y
     a, c = four_axes(a), four_axes(c)
-    b = four_axes(b).broadcast_to((a.shape[0], 1, cols, depth))
+    b = four_axes(b).broadcast_to((a.shape[0], 1, wide, depth))
     offsets = (layouts[0].offset, layouts[1].offset)
+    epilogue = Epilogue(activation or "none", gated=gated)
+    if added is not None:
+        epilogue = epilogue._replace(residual=four_axes(added), offset=layouts[3].offset)
     made = product(
         planner, registry, "linear", a, b, c, columns_are_rows=True, bias=own, high=high and depth > 0,
-        offsets=offsets, parts_of_b=kept[0] if kept else None,
+        offsets=offsets, parts_of_b=kept[0] if kept else None, epilogue=epilogue,
     )  # fmt: skip
     return planner.plan(y, made)
 

@@ -3,16 +3,46 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from ...registry import Choice, Registry, Request
+from ...registry.shared import names_of
+from ..arrays.map import emit
+from ..arrays.operations import spec
 from ..device.cut import check_trips, parts, placed, strides
-from ..device.plan import Planner, alignment, fits_binding, strided
+from ..device.plan import ALIGN_MOST, Planner, alignment, fits_binding, strided
 from ..device.tensor import Tensor
 from .deal import deal
 
 _MOST = 2**31 - 1
+#: Activations that products can end with, by the kernels' number (shaders/include/activations.glsl).
+ACTIVATIONS = {name.removeprefix("activation_"): number for name, number in names_of("activations").items()}
+
+
+class Epilogue(NamedTuple):
+    """What is done with sums, their bias added, before they are rounded: ``activation(sum) + residual``.
+
+    Attributes
+    ----------
+    activation : str
+        A name of ACTIVATIONS.
+    residual : Tensor or None
+        Of the result's shape, four axes, the last contiguous.
+    offset : int
+        What divides the residual's offset (``Layout.offset``).
+    gated : bool
+        Columns of b are those of a gate and then as many others: ``activation(gate) * other + residual``.
+    """
+
+    activation: str = "none"
+    residual: Tensor | None = None
+    offset: int = 0
+    gated: bool = False
+
+
+NOTHING = Epilogue()
 
 
 def product(
@@ -31,8 +61,9 @@ def product(
     high: bool = False,
     offsets: tuple[int, ...] = (),
     parts_of_b: Tensor | None = None,
+    epilogue: Epilogue = NOTHING,
 ) -> Tensor | None:
-    """Plan ``c = scale * a b + bias`` with the kernels of ``operation``.
+    """Plan ``c = scale * a b + bias`` with the kernels of ``operation``, and of "linear" what ``epilogue`` says.
 
     Parameters
     ----------
@@ -48,6 +79,9 @@ def product(
         What divides the offsets of a and b (``Layout.offset``).
     parts_of_b : Tensor, optional
         ``split`` of b's first batch and head, if it was made before.
+    epilogue : Epilogue
+        Kernels for few rows do it all. The others leave gates to a second dispatch, which reads both of a gate's
+        products in c's dtype.
 
     Returns
     -------
@@ -59,16 +93,45 @@ def product(
     facts = planner.facts
     batch, heads, rows, depth = a.shape
     cols = c.shape[3]
+    paired = 1 + epilogue.gated
+    residual = epilogue.residual
     read = alignment(*offsets, a._offset, b._offset, depth, *strides(a), *strides(b))
     aligned = alignment(read, c._offset, cols, *strides(c))
-    sizes = (("rows", rows), ("cols", cols), ("outputs", c.size))
+    if residual is not None:
+        aligned = alignment(aligned, epilogue.offset, residual._offset, *strides(residual))
+    sizes = (("rows", rows), ("cols", paired * cols), ("outputs", paired * c.size))
     asked = (("align", aligned), *((name, min(size, _MOST)) for name, size in sizes))
     if operation == "linear":
         asked = (*asked, ("depth_align", read), ("high", int(high)))
     choice = registry.resolve(Request(operation, b.dtype.name, model, asked))
     remedy = "cut them and add the products" if operation == "linear" else "flash_attention2 takes any number"
     check_trips(facts, operation, "columns of the left matrix", depth, choice.keys_per_trip, remedy)
-    dealt = deal(choice, facts, rows, cols, depth, b.dtype.itemsize)
+    dealt = deal(choice, facts, rows, paired * cols, depth, b.dtype.itemsize, epilogue.gated)
+
+    own_cols = dealt.cols // paired
+
+    def groups(shape):
+        return -(-shape[3] // own_cols), -(-shape[2] // dealt.rows) * shape[1], shape[0] * dealt.splits
+
+    def work(shape):
+        return 2.0 * math.prod(shape) * depth * paired
+
+    def fits_one_dispatch():
+        return (
+            all(t is None or fits_binding(facts, t) for t in (a, b, c, residual)) and work(c.shape) <= 1e11
+            and all(n <= m for n, m in zip(groups(c.shape), facts.groups, strict=True))
+        )  # fmt: skip
+
+    if epilogue.gated and not ("GATED" in choice.variant.constants and fits_one_dispatch()):
+        both = planner.empty((*c.shape[:3], 2 * cols), c.dtype)
+        made = product(
+            planner, registry, operation, a, b, both, columns_are_rows=columns_are_rows, bias=bias, high=high,
+            offsets=offsets, parts_of_b=parts_of_b,
+        )  # fmt: skip
+        operands = [both[..., :cols], both[..., cols:], residual]
+        offsets = [ALIGN_MOST, ALIGN_MOST, epilogue.offset]
+        emit(planner, registry, spec(epilogue.activation, c.dtype), c, operands, offsets)
+        return made
     made = None
     if choice.tile.get("split"):
         a = split(planner, registry, a)
@@ -76,22 +139,21 @@ def product(
             made = parts_of_b = split(planner, registry, b[:1, :1])
         b = parts_of_b.broadcast_to((*b.shape[:3], split_words(depth)))
 
-    def groups(shape):
-        return -(-shape[3] // dealt.cols), -(-shape[2] // dealt.rows) * shape[1], shape[0] * dealt.splits
-
-    def work(shape):
-        return 2.0 * math.prod(shape) * depth
-
-    def dispatch(a, b, c, group, first_row, bias):
+    def dispatch(a, b, c, group, first_row, bias, residual):
         push = {
             **placed("a", a), **placed("b", b), **placed("c", c), **strided("bias", bias, ()),
             "rows": c.shape[2], "cols": c.shape[3], "depth": depth, "group": group, "shift": shift + first_row,
             "scale": scale,
         }  # fmt: skip
+        if operation == "linear":
+            push |= strided("residual", None) if residual is None else placed("residual", residual)
         whole = c.shape[2] % dealt.rows == 0 and c.shape[3] % dealt.cols == 0
-        known = {"HAS_BIAS": int(bias is not None), "WHOLE": int(whole), **dealt.constants}
+        known = {
+            "HAS_BIAS": int(bias is not None), "WHOLE": int(whole), "ACTIVATION": ACTIVATIONS[epilogue.activation],
+            "HAS_RESIDUAL": int(residual is not None), "GATED": int(epilogue.gated), **dealt.constants,
+        }  # fmt: skip
         constants = {name: known[name] for name in choice.variant.constants}
-        arrays = {"a": a, "b": b, "c": c, "bias": bias}
+        arrays = {"a": a, "b": b, "c": c, "bias": bias, "residual": residual}
         if dealt.splits > 1:
             teams = math.prod(groups(c.shape)) // dealt.splits
             left = teams * dealt.splits * dealt.rows * dealt.cols
@@ -100,7 +162,7 @@ def product(
             arrays |= {"parts": planner.empty((left,)), "arrived": planner.constant(np.zeros(teams, np.int32))}
         planner.dispatch(choice, constants, arrays, push, groups(c.shape), work(c.shape))
 
-    def cut(a, b, c, bias):
+    def cut(a, b, c, bias, residual):
         """Parts of a product whose heads of b are one each for a's (group 1), or one for all."""
         group = a.shape[1] if b.shape[1] == 1 else 1
 
@@ -113,13 +175,12 @@ def product(
             return fits_binding(facts, part_of_b(starts, shape))
 
         axes = ((), (1, 2), (0,))
-        for (c_part, a_part), starts in parts(facts, (c, a), groups, axes, fits, work):
-            dispatch(a_part, part_of_b(starts, c_part.shape), c_part, group, starts[2], bias)
+        for (c_part, a_part, own), starts in parts(facts, (c, a, residual), groups, axes, fits, work):
+            dispatch(a_part, part_of_b(starts, c_part.shape), c_part, group, starts[2], bias, own)
 
     group = heads // b.shape[1]
-    whole = all(fits_binding(facts, t) for t in (a, b, c)) and work(c.shape) <= 1e11
-    if whole and all(n <= m for n, m in zip(groups(c.shape), facts.groups, strict=True)):
-        dispatch(a, b, c, group, 0, bias)
+    if fits_one_dispatch():
+        dispatch(a, b, c, group, 0, bias, residual)
         return made
     step = min(cols, dealt.cols * facts.groups[0]) if columns_are_rows else cols
     if columns_are_rows:  # b's rows are what a block of columns needs: halve them until they fit
@@ -132,12 +193,14 @@ def product(
         b_part = b[:, :, some] if columns_are_rows else b
         c_part = c if step == cols else c[..., some]
         bias_part = None if bias is None else bias[some]
+        residual_part = residual if residual is None or step == cols else residual[..., some]
         if group == 1 or b.shape[1] == 1:
-            cut(a, b_part, c_part, bias_part)
+            cut(a, b_part, c_part, bias_part, residual_part)
             continue
         for head in range(b.shape[1]):
             own = slice(head * group, (head + 1) * group)
-            cut(a[:, own], b_part[:, head : head + 1], c_part[:, own], bias_part)
+            cut(a[:, own], b_part[:, head : head + 1], c_part[:, own], bias_part,
+                None if residual_part is None else residual_part[:, own])  # fmt: skip
     return made
 
 
