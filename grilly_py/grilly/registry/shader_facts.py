@@ -233,6 +233,14 @@ FACTS: dict[str, dict[str, int | float]] = {
         "ROTARY_HALVES": 1,
         "ROTARY_INTERLEAVED": 2,
     },
+    "sorting": {
+        "BLOCKS": 0,
+        "MERGED": 1,
+        "SEARCH": 2,
+        "RECORDS": 0,
+        "INT32_PLACES": 1,
+        "INT64_PLACES": 2,
+    },
     "tiles": {
         "TILE_HIDDEN": 0,
         "TILE_MIXED": 1,
