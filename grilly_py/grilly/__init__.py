@@ -23,7 +23,7 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
-    from . import functional, integrations, models, nn, reference
+    from . import functional, integrations, models, nn, random, reference
     from .array_api import *  # noqa: F403
     from .compute import Compute, Tensor, devices, pinned, use
     from .compute.benchmark import benchmark_flash_attention
@@ -40,6 +40,7 @@ _MODULES = {
     "models": "models",
     "nn": "nn",
     "pinned": "compute.pinned",
+    "random": "random",
     "reference": "reference",
 }
 _LAZY = {
@@ -101,6 +102,7 @@ __all__ = [
     "models",
     "nn",
     "pinned",
+    "random",
     "reference",
     "use",
 ]

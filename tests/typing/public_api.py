@@ -138,6 +138,11 @@ def arrays(x: grilly.Tensor, n: Floats) -> None:
     assert_type(grilly.unique_all(x).counts, grilly.Tensor)
     assert_type(grilly.unique_counts(x).values, grilly.Tensor)
     assert_type(grilly.unique_inverse(x).inverse_indices, grilly.Tensor)
+    assert_type(grilly.random.normal((2, 3), mean=1.0, std=0.5, dtype=grilly.float16, seed=1, offset=2), grilly.Tensor)
+    assert_type(grilly.random.uniform(5, low=-1.0, high=1.0), grilly.Tensor)
+    assert_type(grilly.random.integers(0, 10, (5,), dtype=grilly.int32), grilly.Tensor)
+    grilly.random.manual_seed(0)
+    grilly.random.normal((2, 3), scale=2.0)  # type: ignore[call-arg]
     assert x[grilly.newaxis].shape and grilly.inf > 0 and grilly.nan != 0 and grilly.bool
     assert grilly.__array_api_version__ and grilly.__array_namespace_info__()
 

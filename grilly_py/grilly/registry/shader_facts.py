@@ -14,6 +14,11 @@ FACTS: dict[str, dict[str, int | float]] = {
         "ACTIVATION_GELU_TANH": 5,
         "ACTIVATION_GELU": 6,
     },
+    "draws": {
+        "UNIFORM": 0,
+        "NORMAL": 1,
+        "INTEGERS": 2,
+    },
     "elements": {
         "BOOL": 0,
         "INT8": 1,
