@@ -54,7 +54,7 @@ def test_numbers_of_operations_are_the_kernels():
     names = {"PRODUCT": "prod", "MAXIMUM": "max", "MINIMUM": "min", "FIRST_MAXIMUM": "argmax",
              "FIRST_MINIMUM": "argmin"}  # fmt: skip
     states = shared_facts([ROOM / "states.glsl"])["reductions"]
-    assert states.pop("STATES") == reductions._STATES
+    assert states.pop("STATES") == reductions.STATES
     assert {names.get(name, name.lower()): number for name, number in states.items()} == reductions.NUMBERS
 
 

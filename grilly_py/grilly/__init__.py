@@ -23,7 +23,7 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
-    from . import functional, integrations, models, nn, reference
+    from . import functional, integrations, models, nn, random, reference
     from .array_api import *  # noqa: F403
     from .compute import Compute, Tensor, devices, pinned, use
     from .compute.benchmark import benchmark_flash_attention
@@ -40,6 +40,7 @@ _MODULES = {
     "models": "models",
     "nn": "nn",
     "pinned": "compute.pinned",
+    "random": "random",
     "reference": "reference",
 }
 _LAZY = {
@@ -57,20 +58,20 @@ _LAZY = {
 #: What array_api.py has, whose import is not needed to list it.
 _ARRAY_API = (
     "__array_api_version__", "__array_namespace_info__", "abs", "acos", "acosh", "add", "all", "any", "arange",
-    "argmax", "argmin", "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh", "bitwise_and",
+    "argmax", "argmin", "argsort", "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh", "bitwise_and",
     "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool",
     "broadcast_arrays", "broadcast_to", "can_cast", "ceil", "clip", "concat", "conj", "copysign", "cos", "cosh",
-    "count_nonzero", "cumulative_prod", "cumulative_sum", "diff", "divide", "e", "empty", "empty_like", "equal",
-    "erf", "exp", "expand_dims", "expm1", "eye", "finfo", "flip", "float16", "float32", "floor", "floor_divide",
-    "from_dlpack", "full", "full_like", "greater", "greater_equal", "hypot", "iinfo", "inf", "int16", "int32",
-    "int64", "int8", "isdtype", "isfinite", "isinf", "isnan", "less", "less_equal", "linspace", "log", "log10",
-    "log1p", "log2", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "matmul",
-    "matrix_transpose", "max", "maximum", "mean", "meshgrid", "min", "minimum", "moveaxis", "multiply", "nan",
-    "negative", "newaxis", "nextafter", "nonzero", "not_equal", "ones", "ones_like", "permute_dims", "pi",
-    "positive", "pow", "prod", "real", "reciprocal", "remainder", "repeat", "reshape", "result_type", "roll",
-    "round", "sign", "signbit", "sin", "sinh", "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum",
-    "take", "take_along_axis", "tan", "tanh", "tensordot", "tile", "tril", "triu", "trunc", "uint16", "uint32",
-    "uint8", "unstack", "var", "vecdot", "where", "zeros", "zeros_like",
+    "count_nonzero", "cumulative_prod", "cumulative_sum", "diff", "divide", "e", "empty", "empty_like", "equal", "erf",
+    "exp", "expand_dims", "expm1", "eye", "finfo", "flip", "float16", "float32", "floor", "floor_divide", "from_dlpack",
+    "full", "full_like", "greater", "greater_equal", "hypot", "iinfo", "inf", "int16", "int32", "int64", "int8",
+    "isdtype", "isfinite", "isin", "isinf", "isnan", "less", "less_equal", "linspace", "log", "log10", "log1p", "log2",
+    "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "matmul", "matrix_transpose", "max",
+    "maximum", "mean", "meshgrid", "min", "minimum", "moveaxis", "multiply", "nan", "negative", "newaxis", "nextafter",
+    "nonzero", "not_equal", "ones", "ones_like", "permute_dims", "pi", "positive", "pow", "prod", "real", "reciprocal",
+    "remainder", "repeat", "reshape", "result_type", "roll", "round", "searchsorted", "sign", "signbit", "sin", "sinh",
+    "sort", "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum", "take", "take_along_axis", "tan", "tanh",
+    "tensordot", "tile", "topk", "tril", "triu", "trunc", "uint16", "uint32", "uint8", "unique_all", "unique_counts",
+    "unique_inverse", "unique_values", "unstack", "var", "vecdot", "where", "zeros", "zeros_like",
 )  # fmt: skip
 _LAZY.update(dict.fromkeys(_ARRAY_API, "array_api"))
 
@@ -101,6 +102,7 @@ __all__ = [
     "models",
     "nn",
     "pinned",
+    "random",
     "reference",
     "use",
 ]

@@ -129,12 +129,27 @@ def arrays(x: grilly.Tensor, n: Floats) -> None:
     assert_type(grilly.roll(x, 1, axis=0), grilly.Tensor)
     assert_type(grilly.tile(x, (2, 1)), grilly.Tensor)
     assert_type(grilly.nonzero(x), tuple[grilly.Tensor, ...])
+    assert_type(grilly.sort(x, axis=0, descending=True), grilly.Tensor)
+    assert_type(grilly.argsort(x, axis=0), grilly.Tensor)
+    assert_type(grilly.topk(x, 5, largest=False), tuple[grilly.Tensor, grilly.Tensor])
+    assert_type(grilly.searchsorted(x, x, side="right", sorter=x), grilly.Tensor)
+    assert_type(grilly.isin(x, x, invert=True), grilly.Tensor)
+    assert_type(grilly.unique_values(x), grilly.Tensor)
+    assert_type(grilly.unique_all(x).counts, grilly.Tensor)
+    assert_type(grilly.unique_counts(x).values, grilly.Tensor)
+    assert_type(grilly.unique_inverse(x).inverse_indices, grilly.Tensor)
+    assert_type(grilly.random.normal((2, 3), mean=1.0, std=0.5, dtype=grilly.float16, seed=1, offset=2), grilly.Tensor)
+    assert_type(grilly.random.uniform(5, low=-1.0, high=1.0), grilly.Tensor)
+    assert_type(grilly.random.integers(0, 10, (5,), dtype=grilly.int32), grilly.Tensor)
+    grilly.random.manual_seed(0)
+    grilly.random.normal((2, 3), scale=2.0)  # type: ignore[call-arg]
     assert x[grilly.newaxis].shape and grilly.inf > 0 and grilly.nan != 0 and grilly.bool
     assert grilly.__array_api_version__ and grilly.__array_namespace_info__()
 
     grilly.sum(x, axes=0)  # type: ignore[call-arg]
     grilly.stack(x, x)  # type: ignore[arg-type,call-arg]
     grilly.roll(x)  # type: ignore[call-arg]
+    grilly.topk(x)  # type: ignore[call-arg]
 
 
 def configured(array: Floats, tensor: grilly.Tensor) -> None:

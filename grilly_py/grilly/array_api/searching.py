@@ -7,6 +7,7 @@ import numpy as np
 from ..compute.arrays import elementwise as _elementwise
 from ..compute.arrays import indexing as _indexing
 from ..compute.arrays import reductions as _reductions
+from ..compute.arrays import sorting as _sorting
 from ..compute.arrays.promotion import kind_of
 from ..compute.backend import device_of
 from ..compute.device.tensor import Tensor
@@ -32,6 +33,16 @@ def count_nonzero(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) ->
 def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
     """The places of elements that are not zero, an int64 tensor for each axis. The host counts them, and waits."""
     return _indexing.nonzero(x)
+
+
+def searchsorted(
+    x1: Tensor | np.ndarray, x2: Tensor | np.ndarray, /, *, side: str = "left", sorter: Tensor | None = None
+) -> Tensor:
+    """How many elements of x1, one axis in ascending order, or so by ``sorter``, are below each element of x2; int64.
+
+    ``side`` "right": those not above it. Raises ValueError for another side, and x1 of other than one axis.
+    """
+    return _sorting.searchsorted(tensor_of("searchsorted", x1), tensor_of("searchsorted", x2), side, sorter)
 
 
 def where(condition: Tensor | np.ndarray, x1: Operand, x2: Operand, /) -> Tensor:

@@ -48,6 +48,7 @@ from .norms import (
 from .options import NEVER, Options, never_attend
 from .packed import attention_varlen, attention_varlen_backward
 from .philox import dropout_mask, philox
+from .random import random_integers, random_normal, random_uniform
 from .sums import matmul, portable
 from .t5 import t5_bias, t5_bucket
 
@@ -88,6 +89,9 @@ __all__ = [
     "never_attend",
     "philox",
     "portable",
+    "random_integers",
+    "random_normal",
+    "random_uniform",
     "rms_norm",
     "rms_norm_backward",
     "rope",

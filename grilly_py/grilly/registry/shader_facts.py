@@ -14,6 +14,11 @@ FACTS: dict[str, dict[str, int | float]] = {
         "ACTIVATION_GELU_TANH": 5,
         "ACTIVATION_GELU": 6,
     },
+    "draws": {
+        "UNIFORM": 0,
+        "NORMAL": 1,
+        "INTEGERS": 2,
+    },
     "elements": {
         "BOOL": 0,
         "INT8": 1,
@@ -232,6 +237,14 @@ FACTS: dict[str, dict[str, int | float]] = {
     "rotary": {
         "ROTARY_HALVES": 1,
         "ROTARY_INTERLEAVED": 2,
+    },
+    "sorting": {
+        "BLOCKS": 0,
+        "MERGED": 1,
+        "SEARCH": 2,
+        "RECORDS": 0,
+        "INT32_PLACES": 1,
+        "INT64_PLACES": 2,
     },
     "tiles": {
         "TILE_HIDDEN": 0,

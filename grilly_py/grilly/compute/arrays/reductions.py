@@ -33,7 +33,8 @@ SCANS: Kept[tuple, Ready] = Kept("plans of scans", 256)
 
 #: Reductions as kernels number them (shaders/arrays/states.glsl).
 NUMBERS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "any": 4, "all": 5, "argmax": 6, "argmin": 7, "squares": 8}
-_STATES = 11  # the type of what another dispatch has found
+#: A type of elements: what another dispatch has found.
+STATES = 11
 _STATE = 16  # bytes
 _LEAST = 4096  # elements of a part of a row, or more
 _LEAST_OF_COLUMNS = 128
@@ -154,7 +155,7 @@ def _reduce(
         "row_0": outer_steps[0] if len(outer) > 1 else 0, "row_1": outer_steps[-1],
         "extent": extent, "part_length": part, "parts": parts, "inner_length": max(inner[-1], 1),
         "step_0": inner_steps[0] if len(inner) > 1 else 0, "step_1": inner_steps[-1],
-        "centre_offset": At(centre), "y_offset": _in_words(result if states is None else states),
+        "centre_offset": At(centre), "y_offset": in_words(result if states is None else states),
         "divisor": divisor if states is None else -1.0,
     }  # fmt: skip
     constants = {
@@ -172,9 +173,9 @@ def _reduce(
     words |= {
         "inner_rows": rows, "x_offset": At(states, _STATE // 4), "row_0": 0, "row_1": parts, "extent": parts,
         "part_length": -(-parts // 8) * 8, "parts": 1, "inner_length": parts, "step_0": 0, "step_1": 1,
-        "centre_offset": 0, "y_offset": _in_words(result), "divisor": divisor,
+        "centre_offset": 0, "y_offset": in_words(result), "divisor": divisor,
     }  # fmt: skip
-    constants |= {"TYPE_X": _STATES, "EACH": 4, "RUNS": 0, "LAST": 1, "AXES": 1, "LANES": lanes}
+    constants |= {"TYPE_X": STATES, "EACH": 4, "RUNS": 0, "LAST": 1, "AXES": 1, "LANES": lanes}
     sizes = (min(groups, stripe), 1, -(-groups // stripe))
     planner.dispatch(choice, constants, {"x": states, "y": result}, words, sizes, 8.0 * rows * parts)
 
@@ -187,7 +188,7 @@ def _lanes(choice: Choice, rows: int, extent: int) -> int:
     return some if extent <= 32 * some or extent <= 512 * some and rows * some >= _GROUPS * most // 2 else most
 
 
-def _in_words(tensor: Tensor) -> At:
+def in_words(tensor: Tensor) -> At:
     """Where a tensor begins, in 32-bit words."""
     if tensor.dtype.itemsize == 4:
         return At(tensor)
@@ -219,7 +220,7 @@ def scan(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry: 
         raise UnsupportedError(f"cumulative_{name}: {x.shape[-1]} elements; this driver's loops end before")
     words = {
         "rows": rows, "rows_1": outer[1], "rows_2": outer[2], "x_offset": At(x), "row_0": steps[0], "row_1": steps[1],
-        "row_2": steps[2], "extent": x.shape[-1], "step": x._steps[-1], "y_offset": _in_words(numbers),
+        "row_2": steps[2], "extent": x.shape[-1], "step": x._steps[-1], "y_offset": in_words(numbers),
         "before": int(before),
     }  # fmt: skip
     constants = {"OPERATION": NUMBERS[name], "TYPE_X": code(x.dtype), "KIND": FLOATING if floats else LONG}

@@ -1,0 +1,90 @@
+"""Random arrays, the same on every device: shaders/arrays/random.comp."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...registry import Registry, Request
+from ..device.caches import Kept
+from ..device.device import Device, DeviceFacts
+from ..device.dtypes import dtype_of
+from ..device.numbers import extents
+from ..device.plan import At, Layout, Live, Plan, Planner, fits_binding
+from ..device.record import Ready, run
+from ..device.tensor import Tensor
+from .operations import code
+from .promotion import integer_range, kind_of
+
+#: Plans of random arrays.
+PLANS: Kept[tuple, Ready] = Kept("plans of random arrays", 256)
+
+#: What is drawn, as the kernel numbers it.
+UNIFORM, NORMAL, INTEGERS = range(3)
+_PIECE = 2**28  # elements of a dispatch at most
+
+
+def floats(device: Device, draw: int, name: str, shape, first: float, second: float, dtype, seed, offset) -> Tensor:
+    """``first + second * number`` of uniform or normal numbers. Raises TypeError for other than floating dtypes."""
+    dtype = dtype_of(dtype)
+    if kind_of(dtype) != "floating":
+        raise TypeError(f"{name}: dtype {dtype.name}; expected a floating one")
+    words = struct.unpack("=2I", struct.pack("=2f", first, second))
+    return _drawn(device, draw, name, shape, dtype, (words[0], 0, words[1]), seed, offset)
+
+
+def integers(device: Device, name: str, low: int, high: int, shape, dtype, seed, offset) -> Tensor:
+    """Integers from ``low`` on and below ``high``. Raises ValueError for bounds that the dtype has not, or none."""
+    dtype = dtype_of(dtype)
+    if kind_of(dtype) not in ("signed", "unsigned"):
+        raise TypeError(f"{name}: dtype {dtype.name}; expected one of integers")
+    least, most = integer_range(dtype)
+    if not (least <= low < high <= most + 1 and high - low < 2**32):
+        raise ValueError(
+            f"{name}: from {low} to {high}; expected numbers of {dtype.name}, one at least and fewer than 2**32"
+        )
+    numbers = (low & 0xFFFFFFFF, low >> 32 & 0xFFFFFFFF, high - low)
+    return _drawn(device, INTEGERS, name, shape, dtype, numbers, seed, offset)
+
+
+def _drawn(
+    device: Device, draw: int, name: str, shape, dtype: np.dtype, numbers: tuple, seed: int, offset: int
+) -> Tensor:  # fmt: skip
+    device.check_open()
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"{name}: seed is {seed}; expected 0 to 2**64 - 1")
+    if not 0 <= offset < 2**32:
+        raise ValueError(f"{name}: offset is {offset}; expected 0 to 2**32 - 1")
+    live = (seed & 0xFFFFFFFF, seed >> 32, offset, *numbers)
+    (found,) = run(device, PLANS, plan, (draw, extents(name, shape), dtype), (), live)
+    device.runtime.flush()
+    return found
+
+
+def plan(
+    given: tuple[int, tuple[int, ...], np.dtype], layouts: Sequence[Layout | None], facts: DeviceFacts,
+    registry: Registry,
+) -> Plan:  # fmt: skip
+    """The dispatches of a random array. ``Live`` words: the seed's halves, the offset, and the two numbers."""
+    draw, shape, dtype = given
+    planner = Planner(facts, layouts)
+    result = planner.empty(shape, dtype)
+    if not result.size:
+        return planner.plan(result)
+    choice = registry.resolve(Request("random", "float32"))
+    stripe, flat, piece = choice.tile["stripe"], result.reshape(result.size), _PIECE
+    while not fits_binding(facts, flat[:piece]):
+        piece //= 2
+    for begin in range(0, result.size, piece):
+        part = flat[begin : begin + piece]
+        push = {
+            "count": part.size, "first": begin // 4, "y_offset": At(part), "seed_low": Live(0), "seed_high": Live(1),
+            "offset": Live(2), "a_low": Live(3), "a_high": Live(4), "b_low": Live(5),
+        }  # fmt: skip
+        count = -(-part.size // (4 * choice.threads))
+        groups = (min(count, stripe), -(-count // stripe), 1)
+        constants = {"DRAW": draw, "TYPE_Y": code(dtype)}
+        planner.dispatch(choice, constants, {"y": part}, push, groups, 100.0 * part.size)
+    return planner.plan(result)

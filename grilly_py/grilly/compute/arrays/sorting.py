@@ -1,0 +1,231 @@
+"""Sorted arrays, the order of elements, the largest few, and where numbers would go: shaders/arrays/sort.comp."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...errors import UnsupportedError
+from ...registry import Registry, Request
+from ..device.caches import Kept
+from ..device.device import DeviceFacts
+from ..device.plan import At, Layout, Plan, Planner, fits_binding
+from ..device.record import Ready, run
+from ..device.tensor import Tensor
+from .elementwise import cast
+from .indexing import take
+from .map import Gather, emit, fewest_axes
+from .operations import code, spec
+from .promotion import FLOAT32, FLOATING, INT32, INT64, LONG, kind_of, promoted
+from .reductions import NUMBERS, STATES, axes_of, in_words
+
+#: Plans of sorts.
+PLANS: Kept[tuple, Ready] = Kept("plans of sorts", 256)
+#: Plans of searches.
+SEARCHES: Kept[tuple, Ready] = Kept("plans of searches", 256)
+
+#: What a dispatch does, and what it writes, as the kernel numbers them.
+BLOCKS, MERGED, SEARCH = range(3)
+RECORDS, INT32_PLACES, INT64_PLACES = range(3)
+_SIZES = (16, 128)  # blocks of short rows, of which a workgroup has several
+_FEW = 256  # elements that are to be kept, up to which blocks of what was kept are sorted anew, not merged
+
+
+class Terms(NamedTuple):
+    """What is asked of a sort: the largest first, how many of a row, and whether values and places are wanted."""
+
+    descending: bool
+    keep: int
+    values: bool
+    places: bool
+
+
+def plan(given: tuple[Terms], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatches of a sort along the last axis: values, places or both, with ``keep`` elements there."""
+    (terms,) = given
+    planner = Planner(facts, layouts)
+    (x,) = planner.inputs
+    shape = (*x.shape[:-1], terms.keep)
+    places = planner.empty(shape, INT64 if terms.places else INT32)
+    values = planner.empty(shape, x.dtype) if terms.values else None
+    if places.size:
+        offset = layouts[0].offset
+        if len(fewest_axes(x.shape[:-1], [x._steps[:-1]])[0]) > 3:
+            copied = planner.empty(x.shape, x.dtype)
+            emit(planner, registry, spec("copy", x.dtype), copied, [x, None, None], [offset, None, None])
+            x, offset = copied, 16
+        _order(planner, registry, terms, x, places)
+        if values is not None:
+            chosen = Gather(spec("gather", x.dtype), x._steps[-1], x.shape[-1])
+            rows = x._view(shape, (*x._steps[:-1], 0))
+            emit(planner, registry, chosen, values, [rows, places, None], [offset, 16, None])
+    return planner.plan(*(one for one in (values, places if terms.places else None) if one is not None))
+
+
+def _order(planner: Planner, registry: Registry, terms: Terms, x: Tensor, places: Tensor) -> None:
+    """Dispatches that write the places of the elements of rows in their order."""
+    facts = planner.facts
+    choice = registry.resolve(Request("sort", "float32"))
+    stripe, block = choice.tile["stripe"], choice.tile["block"]
+    shape, extent = x.shape[:-1], x.shape[-1]
+    rows = math.prod(shape)
+    kind = FLOATING if kind_of(x.dtype) == "floating" else LONG
+    words = 2 if kind == FLOATING else 3
+    fits = rows * extent * words * 4 <= facts.storage_range and rows * extent * words < 2**31
+    if not (fits and fits_binding(facts, x) and fits_binding(facts, places)):
+        axis = next((axis for axis, many in enumerate(shape) if many > 1), None)
+        if axis is None:
+            raise UnsupportedError(
+                f"sort: a row of {extent:,} elements does not fit bindings of {facts.storage_range:,} bytes"
+            )
+        half = -(-shape[axis] // 2)
+        for part in (slice(0, half), slice(half, None)):
+            index = (slice(None),) * axis + (part,)
+            _order(planner, registry, terms, x[index], places[index])
+        return
+    outer, (steps,) = fewest_axes(shape, [x._steps[:-1]])
+    outer, steps = [1] * (3 - len(outer)) + outer, [0] * (3 - len(steps)) + steps
+    spare = []  # two arrays of records, which take turns
+
+    def dispatch(mode, source, many, size, blocks, keep, kept, last):
+        if last:
+            target, puts = places, INT64_PLACES if terms.places else INT32_PLACES
+        else:
+            if len(spare) < 2:
+                target = planner.empty((rows * kept * words,), FLOAT32)
+            else:
+                target = spare.pop(0)
+            spare.append(target)
+            puts = RECORDS
+        push = {
+            "rows": rows, "rows_1": outer[1], "rows_2": outer[2], "x_offset": At(source), "row_0": steps[0],
+            "row_1": steps[1], "row_2": steps[2], "extent": many, "step": x._steps[-1], "blocks": blocks, "keep": keep,
+            "kept": kept, "values_offset": 0, "y_offset": in_words(target),
+        }  # fmt: skip
+        constants = {
+            "OPERATION": NUMBERS["argmax"], "TYPE_X": code(x.dtype) if source is x else STATES, "KIND": kind,
+            "MODE": mode, "SIZE": size, "DESCENDING": int(terms.descending), "PUTS": puts,
+        }  # fmt: skip
+        if mode == BLOCKS:
+            count = -(-rows * blocks * size // block)
+        else:
+            count = -(-rows * many // choice.threads)
+        groups = (min(count, stripe), -(-count // stripe), 1)
+        planner.dispatch(choice, constants, {"x": source, "y": target}, push, groups, 32.0 * rows * many)
+        return target
+
+    keep = terms.keep
+    if extent <= block:
+        size = next((size for size in _SIZES if size >= extent), block)
+        dispatch(BLOCKS, x, extent, size, 1, keep, keep, True)
+    elif keep <= _FEW:
+        source, many = x, extent
+        while many > block:
+            blocks = -(-many // block)
+            kept = (blocks - 1) * keep + min(keep, many - (blocks - 1) * block)
+            source, many = dispatch(BLOCKS, source, many, block, blocks, keep, kept, False), kept
+        dispatch(BLOCKS, source, many, block, 1, keep, keep, True)
+    else:
+        source, length = dispatch(BLOCKS, x, extent, block, -(-extent // block), block, extent, False), block
+        while length < extent:
+            last = 2 * length >= extent
+            most = keep if last else extent
+            source, length = dispatch(MERGED, source, extent, block, length, most, most, last), 2 * length
+
+
+def _sorted(x: Tensor, axis: int, terms: Terms) -> list[Tensor]:
+    device = x._storage.device
+    order = [a for a in range(x.ndim) if a != axis] + [axis]
+    found = run(device, PLANS, plan, (terms,), (x.transpose(order),))
+    device.runtime.flush()
+    back = [order.index(a) for a in range(x.ndim)]
+    return [one.transpose(back) for one in found]
+
+
+def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
+    """The elements in order along an axis; NaN is larger than all numbers. Raises ValueError for x without the axis."""
+    (axis,) = axes_of("sort", x, operator.index(axis))
+    return _sorted(x, axis, Terms(bool(descending), x.shape[axis], True, False))[0]
+
+
+def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
+    """The places, int64, of the elements in order along an axis; equal ones in the order in which they stand."""
+    (axis,) = axes_of("argsort", x, operator.index(axis))
+    return _sorted(x, axis, Terms(bool(descending), x.shape[axis], False, True))[0]
+
+
+def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
+    """The ``k`` largest (or smallest) elements along an axis in order, and their places, int64.
+
+    Raises ValueError where the axis has fewer.
+    """
+    (axis,) = axes_of("topk", x, operator.index(axis))
+    k = operator.index(k)
+    if not 0 <= k <= x.shape[axis]:
+        raise ValueError(f"topk: k is {k}; axis {axis} has {x.shape[axis]} elements")
+    values, places = _sorted(x, axis, Terms(bool(largest), k, True, True))
+    return values, places
+
+
+def searchsorted(x: Tensor, values: Tensor, side: str = "left", sorter: Tensor | None = None) -> Tensor:
+    """How many elements of a sorted array are below each value (``side`` "left"), or not above it ("right"); int64.
+
+    Parameters
+    ----------
+    x : Tensor
+        One axis, in ascending order, or so by ``sorter``.
+    values : Tensor
+    sorter : Tensor, optional
+        Places, as ``argsort`` gives them.
+
+    Raises
+    ------
+    ValueError
+        For x of other than one axis, another side, and tensors of different backends.
+    UnsupportedError
+        For arrays larger than a binding.
+    """
+    if x.ndim != 1:
+        raise ValueError(f"searchsorted: x1 has {x.ndim} axes; expected one")
+    if side not in ("left", "right"):
+        raise ValueError(f"searchsorted: side is {side!r}; expected 'left' or 'right'")
+    if x._storage.device is not values._storage.device:
+        raise ValueError("searchsorted: the tensors belong to different backends; move one with .tensor(...)")
+    dtype = promoted(x.dtype, values.dtype)
+    if sorter is not None:
+        x = take(x, sorter)
+    wide = FLOAT32 if kind_of(dtype) == "floating" else INT64
+    device = x._storage.device
+    own, sought = cast(x, dtype), cast(cast(values, dtype), wide).contiguous()
+    (found,) = run(device, SEARCHES, _search, (side == "right",), (own, sought))
+    device.runtime.flush()
+    return found
+
+
+def _search(given: tuple[bool], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatch of ``searchsorted``."""
+    planner = Planner(facts, layouts)
+    x, values = planner.inputs
+    result = planner.empty(values.shape, INT64)
+    if not all(fits_binding(facts, t) for t in (x, values, result)):
+        raise UnsupportedError(f"searchsorted: an array does not fit one binding of {facts.storage_range:,} bytes")
+    if result.size:
+        choice = registry.resolve(Request("sort", "float32"))
+        push = {
+            "rows": values.size, "rows_1": 1, "rows_2": 1, "x_offset": At(x), "row_0": 0, "row_1": 0, "row_2": 0,
+            "extent": x.size, "step": x._steps[0], "blocks": 1, "keep": 1, "kept": 1,
+            "values_offset": in_words(values), "y_offset": in_words(result),
+        }  # fmt: skip
+        constants = {
+            "OPERATION": NUMBERS["argmax"], "TYPE_X": code(x.dtype),
+            "KIND": FLOATING if values.dtype == np.float32 else LONG, "MODE": SEARCH, "SIZE": choice.tile["block"],
+            "DESCENDING": int(given[0]), "PUTS": INT64_PLACES,
+        }  # fmt: skip
+        count = -(-values.size // choice.threads)
+        groups = (min(count, choice.tile["stripe"]), -(-count // choice.tile["stripe"]), 1)
+        planner.dispatch(choice, constants, {"x": x, "values": values, "y": result}, push, groups, 32.0 * values.size)
+    return planner.plan(result)
