@@ -410,6 +410,7 @@ def layers(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool
     assert_type(cache.attend(tensor, tensor, tensor, return_lse=True), tuple[grilly.Tensor, grilly.Tensor])
     assert_type(attend.make_cache(2, 512), nn.KVCache)
     cache.truncate(3)
+    cache.reorder([1, 0])
     assert_type(cache.positions(2), grilly.Tensor)
     assert_type(cache.attend(q, q, q, rotary=turn), grilly.Tensor)
     assert_type(cache.attend(q, q, q, rotary=(q, q), rotary_interleaved=True), grilly.Tensor)

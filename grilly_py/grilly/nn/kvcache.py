@@ -259,6 +259,26 @@ class KVCache:
             raise ValueError(f"KVCache.truncate: length is {length}; expected 0 or more")
         self._lengths.cut(min(length, self.max_len))
 
+    def reorder(self, index: IntegersLike) -> None:
+        """Let sample b hold what sample ``index[b]`` held, as beams do that go on from others.
+
+        ``index`` is ``(batch,)``, integers from 0 to ``batch - 1``, or one of them for all. Between replays, not in a
+        captured function (CaptureError). Takes as much memory as the tokens held until it is done. Raises ValueError.
+        """
+        self._lengths.outside("KVCache.reorder")
+        batch, given = self.k.shape[0], np.asarray(index)
+        if given.dtype.kind not in "iu" or given.shape not in ((), (batch,)):
+            raise ValueError(f"KVCache.reorder: index is {given.dtype} {given.shape}; expected integers ({batch},)")
+        if given.size and not 0 <= int(given.min()) <= int(given.max()) < batch:
+            ends = f"{given.min()} to {given.max()}"
+            raise ValueError(f"KVCache.reorder: index goes from {ends}; expected 0 to {batch - 1}")
+        index = np.broadcast_to(given, (batch,))
+        count = len(self)
+        for held in (self.k, self.v):
+            held[:, :count] = held[:, :count][index]
+        self.k.backend.runtime.flush()
+        self._lengths.put(self._lengths.now()[index])
+
     def __repr__(self) -> str:
         batch, room, heads, dim = self.k.shape
         return f"KVCache(batch={batch}, max_len={room}, num_heads={heads}, head_dim={dim}, dtype={self.k.dtype.name})"
