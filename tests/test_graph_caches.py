@@ -122,7 +122,7 @@ def test_samples_change_places(backend):
         one = [backend.tensor(a) for a in tokens(1, batch=3, seed=9)]
         equal(step(*one), other.attend(*one))
         assert list(mine.lengths) == list(other.lengths)
-    for wrong, said in (([0, 1], r"int64 \(2,\)"), ([0.0, 1.0, 2.0], "float64"), ([0, 3, 1], "0 to 3; expected 0 to 2")):
+    for wrong, said in (([0, 1], r"int64 \(2,\)"), ([0.0, 1.0, 2.0], "float64"), ([0, 3, 1], "3; expected 0 to 2")):
         with pytest.raises(ValueError, match=said):
             mine.reorder(wrong)
 
