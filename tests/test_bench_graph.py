@@ -19,6 +19,15 @@ def test_it_runs(monkeypatch, capsys):
     assert "us from one dispatch to the next" in capsys.readouterr().out
 
 
+def test_steps_of_decoding(monkeypatch, capsys):
+    open_or_skip("vulkan", lambda: grilly.Compute(runtime="vulkan")).close()
+    given = ["--caches", "40", "--heads", "2", "4", "2", "16", "--dtype", "float32", "--repeats", "2"]
+    monkeypatch.setattr(sys, "argv", ["bench_graph.py", *given])
+    tool.main()
+    printed = capsys.readouterr().out
+    assert printed.count("planned for the length") == 2 and "39 of     40 keys" in printed
+
+
 def test_a_replay_that_differs_is_said(monkeypatch):
     open_or_skip("vulkan", lambda: grilly.Compute(runtime="vulkan")).close()
     monkeypatch.setattr(sys, "argv", ["bench_graph.py", "--counts", "1", "--width", "16", "--repeats", "2"])

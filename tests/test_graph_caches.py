@@ -106,6 +106,27 @@ def test_prompts_steps_and_calls_share_a_cache(backend):
         assert list(mine.lengths) == list(other.lengths) == [7, 7]
 
 
+def test_samples_change_places(backend):
+    """As beams do, between replays."""
+    mine, other = cache(20, batch=3), cache(20, batch=3)
+    step = backend.capture(mine.attend, *tokens(1, batch=3))
+    mine.lengths[:] = other.lengths[:] = [1, 4, 2]
+    for seed, index in enumerate(([2, 0, 1], [1, 1, 0], 2)):
+        chunk = tokens(2, batch=3, seed=seed)
+        equal(mine.attend(*chunk), other.attend(*chunk))
+        mine.reorder(index)
+        at = np.broadcast_to(index, (3,))
+        for held in (other.k, other.v):
+            held[:] = backend.tensor(held.numpy()[at])
+        other.lengths[:] = other.lengths[at]
+        one = [backend.tensor(a) for a in tokens(1, batch=3, seed=9)]
+        equal(step(*one), other.attend(*one))
+        assert list(mine.lengths) == list(other.lengths)
+    for wrong, said in (([0, 1], r"int64 \(2,\)"), ([0.0, 1.0, 2.0], "float64"), ([0, 3, 1], "3; expected 0 to 2")):
+        with pytest.raises(ValueError, match=said):
+            mine.reorder(wrong)
+
+
 def test_several_caches_and_several_tokens_in_a_graph(backend):
     """Two layers, of which one takes two tokens, one after the other; positions are those of the replay."""
     layers, others = [cache(30), cache(30)], [cache(30), cache(30)]
@@ -229,7 +250,7 @@ def test_a_replay_that_fails_has_not_happened(backend, monkeypatch):
 
 def test_what_stands_still_in_a_capture_is_refused(backend):
     mine = cache(9)
-    for what in (lambda: mine.lengths, lambda: len(mine), mine.reset, lambda: mine.truncate(1),
+    for what in (lambda: mine.lengths, lambda: len(mine), mine.reset, lambda: mine.truncate(1), lambda: mine.reorder(0),
                  lambda: setattr(mine, "lengths", 1)):  # fmt: skip
         with pytest.raises(grilly.CaptureError, match="between replays"):
             backend.capture(lambda q, k, v, what=what: (mine.attend(q, k, v), what()), *tokens(1))

@@ -247,7 +247,8 @@ def test_token_by_token_equals_the_whole(backend):
     parts, at = [], 0
     for count in (1, 1, 4, 1, 5, 2, 3):
         chunk = [backend.tensor(a[:, at : at + count]) for a in (q, k, v)]
-        parts.append(ATTEND(chunk[0], *caches, *chunk[1:], at, table, rotary=(cos, sin), causal=True).numpy())
+        turned = {"rotary": (cos, sin), "rotary_interleaved": True}
+        parts.append(ATTEND(chunk[0], *caches, *chunk[1:], at, table, **turned, causal=True).numpy())
         at += count
     np.testing.assert_allclose(np.concatenate(parts, 1), want, rtol=2e-5, atol=2e-6)
 

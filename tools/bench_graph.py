@@ -4,6 +4,9 @@
 A graph is a chain of small products, each of which waits for the one before: so the time of a replay over the number of
 dispatches is how fast dependent dispatches follow each other. Beside it the host's time of a replay, without waiting,
 and the same calls one by one. Results are compared with those of the calls first, bit for bit.
+
+With --caches a graph is a step of decoding: rotary embedding, a token into a cache with room for so many, attention to
+what is there. Beside the replay, whose workgroups are those of a full cache, the function planned for the very length.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ import time
 import numpy as np
 
 import grilly
+from grilly import nn
+from grilly.compute.attention.kvcache import flash_attention_with_kvcache
 from grilly.compute.products.linear import linear
 
 
@@ -46,14 +51,57 @@ def times(backend, call, repeats: int) -> tuple[float, float]:
     return statistics.median(returned), statistics.median(done)
 
 
+def decoding(backend, options) -> None:
+    """Print the times of steps with caches of ``options.caches`` tokens, at several lengths."""
+    batch, heads, kv_heads, dim = options.heads
+    rng = np.random.default_rng(0)
+    shapes = [(batch, 1, n, dim) for n in (heads, kv_heads, kv_heads)]
+    one = [backend.tensor(rng.standard_normal(shape).astype(options.dtype)) for shape in shapes]
+    rope = nn.RoPE(dim)
+    for room in options.caches:
+        cache = nn.KVCache(batch, room, kv_heads, dim, dtype=options.dtype, backend=backend)
+        for held in (cache.k, cache.v):
+            held[:] = backend.tensor(rng.standard_normal(held.shape).astype(options.dtype))
+        step = backend.capture(lambda q, k, v, cache=cache: cache.attend(q, k, v, rotary=rope), *one)
+        tables = rope.tables(backend, room)
+        lengths = [n for n in (16, 128, 512, 1024, 4096, 16384, 65536) if n < room] + [room - 1]
+        for length in lengths:
+
+            def planned(cache=cache, length=length, tables=tables):
+                return flash_attention_with_kvcache(
+                    backend.opened, one[0], cache.k, cache.v, *one[1:], length, rotary=tables, causal=True
+                )
+
+            def replayed(cache=cache, length=length, step=step):
+                cache.lengths = length
+                return step(*one, copy=False)
+
+            found, wanted = replayed().numpy().astype(np.float64), planned().numpy().astype(np.float64)
+            error = float(np.abs(found - wanted).max())
+            if error > 1e-5 * (1 if options.dtype == "float32" else 200):
+                raise SystemExit(f"{length} of {room} keys: a replay differs from the call by {error:.1e}")
+            host, done = times(backend, replayed, options.repeats)
+            _, other = times(backend, planned, options.repeats)
+            print(
+                f"  {batch} x {heads}/{kv_heads} x {dim} {options.dtype}, {length:6} of {room:6} keys: replay of "
+                f"{step.dispatches} dispatches {done * 1e6:.1f} us, host {host * 1e6:.1f}; planned for the length "
+                f"{other * 1e6:.1f}; greatest difference {error:.1e}"
+            )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--counts", type=int, nargs="*", default=[1, 100, 1000], help="dispatches of a graph")
     parser.add_argument("--width", type=int, default=64, help="of the products, of 4 rows")
+    parser.add_argument("--caches", type=int, nargs="*", help="room for so many tokens: steps of decoding instead")
+    parser.add_argument("--heads", type=int, nargs=4, default=[1, 32, 8, 128], help="B, H, Hk, D of the steps")
+    parser.add_argument("--dtype", default="float16", help="of the steps")
     parser.add_argument("--repeats", type=int, default=50)
     options = parser.parse_args()
     with grilly.Compute(runtime="vulkan") as backend:
         print(f"{backend.device.name}, {backend.device.driver} {backend.device.driver_version}")
+        if options.caches:
+            return decoding(backend, options)
         x = np.random.default_rng(1).standard_normal((4, options.width)).astype(np.float32)
         tensor, before = backend.tensor(x), None
         for count in options.counts:

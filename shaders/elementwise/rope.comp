@@ -1,7 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 // What it computes: rotary position embedding (Su et al. 2021, arXiv:2104.09864): pair i of the first 2 * pairs elements
-//     of each row turns by position * frequency[i]; the rest of the row is copied.
+//     of each row turns by position * frequency[i] and is multiplied by factor; the rest of the row is copied.
 // Shapes and layouts: x and y (B, H, rows, width), last axis contiguous, all other strides are arguments; positions
 //     int32 (B, rows), strided; frequencies (pairs), each 64 bits: the fraction of a full turn per position, times 2^64,
 //     low word first.
@@ -29,6 +29,7 @@ layout(push_constant, std430) uniform Push {
     uint positions_offset, positions_batch, positions_row;
     uint frequencies_offset;
     uint offset, rows, pairs, width, heads;
+    float factor;
 } pc;
 
 layout(set = 0, binding = 0, std430) restrict readonly buffer Input { IO_SCALAR x_data[]; };
@@ -85,7 +86,7 @@ void main() {
     uint word = 2u * (pc.frequencies_offset + item);
     uint high, low;
     umulExtended(position, frequencies_words[word], high, low);
-    vec2 turn = cos_sin(position * frequencies_words[word + 1u] + high);
+    vec2 turn = pc.factor * cos_sin(position * frequencies_words[word + 1u] + high);
     uint first = INTERLEAVED == 1 ? 2u * item : item;
     uint second = INTERLEAVED == 1 ? first + 1u : item + pc.pairs;
     float a = IO_LOAD(x_data[x_row + first]);

@@ -265,7 +265,7 @@ def steps(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool_
     assert_type(F.swiglu(q, F.geglu(q, q, approximate="tanh")), Floats)
     assert_type(F.swiglu_backward(q, q, q), tuple[Floats, Floats])
     assert_type(F.geglu_backward(tensor, tensor, tensor, approximate="none"), tuple[grilly.Tensor, grilly.Tensor])
-    assert_type(F.rope(q, base=1e6, offset=3, interleaved=True, reverse=True), Floats)
+    assert_type(F.rope(q, base=1e6, offset=3, interleaved=True, reverse=True, factor=1.2), Floats)
     assert_type(F.dropout(half, 0.1, seed=1, offset=2), Halves)
     assert_type(F.dropout(tensor, 0.1, False, seed=tensor), grilly.Tensor)
     assert_type(F.embedding([1, 2], half, padding_idx=0), Halves)
@@ -428,7 +428,12 @@ def layers(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool
     assert_type(cache.attend(tensor, tensor, tensor, return_lse=True), tuple[grilly.Tensor, grilly.Tensor])
     assert_type(attend.make_cache(2, 512), nn.KVCache)
     cache.truncate(3)
+    cache.reorder([1, 0])
     assert_type(cache.positions(2), grilly.Tensor)
+    assert_type(cache.attend(q, q, q, rotary=turn), grilly.Tensor)
+    assert_type(cache.attend(q, q, q, rotary=(q, q), rotary_interleaved=True), grilly.Tensor)
+    assert_type(cache.attend(q, return_lse=True), tuple[grilly.Tensor, grilly.Tensor])
+    cache.fill(q, tensor, lengths=[3, 4])
     assert_type(len(cache), int)
     cache.lengths = [3, 4]
 

@@ -20,6 +20,8 @@ from .device.tensor import Tensor
 _MOST = 2**31 - 1
 #: Plans of turns.
 PLANS: Kept[tuple, Ready] = Kept("plans of rope", 256)
+#: Tables of cosines and sines.
+TABLES: Kept[tuple, tuple[Tensor, Tensor]] = Kept("rotary tables", 4)
 
 
 @widens("x")
@@ -33,14 +35,16 @@ def rope(
     positions=None,
     interleaved: bool = False,
     reverse: bool = False,
+    factor: float = 1.0,
 ):
     """``grilly.functional.rope`` on a device; documented there."""
     device.check_open()
     interleaved, reverse = bool(interleaved), bool(reverse)
-    plain = frequencies is None and base.__class__ is float and type(x) is Tensor and len(x.shape) > 1
+    plain = frequencies is None and base.__class__ is factor.__class__ is float and type(x) is Tensor
+    plain = plain and len(x.shape) > 1
     plain = plain and type(offset) is int and (positions is None or type(positions) is Tensor)
     if plain and 0 <= offset <= _MOST - x.shape[-2]:
-        key = (len(x.shape), base, None, interleaved, reverse)
+        key = (len(x.shape), base, None, interleaved, reverse, factor)
         done = again(device, PLANS, key, (x, positions), (offset,))  # like an earlier call, which passed the checks
         if done is not None:
             device.runtime.flush()
@@ -51,6 +55,9 @@ def rope(
         raise ValueError(f"rope: x has shape {shape}; expected (B, H, S, D), (B, S, D) or (S, D)")
     rows, width = shape[-2:]
     turns = _checked_frequencies(frequencies, base, width)
+    factor = number("rope", "factor", factor)
+    if not math.isfinite(factor):
+        raise ValueError(f"rope: factor is {factor}; it must be finite")
     offset = integer("rope", "offset", offset)
     if not 0 <= offset <= _MOST - rows:
         raise ValueError(f"rope: offset is {offset}; expected 0 to {_MOST} less the {rows} rows")
@@ -59,14 +66,14 @@ def rope(
     if 0 in shape:
         return finish(device, device.empty(shape, dtype), x)
     place = positions if positions is None or isinstance(positions, Tensor) else device.tensor(positions)
-    given = (len(shape), float(base), None if frequencies is None else turns.tobytes(), interleaved, reverse)
+    given = (len(shape), float(base), None if frequencies is None else turns.tobytes(), interleaved, reverse, factor)
     (y,) = run(device, PLANS, plan, given, (to_device(device, x), place), (offset,))
     return finish(device, y, x)
 
 
 def plan(given: tuple, layouts, facts: DeviceFacts, registry: Registry) -> Plan:
     """The dispatches of ``rope``. ``Live`` word 0: the offset."""
-    rank, base, frequencies, interleaved, reverse = given
+    rank, base, frequencies, interleaved, reverse, factor = given
     planner = Planner(facts, layouts)
     x, positions = planner.inputs
     four = x[None, None] if rank == 2 else x[:, None] if rank == 3 else x
@@ -92,11 +99,26 @@ def plan(given: tuple, layouts, facts: DeviceFacts, registry: Registry) -> Plan:
         push = {
             **placed("x", part), **placed("y", to), "positions_offset": At(at), "positions_batch": steps[0],
             "positions_row": steps[1], **strided("frequencies", words, (), unit=2), "offset": Live(0, starts[2]),
-            "rows": to.shape[2], "pairs": len(turns), "width": width, "heads": to.shape[1],
+            "rows": to.shape[2], "pairs": len(turns), "width": width, "heads": to.shape[1], "factor": factor,
         }  # fmt: skip
         arrays = {"x": part, "frequencies": words, "positions": at, "y": to}
         planner.dispatch(choice, constants, arrays, push, groups(to.shape))
     return planner.plan(y[0, 0] if rank == 2 else y[:, 0] if rank == 3 else y)
+
+
+def rotary_tables(device: Device, frequencies: np.ndarray, factor: float, rows: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of so many positions, float32 ``(rows, P)`` on the device, times ``factor``.
+
+    The layers of a model share them.
+    """
+    key = (frequencies.tobytes(), factor, rows)
+    found = device.caches[TABLES].get(key)
+    if found is None:
+        angles = np.arange(rows, dtype=np.float64)[:, None] * frequencies
+        with device.runtime.aside():
+            pair = tuple(device.tensor((factor * turn(angles)).astype(np.float32)) for turn in (np.cos, np.sin))
+        found = device.caches[TABLES].keep(key, pair)
+    return found
 
 
 def _checked_frequencies(frequencies, base: float, width: int) -> np.ndarray:

@@ -133,16 +133,16 @@ def linear_backward(
 @overload
 def rope(
     x: NDArray[FloatT], *, frequencies: FloatsLike | None = ..., base: float = ..., offset: SupportsIndex = ...,
-    positions: IntegersLike | None = ..., interleaved: bool = ..., reverse: bool = ...,
+    positions: IntegersLike | None = ..., interleaved: bool = ..., reverse: bool = ..., factor: float = ...,
 ) -> NDArray[FloatT]: ...  # fmt: skip
 @overload
 def rope(
     x: Tensor, *, frequencies: FloatsLike | None = ..., base: float = ..., offset: SupportsIndex = ...,
-    positions: IntegersLike | None = ..., interleaved: bool = ..., reverse: bool = ...,
+    positions: IntegersLike | None = ..., interleaved: bool = ..., reverse: bool = ..., factor: float = ...,
 ) -> Tensor: ...  # fmt: skip
 def rope(
     x: FloatArray, *, frequencies: FloatsLike | None = None, base: float = 10000.0, offset: SupportsIndex = 0,
-    positions: IntegersLike | None = None, interleaved: bool = False, reverse: bool = False,
+    positions: IntegersLike | None = None, interleaved: bool = False, reverse: bool = False, factor: float = 1.0,
 ) -> Array:  # fmt: skip
     """Turn pairs of elements of each row by angles that grow with its position (Su et al. 2021, arXiv:2104.09864).
 
@@ -163,7 +163,11 @@ def rope(
     interleaved : bool
         Whether pairs are elements 2 i and 2 i + 1 (GPT-J), and not i and i + P (LLaMA, GPT-NeoX).
     reverse : bool
-        Turn back by the same angles. This undoes the turn, and is its gradient: of ``sum(g * rope(x))`` by x.
+        Turn back by the same angles. This undoes the turn (of a factor of 1), and is its gradient: of
+        ``sum(g * rope(x))`` by x.
+    factor : float
+        Multiplies the elements that are turned: the attention factor of YaRN and LongRoPE, which
+        ``grilly.reference.rope_scaling`` gives beside frequencies.
 
     Returns
     -------
@@ -180,5 +184,5 @@ def rope(
     return _rope.rope(
         device_of("rope", x, positions), x,
         frequencies=frequencies, base=base, offset=offset, positions=positions, interleaved=interleaved,
-        reverse=reverse,
+        reverse=reverse, factor=factor,
     )  # fmt: skip

@@ -234,8 +234,9 @@ def flash_attention_with_kvcache(
 def flash_attention_with_kvcache(
     q: FloatArray, k_cache: FloatArray, v_cache: FloatArray, k: FloatArray | None = None, v: FloatArray | None = None,
     cache_seqlens: SupportsIndex | IntegersLike | None = None, page_table: IntegersLike | None = None, *,
-    rotary: tuple[FloatsLike, FloatsLike] | None = None, rotary_interleaved: bool = True, causal: bool = False,
+    rotary: tuple[FloatsLike, FloatsLike] | None = None, rotary_interleaved: bool = False, causal: bool = False,
     window_size: Sequence[int | None] | None = None, softcap: float = 0.0, alibi_slopes: FloatsLike | None = None,
+    t5_table: FloatsLike | None = None, t5_bidirectional: bool = True, t5_max_distance: SupportsIndex = 128,
     sinks: FloatsLike | None = None, scale: float | None = None, return_lse: bool = False, kernel: str | None = None,
     precision: Precision = "highest", **unknown: Any,
 ) -> Array | tuple[Array, Array]:  # fmt: skip
@@ -270,7 +271,7 @@ def flash_attention_with_kvcache(
         cache_seqlens + i, else at cache_seqlens (Su et al. 2021, arXiv:2104.09864). Needs k and v. Computed in
         float32, rounded to the arrays' dtype. Tensors save sending the tables at every call.
     rotary_interleaved : bool
-        Whether pairs are elements 2 p and 2 p + 1 (default, as in flash-attn, unlike ``rope``), and not p and p + P.
+        Whether pairs are elements 2 p and 2 p + 1 (flash-attn's default), and not p and p + P (as ``rope``).
     causal : bool
         Query i sees key j when ``j <= i + n - Sq``.
     window_size : (left, right), optional
@@ -279,6 +280,10 @@ def flash_attention_with_kvcache(
         Above 0: a scaled score s becomes ``softcap * tanh(s / softcap)``.
     alibi_slopes : array, optional
         ``(H,)`` or ``(B, H)`` float32: adds ``-slope * |i + n - Sq - j|``.
+    t5_table : array, optional
+        ``(num_buckets, H)`` float32: T5's learned bias for the distance ``j - (i + n - Sq)``.
+    t5_bidirectional, t5_max_distance : bool, int
+        With ``t5_table``, as for ``flash_attention2``; T5's decoder has False.
     sinks : array, optional
         ``(H,)`` float32: ``exp(sinks[h])`` is added to the sum of each row's weights.
     scale : float, optional
@@ -306,9 +311,10 @@ def flash_attention_with_kvcache(
         raise _foreign.unknown("flash_attention_with_kvcache", unknown, _foreign.CACHE_WORDS)
     arrays = (q, k_cache, v_cache, k, v, cache_seqlens, page_table)
     tables = rotary if isinstance(rotary, (tuple, list)) else ()
-    device = device_of("flash_attention_with_kvcache", *arrays, *tables, alibi_slopes, sinks)
+    device = device_of("flash_attention_with_kvcache", *arrays, *tables, alibi_slopes, t5_table, sinks)
     return _kvcache.flash_attention_with_kvcache(
         device, *arrays, rotary=rotary, rotary_interleaved=rotary_interleaved,
-        causal=causal, window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks, scale=scale,
+        causal=causal, window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, t5_table=t5_table,
+        t5_bidirectional=t5_bidirectional, t5_max_distance=t5_max_distance, sinks=sinks, scale=scale,
         return_lse=return_lse, kernel=kernel, precision=precision,
     )  # fmt: skip

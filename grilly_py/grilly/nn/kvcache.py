@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import operator
-from typing import Literal, SupportsIndex, overload
+from typing import Any, Literal, SupportsIndex, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from ..compute.attention.cache_lengths import Lengths
-from ..compute.attention.keywords import CacheKeywords
+from ..compute.attention.keywords import StepKeywords
 from ..compute.attention.kvcache import flash_attention_with_kvcache
 from ..compute.backend import Compute, default_backend, device_of
-from ..compute.device.arrays import FloatArray, IntegersLike, NDArray, Unpack
+from ..compute.device.arrays import FloatArray, FloatsLike, IntegersLike, NDArray, Unpack
 from ..compute.device.dtypes import dtype_of
 from ..compute.device.numbers import integer
 from ..compute.device.tensor import Tensor
+from ..errors import CaptureError
+from .rope import RoPE
+
+Rotary: TypeAlias = RoPE | tuple[FloatsLike, FloatsLike] | None
 
 
 class KVCache:
     """Keys and values of earlier tokens in device memory, which grow in place.
 
     Made by ``MultiheadAttention.make_cache``, or directly for attention of one's own. Nothing is moved when tokens are
-    added, and nothing past a sample's length is read.
+    added, and nothing past a sample's length is read. Cross-attention has one that is filled once (``fill``).
 
     Parameters
     ----------
@@ -92,16 +96,16 @@ class KVCache:
     @lengths.setter
     def lengths(self, lengths: IntegersLike) -> None:
         self._lengths.outside("KVCache.lengths")
+        self._lengths.put(self._checked(lengths, self.max_len))
+
+    def _checked(self, lengths: IntegersLike, most: int) -> NDArray[Any]:
         given = np.asarray(lengths)
         if given.dtype.kind not in "iu" or given.shape not in ((), (self.k.shape[0],)):
-            raise ValueError(
-                f"KVCache: lengths are {given.dtype} {given.shape}; expected integers ({self.k.shape[0]},)"
-            )
-        if given.size and not 0 <= int(given.min()) <= int(given.max()) <= self.max_len:
-            raise ValueError(
-                f"KVCache: lengths go from {given.min()} to {given.max()}; expected 0 to {self.max_len}"
-            )
-        self._lengths.put(given)
+            wanted = f"integers ({self.k.shape[0]},)"
+            raise ValueError(f"KVCache: lengths are {given.dtype} {given.shape}; expected {wanted}")
+        if given.size and not 0 <= int(given.min()) <= int(given.max()) <= most:
+            raise ValueError(f"KVCache: lengths go from {given.min()} to {given.max()}; expected 0 to {most}")
+        return given
 
     def __len__(self) -> int:
         """Tokens that the longest sample holds."""
@@ -119,26 +123,36 @@ class KVCache:
 
     @overload
     def attend(
-        self, q: FloatArray, k: FloatArray, v: FloatArray, *,
-        return_lse: Literal[False] = ..., **options: Unpack[CacheKeywords],
+        self, q: FloatArray, k: FloatArray | None = ..., v: FloatArray | None = ..., *, rotary: Rotary = ...,
+        rotary_interleaved: bool | None = ..., return_lse: Literal[False] = ..., **options: Unpack[StepKeywords],
     ) -> Tensor: ...  # fmt: skip
     @overload
     def attend(
-        self, q: FloatArray, k: FloatArray, v: FloatArray, *,
-        return_lse: Literal[True], **options: Unpack[CacheKeywords],
+        self, q: FloatArray, k: FloatArray | None = ..., v: FloatArray | None = ..., *, rotary: Rotary = ...,
+        rotary_interleaved: bool | None = ..., return_lse: Literal[True], **options: Unpack[StepKeywords],
     ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
     def attend(
-        self, q: FloatArray, k: FloatArray, v: FloatArray, *, return_lse: bool = False, **options: Unpack[CacheKeywords]
-    ) -> Tensor | tuple[Tensor, Tensor]:
+        self, q: FloatArray, k: FloatArray | None = None, v: FloatArray | None = None, *, rotary: Rotary = None,
+        rotary_interleaved: bool | None = None, return_lse: bool = False, **options: Unpack[StepKeywords],
+    ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
         """Add keys and values to every sample, and attend causally to all that it then holds.
+
+        Without k and v nothing is added, and every query attends to all keys: cross-attention to what ``fill`` put
+        there, once for every token.
 
         Parameters
         ----------
         q, k, v : numpy.ndarray or grilly.Tensor
-            ``(B, S, H, D)``, ``(B, S, Hk, D)`` and ``(B, S, Hk, Dv)``: the next S tokens.
+            ``(B, S, H, D)``, ``(B, S, Hk, D)`` and ``(B, S, Hk, Dv)``: the next S tokens. Without k and v q has any
+            number of rows.
+        rotary : RoPE, or pair of arrays, optional
+            The layer that turns q and k by their positions, with its pairs, its scaling and its factor. Or its cosines
+            and sines, ``(max_len, P)`` each.
+        rotary_interleaved : bool, optional
+            With a pair of arrays: as RoPE's ``interleaved``, and False by default like that.
         **options
-            Of ``grilly.functional.flash_attention_with_kvcache``: rotary tables, a window, sinks and others; also
-            ``causal``, True by default.
+            Of ``grilly.functional.flash_attention_with_kvcache``: a window, sinks, T5's bias and others; also
+            ``causal``, by default whether k and v are given.
 
         Returns
         -------
@@ -149,14 +163,73 @@ class KVCache:
         ------
         TypeError, ValueError
             As that function, say when the tokens do not fit; the cache is then as it was. In a graph it is the replay
-            that raises it, before anything is submitted.
+            that raises it, before anything is submitted. Also for ``rotary_interleaved`` beside a RoPE.
+        CaptureError
+            In a captured function, for a RoPE whose angles depend on the sequence's length ("dynamic", "longrope") and
+            a cache that goes beyond the length where they begin to.
         """
-        options.setdefault("causal", True)
-        others = (*(options.get("rotary") or ()), options.get("alibi_slopes"), options.get("sinks"))
-        device = device_of("KVCache.attend", q, self.k, k, v, *others)
+        options.setdefault("causal", k is not None)
+        pair: tuple[FloatsLike, FloatsLike] | None
+        if isinstance(rotary, RoPE):
+            if rotary_interleaved is not None:
+                raise ValueError("KVCache.attend: rotary_interleaved is given beside a RoPE, which has it: interleaved")
+            pair, interleaved = self._tables(rotary, 0 if k is None else k.shape[1]), rotary.interleaved
+        else:
+            pair, interleaved = rotary, bool(rotary_interleaved)
+        others = (options.get(name) for name in ("alibi_slopes", "t5_table", "sinks"))
+        device = device_of("KVCache.attend", q, self.k, k, v, *(pair or ()), *others)
         return flash_attention_with_kvcache(
-            device, q, self.k, self.v, k, v, self._lengths, return_lse=return_lse, **options
-        )
+            device, q, self.k, self.v, k, v, self._lengths, rotary=pair, rotary_interleaved=interleaved,
+            return_lse=return_lse, **options,
+        )  # fmt: skip
+
+    def _tables(self, rope: RoPE, count: int) -> tuple[Tensor, Tensor]:
+        """The cosines and sines for so many next tokens."""
+        backend, longest = self.k.backend, rope.longest()
+        if longest is None or self.max_len <= longest:
+            return rope.tables(backend, self.max_len)
+        if backend.runtime.capturing:
+            raise CaptureError(
+                f"KVCache.attend: angles of {rope} depend on the length past {longest} tokens, and a graph has one "
+                f"table of them; capture with a cache of at most {longest} tokens, or call it outside of graphs"
+            )
+        return rope.tables(backend, self.max_len, int(self._lengths.now().max(initial=0)) + count)
+
+    def fill(self, k: FloatArray, v: FloatArray, lengths: IntegersLike | None = None) -> None:
+        """Hold these keys and values and nothing else: an encoder's, for cross-attention by ``attend(q)``.
+
+        Between replays, not in a captured function (CaptureError); a captured ``attend(q)`` finds what the last one put
+        here.
+
+        Parameters
+        ----------
+        k, v : numpy.ndarray or grilly.Tensor
+            ``(B, S, Hk, D)`` and ``(B, S, Hk, Dv)`` with S up to ``max_len``, of the cache's dtype.
+        lengths : array of int, optional
+            ``(B,)``: of how many keys each sample consists, where they are padded on the right; S by default.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For another dtype or shape, or lengths outside of 0 to S; the cache is then as it was.
+        """
+        self._lengths.outside("KVCache.fill")
+        batch, room = self.k.shape[:2]
+        for name, array, held in (("k", k, self.k), ("v", v, self.v)):
+            if array.dtype != held.dtype:
+                raise TypeError(f"KVCache.fill: {name} is {array.dtype} and the cache {held.dtype}; cast one of them")
+            if len(array.shape) != 4 or array.shape[:2] != (batch, k.shape[1]) or array.shape[2:] != held.shape[2:]:
+                wanted = f"({batch}, S, {held.shape[2]}, {held.shape[3]})"
+                raise ValueError(f"KVCache.fill: {name} has shape {tuple(array.shape)}; expected {wanted}")
+        count = k.shape[1]
+        if count > room:
+            raise ValueError(f"KVCache.fill: k has {count} rows; there is room for {room}")
+        given = self._checked(count if lengths is None else lengths, count)
+        backend = self.k.backend
+        for array, held in ((backend.tensor(k), self.k), (backend.tensor(v), self.v)):
+            held[:, :count] = array
+        backend.runtime.flush()
+        self._lengths.put(given)
 
     def positions(self, count: SupportsIndex = 1) -> Tensor:
         """Where the next ``count`` tokens will stand: int32 ``(batch, count)``, on the device.
@@ -185,6 +258,26 @@ class KVCache:
         if length < 0:
             raise ValueError(f"KVCache.truncate: length is {length}; expected 0 or more")
         self._lengths.cut(min(length, self.max_len))
+
+    def reorder(self, index: IntegersLike) -> None:
+        """Let sample b hold what sample ``index[b]`` held, as beams do that go on from others.
+
+        ``index`` is ``(batch,)``, integers from 0 to ``batch - 1``, or one of them for all. Between replays, not in a
+        captured function (CaptureError). Takes as much memory as the tokens held until it is done. Raises ValueError.
+        """
+        self._lengths.outside("KVCache.reorder")
+        batch, given = self.k.shape[0], np.asarray(index)
+        if given.dtype.kind not in "iu" or given.shape not in ((), (batch,)):
+            raise ValueError(f"KVCache.reorder: index is {given.dtype} {given.shape}; expected integers ({batch},)")
+        if given.size and not 0 <= int(given.min()) <= int(given.max()) < batch:
+            ends = f"{given.min()} to {given.max()}"
+            raise ValueError(f"KVCache.reorder: index goes from {ends}; expected 0 to {batch - 1}")
+        index = np.broadcast_to(given, (batch,))
+        count = len(self)
+        for held in (self.k, self.v):
+            held[:, :count] = held[:, :count][index]
+        self.k.backend.runtime.flush()
+        self._lengths.put(self._lengths.now()[index])
 
     def __repr__(self) -> str:
         batch, room, heads, dim = self.k.shape

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 import numpy as np
 
 from .. import functional as F
+from ..compute.backend import Compute
 from ..compute.device.arrays import Array, FloatArray, FloatT, IntegersLike, NDArray
 from ..compute.device.numbers import integer, number
 from ..compute.device.tensor import Tensor
-from ..reference import rope_frequencies
+from ..compute.rope import rotary_tables
+from ..reference import rope_scaling
 from .module import Module, shapes
 
 
@@ -27,19 +29,21 @@ class RoPE(Module):
     dim : int
         Elements of each row that are turned; even. Rows may be longer: the rest is left alone.
     max_seq_len : int
-        The length the model was trained for; only dynamic scaling reads it. Longer inputs are fine.
+        transformers' ``max_position_embeddings``. Only scaling reads it; longer inputs are fine.
     base : float
         Pair i turns by ``position * base ** (-2 i / dim)`` radians.
     interleaved : bool
         Whether pairs are elements 2 i and 2 i + 1 (GPT-J), and not i and ``i + dim / 2`` (LLaMA, GPT-NeoX).
     scaling : dict, optional
-        ``{"type": "linear" | "ntk" | "dynamic", "factor": f}`` with f at least 1: to run models past the length they
-        were trained for; see `grilly.reference.rope_frequencies`.
+        To run models past the length they were trained for: transformers' ``rope_scaling`` (``rope_parameters``), of
+        type "default", "linear", "dynamic", "yarn", "longrope" or "llama3", or "ntk"; `grilly.reference.rope_scaling`
+        has the keys and the formulas. "rope_theta" in it is the base.
 
     Raises
     ------
     ValueError
-        If ``dim`` is odd or below 2, ``base`` or ``max_seq_len`` is not positive, or ``scaling`` is not understood.
+        If ``dim`` is odd or below 2, ``base`` or ``max_seq_len`` is not positive, or ``scaling`` is not understood: a
+        key that its type does not know is refused by name.
     """
 
     def __init__(
@@ -55,7 +59,9 @@ class RoPE(Module):
         base = number("RoPE", "base", base)
         if not 0 < base < math.inf or max_seq_len < 1:
             raise ValueError(f"RoPE: base is {base} and max_seq_len is {max_seq_len}; both must be positive and finite")
-        rope_frequencies(dim, base, None if scaling is None else dict(scaling))  # refuses what it does not understand
+        if scaling is not None and base not in (10000.0, scaling.get("rope_theta", base)):
+            raise ValueError(f"RoPE: base is {base} and scaling's rope_theta {scaling['rope_theta']}; give one of them")
+        rope_scaling(dim, base, scaling, 0, max_seq_len)  # refuses what it does not understand
         self.dim = dim
         self.max_seq_len = max_seq_len
         self.base = base
@@ -153,13 +159,29 @@ class RoPE(Module):
         if len(shape) < 2 or shape[-1] < self.dim:
             raise ValueError(f"RoPE: got shape {shape}; expected (..., S, D) with D at least {self.dim}")
         length = 0
-        if self.scaling is not None and self.scaling["type"] == "dynamic":
-            length = 1 + (offset + shape[-2] - 1 if positions is None else int(np.max(positions, initial=-1)))
+        if self.longest() is not None:
+            length = offset + shape[-2] if positions is None else 1 + int(np.max(np.asarray(positions), initial=-1))
         _, (sent,), keep = self._send(x)
-        frequencies = rope_frequencies(self.dim, self.base, self.scaling, length, self.max_seq_len)
+        frequencies, factor = rope_scaling(self.dim, self.base, self.scaling, length, self.max_seq_len)
         options = {"offset": offset, "positions": positions, "interleaved": self.interleaved, "reverse": reverse}
-        out = F.rope(sent, frequencies=frequencies, **options)
+        out = F.rope(sent, frequencies=frequencies, factor=factor, **options)
         return out if keep else out.numpy()
+
+    def longest(self) -> int | None:
+        """The length past which angles depend on the sequence's ("dynamic", "longrope"); None where they never do."""
+        scaling = self.scaling or {}
+        if scaling.get("rope_type", scaling.get("type")) not in ("dynamic", "longrope"):
+            return None
+        return scaling.get("original_max_position_embeddings") or self.max_seq_len
+
+    def tables(self, backend: Compute, rows: int, length: int = 0) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of positions 0 to ``rows - 1`` on the device, float32 ``(rows, dim / 2)``.
+
+        As ``grilly.functional.flash_attention_with_kvcache`` takes them; ``length`` is the sequence's. The backend
+        keeps them, for all layers alike.
+        """
+        frequencies, factor = rope_scaling(self.dim, self.base, self.scaling, length, self.max_seq_len)
+        return rotary_tables(backend.opened, frequencies, factor, rows)
 
     def extra_repr(self) -> str:
         text = f"dim={self.dim}, max_seq_len={self.max_seq_len}, base={self.base}, interleaved={self.interleaved}"

@@ -49,6 +49,7 @@ from .options import NEVER, Options, never_attend
 from .packed import attention_varlen, attention_varlen_backward
 from .philox import dropout_mask, philox
 from .random import random_integers, random_normal, random_uniform
+from .rotary_scaling import rope_scaling
 from .sums import matmul, portable
 from .t5 import t5_bias, t5_bucket
 
@@ -96,6 +97,7 @@ __all__ = [
     "rms_norm_backward",
     "rope",
     "rope_frequencies",
+    "rope_scaling",
     "softmax",
     "softmax_backward",
     "t5_bias",

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from .activations import activation as _activation
 from .activations import gated as _gated
 from .attention import attention_weights, common_dtype, naive_attention
+from .rotary_scaling import rope_scaling
 from .sums import matmul
 
 
@@ -22,31 +23,14 @@ def rope_frequencies(
 ) -> np.ndarray:
     """The angle by which each pair of dimensions turns per position, in radians, float64, ``(dim / 2,)``.
 
-    ``base ** (-2 i / dim)``, changed by ``scaling``: ``{"type": "linear", "factor": f}`` divides every angle by f
-    (Chen et al. 2023, https://arxiv.org/abs/2306.15595); ``"ntk"`` uses ``base * f ** (dim / (dim - 2))``;
-    ``"dynamic"`` does that with ``f * length / max_seq_len - (f - 1)`` for f once ``length`` exceeds ``max_seq_len``,
-    as in transformers' dynamic NTK scaling.
+    ``base ** (-2 i / dim)``, changed by ``scaling``: the first of what `rope_scaling` gives, which has the formulas.
 
     Raises
     ------
     ValueError
-        If ``dim`` is not even and positive, or ``scaling`` has another type, no factor, or a factor below 1.
+        As `rope_scaling`.
     """
-    if dim < 2 or dim % 2:
-        raise ValueError(f"rope: dim is {dim}; it must be even and at least 2")
-    divide = 1.0
-    if scaling is not None:
-        kind, factor = scaling.get("type"), scaling.get("factor")
-        if kind not in ("linear", "ntk", "dynamic") or factor is None or not factor >= 1:
-            raise ValueError(
-                f'rope: scaling is {scaling}; expected {{"type": "linear", "ntk" or "dynamic", "factor": 1 or more}}'
-            )
-        if kind == "linear":
-            divide = float(factor)
-        elif dim > 2 and (kind == "ntk" or length > max_seq_len):
-            grow = factor if kind == "ntk" else factor * length / max_seq_len - (factor - 1)
-            base = base * grow ** (dim / (dim - 2))
-    return base ** (-np.arange(0, dim, 2, dtype=np.float64) / dim) / divide
+    return rope_scaling(dim, base, scaling, length, max_seq_len)[0]
 
 
 def rope(
@@ -63,7 +47,8 @@ def rope(
 ) -> np.ndarray:
     """Rotary position embedding (Su et al. 2021, https://arxiv.org/abs/2104.09864).
 
-    Pair i of the first ``dim`` elements turns by ``position * rope_frequencies(...)[i]``; the rest are left alone.
+    Pair i of the first ``dim`` elements turns by ``position * rope_frequencies(...)[i]`` and is multiplied by the scale
+    that `rope_scaling` gives; the rest are left alone.
     Pairs are elements ``i`` and ``i + dim / 2`` (LLaMA, GPT-NeoX), or ``2 i`` and ``2 i + 1`` when ``interleaved``
     (GPT-J, the paper). Angles are computed in float64.
 
@@ -76,7 +61,7 @@ def rope(
     positions : array of int, optional
         Positions ``(S,)`` or ``(B, S)``, instead of ``offset + arange(S)``.
     base, interleaved, scaling, max_seq_len
-        As for `rope_frequencies` and above.
+        As for `rope_scaling` and above.
     dim : int, optional
         How many elements of each row are turned; D by default.
     dtype : dtype, optional
@@ -92,10 +77,11 @@ def rope(
     dim = x.shape[-1] if dim is None else dim
     positions = np.arange(x.shape[-2]) + offset if positions is None else np.asarray(positions)
     length = int(positions.max(initial=-1)) + 1
-    angles = positions[..., None].astype(np.float64) * rope_frequencies(dim, base, scaling, length, max_seq_len)
+    frequencies, scale = rope_scaling(dim, base, scaling, length, max_seq_len)
+    angles = positions[..., None].astype(np.float64) * frequencies
     if positions.ndim == 2:
         angles = angles.reshape(len(positions), *(1,) * (x.ndim - 3), *angles.shape[1:])
-    cos, sin = np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype)
+    cos, sin = (scale * np.cos(angles)).astype(x.dtype), (scale * np.sin(angles)).astype(x.dtype)
     first, second = (slice(0, dim, 2), slice(1, dim, 2)) if interleaved else (slice(0, dim // 2), slice(dim // 2, dim))
     a, b = x[..., first].copy(), x[..., second].copy()
     x[..., first] = a * cos - b * sin

@@ -95,7 +95,15 @@ class PackedGradientKeywords(BendKeywords, DropoutKeywords, total=False):
     return_dsinks: bool
 
 
-class CacheKeywords(TermKeywords, BendKeywords, total=False):
+class StepKeywords(TermKeywords, BendKeywords, total=False):
+    """Of ``flash_attention_with_kvcache``, but for ``return_lse`` and what turns queries and keys."""
+
+    t5_table: FloatsLike | None
+    t5_bidirectional: bool
+    t5_max_distance: SupportsIndex
+
+
+class CacheKeywords(StepKeywords, total=False):
     """Of ``flash_attention_with_kvcache``, but for ``return_lse``."""
 
     rotary: tuple[FloatsLike, FloatsLike] | None
@@ -109,5 +117,8 @@ class HostCacheKeywords(TermKeywords, total=False):
     alibi_slopes: HostFloats | None
     sinks: HostFloats | None
     window_size: Sequence[int | None] | None
+    t5_table: HostFloats | None
+    t5_bidirectional: bool
+    t5_max_distance: SupportsIndex
     rotary: tuple[HostFloats, HostFloats] | None
     rotary_interleaved: bool

@@ -21,7 +21,7 @@ from .call import NOTHING, Terms
 from .checks import check_scale
 from .decode import MANY_QUERIES
 from .option_checks import INT32
-from .options import CheckedOptions, Options, prepare, scalar_key
+from .options import CheckedOptions, Options, arrays_of, prepare, scalar_key
 from .record import Prepared, prepared
 from .words import template, words_of
 
@@ -61,11 +61,14 @@ def flash_attention_with_kvcache(
     page_table=None,
     *,
     rotary=None,
-    rotary_interleaved=True,
+    rotary_interleaved=False,
     causal=False,
     window_size=None,
     softcap=0.0,
     alibi_slopes=None,
+    t5_table=None,
+    t5_bidirectional=True,
+    t5_max_distance=128,
     sinks=None,
     scale=None,
     return_lse=False,
@@ -81,9 +84,13 @@ def flash_attention_with_kvcache(
     counted = cache_seqlens if cache_seqlens.__class__ is Lengths else None
     if counted is not None:
         cache_seqlens = counted.tensor() if device.runtime.capturing else counted.now()
+    options = Options(
+        window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, t5_table=t5_table,
+        t5_bidirectional=t5_bidirectional, t5_max_distance=t5_max_distance, sinks=sinks,
+    )  # fmt: skip
     results = _attended(
         device, q, k_cache, v_cache, k, v, cache_seqlens, page_table, counted, rotary, rotary_interleaved, causal,
-        window_size, softcap, alibi_slopes, sinks, scale, return_lse, kernel, precision,
+        options, scale, return_lse, kernel, precision,
     )  # fmt: skip
     if counted is not None and not device.runtime.capturing and k is not None:
         counted.grow(k.shape[1])
@@ -92,12 +99,11 @@ def flash_attention_with_kvcache(
 
 def _attended(
     device: Device, q, k_cache, v_cache, k, v, cache_seqlens, page_table, counted: Lengths | None, rotary,
-    rotary_interleaved, causal, window_size, softcap, alibi_slopes, sinks, scale, return_lse, kernel, precision,
+    rotary_interleaved, causal, options: Options, scale, return_lse, kernel, precision,
 ):  # fmt: skip
     """The call, which leaves the host's count to the caller."""
     high, causal = check_precision(NAME, precision), bool(causal)
     given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v}
-    options = Options(window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks)
     key = None
     whole = counted is not None and q.shape[1:2] <= (MANY_QUERIES,)  # planned for all that a sample has room for
     if page_table is None and type(q) is type(k_cache) is type(v_cache) is Tensor and scale.__class__ in _SCALES:
@@ -114,7 +120,8 @@ def _attended(
     exact, fitting = keys, _planned(keys, call.room)
     keys = call.room if whole else fitting
     checked = prepare(NAME, options, (batch, heads, queries, keys), causal)
-    advance = causal or window_size is not None and any(bound not in (None, -1) for bound in window_size)
+    window = options.window_size
+    advance = causal or window is not None and any(bound not in (None, -1) for bound in window)
     lay = None
     if not own:
         checked = checked or CheckedOptions(heads, causal)
@@ -163,7 +170,7 @@ def _attended(
         if call.fresh and not isinstance(array, Tensor):
             array[...] = cache.numpy()
     results = [o] if lse is None else [o, lse]
-    arrays = (*given.values(), cache_seqlens, page_table, *(rotary or ()), alibi_slopes, sinks)
+    arrays = (*given.values(), cache_seqlens, page_table, *(rotary or ()), *arrays_of(options.__dict__))
     if any(isinstance(array, Tensor) for array in arrays):
         device.runtime.flush()
     else:

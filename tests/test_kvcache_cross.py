@@ -1,0 +1,103 @@
+"""Caches that are filled once and attended to many times, and T5's bias over caches that grow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import grilly
+from cases import assert_as_accurate
+from graphs import default, equal, random
+from grilly import nn, reference
+from test_kvcache import attend
+
+DIM, ROOM = 16, 40
+
+
+@pytest.fixture
+def backend(vulkan_backend):
+    with default(vulkan_backend):
+        yield vulkan_backend
+
+
+def states(rows, seed=0, dtype=np.float32):
+    return [random(2, rows, 2, width, seed=10 * seed + n, dtype=dtype) for n, width in enumerate((DIM, 8))]
+
+
+def check(found, q, k, v, lengths):
+    for b, length in enumerate(lengths):
+        part = q[b], k[b, :length], v[b, :length]
+        exact, plain = (attend(part, dtype, {})[0] for dtype in (np.float64, np.float32))
+        assert_as_accurate(found.numpy()[b], exact, plain.astype(q.dtype))
+
+
+@pytest.mark.parametrize("captured", [False, True], ids=["calls", "graph"])
+def test_filled_once_attended_many_times(backend, captured):
+    """Each token sees everything, also a later prompt's; a graph finds what was filled after its capture."""
+    cache = nn.KVCache(2, ROOM, 2, DIM, value_dim=8)
+    step = backend.capture(cache.attend, random(2, 1, 4, DIM)) if captured else cache.attend
+    for seed, (rows, lengths) in enumerate(((31, None), (40, [40, 17]), (9, [0, 9]))):
+        k, v = states(rows, seed)
+        cache.fill(backend.tensor(k) if seed else k, v, lengths)
+        for token in range(3):
+            q = random(2, 1, 4, DIM, seed=token)
+            check(step(q), q, k, v, lengths or [rows] * 2)
+            assert list(cache.lengths) == (lengths or [rows] * 2)
+    q = random(2, 5, 4, DIM)  # any number of rows, each of which sees all
+    check(cache.attend(q), q, k, v, lengths)
+
+
+def test_half_precision(backend):
+    if not backend.opened.sixteen_bits:
+        pytest.skip("the device has no 16-bit storage")
+    cache = nn.KVCache(2, ROOM, 2, DIM, value_dim=8, dtype="float16")
+    k, v = states(20, dtype=np.float16)
+    cache.fill(k, v)
+    for held, given in ((cache.k, k), (cache.v, v)):
+        np.testing.assert_array_equal(held.numpy()[:, :20], given)
+    q = random(2, 1, 4, DIM, dtype=np.float16)
+    check(cache.attend(q), q, k, v, [20, 20])
+
+
+def test_what_does_not_fit_leaves_the_cache_alone(backend):
+    cache = nn.KVCache(2, ROOM, 2, DIM, value_dim=8)
+    k, v = states(9)
+    cache.fill(k, v)
+    wrong = [
+        (TypeError, "k is float16 and the cache float32", (k.astype(np.float16), v)),
+        (ValueError, r"v has shape \(2, 8, 2, 8\); expected \(2, S, 2, 8\)", (k, v[:, :8])),
+        (ValueError, r"k has shape \(1, 9, 2, 16\)", (k[:1], v)),
+        (ValueError, "k has 41 rows; there is room for 40", states(41)),
+        (ValueError, "lengths go from 3 to 10; expected 0 to 9", (k, v, [3, 10])),
+        (ValueError, "lengths are float64", (k, v, [3.0, 9.0])),
+    ]
+    for error, said, given in wrong:
+        with pytest.raises(error, match=said):
+            cache.fill(*given)
+    with pytest.raises(grilly.CaptureError, match="KVCache.fill"):
+        backend.capture(cache.fill, k, v)
+    with pytest.raises(ValueError, match="turn q with rope"):
+        cache.attend(k, rotary=nn.RoPE(DIM))
+    np.testing.assert_array_equal(cache.k.numpy()[:, :9], k)
+    assert list(cache.lengths) == [9, 9]
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_a_step_with_the_bias_of_t5(backend, bidirectional):
+    """Token by token, in a graph and outside, against the whole in float64."""
+    table, rows = random(8, 4, seed=3), 30
+    options = {"t5_table": table, "t5_bidirectional": bidirectional, "t5_max_distance": 20, "scale": 1.0}
+    q, k, v = (random(2, rows, heads, DIM, seed=n) / 2 for n, heads in enumerate((4, 2, 2)))
+    caches = [nn.KVCache(2, ROOM, 2, DIM) for _ in range(2)]
+    step = backend.capture(lambda *one: caches[0].attend(*one, **options), *(a[:, :1] for a in (q, k, v)))
+    found = []
+    for n in range(rows):
+        one = [backend.tensor(a[:, n : n + 1]) for a in (q, k, v)]
+        found.append(step(*one))
+        equal(found[-1], caches[1].attend(*one, **options))
+    heads_first = [a.swapaxes(1, 2) for a in (q, k, v)]
+    exact, plain = (
+        reference.naive_attention(*(a.astype(dtype) for a in heads_first), causal=True, dtype=dtype, **options)[0]
+        for dtype in (np.float64, np.float32)
+    )
+    assert_as_accurate(np.concatenate([f.numpy() for f in found], 1).swapaxes(1, 2), exact, plain)
