@@ -35,6 +35,11 @@ ARCHITECTURES = {
     "Qwen2ForCausalLM": "llama.LlamaLM",
     "Qwen3Model": "llama.Llama",
     "Qwen3ForCausalLM": "llama.LlamaLM",
+    "Gemma2ForCausalLM": "gemma.GemmaLM",
+    "T5Model": "t5.T5",
+    "T5ForConditionalGeneration": "t5.T5LM",
+    "ViTModel": "vit.ViT",
+    "ViTForImageClassification": "vit.ViTClassifier",
 }
 
 Report = Callable[[int, int], None]
