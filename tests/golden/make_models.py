@@ -1,6 +1,6 @@
 """Writes tests/golden/models.npz: what transformers computes with small models of random weights.
 
-    python tests/golden/make_models.py [encoders] [decoders] [translators] [pictures]
+    python tests/golden/make_models.py [encoders] [decoders] [translators] [pictures] [both] [sounds]
 
 Needs torch and transformers; the tests do not. Each case has the config.json that transformers saves, the names and
 shapes of the tensors that it saves, and a seed: tests/model_folders.py makes the same weights of these. Seeds
@@ -182,10 +182,57 @@ def pictures():
     case("vit_pooled", T.ViTModel, T.ViTConfig(**small, image_size=19, patch_size=6), pooled)
 
 
+def both():
+    small = {name: SMALL[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads",
+                                            "intermediate_size")}  # fmt: skip
+    pixels = (np.random.RandomState(3).random_sample((2, 3, 12, 12)) * 4 - 2).astype(np.float32)
+    ids = np.minimum(ids_of(1), 58)
+    for row, end in enumerate((8, 4, 6)):  # where texts end; what follows is padding
+        ids[row, end:] = 60
+    mask = np.array([[1] * 9, [1] * 5 + [0] * 4, [1] * 7 + [0] * 2])
+
+    def clip(model):
+        out = model(input_ids=torch.tensor(ids), pixel_values=torch.tensor(pixels), attention_mask=torch.tensor(mask))
+        return {"input_ids": ids, "pixel_values": pixels, "attention_mask": mask, "text_embeds": out.text_embeds,
+                "image_embeds": out.image_embeds, "logits_per_image": out.logits_per_image}  # fmt: skip
+
+    for name, end in (("clip", 60), ("clip_old", 2)):
+        texts = {**small, "vocab_size": 61, "max_position_embeddings": 20, "eos_token_id": end}
+        views = {**small, "image_size": 12, "patch_size": 4}
+        case(name, T.CLIPModel, T.CLIPConfig(text_config=texts, vision_config=views, projection_dim=24), clip)
+
+
+def sounds():
+    heads = {f"{part}_{what}": n for part in ("encoder", "decoder")
+             for what, n in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 48))}  # fmt: skip
+    config = T.WhisperConfig(**heads, d_model=32, vocab_size=61, num_mel_bins=10, max_source_positions=20,
+                             max_target_positions=80, pad_token_id=0, bos_token_id=None, eos_token_id=None,
+                             decoder_start_token_id=3, suppress_tokens=[5, 9], begin_suppress_tokens=[7])  # fmt: skip
+    features = (np.random.RandomState(4).random_sample((2, 10, 40)) * 2 - 1).astype(np.float32)
+
+    def run(model):
+        sent, answers = torch.tensor(features), ids_of(2, batch=2, length=7)
+        written = torch.tensor([[3, 11], [3, 12]])
+        for i in range(64):  # transformers' own generate follows the tasks of Whisper's tokenizer
+            logits = model(sent, decoder_input_ids=written).logits[:, -1]
+            logits[:, [5, 9] + ([7] if i == 0 else [])] = -torch.inf
+            best = logits.topk(2, dim=-1).values
+            if (best[:, 0] - best[:, 1] < GAP * best[:, 0].abs()).any():
+                return None
+            written = torch.cat([written, logits.argmax(-1, keepdim=True)], 1)
+        print(f"  whisper: {len(set(written[0].tolist()))} different tokens in 64")
+        if len(set(written[0].tolist())) < 8:
+            return None
+        out = model(sent, decoder_input_ids=torch.tensor(answers))
+        return {"input_features": features, "decoder_input_ids": answers, "tokens": written, "logits": out.logits}
+
+    case("whisper", T.WhisperForConditionalGeneration, config, run, embeddings=0.3)
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    made = {make.__name__: make for make in (encoders, decoders, translators, pictures)}
+    made = {make.__name__: make for make in (encoders, decoders, translators, pictures, both, sounds)}
     file = Path(__file__).parent / "models.npz"
     if sys.argv[1:]:  # the others are kept
         with np.load(file) as kept:

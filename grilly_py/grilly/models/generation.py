@@ -45,6 +45,8 @@ class Generates:
     backend: Compute
     eos_token_id: Any
     pad_token_id: Any
+    suppress_tokens: Any
+    begin_suppress_tokens: Any
 
     def _prompt(self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int) -> tuple[Tensor, Any]:
         """The logits ``(B, vocab)`` after the prompt, and the state with ``lengths`` that the next steps need."""
@@ -79,6 +81,8 @@ class Generates:
         padding = int(ends[0] if len(ends) else 0) if padding is None else padding
         begun = self._begin(input_ids, decoder_input_ids)
         logits, state = self._prompt(input_ids, attention_mask, decoder_input_ids, max_new_tokens)
+        never = list(self.suppress_tokens or [])
+        logits = _without(logits, never + list(self.begin_suppress_tokens or []))
         seen = _tokens(begun, attention_mask) if sampler.looks_back else [[] for _ in begun]
         graph = use_graph and max_new_tokens > CAPTURED
         return self._stream(logits, state, seen, max_new_tokens, sampler, ends, padding, graph)
@@ -113,7 +117,7 @@ class Generates:
 
         def step(ids: Any, lengths: Any) -> Tensor:
             ids = ids if isinstance(ids, Tensor) else self.backend.tensor(ids)
-            logits = self._next(ids, lengths, state)
+            logits = _without(self._next(ids, lengths, state), self.suppress_tokens)
             return sampler.plain(logits) if sampler.greedy else logits
 
         if graph:
@@ -191,3 +195,13 @@ def _tokens(ids: NDArray[Any], attention_mask: Any) -> list[list[int]]:
         return [list(map(int, row)) for row in ids]
     mask = np.asarray(attention_mask.numpy() if isinstance(attention_mask, Tensor) else attention_mask) != 0
     return [list(map(int, row[kept])) for row, kept in zip(ids, mask, strict=True)]
+
+
+def _without(logits: Tensor, tokens: Sequence[int] | None) -> Tensor:
+    """The logits, of these tokens minus infinity."""
+    tokens = [token for token in tokens or () if 0 <= token < logits.shape[-1]]
+    if not tokens:
+        return logits
+    bias = np.zeros(logits.shape[-1], np.float32)
+    bias[tokens] = -np.inf
+    return logits.astype("float32") + bias
