@@ -6,17 +6,20 @@ import math
 import numpy as np
 
 
-def drawn(tensors, seed):
+def drawn(tensors, seed, embeddings=1.0):
     """Weights of the named shapes, by the seed, in the order of their names.
 
-    RandomState's streams are fixed for all versions of NumPy. Sizes are such that states stay near 1.
+    RandomState's streams are fixed for all versions of NumPy. Sizes are such that states stay near 1; ``embeddings`` is
+    the size of the table of tokens.
     """
     random = np.random.RandomState(seed)
     found = {}
     for name in sorted(tensors):
         shape = tuple(tensors[name])
         values = (random.random_sample(shape) * 2 - 1) * math.sqrt(3)
-        if len(shape) > 1 and not any(part in name for part in ("embed", "wte", "wpe", "shared", "attention_bias")):
+        if any(part in name for part in ("embed_tokens", "shared")):
+            values *= embeddings
+        elif len(shape) > 1 and not any(part in name for part in ("embed", "wte", "wpe", "attention_bias")):
             values *= 1.5 / math.sqrt(math.prod(shape[1:]))
         elif len(shape) == 1:
             values = 0.2 * values + (1 if name.endswith("weight") else 0)
@@ -38,5 +41,5 @@ def write_folder(folder, arguments):
     """config.json and model.safetensors of a golden case. Returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(arguments["config"]))
-    write_safetensors(folder / "model.safetensors", drawn(arguments["tensors"], arguments["seed"]))
+    write_safetensors(folder / "model.safetensors", drawn(arguments["tensors"], arguments["seed"], arguments["embeddings"]))
     return folder

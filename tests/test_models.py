@@ -13,6 +13,7 @@ MASKS = {
     "right": np.array([[1] * 9, [1] * 5 + [0] * 4, [1] * 2 + [0] * 7]),
 }
 TEXTS = [name for name, case in CASES.items() if case.tokens is not None and case.logits_left is not None]
+ANSWERS = [name for name, case in CASES.items() if case.decoder_input_ids is not None]
 SIDES = [(name, side) for name in TEXTS for side in MASKS if getattr(CASES[name], f"logits_{side}") is not None]
 
 
@@ -67,3 +68,45 @@ def test_greedy_tokens(loaded, name):
     out = loaded(name).generate(case.input_ids, MASKS["left"], max_new_tokens=64, pad_token_id=0)
     np.testing.assert_array_equal(out[:, :9], case.input_ids)
     np.testing.assert_array_equal(out[:, 9:], case.tokens)
+
+
+def read_by(case):
+    """What a golden case's encoder is given."""
+    names = ("input_ids", "attention_mask", "input_features")
+    return {name: getattr(case, name) for name in names if getattr(case, name) is not None}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_logits_of_answers(loaded, name):
+    case = CASES[name]
+    agree(loaded(name)(**read_by(case), decoder_input_ids=case.decoder_input_ids).logits, case.logits)
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_greedy_answers(loaded, name):
+    case = CASES[name]
+    begun = case.tokens[:, :2] if name == "whisper" else None
+    out = loaded(name).generate(
+        *read_by(case).values(), max_new_tokens=64, pad_token_id=0, decoder_input_ids=begun
+    )
+    np.testing.assert_array_equal(out, case.tokens)
+
+
+def test_pictures(loaded):
+    case = CASES["vit"]
+    agree(loaded("vit")(pixel_values=case.pixel_values).logits, case.logits)
+    case = CASES["vit_pooled"]
+    out = loaded("vit_pooled")(pixel_values=case.pixel_values)
+    agree(out.last_hidden_state, case.last_hidden_state)
+    agree(out.pooler_output, case.pooler_output)
+
+
+@pytest.mark.parametrize("name", ["clip", "clip_old"])
+def test_texts_and_pictures(loaded, name):
+    case, model = CASES[name], loaded(name)
+    out = model(input_ids=case.input_ids, pixel_values=case.pixel_values, attention_mask=case.attention_mask)
+    for part in ("text_embeds", "image_embeds", "logits_per_image"):
+        agree(out[part], getattr(case, part))
+    alone = model(pixel_values=case.pixel_values)
+    np.testing.assert_array_equal(alone.image_embeds, out.image_embeds)
+    assert "text_embeds" not in alone

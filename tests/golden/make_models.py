@@ -1,6 +1,6 @@
 """Writes tests/golden/models.npz: what transformers computes with small models of random weights.
 
-    python tests/golden/make_models.py
+    python tests/golden/make_models.py [encoders] [decoders] [translators] [pictures] [both] [sounds]
 
 Needs torch and transformers; the tests do not. Each case has the config.json that transformers saves, the names and
 shapes of the tensors that it saves, and a seed: tests/model_folders.py makes the same weights of these. Seeds
@@ -9,6 +9,7 @@ are chosen so that no greedy token is nearly a tie.
 
 import importlib.util
 import json
+import sys
 import tempfile
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def ids_of(seed, batch=3, length=9, rows=61):
     return np.random.RandomState(seed).randint(3, rows, (batch, length))
 
 
-def case(name, make, config, run, tries=20):
+def case(name, make, config, run, tries=20, embeddings=1.0):
     """Try seeds until ``run(model)`` gives arrays, and keep them."""
     with tempfile.TemporaryDirectory() as scratch:
         scratch = Path(scratch)
@@ -47,8 +48,9 @@ def case(name, make, config, run, tries=20):
             tensors = {key: file.get_slice(key).get_shape() for key in sorted(file.keys())}
         saved = json.loads((scratch / "config.json").read_text())
         for seed in range(tries):
-            arguments = {"config": saved, "tensors": tensors, "seed": seed}
-            model = make.from_pretrained(model_folders.write_folder(scratch / str(seed), arguments), attn_implementation="eager")
+            arguments = {"config": saved, "tensors": tensors, "seed": seed, "embeddings": embeddings}
+            folder = model_folders.write_folder(scratch / str(seed), arguments)
+            model = make.from_pretrained(folder, attn_implementation="eager")
             with torch.no_grad():
                 found = run(model.eval())
             if found is not None:
@@ -75,7 +77,7 @@ def greedy(model, count=64, **inputs):
     return out.sequences
 
 
-def text(name, make, config, both=True):
+def text(name, make, config, both=True, embeddings=1.0):
     """A language model: logits of padded batches, and 64 greedy tokens of a batch that is padded on the left."""
 
     def run(model):
@@ -92,7 +94,7 @@ def text(name, make, config, both=True):
             found[f"logits_{side}"] = model(input_ids=sent, attention_mask=masks[side]).logits
         return found
 
-    case(name, make, config, run)
+    case(name, make, config, run, embeddings=embeddings)
 
 
 def encoders():
@@ -132,12 +134,112 @@ def decoders():
     text("qwen3", T.Qwen3ForCausalLM, T.Qwen3Config(**LLAMA, head_dim=16, rope_parameters=linear), both=False)
 
 
+    text("gemma2", T.Gemma2ForCausalLM, T.Gemma2Config(**{**LLAMA, "pad_token_id": 0}, head_dim=16, sliding_window=5,
+         query_pre_attn_scalar=12, attn_logit_softcapping=5.0, final_logit_softcapping=3.0), both=False, embeddings=0.15)  # fmt: skip
+
+
+def answer(name, make, config, inputs):
+    """An encoder with a decoder: logits of padded batches, and 64 greedy tokens; ``inputs`` are the encoder's."""
+
+    def run(model):
+        answers = ids_of(2, length=7)
+        sent = {key: torch.tensor(value) for key, value in inputs.items()}
+        tokens = greedy(model, **sent)
+        if tokens is not None:
+            print(f"  {name}: {len(set(tokens[0].tolist()))} different tokens in 64")
+        if tokens is None or len(set(tokens[0].tolist())) < 6:
+            return None
+        out = model(**sent, decoder_input_ids=torch.tensor(answers))
+        return {**inputs, "decoder_input_ids": answers, "tokens": tokens, "logits": out.logits}
+
+    case(name, make, config, run, embeddings=0.3)
+
+
+def translators():
+    read = {"input_ids": ids_of(1), "attention_mask": np.array(MASKS["right"])}
+    small = {"d_model": 32, "d_kv": 12, "d_ff": 48, "num_layers": 2, "num_heads": 4, "vocab_size": 61,
+             "decoder_start_token_id": 0, "eos_token_id": None, "relative_attention_num_buckets": 12,
+             "relative_attention_max_distance": 30}  # fmt: skip
+    answer("t5", T.T5ForConditionalGeneration, T.T5Config(**small), read)
+    gated = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "num_decoder_layers": 1}
+    answer("t5_gated", T.T5ForConditionalGeneration, T.T5Config(**small, **gated), read)
+
+
+def pictures():
+    small = {name: SMALL[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads",
+                                            "intermediate_size")}  # fmt: skip
+    pixels = (np.random.RandomState(3).random_sample((2, 3, 19, 19)) * 4 - 2).astype(np.float32)
+
+    def vit(model):
+        out = model(torch.tensor(pixels), output_hidden_states=True)
+        return {"pixel_values": pixels, "logits": out.logits}
+
+    def pooled(model):
+        out = model(torch.tensor(pixels))
+        return {"pixel_values": pixels, "last_hidden_state": out.last_hidden_state, "pooler_output": out.pooler_output}
+
+    case("vit", T.ViTForImageClassification, T.ViTConfig(**small, image_size=19, patch_size=6, num_labels=5), vit)
+    case("vit_pooled", T.ViTModel, T.ViTConfig(**small, image_size=19, patch_size=6), pooled)
+
+
+def both():
+    small = {name: SMALL[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads",
+                                            "intermediate_size")}  # fmt: skip
+    pixels = (np.random.RandomState(3).random_sample((2, 3, 12, 12)) * 4 - 2).astype(np.float32)
+    ids = np.minimum(ids_of(1), 58)
+    for row, end in enumerate((8, 4, 6)):  # where texts end; what follows is padding
+        ids[row, end:] = 60
+    mask = np.array([[1] * 9, [1] * 5 + [0] * 4, [1] * 7 + [0] * 2])
+
+    def clip(model):
+        out = model(input_ids=torch.tensor(ids), pixel_values=torch.tensor(pixels), attention_mask=torch.tensor(mask))
+        return {"input_ids": ids, "pixel_values": pixels, "attention_mask": mask, "text_embeds": out.text_embeds,
+                "image_embeds": out.image_embeds, "logits_per_image": out.logits_per_image}  # fmt: skip
+
+    for name, end in (("clip", 60), ("clip_old", 2)):
+        texts = {**small, "vocab_size": 61, "max_position_embeddings": 20, "eos_token_id": end}
+        views = {**small, "image_size": 12, "patch_size": 4}
+        case(name, T.CLIPModel, T.CLIPConfig(text_config=texts, vision_config=views, projection_dim=24), clip)
+
+
+def sounds():
+    heads = {f"{part}_{what}": n for part in ("encoder", "decoder")
+             for what, n in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 48))}  # fmt: skip
+    config = T.WhisperConfig(**heads, d_model=32, vocab_size=61, num_mel_bins=10, max_source_positions=20,
+                             max_target_positions=80, pad_token_id=0, bos_token_id=None, eos_token_id=None,
+                             decoder_start_token_id=3, suppress_tokens=[5, 9], begin_suppress_tokens=[7])  # fmt: skip
+    features = (np.random.RandomState(4).random_sample((2, 10, 40)) * 2 - 1).astype(np.float32)
+
+    def run(model):
+        sent, answers = torch.tensor(features), ids_of(2, batch=2, length=7)
+        written = torch.tensor([[3, 11], [3, 12]])
+        for i in range(64):  # transformers' own generate follows the tasks of Whisper's tokenizer
+            logits = model(sent, decoder_input_ids=written).logits[:, -1]
+            logits[:, [5, 9] + ([7] if i == 0 else [])] = -torch.inf
+            best = logits.topk(2, dim=-1).values
+            if (best[:, 0] - best[:, 1] < GAP * best[:, 0].abs()).any():
+                return None
+            written = torch.cat([written, logits.argmax(-1, keepdim=True)], 1)
+        print(f"  whisper: {len(set(written[0].tolist()))} different tokens in 64")
+        if len(set(written[0].tolist())) < 8:
+            return None
+        out = model(sent, decoder_input_ids=torch.tensor(answers))
+        return {"input_features": features, "decoder_input_ids": answers, "tokens": written, "logits": out.logits}
+
+    case("whisper", T.WhisperForConditionalGeneration, config, run, embeddings=0.3)
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    encoders()
-    decoders()
+    made = {make.__name__: make for make in (encoders, decoders, translators, pictures, both, sounds)}
     file = Path(__file__).parent / "models.npz"
+    if sys.argv[1:]:  # the others are kept
+        with np.load(file) as kept:
+            meta |= json.loads(str(kept["meta"]))["cases"]
+            arrays |= {name: kept[name] for name in kept.files if name != "meta"}
+    for name in sys.argv[1:] or made:
+        made[name]()
     versions = {"torch": torch.__version__, "transformers": T.__version__}
     np.savez_compressed(file, meta=np.array(json.dumps({**versions, "cases": meta})), **arrays)
     print(f"{file.name}: {len(meta)} cases, {file.stat().st_size / 1024:.0f} KiB")

@@ -16,15 +16,17 @@ REQUIRED = object()
 WITHOUT_EFFECT = frozenset("""
     _attn_implementation _attn_implementation_autoset _commit_hash _name_or_path architectures attention_dropout
     attention_probs_dropout_prob attn_pdrop auto_map bad_words_ids begin_suppress_tokens bos_token_id
-    cache_implementation classifier_dropout classifier_dropout_prob decoder_start_token_id do_sample dropout
-    dropout_rate dtype early_stopping embd_pdrop eos_token_id finetuning_task forced_bos_token_id forced_decoder_ids
+    cache_implementation classifier_dropout classifier_dropout_prob cross_attention_hidden_size decoder_start_token_id
+    diversity_penalty do_sample dropout dropout_rate dtype early_stopping embd_pdrop encoder_no_repeat_ngram_size
+    eos_token_id exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_decoder_ids
     forced_eos_token_id gradient_checkpointing hidden_dropout hidden_dropout_prob id2label initializer_factor
     initializer_range keys_to_ignore_at_inference label2id language length_penalty max_length max_new_tokens
-    min_length mlm_probability model_max_length model_type no_repeat_ngram_size num_beams output_attentions
-    output_hidden_states output_past pad_token_id prefix problem_type pruned_heads resid_pdrop return_dict
-    sep_token_id suppress_tokens task_specific_params temperature tokenizer_class tokenizer_model top_k top_p
-    torch_dtype torchscript transformers_version unk_token_id unsloth_fixed unsloth_version use_bfloat16 use_cache
-    use_return_dict vocab
+    min_length mlm_probability model_max_length model_type no_repeat_ngram_size num_beam_groups num_beams
+    num_return_sequences output_attentions output_hidden_states output_past output_scores pad_token_id prefix
+    problem_type pruned_heads remove_invalid_values repetition_penalty resid_pdrop return_dict return_dict_in_generate
+    sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss tie_encoder_decoder tokenizer_class
+    tokenizer_model top_k top_p torch_dtype torchscript transformers_version typical_p unk_token_id unsloth_fixed
+    unsloth_version use_bfloat16 use_cache use_return_dict vocab
 """.split())  # fmt: skip
 
 

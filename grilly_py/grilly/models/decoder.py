@@ -103,7 +103,7 @@ class Decoder(Generates, Model):
 
     # -- generation ------------------------------------------------------------------------------------------------
 
-    def _prompt(self, input_ids: Any, attention_mask: Any, room: int) -> tuple[Tensor, Any]:
+    def _prompt(self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int) -> tuple[Tensor, Any]:
         ids, lengths = packed(type(self).__name__, input_ids, attention_mask)
         self._ids("input_ids", ids, self.rows)
         longest = int(lengths.max()) + room
@@ -114,12 +114,12 @@ class Decoder(Generates, Model):
             )
         batch, length = ids.shape
         # Room in steps of 64, so that texts of nearly one length need one plan.
-        self_cache = self.make_cache(batch, -(-max(longest, length) // 64) * 64)
+        cache = self.make_cache(batch, -(-max(longest, length) // 64) * 64)
         sent = self.backend.tensor(ids.astype(np.int32))
-        x = self.hidden(sent, Call(cache=self_cache, lengths=self_cache.lengths.copy()))
+        x = self.hidden(sent, Call(cache=cache, lengths=cache.lengths.copy()))
         last = self.backend.tensor((np.arange(batch) * length + lengths - 1).astype(np.int32))
-        self_cache.lengths[:] = lengths
-        return self.head(F.embedding(last, x.reshape(batch * length, -1))), self_cache
+        cache.lengths[:] = lengths
+        return self.head(F.embedding(last, x.reshape(batch * length, -1))), cache
 
     def _next(self, ids: Tensor, lengths: Any, state: Any) -> Tensor:
         return self.head(self.hidden(ids, Call(cache=state, lengths=lengths)))[:, 0]

@@ -45,8 +45,10 @@ class Generates:
     backend: Compute
     eos_token_id: Any
     pad_token_id: Any
+    suppress_tokens: Any
+    begin_suppress_tokens: Any
 
-    def _prompt(self, input_ids: Any, attention_mask: Any, room: int) -> tuple[Tensor, Any]:
+    def _prompt(self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int) -> tuple[Tensor, Any]:
         """The logits ``(B, vocab)`` after the prompt, and the state with ``lengths`` that the next steps need."""
         raise NotImplementedError
 
@@ -54,15 +56,17 @@ class Generates:
         """The logits ``(B, vocab)`` after tokens ``(B, 1)``, of which ``lengths`` stand before."""
         raise NotImplementedError
 
-    def _begin(self, input_ids: Any) -> NDArray[Any]:
+    def _begin(self, input_ids: Any, decoder_input_ids: Any = None) -> NDArray[Any]:
         """The tokens that the answer begins with, ``(B, S)`` int64."""
+        if decoder_input_ids is not None:
+            raise ValueError(f"{type(self).__name__}: decoder_input_ids are for models with an encoder")
         return np.asarray(input_ids.numpy() if isinstance(input_ids, Tensor) else input_ids).astype(np.int64)
 
     def stream(
         self, input_ids: Any, attention_mask: Any = None, *, max_new_tokens: int = 20, do_sample: bool = False,
         temperature: float = 1.0, top_k: int | None = 50, top_p: float = 1.0, repetition_penalty: float = 1.0,
         eos_token_id: int | Sequence[int] | None = None, pad_token_id: int | None = None, seed: int | None = None,
-        use_graph: bool = True,
+        decoder_input_ids: Any = None, use_graph: bool = True,
     ) -> Iterator[NDArray[np.int64]]:  # fmt: skip
         """The tokens that `generate` adds, one of each sample at a time, int64 ``(B,)``, as they are found.
 
@@ -75,15 +79,19 @@ class Generates:
         ends = np.array([] if ends is None else np.atleast_1d(ends), np.int64)
         padding = self.pad_token_id if pad_token_id is None else pad_token_id
         padding = int(ends[0] if len(ends) else 0) if padding is None else padding
-        return self._stream(input_ids, attention_mask, max_new_tokens, sampler, ends, padding, use_graph)
+        begun = self._begin(input_ids, decoder_input_ids)
+        logits, state = self._prompt(input_ids, attention_mask, decoder_input_ids, max_new_tokens)
+        never = list(self.suppress_tokens or [])
+        logits = _without(logits, never + list(self.begin_suppress_tokens or []))
+        seen = _tokens(begun, attention_mask) if sampler.looks_back else [[] for _ in begun]
+        graph = use_graph and max_new_tokens > CAPTURED
+        return self._stream(logits, state, seen, max_new_tokens, sampler, ends, padding, graph)
 
     def _stream(
-        self, input_ids: Any, attention_mask: Any, count: int, sampler: Sampler, ends: NDArray[np.int64], padding: int,
-        use_graph: bool,
+        self, logits: Tensor, state: Any, seen: list[list[int]], count: int, sampler: Sampler,
+        ends: NDArray[np.int64], padding: int, graph: bool,
     ) -> Iterator[NDArray[np.int64]]:  # fmt: skip
-        logits, state = self._prompt(input_ids, attention_mask, count)
         lengths = state.lengths.astype(np.int32)
-        seen = _tokens(self._begin(input_ids), attention_mask) if sampler.looks_back else [[] for _ in lengths]
         done = np.zeros(len(lengths), bool)
         step: Callable[[Any, Any], Tensor] | None = None
         chosen = sampler.plain(logits) if sampler.greedy else logits
@@ -98,7 +106,7 @@ class Generates:
                 return
             ids = tokens.astype(np.int32)[:, None]
             if step is None:
-                step = self._step(state, sampler, ids, lengths, use_graph and count > CAPTURED)
+                step = self._step(state, sampler, ids, lengths, graph)
             chosen = step(ids, lengths)
             lengths = lengths + np.int32(1)
 
@@ -109,7 +117,7 @@ class Generates:
 
         def step(ids: Any, lengths: Any) -> Tensor:
             ids = ids if isinstance(ids, Tensor) else self.backend.tensor(ids)
-            logits = self._next(ids, lengths, state)
+            logits = _without(self._next(ids, lengths, state), self.suppress_tokens)
             return sampler.plain(logits) if sampler.greedy else logits
 
         if graph:
@@ -123,14 +131,14 @@ class Generates:
         self, input_ids: Any, attention_mask: Any = None, *, max_new_tokens: int = 20, do_sample: bool = False,
         temperature: float = 1.0, top_k: int | None = 50, top_p: float = 1.0, repetition_penalty: float = 1.0,
         eos_token_id: int | Sequence[int] | None = None, pad_token_id: int | None = None, seed: int | None = None,
-        use_graph: bool = True,
+        decoder_input_ids: Any = None, use_graph: bool = True,
     ) -> NDArray[np.int64]:  # fmt: skip
         """Continue texts.
 
         Parameters
         ----------
         input_ids : array or Tensor of int
-            Prompts, ``(B, S)``.
+            Prompts, ``(B, S)``. For models that read something else, what they are called with.
         attention_mask : array or Tensor, optional
             ``(B, S)``: 0 for padding, on either side. Tokens stand at the places that they have among their like.
         max_new_tokens : int
@@ -154,6 +162,8 @@ class Generates:
             ``eos_token_id``.
         seed : int, optional
             Of the drawing: the same seed gives the same tokens from the same logits. Drawing is done by the host.
+        decoder_input_ids : array or Tensor of int, optional
+            What answers begin with, ``(B, T)``, for models with an encoder; by default the token that the folder names.
         use_graph : bool
             Capture a step and replay it (see ``grilly.Compute.capture``), where the runtime can.
 
@@ -161,7 +171,7 @@ class Generates:
         -------
         numpy.ndarray
             int64 ``(B, S + n)``: the prompts as given, then n new tokens, at most ``max_new_tokens``. For models with
-            an encoder ``(B, 1 + n)``: the token that answers begin with, then the answers.
+            an encoder ``(B, T + n)``: what answers begin with, then the answers.
 
         Raises
         ------
@@ -174,9 +184,9 @@ class Generates:
         found = self.stream(
             input_ids, attention_mask, max_new_tokens=max_new_tokens, do_sample=do_sample, temperature=temperature,
             top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty, eos_token_id=eos_token_id,
-            pad_token_id=pad_token_id, seed=seed, use_graph=use_graph,
+            pad_token_id=pad_token_id, seed=seed, decoder_input_ids=decoder_input_ids, use_graph=use_graph,
         )  # fmt: skip
-        return np.concatenate([self._begin(input_ids), np.stack(list(found), axis=1)], axis=1)
+        return np.concatenate([self._begin(input_ids, decoder_input_ids), np.stack(list(found), axis=1)], axis=1)
 
 
 def _tokens(ids: NDArray[Any], attention_mask: Any) -> list[list[int]]:
@@ -185,3 +195,13 @@ def _tokens(ids: NDArray[Any], attention_mask: Any) -> list[list[int]]:
         return [list(map(int, row)) for row in ids]
     mask = np.asarray(attention_mask.numpy() if isinstance(attention_mask, Tensor) else attention_mask) != 0
     return [list(map(int, row[kept])) for row, kept in zip(ids, mask, strict=True)]
+
+
+def _without(logits: Tensor, tokens: Sequence[int] | None) -> Tensor:
+    """The logits, of these tokens minus infinity."""
+    tokens = [token for token in tokens or () if 0 <= token < logits.shape[-1]]
+    if not tokens:
+        return logits
+    bias = np.zeros(logits.shape[-1], np.float32)
+    bias[tokens] = -np.inf
+    return logits.astype("float32") + bias

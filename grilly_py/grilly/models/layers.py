@@ -21,20 +21,23 @@ class Linear(nn.Module):
         Where the tensors ``NAME.weight`` and ``NAME.bias`` are.
     inputs : int
     outputs : int or sequence of int
-    bias : bool
+    bias : bool or sequence of bool
+        Whether there are biases; for each name if some have none.
     transposed : bool
         Whether the files have the weight as ``(inputs, outputs)``.
     """
 
     def __init__(
         self, weights: Weights, names: str | Sequence[str], inputs: int, outputs: int | Sequence[int],
-        bias: bool = True, transposed: bool = False,
+        bias: bool | Sequence[bool] = True, transposed: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         names = [names] if isinstance(names, str) else names
         rows = [outputs] if isinstance(outputs, int) else outputs
         self.weight = weights.joined([f"{name}.weight" for name in names], rows, inputs, transposed=transposed)
-        self.bias = weights.joined([f"{name}.bias" for name in names], rows) if bias else None
+        has = [bias] * len(rows) if isinstance(bias, bool) else bias
+        biases = [f"{name}.bias" if there else None for name, there in zip(names, has, strict=True)]
+        self.bias = weights.joined(biases, rows) if any(has) else None
 
     def forward(self, x: Tensor) -> Tensor:
         """``(..., inputs)`` to ``(..., sum of outputs)``."""

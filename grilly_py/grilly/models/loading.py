@@ -35,7 +35,19 @@ ARCHITECTURES = {
     "Qwen2ForCausalLM": "llama.LlamaLM",
     "Qwen3Model": "llama.Llama",
     "Qwen3ForCausalLM": "llama.LlamaLM",
+    "Gemma2ForCausalLM": "gemma.GemmaLM",
+    "T5Model": "t5.T5",
+    "T5ForConditionalGeneration": "t5.T5LM",
+    "CLIPModel": "clip.CLIP",
+    "WhisperForConditionalGeneration": "whisper.Whisper",
+    "ViTModel": "vit.ViT",
+    "ViTForImageClassification": "vit.ViTClassifier",
 }
+
+#: What generation takes from the folder; generation_config.json goes before config.json.
+GENERATION = (
+    "eos_token_id", "pad_token_id", "decoder_start_token_id", "suppress_tokens", "begin_suppress_tokens",
+)  # fmt: skip
 
 Report = Callable[[int, int], None]
 
@@ -102,9 +114,9 @@ def load(
     finally:
         report.end()
     generation = folder / "generation_config.json"
-    if generation.is_file():  # what it says of tokens goes before config.json
+    if generation.is_file():
         for name, value in read_json(generation).items():
-            if name in ("eos_token_id", "pad_token_id", "decoder_start_token_id") and value is not None:
+            if name in GENERATION and value is not None:
                 setattr(model, name, value)
     return model
 

@@ -59,6 +59,8 @@ class Model(nn.Module):
         Of the weights and of what is computed with them.
     eos_token_id, pad_token_id, decoder_start_token_id : int, list of int or None
         What the folder says of generation.
+    suppress_tokens, begin_suppress_tokens : list of int or None
+        Tokens that are never generated, or not as the first one.
     """
 
     backend: Compute
@@ -68,6 +70,8 @@ class Model(nn.Module):
         if weights.backend is not None:
             self.backend = weights.backend
         self.dtype = weights.dtype
+        self.suppress_tokens: Any = None
+        self.begin_suppress_tokens: Any = None
         self.eos_token_id: Any = config.fields.get("eos_token_id")
         self.pad_token_id: Any = config.fields.get("pad_token_id")
         self.decoder_start_token_id: Any = config.fields.get("decoder_start_token_id")

@@ -67,18 +67,25 @@ class Weights:
 
     def parameter(self, name: str, *shape: int, transposed: bool = False) -> nn.Parameter | None:
         """A tensor of this shape in the model; ``transposed``: its two axes are the other way round in the file."""
+        if not shape:  # a number, which becomes one of one element
+            self.asked[self._name(name)] = ()
+            return None if self.backend is None else nn.Parameter(self.backend.tensor(self._read(self._name(name)).reshape(1)))
         return self.joined([name], [shape[0]], *shape[1:], transposed=transposed)
 
     def joined(
-        self, names: Sequence[str], rows: Sequence[int], *rest: int, transposed: bool = False
+        self, names: Sequence[str | None], rows: Sequence[int], *rest: int, transposed: bool = False
     ) -> nn.Parameter | None:
-        """Tensors of so many rows each, of shape ``rest``, one below the other."""
-        for name, count in zip(names, rows, strict=True):
-            shape = (count, *rest)
-            self.asked[self._name(name)] = shape[::-1] if transposed else shape
+        """Tensors of so many rows each, of shape ``rest``, one below the other; zeros where None stands for a name."""
+        shapes = [(count, *rest)[::-1] if transposed else (count, *rest) for count in rows]
+        for name, shape in zip(names, shapes, strict=True):
+            if name is not None:
+                self.asked[self._name(name)] = shape
         if self.backend is None:
             return None
-        parts = [self._read(self._name(name)) for name in names]
+        parts = [
+            np.zeros(shape, self.dtype) if name is None else self._read(self._name(name))
+            for name, shape in zip(names, shapes, strict=True)
+        ]
         parts = [part.T for part in parts] if transposed else parts
         whole = np.ascontiguousarray(parts[0]) if len(parts) == 1 else np.concatenate(parts)
         return nn.Parameter(self.backend.tensor(whole))

@@ -1,0 +1,164 @@
+"""CLIP (Radford et al. 2021, arXiv:2103.00020): texts and pictures in one space."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import array_api as xp
+from .. import functional as F
+from .. import nn
+from ..compute import Tensor
+from .config import Config
+from .encoder import Block, Patches
+from .layers import ACTIVATIONS, Embedding, LayerNorm, Linear
+from .model import Model, Output
+from .weights import Weights
+
+#: Names in a layer: of the norms, the projections and the two linear layers.
+NAMES = (
+    "layer_norm1", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj", "layer_norm2",
+    "mlp.fc1", "mlp.fc2",
+)  # fmt: skip
+#: The end of a text, where its features are; in older configurations the number of another token stands for it.
+END, OLD_END = 49407, 2
+
+
+def blocks_of(config: Config, weights: Weights, width: int, inner: int, heads: int) -> nn.ModuleList:
+    """The layers of one of the two encoders."""
+    heads, inner = config.integer("num_attention_heads", heads), config.integer("intermediate_size", inner)
+    if width % heads:
+        raise config.error("num_attention_heads", "a divisor of hidden_size")
+    activation, eps = config.text("hidden_act", ACTIVATIONS, "quick_gelu"), config.number("layer_norm_eps", 1e-5)
+    return nn.ModuleList(
+        Block(weights.at("encoder.layers", i), NAMES, width, heads, inner, activation, eps)
+        for i in range(config.integer("num_hidden_layers", 12))
+    )
+
+
+class TextEncoder(nn.Module):
+    """Causal attention over a text; its features are those of the token that ends it."""
+
+    def __init__(self, config: Config, weights: Weights) -> None:
+        super().__init__()
+        config.unused("projection_dim")
+        config.only(is_decoder=False, is_encoder_decoder=False, add_cross_attention=False)
+        self.width = config.integer("hidden_size", 512)
+        self.rows = config.integer("vocab_size", 49408)
+        self.positions = config.integer("max_position_embeddings", 77)
+        self.end = config.fields.get("eos_token_id", END)
+        self.tokens = Embedding(weights, "embeddings.token_embedding", self.rows, self.width)
+        self.places = weights.parameter("embeddings.position_embedding.weight", self.positions, self.width)
+        self.layers = blocks_of(config, weights, self.width, 2048, 8)
+        self.norm = LayerNorm(weights, "final_layer_norm", self.width, config.number("layer_norm_eps", 1e-5))
+
+    def forward(self, ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """``(B, S)`` to ``(B, S, width)`` and ``(B, width)``."""
+        assert self.places is not None
+        batch, length = ids.shape
+        x = self.tokens(ids) + self.places.data[:length]
+        for layer in self.layers:
+            x = layer(x, mask, causal=True)
+        x = self.norm(x)
+        ends = ids if self.end == OLD_END else (ids == self.end).astype("int32")
+        places = xp.argmax(ends, axis=1).astype("int32") + np.arange(batch, dtype=np.int32) * length
+        return x, F.embedding(places, x.reshape(batch * length, self.width))
+
+
+class PictureEncoder(nn.Module):
+    """A Vision Transformer with a normalisation before its layers; its features are those of the first token."""
+
+    def __init__(self, config: Config, weights: Weights) -> None:
+        super().__init__()
+        config.unused("projection_dim")
+        config.only(is_decoder=False, is_encoder_decoder=False, add_cross_attention=False)
+        self.width, eps = config.integer("hidden_size", 768), config.number("layer_norm_eps", 1e-5)
+        self.patches = Patches(
+            weights, "embeddings.patch_embedding", config.integer("num_channels", 3),
+            config.integer("image_size", 224), config.integer("patch_size", 32), self.width, bias=False,
+        )  # fmt: skip
+        self.first = weights.parameter("embeddings.class_embedding", self.width)
+        count = self.patches.count + 1
+        self.places = weights.parameter("embeddings.position_embedding.weight", count, self.width)
+        self.before = LayerNorm(weights, "pre_layrnorm", self.width, eps)
+        self.layers = blocks_of(config, weights, self.width, 3072, 12)
+        self.norm = LayerNorm(weights, "post_layernorm", self.width, eps)
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """``(B, C, H, W)`` to ``(B, 1 + patches, width)`` and ``(B, width)``."""
+        assert self.first is not None and self.places is not None
+        first = self.first.data.broadcast_to((len(pixels), 1, self.width))
+        x = self.before(xp.concat([first, self.patches(pixels)], axis=1) + self.places.data)
+        for layer in self.layers:
+            x = layer(x)
+        return x, self.norm(x[:, 0].contiguous())
+
+
+def unit(x: Tensor) -> Tensor:
+    """Rows scaled to length 1, in float32."""
+    wide = x.astype("float32")
+    return (wide / xp.sqrt(xp.sum(wide * wide, axis=-1, keepdims=True))).astype(x.dtype)
+
+
+class CLIP(Model):
+    """CLIP: features of texts and of pictures, and how well each goes with each."""
+
+    def __init__(self, config: Config, weights: Weights) -> None:
+        super().__init__(config, weights)
+        config.only(text_config_dict=None, vision_config_dict=None, tie_word_embeddings=(True, False))
+        config.unused("logit_scale_init_value")
+        empty = Config(config.where, {})
+        self.text = TextEncoder(config.inner("text_config") or empty, weights.at("text_model"))
+        self.picture = PictureEncoder(config.inner("vision_config") or empty, weights.at("vision_model"))
+        width = config.integer("projection_dim", 512)
+        self.text_projection = Linear(weights, "text_projection", self.text.width, width, bias=False)
+        self.picture_projection = Linear(weights, "visual_projection", self.picture.width, width, bias=False)
+        self.scale = weights.parameter("logit_scale")
+
+    def forward(self, input_ids: Any = None, pixel_values: Any = None, attention_mask: Any = None) -> Output:
+        """Features of texts, of pictures, or of both.
+
+        Parameters
+        ----------
+        input_ids : array or Tensor of int, optional
+            ``(B, S)``, each with the token that ends texts.
+        pixel_values : array or Tensor, optional
+            ``(P, C, H, W)``, scaled as the model was trained, of the configuration's ``image_size``.
+        attention_mask : array or Tensor, optional
+            ``(B, S)``: 0 for padding.
+
+        Returns
+        -------
+        Output
+            Of texts ``text_last_hidden_state`` ``(B, S, width)`` and ``text_embeds`` ``(B, features)``, of length 1; of
+            pictures ``vision_last_hidden_state`` and ``image_embeds``; of both ``logits_per_image`` ``(P, B)`` and
+            ``logits_per_text`` ``(B, P)``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For arrays that are no such numbers or of another shape, texts longer than the positions, and neither.
+        """
+        if input_ids is None and pixel_values is None:
+            raise ValueError("CLIP: expected input_ids, pixel_values or both")
+        found: dict[str, Tensor] = {}
+        host = False
+        if input_ids is not None:
+            ids, host = self._ids("input_ids", input_ids, self.text.rows)
+            if ids.shape[1] > self.text.positions:
+                raise ValueError(f"CLIP: {ids.shape[1]} tokens are more than the {self.text.positions} positions")
+            found["text_last_hidden_state"], last = self.text(ids, self._mask(attention_mask, *ids.shape))
+            found["text_embeds"] = unit(self.text_projection(last))
+        if pixel_values is not None:
+            side, channels = self.picture.patches.side, self.picture.patches.channels
+            pixels, sent = self._floats("pixel_values", pixel_values, (None, channels, side, side))
+            host |= sent
+            found["vision_last_hidden_state"], last = self.picture(pixels)
+            found["image_embeds"] = unit(self.picture_projection(last))
+        if len(found) == 4:
+            assert self.scale is not None
+            scale = xp.exp(self.scale.data.astype("float32")).astype(self.dtype)
+            found["logits_per_text"] = F.linear(found["text_embeds"], found["image_embeds"]) * scale
+            found["logits_per_image"] = found["logits_per_text"].T
+        return Output(host, **found)

@@ -1,0 +1,112 @@
+"""EncoderDecoder: what models share that read one sequence and write another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..compute import Tensor
+from ..compute.device.arrays import NDArray
+from .cache import Cache, Call
+from .generation import Generates
+from .model import Model, Output
+
+
+@dataclass
+class Source:
+    """What a decoder takes from the encoder: keys and values of each layer, and a mask ``(B, 1, 1, S)``."""
+
+    keys: Sequence[tuple[Tensor, Tensor]]
+    mask: Tensor | None
+
+
+@dataclass
+class State:
+    """What a step of generation needs: the decoder's cache and the source, projected once."""
+
+    cache: Cache
+    source: Source
+
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """Tokens that each sample holds."""
+        return self.cache.lengths
+
+
+class EncoderDecoder(Generates, Model):
+    """Base of models with an encoder and a decoder. A subclass has the four methods below.
+
+    Attributes
+    ----------
+    rows : int
+        Size of the vocabulary.
+    cached : tuple of int
+        Layers of the decoder, heads and elements of a head.
+    positions : int or None
+        The longest answer that there are embeddings of positions for.
+    """
+
+    rows: int
+    cached: tuple[int, int, int]
+    positions: int | None = None
+    has_head = True
+
+    def encode(self, inputs: Any, attention_mask: Any) -> tuple[Tensor, Tensor | None, bool]:
+        """The encoder's states, the mask of its tokens, and whether the inputs came from the host."""
+        raise NotImplementedError
+
+    def source(self, states: Tensor, mask: Tensor | None) -> Source:
+        """The keys and values that the decoder's layers make of the encoder's states."""
+        raise NotImplementedError
+
+    def decode(self, ids: Tensor, call: Call, source: Source) -> Tensor:
+        """The decoder's states, ``(B, S, width)``."""
+        raise NotImplementedError
+
+    def head(self, x: Tensor) -> Tensor:
+        """Logits ``(..., vocab)``."""
+        raise NotImplementedError
+
+    def _called(self, inputs: Any, attention_mask: Any, decoder_input_ids: Any, decoder_attention_mask: Any) -> Output:
+        states, mask, host = self.encode(inputs, attention_mask)
+        ids, _ = self._ids("decoder_input_ids", decoder_input_ids, self.rows)
+        if len(ids) != len(states):
+            raise ValueError(f"{type(self).__name__}: {len(states)} inputs and {len(ids)} answers")
+        self._fits(ids.shape[1])
+        call = Call(mask=self._mask(decoder_attention_mask, *ids.shape))
+        x = self.decode(ids, call, self.source(states, mask))
+        return Output(host, last_hidden_state=x, encoder_last_hidden_state=states,
+                      logits=(lambda: self.head(x)) if self.has_head else None)  # fmt: skip
+
+    def _fits(self, length: int) -> None:
+        if self.positions is not None and length > self.positions:
+            raise ValueError(f"{type(self).__name__}: {length} tokens are more than the {self.positions} positions")
+
+    # -- generation ------------------------------------------------------------------------------------------------
+
+    def _begin(self, input_ids: Any, decoder_input_ids: Any = None) -> NDArray[Any]:
+        if decoder_input_ids is not None:
+            return super()._begin(decoder_input_ids)
+        start = self.decoder_start_token_id
+        if start is None:
+            raise ValueError(f"{type(self).__name__}: the folder names no decoder_start_token_id; "
+                             "give decoder_input_ids")  # fmt: skip
+        return np.full((len(input_ids), 1), start, np.int64)
+
+    def _prompt(self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int) -> tuple[Tensor, State]:
+        begun = self._begin(input_ids, decoder_input_ids)
+        ids, _ = self._ids("decoder_input_ids", begun, self.rows)
+        self._fits(ids.shape[1] + room)
+        states, mask, _ = self.encode(input_ids, attention_mask)
+        length = -(-(ids.shape[1] + room) // 64) * 64  # in steps, so that answers of nearly one length need one plan
+        cache = Cache(self.backend, self.cached[0], len(states), length, *self.cached[1:], self.dtype)
+        state = State(cache, self.source(states, mask))
+        x = self.decode(ids, Call(cache=cache, lengths=cache.lengths.copy()), state.source)
+        cache.lengths += np.int32(ids.shape[1])
+        return self.head(x[:, -1]), state
+
+    def _next(self, ids: Tensor, lengths: Any, state: State) -> Tensor:
+        return self.head(self.decode(ids, Call(cache=state.cache, lengths=lengths), state.source)[:, 0])

@@ -1,0 +1,89 @@
+"""Gemma 2 (Gemma Team 2024, arXiv:2408.00118): what it does otherwise than Llama."""
+
+from __future__ import annotations
+
+import math
+
+from .. import functional as F
+from .. import nn
+from ..compute import Tensor
+from .cache import Call, attend
+from .config import Config
+from .layers import GATED, GatedMLP, RMSNorm
+from .llama import Attention, LlamaLM
+from .rotary import Rotary
+from .weights import Weights
+
+
+class GemmaAttention(Attention):
+    """Scores scaled by a number of the configuration, and soft-capped."""
+
+    def __init__(self, config: Config, weights: Weights, number: int, rotary: Rotary, window: int | None) -> None:
+        super().__init__(config, weights, number, rotary, window)
+        self.scale = config.number("query_pre_attn_scalar") ** -0.5
+        self.softcap = config.number("attn_logit_softcapping", 0.0)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
+        """``(B, S, H, D)``."""
+        return attend(
+            q, k, v, self.number, call, rotary=self.rotary, window=self.window, scale=self.scale, softcap=self.softcap
+        )
+
+
+class GemmaLayer(nn.Module):
+    """Attention and a gated MLP; each is normalised before and after, and then added to its input."""
+
+    def __init__(self, config: Config, weights: Weights, number: int, rotary: Rotary, window: int | None) -> None:
+        super().__init__()
+        width, eps, inner = config.integer("hidden_size"), config.number("rms_norm_eps", 1e-6), "intermediate_size"
+
+        def norm(name: str) -> RMSNorm:
+            return RMSNorm(weights, name, width, eps, offset=1.0)
+
+        self.attention_norm, self.attended_norm = norm("input_layernorm"), norm("post_attention_layernorm")
+        self.attention = GemmaAttention(config, weights.at("self_attn"), number, rotary, window)
+        self.norm, self.last_norm = norm("pre_feedforward_layernorm"), norm("post_feedforward_layernorm")
+        names = ("gate_proj", "up_proj", "down_proj")
+        activation = config.text("hidden_activation", GATED, "gelu_pytorch_tanh")
+        self.mlp = GatedMLP(weights.at("mlp"), names, width, config.integer(inner), activation)
+
+    def forward(self, x: Tensor, call: Call) -> Tensor:
+        """``(B, S, width)``."""
+        attended = self.attention(self.attention_norm(x), call)
+        h, x = self.norm.added(self.attended_norm(attended), x)
+        return x + self.last_norm(self.mlp(h))
+
+
+class GemmaLM(LlamaLM):
+    """Gemma 2 with logits from the table of tokens, soft-capped."""
+
+    layer = GemmaLayer
+
+    def __init__(self, config: Config, weights: Weights) -> None:
+        config.fields.setdefault("tie_word_embeddings", True)
+        super().__init__(config, weights)
+        config.only(use_bidirectional_attention=(False, None))
+        config.unused("hidden_act")  # older files have it beside hidden_activation, which is the one that counts
+        self.width = config.integer("hidden_size")
+        self.softcap = config.number("final_logit_softcapping", 0.0)
+
+    def windows(self, config: Config, layers: int) -> list[int | None]:
+        """Every other layer has a window, beginning with the first."""
+        width = config.integer("sliding_window", 4096)
+        types = config.list("layer_types", ["sliding_attention", "full_attention"] * layers)[:layers]
+        if len(types) < layers or not set(types) <= {"full_attention", "sliding_attention"}:
+            raise config.error("layer_types", f"{layers} of full_attention and sliding_attention")
+        return [width if kind == "sliding_attention" else None for kind in types]
+
+    def final_norm(self, weights: Weights, width: int, eps: float) -> RMSNorm:
+        """What the last layer's output goes through."""
+        return RMSNorm(weights, "norm", width, eps, offset=1.0)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """``(B, S)`` to ``(B, S, width)``, times the root of the width."""
+        return self.tokens(ids) * math.sqrt(self.width)
+
+    def head(self, x: Tensor) -> Tensor:
+        """``(..., width)`` to ``(..., vocab)``."""
+        logits = super().head(x)
+        return F.tanh(logits * (1 / self.softcap)) * self.softcap if self.softcap else logits

@@ -1,0 +1,206 @@
+"""T5 (Raffel et al. 2020, arXiv:1910.10683), version 1.1 with gated layers (Flan-T5) too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import array_api as xp
+from .. import functional as F
+from .. import nn
+from ..compute import Tensor
+from ..reference.t5 import t5_bucket
+from .cache import Call
+from .config import Config
+from .encoder_decoder import EncoderDecoder, Source
+from .layers import ACTIVATIONS, GATED, MLP, Embedding, GatedMLP, Linear, RMSNorm, heads, joined
+from .model import Output
+from .weights import Weights
+
+
+def activation_of(config: Config) -> tuple[str, bool]:
+    """The activation and whether the linear layers are gated. Raises ModelError for a word that says neither."""
+    words = [f"gated-{name}" for name in GATED] + list(ACTIVATIONS)
+    word = config.text("feed_forward_proj", words, "relu")
+    gated, name = word.startswith("gated-"), word.removeprefix("gated-")
+    name = "gelu_new" if word == "gated-gelu" else name
+    config.only(is_gated_act=gated, dense_act_fn=name)
+    return name, gated
+
+
+class Attention(nn.Module):
+    """Attention without scaling: of a sequence to itself, or to the encoder's states."""
+
+    def __init__(self, config: Config, weights: Weights, cross: bool) -> None:
+        super().__init__()
+        width, self.heads, dim = config.integer("d_model"), config.integer("num_heads"), config.integer("d_kv")
+        inner = self.heads * dim
+        names = ["k", "v"] if cross else ["q", "k", "v"]
+        self.query = Linear(weights, "q", width, inner, bias=False) if cross else None
+        self.rest = Linear(weights, names, width, [inner] * len(names), bias=False)
+        self.output = Linear(weights, "o", inner, width, bias=False)
+
+    def project(self, x: Tensor) -> tuple[Tensor, ...]:
+        """q, k and v, or k and v, each ``(B, S, H, D)``."""
+        both = self.rest(x)
+        inner = both.shape[-1] // (3 if self.query is None else 2)
+        return tuple(heads(both[..., i : i + inner], self.heads) for i in range(0, both.shape[-1], inner))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        """``(B, S, width)`` of ``(B, S, H, D)``."""
+        q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
+        return self.output(joined(F.flash_attention2(q, k, v, scale=1.0, **options).transpose(0, 2, 1, 3)))
+
+
+class Block(nn.Module):
+    """Attention, in a decoder also to the encoder's states, and two linear layers; each normalises its input first."""
+
+    def __init__(self, config: Config, weights: Weights, number: int, decoder: bool) -> None:
+        super().__init__()
+        width, eps = config.integer("d_model"), config.number("layer_norm_epsilon", 1e-6)
+        self.number, below = number, weights.at("layer")
+        self.attention_norm = RMSNorm(below, "0.layer_norm", width, eps)
+        self.attention = Attention(config, below.at(0, "SelfAttention"), cross=False)
+        self.cross_norm = RMSNorm(below, "1.layer_norm", width, eps) if decoder else None
+        self.cross = Attention(config, below.at(1, "EncDecAttention"), cross=True) if decoder else None
+        last, inner = below.at(2 if decoder else 1), config.integer("d_ff")
+        self.norm = RMSNorm(last, "layer_norm", width, eps)
+        activation, gated = activation_of(config)
+        last = last.at("DenseReluDense")
+        self.mlp = (GatedMLP(last, ("wi_0", "wi_1", "wo"), width, inner, activation) if gated
+                    else MLP(last, ("wi", "wo"), width, inner, activation, bias=False))  # fmt: skip
+
+    def forward(self, x: Tensor, call: Call, places: dict[str, Any], source: Source | None) -> Tensor:
+        """``(B, S, width)``; ``places`` are the options of attention that tell positions."""
+        q, k, v = self.attention.project(self.attention_norm(x))
+        if call.cache is not None:
+            at = places["at"]
+            k_all, v_all = call.cache.k[self.number], call.cache.v[self.number]
+            k_all[:, at], v_all[:, at] = k, v
+            k, v = k_all, v_all
+        attended = self.attention.attend(q, k, v, **{name: value for name, value in places.items() if name != "at"})
+        if self.cross is not None and self.cross_norm is not None and source is not None:
+            assert self.cross.query is not None
+            h, x = self.cross_norm.added(attended, x)
+            q, (k, v) = heads(self.cross.query(h), self.cross.heads), source.keys[self.number]
+            attended = self.cross.attend(q, k, v, mask=source.mask)
+        h, x = self.norm.added(attended, x)
+        return x + self.mlp(h)
+
+
+class Stack(nn.Module):
+    """The encoder or the decoder. Its first layer's table of positions serves all of its layers."""
+
+    def __init__(self, config: Config, weights: Weights, layers: int, decoder: bool) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self.buckets = config.integer("relative_attention_num_buckets", 32)
+        self.distance = config.integer("relative_attention_max_distance", 128)
+        name = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        self.table = weights.parameter(name, self.buckets, config.integer("num_heads"))
+        self.blocks = nn.ModuleList(Block(config, weights.at("block", i), i, decoder) for i in range(layers))
+        self.norm = RMSNorm(weights, "final_layer_norm", config.integer("d_model"),
+                            config.number("layer_norm_epsilon", 1e-6))  # fmt: skip
+
+    def places(self, length: int, call: Call) -> dict[str, Any]:
+        """The options of attention that tell positions, for ``length`` new tokens."""
+        assert self.table is not None
+        table = self.table.data.astype("float32")
+        if call.cache is None:
+            return {"t5_table": table, "t5_bidirectional": not self.decoder, "t5_max_distance": self.distance,
+                    "mask": call.mask, "causal": self.decoder}  # fmt: skip
+        # A query at place i sees the keys up to it, of a cache whose further ones are none yet. All samples stand at
+        # one place, which a captured step finds in a Tensor.
+        room = call.cache.max_len
+        at = call.lengths[:1] + np.arange(length, dtype=np.int32)
+        at = at if isinstance(at, Tensor) else table.backend.tensor(at)
+        back = at.reshape(length, 1) - np.arange(room, dtype=np.int32)
+        buckets = t5_bucket(-np.arange(room), False, self.buckets, self.distance)  # of each distance back
+        bias = F.embedding(xp.maximum(back, 0), F.embedding(table.backend.tensor(buckets), table))[None]
+        return {"at": at, "mask": (back >= 0).reshape(1, 1, length, room), "attn_bias": bias.transpose(0, 3, 1, 2)}
+
+    def forward(self, x: Tensor, call: Call, source: Source | None = None) -> Tensor:
+        """``(B, S, width)``."""
+        places = self.places(x.shape[1], call)
+        for block in self.blocks:
+            x = block(x, call, places, source)
+        return self.norm(x)
+
+
+class T5(EncoderDecoder):
+    """T5 without a head."""
+
+    has_head = False
+
+    def __init__(self, config: Config, weights: Weights) -> None:
+        super().__init__(config, weights)
+        config.only(is_encoder_decoder=True, is_decoder=False)
+        config.unused("tie_word_embeddings", "n_positions", "scale_decoder_outputs")
+        self.width, layers = config.integer("d_model"), config.integer("num_layers")
+        self.rows, answers = config.integer("vocab_size"), config.integer("num_decoder_layers", layers)
+        self.cached = (answers, config.integer("num_heads"), config.integer("d_kv"))
+        self.tokens = Embedding(weights, "shared", self.rows, self.width)
+        weights.allow("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
+        weights.allow("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight")  # of the oldest files
+        self.encoder = Stack(config, weights.at("encoder"), layers, decoder=False)
+        self.decoder = Stack(config, weights.at("decoder"), answers, decoder=True)
+
+    def encode(self, inputs: Any, attention_mask: Any) -> tuple[Tensor, Tensor | None, bool]:
+        """The encoder's states ``(B, S, width)``, the mask of its tokens, and whether the ids came from the host."""
+        ids, host = self._ids("input_ids", inputs, self.rows)
+        mask = self._mask(attention_mask, *ids.shape)
+        return self.encoder(self.tokens(ids), Call(mask=mask)), mask, host
+
+    def source(self, states: Tensor, mask: Tensor | None) -> Source:
+        """The keys and values of each layer's attention to the encoder's states."""
+        return Source([block.cross.project(states) for block in self.decoder.blocks], mask)
+
+    def decode(self, ids: Tensor, call: Call, source: Source) -> Tensor:
+        """The decoder's states ``(B, S, width)``."""
+        return self.decoder(self.tokens(ids), call, source)
+
+    def forward(
+        self, input_ids: Any, attention_mask: Any = None, decoder_input_ids: Any = None,
+        decoder_attention_mask: Any = None,
+    ) -> Output:  # fmt: skip
+        """The decoder's hidden states.
+
+        Parameters
+        ----------
+        input_ids, decoder_input_ids : array or Tensor of int
+            ``(B, S)`` and ``(B, T)``: what is read, and what was written, with the token that answers begin with.
+        attention_mask, decoder_attention_mask : array or Tensor, optional
+            ``(B, S)`` and ``(B, T)``: 0 for padding.
+
+        Returns
+        -------
+        Output
+            ``last_hidden_state`` ``(B, T, width)``, ``encoder_last_hidden_state`` ``(B, S, width)`` and, where there is
+            a head, ``logits`` ``(B, T, vocab)``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For arrays that are no such numbers or of another shape.
+        """
+        return self._called(input_ids, attention_mask, decoder_input_ids, decoder_attention_mask)
+
+
+class T5LM(T5):
+    """... with logits from a head, or from the table of tokens."""
+
+    has_head = True
+
+    def __init__(self, config: Config, weights: Weights) -> None:
+        super().__init__(config, weights)
+        # Where the table of tokens is the head, states are scaled; newer files say so in a field of its own.
+        tied = config.flag("tie_word_embeddings", True)
+        self.scaled = config.flag("scale_decoder_outputs", tied)
+        tied = not weights.has("lm_head.weight")
+        self.lm_head = None if tied else Linear(weights, "lm_head", self.width, self.rows, bias=False)
+
+    def head(self, x: Tensor) -> Tensor:
+        """``(..., width)`` to ``(..., vocab)``."""
+        x = x * self.width**-0.5 if self.scaled else x
+        return self.tokens.logits(x) if self.lm_head is None else self.lm_head(x)

@@ -1,0 +1,161 @@
+"""Whisper (Radford et al. 2022, arXiv:2212.04356): sound to text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import functional as F
+from .. import nn
+from ..compute import Tensor
+from .cache import Call, attend
+from .config import Config
+from .encoder import Block
+from .encoder_decoder import EncoderDecoder, Source
+from .layers import ACTIVATIONS, MLP, Embedding, LayerNorm, Linear, heads, joined
+from .model import Output
+from .weights import Weights
+
+#: Names in a layer of the encoder; keys have no bias.
+NAMES = (
+    "self_attn_layer_norm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj",
+    "final_layer_norm", "fc1", "fc2",
+)  # fmt: skip
+BIAS = (True, False, True)
+EPS = 1e-5
+
+
+class Encoder(nn.Module):
+    """Two convolutions over time, of which the second halves it, and layers of attention."""
+
+    def __init__(self, config: Config, weights: Weights, width: int, activation: str) -> None:
+        super().__init__()
+        self.bins, self.length = config.integer("num_mel_bins", 80), config.integer("max_source_positions", 1500)
+        self.first = weights.parameter("conv1.weight", width, self.bins, 3)
+        self.first_bias = weights.parameter("conv1.bias", width)
+        self.second = weights.parameter("conv2.weight", width, width, 3)
+        self.second_bias = weights.parameter("conv2.bias", width)
+        self.places = weights.parameter("embed_positions.weight", self.length, width)
+        count, inner = config.integer("encoder_attention_heads"), config.integer("encoder_ffn_dim")
+        self.layers = nn.ModuleList(
+            Block(weights.at("layers", i), NAMES, width, count, inner, activation, EPS, BIAS)
+            for i in range(config.integer("encoder_layers"))
+        )
+        self.norm = LayerNorm(weights, "layer_norm", width, EPS)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """``(B, bins, 2 S)`` to ``(B, S, width)``."""
+        assert self.first is not None and self.first_bias is not None
+        assert self.second is not None and self.second_bias is not None and self.places is not None
+        x = F.gelu(F.conv1d(features, self.first.data, self.first_bias.data, padding=1))
+        x = F.gelu(F.conv1d(x, self.second.data, self.second_bias.data, stride=2, padding=1))
+        x = x.transpose(0, 2, 1) + self.places.data
+        for layer in self.layers:
+            x = layer(x)
+        return self.norm(x)
+
+
+class Layer(nn.Module):
+    """A layer of the decoder: causal attention, attention to the sound, and two linear layers."""
+
+    def __init__(self, config: Config, weights: Weights, number: int, width: int, activation: str) -> None:
+        super().__init__()
+        self.number, self.heads = number, config.integer("decoder_attention_heads")
+        self.attention_norm = LayerNorm(weights, NAMES[0], width, EPS)
+        self.qkv = Linear(weights, NAMES[1:4], width, [width] * 3, BIAS)
+        self.output = Linear(weights, NAMES[4], width, width)
+        self.cross_norm = LayerNorm(weights, "encoder_attn_layer_norm", width, EPS)
+        self.query = Linear(weights, "encoder_attn.q_proj", width, width)
+        self.source = Linear(weights, ["encoder_attn.k_proj", "encoder_attn.v_proj"], width, [width] * 2, BIAS[1:])
+        self.cross_output = Linear(weights, "encoder_attn.out_proj", width, width)
+        self.norm = LayerNorm(weights, NAMES[5], width, EPS)
+        self.mlp = MLP(weights, NAMES[6:], width, config.integer("decoder_ffn_dim"), activation)
+
+    def project(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys and values of the encoder's states, ``(B, S, width)`` each."""
+        both, width = self.source(states), states.shape[-1]
+        return both[..., :width], both[..., width:]
+
+    def forward(self, x: Tensor, call: Call, source: tuple[Tensor, Tensor]) -> Tensor:
+        """``(B, S, width)``."""
+        qkv, width = self.qkv(self.attention_norm(x)), x.shape[-1]
+        q, k, v = (heads(qkv[..., i * width : (i + 1) * width], self.heads) for i in range(3))
+        h, x = self.cross_norm.added(self.output(joined(attend(q, k, v, self.number, call))), x)
+        attended = F.flash_attention3(self.query(h), *source, num_heads=self.heads)
+        h, x = self.norm.added(self.cross_output(attended), x)
+        return x + self.mlp(h)
+
+
+class Whisper(EncoderDecoder):
+    """Whisper, with logits from the table of tokens."""
+
+    def __init__(self, config: Config, weights: Weights) -> None:
+        super().__init__(config, weights)
+        config.only(is_encoder_decoder=True, scale_embedding=False, tie_word_embeddings=True,
+                    use_weighted_layer_sum=False)  # fmt: skip
+        config.unused(
+            "activation_dropout", "apply_spec_augment", "classifier_proj_size", "decoder_layerdrop",
+            "encoder_layerdrop", "init_std", "mask_feature_length", "mask_feature_min_masks", "mask_feature_prob",
+            "mask_time_length", "mask_time_min_masks", "mask_time_prob", "median_filter_width", "num_hidden_layers",
+        )  # fmt: skip
+        width, activation = config.integer("d_model"), config.text("activation_function", ACTIVATIONS, "gelu")
+        layers, count = config.integer("decoder_layers"), config.integer("decoder_attention_heads")
+        for name in ("encoder_attention_heads", "decoder_attention_heads"):
+            if width % config.integer(name):
+                raise config.error(name, "a divisor of d_model")
+        self.rows, self.positions = config.integer("vocab_size"), config.integer("max_target_positions", 448)
+        self.cached = (layers, count, width // count)
+        self.suppress_tokens = config.fields.get("suppress_tokens")
+        self.begin_suppress_tokens = config.fields.get("begin_suppress_tokens")
+        weights.allow("proj_out.weight")
+        below = weights.at("model")
+        self.encoder = Encoder(config, below.at("encoder"), width, activation)
+        below = below.at("decoder")
+        self.tokens = Embedding(below, "embed_tokens", self.rows, width)
+        self.places = Embedding(below, "embed_positions", self.positions, width)
+        self.layers = nn.ModuleList(Layer(config, below.at("layers", i), i, width, activation) for i in range(layers))
+        self.norm = LayerNorm(below, "layer_norm", width, EPS)
+
+    def encode(self, inputs: Any, attention_mask: Any) -> tuple[Tensor, Tensor | None, bool]:
+        """The encoder's states ``(B, S, width)``, no mask, and whether the features came from the host."""
+        shape = (None, self.encoder.bins, 2 * self.encoder.length)
+        features, host = self._floats("input_features", inputs, shape)
+        return self.encoder(features), None, host
+
+    def source(self, states: Tensor, mask: Tensor | None) -> Source:
+        """The keys and values of each layer's attention to the encoder's states."""
+        return Source([layer.project(states) for layer in self.layers], mask)
+
+    def decode(self, ids: Tensor, call: Call, source: Source) -> Tensor:
+        """The decoder's states ``(B, S, width)``."""
+        x = self.tokens(ids) + self.places(self._sent(call.places(ids.shape[1])))
+        for layer, keys in zip(self.layers, source.keys, strict=True):
+            x = layer(x, call, keys)
+        return self.norm(x)
+
+    def head(self, x: Tensor) -> Tensor:
+        """``(..., width)`` to ``(..., vocab)``."""
+        return self.tokens.logits(x)
+
+    def forward(self, input_features: Any, decoder_input_ids: Any, decoder_attention_mask: Any = None) -> Output:
+        """Logits of the tokens that come next.
+
+        Parameters
+        ----------
+        input_features : array or Tensor
+            ``(B, bins, 2 max_source_positions)``: the logarithmic mel spectrogram.
+        decoder_input_ids : array or Tensor of int
+            ``(B, T)``: what was written.
+        decoder_attention_mask : array or Tensor, optional
+            ``(B, T)``: 0 for padding.
+
+        Returns
+        -------
+        Output
+            ``last_hidden_state`` ``(B, T, width)``, ``encoder_last_hidden_state`` and ``logits`` ``(B, T, vocab)``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For arrays that are no such numbers or of another shape, and texts longer than the positions.
+        """
+        return self._called(input_features, None, decoder_input_ids, decoder_attention_mask)
