@@ -1,0 +1,106 @@
+"""PyTorch's tensors as NumPy arrays over the same memory, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..compute.backend import default_backend
+from ..compute.device.dtypes import dtype_of
+from ..compute.device.tensor import Tensor
+
+#: What grilly's kernels compute with.
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def array_of(tensor: torch.Tensor) -> np.ndarray:
+    """A NumPy array over the memory of a dense CPU tensor, of any strides; its gradient is the caller's affair."""
+    tensor = tensor.detach()
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
+    if tensor.dtype == torch.bfloat16:  # which NumPy lacks: by its bits
+        return tensor.view(torch.int16).numpy().view(dtype_of("bfloat16"))
+    return tensor.numpy()
+
+
+def tensor_of(array: np.ndarray) -> torch.Tensor:
+    """A CPU tensor over the memory of an array; a copy where it is read-only or its strides are negative."""
+    if any(step < 0 for step in array.strides) or not array.flags.writeable:
+        array = array.copy()
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def check_host(operation: str, **tensors: object) -> None:
+    """Raise TypeError for what is no dense tensor in the CPU's memory; None passes."""
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{operation}: {name} is a {type(tensor).__name__}; expected a torch.Tensor")
+        if tensor.device.type != "cpu":
+            raise TypeError(
+                f"{operation}: {name} is on {tensor.device}; expected a CPU tensor: give {name}.cpu(), "
+                "which copies it"
+            )
+        if tensor.layout != torch.strided:
+            raise TypeError(f"{operation}: {name} is {tensor.layout}; expected a dense tensor: give {name}.to_dense()")
+
+
+def from_torch(tensor: torch.Tensor, backend: Any = None) -> Tensor:
+    """A copy of a PyTorch tensor in device memory.
+
+    Parameters
+    ----------
+    tensor : torch.Tensor
+        Dense, on the CPU, any shape, of a dtype that a grilly.Tensor may have.
+    backend : grilly.Compute, optional
+        Whose memory; the default backend's when None.
+
+    Returns
+    -------
+    grilly.Tensor
+        Of the same shape and dtype. It is no part of PyTorch's graph.
+
+    Raises
+    ------
+    TypeError
+        For a tensor elsewhere than on the CPU, or of another dtype.
+    RuntimeError
+        For a tensor that requires grad, which would be lost: give ``tensor.detach()``.
+    ImportError
+        For bfloat16 where ml_dtypes is not installed.
+    """
+    check_host("from_torch", tensor=tensor)
+    if tensor.requires_grad:
+        raise RuntimeError(
+            "from_torch: the tensor requires grad, which a grilly.Tensor does not carry; give tensor.detach(), or use "
+            "grilly.torch.attention, which is differentiable"
+        )
+    return (default_backend() if backend is None else backend).tensor(array_of(tensor))
+
+
+def to_torch(tensor: Tensor) -> torch.Tensor:
+    """A copy of a ``grilly.Tensor`` as a PyTorch tensor on the CPU; waits for the work that makes it.
+
+    Parameters
+    ----------
+    tensor : grilly.Tensor
+        Any shape and dtype but those of unsigned integers that PyTorch lacks.
+
+    Returns
+    -------
+    torch.Tensor
+        Of the same shape and dtype.
+
+    Raises
+    ------
+    TypeError
+        For something else.
+    """
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"to_torch: expected a grilly.Tensor, got {type(tensor).__name__}")
+    return tensor_of(tensor.numpy())

@@ -1,0 +1,173 @@
+"""``grilly.torch.scaled_dot_product_attention``: PyTorch's signature and rules on grilly's operator."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from .arrays import check_host
+from .attention import check_floats, drop_seed, run
+
+NAME = "grilly.torch.scaled_dot_product_attention"
+
+
+def scaled_dot_product_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Exact attention with the rules of ``torch.nn.functional.scaled_dot_product_attention``, on CPU tensors.
+
+    The work runs on the default backend (``grilly.use``), as the operator ``grilly::attention`` of ``torch.library``.
+
+    Parameters
+    ----------
+    query : torch.Tensor
+        ``(N, ..., Hq, L, E)``, or less axes down to ``(L, E)``; float32, float16 or bfloat16; E from 1 to 256.
+    key, value : torch.Tensor
+        ``(N, ..., H, S, E)`` and ``(N, ..., H, S, Ev)``, of the query's dtype. The leading axes of the three broadcast
+        to each other.
+    attn_mask : torch.Tensor, optional
+        Of two axes or more, broadcastable to ``(N, ..., Hq, L, S)``. Boolean: True = take part. Floating: added to the scaled scores, and
+        differentiable.
+    dropout_p : float
+        From 0 to 1; seeds come from PyTorch's generator (``torch.manual_seed``). Which weights are dropped is not what
+        PyTorch's own function would drop.
+    is_causal : bool
+        Query i attends only to keys ``j <= i``, also where L and S differ. Not together with ``attn_mask``.
+    scale : float, optional
+        Multiplies the scores; ``1 / sqrt(E)`` when None.
+    enable_gqa : bool
+        Whether H may be a divisor of Hq (query head h then uses key head ``h // (Hq / H)``).
+
+    Returns
+    -------
+    torch.Tensor
+        ``(N, ..., Hq, L, Ev)`` in the query's dtype. A row with nothing to attend to is zeros, as in PyTorch from 2.5
+        on. Gradients: query, key, value and a floating attn_mask.
+
+    Raises
+    ------
+    TypeError
+        For what is no dense CPU tensor of these dtypes, and a mask that is neither boolean nor floating.
+    ValueError
+        For shapes that do not go together, a mask beside ``is_causal``, a dropout_p outside 0 to 1, or a scale that is
+        not finite.
+    UnsupportedError
+        When no kernel for the device and dtype exists.
+
+    Notes
+    -----
+    A row whose additive mask holds nothing but numbers below -1e15, such as the dtype's lowest, attends alike to all
+    keys that have the largest of them: beside it a score is lost, as in PyTorch.
+    """
+    check_floats(NAME, query=query, key=key, value=value)
+    check_host(NAME, attn_mask=attn_mask)
+    if not 0.0 <= dropout_p <= 1.0:
+        raise ValueError(f"{NAME}: dropout_p is {dropout_p}; expected 0 to 1")
+    if attn_mask is not None and is_causal:
+        raise ValueError(f"{NAME}: attn_mask is given and is_causal is True; leave one out")
+    lead, kv_lead = _leading(query, key, value, bool(enable_gqa))
+    length, keys = query.shape[-2], key.shape[-2]
+    q, k, v = _four(query, lead), _four(key, kv_lead), _four(value, kv_lead)
+    options: dict[str, Any] = {
+        "scale": 1 / math.sqrt(query.shape[-1]) if scale is None else scale, "lowest_is_never": False,
+    }  # fmt: skip
+    if attn_mask is not None:
+        mask = _mask(attn_mask, lead, (length, keys))
+        differentiable = mask.requires_grad and torch.is_grad_enabled()
+        options["attn_bias" if differentiable else "mask"] = mask
+    if is_causal:
+        # From the top left. No query sees keys from `length` on; with less keys, the diagonal is moved from the
+        # bottom right, where grilly has it.
+        if keys > length:
+            k, v = k[:, :, :length], v[:, :, :length]
+        if keys < length:
+            options["right"] = length - keys
+        else:
+            options["causal"] = True
+    if dropout_p == 1.0:
+        options = {"mask": torch.zeros((1, 1, 1, 1), dtype=torch.bool), "scale": options["scale"]}
+    elif dropout_p:
+        options.update(dropout_p=float(dropout_p), dropout_seed=drop_seed())
+    out = run(q, k, v, **options)[0]
+    return out if len(lead) == 2 else out.reshape(*lead, length, value.shape[-1])
+
+
+def _leading(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, gqa: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What stands before the last two axes of the output, and of key and value where they are alike. Checks shapes."""
+    q, k, v = (tuple(tensor.shape) for tensor in (query, key, value))
+    least = 3 if gqa else 2
+    for name, shape in (("query", q), ("key", k), ("value", v)):
+        if len(shape) < least:
+            raise ValueError(f"{NAME}: {name} has shape {shape}; expected at least {least} axes")
+    if k[-1] != q[-1]:
+        raise ValueError(f"{NAME}: key has {k[-1]} elements in its last axis and query has {q[-1]}; they must be equal")
+    if k[-2] != v[-2]:
+        raise ValueError(f"{NAME}: key has {k[-2]} keys and value has {v[-2]}; they must be equal")
+    cut = 3 if gqa else 2
+    if gqa:
+        if v[-3] != k[-3]:
+            raise ValueError(f"{NAME}: key has {k[-3]} heads and value has {v[-3]}; they must be equal")
+        if k[-3] == 0 or q[-3] % k[-3]:
+            raise ValueError(f"{NAME}: key has {k[-3]} heads and query has {q[-3]}; query's must be a multiple")
+    parts = [shape[:-cut] for shape in (q, k, v)]
+    common = _broadcast(parts)
+    if common is None:
+        hint = "" if gqa else "; with fewer key heads than query heads set enable_gqa=True"
+        raise ValueError(
+            f"{NAME}: query, key and value have shapes {q}, {k} and {v}, whose leading axes do not broadcast{hint}"
+        )
+    if gqa:
+        return (*common, q[-3]), (*common, k[-3])
+    # One head of keys serves all queries without being repeated.
+    single = len(common) > 0 and all(len(part) == 0 or part[-1] == 1 for part in parts[1:])
+    return common, (*common[:-1], 1) if single else common
+
+
+def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """The shape that all broadcast to, or None. By hand: ``torch.broadcast_shapes`` is a node of a compiled graph."""
+    rank = max(len(shape) for shape in shapes)
+    common = []
+    for extents in zip(*((1,) * (rank - len(shape)) + shape for shape in shapes), strict=True):
+        wide = [extent for extent in extents if extent != 1]
+        if any(extent != wide[0] for extent in wide):
+            return None
+        common.append(wide[0] if wide else 1)
+    return tuple(common)
+
+
+def _four(tensor: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
+    """``(..., S, E)`` as ``(B, H, S, E)`` after broadcasting to ``lead``; itself where it has that form."""
+    if len(lead) == 2 and tuple(tensor.shape[:-2]) == lead:
+        return tensor
+    rows = tensor.shape[-2:]
+    heads = lead[-1] if lead else 1
+    return tensor.expand(*lead, *rows).reshape(math.prod(lead[:-1]), heads, *rows)
+
+
+def _mask(mask: torch.Tensor, lead: tuple[int, ...], matrix: tuple[int, int]) -> torch.Tensor:
+    """The mask with at most four axes, broadcastable to ``(B, H, L, S)``."""
+    if mask.dtype != torch.bool and not mask.dtype.is_floating_point:
+        raise TypeError(f"{NAME}: attn_mask is {mask.dtype}; expected bool (True = take part) or a floating dtype")
+    shape, full = tuple(mask.shape), (*lead, *matrix)
+    padded = (1,) * (len(full) - len(shape)) + shape
+    if len(shape) < 2 or len(padded) != len(full) or any(m not in (1, f) for m, f in zip(padded, full, strict=True)):
+        raise ValueError(f"{NAME}: attn_mask has shape {shape}; expected two axes or more that broadcast to "
+                         f"(N, ..., Hq, L, S) = {full}")  # fmt: skip
+    if len(full) <= 4:
+        return mask
+    batch = lead[:-1]
+    mask = mask.reshape(padded)
+    if math.prod(padded[: len(batch)]) == 1:
+        return mask.reshape(1, *padded[-3:])
+    return mask.expand(*batch, *padded[-3:]).reshape(math.prod(batch), *padded[-3:])

@@ -1,0 +1,127 @@
+"""``attn_implementation="grilly"`` for models of the transformers library.
+
+Needs the extra ``grilly-vulkan[transformers]``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    import torch
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "grilly.transformers needs transformers 5 and PyTorch; run: pip install 'grilly-vulkan[transformers]'",
+        name=error.name,
+    ) from error
+
+from .torch import attention
+
+#: What models ask for. No "flash" may be in it: transformers would treat it as the flash-attn package.
+NAME = "grilly"
+#: Arguments that belong to other ways of attention: they change a result, and grilly does not know them.
+_REFUSED = ("cache", "cu_seq_lens_q", "cu_seq_lens_k", "block_table")
+
+__all__ = ["attend", "register"]
+
+
+def register() -> None:
+    """Make "grilly" an attention implementation that models can be asked for.
+
+    Then ``from_pretrained(..., attn_implementation="grilly")`` or ``model.set_attn_implementation("grilly")`` have a
+    model's attention done by ``grilly.torch.attention``: forward, generation with a cache, and gradients; on the CPU,
+    in float32, float16 or bfloat16. Calling it again changes nothing.
+
+    Masks are those of "sdpa": boolean, True = attend, and none where causality says everything.
+    """
+    AttentionInterface.register(NAME, attend)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: torch.Tensor | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """What transformers calls for each attention layer of a model.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The layer; its ``is_causal`` counts where the argument is None.
+    query : torch.Tensor
+        ``(B, H, Sq, D)``.
+    key, value : torch.Tensor
+        ``(B, H_kv, Sk, D)`` and ``(B, H_kv, Sk, Dv)``; H_kv divides H.
+    attention_mask : torch.Tensor, optional
+        Broadcastable to ``(B, H, Sq, Sk)``: bool (True = attend) or floating, which is added.
+    dropout : float
+        The probability to drop a weight.
+    scaling : float, optional
+        Multiplies the scores; ``1 / sqrt(D)`` when None.
+    is_causal : bool, optional
+        Counts only without a mask and for more than one query; the first query stands at the first key.
+    position_bias : torch.Tensor, optional
+        Broadcastable to ``(B, H, Sq, Sk)``, added to the scores: T5's.
+    softcap : float, optional
+        Scores s become ``softcap * tanh(s / softcap)``: Gemma 2's.
+    s_aux : torch.Tensor, optional
+        ``(H,)``: a logit that takes part in each row's softmax and has no value: GPT-OSS's sinks.
+    **kwargs
+        Others of transformers: ``sliding_window`` is in the mask already.
+
+    Returns
+    -------
+    output : torch.Tensor
+        ``(B, Sq, H, Dv)``.
+    weights : None
+        They are never stored.
+
+    Raises
+    ------
+    NotImplementedError
+        For ``output_attentions=True``, a paged cache and sequences packed into one: use "eager" or "sdpa" for them.
+    TypeError, ValueError, UnsupportedError
+        As ``grilly.torch.attention``.
+    """
+    for name in _REFUSED:
+        if kwargs.get(name) is not None:
+            raise NotImplementedError(f"attn_implementation='{NAME}' does not take {name}; use 'sdpa'")
+    if kwargs.get("output_attentions"):
+        raise NotImplementedError(
+            f"attn_implementation='{NAME}' never stores weights, and output_attentions is True; use 'eager'"
+        )
+    options: dict[str, Any] = {}
+    queries, keys = query.shape[2], key.shape[2]
+    if attention_mask is None:
+        causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+        if causal and queries > 1:
+            if keys > queries:  # the rest of a cache that is not filled yet
+                key, value = key[:, :, :queries], value[:, :, :queries]
+                position_bias = None if position_bias is None else position_bias[..., :queries]
+            options["window_size"] = (None, max(queries - keys, 0))
+    elif attention_mask.dtype == torch.bool:
+        options["mask"] = attention_mask
+    elif position_bias is None:
+        options["attn_bias"] = attention_mask
+    else:
+        position_bias = position_bias + attention_mask
+    if position_bias is not None:
+        options["attn_bias"] = position_bias
+    if softcap is not None:
+        options["softcap"] = softcap
+    if s_aux is not None:
+        options["sinks"] = s_aux
+    out = attention(query, key, value, scale=scaling, dropout_p=dropout, **options)
+    return out.transpose(1, 2).contiguous(), None

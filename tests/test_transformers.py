@@ -1,0 +1,172 @@
+"""grilly.transformers: small models with random weights, against "eager", and "sdpa" where the model has it."""
+
+import importlib.util
+
+import pytest
+
+import grilly
+
+pytestmark = pytest.mark.needs("torch", "transformers")
+if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
+    import torch
+    import transformers as hf
+
+    import grilly.transformers
+
+    grilly.transformers.register()
+
+
+@pytest.fixture(autouse=True)
+def chosen(vulkan_backend):
+    former = grilly.use(vulkan_backend)
+    torch.manual_seed(0)
+    yield
+    grilly.use(former)
+
+
+SMALL = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4)
+DECODER = dict(SMALL, vocab_size=64, num_key_value_heads=2, max_position_embeddings=64,
+               pad_token_id=0, bos_token_id=1, eos_token_id=2)  # fmt: skip
+WHISPER = dict(
+    vocab_size=64, d_model=32, encoder_layers=1, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
+    encoder_ffn_dim=48, decoder_ffn_dim=48, num_mel_bins=8, max_source_positions=16, max_target_positions=16,
+    pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1, begin_suppress_tokens=None,
+)  # fmt: skip
+DECODERS = {
+    "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**{**DECODER, "num_hidden_layers": 1})),
+    "mistral": lambda: hf.MistralForCausalLM(hf.MistralConfig(**DECODER, sliding_window=4)),
+    "qwen2": lambda: hf.Qwen2ForCausalLM(hf.Qwen2Config(**{**DECODER, "num_hidden_layers": 1})),
+    "gemma2": lambda: hf.Gemma2ForCausalLM(
+        hf.Gemma2Config(**DECODER, head_dim=8, sliding_window=4, attn_logit_softcapping=2.0)
+    ),
+    "gpt_oss": lambda: hf.GptOssForCausalLM(
+        hf.GptOssConfig(**DECODER, head_dim=8, sliding_window=4, num_local_experts=2, num_experts_per_tok=1)
+    ),
+}
+OTHERS = {
+    "t5": lambda: hf.T5ForConditionalGeneration(
+        hf.T5Config(vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=0)
+    ),
+    "bert": lambda: hf.BertModel(hf.BertConfig(vocab_size=64, **SMALL)),
+    "vit": lambda: hf.ViTModel(hf.ViTConfig(image_size=16, patch_size=4, **SMALL)),
+    "clip": lambda: hf.CLIPModel(
+        hf.CLIPConfig(
+            text_config=dict(vocab_size=64, max_position_embeddings=16, bos_token_id=1, eos_token_id=2, **SMALL),
+            vision_config=dict(image_size=16, patch_size=4, **SMALL), projection_dim=16,
+        )
+    ),
+    "whisper": lambda: hf.WhisperForConditionalGeneration(hf.WhisperConfig(**WHISPER)),
+}  # fmt: skip
+
+
+def compare(model, call):
+    """Outputs, gradients of all parameters, and what is generated, by every implementation that the model has."""
+    found = {}
+    ways = ("eager", "sdpa", "grilly") if type(model)._supports_sdpa else ("eager", "grilly")
+    for way in ways:
+        model.set_attn_implementation(way)
+        assert model.config._attn_implementation == way
+        model.zero_grad()
+        out, generated = call(model)
+        out.square().mean().backward()
+        found[way] = out.detach(), {n: p.grad for n, p in model.named_parameters() if p.grad is not None}, generated
+    out, grads, generated = found.pop("grilly")
+    assert grads
+    for want, want_grads, want_generated in found.values():
+        torch.testing.assert_close(out, want, rtol=1e-4, atol=1e-5)
+        assert grads.keys() == want_grads.keys()
+        for name, gradient in grads.items():
+            bound = 1e-4 * max(float(want_grads[name].abs().max()), 1e-3)
+            assert (gradient - want_grads[name]).abs().max() <= bound, name
+        assert torch.equal(generated, want_generated)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_decoders(name):
+    """Left and right padding, generation with a cache, gradients.
+
+    Rows of padding, which see nothing, are left out: there "eager" has means and the others zeros.
+    """
+    model = DECODERS[name]().eval()
+    for layer in model.model.layers if name == "gpt_oss" else ():
+        layer.self_attn.sinks.data.normal_()
+    ids = torch.randint(3, 64, (2, 9))
+    left = torch.ones(2, 9, dtype=torch.long)
+    left[0, :3] = 0
+    right = left.flip(1)
+
+    def call(model):
+        outs = [model(input_ids=ids, attention_mask=mask).logits[mask.bool()] for mask in (left, right)]
+        with torch.no_grad():
+            tokens = model.generate(input_ids=ids, attention_mask=left, max_new_tokens=4, do_sample=False)
+        return torch.cat(outs), tokens
+
+    compare(model, call)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_models(name):
+    model = OTHERS[name]().eval()
+    ids, mask = torch.randint(3, 60, (2, 7)), torch.ones(2, 7, dtype=torch.long)
+    mask[0, 5:] = 0
+    pixels, sounds, nothing = torch.randn(2, 3, 16, 16), torch.randn(2, 8, 32), torch.zeros(1)
+    how = dict(max_new_tokens=4, do_sample=False)
+
+    def call(model):
+        if name == "t5":
+            out = model(input_ids=ids, attention_mask=mask, decoder_input_ids=ids[:, :5]).logits
+            with torch.no_grad():
+                return out, model.generate(input_ids=ids, attention_mask=mask, **how)
+        if name == "whisper":
+            out = model(input_features=sounds, decoder_input_ids=ids[:, :5]).logits
+            with torch.no_grad():
+                return out, model.generate(input_features=sounds, **how)
+        if name == "vit":
+            return model(pixel_values=pixels).last_hidden_state, nothing
+        if name == "bert":
+            return model(input_ids=ids, attention_mask=mask).last_hidden_state[mask.bool()], nothing
+        out = model(input_ids=ids, attention_mask=mask, pixel_values=pixels)
+        return torch.cat([out.text_embeds, out.image_embeds]), nothing
+
+    compare(model, call)
+
+
+def test_training_drops_weights():
+    model = hf.LlamaForCausalLM(hf.LlamaConfig(**{**DECODER, "num_hidden_layers": 1}, attention_dropout=0.5)).train()
+    model.set_attn_implementation("grilly")
+    ids = torch.randint(3, 64, (1, 9))
+    torch.manual_seed(1)
+    one, two = (model(input_ids=ids).logits for _ in range(2))
+    torch.manual_seed(1)
+    assert torch.equal(model(input_ids=ids).logits, one) and not torch.equal(one, two)
+    assert torch.isfinite(one).all()
+
+
+def test_bfloat16():
+    model = DECODERS["llama"]().eval().bfloat16()
+    ids = torch.randint(3, 64, (2, 9))
+    outs = {}
+    for way in ("eager", "grilly"):
+        model.set_attn_implementation(way)
+        outs[way] = model(input_ids=ids).logits.float()
+    exact = model.float()(input_ids=ids).logits
+    ours, theirs = ((outs[way] - exact).abs().max() for way in ("grilly", "eager"))
+    assert ours <= 2 * theirs
+
+
+def test_a_static_cache_is_longer_than_what_is_in_it():
+    model = DECODERS["llama"]().eval()
+    ids = torch.randint(3, 64, (1, 5))
+    found = []
+    for way in ("sdpa", "grilly"):
+        model.set_attn_implementation(way)
+        found.append(model.generate(input_ids=ids, max_new_tokens=5, do_sample=False, cache_implementation="static"))
+    assert torch.equal(*found)
+
+
+def test_what_it_does_not_do_it_refuses():
+    q = torch.zeros(1, 2, 3, 8)
+    module = torch.nn.Identity()
+    for option, words in (({"output_attentions": True}, "never stores weights"), ({"cache": object()}, "take cache")):
+        with pytest.raises(NotImplementedError, match=words):
+            grilly.transformers.attend(module, q, q, q, None, **option)
