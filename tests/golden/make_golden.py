@@ -197,7 +197,45 @@ def make_sdpa():
     golden.save()
 
 
+@torch.enable_grad()
+def make_transformer():
+    """Layers of encoders and decoders, with all gradients of ``sum(output * grad_output)``."""
+    golden = Golden("transformer")
+
+    def case(name, decoder=False, causal=False, mask=None, memory_mask=None, **options):
+        kind = torch.nn.TransformerDecoderLayer if decoder else torch.nn.TransformerEncoderLayer
+        arguments = {"d_model": 12, "nhead": 3, "dim_feedforward": 20, "dropout": 0.0, **options}
+        module = exact(kind(**arguments, batch_first=True))
+        x, memory = random(2, 5, 12).requires_grad_(), random(2, 7, 12).requires_grad_()
+        hidden = torch.triu(torch.ones(5, 5, dtype=torch.bool), 1) if causal else None
+        padding = None if mask is None else ~mask
+        if decoder:
+            output = module(x, memory, tgt_mask=hidden, tgt_key_padding_mask=padding,
+                            memory_key_padding_mask=None if memory_mask is None else ~memory_mask)  # fmt: skip
+        else:
+            output = module(x, src_mask=hidden, src_key_padding_mask=padding)
+        grad_output = random(*output.shape)
+        output.backward(grad_output)
+        grads = {f"grad/{key}": parameter.grad for key, parameter in module.named_parameters()}
+        rows = {"mask": mask, "memory_mask": memory_mask}
+        rows = {key: None if row is None else row[:, None, None] for key, row in rows.items()}
+        golden.add(name, {"decoder": decoder, "causal": causal, "module": arguments}, module.state_dict(), x=x,
+                   output=output, grad_output=grad_output, grad_x=x.grad, **grads, **rows,
+                   **({"memory": memory, "grad_memory": memory.grad} if decoder else {}))  # fmt: skip
+
+    seen, known = torch.ones(2, 5, dtype=torch.bool), torch.ones(2, 7, dtype=torch.bool)
+    seen[1, 3:], known[0, 5:] = False, False
+    case("encoder")
+    case("encoder_first", norm_first=True, activation="gelu", mask=seen)
+    case("encoder_causal", causal=True, bias=False)
+    case("decoder", decoder=True, causal=True, memory_mask=known)
+    case("decoder_first", decoder=True, norm_first=True, activation="gelu", mask=seen, layer_norm_eps=0.5)
+    golden.save()
+
+
 if __name__ == "__main__":
+    torch.manual_seed(1)
+    make_transformer()
     torch.manual_seed(0)
     with torch.no_grad():
         make_mha()

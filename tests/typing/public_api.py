@@ -404,6 +404,16 @@ def layers(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool
     for layer in (nn.GLU(dim=1), nn.ReLU(), nn.Sigmoid(), nn.SiLU(), nn.Tanh()):
         assert_type(layer(tensor), grilly.Tensor)
     assert_type(nn.GLU(dim=1).backward(q), Floats)
+    encoder = nn.TransformerEncoderLayer(64, 4, 128, 0.0, "gelu", norm_first=True, precision="high", rng=0)
+    assert_type(encoder(half, mask=mask), Halves)
+    assert_type(encoder(tensor, causal=True), grilly.Tensor)
+    assert_type(encoder.backward(tensor), grilly.Tensor)
+    decoder = nn.TransformerDecoderLayer(64, 4, 128, bias=False)
+    assert_type(decoder(q, q, memory_mask=mask, causal=True), Floats)
+    assert_type(decoder.backward(q), tuple[Floats, Floats])
+    nn.TransformerEncoderLayer(64, 4, batch_first=True)  # type: ignore[call-arg]
+    encoder(q, src_mask=mask)  # type: ignore[call-overload]
+    decoder(q)  # type: ignore[call-overload]
     linear = nn.Linear(64, 64, precision="high", rng=np.random.default_rng(0))
     assert_type(linear(half), Halves)
     assert_type(linear(tensor), grilly.Tensor)

@@ -15,6 +15,7 @@ from .multihead import MultiheadAttention
 from .norms import GroupNorm, LayerNorm, RMSNorm
 from .rope import RoPE
 from .softmax import LogSoftmax, Softmax
+from .transformer import TransformerDecoderLayer, TransformerEncoderLayer
 
 __all__ = [
     "Conv1d",
@@ -46,4 +47,6 @@ __all__ = [
     "Sigmoid",
     "Softmax",
     "Tanh",
+    "TransformerDecoderLayer",
+    "TransformerEncoderLayer",
 ]

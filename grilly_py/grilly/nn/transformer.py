@@ -1,0 +1,331 @@
+"""Layers of transformers: attention and a feed-forward network, each added to its input and normalised."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from .. import functional as F
+from ..compute import Tensor
+from ..compute.device.arrays import Array, FloatArray, FloatT, HostMask, MaskArray, NDArray, Precision
+from .activations import GELU, ReLU, SiLU
+from .dropout import Dropout
+from .linear import Linear
+from .module import Module, shapes
+from .multihead import MultiheadAttention
+from .norms import LayerNorm
+
+#: Activations by the names that ``F.linear`` knows, as layers.
+_ACTIVATIONS = {"relu": ReLU, "gelu": GELU, "gelu_tanh": lambda: GELU("tanh"), "silu": SiLU}
+
+
+class _TransformerLayer(Module):
+    """What encoder and decoder layers share: parts that are added to what they are given.
+
+    After ``train()``, and where elements are dropped, every step is a layer of its own, which keeps what its
+    ``backward`` needs. Otherwise steps are joined: an addition with the normalisation after it, a product with its
+    activation.
+    """
+
+    def __init__(
+        self, d_model: int, nhead: int, dim_feedforward: int, dropout: float, activation: str, norm_first: bool,
+        bias: bool, precision: Precision | None, rng: int | np.random.Generator | None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        name = type(self).__name__
+        if activation not in _ACTIVATIONS:
+            raise ValueError(f"{name}: activation is {activation!r}; expected one of {tuple(_ACTIVATIONS)}")
+        rng = np.random.default_rng(rng)
+        options: dict[str, Any] = {} if precision is None else {"precision": precision}
+        self.norm_first = bool(norm_first)
+        self._of_attention = {"bias": bias, "rng": rng, **options}
+        self.self_attn = MultiheadAttention(d_model, nhead, **self._of_attention)
+        self.linear1 = Linear(d_model, dim_feedforward, bias, rng=rng, **options)
+        self.dropout = Dropout(dropout)
+        self.linear2 = Linear(dim_feedforward, d_model, bias, rng=rng, **options)
+        self._activation = activation
+        self.activation = _ACTIVATIONS[activation]()
+
+    def _whole(self) -> bool:
+        """Whether steps may be joined."""
+        return not self._keeps and not (self.training and self.dropout.p)
+
+    def _widened(self, x: Tensor) -> Tensor:
+        """The feed-forward network up to its second product, its steps joined."""
+        first = self.linear1
+        bias = None if first.bias is None else first.bias.on(x.backend)
+        return F.linear(x, first.weight.on(x.backend), bias, precision=first.precision, activation=self._activation)
+
+    def _narrowed(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        second = self.linear2
+        bias = None if second.bias is None else second.bias.on(x.backend)
+        return F.linear(x, second.weight.on(x.backend), bias, precision=second.precision, residual=residual)
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        return self.linear2(self.dropout(self.activation(self.linear1(x))))
+
+    def _feed_forward_backward(self, grad: Tensor) -> Tensor:
+        return self.linear1.backward(self.activation.backward(self.dropout.backward(self.linear2.backward(grad))))
+
+
+def _normed(norm: LayerNorm, x: Tensor) -> Tensor:
+    return norm.forward(x)
+
+
+def _added(norm: LayerNorm, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+    """What ``norm`` makes of a sum, and the sum, in one step."""
+    weight, bias = (None if own is None else own.on(x.backend) for own in (norm.weight, norm.bias))
+    return F.add_layer_norm(x, residual, norm.normalized_shape, weight, bias, norm.eps)
+
+
+class TransformerEncoderLayer(_TransformerLayer):
+    """Self-attention and a feed-forward network (Vaswani et al. 2017, section 3.1).
+
+    Loads the state dict of ``torch.nn.TransformerEncoderLayer``. Inputs are ``(B, S, E)`` or ``(S, E)``, as with
+    ``batch_first=True`` there, and a boolean mask is True where a query attends. Weights of attention are not dropped.
+
+    Parameters
+    ----------
+    d_model : int
+        Width of the tokens, E.
+    nhead : int
+        Attention heads; divides ``d_model``.
+    dim_feedforward : int
+        Width between the two linear layers.
+    dropout : float
+        Probability with which elements are dropped while ``training``, after attention, the activation and the second
+        linear layer.
+    activation : str
+        "relu", "gelu", "gelu_tanh" or "silu".
+    layer_norm_eps : float
+        Added to the variance in the normalisations.
+    norm_first : bool
+        Whether attention and feed-forward network get normalised inputs (GPT-2, ViT) instead of their sums with the
+        inputs being normalised (BERT).
+    bias : bool
+        Whether linear layers, projections and normalisations have biases.
+    precision : str, optional
+        "highest" or "high" of all products, as in ``grilly.functional.linear``.
+    rng : int or numpy.random.Generator, optional
+        Where the first weights come from.
+
+    Raises
+    ------
+    ValueError
+        For an unknown activation or precision, or heads that do not divide the width.
+    """
+
+    def __init__(
+        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1, activation: str = "relu",
+        layer_norm_eps: float = 1e-5, *, norm_first: bool = False, bias: bool = True,
+        precision: Precision | None = None, rng: int | np.random.Generator | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(d_model, nhead, dim_feedforward, dropout, activation, norm_first, bias, precision, rng)
+        self.norm1 = LayerNorm(d_model, layer_norm_eps, bias=bias)
+        self.norm2 = LayerNorm(d_model, layer_norm_eps, bias=bias)
+        self.dropout1 = Dropout(dropout)
+        self.dropout2 = Dropout(dropout)
+
+    @overload
+    def forward(self, x: NDArray[FloatT], *, mask: HostMask | None = ..., causal: bool = ...) -> NDArray[FloatT]: ...
+    @overload
+    def forward(self, x: Tensor, *, mask: MaskArray | None = ..., causal: bool = ...) -> Tensor: ...
+    @overload
+    def forward(self, x: FloatArray, *, mask: MaskArray | None = ..., causal: bool = ...) -> Array: ...
+    def forward(self, x: FloatArray, *, mask: MaskArray | None = None, causal: bool = False) -> Array:
+        """Of x's shape and dtype.
+
+        Parameters
+        ----------
+        x : numpy.ndarray or grilly.Tensor
+            ``(B, S, E)`` or ``(S, E)``, of the weights' dtype.
+        mask : numpy.ndarray or grilly.Tensor, optional
+            Boolean (**True = attend**) or additive, broadcastable to ``(B, H, S, S)``. Padding ``(B, S)`` goes in as
+            ``padding[:, None, None]``.
+        causal : bool
+            Whether a token attends only to itself and those before it.
+
+        Raises
+        ------
+        ValueError, TypeError
+            For shapes or dtypes that do not go together.
+        """
+        _, (sent,), keep = self._send(x, mask=mask)
+        y = self._joined(sent, mask, causal) if self._whole() else self._stepwise(sent, mask, causal)
+        return y if keep else y.numpy()
+
+    if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
+        __call__ = forward
+
+    def _attend(self, x: Tensor, mask: MaskArray | None, causal: bool) -> Tensor:
+        return self.self_attn(x, mask=mask, causal=causal, need_weights=False)[0]
+
+    def _joined(self, x: Tensor, mask: MaskArray | None, causal: bool) -> Tensor:
+        if self.norm_first:
+            inner, x = _added(self.norm2, self._attend(_normed(self.norm1, x), mask, causal), x)
+            return self._narrowed(self._widened(inner), residual=x)
+        x, _ = _added(self.norm1, self._attend(x, mask, causal), x)
+        return _added(self.norm2, self._narrowed(self._widened(x)), x)[0]
+
+    def _stepwise(self, x: Tensor, mask: MaskArray | None, causal: bool) -> Tensor:
+        self._keep(none=None)
+        if self.norm_first:
+            x = x + self.dropout1(self._attend(self.norm1(x), mask, causal))
+            return x + self.dropout2(self._feed_forward(self.norm2(x)))
+        x = self.norm1(x + self.dropout1(self._attend(x, mask, causal)))
+        return self.norm2(x + self.dropout2(self._feed_forward(x)))
+
+    @overload
+    def backward(self, grad_output: NDArray[FloatT]) -> NDArray[FloatT]: ...
+    @overload
+    def backward(self, grad_output: Tensor) -> Tensor: ...
+    def backward(self, grad_output: FloatArray) -> Array:
+        """The gradient of the last forward's x; adds those of the parameters.
+
+        Raises
+        ------
+        RuntimeError
+            Where ``forward`` kept nothing: see `Module`.
+        ValueError, TypeError
+            If grad_output is not of the output's shape and dtype.
+        """
+        self._take()
+        _, (grad,), keep = self._send(grad_output)
+        attend, feed = self.self_attn, self._feed_forward_backward
+        if self.norm_first:
+            grad = grad + self.norm2.backward(feed(self.dropout2.backward(grad)))
+            grad = grad + self.norm1.backward(attend.backward(self.dropout1.backward(grad))[0])
+        else:
+            grad = self.norm2.backward(grad)
+            grad = self.norm1.backward(grad + feed(self.dropout2.backward(grad)))
+            grad = grad + attend.backward(self.dropout1.backward(grad))[0]
+        return grad if keep else grad.numpy()
+
+
+class TransformerDecoderLayer(_TransformerLayer):
+    """Self-attention, attention to an encoder's output, and a feed-forward network (Vaswani et al. 2017, section 3.1).
+
+    Loads the state dict of ``torch.nn.TransformerDecoderLayer``; see `TransformerEncoderLayer` for the parameters and
+    for what differs from PyTorch.
+    """
+
+    def __init__(
+        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1, activation: str = "relu",
+        layer_norm_eps: float = 1e-5, *, norm_first: bool = False, bias: bool = True,
+        precision: Precision | None = None, rng: int | np.random.Generator | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(d_model, nhead, dim_feedforward, dropout, activation, norm_first, bias, precision, rng)
+        self.multihead_attn = MultiheadAttention(d_model, nhead, **self._of_attention)
+        self.norm1 = LayerNorm(d_model, layer_norm_eps, bias=bias)
+        self.norm2 = LayerNorm(d_model, layer_norm_eps, bias=bias)
+        self.norm3 = LayerNorm(d_model, layer_norm_eps, bias=bias)
+        self.dropout1 = Dropout(dropout)
+        self.dropout2 = Dropout(dropout)
+        self.dropout3 = Dropout(dropout)
+
+    @overload
+    def forward(
+        self, x: NDArray[FloatT], memory: NDArray[FloatT], *, mask: HostMask | None = ...,
+        memory_mask: HostMask | None = ..., causal: bool = ...,
+    ) -> NDArray[FloatT]: ...  # fmt: skip
+    @overload
+    def forward(
+        self, x: Tensor, memory: FloatArray, *, mask: MaskArray | None = ..., memory_mask: MaskArray | None = ...,
+        causal: bool = ...,
+    ) -> Tensor: ...  # fmt: skip
+    @overload
+    def forward(
+        self, x: FloatArray, memory: FloatArray, *, mask: MaskArray | None = ..., memory_mask: MaskArray | None = ...,
+        causal: bool = ...,
+    ) -> Array: ...  # fmt: skip
+    def forward(
+        self, x: FloatArray, memory: FloatArray, *, mask: MaskArray | None = None,
+        memory_mask: MaskArray | None = None, causal: bool = False,
+    ) -> Array:  # fmt: skip
+        """Of x's shape and dtype.
+
+        Parameters
+        ----------
+        x : numpy.ndarray or grilly.Tensor
+            ``(B, S, E)`` or ``(S, E)``, of the weights' dtype.
+        memory : numpy.ndarray or grilly.Tensor
+            The encoder's output, ``(B, M, E)`` or ``(M, E)``.
+        mask, memory_mask : numpy.ndarray or grilly.Tensor, optional
+            Boolean (**True = attend**) or additive, broadcastable to ``(B, H, S, S)`` and ``(B, H, S, M)``.
+        causal : bool
+            Whether a token attends only to itself and those before it.
+
+        Raises
+        ------
+        ValueError, TypeError
+            For shapes or dtypes that do not go together.
+        """
+        shapes(type(self).__name__, x=x, memory=memory)
+        keep = any(isinstance(array, Tensor) for array in (x, memory, mask, memory_mask))
+        _, (sent, other), _ = self._send(x, memory, mask=mask if isinstance(mask, Tensor) else memory_mask)
+        run = self._joined if self._whole() else self._stepwise
+        y = run(sent, other, mask, memory_mask, causal)
+        return y if keep else y.numpy()
+
+    if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
+        __call__ = forward
+
+    def _attend(self, x: Tensor, mask: MaskArray | None, causal: bool) -> Tensor:
+        return self.self_attn(x, mask=mask, causal=causal, need_weights=False)[0]
+
+    def _look(self, x: Tensor, memory: Tensor, mask: MaskArray | None) -> Tensor:
+        return self.multihead_attn(x, memory, mask=mask, need_weights=False)[0]
+
+    def _joined(
+        self, x: Tensor, memory: Tensor, mask: MaskArray | None, memory_mask: MaskArray | None, causal: bool
+    ) -> Tensor:
+        if self.norm_first:
+            inner, x = _added(self.norm2, self._attend(_normed(self.norm1, x), mask, causal), x)
+            inner, x = _added(self.norm3, self._look(inner, memory, memory_mask), x)
+            return self._narrowed(self._widened(inner), residual=x)
+        x, _ = _added(self.norm1, self._attend(x, mask, causal), x)
+        x, _ = _added(self.norm2, self._look(x, memory, memory_mask), x)
+        return _added(self.norm3, self._narrowed(self._widened(x)), x)[0]
+
+    def _stepwise(
+        self, x: Tensor, memory: Tensor, mask: MaskArray | None, memory_mask: MaskArray | None, causal: bool
+    ) -> Tensor:
+        self._keep(none=None)
+        if self.norm_first:
+            x = x + self.dropout1(self._attend(self.norm1(x), mask, causal))
+            x = x + self.dropout2(self._look(self.norm2(x), memory, memory_mask))
+            return x + self.dropout3(self._feed_forward(self.norm3(x)))
+        x = self.norm1(x + self.dropout1(self._attend(x, mask, causal)))
+        x = self.norm2(x + self.dropout2(self._look(x, memory, memory_mask)))
+        return self.norm3(x + self.dropout3(self._feed_forward(x)))
+
+    @overload
+    def backward(self, grad_output: NDArray[FloatT]) -> tuple[NDArray[FloatT], NDArray[FloatT]]: ...
+    @overload
+    def backward(self, grad_output: Tensor) -> tuple[Tensor, Tensor]: ...
+    def backward(self, grad_output: FloatArray) -> tuple[Array, Array]:
+        """The gradients of the last forward's x and memory; adds those of the parameters.
+
+        Raises
+        ------
+        RuntimeError
+            Where ``forward`` kept nothing: see `Module`.
+        ValueError, TypeError
+            If grad_output is not of the output's shape and dtype.
+        """
+        self._take()
+        _, (grad,), keep = self._send(grad_output)
+        attend, look, feed = self.self_attn, self.multihead_attn, self._feed_forward_backward
+        if self.norm_first:
+            grad = grad + self.norm3.backward(feed(self.dropout3.backward(grad)))
+            inner, memory, _ = look.backward(self.dropout2.backward(grad))
+            grad = grad + self.norm2.backward(inner)
+            grad = grad + self.norm1.backward(attend.backward(self.dropout1.backward(grad))[0])
+        else:
+            grad = self.norm3.backward(grad)
+            grad = self.norm2.backward(grad + feed(self.dropout3.backward(grad)))
+            inner, memory, _ = look.backward(self.dropout2.backward(grad))
+            grad = self.norm1.backward(grad + inner)
+            grad = grad + attend.backward(self.dropout1.backward(grad))[0]
+        return (grad, memory) if keep else (grad.numpy(), memory.numpy())
