@@ -97,7 +97,11 @@ def test_dropping(backend):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"activation": "swish"}, "activation is 'swish'; expected one of"), ({"nhead": 5}, "5"), ({"dropout": 2}, "p is")],
+    [
+        ({"activation": "swish"}, "activation is 'swish'; expected one of"),
+        ({"nhead": 5}, "5"),
+        ({"dropout": 2}, "p is"),
+    ],
 )
 def test_bad_options(options, message):
     with pytest.raises(ValueError, match=message):
