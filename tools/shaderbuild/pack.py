@@ -16,7 +16,7 @@ from pathlib import Path
 from . import names
 
 #: Bytes of SPIR-V in a block, if it has more than one binary.
-BLOCK = 2 << 20
+BLOCK = 4 << 20
 # Words of four bytes, most of them small.
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 2 * BLOCK, "lc": 2, "lp": 2, "pb": 2}]
 
@@ -44,8 +44,9 @@ def pack(folder: Path, made: list[tuple[dict, str, bytes]], head: dict[str, dict
         for number in block:
             entry, key, binary = made[number]
             archive = f"{entry['family']}.xz"
+            kept = {name: value for name, value in entry.items() if name != "defines"}  # the binary has what they said
             entries.append({
-                **entry, "key": key, "sha256": hashlib.sha256(binary).hexdigest(), "archive": archive,
+                **kept, "key": key, "sha256": hashlib.sha256(binary).hexdigest(), "archive": archive,
                 "block": [len(archives.get(archive, b"")), len(data)], "place": [start, len(binary)],
             })  # fmt: skip
             start += len(binary)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: What to do about an installed package that is damaged.
 REINSTALL = "reinstall it: pip install --force-reinstall grilly-vulkan"
 
-#: Bytes that unpacking may take; the blocks' dictionaries have 4 MiB.
+#: Bytes that unpacking may take; the blocks' dictionaries have 8 MiB.
 _MEMORY = 64 << 20
 
 
@@ -82,6 +82,7 @@ class Packed:
         for number, entry in enumerate(entries, 1):
             if not isinstance(entry, dict):
                 raise ShaderError(f"{self.place}: entry {number} is no object; {self.remedy}")
+            entry.setdefault("defines", {})
             for key, value in families.get(str(entry.get("family")), {}).items():
                 entry.setdefault(key, value)
             for key, right in _PLACES.items():
