@@ -1,14 +1,18 @@
 """grilly.torch: the operators, PyTorch's function by its rules, gradients, compilation, and the patch."""
 
 import importlib.util
+import inspect
 import math
+import re
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import grilly
 from grilly import reference
+from grilly.compute.attention.options import OFF
 
 pytestmark = pytest.mark.needs("torch")
 if importlib.util.find_spec("torch"):
@@ -16,7 +20,7 @@ if importlib.util.find_spec("torch"):
     import torch.nn.functional as tF
 
     import grilly.torch
-    from grilly.torch.attention import _NO_ARRAYS, _NO_TERMS, _ORDER
+    from grilly.torch.attention import _NO_ARRAYS, _NO_TERMS, _ORDER, AttentionOptions
 
     own = grilly.torch.scaled_dot_product_attention
 
@@ -198,6 +202,15 @@ def test_gradients_of_bias_sinks_and_table():
     for one, two in zip(found, torch.autograd.grad(want, twins, grad.double()), strict=True):
         bound = 2.0**-7 if one.dtype == torch.bfloat16 else 3e-6
         assert (one - two).abs().max() <= bound * max(1.0, two.abs().max())
+
+
+def test_every_option_is_there():
+    """An option of the functions on arrays is an argument here, with its default; but a seed is drawn."""
+    given = inspect.signature(grilly.torch.attention).parameters
+    for name, default in vars(OFF).items():
+        assert given[name].default == (None if name == "dropout_seed" else default), name
+    keywords = {name for name, one in given.items() if one.kind is one.KEYWORD_ONLY}
+    assert keywords - {"return_lse"} == set(AttentionOptions.__annotations__)
 
 
 def call(**given):
@@ -398,3 +411,21 @@ def test_anothers_patch_within_is_not_undone():
         torch.testing.assert_close(theirs(q, k, v), before(q, k, v), rtol=0, atol=0)
     finally:
         tF.scaled_dot_product_attention = before
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+PAGE = (Path(__file__).parents[1] / "docs" / "pytorch.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_blocks_of_the_page_run_alone(number, capsys):
+    block = BLOCKS[number]
+    if "transformers" in block and importlib.util.find_spec("transformers") is None:
+        pytest.skip("transformers is not installed")
+    exec(compile(block, f"docs/pytorch.md, block {number}", "exec"), {})
+    said = capsys.readouterr().out
+    if "report" in block:
+        assert said == "1 calls by grilly, 1 left to PyTorch\n  1 x torch.float64\n"
+    assert said

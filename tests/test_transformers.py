@@ -65,6 +65,8 @@ def compare(model, call):
     ways = ("eager", "sdpa", "grilly") if type(model)._supports_sdpa else ("eager", "grilly")
     for way in ways:
         model.set_attn_implementation(way)
+        if model.config._attn_implementation != way and type(model).__name__.startswith("T5"):
+            pytest.skip(f"T5 of transformers {hf.__version__} does not go through AttentionInterface")
         assert model.config._attn_implementation == way
         model.zero_grad()
         out, generated = call(model)

@@ -36,13 +36,13 @@ TAKEN = {
 }
 
 
-@pytest.mark.parametrize("program", ["public_api", "dask_api"])
+@pytest.mark.parametrize("program", ["public_api", "dask_api", "torch_api"])
 def test_mypy_takes_what_is_right_and_finds_what_is_wrong(program):
     """--strict has warn_unused_ignores: an error that mypy does not report fails this as well."""
-    needed = ["mypy", "dask"] if program == "dask_api" else ["mypy"]
+    needed = ["mypy", *{"dask_api": ["dask"], "torch_api": ["torch"]}.get(program, ())]
     for package in needed:
         if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed; the extra 'test' has it")
+            pytest.skip(f"{package} is not installed")
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", f".mypy_cache/{program}",
                f"tests/typing/{program}.py"]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, overload
 
 import torch
 
+from ..compute.device.arrays import Precision, Unpack
 from ..compute.device.numbers import integer, number
 from .arrays import FLOATS, check_host
 from .operators import attend
@@ -51,14 +52,47 @@ def drop_seed() -> torch.Tensor:
     return torch.randint(-(2**63), 2**63 - 1, (1,), dtype=torch.int64)
 
 
+class AttentionOptions(TypedDict, total=False):
+    """Keyword arguments of ``attention``, but for ``return_lse``."""
+
+    mask: torch.Tensor | None
+    attn_bias: torch.Tensor | None
+    causal: bool
+    scale: float | None
+    kernel: str | None
+    precision: Precision
+    softcap: float
+    alibi_slopes: torch.Tensor | Sequence[float] | None
+    t5_table: torch.Tensor | None
+    t5_bidirectional: bool
+    t5_max_distance: int
+    sinks: torch.Tensor | None
+    window_size: Sequence[int | None] | None
+    prefix_len: torch.Tensor | Sequence[int] | None
+    segment_ids: torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None
+    seqlens_q: torch.Tensor | Sequence[int] | None
+    seqlens_k: torch.Tensor | Sequence[int] | None
+    block_map: torch.Tensor | None
+    block_size: Sequence[int] | None
+    dropout_p: float
+    dropout_seed: int | None
+    dropout_offset: int
+
+
 @overload
 def attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, return_lse: Literal[False] = ..., **options: Any
-) -> torch.Tensor: ...
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, return_lse: Literal[False] = ...,
+    **options: Unpack[AttentionOptions],
+) -> torch.Tensor: ...  # fmt: skip
 @overload
 def attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, return_lse: Literal[True], **options: Any
-) -> tuple[torch.Tensor, torch.Tensor]: ...
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, return_lse: Literal[True],
+    **options: Unpack[AttentionOptions],
+) -> tuple[torch.Tensor, torch.Tensor]: ...  # fmt: skip
+@overload
+def attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, return_lse: bool = ..., **options: Unpack[AttentionOptions]
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
 def attention(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -70,7 +104,7 @@ def attention(
     scale: float | None = None,
     return_lse: bool = False,
     kernel: str | None = None,
-    precision: str = "highest",
+    precision: Precision = "highest",
     softcap: float = 0.0,
     alibi_slopes: torch.Tensor | Sequence[float] | None = None,
     t5_table: torch.Tensor | None = None,

@@ -35,8 +35,8 @@ def scaled_dot_product_attention(
         ``(N, ..., H, S, E)`` and ``(N, ..., H, S, Ev)``, of the query's dtype. The leading axes of the three broadcast
         to each other.
     attn_mask : torch.Tensor, optional
-        Of two axes or more, broadcastable to ``(N, ..., Hq, L, S)``. Boolean: True = take part. Floating: added to the scaled scores, and
-        differentiable.
+        Of two axes or more, broadcastable to ``(N, ..., Hq, L, S)``. Boolean: True = take part. Floating: added to the
+        scaled scores, and differentiable.
     dropout_p : float
         From 0 to 1; seeds come from PyTorch's generator (``torch.manual_seed``). Which weights are dropped is not what
         PyTorch's own function would drop.

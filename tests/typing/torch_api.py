@@ -1,0 +1,31 @@
+"""As public_api.py, for what needs PyTorch."""
+
+from __future__ import annotations
+
+import torch
+from typing_extensions import assert_type
+
+import grilly
+from grilly import torch as gt
+
+
+def attention(q: torch.Tensor, mask: torch.Tensor, whether: bool) -> None:
+    assert_type(gt.scaled_dot_product_attention(q, q, q, mask, is_causal=False, enable_gqa=True), torch.Tensor)
+    assert_type(gt.attention(q, q, q, causal=True, window_size=(4, None), alibi_slopes=[0.5]), torch.Tensor)
+    assert_type(gt.attention(q, q, q, attn_bias=mask, return_lse=True), tuple[torch.Tensor, torch.Tensor])
+    gt.attention(q, q, q, return_lse=whether, precision="high")
+
+    gt.attention(q, q, q, is_causal=True)  # type: ignore[call-overload]
+    gt.attention(q, q, q, precision="low")  # type: ignore[call-overload]
+    gt.scaled_dot_product_attention(q, q)  # type: ignore[call-arg]
+
+
+def around(q: torch.Tensor, backend: grilly.Compute) -> None:
+    assert_type(gt.from_torch(q, backend), grilly.Tensor)
+    assert_type(gt.to_torch(gt.from_torch(q)), torch.Tensor)
+    gt.lift(grilly.functional.softmax)(q)
+    with gt.patched() as report:
+        assert_type(report, gt.Patched)
+    assert_type(report.calls, int)
+
+    gt.to_torch(q)  # type: ignore[arg-type]
