@@ -1,4 +1,4 @@
-"""The ``grilly`` command: info, shaders, bench, tune, generate, embed, demo; each has a module. ``main`` is the entry."""
+"""The ``grilly`` command: info, shaders, bench, tune, generate, embed, demo. ``main`` is its entry point."""
 
 from __future__ import annotations
 

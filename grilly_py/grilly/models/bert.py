@@ -37,9 +37,9 @@ class Layer(nn.Module):
         width = x.shape[-1]
         qkv = self.qkv(x)
         q, k, v = (qkv[..., i * width : (i + 1) * width] for i in range(3))
-        attended = self.output(F.flash_attention3(q, k, v, num_heads=self.heads, mask=mask))
-        x, _ = self.attention_norm.added(attended, x)
-        return self.norm.added(self.mlp(x), x)[0]
+        attended = F.flash_attention3(q, k, v, num_heads=self.heads, mask=mask)
+        x = self.attention_norm(self.output(attended, residual=x))
+        return self.norm(self.mlp(x, residual=x))
 
 
 class Bert(Model):
@@ -157,7 +157,7 @@ class BertMaskedLM(Bert):
 
     def _logits(self, x: Tensor) -> Tensor:
         assert self.bias is not None
-        x = self.transform_norm(self.activation(self.transform(x)))
+        x = self.transform_norm(self.transform(x, activation=self.activation))
         return F.linear(x, self.word_embeddings.weight.data, self.bias.data)
 
     def forward(
