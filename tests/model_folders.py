@@ -41,5 +41,6 @@ def write_folder(folder, arguments):
     """config.json and model.safetensors of a golden case. Returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(arguments["config"]))
-    write_safetensors(folder / "model.safetensors", drawn(arguments["tensors"], arguments["seed"], arguments["embeddings"]))
+    weights = drawn(arguments["tensors"], arguments["seed"], arguments["embeddings"])
+    write_safetensors(folder / "model.safetensors", weights)
     return folder

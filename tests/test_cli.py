@@ -35,6 +35,10 @@ def small_bench(*more) -> list[str]:
 # -- arguments and errors, no device needed ---------------------------------------------------------------------------
 
 
+#: What commands cannot do without.
+POSITIONAL = {"generate": ("folder", "prompt"), "embed": ("folder", __file__)}
+
+
 def test_version_and_help():
     done = shell("--version")
     assert (done.returncode, done.stdout) == (0, f"grilly {grilly.__version__}\n")
@@ -76,7 +80,8 @@ def test_wrong_arguments(arguments):
 
 def test_no_driver():
     for command in COMMANDS:
-        done = shell(command, VK_DRIVER_FILES="/nonexistent.json", VK_ICD_FILENAMES="/nonexistent.json")
+        arguments = (command, *POSITIONAL.get(command, ()))
+        done = shell(*arguments, VK_DRIVER_FILES="/nonexistent.json", VK_ICD_FILENAMES="/nonexistent.json")
         assert done.returncode == 1, command
         assert "apt-get install libvulkan1 mesa-vulkan-drivers" in done.stderr
         assert "Traceback" not in done.stderr

@@ -134,8 +134,9 @@ def decoders():
     text("qwen3", T.Qwen3ForCausalLM, T.Qwen3Config(**LLAMA, head_dim=16, rope_parameters=linear), both=False)
 
 
-    text("gemma2", T.Gemma2ForCausalLM, T.Gemma2Config(**{**LLAMA, "pad_token_id": 0}, head_dim=16, sliding_window=5,
-         query_pre_attn_scalar=12, attn_logit_softcapping=5.0, final_logit_softcapping=3.0), both=False, embeddings=0.15)  # fmt: skip
+    gemma = T.Gemma2Config(**LLAMA, head_dim=16, sliding_window=5, query_pre_attn_scalar=12,
+                           attn_logit_softcapping=5.0, final_logit_softcapping=3.0)  # fmt: skip
+    text("gemma2", T.Gemma2ForCausalLM, gemma, both=False, embeddings=0.15)
 
 
 def answer(name, make, config, inputs):

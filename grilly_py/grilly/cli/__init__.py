@@ -1,4 +1,4 @@
-"""The ``grilly`` command: info, shaders, bench, tune, demo. ``main`` is its entry point; each command has a module."""
+"""The ``grilly`` command: info, shaders, bench, tune, generate, embed, demo. ``main`` is its entry point."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ COMMANDS = {
     "shaders": "show which compiled kernel serves what on a device, and why not the others",
     "bench": "time flash attention against naive attention, NumPy and PyTorch over sequence lengths",
     "tune": "measure which kernel is fastest for given shapes on this device, and use it from then on",
+    "generate": "continue a text by a language model from a folder, and print it as it comes",
+    "embed": "write the vectors of a file's lines, by an encoder of sentences from a folder",
     "demo": "embed sentences with all-MiniLM-L6-v2 on the device and check the result",
 }
 

@@ -3,7 +3,10 @@
 ``grilly.models.load(folder)`` gives a model that is called as in transformers: ``model(input_ids=...)``.
 """
 
+from .cache import Cache
 from .loading import ARCHITECTURES, load
 from .model import Model, Output
+from .sentences import SentenceEncoder
+from .tokenizer import Tokenizer
 
-__all__ = ["ARCHITECTURES", "Model", "Output", "load"]
+__all__ = ["ARCHITECTURES", "Cache", "Model", "Output", "SentenceEncoder", "Tokenizer", "load"]

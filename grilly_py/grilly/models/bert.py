@@ -37,9 +37,9 @@ class Layer(nn.Module):
         width = x.shape[-1]
         qkv = self.qkv(x)
         q, k, v = (qkv[..., i * width : (i + 1) * width] for i in range(3))
-        attended = self.output(F.flash_attention3(q, k, v, num_heads=self.heads, mask=mask))
-        x, _ = self.attention_norm.added(attended, x)
-        return self.norm.added(self.mlp(x), x)[0]
+        attended = F.flash_attention3(q, k, v, num_heads=self.heads, mask=mask)
+        x = self.attention_norm(self.output(attended, residual=x))
+        return self.norm(self.mlp(x, residual=x))
 
 
 class Bert(Model):
@@ -100,6 +100,11 @@ class Bert(Model):
         x, host = self._encode(input_ids, attention_mask, token_type_ids, position_ids)
         return Output(host, last_hidden_state=x, pooler_output=None if self.pooler is None else lambda: self._pooled(x))
 
+    @property
+    def longest(self) -> int:
+        """The most tokens that there are positions for."""
+        return self.positions - (self.padding + 1 if self.first_position else 0)
+
     def _pooled(self, x: Tensor) -> Tensor:
         assert self.pooler is not None
         return F.tanh(self.pooler(x[:, 0]))
@@ -111,8 +116,8 @@ class Bert(Model):
     def _encode(self, input_ids: Any, mask: Any, types: Any, places: Any) -> tuple[Tensor, bool]:
         ids, host = self._ids("input_ids", input_ids, self.rows)
         batch, length = ids.shape
-        if length + (self.first_position and self.padding + 1) > self.positions:
-            raise ValueError(f"{type(self).__name__}: {length} tokens are more than the model's positions")
+        if length > self.longest:
+            raise ValueError(f"{type(self).__name__}: {length} tokens are more than the {self.longest} positions")
         places = self._places(ids) if places is None else places
         places = places if isinstance(places, Tensor) else self._ids("position_ids", places, self.positions)[0]
         types = np.zeros((1, 1), np.int32) if types is None else types
@@ -152,7 +157,7 @@ class BertMaskedLM(Bert):
 
     def _logits(self, x: Tensor) -> Tensor:
         assert self.bias is not None
-        x = self.transform_norm(self.activation(self.transform(x)))
+        x = self.transform_norm(self.transform(x, activation=self.activation))
         return F.linear(x, self.word_embeddings.weight.data, self.bias.data)
 
     def forward(

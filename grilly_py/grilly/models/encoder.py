@@ -44,8 +44,8 @@ class Block(nn.Module):
         qkv = self.qkv(self.attention_norm(x))
         q, k, v = (qkv[..., i * width : (i + 1) * width] for i in range(3))
         attended = F.flash_attention3(q, k, v, num_heads=self.heads, mask=mask, causal=causal)
-        h, x = self.norm.added(self.output(attended), x)
-        return x + self.mlp(h)
+        x = self.output(attended, residual=x)
+        return self.mlp(self.norm(x), residual=x)
 
 
 class Patches(nn.Module):

@@ -9,7 +9,7 @@ from .. import nn
 from ..compute import Tensor
 from .cache import Call, attend
 from .config import Config
-from .layers import GATED, GatedMLP, RMSNorm
+from .layers import ACTIVATIONS, GatedMLP, RMSNorm
 from .llama import Attention, LlamaLM
 from .rotary import Rotary
 from .weights import Weights
@@ -44,7 +44,7 @@ class GemmaLayer(nn.Module):
         self.attention = GemmaAttention(config, weights.at("self_attn"), number, rotary, window)
         self.norm, self.last_norm = norm("pre_feedforward_layernorm"), norm("post_feedforward_layernorm")
         names = ("gate_proj", "up_proj", "down_proj")
-        activation = config.text("hidden_activation", GATED, "gelu_pytorch_tanh")
+        activation = config.text("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh")
         self.mlp = GatedMLP(weights.at("mlp"), names, width, config.integer(inner), activation)
 
     def forward(self, x: Tensor, call: Call) -> Tensor:

@@ -35,8 +35,8 @@ class Block(nn.Module):
         qkv = self.qkv(self.attention_norm(x))
         q, k, v = (heads(qkv[..., i * self.width : (i + 1) * self.width], self.heads) for i in range(3))
         attended = attend(q, k, v, self.number, call, scale=self.scale)
-        h, x = self.norm.added(self.output(joined(attended)), x)
-        return x + self.mlp(h)
+        x = self.output(joined(attended), residual=x)
+        return self.mlp(self.norm(x), residual=x)
 
 
 class GPT2(Decoder):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 from .. import functional as F
 from .. import nn
 from ..compute import Tensor
+from ..functional.layers import Activation
 from .weights import Weights
 
 
@@ -39,9 +39,12 @@ class Linear(nn.Module):
         biases = [f"{name}.bias" if there else None for name, there in zip(names, has, strict=True)]
         self.bias = weights.joined(biases, rows) if any(has) else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """``(..., inputs)`` to ``(..., sum of outputs)``."""
-        return F.linear(x, self.weight.data, None if self.bias is None else self.bias.data)
+    def forward(
+        self, x: Tensor, residual: Tensor | None = None, activation: Activation | None = None, gated: bool = False
+    ) -> Tensor:
+        """``(..., inputs)`` to ``activation(y) + residual``, ``(..., sum of outputs)``; half of that if ``gated``."""
+        bias = None if self.bias is None else self.bias.data
+        return F.linear(x, self.weight.data, bias, activation=activation, gated=gated, residual=residual)
 
 
 class Embedding(nn.Module):
@@ -73,10 +76,6 @@ class LayerNorm(nn.Module):
         """Of x's shape."""
         return F.layer_norm(x, self.width, self.weight.data, self.bias.data, self.eps)
 
-    def added(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """The sum of both, normalised and as it is."""
-        return F.add_layer_norm(x, residual, self.width, self.weight.data, self.bias.data, self.eps)
-
 
 class RMSNorm(nn.Module):
     """Division by the root mean square over the last axis (Zhang and Sennrich 2019, arXiv:1910.07467).
@@ -98,23 +97,18 @@ class RMSNorm(nn.Module):
         return F.add_rms_norm(x, residual, self.width, self.weight.data, self.eps, self.offset)
 
 
-#: The functions that configurations name.
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu, "silu": F.silu, "swish": F.silu, "relu": F.relu, "quick_gelu": F.quick_gelu, "tanh": F.tanh,
-    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), partial(F.gelu, approximate="tanh")),
-}  # fmt: skip
-#: Of a gate and what it multiplies: ``activation(gate) * up``.
-GATED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "silu": F.swiglu, "swish": F.swiglu, "gelu": F.geglu,
-    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), partial(F.geglu, approximate="tanh")),
+#: What configurations call the activations of linear layers.
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
+    "quick_gelu": "quick_gelu", "silu": "silu", "swish": "silu", "relu": "relu",
 }  # fmt: skip
 
 
 class MLP(nn.Module):
-    """Two linear layers with an activation between them: ``NAMES`` are theirs."""
+    """Two linear layers with an activation between them: ``names`` are theirs."""
 
     def __init__(
-        self, weights: Weights, names: tuple[str, str], width: int, inner: int, activation: str, bias: bool = True,
+        self, weights: Weights, names: Sequence[str], width: int, inner: int, activation: str, bias: bool = True,
         transposed: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -122,28 +116,25 @@ class MLP(nn.Module):
         self.widen = Linear(weights, names[0], width, inner, bias, transposed)
         self.narrow = Linear(weights, names[1], inner, width, bias, transposed)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Of x's shape."""
-        return self.narrow(self.activation(self.widen(x)))
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Of x's shape, with ``residual`` added."""
+        return self.narrow(self.widen(x, activation=self.activation), residual)
 
 
 class GatedMLP(nn.Module):
     """``down(activation(gate(x)) * up(x))`` (Shazeer 2020, arXiv:2002.05202): names of gate, up and down."""
 
     def __init__(
-        self, weights: Weights, names: tuple[str, str, str], width: int, inner: int, activation: str,
-        bias: bool = False,
-    ) -> None:  # fmt: skip
+        self, weights: Weights, names: Sequence[str], width: int, inner: int, activation: str, bias: bool = False
+    ) -> None:
         super().__init__()
-        self.gated = GATED[activation]
-        self.inner = inner
+        self.activation = ACTIVATIONS[activation]
         self.widen = Linear(weights, names[:2], width, (inner, inner), bias)
         self.narrow = Linear(weights, names[2], inner, width, bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Of x's shape."""
-        both = self.widen(x)
-        return self.narrow(self.gated(both[..., : self.inner], both[..., self.inner :]))
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Of x's shape, with ``residual`` added."""
+        return self.narrow(self.widen(x, activation=self.activation, gated=True), residual)
 
 
 def heads(x: Tensor, count: int) -> Tensor:

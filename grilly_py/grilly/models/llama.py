@@ -7,7 +7,7 @@ from ..compute import Tensor
 from .cache import Call, attend
 from .config import Config
 from .decoder import Decoder
-from .layers import GATED, Embedding, GatedMLP, Linear, RMSNorm, heads, joined
+from .layers import ACTIVATIONS, Embedding, GatedMLP, Linear, RMSNorm, heads, joined
 from .rotary import Rotary, rotary_of
 from .weights import Weights
 
@@ -57,14 +57,14 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(weights, "q_norm", self.dim, eps) if normed else None
         self.k_norm = RMSNorm(weights, "k_norm", self.dim, eps) if normed else None
 
-    def forward(self, x: Tensor, call: Call) -> Tensor:
-        """``(B, S, width)``."""
+    def forward(self, x: Tensor, call: Call, residual: Tensor | None = None) -> Tensor:
+        """``(B, S, width)``, with ``residual`` added."""
         qkv, first, second = self.qkv(x), self.heads * self.dim, (self.heads + self.key_heads) * self.dim
         q = heads(qkv[..., :first], self.heads)
         k, v = (heads(part, self.key_heads) for part in (qkv[..., first:second], qkv[..., second:]))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        return self.output(joined(self.attend(q, k, v, call)))
+        return self.output(joined(self.attend(q, k, v, call)), residual)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
         """``(B, S, H, D)``."""
@@ -81,13 +81,13 @@ class Layer(nn.Module):
         self.attention = Attention(config, weights.at("self_attn"), number, rotary, window)
         self.norm = RMSNorm(weights, "post_attention_layernorm", width, eps)
         names, inner = ("gate_proj", "up_proj", "down_proj"), config.integer("intermediate_size")
-        activation = config.text("hidden_act", GATED, "silu")
+        activation = config.text("hidden_act", ACTIVATIONS, "silu")
         self.mlp = GatedMLP(weights.at("mlp"), names, width, inner, activation, config.flag("mlp_bias", False))
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
         """``(B, S, width)``."""
-        h, x = self.norm.added(self.attention(self.attention_norm(x), call), x)
-        return x + self.mlp(h)
+        x = self.attention(self.attention_norm(x), call, residual=x)
+        return self.mlp(self.norm(x), residual=x)
 
 
 def shape_of(config: Config) -> tuple[int, int, int]:

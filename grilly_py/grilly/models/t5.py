@@ -14,14 +14,14 @@ from ..reference.t5 import t5_bucket
 from .cache import Call
 from .config import Config
 from .encoder_decoder import EncoderDecoder, Source
-from .layers import ACTIVATIONS, GATED, MLP, Embedding, GatedMLP, Linear, RMSNorm, heads, joined
+from .layers import ACTIVATIONS, MLP, Embedding, GatedMLP, Linear, RMSNorm, heads, joined
 from .model import Output
 from .weights import Weights
 
 
 def activation_of(config: Config) -> tuple[str, bool]:
     """The activation and whether the linear layers are gated. Raises ModelError for a word that says neither."""
-    words = [f"gated-{name}" for name in GATED] + list(ACTIVATIONS)
+    words = [*ACTIVATIONS, *(f"gated-{name}" for name in ACTIVATIONS)]
     word = config.text("feed_forward_proj", words, "relu")
     gated, name = word.startswith("gated-"), word.removeprefix("gated-")
     name = "gelu_new" if word == "gated-gelu" else name
@@ -47,10 +47,11 @@ class Attention(nn.Module):
         inner = both.shape[-1] // (3 if self.query is None else 2)
         return tuple(heads(both[..., i : i + inner], self.heads) for i in range(0, both.shape[-1], inner))
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-        """``(B, S, width)`` of ``(B, S, H, D)``."""
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, residual: Tensor, **options: Any) -> Tensor:
+        """``(B, S, width)`` of ``(B, S, H, D)``, with ``residual`` added."""
         q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
-        return self.output(joined(F.flash_attention2(q, k, v, scale=1.0, **options).transpose(0, 2, 1, 3)))
+        attended = F.flash_attention2(q, k, v, scale=1.0, **options).transpose(0, 2, 1, 3)
+        return self.output(joined(attended), residual)
 
 
 class Block(nn.Module):
@@ -79,14 +80,12 @@ class Block(nn.Module):
             k_all, v_all = call.cache.k[self.number], call.cache.v[self.number]
             k_all[:, at], v_all[:, at] = k, v
             k, v = k_all, v_all
-        attended = self.attention.attend(q, k, v, **{name: value for name, value in places.items() if name != "at"})
+        x = self.attention.attend(q, k, v, x, **{name: value for name, value in places.items() if name != "at"})
         if self.cross is not None and self.cross_norm is not None and source is not None:
             assert self.cross.query is not None
-            h, x = self.cross_norm.added(attended, x)
-            q, (k, v) = heads(self.cross.query(h), self.cross.heads), source.keys[self.number]
-            attended = self.cross.attend(q, k, v, mask=source.mask)
-        h, x = self.norm.added(attended, x)
-        return x + self.mlp(h)
+            q, (k, v) = heads(self.cross.query(self.cross_norm(x)), self.cross.heads), source.keys[self.number]
+            x = self.cross.attend(q, k, v, x, mask=source.mask)
+        return self.mlp(self.norm(x), residual=x)
 
 
 class Stack(nn.Module):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import array_api as xp
+from .. import functional as F
 from .. import nn
 from ..compute import Tensor
 from .config import Config
@@ -48,7 +49,7 @@ class ViT(Model):
         self.norm = LayerNorm(below, "layernorm", width, eps)
         self.pooler = None
         pooled = config.integer("pooler_output_size", width)
-        self.pooled = ACTIVATIONS[config.text("pooler_act", ACTIVATIONS, "tanh")]
+        config.only(pooler_act="tanh")
         if below.has("pooler.dense.weight"):
             self.pooler = Linear(below, "pooler.dense", width, pooled)
 
@@ -83,7 +84,7 @@ class ViT(Model):
         x, host = self._encode(pixel_values)
         pooler = self.pooler
         return Output(
-            host, last_hidden_state=x, pooler_output=None if pooler is None else lambda: self.pooled(pooler(x[:, 0]))
+            host, last_hidden_state=x, pooler_output=None if pooler is None else lambda: F.tanh(pooler(x[:, 0]))
         )
 
 

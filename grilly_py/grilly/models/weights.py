@@ -67,9 +67,10 @@ class Weights:
 
     def parameter(self, name: str, *shape: int, transposed: bool = False) -> nn.Parameter | None:
         """A tensor of this shape in the model; ``transposed``: its two axes are the other way round in the file."""
-        if not shape:  # a number, which becomes one of one element
-            self.asked[self._name(name)] = ()
-            return None if self.backend is None else nn.Parameter(self.backend.tensor(self._read(self._name(name)).reshape(1)))
+        if not shape:  # a number, which becomes an array of one
+            name = self._name(name)
+            self.asked[name] = ()
+            return None if self.backend is None else nn.Parameter(self.backend.tensor(self._read(name).reshape(1)))
         return self.joined([name], [shape[0]], *shape[1:], transposed=transposed)
 
     def joined(

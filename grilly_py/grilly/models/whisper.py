@@ -79,10 +79,10 @@ class Layer(nn.Module):
         """``(B, S, width)``."""
         qkv, width = self.qkv(self.attention_norm(x)), x.shape[-1]
         q, k, v = (heads(qkv[..., i * width : (i + 1) * width], self.heads) for i in range(3))
-        h, x = self.cross_norm.added(self.output(joined(attend(q, k, v, self.number, call))), x)
-        attended = F.flash_attention3(self.query(h), *source, num_heads=self.heads)
-        h, x = self.norm.added(self.cross_output(attended), x)
-        return x + self.mlp(h)
+        x = self.output(joined(attend(q, k, v, self.number, call)), residual=x)
+        attended = F.flash_attention3(self.query(self.cross_norm(x)), *source, num_heads=self.heads)
+        x = self.cross_output(attended, residual=x)
+        return self.mlp(self.norm(x), residual=x)
 
 
 class Whisper(EncoderDecoder):

@@ -1,0 +1,59 @@
+"""``grilly embed``: vectors of the lines of a file, by an encoder of sentences."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from ..compute import use
+from . import CommandError
+from .common import add_device, open_backend
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("folder", metavar="FOLDER", help="config.json, safetensors and tokenizer.json of an encoder")
+    parser.add_argument("file", metavar="FILE", help="a text in UTF-8, of which each line is a sentence; - for stdin")
+    parser.add_argument("--output", metavar="FILE", help="default: FILE with .npy at its end")
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="default: %(default)s")
+    parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), help="default: that of the weights")
+    add_device(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write float32 (lines, width) as a .npy file."""
+    try:
+        text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"{args.file} cannot be read: {error}") from error
+    lines = text.splitlines()
+    if not lines:
+        raise CommandError(f"{args.file} has no lines")
+    if args.file == "-" and args.output is None:
+        raise CommandError("--output must say where the vectors of standard input go")
+    output = Path(args.output or f"{args.file}.npy")
+    try:
+        from ..models import SentenceEncoder
+
+        with open_backend(args) as backend:
+            former = use(backend)
+            try:
+                encoder = SentenceEncoder.load(args.folder, args.dtype, backend)
+                start = time.perf_counter()
+                vectors = encoder.encode(lines, args.batch_size)
+                seconds = time.perf_counter() - start
+            finally:
+                use(former)
+    except (ImportError, ValueError, TypeError) as error:
+        raise CommandError(str(error)) from error
+    try:
+        with open(output, "wb") as file:
+            np.save(file, vectors)
+    except OSError as error:
+        raise CommandError(f"{output} cannot be written: {error.strerror}") from error
+    print(f"{output}: {len(lines)} vectors of {vectors.shape[1]}; {len(lines) / seconds:.1f} lines a second")
+    return 0

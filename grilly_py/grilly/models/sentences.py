@@ -1,0 +1,156 @@
+"""SentenceEncoder: texts to vectors (Reimers and Gurevych 2019, arXiv:1908.10084)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from .. import array_api as xp
+from ..compute import Compute, Tensor
+from ..compute.device.arrays import NDArray
+from ..errors import ModelError
+from .bert import Bert
+from .config import Config, read_json
+from .loading import load
+from .tokenizer import Tokenizer
+
+#: How one vector is made of a text's tokens.
+POOLING = ("cls", "mean", "max", "mean_sqrt_len")
+
+
+class SentenceEncoder:
+    """An encoder of a folder, the way its tokens become one vector, and its tokenizer.
+
+    ``SentenceEncoder.load(folder)`` makes one.
+
+    Attributes
+    ----------
+    model : Bert
+    tokenizer : Tokenizer
+    pooling : str
+        "mean" of a text's tokens, their "max", the first ("cls"), or their sum by the root of their number
+        ("mean_sqrt_len").
+    normalized : bool
+        Whether vectors are scaled to length 1.
+    """
+
+    def __init__(self, model: Bert, tokenizer: Tokenizer, pooling: str = "mean", normalized: bool = True) -> None:
+        if pooling not in POOLING:
+            raise ValueError(f"SentenceEncoder: pooling is {pooling!r}; expected one of {', '.join(POOLING)}")
+        self.model, self.tokenizer, self.pooling, self.normalized = model, tokenizer, pooling, normalized
+
+    @classmethod
+    def load(
+        cls, folder: str | Path, dtype: DTypeLike | None = None, backend: Compute | None = None, **options: Any
+    ) -> SentenceEncoder:
+        """An encoder from a folder as sentence-transformers saves it: modules.json says what follows the model.
+
+        Parameters
+        ----------
+        folder : str or Path
+            Also of a bare encoder: its vectors are then the mean of the tokens', scaled to length 1.
+        dtype, backend, **options
+            As for ``grilly.models.load``.
+
+        Raises
+        ------
+        ModelError
+            As ``load``, and for other architectures and steps after the model.
+        ImportError
+            Where the package tokenizers is not installed; the message says what to run.
+        """
+        folder = Path(folder)
+        pooling, normalized = _steps(folder)
+        limits = folder / "sentence_bert_config.json"
+        longest = read_json(limits).get("max_seq_length") if limits.is_file() else None
+        model = load(folder, dtype, backend, **options)
+        if not isinstance(model, Bert):
+            raise ModelError(f"{folder}: sentences are encoded by BERT and RoBERTa; this is {type(model).__name__}")
+        return cls(model, Tokenizer(folder, longest or model.longest), pooling, normalized)
+
+    def encode(self, sentences: str | Sequence[str], batch_size: int = 32) -> NDArray[np.float32]:
+        """Vectors of sentences, which are cut at the model's longest.
+
+        Parameters
+        ----------
+        sentences : str or sequence of str
+        batch_size : int
+            Sentences run together, at least 1; those of like lengths.
+
+        Returns
+        -------
+        numpy.ndarray
+            float32 ``(n, width)``, or ``(width,)`` for one str.
+
+        Raises
+        ------
+        TypeError
+            For anything but strings.
+        ValueError
+            For a batch size below 1.
+        """
+        single = isinstance(sentences, str)
+        texts = [sentences] if isinstance(sentences, str) else list(sentences)
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("SentenceEncoder.encode: expected a str or a sequence of str")
+        if batch_size < 1:
+            raise ValueError(f"SentenceEncoder.encode: batch_size is {batch_size}; it must be at least 1")
+        result = np.zeros((len(texts), self.model.width), np.float32)
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        found = []
+        for start in range(0, len(order), batch_size):
+            batch = order[start : start + batch_size]
+            found.append((batch, self._pooled(*self.tokenizer.encode([texts[i] for i in batch]))))
+        for batch, vectors in found:  # all batches are under way before the first is waited for
+            result[batch] = vectors.numpy()
+        return result[0] if single else result
+
+    def _pooled(self, ids: NDArray[Any], mask: NDArray[Any]) -> Tensor:
+        """The vectors of a batch, float32 ``(B, width)``."""
+        backend = self.model.backend
+        x = self.model(backend.tensor(ids), mask).last_hidden_state.astype("float32")
+        kept = backend.tensor(mask[:, :, None].astype(np.float32))
+        count = np.maximum(mask.sum(axis=1, keepdims=True), 1).astype(np.float32)
+        if self.pooling == "cls":
+            found = x[:, 0]
+        elif self.pooling == "max":
+            found = xp.max(xp.where(kept != 0, x, -np.inf), axis=1)
+        else:
+            found = xp.sum(x * kept, axis=1) / (count if self.pooling == "mean" else np.sqrt(count))
+        if not self.normalized:
+            return found
+        return found / xp.maximum(xp.sqrt(xp.sum(found * found, axis=-1, keepdims=True)), 1e-12)
+
+
+def _steps(folder: Path) -> tuple[str, bool]:
+    """How the folder's tokens become one vector, and whether it is scaled to length 1."""
+    file = folder / "modules.json"
+    if not file.is_file():
+        return "mean", True
+    try:
+        steps = [(step["type"].rsplit(".", 1)[-1], step["path"]) for step in json.loads(file.read_text("utf-8"))]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{file} is no list of steps with type and path ({error!r})") from None
+    names = [name for name, _ in steps]
+    if names not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]) or steps[0][1] != "":
+        raise ModelError(f"{file}: the steps are {names}; expected Transformer, Pooling and perhaps Normalize")
+    where = folder / steps[1][1] / "config.json"
+    config = Config(str(where), read_json(where))
+    config.unused("word_embedding_dimension", "embedding_dimension", "include_prompt")
+    chosen = [name for name in POOLING if config.flag(_FIELDS[name], False)]
+    config.only(pooling_mode_weightedmean_tokens=False, pooling_mode_lasttoken=False)
+    if "pooling_mode" in config:
+        chosen.append(config.text("pooling_mode", POOLING))
+    config.finish()
+    if len(chosen) != 1:
+        raise ModelError(f"{where}: pooling is {chosen}; expected one of {', '.join(_FIELDS.values())}")
+    return chosen[0], names[-1] == "Normalize"
+
+
+_FIELDS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens",
+           "mean_sqrt_len": "pooling_mode_mean_sqrt_len_tokens"}  # fmt: skip

@@ -1,0 +1,146 @@
+"""Generation and caches of grilly.models, against calls without them; sampling against its definition."""
+
+import numpy as np
+import pytest
+
+import goldens
+from grilly import CaptureError, Tensor, models
+from grilly.models.sampling import Sampler
+from model_folders import write_folder
+
+CASES = goldens.cases("models")
+IDS = CASES["llama"].input_ids
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory, vulkan_backend):
+    folder = write_folder(tmp_path_factory.mktemp("llama"), CASES["llama"].arguments)
+    return models.load(folder, backend=vulkan_backend)
+
+
+def test_prompts_padded_on_either_side_go_on_alike(model):
+    left = np.array([[1] * 9, [0] * 4 + [1] * 5, [0] * 7 + [1] * 2])
+    right = left[:, ::-1]
+    moved = np.zeros_like(IDS)
+    for row in range(3):
+        moved[row, right[row] == 1] = IDS[row, left[row] == 1]
+    wanted = model.generate(IDS, left, max_new_tokens=6)
+    np.testing.assert_array_equal(model.generate(moved, right, max_new_tokens=6)[:, 9:], wanted[:, 9:])
+    alone = model.generate(IDS[2:, 7:], max_new_tokens=6)
+    np.testing.assert_array_equal(alone[:, 2:], wanted[2:, 9:])
+
+
+def test_a_graph_and_single_steps_give_the_same(model):
+    wanted = model.generate(IDS, max_new_tokens=12)
+    np.testing.assert_array_equal(model.generate(IDS, max_new_tokens=12, use_graph=False), wanted)
+    np.testing.assert_array_equal(np.stack(list(model.stream(IDS, max_new_tokens=12)), axis=1), wanted[:, 9:])
+
+
+def test_a_cache_goes_on_where_it_was(model):
+    whole = model(IDS).logits
+    cache = model.make_cache(3, 16)
+    found = [model(IDS[:, start:stop], past_key_values=cache).logits for start, stop in ((0, 4), (4, 5), (5, 9))]
+    assert cache.lengths.tolist() == [9, 9, 9]
+    np.testing.assert_allclose(np.concatenate(found, axis=1), whole, atol=1e-4 * np.abs(whole).max())
+    # samples of their own lengths: the second forgets three tokens and gets them again
+    cache.lengths[1] -= 3
+    again = model(IDS[:, 6:], past_key_values=cache).logits
+    np.testing.assert_allclose(again[1], whole[1, 6:], atol=1e-4 * np.abs(whole).max())
+    with pytest.raises(ValueError, match="follow from its lengths"):
+        model(IDS, attention_mask=np.ones_like(IDS), past_key_values=cache)
+    with pytest.raises(ValueError):
+        model(IDS, past_key_values=cache)  # 12 + 9 tokens in a cache for 16
+
+
+def test_texts_end(model):
+    free = model.generate(IDS, max_new_tokens=8)[:, 9:]
+    end = int(free[0, 2])
+    found = model.generate(IDS, max_new_tokens=8, eos_token_id=[end, 999], pad_token_id=60)[:, 9:]
+    for row, tokens in zip(found, free, strict=True):
+        stop = list(tokens).index(end) + 1 if end in tokens else len(tokens)
+        stop = min(stop, len(row))
+        np.testing.assert_array_equal(row[:stop], tokens[:stop])
+        assert (row[stop:] == 60).all()
+    first = model.generate(IDS[:1], max_new_tokens=8, eos_token_id=end)
+    assert first.shape == (1, 9 + list(free[0]).index(end) + 1), "nothing comes after the only text has ended"
+
+
+def test_repetition_penalty(model):
+    free = model.generate(IDS[:1], max_new_tokens=16)[0, 9:]
+    held = model.generate(IDS[:1], max_new_tokens=16, repetition_penalty=1e6)[0]
+    assert len(set(free)) < 16, "the case shows nothing otherwise"
+    assert len(set(held[9:])) == 16 and not set(held[9:]) & set(held[:9])
+
+
+def test_seeds(model):
+    options = {"max_new_tokens": 12, "do_sample": True, "temperature": 2.0}
+    one, same, other = (model.generate(IDS, seed=seed, **options) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one, same)
+    assert (one != other).any()
+    greedy = model.generate(IDS, max_new_tokens=12)
+    np.testing.assert_array_equal(model.generate(IDS, seed=3, top_k=1, **options), greedy)
+
+
+def test_drawn_tokens_have_their_probabilities():
+    logits = np.log(np.array([[0.5, 0.25, 0.15, 0.1]], np.float32))
+    count = 4000
+
+    def shares(**options):
+        given = {"temperature": 1.0, "top_k": None, "top_p": 1.0, "repetition_penalty": 1.0} | options
+        sampler = Sampler(True, seed=0, **given)
+        return np.bincount([int(sampler(logits, [[1]])[0]) for _ in range(count)], minlength=4) / count
+
+    for options, wanted in (
+        ({}, [0.5, 0.25, 0.15, 0.1]),
+        ({"top_k": 2}, [2 / 3, 1 / 3, 0, 0]),
+        ({"top_p": 0.75}, [2 / 3, 1 / 3, 0, 0]),
+        ({"top_p": 0.76}, [0.5 / 0.9, 0.25 / 0.9, 0.15 / 0.9, 0]),
+        ({"temperature": 0.5}, np.array([0.5, 0.25, 0.15, 0.1]) ** 2 / 0.345),
+        ({"repetition_penalty": 2.0}, np.array([0.5, 0.0625, 0.15, 0.1]) / 0.8125),  # the logit of token 1 is below 0
+    ):
+        found, spread = shares(**options), np.sqrt(0.25 / count)
+        assert np.abs(found - wanted).max() < 5 * spread, options
+        assert (found[np.array(wanted) == 0] == 0).all(), options
+
+
+def test_tensors_stay_on_the_device(model):
+    sent = model.backend.tensor(IDS)
+    out = model(sent)
+    assert isinstance(out.logits, Tensor) and isinstance(out.last_hidden_state, Tensor)
+    np.testing.assert_array_equal(out.logits.numpy(), model(IDS).logits)
+    graph = model.backend.capture(lambda ids: model(ids).logits, sent)
+    np.testing.assert_array_equal(graph(sent).numpy(), out.logits.numpy())
+    with pytest.raises(CaptureError):
+        model.backend.capture(lambda: model(IDS).logits)
+
+
+@pytest.mark.parametrize("arguments, options, match", [
+    ((np.zeros((1, 2)),), {}, "expected integers"),
+    ((np.zeros(3, int),), {}, r"expected \(B, S\)"),
+    ((np.array([[3, 61]]),), {}, "go from 3 to 61; expected 0 to 60"),
+    ((np.array([[3, 4]]), np.zeros((1, 2))), {}, "prompt 0 has no token"),
+    ((np.array([[3, 4]]), np.ones((1, 3))), {}, "attention_mask has shape"),
+    ((IDS,), {"max_new_tokens": 0}, "max_new_tokens is 0"),
+    ((IDS,), {"temperature": 0.0}, "temperature is 0.0"),
+    ((IDS,), {"top_p": 1.5}, "top_p is 1.5"),
+    ((IDS,), {"top_k": -1}, "top_k is -1"),
+    ((IDS,), {"decoder_input_ids": IDS}, "for models with an encoder"),
+])  # fmt: skip
+def test_refused(model, arguments, options, match):
+    with pytest.raises((TypeError, ValueError), match=match):
+        model.generate(*arguments, **options)
+
+
+def test_positions_end(tmp_path, vulkan_backend):
+    gpt2 = models.load(write_folder(tmp_path / "gpt2", CASES["gpt2"].arguments), backend=vulkan_backend)
+    assert gpt2.generate(IDS, max_new_tokens=71).shape == (3, 80)
+    with pytest.raises(ValueError, match="max_new_tokens may be 71"):
+        gpt2.generate(IDS, max_new_tokens=72)
+    with pytest.raises(ValueError, match="81 tokens are more than the 80 positions"):
+        gpt2(np.zeros((1, 81), int))
+
+
+def test_kompute_generates_step_by_step(backend, tmp_path):
+    own = models.load(write_folder(tmp_path / "llama", CASES["llama"].arguments), backend=backend)
+    out = own.generate(IDS, np.array([[1] * 9, [0] * 4 + [1] * 5, [0] * 7 + [1] * 2]), max_new_tokens=6)
+    np.testing.assert_array_equal(out[:, 9:], CASES["llama"].tokens[:, :6])

@@ -1,0 +1,105 @@
+"""Tokenizers, encoders of sentences, and the commands generate and embed."""
+
+import importlib.util
+import json
+
+import numpy as np
+import pytest
+
+import goldens
+from grilly import ModelError, models
+from grilly.cli import main
+from grilly.integrations import minilm
+from model_folders import write_folder
+from test_minilm import KNOWN, SENTENCES, weights
+
+CASES = goldens.cases("models")
+WORDS = [f"w{number}" for number in range(61)]
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("tokenizers") is None, reason="not installed: tokenizers")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A language model whose tokens are words: w0, w1, ..."""
+    import tokenizers
+
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="w0"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    path = write_folder(tmp_path / "model", CASES["llama"].arguments)
+    made.save(str(path / "tokenizer.json"))
+    return path
+
+
+def test_tokenizer(folder):
+    tokenizer = models.Tokenizer(folder)
+    ids, mask = tokenizer.encode(["w5 w6 w7", "w8"])
+    assert ids.tolist() == [[5, 6, 7], [8, 0, 0]] and mask.tolist() == [[1, 1, 1], [1, 0, 0]]
+    assert tokenizer.decode(ids[0]) == "w5 w6 w7"
+    assert models.Tokenizer(folder, longest=2).encode(["w5 w6 w7"])[0].tolist() == [[5, 6]]
+    with pytest.raises(ValueError, match="no tokens"):
+        tokenizer.encode([""])
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelError, match="tokenizer.json cannot be read"):
+        models.Tokenizer(folder)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ModelError, match="tokenizer.json is missing"):
+        models.Tokenizer(folder)
+
+
+def test_generate_command(vulkan_backend, folder, capsys):
+    case = CASES["llama"]
+    prompt = " ".join(WORDS[token] for token in case.input_ids[0])
+    device = ["--device", str(vulkan_backend.device.index)]
+    assert main(["generate", str(folder), prompt, "--max-new-tokens", "9", *device]) == 0
+    out, err = capsys.readouterr()
+    assert out == " ".join(WORDS[token] for token in case.tokens[0, :9]) + "\n"
+    assert err.endswith("a second\n") and "9 tokens: the first after" in err
+    assert main(["generate", str(folder), prompt, "--temperature", "-1", *device]) == 1
+    assert "temperature is -1.0" in capsys.readouterr().err
+    assert main(["generate", str(folder / "none"), prompt, *device]) == 1
+    assert "tokenizer.json is missing" in capsys.readouterr().err
+
+
+@weights
+def test_sentences(vulkan_backend):
+    encoder = models.SentenceEncoder.load(minilm.model_path(), backend=vulkan_backend)
+    found = encoder.encode(SENTENCES, batch_size=3)
+    for row, numbers in KNOWN.items():
+        np.testing.assert_allclose(found[row, :6], numbers, atol=5e-6)
+    np.testing.assert_allclose(encoder.encode(SENTENCES[0]), found[0], atol=5e-6)
+    np.testing.assert_allclose(encoder.encode(["word " * 400]), encoder.encode(["word " * 300]), atol=1e-6)
+    with pytest.raises(TypeError, match="a str or a sequence of str"):
+        encoder.encode([3])
+
+
+@weights
+def test_embed_command(vulkan_backend, tmp_path, capsys):
+    file = tmp_path / "lines.txt"
+    file.write_text("\n".join(SENTENCES[:3]) + "\n", encoding="utf-8")
+    device = ["--device", str(vulkan_backend.device.index)]
+    assert main(["embed", str(minilm.model_path()), str(file), *device]) == 0
+    assert "3 vectors of 384" in capsys.readouterr().out
+    found = np.load(tmp_path / "lines.txt.npy")
+    np.testing.assert_allclose(found[0, :6], KNOWN[0], atol=5e-6)
+    assert main(["embed", str(minilm.model_path()), str(tmp_path / "none"), *device]) == 1
+    assert "cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mode", ["cls", "max", "mean_sqrt_len"])
+def test_pooling(vulkan_backend, tmp_path, folder, mode):
+    made = write_folder(tmp_path / "bert", CASES["bert"].arguments)
+    (made / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    steps = [("", "sentence_transformers.models.Transformer"), ("1_Pooling", "sentence_transformers.models.Pooling")]
+    (made / "modules.json").write_text(json.dumps([{"path": path, "type": kind} for path, kind in steps]))
+    field = {"cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens"}.get(mode, f"pooling_mode_{mode}_tokens")
+    (made / "1_Pooling").mkdir()
+    (made / "1_Pooling" / "config.json").write_text(json.dumps({field: True, "pooling_mode_mean_tokens": False}))
+    encoder = models.SentenceEncoder.load(made, backend=vulkan_backend)
+    ids, mask = encoder.tokenizer.encode(["w5 w6 w7 w9", "w8 w3"])
+    states = [x[m == 1] for x, m in zip(encoder.model(ids, mask).last_hidden_state, mask, strict=True)]
+    wanted = {"cls": lambda x: x[0], "max": lambda x: x.max(0), "mean_sqrt_len": lambda x: x.sum(0) / len(x) ** 0.5}
+    found = encoder.encode(["w5 w6 w7 w9", "w8 w3"])
+    np.testing.assert_allclose(found, np.stack([wanted[mode](x) for x in states]), atol=1e-5)
+    (made / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_lasttoken": True}))
+    with pytest.raises(ModelError, match="pooling_mode_lasttoken is True; expected False"):
+        models.SentenceEncoder.load(made, backend=vulkan_backend)
