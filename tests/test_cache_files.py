@@ -17,6 +17,7 @@ import grilly
 from grilly.errors import ShaderError
 from grilly.registry import default_manifest
 from grilly.registry.manifest import Manifest
+from grilly.registry.packed import Packed
 from grilly.registry.shader_facts import FACTS
 from grilly.runtime import files
 from grilly.runtime.folders import DeviceFile
@@ -215,6 +216,18 @@ def pack_some(folder: Path) -> None:
         name = ".".join(entry[key] for key in ("family", "variant", "case", "dtype") if entry.get(key))
         made.append((entry, source.key(name), source.binary(name)[0]))
     pack(folder, made, {"facts": FACTS}, jobs=2)
+
+
+def test_variants_of_one_binary_share_its_place(tmp_path):
+    source = default_manifest().source
+    some = [entry for entry in source.entries() if entry["family"] == "flash-attention2"][:3]
+    binaries = [b"one" * 400, b"two" * 400, b"one" * 400]
+    pack(tmp_path, [(entry, "0" * 64, binary) for entry, binary in zip(some, binaries, strict=True)], {"facts": FACTS}, 1)
+    packed = Packed(tmp_path)
+    places = [(entry["block"], entry["place"]) for entry in packed.entries()]
+    names = [".".join(entry[key] for key in ("family", "variant", "case", "dtype") if entry.get(key)) for entry in some]
+    assert [packed.binary(name)[0] for name in names] == binaries
+    assert places[0] == places[2] != places[1]
 
 
 def test_from_a_zip_file(tmp_path):

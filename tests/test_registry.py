@@ -414,3 +414,81 @@ def test_a_driver_with_another_order_gets_vector_kernels(intel):
     r = intel(name, sizes, shape, prove)
     with pytest.warns(SelfCheckWarning, match="flash-attention-narrow"):
         assert r.resolve(plain_attention(64)).variant.label == "flash-attention2.slim.v64"
+
+
+#: By architecture: a device's name, its vendor and its subgroup sizes.
+OTHERS = {
+    "apple": ("Apple M1 (G13G A0)", 0x106B, (32, 32)),
+    "qualcomm-adreno": ("Turnip Adreno (TM) 740", 0x5143, (64, 128)),
+    "nvidia": ("NVK", 0x10DE, (32, 32)),
+}
+
+
+@pytest.fixture
+def other():
+    """The package's own kernels on a device of Mesa's other drivers."""
+
+    def make(architecture):
+        name, vendor, sizes = OTHERS[architecture]
+        features = {need for v in default_manifest().variants for need in v.requires}
+        features = {f for f in features if "matrix" not in f and f != "nvidia-compiler"}
+        features |= {"subgroup-size-control"} if architecture == "qualcomm-adreno" else set()
+        if architecture == "nvidia":
+            features |= {"cooperative-matrix", "matrix-float16-16x16x16"}
+        changes = {"vendor": "", "vendor_id": vendor, "device_id": 0, "name": name, "subgroup_sizes": sizes}
+        limits = LIMITS | {"shared_bytes": 49152 if architecture == "nvidia" else 32768}
+        device = dataclasses.replace(GPU, limits=limits, driver="Mesa", **changes)
+        r = Registry(device, frozenset(features), default_manifest())
+        assert r.architecture == architecture
+        return r
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("dim", "rows", "extras", "apple", "adreno"),
+    [
+        (32, 1 << 16, (), "flash-attention3.apple-small", "flash-attention3.small.v32"),
+        (32, 1 << 16, ("dropout",), "flash-attention2.slim.v32", "flash-attention3.small.v32"),
+        (64, 1 << 13, (), "flash-attention3.apple-short", "flash-attention3.short.v64r32"),
+        (64, 1 << 13, ("lengths",), "flash-attention2.slim.v64", "flash-attention3.short.v64r32"),
+        (64, 1 << 16, (), "flash-attention2.slim.v64", "flash-attention3.small.v64"),
+        (128, 1 << 10, (), "flash-attention2.slim.v128", "flash-attention3.short.v128r16"),
+        (128, 1 << 16, (), "flash-attention2.slim.v128", "flash-attention2.slim.v128"),
+        (256, 1 << 16, (), "flash-attention2.slim-half", "flash-attention2.slim-half"),
+    ],
+)
+def test_apple_and_adreno_are_given_what_their_registers_hold(other, dim, rows, extras, apple, adreno):
+    request = plain_attention(dim, "float32", rows=rows, extras=extras_bits(extras))
+    assert other("apple").resolve(request).variant.label == apple
+    assert other("qualcomm-adreno").resolve(request).variant.label == adreno
+
+
+@pytest.mark.parametrize(
+    ("rows", "extras", "masked", "apple", "adreno"),
+    [
+        (1, (), 0, "pairs16", "pairs16"),
+        (2, ("bias",), 1, "pairs16", "pairs16"),
+        (8, (), 0, "fours16", "plain16"),
+        (8, ("window",), 1, "fours16", "fours16w4"),
+        (8, ("dropout",), 0, "slim16", "fours16w4"),
+    ],
+)
+def test_decoding_on_apple_and_adreno(other, rows, extras, masked, apple, adreno):
+    facts = {"align": 8, "head_dim": 128, "value_dim": 128, "rows": rows, "extras": extras_bits(extras)}
+    request = Request("attention-decode", "float16", facts={**facts, "masked": masked})
+    assert other("apple").resolve(request).variant.variant == apple
+    assert other("qualcomm-adreno").resolve(request).variant.variant == adreno
+
+
+def test_gradients_under_nvk(other):
+    r = other("nvidia")
+    for name, dim, wanted in (
+        ("dq", 32, "matrix-lean.d32"), ("dq", 64, "matrix-lean.d64"), ("dq", 128, "matrix.d128"),
+        ("dkv", 32, "matrix-lean.d32"), ("dkv", 64, "matrix.d64"), ("dkv", 128, "matrix-lean.d128"),
+    ):  # fmt: skip
+        facts = {"align": 8, "causal": 0, "extras": 0, "head_dim": dim, "value_dim": dim}
+        request = Request(f"attention-backward-{name}", "float16", facts=facts)
+        assert r.resolve(request).variant.label == f"flash-backward-{name}.{wanted}"
+        own = Registry(r.device, r.features | {"nvidia-compiler"}, r.manifest)
+        assert own.resolve(request).variant.label == f"flash-backward-{name}.matrix.d{dim}"

@@ -2,7 +2,7 @@
 
 An archive is a row of .xz blocks, each with the binaries of neighbouring cases up to BLOCK bytes, so that a program
 unpacks little more than what it uses. An entry of the manifest says where in the archive its block is, and where in the
-block its binary. The same binaries give the same bytes.
+block its binary, which variants of a family may share. The same binaries give the same bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ def pack(folder: Path, made: list[tuple[dict, str, bytes]], head: dict[str, dict
     """
     blocks: list[list[int]] = []
     size = BLOCK
+    first: dict[tuple[str, bytes], int] = {}  # variants of one binary: each device is given it with other limits
     for number, (entry, _, binary) in enumerate(made):
+        if first.setdefault((entry["family"], binary), number) != number:
+            continue
         size += len(binary)
         if not blocks or size > BLOCK or entry["family"] != made[blocks[-1][0]][0]["family"]:
             blocks.append([])
@@ -38,19 +41,22 @@ def pack(folder: Path, made: list[tuple[dict, str, bytes]], head: dict[str, dict
         packed = list(pool.map(lambda block: _compress([made[number][2] for number in block]), blocks))
 
     archives: dict[str, bytes] = {}
-    entries = []
+    places: dict[int, tuple[list[int], list[int]]] = {}
     for block, data in zip(blocks, packed, strict=True):
-        start = 0
+        archive, start = f"{made[block[0]][0]['family']}.xz", 0
         for number in block:
-            entry, key, binary = made[number]
-            archive = f"{entry['family']}.xz"
-            kept = {name: value for name, value in entry.items() if name != "defines"}  # the binary has what they said
-            entries.append({
-                **kept, "key": key, "sha256": hashlib.sha256(binary).hexdigest(), "archive": archive,
-                "block": [len(archives.get(archive, b"")), len(data)], "place": [start, len(binary)],
-            })  # fmt: skip
-            start += len(binary)
+            length = len(made[number][2])
+            places[number] = [len(archives.get(archive, b"")), len(data)], [start, length]
+            start += length
         archives[archive] = archives.get(archive, b"") + data
+    entries = []
+    for entry, key, binary in made:
+        block_at, place = places[first[entry["family"], binary]]
+        kept = {name: value for name, value in entry.items() if name != "defines"}  # the binary has what they said
+        entries.append({
+            **kept, "key": key, "sha256": hashlib.sha256(binary).hexdigest(), "archive": f"{entry['family']}.xz",
+            "block": block_at, "place": place,
+        })  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     for old in [*folder.glob("*.xz"), *folder.glob("manifest.json")]:
         old.unlink()

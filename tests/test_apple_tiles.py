@@ -1,0 +1,31 @@
+"""Attention and its gradients with the tiles for many columns that Apple's GPUs are given, on any device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cases import CASES, assert_as_accurate, expected, make_arrays, output_magnitude
+from kernels import chosen_as_on
+from test_backward import check, gradient
+
+
+def of_dim(dim):
+    return next(case for case in CASES if case.name.startswith("dim-") and case.dim == dim)
+
+
+@pytest.mark.parametrize("dim", [256, 129])
+def test_results(vulkan_backend, dim):
+    """Loaded by vectors, and with 129 columns one by one."""
+    case = of_dim(dim)
+    q, k, v, mask = make_arrays(case)
+    exact, _, plain, _ = expected(case, q, k, v, mask)
+    options = {"mask": mask, "causal": case.causal, "scale": case.scale}
+    with chosen_as_on(vulkan_backend, "apple") as backend:
+        out = backend.attention.flash_attention2(q, k, v, **options)
+        assert_as_accurate(out, exact, plain, str(case), output_magnitude(case, q, k, v, mask))
+        check(backend, gradient(case, np.float32), (q, k, v), (q, k, v), options, str(case))
+        used = {choice.variant.label for choice in backend.opened.registry._choices.values()}
+    ending = "" if dim == 256 else "-scalar"
+    for family in ("flash-attention2", "flash-backward-dq", "flash-backward-dkv"):
+        assert f"{family}.slim-half{ending}" in used
