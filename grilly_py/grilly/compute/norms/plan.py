@@ -195,7 +195,9 @@ def _dispatch(planner: Planner, choice: Choice, terms: Terms, rows: _Rows) -> No
         "BIAS": int(b is not None), "CHANNELS": int(groups > 0), "TERMS": int(t is not None),
         "THREADS": choice.threads,
     }  # fmt: skip
-    bound = {"x": x, "r": r, "w": w, "b": b, "y": y, "s": s, "t": t}
+    # What is not written is y once more: the runtime would put an array there that others may read meanwhile, and those
+    # who look at the shader alone (validation layers) take it for written.
+    bound = {"x": x, "r": r, "w": w, "b": b, "y": y, "s": y if s is None else s, "t": y if t is None else t}
     needed = -(-count // (choice.threads // lanes))
     stripe = min(choice.tile["stripe"], facts.groups[0])
     planner.dispatch(
