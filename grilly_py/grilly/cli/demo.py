@@ -1,4 +1,4 @@
-"""``grilly demo``: sentence embeddings by all-MiniLM-L6-v2 with its attention and linear layers on the device."""
+"""``grilly demo``: sentence embeddings by all-MiniLM-L6-v2 on the device."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     progress = Progress()
     try:
         report = _measure(args, progress)
-    except ImportError as error:  # what MiniLM.load needs; its message says what to install
+    except ImportError as error:  # what MiniLM needs; its message says what to install
         raise CommandError(str(error)) from error
     finally:
         progress.done()
@@ -68,7 +68,7 @@ def _measure(args: argparse.Namespace, progress: Progress) -> dict:
             from ..integrations.minilm import MiniLM
 
             progress.say("reading the model")
-            model = MiniLM.load()
+            model = MiniLM()
             sentences = list(args.sentences)
             progress.say("embedding on the device")
             start = time.perf_counter()
@@ -133,7 +133,7 @@ def _by_kernel(timings) -> dict[str, dict]:
 
 
 def _print(report: dict) -> None:
-    heading("all-MiniLM-L6-v2, attention and linear layers on the device")
+    heading("all-MiniLM-L6-v2, wholly on the device")
     print(f"device  {report['device']}")
     print(f"        {report['architecture']}, driver {report['driver']}, {report['runtime']} runtime")
     heading("How alike the sentences are (1 = the same)")
