@@ -73,8 +73,7 @@ def scaled_dot_product_attention(
         For shapes that do not go together, a mask beside ``is_causal`` (which PyTorch documents as an error), a dropout
         probability outside 0 to 1, or a scale that is not finite.
     UnsupportedError
-        When no kernel for this device and dtype exists; also for a boolean mask that is a Tensor and repeats along some
-        of several axes before the heads, where the device cannot copy bytes.
+        When no kernel for this device and dtype exists.
 
     Notes
     -----
