@@ -162,8 +162,10 @@ def errors(got, exact64):
 
 @pytest.mark.parametrize("name", _BOUNDS)
 def test_elementary_functions_are_within_their_bounds(vulkan_backend, name):
-    got = getattr(xp, name)(vulkan_backend.tensor(_VALUES)).numpy()
-    assert errors(got, exact(name, _VALUES.astype(np.float64))).max() <= _BOUNDS[name] + 1e-6
+    got, want = getattr(xp, name)(vulkan_backend.tensor(_VALUES)).numpy(), exact(name, _VALUES.astype(np.float64))
+    tiny = (np.abs(want) < 2.0**-126) & (want != 0)  # devices may make zeros of these
+    assert (np.abs(got[tiny]) <= 2.0**-126).all()
+    assert errors(got[~tiny], want[~tiny]).max() <= _BOUNDS[name] + 1e-6
 
 
 @pytest.mark.parametrize(("name", "bound"), [

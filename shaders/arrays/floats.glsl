@@ -1,7 +1,7 @@
 // Elementary functions of float32 whose errors are bounded on every device: Vulkan leaves division, roots, powers,
 // logarithms and trigonometric functions loose, lets compilers fuse products with sums, and lets them assume that
 // there is no NaN. What is used of the device here: sums, differences and products, which it rounds right, and
-// quotients and roots only as estimates that integers correct. Bounds are in docs/arrays.md. Devices may take
+// quotients and roots only as estimates that are corrected. Bounds are in docs/arrays.md. Devices may take
 // numbers below 2^-126 for zero.
 
 #ifndef GRILLY_FLOATS_GLSL
@@ -212,15 +212,13 @@ float exponential_for_16_bits(float x) {
 }
 
 float exponential_minus_one(float x) {  // expm1
-    if (is_nan(x) || size_of(x) < 0x33000000u) return x;
-    if (x > 88.8) return of_bits(INFINITY);
-    if (x < -18.0) return -1.0;
     int n;
-    float r = exponential_rest(x, n), part = exponential_less_one(r);
-    if (n == 0) return part;
-    if (n > 40) return times_power(1.0 + part, n);
-    float power = of_bits(uint(n + 127) << 23);
-    return (power - 1.0) + power * part;
+    float r = exponential_rest(clamp(x, -18.0, 89.0), n), part = exponential_less_one(r);
+    float power = of_bits(uint(min(n, 40) + 127) << 23);
+    float found = n > 40 ? times_power(1.0 + part, n) : (power - 1.0) + power * part;
+    if (x < -18.0) found = -1.0;
+    if (x > 88.8) found = of_bits(INFINITY);
+    return is_nan(x) || size_of(x) < 0x33000000u ? x : found;
 }
 
 // log(1 + f) less f, for 1 + f from sqrt(1/2) to sqrt(2); half is f * f / 2. By s = f / (2 + f).
@@ -371,15 +369,14 @@ float raised_to(float x, float y) {  // pow, with the values that C's standard g
 
 // -- hyperbolic functions
 
+// Mesa 26's llvmpipe lost values where this, asin, atan and asinh had several returns, and this where its sign was set by
+// bits.
 float hyperbolic_sine(float x) {
-    float size = magnitude(x);
-    if (size_of(x) < 0x39000000u || size_of(x) >= INFINITY) return x;
-    if (size > 88.0) {
-        float half_way = exponential(0.5 * size);
-        return with_sign(0.5 * half_way * half_way, bits_of(x));
-    }
-    float grown = exponential_minus_one(size);
-    return with_sign(0.5 * (grown + grown / (grown + 1.0)), bits_of(x));
+    float size = magnitude(x), half_way = exponential(0.5 * size), grown = exponential_minus_one(min(size, 88.0));
+    float found = 0.5 * (grown + grown / (grown + 1.0));
+    if (size > 88.0) found = 0.5 * half_way * half_way;
+    found = is_minus(x) ? -found : found;
+    return size_of(x) < 0x39000000u || size_of(x) >= INFINITY ? x : found;
 }
 
 float hyperbolic_cosine(float x) {
@@ -402,11 +399,10 @@ float hyperbolic_tangent(float x) {
 }
 
 float area_sine(float x) {  // asinh
-    if (size_of(x) < 0x39000000u || size_of(x) >= INFINITY) return x;
-    float size = magnitude(x);
-    if (size > 4096.0) return with_sign(logarithm(size) + 0.693147181, bits_of(x));
-    float square = size * size;
-    return with_sign(logarithm_one_plus(size + square / (1.0 + root(square + 1.0))), bits_of(x));
+    float size = magnitude(x), small = min(size, 4096.0), square = small * small;
+    float found = logarithm_one_plus(small + square / (1.0 + root(square + 1.0)));
+    if (size > 4096.0) found = logarithm(size) + 0.693147181;
+    return size_of(x) < 0x39000000u || size_of(x) >= INFINITY ? x : with_sign(found, bits_of(x));
 }
 
 float area_cosine(float x) {  // acosh
@@ -529,11 +525,11 @@ float arcsine_tail(float t, float z) {
 
 float arcsine(float x) {
     float size = magnitude(x);
-    if (is_nan(x) || is_less(1.0, size)) return of_bits(NAN);
-    if (size_of(x) < 0x39000000u) return x;
-    if (size <= 0.5) return x + arcsine_tail(x, x * x);
-    float z = 0.5 * (1.0 - size), t = root(z);
-    return with_sign(1.57079633 - (2.0 * (t + arcsine_tail(t, z)) + 4.37113883e-8), bits_of(x));
+    float z = 0.5 * (1.0 - size), t = root(max(z, 0.0));
+    float found = 1.57079633 - (2.0 * (t + arcsine_tail(t, z)) + 4.37113883e-8);
+    if (size <= 0.5) found = size + arcsine_tail(size, size * size);
+    if (size_of(x) < 0x39000000u) found = x;
+    return is_nan(x) || is_less(1.0, size) ? of_bits(NAN) : with_sign(found, bits_of(x));
 }
 
 float arccosine(float x) {
@@ -547,17 +543,18 @@ float arccosine(float x) {
 // atan of a number from 0 to 1; the polynomial was fitted up to tan(pi / 8).
 float arctangent_part(float t) {
     bool upper = t > 0.414213562;
-    float u = upper ? divided(t - 1.0, t + 1.0) : t, z = u * u;
+    float u = divided(upper ? t - 1.0 : t, upper ? t + 1.0 : 1.0), z = u * u;
     float found = u + u * z * (-0.333333313 + z * (0.199999049 + z * (-0.142820418 + z * (0.110450864
         + z * (-0.084783651 + z * 0.0474818833)))));
     return upper ? 0.785398163 + found : found;
 }
 
 float arctangent(float x) {
-    if (is_nan(x) || size_of(x) < 0x39000000u) return x;
     float size = magnitude(x);
-    if (size <= 1.0) return with_sign(arctangent_part(size), bits_of(x));
-    return with_sign(1.57079633 - (arctangent_part(divided(1.0, size)) + 4.37113883e-8), bits_of(x));
+    bool steep = size > 1.0;
+    float part = arctangent_part(divided(steep ? 1.0 : size, steep ? size : 1.0));
+    float found = steep ? 1.57079633 - (part + 4.37113883e-8) : part;
+    return is_nan(x) || size_of(x) < 0x39000000u ? x : with_sign(found, bits_of(x));
 }
 
 float arctangent2(float y, float x) {  // the angle of the point (x, y)
