@@ -222,7 +222,8 @@ def test_variants_of_one_binary_share_its_place(tmp_path):
     source = default_manifest().source
     some = [entry for entry in source.entries() if entry["family"] == "flash-attention2"][:3]
     binaries = [b"one" * 400, b"two" * 400, b"one" * 400]
-    pack(tmp_path, [(entry, "0" * 64, binary) for entry, binary in zip(some, binaries, strict=True)], {"facts": FACTS}, 1)
+    made = [(entry, "0" * 64, binary) for entry, binary in zip(some, binaries, strict=True)]
+    pack(tmp_path, made, {"facts": FACTS}, jobs=1)
     packed = Packed(tmp_path)
     places = [(entry["block"], entry["place"]) for entry in packed.entries()]
     names = [".".join(entry[key] for key in ("family", "variant", "case", "dtype") if entry.get(key)) for entry in some]

@@ -66,7 +66,7 @@ def test_a_refusal_is_a_complaint(compiler, monkeypatch, tmp_path):
     rows, complaints = tool.examine("test", compiler)
     assert {row["variant"].split(".")[1] for row in rows} == {"good"}
     assert any("refused" in text for text in complaints) and not any("spills" in text for text in complaints)
-    for vendor, architecture in (("amd", "amd-rdna4"), ("intel", "intel-xe2")):
+    for vendor, architecture in (("amd", "amd-rdna4"), ("apple", "apple"), ("intel", "intel-xe2")):
         info = dataclasses.replace(compiler.info, vendor=vendor, architecture=architecture)
         monkeypatch.setattr(compiler, "info", info)
         _, complaints = tool.examine("test", compiler)

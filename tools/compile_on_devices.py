@@ -4,7 +4,7 @@
 
 Nothing runs on the device, so a stand-in for a GPU will do (mesa-drm-shim; tools/lanes.sh lists them). NAME is for the
 report. Each binary is compiled for the largest head dimension that it serves; attention with mask, causality,
-log-sum-exp and merging, and where spills are judged (AMD, Intel) once more without them; split attention for several
+log-sum-exp and merging, and where spills are judged (JUDGED) once more without them; split attention for several
 numbers of rows. Variants that the registry gives no Intel device are left out there: its compiler works for up to
 minutes on what does not fit its registers. Statistics are the driver's (VK_KHR_pipeline_executable_properties).
 
@@ -33,7 +33,7 @@ from grilly.runtime import probe
 from grilly.runtime.interface import DeviceInfo, ProgramSpec
 
 #: Architectures, by their names' beginnings, whose devices must not be given a variant that spills.
-JUDGED = ("amd", "intel")
+JUDGED = ("amd", "intel", "apple")
 #: Of processor time, for a pipeline on Intel. What does not fit its registers takes Mesa up to minutes.
 MOST_SECONDS = 10.0
 
