@@ -77,23 +77,29 @@ bool is_above_zero(float x) { return floatBitsToInt(x) > 0; }  // also numbers t
 
 // An activation's value; at infinities its limit, and NaN of NaN.
 float activated(uint kind, float x, bool narrow) {
-    if (kind == ACTIVATION_NONE || is_no_number(x)) return x;
-    if (kind == ACTIVATION_RELU) return is_above_zero(x) ? x : 0.0;
-    float slope, part = share(kind, clamp(x, -100.0, 100.0), narrow, slope);
-    return kind == ACTIVATION_SIGMOID ? part : max(x, -100.0) * part;
+    if (kind == ACTIVATION_NONE) return x;
+    float found;
+    if (kind == ACTIVATION_RELU) {
+        found = is_above_zero(x) ? x : 0.0;
+    } else {
+        float slope, part = share(kind, clamp(x, -100.0, 100.0), narrow, slope);
+        found = kind == ACTIVATION_SIGMOID ? part : max(x, -100.0) * part;
+    }
+    return is_no_number(x) ? x : found;  // at the end: a branch costs more than what it leaves out
 }
 
 // An activation's derivative.
 float activation_slope(uint kind, float x, bool narrow) {
-    if (is_no_number(x)) return x;
-    if (kind == ACTIVATION_RELU) return is_above_zero(x) ? 1.0 : 0.0;
-    x = clamp(x, -100.0, 100.0);
-    float slope, part = share(kind, x, narrow, slope);
-    if (kind == ACTIVATION_SIGMOID) return slope;
-    if (kind == ACTIVATION_TANH) return 4.0 * slope;
-    if (kind == ACTIVATION_QUICK_GELU) slope *= 1.702;
-    if (kind == ACTIVATION_GELU_TANH) slope *= 1.59576912 + 0.214064449 * (x * x);
-    return part + x * slope;
+    float near = clamp(x, -100.0, 100.0), found;
+    if (kind == ACTIVATION_RELU) {
+        found = is_above_zero(x) ? 1.0 : 0.0;
+    } else {
+        float slope, part = share(kind, near, narrow, slope);
+        if (kind == ACTIVATION_QUICK_GELU) slope *= 1.702;
+        if (kind == ACTIVATION_GELU_TANH) slope *= 1.59576912 + 0.214064449 * (near * near);
+        found = kind == ACTIVATION_SIGMOID ? slope : kind == ACTIVATION_TANH ? 4.0 * slope : part + near * slope;
+    }
+    return is_no_number(x) ? x : found;
 }
 
 #endif
