@@ -2,16 +2,20 @@
 
 import importlib.util
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import goldens
+import grilly
 from grilly import ModelError, models
 from grilly.cli import main
 from grilly.integrations import minilm
+from grilly.models import ARCHITECTURES
 from model_folders import write_folder
 from test_minilm import KNOWN, SENTENCES, weights
+from test_readme import BLOCK
 
 CASES = goldens.cases("models")
 WORDS = [f"w{number}" for number in range(61)]
@@ -83,6 +87,25 @@ def test_embed_command(vulkan_backend, tmp_path, capsys):
     np.testing.assert_allclose(found[0, :6], KNOWN[0], atol=5e-6)
     assert main(["embed", str(minilm.model_path()), str(tmp_path / "none"), *device]) == 1
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_the_page_runs(vulkan_backend, tmp_path, folder, monkeypatch):
+    """docs/models.md's blocks assert what they say, one after the other."""
+    folder.rename(tmp_path / "llama")
+    encoder = write_folder(tmp_path / "encoder", CASES["bert"].arguments)
+    (encoder / "tokenizer.json").write_bytes((tmp_path / "llama/tokenizer.json").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[1] / "docs/models.md").read_text(encoding="utf-8")
+    names: dict = {}
+    former = grilly.use(vulkan_backend)
+    try:
+        for number, block in enumerate(BLOCK.findall(page), 1):
+            exec(compile(block, f"docs/models.md, Python block {number}", "exec"), names)
+    finally:
+        grilly.use(former)
+    assert names["text"].shape == (2, 24) and names["vectors"].shape == (2, 32)
+    for name in ARCHITECTURES:
+        assert name in page
 
 
 @pytest.mark.parametrize("mode", ["cls", "max", "mean_sqrt_len"])

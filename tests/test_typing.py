@@ -16,7 +16,7 @@ import pytest
 
 import grilly
 import grilly.functional as F
-from grilly import nn
+from grilly import models, nn
 from grilly.compute.attention import keywords
 from grilly.compute.attention.options import NAMES, OPTIONS, Options
 from grilly.compute.methods import Attention
@@ -66,10 +66,10 @@ def used(program: str, only_wrong: bool = False) -> set[str]:
 
 def test_every_public_name_is_used():
     found = used("public_api")
-    wanted = {f"{prefix}.{name}" for prefix, module in (("grilly", grilly), ("F", F), ("nn", nn))
+    wanted = {f"{prefix}.{name}" for prefix, module in (("grilly", grilly), ("F", F), ("nn", nn), ("models", models))
               for name in module.__all__}  # fmt: skip
     wanted |= {f"ops.{name}" for name in OPERATIONS}
-    by_another_name = {"grilly.functional", "grilly.nn"}  # imported as F and nn
+    by_another_name = {"grilly.functional", "grilly.nn", "grilly.models"}  # imported as F, nn and models
     assert not wanted - found - by_another_name
 
 

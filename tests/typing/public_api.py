@@ -15,7 +15,7 @@ from typing_extensions import assert_type
 
 import grilly
 import grilly.functional as F
-from grilly import nn
+from grilly import models, nn
 from grilly.compute import Profile
 
 Floats = NDArray[np.float32]
@@ -495,3 +495,28 @@ def layers(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool
     nn.KVCache(2, 512, 4, 16, device=0)  # type: ignore[call-arg]
     nn.ModuleList([q])  # type: ignore[list-item]
     nn.Module().train("yes")  # type: ignore[arg-type]
+
+
+def whole_models(mask: NDArray[np.int64], cache: models.Cache) -> None:
+    def report(done: int, total: int) -> None: ...
+
+    try:
+        model = models.load("folder", "float16", grilly.Compute(), progress=report, ignore=["field"])
+    except grilly.ModelError as error:
+        wrong: ValueError = error
+        raise wrong from None
+    assert_type(model, models.Model)
+    assert_type(model.dtype, np.dtype[Any])
+    output: models.Output = model(input_ids=mask, attention_mask=mask)
+    assert_type(output["logits"], Any)
+    assert "logits" in output and list(output)
+    assert_type(models.ARCHITECTURES, dict[str, str])
+    tokenizer = models.Tokenizer("folder", longest=8)
+    ids, kept = tokenizer.encode(["text"])
+    assert_type(ids, NDArray[np.int64])
+    assert_type(tokenizer.decode(ids[0]), str)
+    encoder = models.SentenceEncoder.load("folder", progress=True)
+    assert_type(encoder.encode("text", batch_size=2), Floats)
+    assert_type(cache.max_len, int)
+    models.load(3)  # type: ignore[arg-type]
+    models.Tokenizer()  # type: ignore[call-arg]
