@@ -110,3 +110,26 @@ def test_texts_and_pictures(loaded, name):
     alone = model(pixel_values=case.pixel_values)
     np.testing.assert_array_equal(alone.image_embeds, out.image_embeds)
     assert "text_embeds" not in alone
+
+
+HALVES = [name for name, case in CASES.items() if case.float16_error is not None]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", HALVES)
+def test_sixteen_bits(vulkan_backend, tmp_path, name, dtype):
+    """No further from float32 than twice what transformers is in the same type."""
+    case = CASES[name]
+    model = models.load(write_folder(tmp_path / name, case.arguments), dtype, vulkan_backend)
+    inputs = {"input_ids", "token_type_ids", "attention_mask", "pixel_values", "input_features", "decoder_input_ids"}
+    sent = {key: getattr(case, key) for key in inputs if getattr(case, key) is not None}
+    side = "right" if name == "bert" else "left" if case.logits_left is not None else None
+    if side:
+        sent["attention_mask"] = MASKS[side]
+    out = model(**sent)
+    wanted = next(a for a in (case.logits_left, case.logits, case.last_hidden_state) if a is not None)
+    found = out.last_hidden_state if name == "bert" else out.logits
+    assert found.dtype.name == dtype
+    kept = MASKS[side] != 0 if side else ...
+    error = np.abs(found.astype(np.float32)[kept] - wanted[kept]).max()
+    assert 0 < error <= 2 * getattr(case, f"{dtype}_error")

@@ -161,3 +161,38 @@ def test_shards(folder):
 def test_dtypes(folder):
     with pytest.raises(TypeError, match="float64"):
         models.load(folder, dtype="float64")
+
+
+def test_weights_that_float16_does_not_hold(folder, vulkan_backend):
+    tensors = drawn(CASES["llama"].arguments["tensors"], 0)
+    tensors["model.norm.weight"][3] = 70000
+    write_safetensors(folder / "model.safetensors", tensors)
+    refused(
+        folder, "model.norm.weight has numbers past 65504", "dtype='bfloat16'", dtype="float16", backend=vulkan_backend
+    )
+
+
+def test_shards_dtypes_and_progress(folder, vulkan_backend):
+    """The files' own dtype, in shards, is what is computed with; and the progress of reading them ends with all."""
+    ids = np.array([[5, 9, 17, 33]])
+    wanted = models.load(folder, backend=vulkan_backend)(ids).logits
+    tensors = drawn(CASES["llama"].arguments["tensors"], CASES["llama"].arguments["seed"])
+    places = shards(folder)
+    for file in set(places.values()):  # float32 as bfloat16, as the upper halves of its numbers
+        own = {name: array for name, array in tensors.items() if places[name] == file}
+        header, data = {}, b""
+        for name, array in own.items():
+            halves = (array.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+            header[name] = {"dtype": "BF16", "shape": array.shape, "data_offsets": [len(data), len(data) + len(halves)]}
+            data += halves
+        text = json.dumps(header).encode()
+        (folder / file).write_bytes(len(text).to_bytes(8, "little") + text + data)
+    seen = []
+    model = models.load(folder, "float32", vulkan_backend, progress=lambda done, total: seen.append((done, total)))
+    total = sum(array.nbytes // 2 for array in tensors.values())
+    assert seen[-1] == (total, total) and [done for done, _ in seen] == sorted(done for done, _ in seen)
+    error = np.abs(model(ids).logits - wanted).max()
+    assert 0 < error < 0.1 * np.abs(wanted).max()
+    pytest.importorskip("ml_dtypes")
+    assert models.load(folder, backend=vulkan_backend).dtype.name == "bfloat16"
+    assert models.load(folder, "float16", vulkan_backend)(ids).logits.dtype == np.float16

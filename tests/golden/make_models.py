@@ -1,6 +1,6 @@
 """Writes tests/golden/models.npz: what transformers computes with small models of random weights.
 
-    python tests/golden/make_models.py [encoders] [decoders] [translators] [pictures] [both] [sounds]
+    python tests/golden/make_models.py [encoders] [decoders] [translators] [pictures] [both] [sounds] [halves]
 
 Needs torch and transformers; the tests do not. Each case has the config.json that transformers saves, the names and
 shapes of the tensors that it saves, and a seed: tests/model_folders.py makes the same weights of these. Seeds
@@ -230,10 +230,42 @@ def sounds():
     case("whisper", T.WhisperForConditionalGeneration, config, run, embeddings=0.3)
 
 
+#: What is compared in 16 bits: the case, its class, what it computes, and the side of its padding.
+HALVES = (
+    ("bert", T.BertModel, "last_hidden_state", "right"), ("llama", T.LlamaForCausalLM, "logits", "left"),
+    ("gpt2", T.GPT2LMHeadModel, "logits", "left"), ("gemma2", T.Gemma2ForCausalLM, "logits", "left"),
+    ("t5_gated", T.T5ForConditionalGeneration, "logits", None),
+    ("whisper", T.WhisperForConditionalGeneration, "logits", None),
+)  # fmt: skip
+
+
+def halves():
+    """How far transformers itself is from float32 in 16 bits, at most: added to cases that are there."""
+    for name, make, output, side in HALVES:
+        names = ("input_ids", "token_type_ids", "attention_mask", "pixel_values", "input_features", "decoder_input_ids")
+        sent = {n: torch.tensor(arrays[f"{name}/{n}"]) for n in names if f"{name}/{n}" in arrays}
+        sent = {n: value.long() if value.dtype == torch.int32 else value for n, value in sent.items()}
+        if side:
+            sent["attention_mask"] = torch.tensor(MASKS[side])
+        kept = np.array(MASKS[side]) != 0 if side else ...
+        found = {}
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = model_folders.write_folder(Path(scratch), meta[name])
+            for dtype in ("float32", "float16", "bfloat16"):
+                made = make.from_pretrained(folder, attn_implementation="eager", dtype=dtype).eval()
+                own = {n: value.to(made.dtype) if value.is_floating_point() else value for n, value in sent.items()}
+                with torch.no_grad():
+                    found[dtype] = made(**own)[output].float().numpy()[kept]
+        for dtype in ("float16", "bfloat16"):
+            error = np.abs(found[dtype] - found["float32"]).max()
+            arrays[f"{name}/{dtype}_error"] = np.asarray(error, np.float32)
+            print(f"{name}: {dtype} is {error / np.abs(found['float32']).max():.1e} of the largest off")
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    made = {make.__name__: make for make in (encoders, decoders, translators, pictures, both, sounds)}
+    made = {make.__name__: make for make in (encoders, decoders, translators, pictures, both, sounds, halves)}
     file = Path(__file__).parent / "models.npz"
     if sys.argv[1:]:  # the others are kept
         with np.load(file) as kept:

@@ -77,6 +77,14 @@ class Model(nn.Module):
         self.decoder_start_token_id: Any = config.fields.get("decoder_start_token_id")
         self.training = False
 
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused (TypeError): a model is loaded where and as it is to compute, by ``load(folder, dtype, backend)``."""
+        raise TypeError(f"{type(self).__name__}.to: load the folder again, with the dtype and backend that are wanted")
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused (TypeError): weights come from a folder, and some are joined on the way."""
+        raise TypeError(f"{type(self).__name__}.load_state_dict: weights come from a folder, by grilly.models.load")
+
     def _ids(self, name: str, ids: Any, rows: int) -> tuple[Tensor, bool]:
         """Numbers of rows of a table, ``(B, S)``, on the device, and whether they came from the host.
 
