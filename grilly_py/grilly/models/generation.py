@@ -81,51 +81,46 @@ class Generates:
         padding = int(ends[0] if len(ends) else 0) if padding is None else padding
         begun = self._begin(input_ids, decoder_input_ids)
         logits, state = self._prompt(input_ids, attention_mask, decoder_input_ids, max_new_tokens)
-        never = list(self.suppress_tokens or [])
-        logits = _without(logits, never + list(self.begin_suppress_tokens or []))
-        seen = _tokens(begun, attention_mask) if sampler.looks_back else [[] for _ in begun]
+        seen = sampler.seen(self.backend, _tokens(begun, attention_mask), logits.shape[-1])
         graph = use_graph and max_new_tokens > CAPTURED
         return self._stream(logits, state, seen, max_new_tokens, sampler, ends, padding, graph)
 
     def _stream(
-        self, logits: Tensor, state: Any, seen: list[list[int]], count: int, sampler: Sampler,
-        ends: NDArray[np.int64], padding: int, graph: bool,
+        self, logits: Tensor, state: Any, seen: Tensor | None, count: int, sampler: Sampler, ends: NDArray[np.int64],
+        padding: int, graph: bool,
     ) -> Iterator[NDArray[np.int64]]:  # fmt: skip
         lengths = state.lengths.astype(np.int32)
         done = np.zeros(len(lengths), bool)
-        step: Callable[[Any, Any], Tensor] | None = None
-        chosen = sampler.plain(logits) if sampler.greedy else logits
+        send, never = self.backend.tensor, list(self.suppress_tokens or ())
+
+        def step(ids: Tensor, lengths: Tensor, draws: Tensor | None) -> Tensor:
+            if seen is not None:
+                seen[np.arange(len(seen)), ids[:, 0]] = True
+            return sampler(_without(self._next(ids, lengths, state), never), draws, seen)
+
+        draws = sampler.draws(len(done))
+        logits = _without(logits, never + list(self.begin_suppress_tokens or ()))
+        chosen = sampler(logits, None if draws is None else send(draws), seen)
+        run: Callable[..., Tensor] | None = None
         for i in range(count):
-            tokens = chosen.numpy() if sampler.greedy else sampler(chosen.astype("float32").numpy(), seen)
-            tokens = np.where(done, padding, tokens).astype(np.int64)
-            for row, token in zip(seen, tokens, strict=True):
-                row.append(int(token))
+            tokens = np.where(done, padding, chosen.numpy()).astype(np.int64)
             done |= np.isin(tokens, ends)
             yield tokens
             if done.all() or i + 1 == count:
                 return
-            ids = tokens.astype(np.int32)[:, None]
-            if step is None:
-                step = self._step(state, sampler, ids, lengths, graph)
-            chosen = step(ids, lengths)
+            draws = sampler.draws(len(done))
+            given = (tokens.astype(np.int32)[:, None], lengths, draws)
+            if run is None:
+                run = self._captured(step, given) if graph else step
+            chosen = run(*(None if array is None else send(array) for array in given))
             lengths = lengths + np.int32(1)
 
-    def _step(
-        self, state: Any, sampler: Sampler, ids: NDArray[Any], lengths: NDArray[Any], graph: bool
-    ) -> Callable[[Any, Any], Tensor]:
-        """What a step computes, captured where the runtime can do that."""
-
-        def step(ids: Any, lengths: Any) -> Tensor:
-            ids = ids if isinstance(ids, Tensor) else self.backend.tensor(ids)
-            logits = _without(self._next(ids, lengths, state), self.suppress_tokens)
-            return sampler.plain(logits) if sampler.greedy else logits
-
-        if graph:
-            try:
-                return self.backend.capture(step, ids, lengths)
-            except UnsupportedError:  # the kompute runtime captures nothing
-                pass
-        return step
+    def _captured(self, step: Callable[..., Tensor], given: tuple[Any, ...]) -> Callable[..., Tensor]:
+        """The step as a graph, or as it is where the runtime captures nothing, as kompute's does."""
+        try:
+            return self.backend.capture(step, *given)
+        except UnsupportedError:
+            return step
 
     def generate(
         self, input_ids: Any, attention_mask: Any = None, *, max_new_tokens: int = 20, do_sample: bool = False,
@@ -161,7 +156,7 @@ class Generates:
             What follows an ended text while others go on. By default what the folder says, else the first
             ``eos_token_id``.
         seed : int, optional
-            Of the drawing: the same seed gives the same tokens from the same logits. Drawing is done by the host.
+            Of the drawing: the same seed gives the same tokens from the same logits.
         decoder_input_ids : array or Tensor of int, optional
             What answers begin with, ``(B, T)``, for models with an encoder; by default the token that the folder names.
         use_graph : bool
@@ -189,12 +184,12 @@ class Generates:
         return np.concatenate([self._begin(input_ids, decoder_input_ids), np.stack(list(found), axis=1)], axis=1)
 
 
-def _tokens(ids: NDArray[Any], attention_mask: Any) -> list[list[int]]:
+def _tokens(ids: NDArray[Any], attention_mask: Any) -> list[NDArray[np.int64]]:
     """The tokens of each prompt, without padding."""
     if attention_mask is None or np.shape(attention_mask) != ids.shape:  # the latter is an encoder's
-        return [list(map(int, row)) for row in ids]
+        return list(ids)
     mask = np.asarray(attention_mask.numpy() if isinstance(attention_mask, Tensor) else attention_mask) != 0
-    return [list(map(int, row[kept])) for row, kept in zip(ids, mask, strict=True)]
+    return [row[kept] for row, kept in zip(ids, mask, strict=True)]
 
 
 def _without(logits: Tensor, tokens: Sequence[int] | None) -> Tensor:

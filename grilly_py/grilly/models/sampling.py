@@ -1,14 +1,14 @@
-"""Sampler: which token comes next, given the logits."""
+"""Sampler: which token comes next, chosen on the device from the logits; one number for each text comes back."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
 from .. import array_api as xp
-from ..compute import Tensor
+from .. import functional as F
+from ..compute import Compute, Tensor
 from ..compute.device.arrays import NDArray
 
 
@@ -36,38 +36,42 @@ class Sampler:
         self.penalty = repetition_penalty
         self._rng = np.random.default_rng(seed)
 
-    @property
-    def looks_back(self) -> bool:
-        """Whether the choice depends on the tokens before."""
-        return self.penalty != 1
-
-    @property
-    def greedy(self) -> bool:
-        """Whether the largest logit is all that counts, which the device finds."""
-        return not self.do_sample and not self.looks_back
-
-    def plain(self, logits: Tensor) -> Tensor:
-        """The place of the largest of each row, ``(B,)``, on the device; the first of equal ones."""
-        return xp.argmax(logits, axis=-1)
-
-    def __call__(self, logits: NDArray[np.float32], seen: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-        """A token for each row of ``(B, vocab)``, given the tokens before it."""
-        return np.array([self._one(row.astype(np.float64), before) for row, before in zip(logits, seen, strict=True)])
-
-    def _one(self, logits: NDArray[np.float64], before: Sequence[int]) -> int:
-        if self.looks_back and before:
-            found = np.unique(np.array(before))
-            logits[found] = np.where(logits[found] < 0, logits[found] * self.penalty, logits[found] / self.penalty)
+    def draws(self, batch: int) -> NDArray[np.float32] | None:
+        """Numbers from 0 to below 1, ``(B, 1)``, by which tokens are drawn; None where none are."""
         if not self.do_sample:
-            return int(logits.argmax())
-        logits = logits / self.temperature
-        order = np.argsort(-logits, kind="stable")
-        if self.top_k:
-            order = order[: self.top_k]
-        shares = np.exp(logits[order] - logits[order[0]])
-        sums = np.cumsum(shares / shares.sum())
-        if self.top_p < 1:  # all up to the one with which the sum passes top_p
-            kept = int(np.searchsorted(sums, self.top_p)) + 1
-            order, sums = order[:kept], sums[:kept]
-        place = int(np.searchsorted(sums, self._rng.random() * sums[-1], side="right"))
-        return int(order[min(place, len(order) - 1)])
+            return None
+        return (self._rng.integers(0, 2**24, (batch, 1)) / 2**24).astype(np.float32)
+
+    def seen(self, backend: Compute, texts: list[NDArray[np.int64]], rows: int) -> Tensor | None:
+        """Which tokens each text has, bool ``(B, vocab)``; None where that does not matter."""
+        if self.penalty == 1:
+            return None
+        found = np.zeros((len(texts), rows), bool)
+        for row, text in zip(found, texts, strict=True):
+            row[text] = True
+        return backend.tensor(found)
+
+    def __call__(self, logits: Tensor, draws: Tensor | None, seen: Tensor | None) -> Tensor:
+        """A token of each text, ``(B,)``, of logits ``(B, vocab)``."""
+        if seen is not None:
+            logits = logits.astype("float32")
+            logits = xp.where(seen, xp.where(logits < 0, logits * self.penalty, logits / self.penalty), logits)
+        if draws is None:
+            return xp.argmax(logits, axis=-1)  # the first of equal ones
+        logits = logits.astype("float32") / self.temperature
+        rows = logits.shape[-1]
+        count = min(self.top_k or rows, rows)
+        tokens = None
+        if count < rows or self.top_p < 1:  # from the likeliest to the least likely
+            logits, tokens = xp.topk(logits, count)
+        sums = xp.cumulative_sum(F.softmax(logits, dim=-1), axis=-1)
+        last: Tensor | int = count - 1
+        if self.top_p < 1:  # all up to the one with which the sum comes to top_p
+            last = xp.sum((sums < self.top_p).astype("int32"), axis=-1, keepdims=True)
+            last = xp.minimum(last, count - 1)
+            total = xp.take_along_axis(sums, last, axis=-1)
+        else:
+            total = sums[:, -1:]
+        place = xp.sum((sums <= draws * total).astype("int32"), axis=-1, keepdims=True)
+        place = xp.minimum(place, last)
+        return (place if tokens is None else xp.take_along_axis(tokens, place, axis=-1))[:, 0]
