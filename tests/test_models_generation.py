@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import goldens
-from grilly import CaptureError, Tensor, models
+from grilly import CaptureError, OutOfDeviceMemoryError, Tensor, models
 from grilly.models.sampling import Sampler
 from model_folders import write_folder
 
@@ -146,3 +146,38 @@ def test_kompute_generates_step_by_step(backend, tmp_path):
     own = models.load(write_folder(tmp_path / "llama", CASES["llama"].arguments), backend=backend)
     out = own.generate(IDS, np.array([[1] * 9, [0] * 4 + [1] * 5, [0] * 7 + [1] * 2]), max_new_tokens=6)
     np.testing.assert_array_equal(out[:, 9:], CASES["llama"].tokens[:, :6])
+
+
+def test_no_room_for_the_cache(model):
+    """A petabyte for keys and values."""
+    with pytest.raises(OutOfDeviceMemoryError, match=r"a cache of 1048576 texts of up to 1048576 tokens takes \d+ MiB"):
+        model.make_cache(2**20, 2**20)
+    assert model.generate(IDS, max_new_tokens=1).shape == (3, 10)
+
+
+def test_no_room_for_the_weights(monkeypatch, tmp_path, vulkan_backend):
+    def tensor(array):
+        raise OutOfDeviceMemoryError("no room")
+
+    folder = write_folder(tmp_path / "llama", CASES["llama"].arguments)
+    monkeypatch.setattr(vulkan_backend, "tensor", tensor)
+    numbers = sum(np.prod(shape) for shape in CASES["llama"].arguments["tensors"].values())
+    with pytest.raises(OutOfDeviceMemoryError, match=f"take {numbers * 2 / 2**20:.0f} MiB as float16; .*no room"):
+        models.load(folder, "float16", vulkan_backend)
+
+
+@pytest.mark.parametrize("name", ["llama", "t5"])
+def test_what_lies_in_a_cache_before_its_tokens_does_not_matter(name, tmp_path, vulkan_backend, monkeypatch):
+    case = CASES[name]
+    own = models.load(write_folder(tmp_path / name, case.arguments), backend=vulkan_backend)
+    empty = vulkan_backend.empty
+
+    def poisoned(shape, dtype=np.float32):
+        tensor = empty(shape, dtype)
+        tensor[...] = np.nan
+        return tensor
+
+    monkeypatch.setattr(vulkan_backend, "empty", poisoned)
+    mask = case.attention_mask if name == "t5" else np.array([[1] * 9, [0] * 4 + [1] * 5, [0] * 7 + [1] * 2])
+    found = own.generate(case.input_ids, mask, max_new_tokens=8)
+    np.testing.assert_array_equal(found[:, -8:], case.tokens[:, 1:9] if name == "t5" else case.tokens[:, :8])

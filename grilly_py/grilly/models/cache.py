@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import DTypeLike
 from .. import functional as F
 from ..compute import Compute, Tensor
 from ..compute.device.arrays import NDArray
+from ..errors import OutOfDeviceMemoryError
 from .rotary import Rotary
 
 
@@ -33,8 +35,15 @@ class Cache:
         rotary: Rotary | None = None,
     ) -> None:  # fmt: skip
         shape = (batch, max_len, heads, dim)
-        self.k = [backend.empty(shape, dtype) for _ in range(layers)]
-        self.v = [backend.empty(shape, dtype) for _ in range(layers)]
+        try:
+            self.k = [backend.empty(shape, dtype) for _ in range(layers)]
+            self.v = [backend.empty(shape, dtype) for _ in range(layers)]
+        except OutOfDeviceMemoryError as error:
+            nbytes = 2 * layers * math.prod(shape) * np.dtype(dtype).itemsize
+            raise OutOfDeviceMemoryError(
+                f"a cache of {batch} texts of up to {max_len} tokens takes {nbytes / 2**20:.0f} MiB; fewer texts, "
+                f"fewer tokens or 16 bits take less ({error})"
+            ) from error
         self.lengths: NDArray[np.int32] = np.zeros(batch, np.int32)
         self.tables = None if rotary is None else rotary.tables(backend, max_len)
 

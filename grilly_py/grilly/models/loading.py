@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 
 from ..compute import Compute, default_backend
 from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
-from ..errors import ModelError
+from ..errors import ModelError, OutOfDeviceMemoryError
 from .checkpoint import FLOATS, Checkpoint
 from .config import Config, read_json
 from .model import Model
@@ -111,6 +111,11 @@ def load(
     backend = default_backend() if backend is None else backend
     try:
         model = make(config, Weights(checkpoint, dtype_of(dtype), backend, report.add))
+    except OutOfDeviceMemoryError as error:
+        raise OutOfDeviceMemoryError(
+            f"{folder}: the weights take {on_paper.nbytes / 2**20:.0f} MiB as {dtype_of(dtype)}; another dtype or a "
+            f"smaller model takes less ({error})"
+        ) from error
     finally:
         report.end()
     generation = folder / "generation_config.json"

@@ -65,22 +65,20 @@ class Block(nn.Module):
         self.attention = Attention(config, below.at(0, "SelfAttention"), cross=False)
         self.cross_norm = RMSNorm(below, "1.layer_norm", width, eps) if decoder else None
         self.cross = Attention(config, below.at(1, "EncDecAttention"), cross=True) if decoder else None
-        last, inner = below.at(2 if decoder else 1), config.integer("d_ff")
-        self.norm = RMSNorm(last, "layer_norm", width, eps)
-        activation, gated = activation_of(config)
-        last = last.at("DenseReluDense")
+        (activation, gated), inner, last = activation_of(config), config.integer("d_ff"), below.at(2 if decoder else 1)
+        self.norm, last = RMSNorm(last, "layer_norm", width, eps), last.at("DenseReluDense")
         self.mlp = (GatedMLP(last, ("wi_0", "wi_1", "wo"), width, inner, activation) if gated
                     else MLP(last, ("wi", "wo"), width, inner, activation, bias=False))  # fmt: skip
 
     def forward(self, x: Tensor, call: Call, places: dict[str, Any], source: Source | None) -> Tensor:
         """``(B, S, width)``; ``places`` are the options of attention that tell positions."""
         q, k, v = self.attention.project(self.attention_norm(x))
+        options = dict(places)
         if call.cache is not None:
-            at = places["at"]
-            k_all, v_all = call.cache.k[self.number], call.cache.v[self.number]
-            k_all[:, at], v_all[:, at] = k, v
-            k, v = k_all, v_all
-        x = self.attention.attend(q, k, v, x, **{name: value for name, value in places.items() if name != "at"})
+            at, keys, values = options.pop("at"), call.cache.k[self.number], call.cache.v[self.number]
+            keys[:, at], values[:, at] = k, v
+            k, v = keys, values
+        x = self.attention.attend(q, k, v, x, **options)
         if self.cross is not None and self.cross_norm is not None and source is not None:
             assert self.cross.query is not None
             q, (k, v) = heads(self.cross.query(self.cross_norm(x)), self.cross.heads), source.keys[self.number]
@@ -93,14 +91,13 @@ class Stack(nn.Module):
 
     def __init__(self, config: Config, weights: Weights, layers: int, decoder: bool) -> None:
         super().__init__()
-        self.decoder = decoder
-        self.buckets = config.integer("relative_attention_num_buckets", 32)
+        self.decoder, self.buckets = decoder, config.integer("relative_attention_num_buckets", 32)
         self.distance = config.integer("relative_attention_max_distance", 128)
-        name = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        self.table = weights.parameter(name, self.buckets, config.integer("num_heads"))
+        first = weights.at("block.0.layer.0.SelfAttention")
+        self.table = first.parameter("relative_attention_bias.weight", self.buckets, config.integer("num_heads"))
         self.blocks = nn.ModuleList(Block(config, weights.at("block", i), i, decoder) for i in range(layers))
-        self.norm = RMSNorm(weights, "final_layer_norm", config.integer("d_model"),
-                            config.number("layer_norm_epsilon", 1e-6))  # fmt: skip
+        eps = config.number("layer_norm_epsilon", 1e-6)
+        self.norm = RMSNorm(weights, "final_layer_norm", config.integer("d_model"), eps)
 
     def places(self, length: int, call: Call) -> dict[str, Any]:
         """The options of attention that tell positions, for ``length`` new tokens."""
@@ -109,8 +106,7 @@ class Stack(nn.Module):
         if call.cache is None:
             return {"t5_table": table, "t5_bidirectional": not self.decoder, "t5_max_distance": self.distance,
                     "mask": call.mask, "causal": self.decoder}  # fmt: skip
-        # A query at place i sees the keys up to it, of a cache whose further ones are none yet. All samples stand at
-        # one place, which a captured step finds in a Tensor.
+        # A query sees the keys up to its place; further ones are none yet. All samples stand at one place.
         room = call.cache.max_len
         at = call.lengths[:1] + np.arange(length, dtype=np.int32)
         at = at if isinstance(at, Tensor) else table.backend.tensor(at)
@@ -175,8 +171,7 @@ class T5(EncoderDecoder):
         Returns
         -------
         Output
-            ``last_hidden_state`` ``(B, T, width)``, ``encoder_last_hidden_state`` ``(B, S, width)`` and, where there is
-            a head, ``logits`` ``(B, T, vocab)``.
+            ``last_hidden_state`` ``(B, T, width)``, ``encoder_last_hidden_state``, with a head ``logits``.
 
         Raises
         ------
@@ -194,10 +189,9 @@ class T5LM(T5):
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
         # Where the table of tokens is the head, states are scaled; newer files say so in a field of its own.
-        tied = config.flag("tie_word_embeddings", True)
-        self.scaled = config.flag("scale_decoder_outputs", tied)
-        tied = not weights.has("lm_head.weight")
-        self.lm_head = None if tied else Linear(weights, "lm_head", self.width, self.rows, bias=False)
+        self.scaled = config.flag("scale_decoder_outputs", config.flag("tie_word_embeddings", True))
+        own = weights.has("lm_head.weight")
+        self.lm_head = Linear(weights, "lm_head", self.width, self.rows, bias=False) if own else None
 
     def head(self, x: Tensor) -> Tensor:
         """``(..., width)`` to ``(..., vocab)``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,6 +47,11 @@ class Weights:
         self.asked: dict[str, tuple[int, ...]] = {}
         self.allowed: set[str] = set()
         self._report = report
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device of all that was asked for."""
+        return sum(math.prod(shape) for shape in self.asked.values()) * self.dtype.itemsize
 
     def at(self, *parts: object) -> Weights:
         """The tensors whose names go on with these parts, joined by dots."""
