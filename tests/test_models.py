@@ -1,11 +1,13 @@
 """Models from folders against transformers: tests/golden/models.npz has what it computed for the same weights."""
 
+import json
+
 import numpy as np
 import pytest
 
 import goldens
 from grilly import models
-from model_folders import write_folder
+from model_folders import drawn, write_folder, write_safetensors
 
 CASES = goldens.cases("models")
 MASKS = {
@@ -133,3 +135,37 @@ def test_sixteen_bits(vulkan_backend, tmp_path, name, dtype):
     kept = MASKS[side] != 0 if side else ...
     error = np.abs(found.astype(np.float32)[kept] - wanted[kept]).max()
     assert 0 < error <= 2 * getattr(case, f"{dtype}_error")
+
+
+def test_names_of_older_files(vulkan_backend, tmp_path):
+    """BERT as it was first saved: below a prefix, gamma and beta for weight and bias, a buffer, no pooler."""
+    case = CASES["bert"]
+    folder = write_folder(tmp_path / "bert", case.arguments)
+    weights = drawn(case.arguments["tensors"], case.arguments["seed"])
+    old = {"bert.embeddings.position_ids": np.zeros((1, 96), np.float32)}
+    for name, array in weights.items():
+        if not name.startswith("pooler"):
+            name = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+            old[f"bert.{name}"] = array
+    write_safetensors(folder / "model.safetensors", old)
+    config = {**case.arguments["config"], "position_embedding_type": "absolute", "torch_dtype": "float32"}
+    (folder / "config.json").write_text(json.dumps(config))
+    out = models.load(folder, backend=vulkan_backend)(case.input_ids, MASKS["right"], case.token_type_ids)
+    agree(out.last_hidden_state, case.last_hidden_state, MASKS["right"])
+    with pytest.raises(AttributeError, match="no pooler_output; it has last_hidden_state"):
+        out.pooler_output  # noqa: B018
+
+
+def test_fields_of_older_files(vulkan_backend, tmp_path):
+    """rope_theta and rope_scaling beside each other, no head_dim, no layer_types, as transformers 4 wrote them."""
+    case = CASES["qwen2"]
+    config = dict(case.arguments["config"])
+    rope = config.pop("rope_parameters")
+    del config["layer_types"]
+    config |= {"rope_theta": rope["rope_theta"], "rope_scaling": {
+        "type": "yarn", "factor": rope["factor"],
+        "original_max_position_embeddings": rope["original_max_position_embeddings"],
+    }}  # fmt: skip
+    folder = write_folder(tmp_path / "qwen2", {**case.arguments, "config": config})
+    out = models.load(folder, backend=vulkan_backend)(case.input_ids, MASKS["left"])
+    agree(out.logits, case.logits_left, MASKS["left"])
