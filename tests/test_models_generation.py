@@ -65,6 +65,19 @@ def test_texts_end(model):
     assert first.shape == (1, 9 + list(free[0]).index(end) + 1), "nothing comes after the only text has ended"
 
 
+def test_suppressed_tokens(model, monkeypatch):
+    free = model.generate(IDS[:1], max_new_tokens=12)[0, 9:]
+    first = next(token for token in free if token != free[0])
+    monkeypatch.setattr(model, "suppress_tokens", [int(first), 1000])
+    held = model.generate(IDS[:1], max_new_tokens=12)[0, 9:]
+    place = list(free).index(first)
+    assert first not in held and list(held[:place]) == list(free[:place])
+    monkeypatch.setattr(model, "suppress_tokens", None)
+    monkeypatch.setattr(model, "begin_suppress_tokens", [int(free[0])])
+    begun = model.generate(IDS[:1], max_new_tokens=12)[0, 9:]
+    assert begun[0] != free[0] and model.generate(IDS[:1], max_new_tokens=1, do_sample=True, seed=0)[0, 9] != free[0]
+
+
 def test_repetition_penalty(model):
     free = model.generate(IDS[:1], max_new_tokens=16)[0, 9:]
     held = model.generate(IDS[:1], max_new_tokens=16, repetition_penalty=1e6)[0]
@@ -126,6 +139,7 @@ def test_tensors_stay_on_the_device(model):
     ((IDS,), {"temperature": 0.0}, "temperature is 0.0"),
     ((IDS,), {"top_p": 1.5}, "top_p is 1.5"),
     ((IDS,), {"top_k": -1}, "top_k is -1"),
+    ((IDS,), {"stop_strings": "x"}, "need a tokenizer"),
     ((IDS,), {"decoder_input_ids": IDS}, "for models with an encoder"),
 ])  # fmt: skip
 def test_refused(model, arguments, options, match):

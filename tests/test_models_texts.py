@@ -58,6 +58,9 @@ def test_generate_command(vulkan_backend, folder, capsys):
     out, err = capsys.readouterr()
     assert out == " ".join(WORDS[token] for token in case.tokens[0, :9]) + "\n"
     assert err.endswith("a second\n") and "9 tokens: the first after" in err
+    stop = f"{WORDS[case.tokens[0, 1]]} {WORDS[case.tokens[0, 2]]}"
+    assert main(["generate", str(folder), prompt, "--max-new-tokens", "9", "--stop", stop, *device]) == 0
+    assert capsys.readouterr().out == " ".join(WORDS[token] for token in case.tokens[0, :3]) + "\n"
     assert main(["generate", str(folder), prompt, "--temperature", "-1", *device]) == 1
     assert "temperature is -1.0" in capsys.readouterr().err
     assert main(["generate", str(folder / "none"), prompt, *device]) == 1

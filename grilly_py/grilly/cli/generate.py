@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="draw among the likeliest that together have probability P")  # fmt: skip
     parser.add_argument("--repetition-penalty", type=float, default=1.0, metavar="X",
                         help="divide logits of tokens that the text has by X")  # fmt: skip
+    parser.add_argument("--stop", action="append", metavar="TEXT", help="end where the text has this; may come again")
     parser.add_argument("--seed", type=int, metavar="N", help="of the drawing")
     parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), help="default: that of the weights")
     add_device(parser)
@@ -56,7 +57,7 @@ def _print(args: argparse.Namespace, model, tokenizer) -> int:
     stream = model.stream(
         ids, mask, max_new_tokens=args.max_new_tokens, do_sample=args.temperature is not None,
         temperature=args.temperature or 1.0, top_k=args.top_k, top_p=args.top_p,
-        repetition_penalty=args.repetition_penalty, seed=args.seed,
+        repetition_penalty=args.repetition_penalty, seed=args.seed, stop_strings=args.stop, tokenizer=tokenizer,
     )  # fmt: skip
     for found in stream:
         tokens.append(int(found[0]))

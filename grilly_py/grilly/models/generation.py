@@ -11,6 +11,7 @@ from ..compute import Compute, Tensor
 from ..compute.device.arrays import NDArray
 from ..errors import UnsupportedError
 from .sampling import Sampler
+from .tokenizer import Tokenizer
 
 #: From so many tokens on, a step is captured and replayed.
 CAPTURED = 4
@@ -66,7 +67,8 @@ class Generates:
         self, input_ids: Any, attention_mask: Any = None, *, max_new_tokens: int = 20, do_sample: bool = False,
         temperature: float = 1.0, top_k: int | None = 50, top_p: float = 1.0, repetition_penalty: float = 1.0,
         eos_token_id: int | Sequence[int] | None = None, pad_token_id: int | None = None, seed: int | None = None,
-        decoder_input_ids: Any = None, use_graph: bool = True,
+        decoder_input_ids: Any = None, stop_strings: str | Sequence[str] | None = None,
+        tokenizer: Tokenizer | None = None, use_graph: bool = True,
     ) -> Iterator[NDArray[np.int64]]:  # fmt: skip
         """The tokens that `generate` adds, one of each sample at a time, int64 ``(B,)``, as they are found.
 
@@ -74,6 +76,9 @@ class Generates:
         """
         if max_new_tokens < 1:
             raise ValueError(f"{type(self).__name__}: max_new_tokens is {max_new_tokens}; expected at least 1")
+        stops = [stop_strings] if isinstance(stop_strings, str) else list(stop_strings or ())
+        if stops and (tokenizer is None or not all(isinstance(stop, str) and stop for stop in stops)):
+            raise ValueError(f"{type(self).__name__}: stop_strings are texts, and need a tokenizer that gives texts")
         sampler = Sampler(do_sample, temperature, top_k, top_p, repetition_penalty, seed)
         ends = self.eos_token_id if eos_token_id is None else eos_token_id
         ends = np.array([] if ends is None else np.atleast_1d(ends), np.int64)
@@ -83,11 +88,21 @@ class Generates:
         logits, state = self._prompt(input_ids, attention_mask, decoder_input_ids, max_new_tokens)
         seen = sampler.seen(self.backend, _tokens(begun, attention_mask), logits.shape[-1])
         graph = use_graph and max_new_tokens > CAPTURED
-        return self._stream(logits, state, seen, max_new_tokens, sampler, ends, padding, graph)
+        texts: list[list[int]] = [[] for _ in begun]
+
+        def ended(tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
+            found = np.isin(tokens, ends)
+            if tokenizer is not None and stops:
+                for row, (text, token) in enumerate(zip(texts, tokens, strict=True)):
+                    text.append(int(token))
+                    found[row] |= any(stop in tokenizer.decode(text) for stop in stops)
+            return found
+
+        return self._stream(logits, state, seen, max_new_tokens, sampler, ended, padding, graph)
 
     def _stream(
-        self, logits: Tensor, state: Any, seen: Tensor | None, count: int, sampler: Sampler, ends: NDArray[np.int64],
-        padding: int, graph: bool,
+        self, logits: Tensor, state: Any, seen: Tensor | None, count: int, sampler: Sampler,
+        ended: Callable[[NDArray[np.int64]], NDArray[np.bool_]], padding: int, graph: bool,
     ) -> Iterator[NDArray[np.int64]]:  # fmt: skip
         lengths = state.lengths.astype(np.int32)
         done = np.zeros(len(lengths), bool)
@@ -104,7 +119,7 @@ class Generates:
         run: Callable[..., Tensor] | None = None
         for i in range(count):
             tokens = np.where(done, padding, chosen.numpy()).astype(np.int64)
-            done |= np.isin(tokens, ends)
+            done |= ended(tokens)
             yield tokens
             if done.all() or i + 1 == count:
                 return
@@ -126,7 +141,8 @@ class Generates:
         self, input_ids: Any, attention_mask: Any = None, *, max_new_tokens: int = 20, do_sample: bool = False,
         temperature: float = 1.0, top_k: int | None = 50, top_p: float = 1.0, repetition_penalty: float = 1.0,
         eos_token_id: int | Sequence[int] | None = None, pad_token_id: int | None = None, seed: int | None = None,
-        decoder_input_ids: Any = None, use_graph: bool = True,
+        decoder_input_ids: Any = None, stop_strings: str | Sequence[str] | None = None,
+        tokenizer: Tokenizer | None = None, use_graph: bool = True,
     ) -> NDArray[np.int64]:  # fmt: skip
         """Continue texts.
 
@@ -159,6 +175,10 @@ class Generates:
             Of the drawing: the same seed gives the same tokens from the same logits.
         decoder_input_ids : array or Tensor of int, optional
             What answers begin with, ``(B, T)``, for models with an encoder; by default the token that the folder names.
+        stop_strings : str or sequence of str, optional
+            A text ends with the token whose text completes any of these. Needs ``tokenizer``.
+        tokenizer : Tokenizer, optional
+            What turns tokens to texts.
         use_graph : bool
             Capture a step and replay it (see ``grilly.Compute.capture``), where the runtime can.
 
@@ -179,7 +199,8 @@ class Generates:
         found = self.stream(
             input_ids, attention_mask, max_new_tokens=max_new_tokens, do_sample=do_sample, temperature=temperature,
             top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty, eos_token_id=eos_token_id,
-            pad_token_id=pad_token_id, seed=seed, decoder_input_ids=decoder_input_ids, use_graph=use_graph,
+            pad_token_id=pad_token_id, seed=seed, decoder_input_ids=decoder_input_ids,
+            stop_strings=stop_strings, tokenizer=tokenizer, use_graph=use_graph,
         )  # fmt: skip
         return np.concatenate([self._begin(input_ids, decoder_input_ids), np.stack(list(found), axis=1)], axis=1)
 
