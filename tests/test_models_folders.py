@@ -196,3 +196,40 @@ def test_shards_dtypes_and_progress(folder, vulkan_backend):
     pytest.importorskip("ml_dtypes")
     assert models.load(folder, backend=vulkan_backend).dtype.name == "bfloat16"
     assert models.load(folder, "float16", vulkan_backend)(ids).logits.dtype == np.float16
+
+
+#: Fields that files on model hubs have besides those that transformers 5 writes.
+OLD = {
+    "bert": {"gradient_checkpointing": False, "position_embedding_type": "absolute", "_name_or_path": "x"},
+    "roberta": {"output_past": True, "mlm_probability": 0.15},
+    "gpt2": {"n_ctx": 80, "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}}},
+    "llama": {"pretraining_tp": 1, "torch_dtype": "bfloat16", "max_length": 20},
+    "mistral": {"rope_theta": 10000.0, "attention_dropout": 0.0},
+    "qwen2": {"use_mrope": False},
+    "gemma2": {"cache_implementation": "hybrid", "hidden_act": "gelu_pytorch_tanh", "sliding_window_size": 5},
+    "t5": {"n_positions": 512, "output_past": True, "task_specific_params": {}, "is_gated_act": False},
+    "vit": {"num_labels": 5, "encoder_stride": 16},
+    "clip": {"text_config_dict": None, "vision_config_dict": None, "text_config": {
+        "prefix": None, "num_beams": 1, "top_k": 50, "tie_word_embeddings": True, "chunk_size_feed_forward": 0,
+        "is_decoder": False, "is_encoder_decoder": False, "add_cross_attention": False, "dropout": 0.0,
+        "cross_attention_hidden_size": None, "torchscript": False, "typical_p": 1.0, "tf_legacy_loss": False,
+    }},
+    "whisper": {"max_length": 448, "forced_decoder_ids": [[1, 3]], "num_hidden_layers": 2},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_fields_of_files_that_are_about(tmp_path, name):
+    made = write_folder(tmp_path / name, CASES[name].arguments)
+    config = CASES[name].arguments["config"]
+    for field, value in OLD[name].items():
+        change(made, **{field: {**config[field], **value} if isinstance(config.get(field), dict) else value})
+    with pytest.raises(AssertionError, match="went on"):
+        models.load(made)
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_each_family_refuses_what_it_does_not_know(tmp_path, name):
+    made = write_folder(tmp_path / name, CASES[name].arguments)
+    change(made, spin=1)
+    refused(made, "config.json: not known: spin")

@@ -37,13 +37,18 @@ def blocks_of(config: Config, weights: Weights, width: int, inner: int, heads: i
     )
 
 
+def without_effect(config: Config) -> None:
+    """What both configurations may have besides."""
+    config.unused("projection_dim", "tie_word_embeddings", "chunk_size_feed_forward")
+    config.only(is_decoder=False, is_encoder_decoder=False, add_cross_attention=False)
+
+
 class TextEncoder(nn.Module):
     """Causal attention over a text; its features are those of the token that ends it."""
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__()
-        config.unused("projection_dim")
-        config.only(is_decoder=False, is_encoder_decoder=False, add_cross_attention=False)
+        without_effect(config)
         self.width = config.integer("hidden_size", 512)
         self.rows = config.integer("vocab_size", 49408)
         self.positions = config.integer("max_position_embeddings", 77)
@@ -71,8 +76,7 @@ class PictureEncoder(nn.Module):
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__()
-        config.unused("projection_dim")
-        config.only(is_decoder=False, is_encoder_decoder=False, add_cross_attention=False)
+        without_effect(config)
         self.width, eps = config.integer("hidden_size", 768), config.number("layer_norm_eps", 1e-5)
         self.patches = Patches(
             weights, "embeddings.patch_embedding", config.integer("num_channels", 3),

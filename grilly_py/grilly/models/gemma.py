@@ -63,6 +63,7 @@ class GemmaLM(LlamaLM):
         config.fields.setdefault("tie_word_embeddings", True)
         super().__init__(config, weights)
         config.only(use_bidirectional_attention=(False, None))
+        config.only(sliding_window_size=config.fields.get("sliding_window", 4096))  # the same, in older files
         config.unused("hidden_act")  # older files have it beside hidden_activation, which is the one that counts
         self.width = config.integer("hidden_size")
         self.softcap = config.number("final_logit_softcapping", 0.0)

@@ -110,7 +110,7 @@ class Llama(Decoder):
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
-        config.only(pretraining_tp=1, rope_interleaved=False, quantization_config=None)
+        config.only(pretraining_tp=1, rope_interleaved=False, quantization_config=None, use_mrope=False)
         config.unused("tie_word_embeddings")
         width, layers = config.integer("hidden_size"), config.integer("num_hidden_layers")
         _, key_heads, dim = shape_of(config)
