@@ -169,3 +169,26 @@ def test_fields_of_older_files(vulkan_backend, tmp_path):
     folder = write_folder(tmp_path / "qwen2", {**case.arguments, "config": config})
     out = models.load(folder, backend=vulkan_backend)(case.input_ids, MASKS["left"])
     agree(out.logits, case.logits_left, MASKS["left"])
+
+
+@pytest.mark.parametrize("name, architecture, prefix", [
+    ("gpt2", "GPT2Model", "transformer."), ("llama", "LlamaModel", "model."), ("t5_gated", "T5Model", ""),
+])  # fmt: skip
+def test_models_without_a_head(loaded, vulkan_backend, tmp_path, name, architecture, prefix):
+    """The states are those of the model with a head, of which the names lose their prefix."""
+    case = CASES[name]
+    folder = write_folder(tmp_path / name, case.arguments)
+    weights = drawn(case.arguments["tensors"], case.arguments["seed"], case.arguments["embeddings"])
+    kept = {key.removeprefix(prefix): array for key, array in weights.items() if not key.startswith("lm_head")}
+    write_safetensors(folder / "model.safetensors", kept)
+    config = {**case.arguments["config"], "architectures": [architecture]}
+    (folder / "config.json").write_text(json.dumps(config))
+    model = models.load(folder, backend=vulkan_backend)
+    sent = {"input_ids": case.input_ids}
+    if case.decoder_input_ids is not None:
+        sent["decoder_input_ids"] = case.decoder_input_ids
+    out = model(**sent)
+    np.testing.assert_array_equal(out.last_hidden_state, loaded(name)(**sent).last_hidden_state)
+    assert "logits" not in out
+    with pytest.raises(ValueError, match="no head that gives logits"):
+        model.generate(case.input_ids)

@@ -35,7 +35,6 @@ class Decoder(Generates, Model):
     cached: tuple[int, int, int]
     rotary: Rotary | None = None
     positions: int | None = None
-    has_head = True
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)

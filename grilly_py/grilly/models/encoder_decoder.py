@@ -52,7 +52,6 @@ class EncoderDecoder(Generates, Model):
     rows: int
     cached: tuple[int, int, int]
     positions: int | None = None
-    has_head = True
 
     def encode(self, inputs: Any, attention_mask: Any) -> tuple[Tensor, Tensor | None, bool]:
         """The encoder's states, the mask of its tokens, and whether the inputs came from the host."""

@@ -48,6 +48,7 @@ class Generates:
     pad_token_id: Any
     suppress_tokens: Any
     begin_suppress_tokens: Any
+    has_head = True
 
     def _prompt(self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int) -> tuple[Tensor, Any]:
         """The logits ``(B, vocab)`` after the prompt, and the state with ``lengths`` that the next steps need."""
@@ -74,6 +75,8 @@ class Generates:
 
         Parameters and errors are those of `generate`.
         """
+        if not self.has_head:
+            raise ValueError(f"{type(self).__name__}: this architecture has no head that gives logits")
         if max_new_tokens < 1:
             raise ValueError(f"{type(self).__name__}: max_new_tokens is {max_new_tokens}; expected at least 1")
         stops = [stop_strings] if isinstance(stop_strings, str) else list(stop_strings or ())
