@@ -3,6 +3,9 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
+#ifdef LONG
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#endif
 // What it computes: a linear layer of few rows, y = activation(scale * x W^T + b) + residual; GATED, W's rows are those
 //     of a gate and then as many others: y = activation(gate) * other + residual. W is read once and nothing else weighs,
 //     so the kernel is made to keep many loads under way.
@@ -31,10 +34,20 @@ layout(constant_id = 5) const int SUBGROUP = 8;
 layout(local_size_x_id = 6) in;
 layout(constant_id = 12) const int GATED = 0;
 
-#if defined(DTYPE_float32)
-const int WIDE = 4;  // elements of a word
+// Words: 16 bytes, or with LONG 32, of 64-bit integers, where a driver's loads cost by the number of components.
+#ifdef LONG
+#define WORD u64vec4
+#define PAIR(w, i) unpackUint2x32(w[i])
+const int WORD_BYTES = 32;
 #else
-const int WIDE = 8;
+#define WORD uvec4
+#define PAIR(w, i) uvec2(w[2 * (i)], w[2 * (i) + 1])
+const int WORD_BYTES = 16;
+#endif
+#if defined(DTYPE_float32)
+const int WIDE = WORD_BYTES / 4;  // elements of a word
+#else
+const int WIDE = WORD_BYTES / 2;
 #endif
 const int QUADS = WIDE / 4;
 const int SUBGROUPS = int(gl_WorkGroupSize.x) / SUBGROUP;
@@ -54,8 +67,8 @@ layout(push_constant, std430) uniform Push {
     uint residual_offset, residual_batch, residual_head, residual_row;
 } pc;
 
-layout(set = 0, binding = 0, std430) restrict readonly buffer Left { uvec4 a_data[]; };
-layout(set = 0, binding = 1, std430) restrict readonly buffer Right { uvec4 b_data[]; };
+layout(set = 0, binding = 0, std430) restrict readonly buffer Left { WORD a_data[]; };
+layout(set = 0, binding = 1, std430) restrict readonly buffer Right { WORD b_data[]; };
 layout(set = 0, binding = 2, std430) restrict writeonly buffer Result { IO_SCALAR c_data[]; };
 layout(set = 0, binding = 3, std430) restrict readonly buffer Bias { IO_SCALAR bias_data[]; };
 layout(set = 0, binding = 4, std430) restrict readonly buffer Residual { IO_SCALAR residual_data[]; };
@@ -63,11 +76,11 @@ layout(set = 0, binding = 4, std430) restrict readonly buffer Residual { IO_SCAL
 
 shared float sums[SUBGROUPS * VALUES];
 
-vec4 quad(uvec4 word, int i) {
+vec4 quad(WORD word, int i) {
 #if defined(DTYPE_float32)
-    return uintBitsToFloat(word);
+    return uintBitsToFloat(uvec4(PAIR(word, 2 * i), PAIR(word, 2 * i + 1)));
 #else
-    uvec2 pairs = i == 0 ? word.xy : word.zw;
+    uvec2 pairs = PAIR(word, i);
 #if defined(DTYPE_float16)
     return vec4(unpackHalf2x16(pairs.x), unpackHalf2x16(pairs.y));
 #else
@@ -101,7 +114,7 @@ void main() {
     [[unroll]] for (int i = 0; i < VALUES; i++) sum[i] = 0.0;
     const uint stride = uint(SUBGROUP * DEEP);
     const uint step = stride * uint(UNROLL);
-    uvec4 loaded[UNROLL * COLUMNS];
+    WORD loaded[UNROLL * COLUMNS];
 
 #define MULTIPLY(u, word) { \
     vec4 w[COLUMNS * QUADS]; \
@@ -109,7 +122,7 @@ void main() {
         [[unroll]] for (int i = 0; i < QUADS; i++) w[c * QUADS + i] = quad(loaded[(u) * COLUMNS + c], i); \
     } \
     [[unroll]] for (int r = 0; r < ROWS; r++) { \
-        uvec4 held = a_data[a_at[r] + (word)]; \
+        WORD held = a_data[a_at[r] + (word)]; \
         vec4 x[QUADS]; \
         [[unroll]] for (int i = 0; i < QUADS; i++) x[i] = quad(held, i); \
         [[unroll]] for (int c = 0; c < COLUMNS; c++) { \

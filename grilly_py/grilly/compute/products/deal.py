@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ...registry import Choice
 from ..device.device import DeviceFacts
 
-#: Bytes that an invocation loads at a time.
+#: Bytes that an invocation loads at a time, where a data file's ``bytes`` says nothing else.
 _WORD = 16
 
 
@@ -53,7 +53,7 @@ def _few(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int, i
     tile = choice.tile
     size = choice.subgroup_size or facts.subgroup_size
     subgroups = choice.threads // size
-    words = max(-(-depth * itemsize // _WORD), 1)
+    words = max(-(-depth * itemsize // tile.get("bytes", _WORD)), 1)
     wanted = tile["fill"] * facts.units
     most = min(tile["deep"], subgroups)
     while most > 1 and words < 2 * size * most:  # for less than two words each the sums at the end weigh too much
