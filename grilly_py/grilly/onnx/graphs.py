@@ -1,0 +1,193 @@
+"""What a model file says, read once: nodes, constants, inputs and outputs, and which inputs the host must have."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import onnx.inliner
+import onnx.numpy_helper
+import onnx.shape_inference
+
+from ..errors import ModelError, UnsupportedError
+from .folding import Fold
+from .operators import OPERATORS
+from .table import Operator
+
+#: The first operator set in which elementwise operators broadcast as NumPy's.
+OLDEST = 7
+_TYPES = onnx.TensorProto
+_FLOATING = (_TYPES.FLOAT, _TYPES.FLOAT16, _TYPES.BFLOAT16, _TYPES.DOUBLE)
+
+
+class Input(NamedTuple):
+    """An input of a model.
+
+    Attributes
+    ----------
+    name : str
+    dtype : numpy.dtype
+    shape : tuple
+        Extents; names or None where they are free.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | str | None, ...] | None
+
+
+class Node(NamedTuple):
+    """A node, ready to run: ``last`` are the names that nobody needs after it."""
+
+    label: str
+    operator: Operator
+    name: str
+    attributes: dict[str, Any]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    last: tuple[str, ...]
+    fold: Fold
+
+
+class Loaded(NamedTuple):
+    """A graph as it runs; ``host`` are the inputs that decide shapes."""
+
+    nodes: list[Node]
+    inputs: tuple[Input, ...]
+    outputs: tuple[str, ...]
+    constants: dict[str, np.ndarray]
+    host: frozenset[str]
+    version: int
+
+
+def load(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Loaded:
+    """Read a model. Nothing is on the device yet.
+
+    Raises
+    ------
+    ModelError
+        For what is no model of ONNX.
+    UnsupportedError
+        For operators, versions and types of inputs that grilly lacks; all operators are named at once.
+    """
+    folder = ""
+    if isinstance(model, bytes):
+        proto = _parsed("the bytes", lambda: onnx.load_from_string(model))
+    elif isinstance(model, onnx.ModelProto):
+        proto = model
+    else:
+        folder = str(Path(model).parent)
+        proto = _parsed(str(model), lambda: onnx.load(os.fspath(model), load_external_data=False))
+    if not proto.graph.output:
+        raise ModelError("the model has no outputs: is this an ONNX file?")
+    if proto.functions:
+        proto = onnx.inliner.inline_local_functions(proto)
+    version = next((each.version for each in proto.opset_import if each.domain in ("", "ai.onnx")), None)
+    if version is None or version < OLDEST:
+        raise UnsupportedError(f"the model is of operator set {version}; grilly has sets from {OLDEST} on. "
+                               "Convert it with onnx.version_converter")  # fmt: skip
+    missing = lacking(proto)
+    if missing:
+        named = ", ".join(f"{name} ({count})" for name, count in sorted(missing.items()))
+        raise UnsupportedError(f"the model has operators that grilly lacks: {named}")
+    if proto.graph.sparse_initializer:
+        raise UnsupportedError("the model has sparse initializers; store them dense")
+    constants = {each.name: onnx.numpy_helper.to_array(each, folder) for each in proto.graph.initializer}
+    inputs = tuple(_input(each) for each in proto.graph.input if each.name not in constants)
+    outputs = tuple(each.name for each in proto.graph.output)
+    nodes = _nodes(proto, outputs, folder)
+    return Loaded(nodes, inputs, outputs, constants, _host_inputs(proto, nodes, inputs), version)
+
+
+def lacking(model: onnx.ModelProto) -> Counter[str]:
+    """The operators of a model that grilly lacks, and how many nodes have each."""
+    names = (n.op_type if n.domain in ("", "ai.onnx") else f"{n.domain}.{n.op_type}" for n in model.graph.node)
+    return Counter(name for name in names if name not in OPERATORS)
+
+
+def _parsed(said: str, read: Any) -> onnx.ModelProto:
+    try:
+        found = read()
+    except OSError as error:
+        raise ModelError(f"{said} cannot be read: {error.strerror}") from error
+    except Exception as error:  # protobuf's DecodeError, of a package that is onnx's own business
+        raise ModelError(f"{said} is no ONNX model: {error}") from error
+    assert isinstance(found, onnx.ModelProto)
+    return found
+
+
+def _input(value: onnx.ValueInfoProto) -> Input:
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        raise UnsupportedError(f"input {value.name} is a {kind}; grilly takes tensors")
+    tensor = value.type.tensor_type
+    shape = None
+    if tensor.HasField("shape"):
+        shape = tuple(
+            each.dim_value if each.HasField("dim_value") else each.dim_param or None for each in tensor.shape.dim
+        )
+    return Input(value.name, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)), shape)
+
+
+def _nodes(proto: onnx.ModelProto, outputs: Iterable[str], folder: str) -> list[Node]:
+    last: dict[str, int] = {}
+    for place, node in enumerate(proto.graph.node):
+        last.update(dict.fromkeys((*node.input, *node.output), place))
+    last = {name: place for name, place in last.items() if name and name not in set(outputs)}
+    ends: dict[int, list[str]] = {}
+    for name, place in last.items():
+        ends.setdefault(place, []).append(name)
+    return [
+        Node(
+            f"{node.op_type} {node.name!r}" if node.name else node.op_type, OPERATORS[node.op_type], node.op_type,
+            {each.name: _attribute(each, folder) for each in node.attribute}, tuple(node.input), tuple(node.output),
+            tuple(ends.get(place, ())), Fold(node, proto.opset_import),
+        )
+        for place, node in enumerate(proto.graph.node)
+    ]  # fmt: skip
+
+
+def _attribute(attribute: onnx.AttributeProto, folder: str) -> Any:
+    value = onnx.helper.get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode()
+    return onnx.numpy_helper.to_array(value, folder) if isinstance(value, onnx.TensorProto) else value
+
+
+def _host_inputs(proto: onnx.ModelProto, nodes: list[Node], inputs: tuple[Input, ...]) -> frozenset[str]:
+    """The inputs of integers that decide shapes: what operators read on the host, and what that is made of.
+
+    Floating numbers end the search: what is made of them is on the device, and is read where it is needed.
+    """
+    floating = _floating(proto)
+    needed: set[str] = set()
+    for node in reversed(nodes):
+        if any(name in needed for name in node.outputs) and node.name not in ("Shape", "Size"):
+            needed.update(name for name in node.inputs if name and name not in floating)
+        places = node.operator.host
+        needed.update(name for place, name in enumerate(node.inputs) if place in places and name not in floating)
+    return frozenset(each.name for each in inputs if each.name in needed)
+
+
+def _floating(proto: onnx.ModelProto) -> frozenset[str]:
+    """Names of floating arrays, as far as onnx can tell."""
+    small = onnx.ModelProto()
+    small.CopyFrom(proto)
+    del small.graph.initializer[:]
+    known: Mapping[str, int] = {each.name: each.data_type for each in proto.graph.initializer}
+    listed = {each.name for each in small.graph.input}
+    small.graph.input.extend(
+        onnx.helper.make_tensor_value_info(each.name, each.data_type, list(each.dims))
+        for each in proto.graph.initializer if each.name not in listed
+    )  # fmt: skip
+    values = onnx.shape_inference.infer_shapes(small).graph
+    found = {name for name, kind in known.items() if kind in _FLOATING}
+    for each in (*values.input, *values.value_info, *values.output):
+        if each.type.tensor_type.elem_type in _FLOATING:
+            found.add(each.name)
+    return frozenset(found)

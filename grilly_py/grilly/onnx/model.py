@@ -1,0 +1,197 @@
+"""A model of ONNX on a device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ..compute import Compute, Tensor, default_backend
+from ..compute.graph import Graph
+from ..errors import CaptureError, GrillyError, ModelError, UnsupportedError
+from .graphs import Input, Loaded, Node, load
+from .table import Call
+
+#: Captured graphs that a model keeps, for as many shapes of inputs.
+KEPT = 8
+Value = Tensor | np.ndarray | None
+
+
+class Model:
+    """A model of ONNX, whose arithmetic runs on a device.
+
+    Shapes, and integers that decide them, are computed by the host; so are nodes of which all inputs are constants.
+    Weights go to the device once.
+
+    Parameters
+    ----------
+    model : str, path, bytes or onnx.ModelProto
+        A file, what is in one, or a model; external data lies beside the file.
+    backend : Compute, optional
+        The default one where left out.
+
+    Attributes
+    ----------
+    inputs : tuple of Input
+        What ``run`` takes: names, dtypes and shapes.
+    outputs : tuple of str
+        Names of what it gives.
+    folded, executed : int
+        Nodes that the host computed and nodes that the device did, when the graph was last gone through.
+    graph : Graph or None
+        The captured work of the last run, or None where it was run node by node.
+    uncaptured : str or None
+        Why the last run was not captured.
+
+    Raises
+    ------
+    ModelError
+        For what is no model of ONNX.
+    UnsupportedError
+        For operators that grilly lacks, all of which are named before anything is on the device, for operator sets
+        before 7, and for dtypes that no Tensor has.
+    """
+
+    def __init__(self, model: str | os.PathLike[str] | bytes | onnx.ModelProto, backend: Compute | None = None):
+        self._loaded: Loaded = load(model)
+        self.backend = default_backend() if backend is None else backend
+        self.inputs: tuple[Input, ...] = self._loaded.inputs
+        self.outputs: tuple[str, ...] = self._loaded.outputs
+        self.folded = self.executed = 0
+        self.graph: Graph[Any] | None = None
+        self.uncaptured: str | None = None
+        self._graphs: dict[tuple[Any, ...], Graph[Any] | str] = {}
+        # Single numbers stay on the host, where shapes may need them.
+        self._constants: dict[str, Value] = {
+            name: self._sent(f"constant {name}", array) if array.dtype.kind not in "iub" and array.size > 1 else array
+            for name, array in self._loaded.constants.items()
+        }
+        self._on_device: dict[str, Tensor] = {}
+
+    def run(self, feeds: Mapping[str, np.ndarray | Tensor], *, capture: bool = True) -> dict[str, np.ndarray]:
+        """The outputs by name, as NumPy arrays.
+
+        Parameters
+        ----------
+        feeds : mapping of str to array
+            An array for each input, of its dtype and a shape that goes with its own.
+        capture : bool
+            Capture the work as one graph at the first run with these shapes, and replay it from then on. Inputs of
+            integers that decide shapes have to have the same values then; others make another graph. Where a shape
+            depends on what the device computes nothing can be captured, and ``uncaptured`` says which node it was.
+
+        Raises
+        ------
+        ValueError
+            For inputs that are missing, unknown, or of another shape than the model says.
+        TypeError
+            For inputs of another dtype.
+        ModelError
+            Where a node refuses what it is given; the message names it.
+        UnsupportedError
+            Where a node asks for what its operator lacks here.
+        """
+        given = self._checked(feeds)
+        host = {name: _array(value) for name, value in given.items() if name in self._loaded.host}
+        device = {name: self._sent(f"input {name}", value) for name, value in given.items() if name not in host}
+        self.graph = self.uncaptured = None
+        if capture:
+            key = (
+                tuple((name, value.shape, value.dtype.name) for name, value in device.items()),
+                tuple((name, value.shape, value.tobytes()) for name, value in host.items()),
+            )
+            found = self._graphs.get(key)
+            if found is None:
+                found = self._captured(device, host)
+                if len(self._graphs) >= KEPT:
+                    del self._graphs[next(iter(self._graphs))]
+                self._graphs[key] = found
+            if isinstance(found, Graph):
+                self.graph = found
+                return {name: _array(value) for name, value in found(device).items()}
+            self.uncaptured = found
+        return {name: _array(value) for name, value in self._pass({**device, **host}).items()}
+
+    def _checked(self, feeds: Mapping[str, np.ndarray | Tensor]) -> dict[str, np.ndarray | Tensor]:
+        named = {each.name: each for each in self.inputs}
+        wrong = [*(f"{name} is missing" for name in named if name not in feeds),
+                 *(f"{name} is no input" for name in feeds if name not in named)]  # fmt: skip
+        if wrong:
+            raise ValueError(f"{'; '.join(wrong)}; the model's inputs are {', '.join(named) or 'none'}")
+        for name, value in feeds.items():
+            asked = named[name]
+            if value.dtype != asked.dtype:
+                raise TypeError(f"input {name} is {value.dtype.name}; expected {asked.dtype.name}")
+            if asked.shape is not None and (
+                len(asked.shape) != len(value.shape)
+                or any(isinstance(e, int) and e != f for e, f in zip(asked.shape, value.shape, strict=True))
+            ):
+                raise ValueError(f"input {name} has shape {tuple(value.shape)}; expected {asked.shape}")
+        return {name: feeds[name] for name in named}
+
+    def _sent(self, said: str, value: np.ndarray | Tensor) -> Tensor:
+        try:
+            return self.backend.tensor(value)
+        except TypeError as error:
+            raise UnsupportedError(f"{said} is {value.dtype.name}, which no Tensor has") from error
+
+    def _captured(self, device: dict[str, Tensor], host: dict[str, np.ndarray]) -> Graph[Any] | str:
+        """The graph for such inputs, or why there is none."""
+        try:
+            return self.backend.capture(lambda given: self._pass({**given, **host}), device)
+        except CaptureError as error:
+            return str(error)
+
+    def _pass(self, values: dict[str, Any]) -> dict[str, Any]:
+        """All nodes one after the other; the outputs, on the device or the host."""
+        values = {**self._constants, **values, "": None}
+        self.folded = self.executed = 0
+        for node in self._loaded.nodes:
+            try:
+                found = self._node(node, [values[name] for name in node.inputs])
+            except CaptureError as error:
+                raise CaptureError(f"{node.label}: {error}") from error
+            except UnsupportedError as error:
+                raise UnsupportedError(f"{node.label}: {error}") from error
+            except GrillyError:
+                raise
+            except (ValueError, TypeError, IndexError, OverflowError) as error:
+                raise ModelError(f"{node.label}: {error}") from error
+            values.update((name, value) for name, value in zip(node.outputs, found, strict=False) if name)
+            for name in node.last:
+                values.pop(name, None)
+        return {name: values[name] for name in self.outputs}
+
+    def _node(self, node: Node, inputs: list[Value]) -> tuple[Value, ...]:
+        if all(value is None or isinstance(value, np.ndarray) for value in inputs) and node.name != "Constant":
+            self.folded += 1
+            return node.fold(inputs)
+        host, either = node.operator.host, node.operator.either
+        operands: list[Value] = []
+        for place, (name, value) in enumerate(zip(node.inputs, inputs, strict=True)):
+            if value is None or place in either:
+                operands.append(value)
+            elif place in host:
+                operands.append(_array(value))
+            else:
+                operands.append(value if isinstance(value, Tensor) else self._uploaded(name, value))
+        call = Call(node.name, node.attributes, self._loaded.version, tuple(map(bool, node.outputs)), self.backend)
+        found = node.operator.function(call, *operands)
+        found = found if isinstance(found, tuple) else (found,)
+        self.executed += any(isinstance(value, Tensor) for value in found)
+        return found
+
+    def _uploaded(self, name: str, value: np.ndarray) -> Tensor:
+        """A constant's tensor is kept; other arrays of the host go to the device each time."""
+        if name not in self._loaded.constants:
+            return self._sent(name, value)
+        if name not in self._on_device:
+            self._on_device[name] = self._sent(f"constant {name}", value)
+        return self._on_device[name]
+
+
+def _array(value: np.ndarray | Tensor) -> np.ndarray:
+    return value.numpy() if isinstance(value, Tensor) else value

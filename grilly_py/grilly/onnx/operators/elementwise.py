@@ -1,0 +1,160 @@
+"""Arithmetic, comparisons, logic and conversions of each element."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ... import array_api as xp
+from ...compute import Tensor
+from ..table import Call, is_floating, operator, wide
+
+_UNARY = {
+    "Abs": xp.abs, "Neg": xp.negative, "Sign": xp.sign, "Floor": xp.floor, "Ceil": xp.ceil, "Round": xp.round,
+    "Sqrt": xp.sqrt, "Reciprocal": xp.reciprocal, "Exp": xp.exp, "Log": xp.log, "Erf": xp.erf, "Sin": xp.sin,
+    "Cos": xp.cos, "Tan": xp.tan, "Asin": xp.asin, "Acos": xp.acos, "Atan": xp.atan, "Sinh": xp.sinh, "Cosh": xp.cosh,
+    "Asinh": xp.asinh, "Acosh": xp.acosh, "Atanh": xp.atanh, "Not": xp.logical_not, "BitwiseNot": xp.bitwise_invert,
+    "IsNaN": xp.isnan,
+}  # fmt: skip
+_BINARY = {
+    "Add": xp.add, "Sub": xp.subtract, "Mul": xp.multiply, "Equal": xp.equal, "Less": xp.less, "Greater": xp.greater,
+    "LessOrEqual": xp.less_equal, "GreaterOrEqual": xp.greater_equal, "And": xp.logical_and, "Or": xp.logical_or,
+    "Xor": xp.logical_xor, "BitwiseAnd": xp.bitwise_and, "BitwiseOr": xp.bitwise_or, "BitwiseXor": xp.bitwise_xor,
+}  # fmt: skip
+
+
+def _enter_all() -> None:
+    for name, function in _UNARY.items():
+        operator(name)(lambda call, x, function=function: function(x))
+    for name, function in _BINARY.items():
+        operator(name)(lambda call, x, y, function=function: function(x, y))
+
+
+_enter_all()
+
+
+@operator("Div")
+def divide(call: Call, x: Tensor, y: Tensor) -> Tensor:
+    """The quotient; of integers cut off towards zero."""
+    if is_floating(x):
+        return xp.divide(x, y)
+    found = xp.floor_divide(x, y)
+    if x.dtype.kind == "u":
+        return found
+    # Rounded down where the signs differ and something is left.
+    low = xp.logical_and(xp.not_equal(xp.remainder(x, y), 0), xp.not_equal(xp.less(x, 0), xp.less(y, 0)))
+    return xp.add(found, low.astype(x.dtype))
+
+
+@operator("Mod")
+def modulo(call: Call, x: Tensor, y: Tensor) -> Tensor:
+    """What division leaves, with the divisor's sign; with ``fmod`` the dividend's."""
+    if not call.get("fmod", 0) or x.dtype.kind == "u":
+        return xp.remainder(x, y)
+    left = xp.remainder(xp.abs(x), xp.abs(y))
+    return xp.where(xp.less(x, 0), xp.negative(left), left)
+
+
+@operator("Pow")
+def power(call: Call, x: Tensor, y: Tensor) -> Tensor:
+    """The power, in the base's dtype."""
+    if is_floating(x):
+        return xp.pow(wide(x), y.astype(np.float32)).astype(x.dtype)
+    if is_floating(y):
+        return xp.pow(x.astype(np.float32), wide(y)).astype(x.dtype)
+    return xp.pow(x, y.astype(x.dtype))
+
+
+@operator("BitShift")
+def shift(call: Call, x: Tensor, y: Tensor) -> Tensor:
+    """Bits moved to the left or right."""
+    return (xp.bitwise_left_shift if call.get("direction") == "LEFT" else xp.bitwise_right_shift)(x, y)
+
+
+@operator("IsInf")
+def is_infinite(call: Call, x: Tensor) -> Tensor:
+    """Where elements are infinite, of the signs that count."""
+    found = xp.isinf(x)
+    if not call.get("detect_positive", 1):
+        found = xp.logical_and(found, xp.less(x, 0))
+    if not call.get("detect_negative", 1):
+        found = xp.logical_and(found, xp.greater(x, 0))
+    return found
+
+
+@operator("Max")
+def largest(call: Call, *given: Tensor) -> Tensor:
+    """The largest of several arrays' elements."""
+    return functools.reduce(xp.maximum, given)
+
+
+@operator("Min")
+def smallest(call: Call, *given: Tensor) -> Tensor:
+    """The smallest of several arrays' elements."""
+    return functools.reduce(xp.minimum, given)
+
+
+@operator("Sum")
+def total(call: Call, *given: Tensor) -> Tensor:
+    """The sum of several arrays, rounded once."""
+    return functools.reduce(xp.add, map(wide, given)).astype(given[0].dtype)
+
+
+@operator("Mean")
+def mean(call: Call, *given: Tensor) -> Tensor:
+    """The mean of several arrays, rounded once."""
+    return xp.divide(functools.reduce(xp.add, map(wide, given)), len(given)).astype(given[0].dtype)
+
+
+@operator("Clip")
+def clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
+    """Elements kept between two bounds; the upper one where they cross."""
+    least = call.get("min") if low is None else low
+    most = call.get("max") if high is None else high
+    x = x if least is None else xp.maximum(x, least)
+    return x if most is None else xp.minimum(x, most)
+
+
+@operator("Where")
+def where(call: Call, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Elements of x where a condition holds, else of y."""
+    return xp.where(condition, x, y)
+
+
+def dtype_of(call: Call, number: int) -> np.dtype[Any]:
+    """The dtype that a number of ONNX stands for. Raises UnsupportedError for those that no tensor has."""
+    name = onnx.TensorProto.DataType.Name(number).lower()
+    known = {"float": "float32", "float16": "float16", "bfloat16": "bfloat16", "bool": "bool"}
+    if name not in known and (not name.lstrip("u").startswith("int") or name in ("int4", "uint4", "int2", "uint2",
+                                                                                 "uint64")):  # fmt: skip
+        raise call.refuse(f"{name} is a dtype that no Tensor has")
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number))
+
+
+@operator("Cast")
+def cast(call: Call, x: Tensor) -> Tensor:
+    """Elements as another dtype."""
+    return x.astype(dtype_of(call, call.attributes["to"]))
+
+
+@operator("CastLike")
+def cast_like(call: Call, x: Tensor, like: Tensor) -> Tensor:
+    """Elements in the dtype of another array."""
+    return x.astype(like.dtype)
+
+
+@operator("Identity")
+def identity(call: Call, x: Tensor) -> Tensor:
+    """The same tensor."""
+    return x
+
+
+@operator("Dropout", host=(1, 2))
+def dropout(call: Call, x: Tensor, ratio: np.ndarray | None = None, training: np.ndarray | None = None) -> Any:
+    """The same tensor, and a mask that keeps everything: nothing is dropped where nothing is learned."""
+    if training is not None and training.item() and (ratio is None or ratio.item()):
+        raise call.refuse("training_mode drops elements at random; export the model for inference")
+    return x, xp.ones(x.shape, dtype=np.bool_, device=call.backend)

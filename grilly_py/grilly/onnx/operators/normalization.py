@@ -1,0 +1,90 @@
+"""Norms of rows, groups and channels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ... import array_api as xp
+from ... import functional as F
+from ...compute import Tensor
+from ..table import Call, operator, wide
+
+
+def _row_axis(call: Call, x: Tensor) -> int:
+    return int(call.get("axis", -1)) % x.ndim
+
+
+def _weight(given: Tensor | None, x: Tensor, shape: tuple[int, ...]) -> Tensor | None:
+    """A weight or bias that broadcasts to a row, as one of the row's shape and dtype."""
+    if given is None:
+        return None
+    return given.astype(x.dtype).broadcast_to(shape).contiguous()
+
+
+@operator("LayerNormalization")
+def layer_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Any:
+    """The layer norm, and the mean and the reciprocal deviation of each row where the graph asks for them."""
+    axis, eps = _row_axis(call, x), call.get("epsilon", 1e-5)
+    shape = x.shape[axis:]
+    found = F.layer_norm(x, shape, _weight(scale, x, shape), _weight(bias, x, shape), eps)
+    if not (call.wants(1) or call.wants(2)):
+        return found
+    axes = tuple(range(axis, x.ndim))
+    mean = xp.mean(wide(x), axis=axes, keepdims=True)
+    inverse = xp.reciprocal(xp.sqrt(xp.add(xp.var(wide(x), axis=axes, keepdims=True), eps)))
+    return found, mean, inverse
+
+
+@operator("RMSNormalization")
+def rms_normalization(call: Call, x: Tensor, scale: Tensor) -> Tensor:
+    """The root mean square norm."""
+    shape = x.shape[_row_axis(call, x) :]
+    return F.rms_norm(x, shape, _weight(scale, x, shape), call.get("epsilon", 1e-5))
+
+
+@operator("GroupNormalization")
+def group_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    """The norm of groups of channels; before version 21 with one scale for each group."""
+    groups, channels = int(call.attributes["num_groups"]), x.shape[1]
+    if call.version < 21:
+        scale, bias = (xp.repeat(each, channels // groups) for each in (scale, bias))
+    return F.group_norm(x, groups, scale.astype(x.dtype), bias.astype(x.dtype), call.get("epsilon", 1e-5))
+
+
+@operator("InstanceNormalization")
+def instance_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    """The norm of each channel by itself."""
+    return F.group_norm(x, x.shape[1], scale, bias, call.get("epsilon", 1e-5))
+
+
+@operator("BatchNormalization")
+def batch_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """The norm of channels by means and variances that are given."""
+    if call.get("training_mode", 0):
+        raise call.refuse("training_mode; export the model for inference")
+    shape = (-1, *(1,) * (x.ndim - 2))
+    scale, bias, mean, variance = (wide(each).reshape(shape) for each in (scale, bias, mean, variance))
+    factor = xp.divide(scale, xp.sqrt(xp.add(variance, call.get("epsilon", 1e-5))))
+    return xp.add(xp.multiply(xp.subtract(wide(x), mean), factor), bias).astype(x.dtype)
+
+
+@operator("LpNormalization")
+def lp_normalization(call: Call, x: Tensor) -> Tensor:
+    """Rows divided by their norm of order 1 or 2; rows of zeros stay."""
+    axis, wider = call.get("axis", -1), wide(x)
+    if call.get("p", 2) == 1:
+        norm = xp.sum(xp.abs(wider), axis=axis, keepdims=True)
+    else:
+        norm = xp.sqrt(xp.sum(xp.square(wider), axis=axis, keepdims=True))
+    return xp.where(xp.equal(norm, 0.0), 0.0, xp.divide(wider, norm)).astype(x.dtype)
+
+
+@operator("MeanVarianceNormalization")
+def mean_variance_normalization(call: Call, x: Tensor) -> Tensor:
+    """``(x - mean) / (deviation + 1e-9)`` over axes."""
+    axes, wider = tuple(call.get("axes", (0, 2, 3))), wide(x)
+    apart = xp.subtract(wider, xp.mean(wider, axis=axes, keepdims=True))
+    deviation = xp.std(wider, axis=axes, keepdims=True)
+    return xp.divide(apart, xp.add(deviation, float(np.float32(1e-9)))).astype(x.dtype)

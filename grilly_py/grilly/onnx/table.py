@@ -1,0 +1,101 @@
+"""The table of operators, and what an operator's function is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..compute import Compute, Tensor
+from ..errors import UnsupportedError
+
+
+class Call(NamedTuple):
+    """What a node says beside its inputs.
+
+    Attributes
+    ----------
+    name : str
+        The operator.
+    attributes : dict
+        Attributes as Python values; tensors as NumPy arrays.
+    version : int
+        Of the operator set that the model names: what some attributes mean depends on it.
+    wanted : tuple of bool
+        Which outputs the graph has a name for.
+    backend : Compute
+        The device.
+    """
+
+    name: str
+    attributes: dict[str, Any]
+    version: int
+    wanted: tuple[bool, ...]
+    backend: Compute
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An attribute, or what it is where the node has none."""
+        return self.attributes.get(name, default)
+
+    def wants(self, number: int) -> bool:
+        """Whether the graph names this output."""
+        return number < len(self.wanted) and self.wanted[number]
+
+    def tensor(self, value: np.ndarray | Tensor) -> Tensor:
+        """The value on the device."""
+        return self.backend.tensor(value)
+
+    def axes(self, given: np.ndarray | None, name: str = "axes") -> tuple[int, ...] | None:
+        """Axes by an input, in newer versions, or by an attribute, in older ones."""
+        found = self.get(name) if given is None else given.reshape(-1).tolist()
+        return None if found is None else tuple(int(axis) for axis in found)
+
+    def refuse(self, why: str) -> UnsupportedError:
+        """The error of an operator that cannot do what the node asks."""
+        return UnsupportedError(f"{self.name}: {why}")
+
+
+class Operator(NamedTuple):
+    """An operator of ONNX.
+
+    Attributes
+    ----------
+    function : callable
+        Takes a Call and the inputs (None for those left out), and returns a tensor or a tuple of them.
+    host : frozenset of int
+        Inputs that are read by the host, because shapes depend on them.
+    either : frozenset of int
+        Inputs that are taken from where they are. All others are on the device.
+    """
+
+    function: Callable[..., Any]
+    host: frozenset[int]
+    either: frozenset[int]
+
+
+#: Operators of ONNX's own domain by name.
+OPERATORS: dict[str, Operator] = {}
+
+
+def operator(*names: str, host: Sequence[int] = (), either: Sequence[int] = ()) -> Callable[[Any], Any]:
+    """Enter a function under the names of operators; ``host`` and ``either`` as in Operator."""
+
+    def enter(function: Any) -> Any:
+        for name in names:
+            if name in OPERATORS:
+                raise ValueError(f"{name} is entered twice")
+            OPERATORS[name] = Operator(function, frozenset(host), frozenset(either))
+        return function
+
+    return enter
+
+
+def is_floating(tensor: Tensor) -> bool:
+    """Whether elements are float32, float16 or bfloat16."""
+    return tensor.dtype.name in ("float32", "float16", "bfloat16")
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """16-bit floating numbers as float32, so that several steps round once."""
+    return tensor.astype(np.float32) if tensor.dtype.name in ("float16", "bfloat16") else tensor
