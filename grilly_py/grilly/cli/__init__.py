@@ -19,6 +19,7 @@ COMMANDS = {
     "tune": "measure which kernel is fastest for given shapes on this device, and use it from then on",
     "generate": "continue a text by a language model from a folder, and print it as it comes",
     "embed": "write the vectors of a file's lines, by an encoder of sentences from a folder",
+    "run": "run a model of ONNX on arrays from files, as one captured graph",
     "demo": "embed sentences with all-MiniLM-L6-v2 on the device and check the result",
 }
 

@@ -53,7 +53,7 @@ class Call(NamedTuple):
 
     def refuse(self, why: str) -> UnsupportedError:
         """The error of an operator that cannot do what the node asks."""
-        return UnsupportedError(f"{self.name}: {why}")
+        return UnsupportedError(why)
 
 
 class Operator(NamedTuple):

@@ -1,0 +1,70 @@
+"""``grilly run``: a model of ONNX on arrays from files."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+
+from . import CommandError
+from .common import add_device, open_backend
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("model", metavar="MODEL", help="an .onnx file")
+    parser.add_argument("--input", action="append", default=[], metavar="NAME=FILE", type=_named,
+                        help="a .npy file for an input; once for each")  # fmt: skip
+    parser.add_argument("--output", metavar="FILE", help="an .npz file; default: MODEL with .npz at its end")
+    parser.add_argument("--no-capture", action="store_true", help="run node by node instead of as one captured graph")
+    add_device(parser)
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, _, path = text.partition("=")
+    if not name or not path:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=FILE")
+    return name, path
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the outputs by name as an .npz file."""
+    names = [name for name, _ in args.input]
+    if len(set(names)) < len(names):
+        raise CommandError("--input names an input twice")
+    try:
+        from ..onnx import Model
+
+        with open_backend(args) as backend:
+            model = Model(args.model, backend)
+            feeds = {name: _array(path) for name, path in args.input}
+            start = time.perf_counter()
+            found = model.run(feeds, capture=not args.no_capture)
+            seconds = time.perf_counter() - start
+    except (ImportError, ValueError, TypeError) as error:
+        raise CommandError(str(error)) from error
+    output = Path(args.output or f"{args.model}.npz")
+    try:
+        with open(output, "wb") as file:
+            np.savez(file, **found)  # type: ignore[arg-type]
+    except OSError as error:
+        raise CommandError(f"{output} cannot be written: {error.strerror}") from error
+    for name, array in found.items():
+        print(f"{name}: {array.dtype.name} {array.shape}")
+    how = f"one graph of {model.graph.dispatches} dispatches" if model.graph else "node by node"
+    if model.uncaptured:
+        how += f", as it cannot be captured: {model.uncaptured}"
+    print(f"{output}: {seconds:.2f} s with preparation; {model.executed} nodes on the device, {model.folded} folded; {how}")
+    return 0
+
+
+def _array(path: str) -> np.ndarray:
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise CommandError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, np.ndarray):
+        raise CommandError(f"{path} holds several arrays; expected an .npy file")
+    return found
