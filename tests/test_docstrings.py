@@ -12,7 +12,7 @@ import grilly
 
 #: The modules whose names users or implementers of a runtime see, with what lies below them.
 PACKAGES = ("grilly", "grilly.nn", "grilly.functional", "grilly.compute", "grilly.reference", "grilly.registry",
-            "grilly.runtime", "grilly.integrations", "grilly.models", "grilly.cli")  # fmt: skip
+            "grilly.runtime", "grilly.integrations", "grilly.models", "grilly.onnx", "grilly.cli")  # fmt: skip
 
 
 def modules() -> list[str]:

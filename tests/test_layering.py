@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "grilly_py" / "grilly"
 FLOORS = {
     "errors": 0, "reference": 0, "runtime": 1, "registry": 2, "compute": 3,
     "array_api": 4, "functional": 4, "random": 4, "dask": 5, "nn": 5, "torch": 5,
-    "integrations": 6, "models": 6, "transformers": 6, "cli": 7, "__init__": 8, "__main__": 8,
+    "integrations": 6, "models": 6, "onnx": 6, "transformers": 6, "cli": 7, "__init__": 8, "__main__": 8,
 }  # fmt: skip
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
@@ -106,7 +106,7 @@ def test_circles_are_found():
     assert PACKAGE / "runtime/interface.py" in files_imported(PACKAGE / "compute/device/tensor.py"), "for types alone"
 
 
-USERS = ("nn", "functional", "integrations", "models", "dask", "torch", "transformers")
+USERS = ("nn", "functional", "integrations", "models", "dask", "torch", "transformers", "onnx")
 
 
 @pytest.mark.parametrize("path", [p for p in MODULES if part_of(p) in USERS], ids=str)

@@ -36,10 +36,10 @@ TAKEN = {
 }
 
 
-@pytest.mark.parametrize("program", ["public_api", "dask_api", "torch_api"])
+@pytest.mark.parametrize("program", ["public_api", "dask_api", "torch_api", "onnx_api"])
 def test_mypy_takes_what_is_right_and_finds_what_is_wrong(program):
     """--strict has warn_unused_ignores: an error that mypy does not report fails this as well."""
-    needed = ["mypy", *{"dask_api": ["dask"], "torch_api": ["torch"]}.get(program, ())]
+    needed = ["mypy", *{"dask_api": ["dask"], "torch_api": ["torch"], "onnx_api": ["onnx"]}.get(program, ())]
     for package in needed:
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")

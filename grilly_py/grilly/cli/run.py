@@ -35,9 +35,9 @@ def run(args: argparse.Namespace) -> int:
     if len(set(names)) < len(names):
         raise CommandError("--input names an input twice")
     try:
-        from ..onnx import Model
-
         with open_backend(args) as backend:
+            from ..onnx import Model
+
             model = Model(args.model, backend)
             feeds = {name: _array(path) for name, path in args.input}
             start = time.perf_counter()
@@ -56,7 +56,8 @@ def run(args: argparse.Namespace) -> int:
     how = f"one graph of {model.graph.dispatches} dispatches" if model.graph else "node by node"
     if model.uncaptured:
         how += f", as it cannot be captured: {model.uncaptured}"
-    print(f"{output}: {seconds:.2f} s with preparation; {model.executed} nodes on the device, {model.folded} folded; {how}")
+    nodes = f"{model.executed} nodes on the device, {model.folded} folded"
+    print(f"{output}: {seconds:.2f} s with preparation; {nodes}; {how}")
     return 0
 
 

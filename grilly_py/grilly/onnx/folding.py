@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,16 @@ import onnx
 import onnx.reference
 
 from ..errors import UnsupportedError
+
+
+def _gather_elements(attributes: dict[str, Any], x: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    axis = int(attributes.get("axis", 0)) % x.ndim
+    x = x[tuple(slice(None) if a == axis else slice(0, extent) for a, extent in enumerate(indices.shape))]
+    return np.take_along_axis(x, np.where(indices < 0, indices + x.shape[axis], indices), axis)
+
+
+#: Where ONNX's function is not to be had: its GatherElements fails for more than 32 elements (numpy.choose).
+_OWN: dict[str, Callable[..., np.ndarray]] = {"GatherElements": _gather_elements}
 
 
 class Fold:
@@ -23,6 +33,9 @@ class Fold:
     def __call__(self, inputs: Sequence[np.ndarray | None]) -> tuple[Any, ...]:
         """The outputs that have names, and None for the others. Raises UnsupportedError for a version it lacks."""
         node = self._node
+        if node.op_type in _OWN:
+            attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+            return (_OWN[node.op_type](attributes, *inputs),)
         if self._run is None:
             named = {name: None for name in node.input if name}
             graph = onnx.helper.make_graph(

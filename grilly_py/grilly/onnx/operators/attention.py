@@ -57,9 +57,9 @@ def attention(
         past = past_k.shape[2]
         k, v = xp.concat([past_k.astype(q.dtype), k], axis=2), xp.concat([past_v.astype(q.dtype), v], axis=2)
     keys = k.shape[2]
-    left, right = (None if (size := int(call.get(f"{side}_window_size", -1))) < 0 else size for side in ("left", "right"))
-    causal = bool(call.get("is_causal", 0))
-    right = 0 if causal else right
+    sizes = (int(call.get(f"{side}_window_size", -1)) for side in ("left", "right"))
+    left, right = (None if size < 0 else size for size in sizes)
+    right = 0 if call.get("is_causal", 0) else right
     if mask is not None:
         mask = wide(mask).reshape((*(1,) * (4 - mask.ndim), *mask.shape))
         if mask.shape[-1] < keys:  # what a mask does not reach is hidden
@@ -125,7 +125,7 @@ def rotary_embedding(
     if positions is not None:
         cosines, sines = (xp.take(each, positions, axis=0) for each in (cosines, sines))
     if cosines.shape[-1] != width // 2 or sines.shape[-1] != width // 2:
-        raise call.refuse(f"caches of shape {cosines.shape} for {width} elements; their last axis should be {width // 2}")
+        raise call.refuse(f"caches of shape {cosines.shape} for {width} elements, which need {width // 2}")
     cosines, sines = wide(cosines)[:, None], wide(sines)[:, None]
     turned, rest = wide(heads)[..., :width], heads[..., width:]
     if call.get("interleaved", 0):

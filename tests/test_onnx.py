@@ -1,0 +1,342 @@
+"""grilly.onnx: ONNX's own test cases of single operators, and whole models as graphs."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import importlib.util
+import io
+import math
+import re
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import grilly
+from grilly.cli import main
+
+pytestmark = pytest.mark.needs("onnx", "ml_dtypes")
+if importlib.util.find_spec("onnx"):
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    import grilly.onnx
+    from grilly.onnx.graphs import lacking
+
+    with warnings.catch_warnings():  # the cases divide by zero while they are made
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.case.node import collect_testcases
+
+        CASES = {case.name: case for case in collect_testcases(None)}
+else:
+    CASES = {}
+
+PAGE = Path(__file__).parents[1] / "docs" / "onnx.md"
+#: Why a case that has nothing but operators of grilly's is not run: each pattern is looked for in the error's text.
+REFUSED = {
+    "float64": r"(is float64|double is a dtype), which no Tensor has|^Cast\w*: double|^EyeLike: double",
+    "uint64": r"is uint64, which no Tensor has",
+    "strings": r"is object, which no Tensor has|string is a dtype",
+    "numbers of 8 bits and less": r"(float[468]\w*|u?int[24]) is a dtype|is (float[468]\w*|u?int[24]), which",
+    "sequences and optional values": r"is a (sequence|optional)_type; grilly takes tensors",
+    "training": r"training_mode",
+    "operator sets before 7": r"of operator set [1-6];",
+    "scattering with arithmetic": r"^Scatter\w+: reduction is",
+}  # fmt: skip
+#: Cases whose expected numbers ONNX rounds to float16 after each step of the softmax and of sums. grilly rounds at
+#: other places; test_float16_attention_in_steps holds it to float64 instead.
+ROUNDED = ("test_attention_4d_causal_fp16_expanded",)
+#: In one part each, so that several processes can share them.
+PARTS = 4
+
+
+@pytest.fixture(autouse=True)
+def chosen(vulkan_backend):
+    former = grilly.use(vulkan_backend)
+    yield
+    grilly.use(former)
+
+
+def arrays(values) -> list[np.ndarray]:
+    return [numpy_helper.to_array(value) if isinstance(value, TensorProto) else value for value in values]
+
+
+def check(case) -> grilly.onnx.Model:
+    """Run a case; its outputs are what ONNX expects, within ONNX's tolerances (two units of bfloat16)."""
+    prepared = grilly.onnx.Backend.prepare(case.model)
+    for inputs, expected in case.data_sets:
+        found = prepared.run(arrays(inputs))
+        wanted = arrays(expected)
+        assert len(found) == len(wanted)
+        for one, other in zip(found, wanted, strict=True):
+            assert one.shape == other.shape and one.dtype == other.dtype
+            rtol = case.rtol
+            if one.dtype.name == "bfloat16":
+                one, other, rtol = one.astype(np.float32), other.astype(np.float32), max(rtol, 2**-6)
+            np.testing.assert_allclose(one, other, rtol=rtol, atol=case.atol)
+    return prepared.model
+
+
+def repeats(name: str) -> bool:
+    """Whether a case is the decomposition of an operator that grilly has, into operators with cases of their own.
+
+    Those of attention and norms are run all the same: they are the graphs that models are exported to.
+    """
+    whole = CASES.get(name.split("_expanded")[0]) if "_expanded" in name else None
+    kinds = {node.op_type for node in whole.model.graph.node} if whole else set()
+    return bool(kinds) and kinds <= set(grilly.onnx.OPERATORS) and not any(
+        kind == "Attention" or kind.endswith("Normalization") for kind in kinds
+    )  # fmt: skip
+
+
+def reason(error: Exception) -> str | None:
+    return next((name for name, pattern in REFUSED.items() if re.search(pattern, str(error))), None)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_cases_of_onnx(part, record_property, capsys):
+    """Every case of operators that grilly has passes, or is refused for a reason of the list. Attention has none."""
+    if tuple(map(int, onnx.__version__.split(".")[:2])) < (1, 22):
+        pytest.skip("before onnx 1.22 Attention capped scores after the mask, and LpNormalization divided 0 by 0")
+    count: collections.Counter[str] = collections.Counter()
+    wrong = []
+    for name in sorted(CASES)[part::PARTS]:
+        case = CASES[name]
+        if lacking(case.model):
+            count["of operators that grilly lacks"] += 1
+            continue
+        if repeats(name):
+            count["decomposed, left out"] += 1
+            continue
+        if name in ROUNDED:
+            count["rounded at other places"] += 1
+            continue
+        try:
+            model = check(case)
+        except grilly.UnsupportedError as error:
+            why = reason(error)
+            count[f"refused: {why}"] += 1
+            if why is None or any(node.op_type == "Attention" for node in case.model.graph.node):
+                wrong.append(f"{name}: {error}")
+        except (AssertionError, grilly.GrillyError, ValueError, TypeError) as error:
+            wrong.append(f"{name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+        else:
+            count["passed" if model.executed else "passed, folded by the host"] += 1
+    said = ", ".join(f"{number} {what}" for what, number in sorted(count.items()))
+    record_property("onnx_cases", said)
+    with capsys.disabled():  # CI's output has the counts
+        print(f"\nONNX's cases, part {part + 1} of {PARTS}: {said}")
+    assert not wrong, "\n".join(wrong)
+    assert count["passed"] > 150, said
+
+
+def attention_cases() -> list[str]:
+    return [name for name, case in CASES.items() if any(n.op_type == "Attention" for n in case.model.graph.node)]
+
+
+def test_no_case_of_attention_is_refused_or_folded():
+    """All of them run on the device; test_cases_of_onnx has their numbers."""
+    names = attention_cases()
+    assert len(names) >= 60  # 93 in onnx 1.23
+    assert not set(names) & set(ROUNDED)
+    for name in names:
+        assert not lacking(CASES[name].model)
+        kinds = {i.type.tensor_type.elem_type for i in CASES[name].model.graph.input}
+        assert not kinds & {TensorProto.DOUBLE, TensorProto.UINT64, TensorProto.STRING}, name
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_float16_attention_in_steps(name):
+    """Within three roundings to float16 of weights and of results, each at most 2**-11 of the largest value."""
+    if name not in CASES:
+        pytest.skip("this version of onnx lacks the case")
+    case = CASES[name]
+    q, k, v = arrays(case.data_sets[0][0])[:3]
+    found = grilly.onnx.Backend.prepare(case.model).run([q, k, v])[0]
+    wide = [x.astype(np.float64) for x in (q, k, v)]
+    scores = wide[0] @ wide[1].swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    rows, keys = scores.shape[-2:]
+    scores = np.where(np.tri(rows, keys, dtype=bool), scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    exact = weights / weights.sum(-1, keepdims=True) @ wide[2]
+    largest = max(1.0, np.abs(scores[np.isfinite(scores)]).max())
+    assert np.abs(found - exact).max() <= 2**-11 * (3 + 4 * largest) * np.abs(wide[2]).max()
+
+
+# -- whole models -----------------------------------------------------------------------------------------------------
+
+
+def weights(name, *shape, seed=0):
+    values = np.random.default_rng(seed + sum(map(ord, name))).standard_normal(shape).astype(np.float32)
+    return numpy_helper.from_array(values / np.float32(np.sqrt(shape[-1])), name)
+
+
+def decoder(version=23, width=16, heads=4, words=32, extra=()) -> onnx.ModelProto:
+    """A layer of a decoder with free batch and length: shapes of reshapes are computed from the input's."""
+    nodes = [
+        helper.make_node("Gather", ["words", "ids"], ["x"]),
+        helper.make_node("RMSNormalization", ["x", "norm"], ["n"], epsilon=1e-6),
+        *(helper.make_node("MatMul", ["n", f"w{p}"], [p]) for p in "qkv"),
+        helper.make_node("Attention", ["q", "k", "v"], ["a"], q_num_heads=heads, kv_num_heads=heads, is_causal=1),
+        helper.make_node("Shape", ["ids"], ["shape"]),
+        helper.make_node("Concat", ["shape", "minus"], ["whole"], axis=0),
+        helper.make_node("Reshape", ["a", "whole"], ["b"]),
+        helper.make_node("Add", ["x", "b"], ["y"]),
+        helper.make_node("Gelu", ["y"], ["g"]),
+        helper.make_node("Transpose", ["words"], ["turned"], perm=[1, 0]),
+        helper.make_node("MatMul", ["g", "turned"], ["logits"]),
+        *extra,
+    ]
+    graph = helper.make_graph(
+        nodes, "decoder",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", "length"])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", "length", words])],
+        [weights("words", words, width), weights("norm", width), *(weights(f"w{p}", width, width) for p in "qkv"),
+         numpy_helper.from_array(np.array([-1]), "minus")],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)])
+
+
+def expected(model: onnx.ModelProto, ids: np.ndarray) -> np.ndarray:
+    """The decoder in float64."""
+    held = {each.name: numpy_helper.to_array(each).astype(np.float64) for each in model.graph.initializer}
+    x = held["words"][ids]
+    n = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * held["norm"]
+    q, k, v = (np.moveaxis((n @ held[f"w{p}"]).reshape(*ids.shape, 4, -1), 2, 1) for p in "qkv")
+    a = grilly.reference.flash_attention(q, k, v, causal=True)
+    y = x + np.moveaxis(a, 1, 2).reshape(x.shape)
+    error = np.vectorize(math.erf)
+    return 0.5 * y * (1 + error(y / np.sqrt(2))) @ held["words"].T
+
+
+def test_a_model_is_captured_once_for_each_shape():
+    proto = decoder()
+    model = grilly.onnx.Model(proto)
+    rng = np.random.default_rng(1)
+    ids = rng.integers(0, 32, (2, 5))
+    graphs = []
+    for each in (ids, ids[::-1].copy(), ids[:1, :3], ids):
+        found = model.run({"ids": each})["logits"]
+        graphs.append(model.graph)
+        np.testing.assert_allclose(found, expected(proto, each), rtol=0, atol=1e-5)
+        assert np.array_equal(found, model.run({"ids": each}, capture=False)["logits"])
+        assert model.graph is None and (model.executed, model.folded) == (11, 1)  # Concat; Shape is of the host's own
+    assert graphs[0] is graphs[1] is graphs[3] is not graphs[2]
+
+
+def test_what_depends_on_the_device_is_not_captured_and_says_so():
+    nodes = [helper.make_node("NonZero", ["x"], ["places"], name="where")]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
+        [helper.make_tensor_value_info("places", TensorProto.INT64, [1, "n"])],
+    )  # fmt: skip
+    model = grilly.onnx.Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    found = model.run({"x": np.array([0, 2, 0, 1], np.float32)})["places"]
+    assert found.tolist() == [[1, 3]]
+    assert model.graph is None and "NonZero 'where'" in model.uncaptured
+
+
+def test_operators_are_named_before_anything_is_on_the_device(vulkan_backend):
+    extra = [helper.make_node("GRU", ["x", "wq", "wk"], ["s"]), helper.make_node("Mine", ["x"], ["m"], domain="here"),
+             helper.make_node("GRU", ["x", "wq", "wk"], ["t"])]  # fmt: skip
+    proto = decoder(extra=extra)
+    before = vulkan_backend.memory().in_use
+    with pytest.raises(grilly.UnsupportedError, match=r"lacks: GRU \(2\), here.Mine \(1\)$"):
+        grilly.onnx.Model(proto)
+    assert vulkan_backend.memory().in_use == before
+    assert not grilly.onnx.Backend.is_compatible(proto)
+    assert grilly.onnx.Backend.is_compatible(decoder())
+
+
+@pytest.mark.parametrize(
+    ("feeds", "error", "said"),
+    [
+        ({}, ValueError, "ids is missing; the model's inputs are ids"),
+        ({"ids": np.zeros((1, 1), np.int64), "x": np.zeros(1)}, ValueError, "x is no input"),
+        ({"ids": np.zeros((1, 1), np.int32)}, TypeError, "input ids is int32; expected int64"),
+        ({"ids": np.zeros(1, np.int64)}, ValueError, r"shape \(1,\); expected \('batch', 'length'\)"),
+    ],
+    ids=["missing", "unknown", "dtype", "shape"],
+)
+def test_wrong_inputs(feeds, error, said):
+    with pytest.raises(error, match=said):
+        grilly.onnx.Model(decoder()).run(feeds)
+
+
+def test_a_node_that_fails_is_named():
+    proto = decoder()
+    proto.graph.node[3].name = "values"
+    proto.graph.initializer[2].CopyFrom(weights("wq", 8, 16))
+    with pytest.raises(grilly.ModelError, match="^MatMul"):
+        grilly.onnx.Model(proto).run({"ids": np.zeros((1, 2), np.int64)})
+
+
+def test_one_node():
+    node = helper.make_node("Softmax", ["x"], ["y"])
+    x = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
+    (found,) = grilly.onnx.Backend.run_node(node, [x])
+    exact = np.exp(x.astype(np.float64))
+    np.testing.assert_allclose(found, exact / exact.sum(-1, keepdims=True), rtol=1e-5)
+    assert grilly.onnx.Backend.supports_device("CPU") and not grilly.onnx.Backend.supports_device("CUDA")
+
+
+def test_indices_on_the_host_beyond_what_onnx_folds():
+    """GatherElements of constants with more than 32 elements, and indices from the end."""
+    data, index = np.arange(120).reshape(2, 60), np.array([[59, -1, 3], [0, -60, 1]])
+    graph = helper.make_graph(
+        [helper.make_node("GatherElements", ["data", "index"], ["y"], axis=1)], "g", [],
+        [helper.make_tensor_value_info("y", TensorProto.INT64, [2, 3])],
+        [numpy_helper.from_array(data, "data"), numpy_helper.from_array(index, "index")],
+    )  # fmt: skip
+    found = grilly.onnx.Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])).run({})["y"]
+    assert found.tolist() == [[59, 59, 3], [60, 60, 61]]
+
+
+# -- grilly run -------------------------------------------------------------------------------------------------------
+
+
+def test_run_writes_what_the_model_gives(tmp_path, capsys):
+    proto, ids = decoder(), np.random.default_rng(2).integers(0, 32, (2, 6))
+    onnx.save(decoder(), tmp_path / "m.onnx", save_as_external_data=True, location="m.bin", size_threshold=0)
+    np.save(tmp_path / "ids.npy", ids)
+    arguments = ["run", str(tmp_path / "m.onnx"), "--runtime", "vulkan", "--input", f"ids={tmp_path / 'ids.npy'}"]
+    assert main(arguments) == 0
+    said = capsys.readouterr().out
+    assert "logits: float32 (2, 6, 32)" in said and re.search(r"one graph of \d+ dispatches", said)
+    with np.load(tmp_path / "m.onnx.npz") as found:
+        np.testing.assert_allclose(found["logits"], expected(proto, ids), rtol=0, atol=1e-5)
+    assert main([*arguments, "--no-capture", "--output", str(tmp_path / "o.npz")]) == 0
+    assert "node by node" in capsys.readouterr().out
+
+
+def test_run_says_what_is_wrong(tmp_path, capsys):
+    onnx.save(decoder(extra=[helper.make_node("LSTM", ["x", "wq", "wk"], ["s"])]), tmp_path / "m.onnx")
+    (tmp_path / "bad.onnx").write_bytes(b"nothing of the kind")
+    for arguments, message in (
+        (["m.onnx"], "operators that grilly lacks: LSTM (1)"),
+        (["bad.onnx"], "ONNX"),
+        (["none.onnx"], "cannot be read"),
+    ):
+        assert main(["run", str(tmp_path / arguments[0]), "--runtime", "vulkan"]) == 1
+        assert message in capsys.readouterr().err
+
+
+# -- docs/onnx.md -----------------------------------------------------------------------------------------------------
+
+
+def test_the_page_runs(tmp_path, monkeypatch):
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    onnx.save(decoder(), tmp_path / "decoder.onnx")
+    monkeypatch.chdir(tmp_path)
+    for number, block in enumerate(blocks, 1):
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(compile(block, f"docs/onnx.md, block {number}", "exec"), {})
+
+
+def test_the_page_lists_every_operator():
+    text = PAGE.read_text(encoding="utf-8").split("## Operators", 1)[1]
+    listed = set(re.findall(r"\b[A-Z]\w+\b", "".join(re.findall(r"^\|.*\|$", text, re.MULTILINE))))
+    assert set(grilly.onnx.OPERATORS) - listed == set()
