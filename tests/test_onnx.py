@@ -226,16 +226,51 @@ def test_a_model_is_captured_once_for_each_shape():
     assert graphs[0] is graphs[1] is graphs[3] is not graphs[2]
 
 
-def test_what_depends_on_the_device_is_not_captured_and_says_so():
-    nodes = [helper.make_node("NonZero", ["x"], ["places"], name="where")]
+def test_constants_and_outputs_of_every_kind_outlast_their_graph():
+    """Outputs may be inputs, constants, views and shapes; runs with and without a graph do not disturb each other."""
+    nodes = [
+        helper.make_node("Add", ["ids", "shift"], ["moved"]),
+        helper.make_node("Identity", ["ids"], ["same"]),
+        helper.make_node("Identity", ["held"], ["kept"]),
+        helper.make_node("Unsqueeze", ["moved", "zero"], ["more"]),
+        helper.make_node("Expand", ["more", "wide"], ["wider"]),
+        helper.make_node("Shape", ["wider"], ["extents"]),
+    ]
+    names = ("moved", "same", "kept", "wider", "extents")
     graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
+        nodes, "g", [helper.make_tensor_value_info("ids", TensorProto.INT64, ["n", 3])],
+        [helper.make_value_info(name, onnx.TypeProto()) for name in names],
+        [numpy_helper.from_array(np.array(value), name) for name, value in
+         {"shift": [5, 6, 7], "zero": [0], "wide": [4, 1, 1]}.items()] + [weights("held", 2, 2)],
+    )  # fmt: skip
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model = grilly.onnx.Model(proto)
+    for rows, capture in ((2, True), (2, False), (1, True), (2, True), (5, False), (1, True)):
+        ids = np.arange(3 * rows).reshape(rows, 3)
+        found = model.run({"ids": ids}, capture=capture)
+        moved = ids + [5, 6, 7]
+        held = numpy_helper.to_array(proto.graph.initializer[3])
+        wanted = (moved, ids, held, np.broadcast_to(moved, (4, rows, 3)), [4, rows, 3])
+        assert list(found) == list(names)
+        for name, value in zip(names, wanted, strict=True):
+            assert np.array_equal(found[name], value), (name, rows, capture)
+
+
+def test_what_depends_on_the_device_is_not_captured_and_says_so():
+    """The run node by node uses nothing that the capture left behind, such as a constant that it sent."""
+    nodes = [
+        helper.make_node("Add", ["x", "shift"], ["moved"]),
+        helper.make_node("NonZero", ["moved"], ["places"], name="where"),
+    ]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.INT64, [4])],
         [helper.make_tensor_value_info("places", TensorProto.INT64, [1, "n"])],
+        [numpy_helper.from_array(np.array([0, 1, 0, -1]), "shift")],
     )  # fmt: skip
     model = grilly.onnx.Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
-    found = model.run({"x": np.array([0, 2, 0, 1], np.float32)})["places"]
-    assert found.tolist() == [[1, 3]]
-    assert model.graph is None and "NonZero 'where'" in model.uncaptured
+    for _ in range(2):
+        assert model.run({"x": np.array([0, 2, 0, 1])})["places"].tolist() == [[1]]
+        assert model.graph is None and "NonZero 'where'" in model.uncaptured
 
 
 def test_operators_are_named_before_anything_is_on_the_device(vulkan_backend):

@@ -70,6 +70,7 @@ class Model:
             for name, array in self._loaded.constants.items()
         }
         self._on_device: dict[str, Tensor] = {}
+        self._capturing = False
 
     def run(self, feeds: Mapping[str, np.ndarray | Tensor], *, capture: bool = True) -> dict[str, np.ndarray]:
         """The outputs by name, as NumPy arrays.
@@ -140,10 +141,13 @@ class Model:
 
     def _captured(self, device: dict[str, Tensor], host: dict[str, np.ndarray]) -> Graph[Any] | str:
         """The graph for such inputs, or why there is none."""
+        self._capturing = True
         try:
             return self.backend.capture(lambda given: self._pass({**given, **host}), device)
         except CaptureError as error:
             return str(error)
+        finally:
+            self._capturing = False
 
     def _pass(self, values: dict[str, Any]) -> dict[str, Any]:
         """All nodes one after the other; the outputs, on the device or the host."""
@@ -185,12 +189,13 @@ class Model:
         return found
 
     def _uploaded(self, name: str, value: np.ndarray) -> Tensor:
-        """A constant's tensor is kept; other arrays of the host go to the device each time."""
-        if name not in self._loaded.constants:
-            return self._sent(name, value)
-        if name not in self._on_device:
-            self._on_device[name] = self._sent(f"constant {name}", value)
-        return self._on_device[name]
+        """A constant's tensor is kept, unless it is made in a capture, whose memory is the graph's own."""
+        if name in self._on_device:
+            return self._on_device[name]
+        found = self._sent(name, value)
+        if name in self._loaded.constants and not self._capturing:
+            self._on_device[name] = found
+        return found
 
 
 def _array(value: np.ndarray | Tensor) -> np.ndarray:
