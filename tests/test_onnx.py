@@ -257,7 +257,7 @@ def test_constants_and_outputs_of_every_kind_outlast_their_graph():
 
 
 def test_what_depends_on_the_device_is_not_captured_and_says_so():
-    """The run node by node uses nothing that the capture left behind, such as a constant that it sent."""
+    """After the capture that failed the model runs node by node, with all of its constants."""
     nodes = [
         helper.make_node("Add", ["x", "shift"], ["moved"]),
         helper.make_node("NonZero", ["moved"], ["places"], name="where"),
