@@ -518,5 +518,8 @@ def whole_models(mask: NDArray[np.int64], cache: models.Cache) -> None:
     encoder = models.SentenceEncoder.load("folder", progress=True)
     assert_type(encoder.encode("text", batch_size=2), Floats)
     assert_type(cache.max_len, int)
+    samples, rate = models.read_wav("speech.wav")
+    assert_type(rate, int)
+    assert_type(models.log_mel(samples, 128, n_samples=480000), Floats)
     models.load(3)  # type: ignore[arg-type]
     models.Tokenizer()  # type: ignore[call-arg]
