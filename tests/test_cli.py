@@ -36,7 +36,7 @@ def small_bench(*more) -> list[str]:
 
 
 #: What commands cannot do without.
-POSITIONAL = {"generate": ("folder", "prompt"), "embed": ("folder", __file__)}
+POSITIONAL = {"generate": ("folder", "prompt"), "embed": ("folder", __file__), "transcribe": ("folder", "a.wav")}
 
 
 def test_version_and_help():
