@@ -36,7 +36,10 @@ def small_bench(*more) -> list[str]:
 
 
 #: What commands cannot do without.
-POSITIONAL = {"generate": ("folder", "prompt"), "embed": ("folder", __file__), "run": ("model.onnx",)}
+POSITIONAL = {
+    "generate": ("folder", "prompt"), "embed": ("folder", __file__), "transcribe": ("folder", "a.wav"),
+    "run": ("model.onnx",),
+}  # fmt: skip
 
 
 def test_version_and_help():

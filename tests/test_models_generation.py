@@ -52,6 +52,40 @@ def test_a_cache_goes_on_where_it_was(model):
         model(IDS, past_key_values=cache)  # 12 + 9 tokens in a cache for 16
 
 
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_a_captured_call_goes_on_with_its_cache(tmp_path, vulkan_backend, name):
+    """Replays find the lengths that the ones before left, and those that are set between them."""
+    own = models.load(write_folder(tmp_path / name, CASES[name].arguments), backend=vulkan_backend)
+    whole = own(IDS).logits
+    cache = own.make_cache(3, 12)
+    own(IDS[:, :4], past_key_values=cache)
+
+    def step(ids):
+        return own(ids, past_key_values=cache).logits
+
+    graph = vulkan_backend.capture(step, IDS[:, :1].astype(np.int32))
+    assert cache.lengths.tolist() == [4, 4, 4], "nothing ran in the capture"
+    for place in range(4, 9):
+        found = graph(IDS[:, place : place + 1].astype(np.int32)).numpy()
+        np.testing.assert_allclose(found[:, 0], whole[:, place], atol=1e-4 * np.abs(whole).max())
+    assert cache.lengths.tolist() == [9, 9, 9]
+    cache.lengths[:] = [6, 4, 5]  # samples of their own lengths
+    found = graph(IDS[[0, 1, 2], [6, 4, 5]].astype(np.int32)[:, None]).numpy()
+    np.testing.assert_allclose(found[:, 0], whole[[0, 1, 2], [6, 4, 5]], atol=1e-4 * np.abs(whole).max())
+    own(IDS[:, 7:8], past_key_values=cache)  # a call between replays counts too
+    assert cache.lengths.tolist() == [8, 6, 7]
+    cache.lengths = np.array([12, 3, 3])
+    with pytest.raises(ValueError, match="holds 12 tokens and the graph adds 1; there is room for 12"):
+        graph(IDS[:, :1].astype(np.int32))
+    assert cache.lengths.tolist() == [12, 3, 3]
+    with pytest.raises(CaptureError, match="Cache.lengths"):
+        vulkan_backend.capture(lambda ids: (step(ids), cache.lengths), IDS[:, :1].astype(np.int32))
+    if name == "gpt2":  # which has 80 positions
+        cache = own.make_cache(3, 81)
+        with pytest.raises(ValueError, match="81 tokens are more than the 80 positions"):
+            vulkan_backend.capture(step, IDS[:, :1].astype(np.int32))
+
+
 def test_texts_end(model):
     free = model.generate(IDS, max_new_tokens=8)[:, 9:]
     end = int(free[0, 2])

@@ -14,6 +14,7 @@ from grilly.cli import main
 from grilly.integrations import minilm
 from grilly.models import ARCHITECTURES
 from model_folders import write_folder
+from sounds import write_whisper
 from test_minilm import KNOWN, SENTENCES, weights
 from test_readme import BLOCK
 
@@ -97,6 +98,7 @@ def test_the_page_runs(vulkan_backend, tmp_path, folder, monkeypatch):
     folder.rename(tmp_path / "llama")
     encoder = write_folder(tmp_path / "encoder", CASES["bert"].arguments)
     (encoder / "tokenizer.json").write_bytes((tmp_path / "llama/tokenizer.json").read_bytes())
+    write_whisper(tmp_path / "whisper")
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[1] / "docs/models.md").read_text(encoding="utf-8")
     names: dict = {}
@@ -106,7 +108,7 @@ def test_the_page_runs(vulkan_backend, tmp_path, folder, monkeypatch):
             exec(compile(block, f"docs/models.md, Python block {number}", "exec"), names)
     finally:
         grilly.use(former)
-    assert names["text"].shape == (2, 24) and names["vectors"].shape == (2, 32)
+    assert names["text"].shape == (2, 24) and isinstance(names["words"], str) and names["vectors"].shape == (2, 32)
     for name in ARCHITECTURES:
         assert name in page
 

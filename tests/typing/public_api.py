@@ -518,5 +518,16 @@ def whole_models(mask: NDArray[np.int64], cache: models.Cache) -> None:
     encoder = models.SentenceEncoder.load("folder", progress=True)
     assert_type(encoder.encode("text", batch_size=2), Floats)
     assert_type(cache.max_len, int)
+    samples, rate = models.read_wav("speech.wav")
+    assert_type(rate, int)
+    assert_type(models.log_mel(samples, 128, n_samples=480000), Floats)
+    transcriber = models.Transcriber.load("folder", "float16", progress=False)
+    assert_type(transcriber.transcribe(samples, rate, language="en", task="translate", max_new_tokens=9), str)
+    for part in transcriber.stream(samples, rate):
+        assert_type(part, str)
+    assert_type(transcriber.detect_language(samples), str)
+    transcriber.transcribe(samples)  # type: ignore[call-arg]
+    models.log_mel(samples, bands=80)  # type: ignore[call-arg]
+    models.read_wav(3)  # type: ignore[arg-type]
     models.load(3)  # type: ignore[arg-type]
     models.Tokenizer()  # type: ignore[call-arg]

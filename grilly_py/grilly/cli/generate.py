@@ -50,25 +50,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(args: argparse.Namespace, model, tokenizer) -> int:
+    from ..models.tokenizer import Written
+
     ids, mask = tokenizer.encode([args.prompt])
     start = time.perf_counter()
-    tokens: list[int] = []
-    shown, first = "", start
+    written, count, first = Written(tokenizer), 0, start
     stream = model.stream(
         ids, mask, max_new_tokens=args.max_new_tokens, do_sample=args.temperature is not None,
         temperature=args.temperature or 1.0, top_k=args.top_k, top_p=args.top_p,
         repetition_penalty=args.repetition_penalty, seed=args.seed, stop_strings=args.stop, tokenizer=tokenizer,
     )  # fmt: skip
     for found in stream:
-        tokens.append(int(found[0]))
-        first = time.perf_counter() if len(tokens) == 1 else first
-        text = tokenizer.decode(tokens)
-        if text.startswith(shown) and not text.endswith("\ufffd"):  # which stands for a part of a character
-            print(text[len(shown) :], end="", flush=True)
-            shown = text
-    text = tokenizer.decode(tokens)
-    print(text[len(shown) :] if text.startswith(shown) else "\n" + text)
+        count += 1
+        first = time.perf_counter() if count == 1 else first
+        print(written.add(int(found[0])), end="", flush=True)
+    print(written.rest())
     end = time.perf_counter()
-    rate = f", then {(len(tokens) - 1) / (end - first):.1f} a second" if len(tokens) > 1 else ""
-    print(f"{len(tokens)} tokens: the first after {first - start:.2f} s{rate}", file=sys.stderr)
+    rate = f", then {(count - 1) / (end - first):.1f} a second" if count > 1 else ""
+    print(f"{count} tokens: the first after {first - start:.2f} s{rate}", file=sys.stderr)
     return 0

@@ -7,6 +7,12 @@ from .cache import Cache
 from .loading import ARCHITECTURES, load
 from .model import Model, Output
 from .sentences import SentenceEncoder
+from .spectrogram import log_mel
 from .tokenizer import Tokenizer
+from .transcription import Transcriber
+from .wav import read_wav
 
-__all__ = ["ARCHITECTURES", "Cache", "Model", "Output", "SentenceEncoder", "Tokenizer", "load"]
+__all__ = [
+    "ARCHITECTURES", "Cache", "Model", "Output", "SentenceEncoder", "Tokenizer", "Transcriber", "load", "log_mel",
+    "read_wav",
+]  # fmt: skip

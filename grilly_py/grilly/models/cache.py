@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike
 
 from .. import functional as F
 from ..compute import Compute, Tensor
+from ..compute.attention.cache_lengths import Lengths
 from ..compute.device.arrays import NDArray
 from ..errors import OutOfDeviceMemoryError
 from .rotary import Rotary
@@ -25,7 +26,8 @@ class Cache:
         For each layer ``(batch, max_len, key heads, D)``. Keys are turned by their positions already.
     lengths : numpy.ndarray
         Tokens that each sample holds, int32 ``(batch,)``. It may be changed: after a prompt that is padded on the
-        right, to the number of its tokens.
+        right, to the number of its tokens. In a captured call lengths are read and advanced on the device, and the
+        host counts along with each replay; here they are then asked for between replays (else CaptureError).
     tables : pair of grilly.Tensor or None
         Cosines and sines of all positions, for models with rotary embeddings.
     """
@@ -44,13 +46,43 @@ class Cache:
                 f"a cache of {batch} texts of up to {max_len} tokens takes {nbytes / 2**20:.0f} MiB; fewer texts, "
                 f"fewer tokens or 16 bits take less ({error})"
             ) from error
-        self.lengths: NDArray[np.int32] = np.zeros(batch, np.int32)
+        self._backend, self._lengths = backend, Lengths(backend.opened, batch, max_len)
         self.tables = None if rotary is None else rotary.tables(backend, max_len)
+
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """Tokens that each sample holds, int32 ``(batch,)``: the array itself, which may be written to."""
+        self._lengths.outside("Cache.lengths")
+        return self._lengths.shown()
+
+    @lengths.setter
+    def lengths(self, lengths: NDArray[np.int32]) -> None:
+        self._lengths.outside("Cache.lengths")
+        self._lengths.put(np.asarray(lengths))
 
     @property
     def max_len(self) -> int:
         """Tokens that each sample has room for."""
         return self.k[0].shape[1]
+
+    def longest(self, count: int) -> int:
+        """Tokens that a sample may hold after ``count`` more; replays of a captured function may fill the cache."""
+        if self._backend.runtime.capturing:
+            return self.max_len
+        return int(self._lengths.now().max(initial=0)) + count
+
+    def before(self) -> Any:
+        """The lengths before a call, for its layers: those now, or in a captured function those of each replay."""
+        return self._lengths.tensor() if self._backend.runtime.capturing else self._lengths.now().copy()
+
+    def grow(self, count: int) -> None:
+        """Count the tokens of a call, after its layers; in a captured function in each replay."""
+        if not self._backend.runtime.capturing:
+            self._lengths.grow(count)
+            return
+        lengths = self._lengths.tensor()
+        lengths[...] = lengths + np.int32(count)
+        self._lengths.noted(count)
 
 
 @dataclass(frozen=True)

@@ -84,9 +84,9 @@ class Decoder(Generates, Model):
         ids, host = self._ids("input_ids", input_ids, self.rows)
         batch, length = ids.shape
         name = type(self).__name__
-        before = 0 if past_key_values is None else int(past_key_values.lengths.max(initial=0))
-        if self.positions is not None and before + length > self.positions:
-            raise ValueError(f"{name}: {before + length} tokens are more than the {self.positions} positions")
+        longest = length if past_key_values is None else past_key_values.longest(length)
+        if self.positions is not None and longest > self.positions:
+            raise ValueError(f"{name}: {longest} tokens are more than the {self.positions} positions")
         if past_key_values is None:
             if position_ids is not None:
                 position_ids, _ = self._ids("position_ids", position_ids, self.positions or 2**31)
@@ -94,10 +94,10 @@ class Decoder(Generates, Model):
         else:
             if attention_mask is not None or position_ids is not None:
                 raise ValueError(f"{name}: with past_key_values, padding and positions follow from its lengths")
-            call = Call(cache=past_key_values, lengths=past_key_values.lengths.copy())
+            call = Call(cache=past_key_values, lengths=past_key_values.before())
         x = self.hidden(ids, call)
         if past_key_values is not None:
-            past_key_values.lengths += np.int32(length)
+            past_key_values.grow(length)
         return Output(host, last_hidden_state=x, logits=(lambda: self.head(x)) if self.has_head else None)
 
     # -- generation ------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class Decoder(Generates, Model):
         # Room in steps of 64, so that texts of nearly one length need one plan.
         cache = self.make_cache(batch, -(-max(longest, length) // 64) * 64)
         sent = self.backend.tensor(ids.astype(np.int32))
-        x = self.hidden(sent, Call(cache=cache, lengths=cache.lengths.copy()))
+        x = self.hidden(sent, Call(cache=cache, lengths=cache.before()))
         last = self.backend.tensor((np.arange(batch) * length + lengths - 1).astype(np.int32))
         cache.lengths[:] = lengths
         return self.head(F.embedding(last, x.reshape(batch * length, -1))), cache

@@ -103,8 +103,8 @@ class EncoderDecoder(Generates, Model):
         length = -(-(ids.shape[1] + room) // 64) * 64  # in steps, so that answers of nearly one length need one plan
         cache = Cache(self.backend, self.cached[0], len(states), length, *self.cached[1:], self.dtype)
         state = State(cache, self.source(states, mask))
-        x = self.decode(ids, Call(cache=cache, lengths=cache.lengths.copy()), state.source)
-        cache.lengths += np.int32(ids.shape[1])
+        x = self.decode(ids, Call(cache=cache, lengths=cache.before()), state.source)
+        cache.grow(ids.shape[1])
         return self.head(x[:, -1]), state
 
     def _next(self, ids: Tensor, lengths: Any, state: State) -> Tensor:

@@ -69,3 +69,24 @@ class Tokenizer:
     def decode(self, tokens: Sequence[int] | NDArray[Any]) -> str:
         """The text of tokens, without those that are no text, such as the one that ends it."""
         return str(self._tokenizer.decode([int(token) for token in tokens]))
+
+
+class Written:
+    """The text of tokens that come one at a time."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer, self._tokens, self._shown = tokenizer, list[int](), ""
+
+    def add(self, token: int) -> str:
+        """What the text has more with this token: nothing while a character is not whole."""
+        self._tokens.append(token)
+        text = self._tokenizer.decode(self._tokens)
+        if not text.startswith(self._shown) or text.endswith("\ufffd"):  # which stands for a part of a character
+            return ""
+        found, self._shown = text[len(self._shown) :], text
+        return found
+
+    def rest(self) -> str:
+        """What was held back; the whole text on a line of its own where a token changed what was there before it."""
+        text = self._tokenizer.decode(self._tokens)
+        return text[len(self._shown) :] if text.startswith(self._shown) else "\n" + text

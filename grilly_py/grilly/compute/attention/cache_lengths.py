@@ -37,7 +37,7 @@ class Lengths:
         if self._device.runtime.capturing:
             raise CaptureError(
                 f"{what}: a captured function runs once, and a replay would find what it found; lengths that grow are "
-                "on the device, where attend() and positions() read them. Do it between replays"
+                "on the device, where calls with the cache read them. Do it between replays"
             )
 
     def now(self) -> np.ndarray:
@@ -99,11 +99,11 @@ class Lengths:
         if self._seen is not None and self._seen != (found := self._array.tobytes()):
             least, self._most = int(self._array.min(initial=0)), int(self._array.max(initial=0))
             if least < 0:
-                raise ValueError(f"KVCache: lengths go from {least} to {self._most}; expected 0 to {self.room}")
+                raise ValueError(f"cache: lengths go from {least} to {self._most}; expected 0 to {self.room}")
             self._seen, self._current = found, False
         if self._most + count > self.room:
             raise ValueError(
-                f"KVCache: a sample holds {self._most} tokens and the graph adds {count}; there is room for {self.room}"
+                f"cache: a sample holds {self._most} tokens and the graph adds {count}; there is room for {self.room}"
             )
         if self._current or not self._array.size:
             self._current = False

@@ -1,0 +1,64 @@
+"""``grilly transcribe``: the text of a sound, by Whisper from a folder, as it comes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from ..compute import use
+from . import CommandError
+from .common import add_device, open_backend
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("folder", metavar="FOLDER", help="Whisper: config.json, generation_config.json, "
+                        "preprocessor_config.json, safetensors and tokenizer.json")  # fmt: skip
+    parser.add_argument("file", metavar="FILE.wav", help="speech: WAV of 16,000 samples a second")
+    parser.add_argument("--language", metavar="CODE", help="what is spoken, such as en (default: what the model hears)")
+    parser.add_argument("--task", metavar="TASK", help="transcribe, or translate into English (default: transcribe)")
+    parser.add_argument("--max-new-tokens", type=int, metavar="N",
+                        help="of each piece of 30 s (default: as many as the model has room for)")  # fmt: skip
+    parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), help="default: that of the weights")
+    add_device(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the text as it comes, and on stderr how long it took."""
+    try:
+        from ..models import Transcriber, read_wav
+        from ..models.wav import remedy
+
+        with open_backend(args) as backend:
+            former = use(backend)
+            try:
+                try:
+                    samples, rate = read_wav(args.file)
+                except OSError as error:
+                    raise CommandError(f"{args.file} cannot be read: {error.strerror or error}") from error
+                transcriber = Transcriber.load(args.folder, args.dtype, backend)
+                wanted = transcriber.features.sampling_rate
+                if rate != wanted:
+                    raise CommandError(f"{args.file} has {rate} samples a second; the model takes {wanted}; "
+                                       f"{remedy(args.file, wanted)}")  # fmt: skip
+                return _print(args, transcriber, samples, rate)
+            finally:
+                use(former)
+    except (ImportError, ValueError, TypeError) as error:
+        raise CommandError(str(error)) from error
+
+
+def _print(args: argparse.Namespace, transcriber, samples, rate: int) -> int:
+    options = {} if args.max_new_tokens is None else {"max_new_tokens": args.max_new_tokens}
+    start, begun = time.perf_counter(), False
+    stream = transcriber.stream(samples, rate, language=args.language, task=args.task, **options)
+    try:
+        for part in stream:
+            part = part if begun else part.lstrip()  # words begin with a space
+            begun = begun or bool(part)
+            print(part, end="", flush=True)
+    finally:  # what is said of an interrupt stands on a line of its own
+        print()
+    print(f"{len(samples) / rate:.1f} s of sound in {time.perf_counter() - start:.1f} s", file=sys.stderr)
+    return 0

@@ -1,0 +1,62 @@
+"""Sound from WAV files, by Python's own module wave."""
+
+from __future__ import annotations
+
+import wave
+from pathlib import Path
+
+import numpy as np
+
+from ..compute.device.arrays import NDArray
+
+
+def remedy(file: str | Path, sampling_rate: int = 16000) -> str:
+    """What to run to make a file that can be read of one that cannot."""
+    return f"run: ffmpeg -i {Path(file).name} -ac 1 -ar {sampling_rate} -c:a pcm_s16le new.wav"
+
+
+def read_wav(file: str | Path) -> tuple[NDArray[np.float32], int]:
+    """The sound in a WAV file.
+
+    Parameters
+    ----------
+    file : str or Path
+        Samples are whole numbers of 8, 16, 24 or 32 bits; channels are averaged.
+
+    Returns
+    -------
+    samples : numpy.ndarray
+        float32 ``(N,)``, from -1 to 1.
+    sampling_rate : int
+        Samples a second.
+
+    Raises
+    ------
+    OSError
+        Where the file cannot be read.
+    ValueError
+        For a file that is no WAV file, is truncated, or holds samples of another kind, such as floats; the message says
+        what to run.
+    """
+    try:
+        with wave.open(str(file), "rb") as opened:
+            width, channels, rate = opened.getsampwidth(), opened.getnchannels(), opened.getframerate()
+            count = opened.getnframes()
+            data = opened.readframes(count)
+    except (wave.Error, EOFError) as error:
+        why = str(error) or "it ends too early"
+        raise ValueError(f"{file} is no WAV file that can be read ({why}); {remedy(file)}") from None
+    if width not in (1, 2, 3, 4):
+        raise ValueError(f"{file} has samples of {8 * width} bits; expected 8, 16, 24 or 32; {remedy(file)}")
+    if len(data) != count * channels * width:
+        raise ValueError(f"{file} is truncated: it says {count * channels * width} bytes of sound, and has {len(data)}")
+    if width == 1:  # the only width without a sign
+        numbers = np.frombuffer(data, np.uint8).astype(np.float64) - 128
+    elif width == 3:
+        wide = np.zeros((count * channels, 4), np.uint8)
+        wide[:, 1:] = np.frombuffer(data, np.uint8).reshape(-1, 3)
+        numbers = wide.view("<i4")[:, 0] / 256.0
+    else:
+        numbers = np.frombuffer(data, f"<i{width}").astype(np.float64)
+    mono = numbers.reshape(count, channels).mean(axis=1) / 2.0 ** (8 * width - 1)
+    return mono.astype(np.float32), rate

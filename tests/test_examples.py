@@ -1,0 +1,102 @@
+"""docs/examples: each runs as it is, and what it computes is right."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import grilly
+from grilly.integrations import minilm
+from test_minilm import weights
+
+EXAMPLES = Path(__file__).parents[1] / "docs/examples"
+pytestmark = pytest.mark.skipif(not EXAMPLES.exists(), reason="docs/examples is not in an installed package")
+HELPERS = {"random_folder"}
+
+
+@pytest.fixture
+def example(vulkan_backend, monkeypatch, capsys):
+    """What runs an example with arguments: its names and the lines that it printed."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    former = grilly.use(vulkan_backend)
+
+    def run(name, *arguments):
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        names = runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+        return names, capsys.readouterr().out.splitlines()
+
+    yield run
+    grilly.use(former)
+
+
+@weights
+def test_sentence_search(example):
+    names, lines = example("sentence_search")
+    assert len(lines) == 3 and "Knead the dough" in lines[0]
+    _, lines = example("sentence_search", "what will the weather be like?")
+    assert "Heavy rain" in lines[0]
+    encoder = grilly.models.SentenceEncoder.load(minilm.model_path())
+    found = names["search"](encoder, "A cat sleeps.", names["SENTENCES"], count=6)
+    assert "kitten" in found[0][0] and len(found) == 6
+    assert [cosine for _, cosine in found] == sorted((cosine for _, cosine in found), reverse=True)
+
+
+def test_generate_by_hand(example, vulkan_backend):
+    """The tokens are the likeliest ones of the same model in float64, without a cache."""
+    names, lines = example("generate_by_hand", "12")
+    tokens = [int(token) for token in lines[0].split()]
+    assert len(tokens) == 12 and len(set(tokens)) > 3
+    # The same weights, by their seed; those of the run are on a device that is closed.
+    model = names["weights"](vulkan_backend)
+    tables = {name: model[name].numpy().astype(np.float64) for name in ("tokens", "places", "head")}
+    text = np.array([1, 2, 3, *tokens])
+    x = tables["tokens"][text] + tables["places"][: len(text)]
+
+    def norm(x):
+        return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + np.finfo(np.float32).eps)
+
+    for layer in model["layers"]:
+        w = {name: layer[name].numpy().astype(np.float64) for name in ("qkv", "out", "up", "down")}
+        qkv = (norm(x) @ w["qkv"].T).reshape(len(text), 3, names["HEADS"], -1).transpose(1, 2, 0, 3)
+        attended = grilly.reference.naive_attention(*qkv[:, None], causal=True, dtype=np.float64)[0][0]
+        x = x + attended.transpose(1, 0, 2).reshape(x.shape) @ w["out"].T
+        x = x + grilly.reference.activation("gelu", norm(x) @ w["up"].T) @ w["down"].T
+    logits = norm(x) @ tables["head"].T
+    for place, token in enumerate(tokens, start=2):
+        assert logits[place, token] >= logits[place].max() - 1e-4
+
+
+def test_classify_image(example, tmp_path):
+    names, lines = example("classify_image")
+    assert len(lines) == 3 and {line.split()[1] for line in lines} == set(names["LABELS"])
+    folder = names["random_vit"](tmp_path)
+    found = names["classify"](str(folder))
+    assert sum(probability for _, probability in found) == pytest.approx(1)
+    shown = [f"{probability:6.1%}  {label}" for label, probability in found]
+    assert shown == lines
+    _, again = example("classify_image", str(folder))
+    assert again == lines
+    image = names["picture"](40)
+    assert image.shape == (40, 40, 3) and image[18, 20, 0] > 200 > image[0, 0, 0]
+    pixels = names["pixel_values"](image)
+    assert pixels.shape == (1, 3, 40, 40) and pixels.min() >= -1 and pixels.max() <= 1
+
+
+@pytest.mark.needs("tokenizers")
+def test_translate(example, tmp_path):
+    names, lines = example("translate")
+    assert len(lines) == 4 and lines[0] == "translate English to German: the house is small"
+    assert all(set(line.split()) <= set(names["WORDS"]) and line.split() for line in lines[1::2])
+    folder = names["random_t5"](tmp_path)
+    _, again = example("translate", str(folder), "the house is old")
+    assert again == lines[2:], "a text alone gives what it gives in a batch"
+
+
+def test_every_example_is_tested_and_named():
+    found = {path.stem for path in EXAMPLES.glob("*.py")} - HELPERS
+    page = (EXAMPLES.parent / "models.md").read_text(encoding="utf-8")
+    own = Path(__file__).read_text(encoding="utf-8")
+    for name in found:
+        assert f"examples/{name}.py" in page and f"def test_{name}(" in own

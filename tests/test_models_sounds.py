@@ -1,0 +1,212 @@
+"""Sound to features and to text: log_mel against transformers, WAV files, Transcriber and the command transcribe."""
+
+import importlib.util
+import json
+import struct
+
+import numpy as np
+import pytest
+
+import goldens
+from grilly import ModelError, models
+from grilly.cli import main
+from grilly.models.whisper import Whisper
+from sounds import FEATURES as PREPROCESSOR
+from sounds import GENERATION, write_wav, write_whisper
+
+FEATURES = goldens.cases("log_mel")
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_log_mel(name):
+    case = FEATURES[name]
+    bins, keep = case.arguments["bins"], case.arguments["keep"]
+    found = models.log_mel(case.samples / 32768, bins, n_samples=case.arguments["n_samples"])
+    assert found.shape == (bins, case.arguments["frames"]) and found.dtype == np.float32
+    # Both compute in float64; transformers keeps the transform in complex64, so powers are 2**-22 off.
+    np.testing.assert_allclose(found[:, ::keep], case.features, atol=2e-6)
+
+
+def test_log_mel_of_what_is_no_sound():
+    with pytest.raises(TypeError, match="int16; expected floats"):
+        models.log_mel(np.zeros(400, np.int16))
+    with pytest.raises(ValueError, match=r"shape \(2, 400\); expected \(N,\)"):
+        models.log_mel(np.zeros((2, 400)))
+    with pytest.raises(ValueError, match="not all finite"):
+        models.log_mel(np.full(400, np.nan))
+    with pytest.raises(ValueError, match="200 samples; expected at least 201"):
+        models.log_mel(np.zeros(200))
+    assert models.log_mel(np.zeros(0), n_samples=1600).shape == (80, 10)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_wav(tmp_path, width, channels):
+    top = 2 ** (8 * width - 1)
+    numbers = np.array([[0, 1], [-top, -top], [top - 1, top - 1], [-1, top // 2], [3, -3]])[:, :channels]
+    samples, rate = models.read_wav(write_wav(tmp_path / "a.wav", numbers, width, 8000))
+    assert rate == 8000 and samples.dtype == np.float32
+    np.testing.assert_array_equal(samples, (numbers.mean(axis=1) / top).astype(np.float32))
+
+
+def test_files_that_are_no_sound(tmp_path):
+    file = tmp_path / "a.wav"
+    with pytest.raises(FileNotFoundError):
+        models.read_wav(file)
+    for text in (b"", b"RIFF", b"some text that is no sound"):
+        file.write_bytes(text)
+        with pytest.raises(ValueError, match=r"a.wav is no WAV file .*; run: ffmpeg -i a.wav -ac 1 -ar 16000"):
+            models.read_wav(file)
+    floats = struct.pack("<HHIIHH", 3, 1, 16000, 64000, 4, 32)
+    body = b"WAVEfmt " + struct.pack("<I", len(floats)) + floats + b"data" + struct.pack("<I", 4) + bytes(4)
+    file.write_bytes(b"RIFF" + struct.pack("<I", len(body)) + body)
+    with pytest.raises(ValueError, match=r"unknown format: 3\); run: ffmpeg"):
+        models.read_wav(file)
+    whole = write_wav(file, np.zeros((100, 1), int)).read_bytes()
+    file.write_bytes(whole[:-20])
+    with pytest.raises(ValueError, match="truncated: it says 200 bytes of sound, and has 180"):
+        models.read_wav(file)
+
+
+SOUND = FEATURES["cut"].samples[:12000].astype(np.float32) / 32768
+LONG = np.concatenate([SOUND, SOUND[::-1], SOUND])  # 2.25 s, so three pieces
+needs_tokenizers = pytest.mark.skipif(
+    importlib.util.find_spec("tokenizers") is None, reason="not installed: tokenizers"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_whisper(tmp_path_factory.mktemp("sounds") / "whisper")
+
+
+@pytest.fixture(scope="module")
+def transcriber(folder, vulkan_backend):
+    return models.Transcriber.load(folder, backend=vulkan_backend)
+
+
+def by_hand(transcriber, sound, begun, **options):
+    """The text of pieces of a second, each by the model's own generate after the tokens ``begun``."""
+    found = []
+    for start in range(0, len(sound), 16000):
+        features = models.log_mel(sound[start : start + 16000], 10, n_samples=16000)[None]
+        given = {"max_new_tokens": 80 - len(begun), **options}
+        tokens = transcriber.model.generate(features, decoder_input_ids=np.array([begun]), **given)[0]
+        found += [f"w{token}" for token in tokens[len(begun) :]]
+    return "".join(found)
+
+
+@needs_tokenizers
+def test_transcriber(transcriber):
+    text = transcriber.transcribe(LONG, 16000, language="de", task="translate", max_new_tokens=6)
+    assert text == by_hand(transcriber, LONG, [3, 12, 14, 15], max_new_tokens=6)
+    parts = list(transcriber.stream(LONG, 16000, language="de", task="translate", max_new_tokens=6))
+    assert "".join(parts) == text and sum(map(bool, parts)) > 6, "text comes in parts"
+    other = transcriber.transcribe(SOUND, 16000, language="en")
+    assert other == by_hand(transcriber, SOUND, [3, 11, 13, 15]), "as many tokens as there are positions"
+    assert other != transcriber.transcribe(SOUND, 16000, language="de")
+
+
+@needs_tokenizers
+def test_the_language_is_found(transcriber, monkeypatch):
+    features = models.log_mel(SOUND, 10, n_samples=16000)[None]
+    logits = transcriber.model(features, np.array([[3]])).logits[0, 0]
+    best = ["en", "de"][int(logits[12] > logits[11])]
+    assert transcriber.detect_language(SOUND) == best
+    begun = [3, transcriber.languages[best], 13, 15]
+    wanted = by_hand(transcriber, SOUND, begun, max_new_tokens=4)
+    assert transcriber.transcribe(SOUND, 16000, max_new_tokens=4) == wanted
+    top, low = int(logits.argmax()), int(logits.argmin())
+    monkeypatch.setattr(transcriber, "languages", {"low": low, "top": top})
+    assert transcriber.detect_language(SOUND) == "top"
+
+
+@needs_tokenizers
+def test_what_cannot_be_transcribed(transcriber):
+    for options, why in (
+        ({"sampling_rate": 8000}, "8000 samples a second; the model takes 16000"),
+        ({"language": "xx"}, "language is 'xx'; expected one of de, en"),
+        ({"task": "sing"}, "task is 'sing'; expected one of transcribe, translate"),
+        ({"samples": LONG[None]}, r"float32 \(1, 36000\); expected floats \(N,\)"),
+        ({"samples": LONG[:0]}, "expected floats"),
+        ({"max_new_tokens": 99}, "positions"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            transcriber.transcribe(**{"samples": LONG, "sampling_rate": 16000, **options})
+
+
+@needs_tokenizers
+def test_models_of_one_language(vulkan_backend, tmp_path):
+    generation = {key: value for key, value in GENERATION.items() if key not in ("lang_to_id", "task_to_id")}
+    made = write_whisper(tmp_path / "english", {**generation, "forced_decoder_ids": [[1, 15]]})
+    (made / "preprocessor_config.json").rename(made / "processor_config.json")
+    (made / "processor_config.json").write_text(json.dumps({"feature_extractor": PREPROCESSOR}))
+    english = models.Transcriber.load(made, backend=vulkan_backend)
+    text = english.transcribe(SOUND, 16000, max_new_tokens=4)
+    assert text == by_hand(english, SOUND, [3, 15], max_new_tokens=4)
+    with pytest.raises(ValueError, match="names no languages, and none can be chosen"):
+        english.transcribe(SOUND, 16000, language="en")
+    with pytest.raises(ValueError, match="names no languages"):
+        english.detect_language(SOUND)
+
+
+@needs_tokenizers
+@pytest.mark.parametrize("generation, features, why", [
+    ({}, {"feature_size": 80}, r"preprocessor_config.json: features are \(80, 100\); the model takes \(10, 100\)"),
+    ({}, {"chunk_length": 30}, r"features are \(10, 3000\)"),
+    ({}, {"dither": 0.1}, "dither is 0.1; expected 0"),
+    ({}, {"loudness": 3}, "not known: loudness"),
+    ({"lang_to_id": {"<|en|>": 61}}, {}, "lang_to_id .*expected tokens from 0 to 60"),
+    ({"task_to_id": {"translate": 14}}, {}, "task_to_id .*transcribe among them"),
+    ({"lang_to_id": None, "forced_decoder_ids": [[1, None]]}, {}, "forced_decoder_ids .*expected tokens from 0 to 60"),
+    ({"lang_to_id": None, "forced_decoder_ids": [[2, 13]]}, {}, "pairs of a place, from 1 on"),
+])  # fmt: skip
+def test_folders_that_do_not_fit(vulkan_backend, tmp_path, generation, features, why):
+    made = write_whisper(tmp_path / "whisper", {**GENERATION, **generation}, {**PREPROCESSOR, **features})
+    with pytest.raises(ModelError, match=why):
+        models.Transcriber.load(made, backend=vulkan_backend)
+
+
+@needs_tokenizers
+def test_transcribe_command(vulkan_backend, transcriber, folder, tmp_path, capsys, monkeypatch):
+    file = write_wav(tmp_path / "a.wav", np.round(LONG * 32768).astype(int)[:, None])
+    device = ["--device", str(vulkan_backend.device.index)]
+    options = ["--language", "de", "--max-new-tokens", "5"]
+    assert main(["transcribe", str(folder), str(file), *options, *device]) == 0
+    out, err = capsys.readouterr()
+    assert out == by_hand(transcriber, LONG, [3, 12, 13, 15], max_new_tokens=5) + "\n"
+    assert err.startswith("2.2 s of sound in")
+    for arguments, why in (
+        ([folder, file, "--language", "xx"], "language is 'xx'"),
+        ([folder, tmp_path / "none.wav"], "none.wav cannot be read: No such file"),
+        ([folder, __file__], "is no WAV file"),
+        ([tmp_path / "none", file], "none is no folder"),
+        ([folder, write_wav(tmp_path / "b.wav", np.zeros((9, 1), int), rate=44100)], "-ar 16000"),
+    ):
+        assert main(["transcribe", *map(str, arguments), *device]) == 1
+        out, err = capsys.readouterr()
+        assert why in err and "Traceback" not in err and not out.strip()
+
+    begun, step = [], Whisper._next
+
+    def interrupted(self, *arguments):
+        begun.append(None)
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+        return step(self, *arguments)
+
+    monkeypatch.setattr(Whisper, "_next", interrupted)
+    assert main(["transcribe", str(folder), str(file), "--max-new-tokens", "3", *device]) == 130
+    out, err = capsys.readouterr()
+    assert out.endswith("\n") and out.strip() and err == "grilly transcribe: interrupted\n"
+
+
+@needs_tokenizers
+def test_folders_of_other_models(vulkan_backend, folder, tmp_path):
+    with pytest.raises(ModelError, match=r"architectures is None; sounds are transcribed by Whisper"):
+        (tmp_path / "config.json").write_text("{}")
+        models.Transcriber.load(tmp_path, backend=vulkan_backend)
+    made = write_whisper(tmp_path / "whisper")
+    (made / "preprocessor_config.json").unlink()
+    with pytest.raises(ModelError, match="preprocessor_config.json is missing"):
+        models.Transcriber.load(made, backend=vulkan_backend)
