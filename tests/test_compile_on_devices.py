@@ -11,7 +11,8 @@ from manifests import entry, write_manifest
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 import compile_on_devices as tool
-from grilly.registry import Manifest, Registry
+import pipelines
+from grilly.registry import Manifest, Registry, default_manifest
 from test_runtime_contract import scale_spec
 
 
@@ -22,6 +23,7 @@ from test_runtime_contract import scale_spec
         ({"VGPRs": 256, "Spilled VGPRs": 12, "Scratch size": 1024}, 1036),
         ({"Spilled SGPRs": 3}, 3),
         ({"Spills to memory": 2, "Fills from memory": 5, "Spills to reg": 7}, 2),
+        ({"Registers used": 48, "STP Count": 8, "LDP Count": 9}, 17),
         ({}, 0),
     ],
 )
@@ -37,6 +39,19 @@ def test_constants_follow_the_variants_limits(tmp_path):
     plain = {"HEAD_DIM": 64, "VALUE_DIM": 128, "MASK": 0, "CAUSAL": 0}
     assert tool.constant_sets(variant) == [plain | {"MASK": 2, "CAUSAL": 1}, plain]
     assert tool.constant_sets(dataclasses.replace(variant, operation="rope")) == [plain]
+
+
+def test_what_is_computed_is_asked_for():
+    """Each operation that constants choose among is compiled for something, in workgroups that have invocations."""
+    seen = set()
+    for variant in default_manifest().variants:
+        if variant.operation in pipelines._ARRAYS:
+            sets = tool.constant_sets(variant)
+            assert sets and all(set(own) == set(variant.constants) for own in sets), variant.name
+            assert all(own.get(name, 1) for own in sets for name in ("THREADS", "LANES", "HELD")), variant.name
+            assert len({tuple(own.items()) for own in sets}) == len(sets), variant.name
+            seen.add(variant.operation)
+    assert seen == set(pipelines._ARRAYS)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +81,10 @@ def test_a_refusal_is_a_complaint(compiler, monkeypatch, tmp_path):
     rows, complaints = tool.examine("test", compiler)
     assert {row["variant"].split(".")[1] for row in rows} == {"good"}
     assert any("refused" in text for text in complaints) and not any("spills" in text for text in complaints)
-    for vendor, architecture in (("amd", "amd-rdna4"), ("apple", "apple"), ("intel", "intel-xe2")):
+    for vendor, architecture in (
+        ("amd", "amd-rdna4"), ("apple", "apple"), ("qualcomm", "qualcomm-adreno6"), ("nvidia", "nvidia-ada"),
+        ("intel", "intel-xe2"),
+    ):  # fmt: skip
         info = dataclasses.replace(compiler.info, vendor=vendor, architecture=architecture)
         monkeypatch.setattr(compiler, "info", info)
         _, complaints = tool.examine("test", compiler)

@@ -130,15 +130,17 @@ def test_sixteen_bits(vulkan_backend, dtype):
     check_layer_norm(vulkan_backend.opened, draw(3, 64).astype(dtype), "64")
 
 
-@pytest.mark.parametrize("name", ["subgroups", "shared"])
-def test_every_kernel(vulkan_backend, name):
+@pytest.mark.parametrize(("name", "held"), [("subgroups", 8), ("shared", 8), ("shared", 4)])
+def test_every_kernel(vulkan_backend, name, held):
     """Those that other devices get, with rows of one invocation, several, all of a workgroup, and longer ones."""
     registry = vulkan_backend.registry
     choices = {c.variant.name.split(".")[1]: c for c in registry.candidates(Request("norm-rows", "float32"))}
     if name not in choices:
         pytest.skip("the device lacks what this kernel requires")
     view = view_of(vulkan_backend)
-    view.opened.registry = Only(registry, choices[name])
+    chosen = registry.choice(choices[name].variant)
+    chosen.tile = {**chosen.tile, "held": held}
+    view.opened.registry = Only(registry, chosen)
     for cols in (1, 60, 772, 8191, 8196):
         check_layer_norm(view.opened, draw(3, cols).astype(np.float32), f"{name} {cols}")
     for cols in (129, 8196):

@@ -1,6 +1,7 @@
 """The choice between variants: every key of a data file has a case here. Needs no device."""
 
 import dataclasses
+import itertools
 import struct
 
 import pytest
@@ -420,6 +421,7 @@ def test_a_driver_with_another_order_gets_vector_kernels(intel):
 OTHERS = {
     "apple": ("Apple M1 (G13G A0)", 0x106B, (32, 32)),
     "qualcomm-adreno": ("Turnip Adreno (TM) 740", 0x5143, (64, 128)),
+    "qualcomm-adreno6": ("Turnip Adreno (TM) 630", 0x5143, (64, 128)),
     "nvidia": ("NVK", 0x10DE, (32, 32)),
 }
 
@@ -432,7 +434,7 @@ def other():
         name, vendor, sizes = OTHERS[architecture]
         features = {need for v in default_manifest().variants for need in v.requires}
         features = {f for f in features if "matrix" not in f and f != "nvidia-compiler"}
-        features |= {"subgroup-size-control"} if architecture == "qualcomm-adreno" else set()
+        features |= {"subgroup-size-control"} if architecture.startswith("qualcomm-adreno") else set()
         if architecture == "nvidia":
             features |= {"cooperative-matrix", "matrix-float16-16x16x16"}
         changes = {"vendor": "", "vendor_id": vendor, "device_id": 0, "name": name, "subgroup_sizes": sizes}
@@ -492,3 +494,47 @@ def test_gradients_under_nvk(other):
         assert r.resolve(request).variant.label == f"flash-backward-{name}.{wanted}"
         own = Registry(r.device, r.features | {"nvidia-compiler"}, r.manifest)
         assert own.resolve(request).variant.label == f"flash-backward-{name}.matrix.d{dim}"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("architecture", OTHERS)
+def test_there_are_gradients_for_heads_of_every_size(other, architecture, dtype):
+    r = other(architecture)
+    for name, head, value, align in itertools.product(("dq", "dkv"), (32, 64, 128, 256), (32, 64, 128, 256), (1, 4)):
+        facts = {"align": align, "causal": 0, "extras": 0, "head_dim": head, "value_dim": value}
+        r.resolve(Request(f"attention-backward-{name}", dtype, facts=facts))
+
+
+def test_what_an_early_adreno_6_is_given(other):
+    r = other("qualcomm-adreno6")
+    for rows, wanted in ((1, "one"), (2, "few"), (4, "few"), (5, "some"), (8, "some")):
+        facts = {"align": 8, "depth_align": 8, "rows": rows, "outputs": 4096 * rows}
+        chosen = r.resolve(Request("linear", "float32", facts=facts)).variant
+        assert chosen.label == f"linear-rows.words32-adreno6.{wanted}"
+    for rows, masked, extras, wanted in (
+        (2, 1, (), "pairs32"), (8, 0, ("window",), "plain32"), (8, 0, ("bias",), "fours32"), (8, 1, (), "fours32"),
+    ):  # fmt: skip
+        facts = {"align": 4, "head_dim": 128, "value_dim": 128, "rows": rows, "extras": extras_bits(extras)}
+        request = Request("attention-decode", "float32", facts={**facts, "masked": masked})
+        assert r.resolve(request).variant.variant == wanted
+    facts = {"align": 4, "causal": 0, "extras": 0, "head_dim": 64, "value_dim": 256}
+    assert r.resolve(Request("attention-backward-dkv", "float32", facts=facts)).variant.variant == "slim-half"
+    naive = plain_attention(64, "float32")._replace(prefer="attention-naive")
+    assert r.resolve(naive).variant.variant == "rolled"
+
+
+@pytest.mark.parametrize("architecture", ["apple", "qualcomm-adreno6", "qualcomm-adreno", "nvidia"])
+def test_norms_hold_what_fits_the_registers(other, architecture):
+    r = other(architecture)
+    lean = architecture in ("apple", "qualcomm-adreno6")
+    for gradient, sums in ((0, 0), (1, 0), (0, 1)):
+        choice = r.resolve(Request("norm-rows", "float32", facts={"gradient": gradient, "sums": sums}))
+        assert choice.tile["held"] == (4 if lean and gradient + sums else 8)
+        assert ("lean" in choice.variant.variant) == lean
+
+
+def test_norms_of_intel(intel):
+    r = intel("Intel(R) Arc(tm) A770 Graphics (DG2)", (8, 32), "8x8x16")
+    for gradient, sums in ((0, 0), (1, 0), (0, 1)):
+        choice = r.resolve(Request("norm-rows", "float32", facts={"gradient": gradient, "sums": sums}))
+        assert choice.tile["held"] == (4 if gradient else 8)

@@ -4,9 +4,10 @@
 
 Nothing runs on the device, so a stand-in for a GPU will do (mesa-drm-shim; tools/lanes.sh lists them). NAME is for the
 report. Each binary is compiled for the largest head dimension that it serves; attention with mask, causality,
-log-sum-exp and merging, and where spills are judged (JUDGED) once more without them; split attention for several
-numbers of rows. Variants that the registry gives no Intel device are left out there: its compiler works for up to
-minutes on what does not fit its registers. Statistics are the driver's (VK_KHR_pipeline_executable_properties).
+log-sum-exp and merging, and where spills are judged (JUDGED), but for NVIDIA, once more without them; split attention
+for several numbers of rows; the others for what tools/pipelines.py has of them. Variants that the registry gives no
+Intel device are left out there: its compiler works for up to minutes on what does not fit its registers. Statistics are
+the driver's (VK_KHR_pipeline_executable_properties).
 
 Exits with 1 when the driver refuses a shader, when there is nothing to compile, or, on judged devices, when a variant
 that the registry could choose spills, when one takes Intel's compiler more than MOST_SECONDS of processor time, or when
@@ -24,18 +25,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "grilly_py"))
 
-from grilly.compute.attention import decode
-from grilly.compute.device.device import DeviceFacts
-from grilly.compute.products.deal import deal
-from grilly.compute.products.matmul import ACTIVATIONS
 from grilly.registry import Choice, Registry, Request, Variant, serves
 from grilly.runtime import probe
 from grilly.runtime.interface import DeviceInfo, ProgramSpec
+from pipelines import constant_sets, decode_sets, linear_sets
 
 #: Architectures, by their names' beginnings, whose devices must not be given a variant that spills.
-JUDGED = ("amd", "intel", "apple")
+JUDGED = ("amd", "intel", "apple", "qualcomm", "nvidia")
 #: Of processor time, for a pipeline on Intel. What does not fit its registers takes Mesa up to minutes.
 MOST_SECONDS = 10.0
+
+_PRIVATE = ("stp count", "ldp count")  # Turnip's stores to private memory, and loads from it
 
 CAPTURE_STATISTICS = 0x40  # VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR
 FULL_SUBGROUPS = 0x2  # VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT
@@ -181,57 +181,6 @@ class Compiler:
         return found
 
 
-def constant_sets(variant: Variant) -> list[dict[str, int]]:
-    """Values for the variant's specialization constants: with every option on and, for attention, plain."""
-    plain = dict.fromkeys(variant.constants, 0)
-    for constant, fact in (("HEAD_DIM", "head_dim"), ("VALUE_DIM", "value_dim")):
-        if constant in plain:
-            plain[constant] = variant.limits.get(fact, (1, 128))[1] // variant.align * variant.align
-    plain |= {name: 1 for name in ("GROUP", "PART", "PARTS") if name in plain}  # what is divided by
-    if variant.operation == "attention-tiled":
-        return [plain | {"MASK": mask, "LSE": 1, "MERGE": 1} for mask in (1, 0)]
-    if variant.operation != "attention":
-        return [plain]
-    options = {"MASK": 2, "CAUSAL": 1, "LSE": 1, "MERGE": 1}
-    return [plain | {name: value for name, value in options.items() if name in plain}, plain]
-
-
-def decode_sets(choice: Choice, size: int) -> list[dict[str, int]]:
-    """The same for attention-decode, as its plan deals out one row to 64 in subgroups of ``size``."""
-    sets = []
-    limit = choice.variant.limits["head_dim"][1]
-    for dim, rows in ((256, 8), (128, 64), (128, 20), (128, 8), (128, 4), (128, 1), (64, 64), (64, 8)):
-        if dim > limit or (rows > 8 and "fragment" not in choice.tile):
-            continue
-        dealt = decode.deal(choice, size, 64, 1, 8, rows, 8192, (dim, dim))
-        plain = dict.fromkeys(choice.variant.constants, 0) | {
-            "HEAD_DIM": dim, "VALUE_DIM": dim, "ROWS": dealt.rows, "LANES": dealt.lanes, "UNROLL": dealt.unroll,
-            "SUBGROUP": size, "THREADS": choice.threads, "STAGES": choice.tile["stages"],
-        }  # fmt: skip
-        plain = {name: value for name, value in plain.items() if name in choice.variant.constants}
-        if "masked" not in choice.variant.limits:
-            sets += [plain | {"MASK": 2, "CAUSAL": 1}, plain | {"CAUSAL": 1}]
-        sets.append(plain)
-    return sets
-
-
-def linear_sets(choice: Choice, info: DeviceInfo) -> list[dict[str, int]]:
-    """The same for linear, as its plan deals out as many rows as a workgroup has: many columns, and few, whose depth is
-    divided; and many with all that an epilogue may have."""
-    sets = []
-    facts = DeviceFacts.of(info, "vulkan", info.features)
-    named = choice.variant.constants
-    itemsize = 4 if choice.variant.dtype == "float32" else 2
-    for cols, full in ((8192, False), (64, False), (8192, True)):
-        dealt = deal(choice, facts, choice.tile["rows"], cols, 4096, itemsize, full and "GATED" in named)
-        epilogue = {"ACTIVATION": ACTIVATIONS["gelu"] if full else 0, "HAS_RESIDUAL": int(full), "GATED": int(full)}
-        known = dict.fromkeys(named, 1) | epilogue | dict(dealt.constants)
-        known = {name: known[name] for name in named}
-        if known not in sets:
-            sets.append(known)
-    return sets
-
-
 def obstacle(registry: Registry, variant: Variant) -> str | None:
     """What the device lacks for the variant; None when it can take it.
 
@@ -246,7 +195,7 @@ def obstacle(registry: Registry, variant: Variant) -> str | None:
 def spills(statistics: dict[str, float]) -> float:
     """Registers spilled to memory, and bytes of scratch memory, whatever the driver calls them."""
     names = {name: name.lower() for name in statistics}
-    found = (name for name, lower in names.items() if "spill" in lower or "scratch" in lower)
+    found = (name for name, lower in names.items() if "spill" in lower or "scratch" in lower or lower in _PRIVATE)
     return sum(statistics[name] for name in found if not name.endswith("to reg"))  # NVK's, between register files
 
 
@@ -269,6 +218,8 @@ def examine(name: str, compiler: Compiler, only: str | None = None) -> tuple[lis
             sets = linear_sets(choice, info)
         else:
             sets = constant_sets(variant)
+        if info.vendor == "nvidia" and variant.operation.startswith("attention") and not only:
+            sets = sets[:1]  # its compiler is the slowest
         for constants in sets if judged or only else sets[:1]:
             row = {"device": name, "variant": variant.name, "constants": constants, "choosable": choosable}
             start, worked = time.perf_counter(), time.process_time()

@@ -7,7 +7,7 @@
 #   tools/lanes.sh validation   the device tests under the newest Vulkan validation layers, synchronization validation
 #                               included, on the newest CPU driver; any message fails
 #   tools/lanes.sh devices      every shader compiled by the drivers of 22 GPUs that are not here; a refusal, or
-#                               spilled registers on AMD or Intel, fails
+#                               spilled registers, fails
 #   tools/lanes.sh              all
 # Where root or debootstrap is missing the last two are not run: that is said, and the status is 0
 # (GRILLY_REQUIRE_LANES=1: 1).

@@ -9,7 +9,7 @@
 //     running numbers and CHUNK accumulators are all its state, so that it needs no shared memory and spills nowhere.
 // Accumulation: float32, exponentials of base 2.
 // Preconditions: none beyond the common ones (ALIGN 4: everything a multiple of 4 elements).
-// Defines: THREADS, CHUNK (a multiple of 4).
+// Defines: THREADS, CHUNK (a multiple of 4); ROLLED, where columns must not be unrolled further than below.
 
 #define EXTRAS
 #include "attention.glsl"
@@ -23,6 +23,9 @@ float masked_score(uint q_row, uint k_row, uint mask_row, uint row, uint key) {
     if (!sees(row, key)) return NEVER;
     float bias = mask_bias(mask_row + key * pc.mask_key);
     vec4 sum = vec4(0.0);
+#if defined(ROLLED)
+    [[dont_unroll]]
+#endif
     for (int d = 0; d < HEAD_DIM; d += 16) {
         [[unroll]] for (int i = 0; i < 16; i += 4) {
             int count = HEAD_DIM - d - i;

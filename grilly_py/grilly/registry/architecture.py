@@ -121,6 +121,9 @@ _INTEL_NAMES = (
     ),
 )
 
+# The first of the 6xx, which have no storage of 16 bits, and whose compiler takes more registers: 60x, 61x, 630.
+_EARLY_ADRENO_6 = r"ADRENO +6([01]\d|30)\b"
+
 
 def _search(table, text: str) -> str | None:
     return next((answer for pattern, answer in table if re.search(pattern, text)), None)
@@ -152,7 +155,8 @@ def identify(info: DeviceInfo) -> str:
     """The device's architecture, one of ``grilly.registry.ARCHITECTURES``.
 
     Read from vendor, driver, chip name (which Mesa's drivers report), PCI device id, marketing name and subgroup
-    sizes, in this order. RDNA 3.5 counts as "amd-rdna3", and Intel's Xe-LP, Xe-LPG and Xe-HPG all as "intel-xe". A
+    sizes, in this order. RDNA 3.5 counts as "amd-rdna3", of Adreno's
+    6xx only the first (60x, 61x, 630) as "qualcomm-adreno6", and Intel's Xe-LP, Xe-LPG and Xe-HPG all as "intel-xe". A
     device of a known vendor that is not recognised gets the vendor's bare name, and any other "generic".
     """
     name = re.sub(r"\(TM\)|\(tm\)|™|®", "", info.name).upper()
@@ -170,7 +174,7 @@ def identify(info: DeviceInfo) -> str:
     if info.vendor_id == _APPLE or vendor == "apple" or name.startswith("APPLE "):
         return "apple"
     if info.vendor_id == _QUALCOMM or vendor == "qualcomm" or "ADRENO" in name:
-        return "qualcomm-adreno"
+        return "qualcomm-adreno6" if re.search(_EARLY_ADRENO_6, name) else "qualcomm-adreno"
     if info.vendor_id == _ARM or vendor == "arm" or re.search(r"\bMALI\b|IMMORTALIS", name):
         return "arm-mali"
     return "generic"

@@ -77,6 +77,7 @@ ARCHITECTURES = (
     "intel-xe2",
     "apple",
     "qualcomm-adreno",
+    "qualcomm-adreno6",
     "arm-mali",
     "llvmpipe",
     "generic",

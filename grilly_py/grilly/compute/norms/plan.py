@@ -101,7 +101,6 @@ def plan(given: tuple[Terms], layouts: Sequence[Layout | None], facts: DeviceFac
     y = planner.empty(x.shape, x.dtype)
     s = planner.empty(x.shape, x.dtype) if r is not None and not gradient else None
     t = planner.empty(x.shape) if terms.terms else None
-    choice = registry.resolve(Request("norm-rows", x.dtype.name))
     given_arrays = [x, r]
     for number, array in enumerate(given_arrays):
         if array is not None and _viewed(terms, array) is None:
@@ -114,7 +113,7 @@ def plan(given: tuple[Terms], layouts: Sequence[Layout | None], facts: DeviceFac
     x_rows, r_rows, y_rows, s_rows, t_rows = arrays
     w, b = (None if a is None else a.reshape(a.size) for a in (w, b))
     aligned = all(offset is None or offset % 4 == 0 for offset in offsets)
-    _emit(planner, choice, terms, _Rows(x_rows, r_rows, w, b, y_rows, s_rows, t_rows, terms.groups, aligned))
+    _emit(planner, registry, terms, _Rows(x_rows, r_rows, w, b, y_rows, s_rows, t_rows, terms.groups, aligned))
     return planner.plan(y, s, t)
 
 
@@ -137,12 +136,12 @@ def _viewed(terms: Terms, array: Tensor) -> Tensor | None:
     return None if steps is None else array._view(shape, steps)
 
 
-def _emit(planner: Planner, choice: Choice, terms: Terms, rows: _Rows) -> None:
+def _emit(planner: Planner, registry: Registry, terms: Terms, rows: _Rows) -> None:
     """Dispatches, cut where the arrays are too large for a binding."""
     facts = planner.facts
     large = [a for a in (rows.x, rows.r, rows.y, rows.s, rows.t) if a is not None and not fits_binding(facts, a)]
     if not large:
-        _dispatch(planner, choice, terms, rows)
+        _dispatch(planner, registry, terms, rows)
         return
     axis = next((axis for axis, extent in enumerate(rows.x.shape[:-1]) if extent > 1), None)
     if axis is None:
@@ -152,10 +151,10 @@ def _emit(planner: Planner, choice: Choice, terms: Terms, rows: _Rows) -> None:
         )
     half = -(-rows.x.shape[axis] // 2)
     for low, high in ((0, half), (half, rows.x.shape[axis])):
-        _emit(planner, choice, terms, rows.part(axis, low, high))
+        _emit(planner, registry, terms, rows.part(axis, low, high))
 
 
-def _dispatch(planner: Planner, choice: Choice, terms: Terms, rows: _Rows) -> None:
+def _dispatch(planner: Planner, registry: Registry, terms: Terms, rows: _Rows) -> None:
     facts = planner.facts
     x, r, w, b, y, s, t, groups, aligned = rows
     arrays = [array for array in (x, r, y) if array is not None]
@@ -170,6 +169,8 @@ def _dispatch(planner: Planner, choice: Choice, terms: Terms, rows: _Rows) -> No
         and all(step % 4 == 0 for own in steps for step, extent in zip(own, outer, strict=True) if extent > 1)
     )  # fmt: skip
     columns = count > 1 and all(own[-1] == 1 and length != 1 for own, length in zip(steps, lengths, strict=True))
+    needs = {"gradient": int(terms.operation.endswith("_BACKWARD")), "sums": int(s is not None and columns)}
+    choice = registry.resolve(Request("norm-rows", x.dtype.name, facts=needs))
     lanes, held, is_long = _deal(choice, facts, count, cols, columns, quads)
     blocks = -(-cols // (4 * held * lanes))
     if is_long and _WALKS * blocks > facts.loop_trips:

@@ -1,0 +1,145 @@
+"""Values of specialization constants with which tools/compile_on_devices.py compiles each variant."""
+
+from __future__ import annotations
+
+from grilly.compute.arrays.operations import NUMBERS
+from grilly.compute.attention import decode
+from grilly.compute.device.device import DeviceFacts
+from grilly.compute.products.deal import deal
+from grilly.compute.products.matmul import ACTIVATIONS
+from grilly.registry import Choice, Variant
+from grilly.registry.shared import value
+from grilly.runtime.interface import DeviceInfo
+
+
+def constant_sets(variant: Variant) -> list[dict[str, int]]:
+    """Values for the variant's specialization constants: with every option on and, for attention, plain."""
+    plain = dict.fromkeys(variant.constants, 0)
+    for constant, fact in (("HEAD_DIM", "head_dim"), ("VALUE_DIM", "value_dim")):
+        if constant in plain:
+            plain[constant] = variant.limits.get(fact, (1, 128))[1] // variant.align * variant.align
+    plain |= {name: 1 for name in ("GROUP", "PART", "PARTS") if name in plain}  # what is divided by
+    if variant.operation == "attention-tiled":
+        return [plain | {"MASK": mask, "LSE": 1, "MERGE": 1} for mask in (1, 0)]
+    if variant.operation in _ARRAYS:
+        return [plain | own for own in _ARRAYS[variant.operation](variant)]
+    if variant.operation != "attention":
+        return [plain]
+    options = {"MASK": 2, "CAUSAL": 1, "LSE": 1, "MERGE": 1}
+    return [plain | {name: value for name, value in options.items() if name in plain}, plain]
+
+
+def decode_sets(choice: Choice, size: int) -> list[dict[str, int]]:
+    """The same for attention-decode, as its plan deals out one row to 64 in subgroups of ``size``."""
+    sets = []
+    limit = choice.variant.limits["head_dim"][1]
+    for dim, rows in ((256, 8), (128, 64), (128, 20), (128, 8), (128, 4), (128, 1), (64, 64), (64, 8)):
+        if dim > limit or (rows > 8 and "fragment" not in choice.tile):
+            continue
+        dealt = decode.deal(choice, size, 64, 1, 8, rows, 8192, (dim, dim))
+        plain = dict.fromkeys(choice.variant.constants, 0) | {
+            "HEAD_DIM": dim, "VALUE_DIM": dim, "ROWS": dealt.rows, "LANES": dealt.lanes, "UNROLL": dealt.unroll,
+            "SUBGROUP": size, "THREADS": choice.threads, "STAGES": choice.tile["stages"],
+        }  # fmt: skip
+        plain = {name: value for name, value in plain.items() if name in choice.variant.constants}
+        if "masked" not in choice.variant.limits:
+            sets += [plain | {"MASK": 2, "CAUSAL": 1}, plain | {"CAUSAL": 1}]
+        sets.append(plain)
+    return sets
+
+
+def linear_sets(choice: Choice, info: DeviceInfo) -> list[dict[str, int]]:
+    """The same for linear, as its plan deals out as many rows as a workgroup has: many columns, and few, whose depth is
+    divided; and many with all that an epilogue may have."""
+    sets = []
+    facts = DeviceFacts.of(info, "vulkan", info.features)
+    named = choice.variant.constants
+    itemsize = 4 if choice.variant.dtype == "float32" else 2
+    for cols, full in ((8192, False), (64, False), (8192, True)):
+        dealt = deal(choice, facts, choice.tile["rows"], cols, 4096, itemsize, full and "GATED" in named)
+        epilogue = {"ACTIVATION": ACTIVATIONS["gelu"] if full else 0, "HAS_RESIDUAL": int(full), "GATED": int(full)}
+        known = dict.fromkeys(named, 1) | epilogue | dict(dealt.constants)
+        known = {name: known[name] for name in named}
+        if known not in sets:
+            sets.append(known)
+    return sets
+
+
+# What follows is of operations whose constants say what is computed: what takes the most registers. With zeros alone
+# drivers would compile next to nothing, or a workgroup of no invocations, at which some of them stop the process.
+
+_FLOAT32, _FLOAT16, _INT64 = (value("elements", name) for name in ("FLOAT32", "FLOAT16", "INT64"))
+_FLAT, _STRIDED, _RUNS = (value("forms", name) for name in ("FLAT", "STRIDED", "RUNS"))
+_LONG = value("kinds", "LONG")
+
+
+def _map(variant: Variant) -> list[dict[str, int]]:
+    def asked(name: str, element: int, kind: int, form: int, each: int) -> dict[str, int]:
+        types = {f"TYPE_{operand}": element for operand in "ABCY"}
+        forms = {f"FORM_{operand}": form for operand in "ABC"}
+        return {"OPERATION": NUMBERS[name], "KIND": kind, "RESULT": kind, "AXES": 4, "EACH": each, **types, **forms}
+
+    names = (("divide", "clip"), ("pow", "logaddexp", "tan"), ("gelu", "gelu_slope"))[variant.limits["functions"][0]]
+    sets = [asked(name, _FLOAT16, 0, form, 8) for name in names for form in (_FLAT, _STRIDED)]
+    if "divide" in names:
+        sets += [asked("remainder", _INT64, _LONG, _STRIDED, 4)]
+        sets += [asked("copy", _FLOAT32, 0, _STRIDED, 4) | {"DEEP": 1, "FORM_B": 0, "FORM_C": 0}]
+    return sets
+
+
+def _norms(variant: Variant) -> list[dict[str, int]]:
+    tile = variant.tile
+    rows = {"LANES": tile["lanes"], "QUADS": 1, "HELD": tile["held"], "THREADS": variant.threads, "WEIGHT": 1}
+    columns = rows | {"LANES": max(variant.threads // tile["rows"], 1), "COLUMNS": 1, "QUADS": 0, "LONG": 1}
+    asked = [("LAYER_NORM", {"BIAS": 1}), ("SOFTMAX", {})]
+    if variant.limits.get("gradient") != (0, 0):
+        asked += [("LAYER_NORM_BACKWARD", {"CHANNELS": 1, "TERMS": 1}), ("RMS_NORM_BACKWARD", {"TERMS": 1})]
+        asked += [("LOG_SOFTMAX_BACKWARD", {})]
+    found = [own | {"OPERATION": value("norms", name), **more} for own in (rows, columns) for name, more in asked]
+    added = (rows, columns) if variant.limits.get("sums") != (0, 0) else (rows,)
+    return found + [own | {"OPERATION": value("norms", "LAYER_NORM"), "ADDS": 1, "BIAS": 1} for own in added]
+
+
+def _reduced(variant: Variant) -> list[dict[str, int]]:
+    lanes = {"LANES": variant.threads} if "LANES" in variant.constants else {}
+    floats = {"TYPE_X": _FLOAT16, "EACH": 8, "RUNS": 1, "AXES": 1, **lanes}
+    return [
+        {"OPERATION": 0, **floats, "LAST": 1}, {"OPERATION": 6, **floats},
+        {"OPERATION": 8, **floats, "RUNS": 0, "AXES": 2, **({} if lanes else {"EACH": 1})},
+        {"OPERATION": 1, "TYPE_X": _INT64, "KIND": _LONG, "EACH": 4, "AXES": 1, "RUNS": 1, "LAST": 1, **lanes},
+    ]  # fmt: skip
+
+
+def _sorts(variant: Variant) -> list[dict[str, int]]:
+    found = {"OPERATION": 6, "SIZE": variant.tile["block"], "PUTS": 2}  # places of 64 bits
+    longs = {"TYPE_X": _INT64, "KIND": _LONG}
+    return [found | own | {"MODE": mode} for own in ({"TYPE_X": _FLOAT16}, longs) for mode in range(3)]
+
+
+def _losses(variant: Variant) -> list[dict[str, int]]:
+    own = {"TYPE_X": _FLOAT16, "TYPE_T": _INT64, "WEIGHTED": 1, "SMOOTHED": 1}
+    return [own | ({"LANES": variant.tile["lanes"]} if "LANES" in variant.constants else {"FLAT": 1})]
+
+
+_ARRAYS = {
+    "attention-mask-lanes": lambda variant: [{"ROWS": 64, "KEYS": 64}],
+    "attention-tiles": lambda variant: [{"MASK": 2, "ROWS": 64, "KEYS": 64, "LANES": 32}],
+    "cross-entropy": _losses,
+    "cross-entropy-backward": _losses,
+    "dropout": lambda variant: [{"TYPE": _FLOAT16}],
+    "embedding": lambda variant: [{"TYPE_IDS": _INT64, "WORDS": 4}],
+    "embedding-backward": lambda variant: [
+        {"TYPE_IDS": _INT64, "TYPE_G": _FLOAT16, "QUADS": quads} for quads in (1, 0)
+    ],
+    "fold": lambda variant: [{"TYPE": _FLOAT16, "TYPE_Y": _FLOAT16, "QUADS": quads} for quads in (1, 0)],
+    "map": _map,
+    "norm-rows": _norms,
+    "put": lambda variant: [{"BITS": 16, "INDEX": _INT64}],
+    "random": lambda variant: [{"DRAW": draw, "TYPE_Y": _FLOAT16} for draw in (0, 1)] + [{"DRAW": 2, "TYPE_Y": _INT64}],
+    "reduce": _reduced,
+    "reduce-columns": _reduced,
+    "scan": lambda variant: [{"TYPE_X": _FLOAT16}, {"TYPE_X": _INT64, "KIND": _LONG}],
+    "sort": _sorts,
+    "transpose": lambda variant: [{"BITS": bits} for bits in (8, 16, 32, 64)],
+    "unfold": lambda variant: [{"TYPE": _FLOAT16, "TRANSPOSED": turned} for turned in (0, 1)],
+}
