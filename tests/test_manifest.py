@@ -86,7 +86,7 @@ def test_a_wrong_entry_is_named(tmp_path, change, said):
 
 def test_every_key_of_an_entry_is_required(tmp_path):
     whole = entry("a.b.float32")
-    for key in whole:
+    for key in whole.keys() - {"defines"}:  # which a wheel does without
         part = {k: v for k, v in whole.items() if k != key}
         with pytest.raises(ShaderError, match=f"lacks '{key}'"):
             Manifest(write_manifest(tmp_path, [part]))

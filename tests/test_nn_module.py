@@ -195,7 +195,7 @@ def test_first_weights_repeat_with_a_seed():
         (lambda: nn.MultiheadAttention(8, 4, head_dim=0, architecture="t5"), "at least 1"),
         (lambda: nn.RoPE(7), "even"),
         (lambda: nn.RoPE(8, base=0), "positive"),
-        (lambda: nn.RoPE(8, scaling={"type": "yarn", "factor": 2}), "yarn"),
+        (lambda: nn.RoPE(8, scaling={"type": "spiral", "factor": 2}), "spiral"),
     ],
 )
 def test_bad_arguments(make, words):

@@ -131,7 +131,8 @@ def flash_attention(
     arXiv:2310.01889, for attention over blocks of keys on several devices; the tree is this module's.
     """
     q, k, v = (_array(name, a) for name, a in (("q", q), ("k", k), ("v", v)))
-    rank = check_qkv(NAME, q, k, v)
+    # Arrays of their shapes and dtypes, without memory, are what the checks ask for.
+    rank = check_qkv(NAME, *(np.broadcast_to(np.empty((), a.dtype), a.shape) for a in (q, k, v)))
     scale = check_scale(NAME, scale, q.shape[-1])
     check_precision(NAME, precision)
     q, k, v = (a[(None,) * (4 - rank)].rechunk({-1: -1}) for a in (q, k, v))

@@ -37,11 +37,9 @@ layout(constant_id = 12) const int GATED = 0;
 // Words: 16 bytes, or with LONG 32, of 64-bit integers, where a driver's loads cost by the number of components.
 #ifdef LONG
 #define WORD u64vec4
-#define PAIR(w, i) unpackUint2x32(w[i])
 const int WORD_BYTES = 32;
 #else
 #define WORD uvec4
-#define PAIR(w, i) uvec2(w[2 * (i)], w[2 * (i) + 1])
 const int WORD_BYTES = 16;
 #endif
 #if defined(DTYPE_float32)
@@ -78,9 +76,13 @@ shared float sums[SUBGROUPS * VALUES];
 
 vec4 quad(WORD word, int i) {
 #if defined(DTYPE_float32)
-    return uintBitsToFloat(uvec4(PAIR(word, 2 * i), PAIR(word, 2 * i + 1)));
+#ifdef LONG
+    return uintBitsToFloat(uvec4(unpackUint2x32(word[2 * i]), unpackUint2x32(word[2 * i + 1])));
 #else
-    uvec2 pairs = PAIR(word, i);
+    return uintBitsToFloat(word);
+#endif
+#else
+    uvec2 pairs = i == 0 ? word.xy : word.zw;
 #if defined(DTYPE_float16)
     return vec4(unpackHalf2x16(pairs.x), unpackHalf2x16(pairs.y));
 #else
