@@ -379,7 +379,7 @@ def main() -> int:
     from scenarios import SCENARIOS
 
     names = options.scenario or [
-        name for name in SCENARIOS if options.runtime == "vulkan" or name not in ("profile", "large", "graph")
+        name for name in SCENARIOS if options.runtime == "vulkan" or name not in ("profile", "large", "graph", "growing")
     ]
     buses = [True] if options.bus else [False, True] if options.runtime == "vulkan" else [False]
     work = [(name, bus) for name in names for bus in buses]

@@ -383,7 +383,7 @@ def main() -> int:
     items = []
     for runtime in options.runtime:
         for n, work in enumerate(options.work):
-            if runtime == "kompute" and work in ("large", "streaming", "profile", "graph"):
+            if runtime == "kompute" and work in ("large", "streaming", "profile", "graph", "growing"):
                 continue
             staged = options.bus or (runtime == "vulkan" and (n % 2 == 1 or work in ("large", "streaming")))
             threads = options.threads or (4 if work in ("large", "streaming") else 0)
