@@ -14,6 +14,8 @@ from grilly.compute.attention.kvcache import flash_attention_with_kvcache
 SCENARIOS: dict = {}
 #: Those with arrays above 4 MB, whose transfers go in several pieces; they take longer.
 LARGE = ("large", "streaming")
+#: Those that ask for what the kompute runtime has not: times, or recordings of several dispatches.
+VULKAN_ALONE = ("profile", "graph", "growing")
 
 
 def scenario(function):
@@ -259,4 +261,4 @@ class Before:
         return found
 
 
-__all__ = ["LARGE", "SCENARIOS", "Before", "arrays"]
+__all__ = ["LARGE", "SCENARIOS", "VULKAN_ALONE", "Before", "arrays"]

@@ -32,7 +32,11 @@ def tokens(count, heads=4, kv_heads=2, batch=2, seed=0, dtype=np.float32):
 
 
 def cache(room, heads=2, batch=2, **options):
-    return nn.KVCache(batch, room, heads, DIM, **options)
+    """A cache that holds numbers everywhere: tests give samples lengths that nothing was written up to."""
+    made = nn.KVCache(batch, room, heads, DIM, **options)
+    for seed, held in enumerate((made.k, made.v)):
+        held[:] = made.k.backend.tensor(random(*held.shape, seed=seed, dtype=np.dtype(options.get("dtype", "float32"))))
+    return made
 
 
 # -- the same as the calls --------------------------------------------------------------------------------------------

@@ -104,10 +104,11 @@ def test_equals_sentence_transformers(vectors):
 
 @weights
 def test_bad_input(model):
-    with pytest.raises(TypeError, match="sequence of str"):
-        model.encode([b"bytes"])
-    with pytest.raises(ValueError, match="batch_size"):
-        model.encode("a", batch_size=0)
+    for encode in (model.encode, model.encode_numpy):
+        with pytest.raises(TypeError, match="sequence of str"):
+            encode([b"bytes"])
+        with pytest.raises(ValueError, match="batch_size"):
+            encode("a", batch_size=0)
 
 
 @pytest.mark.parametrize("name", NEEDED)

@@ -376,9 +376,9 @@ def main() -> int:
     if options.child:
         run_lane(options)
         return 0
-    from scenarios import SCENARIOS
+    from scenarios import SCENARIOS, VULKAN_ALONE
 
-    beyond = () if options.runtime == "vulkan" else ("profile", "large", "graph", "growing")
+    beyond = () if options.runtime == "vulkan" else (*VULKAN_ALONE, "large")
     names = options.scenario or [name for name in SCENARIOS if name not in beyond]
     buses = [True] if options.bus else [False, True] if options.runtime == "vulkan" else [False]
     work = [(name, bus) for name in names for bus in buses]

@@ -380,13 +380,15 @@ def main() -> int:
         return 0
     if options.seed is None:
         options.seed = random.SystemRandom().randrange(1 << 30)
+    from scenarios import LARGE, VULKAN_ALONE
+
     items = []
     for runtime in options.runtime:
         for n, work in enumerate(options.work):
-            if runtime == "kompute" and work in ("large", "streaming", "profile", "graph", "growing"):
+            if runtime == "kompute" and work in (*LARGE, *VULKAN_ALONE):
                 continue
-            staged = options.bus or (runtime == "vulkan" and (n % 2 == 1 or work in ("large", "streaming")))
-            threads = options.threads or (4 if work in ("large", "streaming") else 0)
+            staged = options.bus or (runtime == "vulkan" and (n % 2 == 1 or work in LARGE))
+            threads = options.threads or (4 if work in LARGE else 0)
             items.append((work, runtime, staged, threads))
     random.Random(options.seed).shuffle(items)
     report, end, left = Report(), time.monotonic() + options.seconds, len(items)

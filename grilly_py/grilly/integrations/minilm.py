@@ -21,6 +21,7 @@ from .. import reference as ref
 from ..compute import Compute
 from ..models import SentenceEncoder
 from ..models.checkpoint import Checkpoint
+from ..models.sentences import by_length
 from ..models.tokenizer import Tokenizer
 
 #: The remedy in every error about a missing package. The weights' package asks for torch, which is not needed here.
@@ -105,15 +106,11 @@ class MiniLM:
         """The same embeddings computed by NumPy alone, in float32: the reference for `encode`."""
         if self._numpy is None:
             self._numpy = _InNumPy(self.folder)
-        single = isinstance(sentences, str)
-        texts = [sentences] if isinstance(sentences, str) else list(sentences)
+        texts, batches = by_length("MiniLM.encode_numpy", sentences, batch_size)
         result = np.zeros((len(texts), self._numpy.width), np.float32)
-        # sentences of like lengths together: least padding
-        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-        for start in range(0, len(order), batch_size):
-            batch = order[start : start + batch_size]
+        for batch in batches:
             result[batch] = self._numpy(*self.tokenize([texts[i] for i in batch]))
-        return result[0] if single else result
+        return result[0] if isinstance(sentences, str) else result
 
     def tokenize(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Token numbers of texts, and which of them are not padding, both ``(B, S)``."""

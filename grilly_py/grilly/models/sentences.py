@@ -94,21 +94,12 @@ class SentenceEncoder:
         ValueError
             For a batch size below 1.
         """
-        single = isinstance(sentences, str)
-        texts = [sentences] if isinstance(sentences, str) else list(sentences)
-        if not all(isinstance(text, str) for text in texts):
-            raise TypeError("SentenceEncoder.encode: expected a str or a sequence of str")
-        if batch_size < 1:
-            raise ValueError(f"SentenceEncoder.encode: batch_size is {batch_size}; it must be at least 1")
+        texts, batches = by_length("SentenceEncoder.encode", sentences, batch_size)
         result = np.zeros((len(texts), self.model.width), np.float32)
-        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-        found = []
-        for start in range(0, len(order), batch_size):
-            batch = order[start : start + batch_size]
-            found.append((batch, self._pooled(*self.tokenizer.encode([texts[i] for i in batch]))))
-        for batch, vectors in found:  # all batches are under way before the first is waited for
+        found = [self._pooled(*self.tokenizer.encode([texts[i] for i in batch])) for batch in batches]
+        for batch, vectors in zip(batches, found, strict=True):  # all are under way before the first is waited for
             result[batch] = vectors.numpy()
-        return result[0] if single else result
+        return result[0] if isinstance(sentences, str) else result
 
     def _pooled(self, ids: NDArray[Any], mask: NDArray[Any]) -> Tensor:
         """The vectors of a batch, float32 ``(B, width)``."""
@@ -125,6 +116,20 @@ class SentenceEncoder:
         if not self.normalized:
             return found
         return found / xp.maximum(xp.sqrt(xp.sum(found * found, axis=-1, keepdims=True)), 1e-12)
+
+
+def by_length(owner: str, sentences: str | Sequence[str], batch_size: int) -> tuple[list[str], list[list[int]]]:
+    """The sentences, and which of them to run together: those of like lengths, so that there is little padding.
+
+    Raises TypeError for anything but strings, and ValueError for a batch size below 1.
+    """
+    texts = [sentences] if isinstance(sentences, str) else list(sentences)
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError(f"{owner}: expected a str or a sequence of str")
+    if batch_size < 1:
+        raise ValueError(f"{owner}: batch_size is {batch_size}; it must be at least 1")
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+    return texts, [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
 def _steps(folder: Path) -> tuple[str, bool]:

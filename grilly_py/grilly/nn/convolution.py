@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal, overload
+from typing import Literal
 
 import numpy as np
 
@@ -11,14 +11,15 @@ from .. import functional as F
 from ..compute import Tensor
 from ..compute.convolution.checks import numbers, paddings
 from ..compute.device.arguments import check_precision
-from ..compute.device.arrays import Array, FloatArray, FloatT, NDArray, Precision
+from ..compute.device.arrays import Precision
 from ..compute.device.numbers import integer
 from ..functional.convolution import Padding, Sizes
 from .linear import uniform
-from .module import Module, Parameter, shapes
+from .module import Parameter
+from .unary import Unary
 
 
-class _Convolution(Module):
+class _Convolution(Unary):
     """What both have: weights, and a forward and a backward by the functions of their number of axes."""
 
     _axes = 0
@@ -53,59 +54,24 @@ class _Convolution(Module):
         self.weight = Parameter(uniform(rng, bound, out_channels, inner, *self.kernel_size))
         self.bias = Parameter(uniform(rng, bound, out_channels)) if bias else None
 
-    @overload
-    def forward(self, input: NDArray[FloatT]) -> NDArray[FloatT]: ...
-    @overload
-    def forward(self, input: Tensor) -> Tensor: ...
-    def forward(self, input: FloatArray) -> Array:
-        """``(N, C, ...)`` or ``(C, ...)`` to the same of ``out_channels``; see ``F.conv1d`` and ``F.conv2d``.
-
-        Raises
-        ------
-        ValueError
-            For another number of channels, and an input smaller than the kernel.
-        TypeError
-            If the input is not of the weights' dtype.
-        """
-        shapes(type(self).__name__, input=input)
-        backend, (x,), keep = self._send(input)
-        bias = None if self.bias is None else self.bias.on(backend)
+    def _run(self, x: Tensor) -> Tensor:
+        bias = None if self.bias is None else self.bias.on(x.backend)
         call = F.conv1d if self._axes == 1 else F.conv2d
-        y = call(
-            x, self.weight.on(backend), bias, self.stride, self.padding, self.dilation, self.groups,
+        return call(
+            x, self.weight.on(x.backend), bias, self.stride, self.padding, self.dilation, self.groups,
             precision=self.precision,
         )  # fmt: skip
-        self._keep(x=x)
-        return y if keep else y.numpy()
 
-    if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
-        __call__ = forward
-
-    @overload
-    def backward(self, grad_output: NDArray[FloatT]) -> NDArray[FloatT]: ...
-    @overload
-    def backward(self, grad_output: Tensor) -> Tensor: ...
-    def backward(self, grad_output: FloatArray) -> Array:
-        """The gradient of the last forward's input; adds those of ``weight`` and ``bias``.
-
-        Raises
-        ------
-        RuntimeError
-            Where ``forward`` kept nothing: see `Module`.
-        ValueError, TypeError
-            If grad_output is not of the output's shape and dtype.
-        """
-        x = self._take()["x"]
-        grad = x.backend.tensor(grad_output)
+    def _gradient(self, grad: Tensor, kept: Tensor) -> Tensor:
         call = F.conv1d_backward if self._axes == 1 else F.conv2d_backward
         dx, dweight, dbias = call(
-            grad, x, self.weight.on(x.backend), self.stride, self.padding, self.dilation, self.groups,
+            grad, kept, self.weight.on(kept.backend), self.stride, self.padding, self.dilation, self.groups,
             precision=self.precision,
         )  # fmt: skip
         self.weight.add_grad(dweight)
         if self.bias is not None:
             self.bias.add_grad(dbias)
-        return dx if isinstance(grad_output, Tensor) else dx.numpy()
+        return dx
 
     def extra_repr(self) -> str:
         text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"

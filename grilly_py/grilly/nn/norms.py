@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any
 
 import numpy as np
 
 from .. import functional as F
 from ..compute import Tensor
-from ..compute.device.arrays import Array, FloatArray, FloatT, NDArray, Shape
+from ..compute.device.arrays import Shape
 from ..compute.device.numbers import integer
 from ..compute.norms.checks import check_added, check_epsilon, extents_of
-from .module import Module, Parameter, shapes
+from .module import Parameter
+from .unary import Unary
 
 
-class _Norm(Module):
+class _Norm(Unary):
     """What the three share: how they are run, and how ``backward`` hands gradients on."""
 
     weight: Parameter | None
@@ -25,59 +26,21 @@ class _Norm(Module):
         self.weight = Parameter(np.ones(shape, np.float32)) if affine else None
         self.bias = Parameter(np.zeros(shape, np.float32)) if affine and bias else None
 
-    def _run(self, x: Tensor, **arrays: Tensor | None) -> Tensor:
-        """The output for x, given weight and bias on its backend."""
-        raise NotImplementedError
+    def _own(self, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Weight and bias where x is."""
+        weight, bias = (None if own is None else own.on(x.backend) for own in (self.weight, self.bias))
+        return weight, bias
 
     def _gradients(self, grad: Tensor, x: Tensor, weight: Tensor | None) -> tuple[Tensor, tuple[Tensor | None, ...]]:
         """Gradients of x, and of weight and bias."""
         raise NotImplementedError
 
-    @overload
-    def forward(self, input: NDArray[FloatT]) -> NDArray[FloatT]: ...
-    @overload
-    def forward(self, input: Tensor) -> Tensor: ...
-    def forward(self, input: FloatArray) -> Array:
-        """The normalised rows, of input's shape and dtype.
-
-        Raises
-        ------
-        ValueError
-            If input's axes are not those that the layer normalises.
-        TypeError
-            If input is not of the weights' dtype.
-        """
-        shapes(type(self).__name__, input=input)
-        backend, (x,), keep = self._send(input)
-        weight, bias = (None if own is None else own.on(backend) for own in (self.weight, self.bias))
-        y = self._run(x, weight=weight, bias=bias)
-        self._keep(x=x)
-        return y if keep else y.numpy()
-
-    if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
-        __call__ = forward
-
-    @overload
-    def backward(self, grad_output: NDArray[FloatT]) -> NDArray[FloatT]: ...
-    @overload
-    def backward(self, grad_output: Tensor) -> Tensor: ...
-    def backward(self, grad_output: FloatArray) -> Array:
-        """The gradient of the last forward's input; adds those of ``weight`` and ``bias``.
-
-        Raises
-        ------
-        RuntimeError
-            Where ``forward`` kept nothing: see `Module`.
-        ValueError, TypeError
-            If grad_output is not of the output's shape and dtype.
-        """
-        x = self._take()["x"]
-        weight = None if self.weight is None else self.weight.on(x.backend)
-        dx, others = self._gradients(x.backend.tensor(grad_output), x, weight)
+    def _gradient(self, grad: Tensor, kept: Tensor) -> Tensor:
+        dx, others = self._gradients(grad, kept, self._own(kept)[0])
         for own, found in zip((self.weight, self.bias), others, strict=False):
             if own is not None and found is not None:
                 own.add_grad(found)
-        return dx if isinstance(grad_output, Tensor) else dx.numpy()
+        return dx
 
 
 class LayerNorm(_Norm):
@@ -116,8 +79,8 @@ class LayerNorm(_Norm):
         self.eps = check_epsilon("LayerNorm", eps)
         self.elementwise_affine = bool(elementwise_affine)
 
-    def _run(self, x: Tensor, **arrays: Tensor | None) -> Tensor:
-        return F.layer_norm(x, self.normalized_shape, arrays["weight"], arrays["bias"], self.eps)
+    def _run(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.normalized_shape, *self._own(x), self.eps)
 
     def _gradients(self, grad: Tensor, x: Tensor, weight: Tensor | None) -> tuple[Tensor, tuple[Tensor | None, ...]]:
         dx, *others = F.layer_norm_backward(grad, x, self.normalized_shape, weight, self.eps)
@@ -167,8 +130,8 @@ class RMSNorm(_Norm):
         if self.weight is not None:
             self.weight.data = np.full(extents, 1 - self.weight_offset, np.float32)
 
-    def _run(self, x: Tensor, **arrays: Tensor | None) -> Tensor:
-        return F.rms_norm(x, self.normalized_shape, arrays["weight"], self.eps, self.weight_offset)
+    def _run(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.normalized_shape, self._own(x)[0], self.eps, self.weight_offset)
 
     def _gradients(self, grad: Tensor, x: Tensor, weight: Tensor | None) -> tuple[Tensor, tuple[Tensor | None, ...]]:
         dx, dweight = F.rms_norm_backward(grad, x, self.normalized_shape, weight, self.eps, self.weight_offset)
@@ -217,10 +180,10 @@ class GroupNorm(_Norm):
         self.eps = check_epsilon("GroupNorm", eps)
         self.affine = bool(affine)
 
-    def _run(self, x: Tensor, **arrays: Tensor | None) -> Tensor:
+    def _run(self, x: Tensor) -> Tensor:
         if x.ndim < 2 or x.shape[1] != self.num_channels:
             raise ValueError(f"GroupNorm: input has shape {x.shape}; expected (N, {self.num_channels}, ...)")
-        return F.group_norm(x, self.num_groups, arrays["weight"], arrays["bias"], self.eps)
+        return F.group_norm(x, self.num_groups, *self._own(x), self.eps)
 
     def _gradients(self, grad: Tensor, x: Tensor, weight: Tensor | None) -> tuple[Tensor, tuple[Tensor | None, ...]]:
         dx, *others = F.group_norm_backward(grad, x, self.num_groups, weight, self.eps)

@@ -51,6 +51,9 @@ class _TransformerLayer(Module):
         """Whether steps may be joined."""
         return not self._keeps and not (self.training and self.dropout.p)
 
+    def _attend(self, x: Tensor, mask: MaskArray | None, causal: bool) -> Tensor:
+        return self.self_attn(x, mask=mask, causal=causal, need_weights=False)[0]
+
     def _widened(self, x: Tensor) -> Tensor:
         """The feed-forward network up to its second product, its steps joined."""
         first = self.linear1
@@ -67,10 +70,6 @@ class _TransformerLayer(Module):
 
     def _feed_forward_backward(self, grad: Tensor) -> Tensor:
         return self.linear1.backward(self.activation.backward(self.dropout.backward(self.linear2.backward(grad))))
-
-
-def _normed(norm: LayerNorm, x: Tensor) -> Tensor:
-    return norm.forward(x)
 
 
 def _added(norm: LayerNorm, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
@@ -158,12 +157,9 @@ class TransformerEncoderLayer(_TransformerLayer):
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
         __call__ = forward
 
-    def _attend(self, x: Tensor, mask: MaskArray | None, causal: bool) -> Tensor:
-        return self.self_attn(x, mask=mask, causal=causal, need_weights=False)[0]
-
     def _joined(self, x: Tensor, mask: MaskArray | None, causal: bool) -> Tensor:
         if self.norm_first:
-            inner, x = _added(self.norm2, self._attend(_normed(self.norm1, x), mask, causal), x)
+            inner, x = _added(self.norm2, self._attend(self.norm1(x), mask, causal), x)
             return self._narrowed(self._widened(inner), residual=x)
         x, _ = _added(self.norm1, self._attend(x, mask, causal), x)
         return _added(self.norm2, self._narrowed(self._widened(x)), x)[0]
@@ -271,9 +267,6 @@ class TransformerDecoderLayer(_TransformerLayer):
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
         __call__ = forward
 
-    def _attend(self, x: Tensor, mask: MaskArray | None, causal: bool) -> Tensor:
-        return self.self_attn(x, mask=mask, causal=causal, need_weights=False)[0]
-
     def _look(self, x: Tensor, memory: Tensor, mask: MaskArray | None) -> Tensor:
         return self.multihead_attn(x, memory, mask=mask, need_weights=False)[0]
 
@@ -281,7 +274,7 @@ class TransformerDecoderLayer(_TransformerLayer):
         self, x: Tensor, memory: Tensor, mask: MaskArray | None, memory_mask: MaskArray | None, causal: bool
     ) -> Tensor:
         if self.norm_first:
-            inner, x = _added(self.norm2, self._attend(_normed(self.norm1, x), mask, causal), x)
+            inner, x = _added(self.norm2, self._attend(self.norm1(x), mask, causal), x)
             inner, x = _added(self.norm3, self._look(inner, memory, memory_mask), x)
             return self._narrowed(self._widened(inner), residual=x)
         x, _ = _added(self.norm1, self._attend(x, mask, causal), x)
