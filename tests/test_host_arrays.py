@@ -387,6 +387,40 @@ def test_exit_with_host_arrays_alive():
 # -- kept recordings -------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(params=[1, 8], ids=["one-by-one", "together"])
+def paced(request, vulkan):
+    """A runtime that submits calls one by one, or several that follow each other closely at once, as on GPUs."""
+    vulkan._parts.stream.together = request.param
+    return vulkan
+
+
+def test_calls_that_follow_each_other_closely_are_submitted_together(vulkan, monkeypatch):
+    from grilly.runtime.vulkan import stream
+
+    monkeypatch.setattr(stream, "CLOSELY_SECONDS", 1e9)
+    x, y = upload(vulkan, np.ones(1000, np.float32)), upload(vulkan, np.zeros(1000, np.float32))
+    held = vulkan._parts.stream
+    held.together = 8
+    before = held.serial
+    for expected in (1, 2, 2, 3, 3, 3, 3, *[4] * 8, *[5] * 8):
+        assert held.serial - before + 1 == expected
+        scale(vulkan, x, y, 1000, 1.0, ((2, 0),))
+        vulkan.flush()
+    scale(vulkan, x, y, 1000, 1.0, ((2, 0),), seconds=2e-3)  # one that takes longer waits for no others
+    vulkan.flush()
+    assert held.serial - before == 6
+    assert (download(vulkan, y) == 24).all()
+    for _ in range(2):  # whoever waited begins anew, with a call alone
+        scale(vulkan, x, y, 1000, 1.0, ((2, 0),))
+        vulkan.flush()
+    assert held.serial - before == 7
+    monkeypatch.setattr(stream, "CLOSELY_SECONDS", 0.0)
+    for expected in (8, 9, 10):
+        scale(vulkan, x, y, 1000, 1.0, ((2, 0),))
+        vulkan.flush()
+        assert held.serial - before == expected
+    assert (download(vulkan, y) == 29).all()
+
 def test_a_repeated_dispatch_is_recorded_once(vulkan):
     x, y = upload(vulkan, np.ones(1000, np.float32)), upload(vulkan, np.zeros(1000, np.float32))
     stream = vulkan._parts.stream
@@ -418,55 +452,55 @@ def test_upload_dispatch_and_download_are_one_kept_submission(across_a_bus):
     assert 1 <= len(stream._recordings) <= 4  # staging and buffers take turns
 
 
-def test_long_submissions(vulkan):
+def test_long_submissions(paced):
     """More commands than are held back, with and without more than one submission takes."""
     from grilly.runtime.vulkan import stream
 
-    x, y = upload(vulkan, np.ones(100, np.float32)), upload(vulkan, np.zeros(100, np.float32))
+    x, y = upload(paced, np.ones(100, np.float32)), upload(paced, np.zeros(100, np.float32))
     total = 0
     for count in (stream.HELD - 1, stream.HELD, stream.HELD + 1, stream.DISPATCHES, 3 * stream.DISPATCHES + 5):
         for _ in range(3):
             for _ in range(count):
-                scale(vulkan, x, y, 100, 1.0, ((2, 0),))
+                scale(paced, x, y, 100, 1.0, ((2, 0),))
             total += count
-            vulkan.flush()
-    assert (download(vulkan, y) == total).all()
+            paced.flush()
+    assert (download(paced, y) == total).all()
 
 
-def test_recordings_come_and_go(vulkan, monkeypatch):
+def test_recordings_come_and_go(paced, monkeypatch):
     from grilly.runtime.vulkan import descriptors, stream
 
     monkeypatch.setattr(stream, "RECORDINGS", 3)
     monkeypatch.setattr(descriptors, "MOST", 5)
-    y = upload(vulkan, np.zeros(4096, np.float32))
+    y = upload(paced, np.zeros(4096, np.float32))
     total = 0
     for turn in range(4):
         for i in range(7):
-            x = upload(vulkan, np.full(4096, i, np.float32))
+            x = upload(paced, np.full(4096, i, np.float32))
             for _ in range(3):
-                scale(vulkan, x, y, 4096, 1.0, ((2, 0),))
-                vulkan.flush()
+                scale(paced, x, y, 4096, 1.0, ((2, 0),))
+                paced.flush()
                 total += i
-            vulkan.free(x)
+            paced.free(x)
         for count in range(1, 20):  # arguments that never come again
-            scale(vulkan, y, y, 0 * count, float(turn * 100 + count), ((2, 0),))
-            vulkan.flush()
-    assert (download(vulkan, y) == total).all()
+            scale(paced, y, y, 0 * count, float(turn * 100 + count), ((2, 0),))
+            paced.flush()
+    assert (download(paced, y) == total).all()
 
 
-def test_held_and_recorded_dispatches_keep_their_order(vulkan):
-    """Calls that flush at random: some dispatches go alone, from a recording or not, others together."""
+def test_held_and_recorded_dispatches_keep_their_order(paced):
+    """Calls that flush at random: some dispatches go alone, from a recording or not, others paced."""
     count, rng = 50_021, np.random.default_rng(0)
-    program = vulkan.program(reverse_spec())
-    buffers = [upload(vulkan, np.arange(count, dtype=np.uint32)), vulkan.allocate(4 * count)]
+    program = paced.program(reverse_spec())
+    buffers = [upload(paced, np.arange(count, dtype=np.uint32)), paced.allocate(4 * count)]
     rounds = 200
     for i in range(rounds):
         bindings = [whole(buffers[i % 2]), None, whole(buffers[1 - i % 2])]
-        vulkan.dispatch(program, bindings, struct.pack("<I", count), (-(-count // 64), 1, 1))
+        paced.dispatch(program, bindings, struct.pack("<I", count), (-(-count // 64), 1, 1))
         if rng.integers(2):
-            vulkan.flush()
-    assert vulkan._parts.stream._recordings
-    assert np.array_equal(download(vulkan, buffers[rounds % 2], np.uint32), np.arange(count) + rounds)
+            paced.flush()
+    assert paced._parts.stream._recordings
+    assert np.array_equal(download(paced, buffers[rounds % 2], np.uint32), np.arange(count) + rounds)
 
 
 def test_repeated_calls_find_their_recording(vulkan_backend):

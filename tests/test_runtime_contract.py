@@ -44,10 +44,11 @@ def download(runtime, buffer, dtype=np.float32):
     return out
 
 
-def scale(runtime, x, y, count, factor, constants=()):
+def scale(runtime, x, y, count, factor, constants=(), seconds=0.0):
     """y = factor * x + y + constants, on the device."""
     program = runtime.program(scale_spec(constants))
-    runtime.dispatch(program, [whole(x), whole(y)], struct.pack("<If", count, factor), (-(-count // 64), 1, 1))
+    push = struct.pack("<If", count, factor)
+    runtime.dispatch(program, [whole(x), whole(y)], push, (-(-count // 64), 1, 1), seconds)
 
 
 def test_description(runtime):

@@ -282,7 +282,7 @@ class VulkanRuntime(Runtime):
                 parts.at_work = False
                 return
             if parts.stream.profiling != "row":  # which is to grow until it is full, or somebody waits
-                parts.stream.flush()
+                parts.stream.hand_on()
             self._take_back(parts.stream)
             parts.at_work = False
 

@@ -5,8 +5,10 @@ complete when its fence has signalled. A command leaves the journal when the dri
 exception on the way there, an interrupt from the keyboard or an error of the driver, loses nothing, and the next
 ``flush`` begins anew. Where it cannot be known whether the driver took a submission, its fence tells (``mend``).
 
-A submission of few commands, which is what a call is, is recorded once for each set of arguments it is seen with twice,
-and submitted again after that. Recordings of whole graphs (graph.py) go behind the journal.
+A call ends with ``hand_on``. What is few commands, as most calls are, is recorded once for each set of arguments it is
+seen with twice, and submitted again after that. A submission costs the host more than the call itself, so calls that
+follow each other closely are submitted together, at first one, then two, four and so on; whoever waits, waits for no
+others. Recordings of whole graphs (graph.py) go behind the journal.
 """
 
 from __future__ import annotations
@@ -29,17 +31,20 @@ DISPATCHES = 64  # in one submission at most
 COMMANDS = 4 * DISPATCHES  # dispatches and copies
 IN_FLIGHT = 16  # submissions the host may run ahead
 SPIN_SECONDS = 150e-6  # polling this long is cheaper than the wake-up after a wait
-HELD = 8  # commands of a submission whose recording may be kept, at most
+HELD = 8  # commands of a call whose recording may be kept, at most
+TOGETHER = 8  # calls in one submission, at most
+CLOSELY_SECONDS = 200e-6  # between the ends of calls that are submitted together
+LONG_SECONDS = 1e-3  # of the device's time, which is worth a submission
 RECORDINGS = 512  # kept at most
 
 
 class Slot:
-    """One reusable command buffer and what belongs to it."""
+    """What a submission needs: reusable command buffers and a fence."""
 
-    __slots__ = ("command", "fence", "fences", "queries", "begun", "labels", "serial")
+    __slots__ = ("commands", "fence", "fences", "queries", "begun", "labels", "serial")
 
     def __init__(self, device: Device, pool: Handle, timestamps: bool):
-        self.command = device.objects.command_buffer(pool)
+        self.commands = [device.objects.command_buffer(pool)]
         fence_info = ffi.new("VkFenceCreateInfo*")
         fence_info.sType = lib.VK_STRUCTURE_TYPE_FENCE_CREATE_INFO
         self.fence = device.objects.create("Fence", fence_info)
@@ -51,7 +56,7 @@ class Slot:
             query_info.queryType = lib.VK_QUERY_TYPE_TIMESTAMP
             query_info.queryCount = 2 * DISPATCHES
             self.queries = device.objects.create("QueryPool", query_info)
-        self.begun = False  # a recording that was not ended must be reset first
+        self.begun: set[int] = set()  # command buffers whose recording was not ended, so they must be reset first
         self.labels: list[str] = []
         self.serial = 0
 
@@ -136,7 +141,11 @@ class Stream:
         self._journal: list[tuple] = []
         self._dispatches = 0  # in the journal
         self._seconds = 0.0
-        self._keep = True  # whether a recording of the journal may be of use again
+        self._keep = True  # whether a recording of the call that is being taken may be of use again
+        self._cuts: list[tuple[int, bool]] = []  # where calls end in the journal, and the same of them
+        self.together = TOGETHER if device.info.kind != "cpu" else 1  # calls in one submission, at most
+        self._wanted = 1  # before the next submission
+        self._handed = 0.0  # when the last call ended
         self.ending = False  # set by the end of the interpreter: waits are given up
         self._reads: list[tuple] = []  # of the recording that is being made, since its last barrier
         self._writes: list[tuple] = []
@@ -168,7 +177,7 @@ class Stream:
         self._begin_kept = ffi.new("VkCommandBufferBeginInfo*")
         self._begin_kept.sType = lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO
         self._begin_kept.flags = lib.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT
-        self._commands = ffi.new("VkCommandBuffer[3]")
+        self._commands = ffi.new("VkCommandBuffer[]", 2 * TOGETHER + 3)
         self._submit = ffi.new("VkSubmitInfo*")
         self._submit.sType = lib.VK_STRUCTURE_TYPE_SUBMIT_INFO
         self._submit.pCommandBuffers = self._commands
@@ -304,22 +313,44 @@ class Stream:
         )
         self._device.check(lib.vkEndCommandBuffer(command), "vkEndCommandBuffer")
 
-    def _once(self, slot: Slot, journal: list[tuple]):
-        """The slot's own command buffer, with these commands."""
-        command = slot.command.value
-        if slot.begun:
+    def _once(self, slot: Slot, journal: list[tuple], number: int = 0):
+        """One of the slot's own command buffers, with these commands."""
+        if number == len(slot.commands):
+            slot.commands.append(self._device.objects.command_buffer(self._pool))
+        command = slot.commands[number].value
+        if number in slot.begun:
             self._device.check(lib.vkResetCommandBuffer(command, 0), "vkResetCommandBuffer")
-        slot.begun = True
+        slot.begun.add(number)
         self._device.check(lib.vkBeginCommandBuffer(command, self._begin), "vkBeginCommandBuffer")
         if self.profiling:
             self._record_timed(slot, command, journal)
         else:
             self._record(command, journal)
-        slot.begun = False
+        slot.begun.remove(number)
         return command
 
+    def _commands_of(self, slot: Slot) -> list:
+        """Command buffers with the journal's commands: of each call its recording where it has one, and of what lies
+        between those one made for this submission."""
+        journal, found, once, start, number = self._journal, [], [], 0, 0
+        if self.profiling:
+            return [self._once(slot, journal)]
+        for stop, keep in (*self._cuts, (len(journal), self._keep)):
+            call, start = journal[start:stop], stop
+            kept = self._kept(call) if keep and 0 < len(call) <= HELD else None
+            if kept is None:
+                once += call
+                continue
+            if once:
+                found.append(self._once(slot, once, number))
+                once, number = [], number + 1
+            found.append(kept)
+        if once:
+            found.append(self._once(slot, once, number))
+        return found
+
     def _kept(self, journal: list[tuple]):
-        """The recording of a submission of these commands alone; None at the first sight of them."""
+        """The recording of these commands alone; None at the first sight of them."""
         key = tuple(journal)
         kept = self._recordings.get(key)
         if kept is not None:
@@ -349,6 +380,24 @@ class Stream:
         self._device.objects.sweep()
 
     # -- submission ------------------------------------------------------------------------------------------------
+
+    def hand_on(self) -> None:
+        """Note that a call ends here; submit the journal unless more calls are likely to follow at once."""
+        if not self._journal:
+            return
+        if self.together > 1 and not self.profiling:
+            now = time.perf_counter()
+            if now - self._handed > CLOSELY_SECONDS:
+                self._wanted = 1
+            self._handed = now
+            if len(self._cuts) < TOGETHER:  # else a submission failed, and this one has more to do
+                self._cuts.append((len(self._journal), self._keep))
+                self._keep = True
+            if len(self._cuts) < self._wanted and self._seconds < LONG_SECONDS:
+                return
+            self._wanted = min(2 * self._wanted, self.together)
+        self._launch()
+        self._handed = time.perf_counter()
 
     def flush(self) -> int:
         """Submit the journal; returns the serial that covers all work so far."""
@@ -384,14 +433,14 @@ class Stream:
         if self._descriptors.full:
             self._forget()  # no set may be in use while they are given back
             self._descriptors.reset()
-        elif len(self._recordings) > RECORDINGS - 2:
+        elif len(self._recordings) > RECORDINGS - TOGETHER - 2:
             self._forget()
-        journal, count = self._journal, 0
+        count = 0
         slot = self._free_slot()
-        if journal:
-            kept = self._kept(journal) if self._keep and len(journal) <= HELD and not self.profiling else None
-            self._commands[count] = self._once(slot, journal) if kept is None else kept
-            count += 1
+        if self._journal:
+            for made in self._commands_of(slot):
+                self._commands[count] = made
+                count += 1
         if command is not None:
             self._commands[count] = command
             count += 1
@@ -413,6 +462,7 @@ class Stream:
     def _taken(self, slot: Slot) -> None:
         """Begin a new journal: the driver has this one."""
         if self.serial == slot.serial:
+            self._cuts = []
             self._journal = []
             self._dispatches = 0
             self._seconds = 0.0
@@ -433,6 +483,8 @@ class Stream:
         """Wait until submission ``serial`` has finished: poll for a moment, then sleep."""
         if serial >= self.serial:
             self.flush()
+        if serial == self.serial - 1:  # the device will have nothing to do, and is not to wait for several calls
+            self._wanted = 1
         while self.completed < serial and self._flying:
             slot = self._flying[0]
             give_up = time.perf_counter() + self._spin
@@ -530,6 +582,7 @@ class Stream:
 
     def close(self) -> None:
         """Let go of everything; the device must be idle."""
+        self._cuts = []
         self._journal = []
         self._recordings = {}
         self._descriptors.reset()
