@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import goldens
+from grilly import functional as F
 from grilly import models
 from model_folders import drawn, write_folder, write_safetensors
 
@@ -135,6 +136,29 @@ def test_sixteen_bits(vulkan_backend, tmp_path, name, dtype):
     kept = MASKS[side] != 0 if side else ...
     error = np.abs(found.astype(np.float32)[kept] - wanted[kept]).max()
     assert 0 < error <= 2 * getattr(case, f"{dtype}_error")
+
+
+@pytest.mark.parametrize("name", ["bert_masked_lm", "clip", "qwen3", "t5_gated", "whisper"])
+def test_every_product_is_of_the_precision_asked_for(loaded, vulkan_backend, tmp_path, monkeypatch, name):
+    case, found = CASES[name], []
+    model = models.load(write_folder(tmp_path / name, case.arguments), backend=vulkan_backend, precision="high")
+    sent = {key: getattr(case, key) for key in ("input_ids", "pixel_values", "input_features", "decoder_input_ids")
+            if getattr(case, key) is not None}  # fmt: skip
+    for function in (F.linear, F.flash_attention2, F.flash_attention3, F.flash_attention_with_kvcache, F.conv1d):
+
+        def watched(*arguments, function=function, **options):
+            found.append((function.__name__, options.get("precision")))
+            return function(*arguments, **options)
+
+        monkeypatch.setattr(F, function.__name__, watched)
+    out = model(**sent)
+    part = "logits_per_image" if name == "clip" else "logits"
+    result = out[part]
+    if hasattr(model, "generate"):
+        model.generate(case.input_ids if case.input_features is None else case.input_features, max_new_tokens=2)
+    assert found and all(precision == "high" for _, precision in found), found
+    monkeypatch.undo()
+    agree(result, loaded(name)(**sent)[part])
 
 
 def test_names_of_older_files(vulkan_backend, tmp_path):

@@ -502,6 +502,7 @@ def whole_models(mask: NDArray[np.int64], cache: models.Cache) -> None:
 
     try:
         model = models.load("folder", "float16", grilly.Compute(), progress=report, ignore=["field"])
+        model = models.load("folder", "float32", precision="high")
     except grilly.ModelError as error:
         wrong: ValueError = error
         raise wrong from None
@@ -530,4 +531,5 @@ def whole_models(mask: NDArray[np.int64], cache: models.Cache) -> None:
     models.log_mel(samples, bands=80)  # type: ignore[call-arg]
     models.read_wav(3)  # type: ignore[arg-type]
     models.load(3)  # type: ignore[arg-type]
+    models.load("folder", precision="low")  # type: ignore[arg-type]
     models.Tokenizer()  # type: ignore[call-arg]

@@ -37,7 +37,7 @@ class Layer(nn.Module):
         width = x.shape[-1]
         qkv = self.qkv(x)
         q, k, v = (qkv[..., i * width : (i + 1) * width] for i in range(3))
-        attended = F.flash_attention3(q, k, v, num_heads=self.heads, mask=mask)
+        attended = F.flash_attention3(q, k, v, num_heads=self.heads, mask=mask, precision=self.qkv.precision)
         x = self.attention_norm(self.output(attended, residual=x))
         return self.norm(self.mlp(x, residual=x))
 
@@ -158,7 +158,7 @@ class BertMaskedLM(Bert):
     def _logits(self, x: Tensor) -> Tensor:
         assert self.bias is not None
         x = self.transform_norm(self.transform(x, activation=self.activation))
-        return F.linear(x, self.word_embeddings.weight.data, self.bias.data)
+        return F.linear(x, self.word_embeddings.weight.data, self.bias.data, precision=self.precision)
 
     def forward(
         self, input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None, position_ids: Any = None

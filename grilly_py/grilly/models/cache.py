@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 from .. import functional as F
 from ..compute import Compute, Tensor
 from ..compute.attention.cache_lengths import Lengths
-from ..compute.device.arrays import NDArray
+from ..compute.device.arrays import NDArray, Precision
 from ..errors import OutOfDeviceMemoryError
 from .rotary import Rotary
 
@@ -87,12 +87,16 @@ class Cache:
 
 @dataclass(frozen=True)
 class Call:
-    """What all layers share in one call of a decoder: the mask and positions, or a cache and the lengths before it."""
+    """What all layers share in one call of a decoder: the mask and positions, or a cache and the lengths before it.
+
+    And of float32 products of queries, keys and values the precision.
+    """
 
     mask: Tensor | None = None
     positions: Any = None
     cache: Cache | None = None
     lengths: Any = None
+    precision: Precision = "highest"
 
     def places(self, count: int) -> Any:
         """Where ``count`` new tokens of each sample stand: ``(1 or B, count)``, as an array or a Tensor."""
@@ -133,12 +137,12 @@ def attend(
         keys, values = call.cache.k[layer], call.cache.v[layer]
         return F.flash_attention_with_kvcache(
             q, keys, values, k, v, call.lengths, rotary=call.cache.tables, rotary_interleaved=False, causal=True,
-            window_size=seen, scale=scale, softcap=softcap,
+            window_size=seen, scale=scale, softcap=softcap, precision=call.precision,
         )  # fmt: skip
     q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
     if rotary is not None:
         q, k = (F.rope(x, frequencies=rotary.frequencies, positions=call.positions) for x in (q, k))
     out = F.flash_attention2(
-        q, k, v, mask=call.mask, causal=True, window_size=seen, scale=scale, softcap=softcap
+        q, k, v, mask=call.mask, causal=True, window_size=seen, scale=scale, softcap=softcap, precision=call.precision
     )
     return out.transpose(0, 2, 1, 3)

@@ -163,6 +163,7 @@ class CLIP(Model):
         if len(found) == 4:
             assert self.scale is not None
             scale = xp.exp(self.scale.data.astype("float32")).astype(self.dtype)
-            found["logits_per_text"] = F.linear(found["text_embeds"], found["image_embeds"]) * scale
+            products = F.linear(found["text_embeds"], found["image_embeds"], precision=self.precision)
+            found["logits_per_text"] = products * scale
             found["logits_per_image"] = found["logits_per_text"].T
         return Output(host, **found)

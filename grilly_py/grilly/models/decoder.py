@@ -90,15 +90,18 @@ class Decoder(Generates, Model):
         if past_key_values is None:
             if position_ids is not None:
                 position_ids, _ = self._ids("position_ids", position_ids, self.positions or 2**31)
-            call = Call(mask=self._mask(attention_mask, batch, length), positions=position_ids)
+            call = Call(self._mask(attention_mask, batch, length), position_ids, precision=self.precision)
         else:
             if attention_mask is not None or position_ids is not None:
                 raise ValueError(f"{name}: with past_key_values, padding and positions follow from its lengths")
-            call = Call(cache=past_key_values, lengths=past_key_values.before())
+            call = self._call(past_key_values, past_key_values.before())
         x = self.hidden(ids, call)
         if past_key_values is not None:
             past_key_values.grow(length)
         return Output(host, last_hidden_state=x, logits=(lambda: self.head(x)) if self.has_head else None)
+
+    def _call(self, cache: Cache, lengths: Any) -> Call:
+        return Call(cache=cache, lengths=lengths, precision=self.precision)
 
     # -- generation ------------------------------------------------------------------------------------------------
 
@@ -115,10 +118,10 @@ class Decoder(Generates, Model):
         # Room in steps of 64, so that texts of nearly one length need one plan.
         cache = self.make_cache(batch, -(-max(longest, length) // 64) * 64)
         sent = self.backend.tensor(ids.astype(np.int32))
-        x = self.hidden(sent, Call(cache=cache, lengths=cache.before()))
+        x = self.hidden(sent, self._call(cache, cache.before()))
         last = self.backend.tensor((np.arange(batch) * length + lengths - 1).astype(np.int32))
         cache.lengths[:] = lengths
         return self.head(F.embedding(last, x.reshape(batch * length, -1))), cache
 
     def _next(self, ids: Tensor, lengths: Any, state: Any) -> Tensor:
-        return self.head(self.hidden(ids, Call(cache=state, lengths=lengths)))[:, 0]
+        return self.head(self.hidden(ids, self._call(state, lengths)))[:, 0]

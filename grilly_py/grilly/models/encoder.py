@@ -43,7 +43,9 @@ class Block(nn.Module):
         width = x.shape[-1]
         qkv = self.qkv(self.attention_norm(x))
         q, k, v = (qkv[..., i * width : (i + 1) * width] for i in range(3))
-        attended = F.flash_attention3(q, k, v, num_heads=self.heads, mask=mask, causal=causal)
+        attended = F.flash_attention3(
+            q, k, v, num_heads=self.heads, mask=mask, causal=causal, precision=self.qkv.precision
+        )
         x = self.output(attended, residual=x)
         return self.mlp(self.norm(x), residual=x)
 
@@ -55,7 +57,7 @@ class Patches(nn.Module):
         self, weights: Weights, name: str, channels: int, side: int, patch: int, width: int, bias: bool = True
     ) -> None:
         super().__init__()
-        self.channels, self.side, self.patch = channels, side, patch
+        self.channels, self.side, self.patch, self.precision = channels, side, patch, weights.precision
         self.weight = weights.parameter(f"{name}.weight", width, channels, patch, patch)
         self.bias = weights.parameter(f"{name}.bias", width) if bias else None
 
@@ -72,4 +74,4 @@ class Patches(nn.Module):
         x = x.reshape(len(pixels), self.channels, rows, patch, rows, patch).transpose(0, 2, 4, 1, 3, 5)
         x = x.reshape(len(pixels), self.count, self.channels * patch * patch)
         bias = None if self.bias is None else self.bias.data
-        return F.linear(x, self.weight.data.reshape(len(self.weight.data), -1), bias)
+        return F.linear(x, self.weight.data.reshape(len(self.weight.data), -1), bias, precision=self.precision)

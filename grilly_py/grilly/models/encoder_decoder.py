@@ -75,7 +75,7 @@ class EncoderDecoder(Generates, Model):
         if len(ids) != len(states):
             raise ValueError(f"{type(self).__name__}: {len(states)} inputs and {len(ids)} answers")
         self._fits(ids.shape[1])
-        call = Call(mask=self._mask(decoder_attention_mask, *ids.shape))
+        call = Call(self._mask(decoder_attention_mask, *ids.shape), precision=self.precision)
         x = self.decode(ids, call, self.source(states, mask))
         return Output(host, last_hidden_state=x, encoder_last_hidden_state=states,
                       logits=(lambda: self.head(x)) if self.has_head else None)  # fmt: skip
@@ -83,6 +83,9 @@ class EncoderDecoder(Generates, Model):
     def _fits(self, length: int) -> None:
         if self.positions is not None and length > self.positions:
             raise ValueError(f"{type(self).__name__}: {length} tokens are more than the {self.positions} positions")
+
+    def _call(self, cache: Cache, lengths: Any) -> Call:
+        return Call(cache=cache, lengths=lengths, precision=self.precision)
 
     # -- generation ------------------------------------------------------------------------------------------------
 
@@ -103,9 +106,9 @@ class EncoderDecoder(Generates, Model):
         length = -(-(ids.shape[1] + room) // 64) * 64  # in steps, so that answers of nearly one length need one plan
         cache = Cache(self.backend, self.cached[0], len(states), length, *self.cached[1:], self.dtype)
         state = State(cache, self.source(states, mask))
-        x = self.decode(ids, Call(cache=cache, lengths=cache.before()), state.source)
+        x = self.decode(ids, self._call(cache, cache.before()), state.source)
         cache.grow(ids.shape[1])
         return self.head(x[:, -1]), state
 
     def _next(self, ids: Tensor, lengths: Any, state: State) -> Tensor:
-        return self.head(self.decode(ids, Call(cache=state.cache, lengths=lengths), state.source)[:, 0])
+        return self.head(self.decode(ids, self._call(state.cache, lengths), state.source)[:, 0])

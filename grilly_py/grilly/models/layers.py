@@ -32,6 +32,7 @@ class Linear(nn.Module):
         bias: bool | Sequence[bool] = True, transposed: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
+        self.precision = weights.precision
         names = [names] if isinstance(names, str) else names
         rows = [outputs] if isinstance(outputs, int) else outputs
         self.weight = weights.joined([f"{name}.weight" for name in names], rows, inputs, transposed=transposed)
@@ -44,7 +45,9 @@ class Linear(nn.Module):
     ) -> Tensor:
         """``(..., inputs)`` to ``activation(y) + residual``, ``(..., sum of outputs)``; half of that if ``gated``."""
         bias = None if self.bias is None else self.bias.data
-        return F.linear(x, self.weight.data, bias, activation=activation, gated=gated, residual=residual)
+        return F.linear(
+            x, self.weight.data, bias, precision=self.precision, activation=activation, gated=gated, residual=residual
+        )
 
 
 class Embedding(nn.Module):
@@ -52,6 +55,7 @@ class Embedding(nn.Module):
 
     def __init__(self, weights: Weights, name: str, rows: int, width: int) -> None:
         super().__init__()
+        self.precision = weights.precision
         self.weight = weights.parameter(f"{name}.weight", rows, width)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -60,7 +64,7 @@ class Embedding(nn.Module):
 
     def logits(self, x: Tensor) -> Tensor:
         """The products of ``(..., width)`` with every row."""
-        return F.linear(x, self.weight.data)
+        return F.linear(x, self.weight.data, precision=self.precision)
 
 
 class LayerNorm(nn.Module):

@@ -12,6 +12,8 @@ from typing import Any
 from numpy.typing import DTypeLike
 
 from ..compute import Compute, default_backend
+from ..compute.device.arguments import check_precision
+from ..compute.device.arrays import Precision
 from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
 from ..errors import ModelError, OutOfDeviceMemoryError
 from .checkpoint import FLOATS, Checkpoint
@@ -54,7 +56,7 @@ Report = Callable[[int, int], None]
 
 def load(
     folder: str | Path, dtype: DTypeLike | None = None, backend: Compute | None = None, *,
-    progress: Report | bool | None = None, ignore: Iterable[str] = (),
+    precision: Precision = "highest", progress: Report | bool | None = None, ignore: Iterable[str] = (),
 ) -> Model:  # fmt: skip
     """A model from a folder as transformers saves it, with its weights on the device.
 
@@ -67,6 +69,9 @@ def load(
         floating tensor.
     backend : grilly.Compute, optional
         The device; by default the default backend.
+    precision : str
+        What float32 products may be computed from: "highest" or "high", as in ``grilly.functional.linear``. No effect
+        on 16-bit types.
     progress : callable or bool, optional
         Called with the bytes of the files read so far and of all; True writes that to standard error. None: True where
         that is a terminal.
@@ -86,6 +91,8 @@ def load(
         nothing is on the device then.
     TypeError
         For another dtype.
+    ValueError
+        For another precision.
     ImportError
         For bfloat16 without the package ml_dtypes.
     OutOfDeviceMemoryError
@@ -96,8 +103,9 @@ def load(
         raise ModelError(f"{folder} is no folder")
     if dtype is not None and not is_float(dtype_of(dtype)):
         raise TypeError(f"load: dtype {dtype_of(dtype)}; expected {FLOATS_TEXT}")
+    check_precision("load", precision)
     fields = read_json(folder / "config.json")
-    make = _class_of(folder, fields)
+    make = class_of(folder, fields)
     checkpoint = Checkpoint(folder)
     if dtype is None:
         dtype = next((FLOATS[e.kind] for e in checkpoint.entries.values() if e.kind in FLOATS), "float32")
@@ -110,7 +118,7 @@ def load(
     report = _Progress(folder.name, total, progress)
     backend = default_backend() if backend is None else backend
     try:
-        model = make(config, Weights(checkpoint, dtype_of(dtype), backend, report.add))
+        model = make(config, Weights(checkpoint, dtype_of(dtype), backend, report.add, precision))
     except OutOfDeviceMemoryError as error:
         raise OutOfDeviceMemoryError(
             f"{folder}: the weights take {on_paper.nbytes / 2**20:.0f} MiB as {dtype_of(dtype)}; another dtype or a "
@@ -126,7 +134,7 @@ def load(
     return model
 
 
-def _class_of(folder: Path, fields: dict[str, Any]) -> Callable[[Config, Weights], Model]:
+def class_of(folder: Path, fields: dict[str, Any]) -> Callable[[Config, Weights], Model]:
     """The class for what config.json calls the architecture."""
     names = fields.get("architectures")
     name = names[0] if isinstance(names, list) and len(names) == 1 else names

@@ -57,6 +57,8 @@ class Model(nn.Module):
         Where the weights are, and where the model computes.
     dtype : numpy.dtype
         Of the weights and of what is computed with them.
+    precision : str
+        Of float32 products: "highest" or "high".
     eos_token_id, pad_token_id, decoder_start_token_id : int, list of int or None
         What the folder says of generation.
     suppress_tokens, begin_suppress_tokens : list of int or None
@@ -69,7 +71,7 @@ class Model(nn.Module):
         super().__init__()
         if weights.backend is not None:
             self.backend = weights.backend
-        self.dtype = weights.dtype
+        self.dtype, self.precision = weights.dtype, weights.precision
         self.suppress_tokens: Any = None
         self.begin_suppress_tokens: Any = None
         self.eos_token_id: Any = config.fields.get("eos_token_id")

@@ -50,8 +50,8 @@ class Attention(nn.Module):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, residual: Tensor, **options: Any) -> Tensor:
         """``(B, S, width)`` of ``(B, S, H, D)``, with ``residual`` added."""
         q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
-        attended = F.flash_attention2(q, k, v, scale=1.0, **options).transpose(0, 2, 1, 3)
-        return self.output(joined(attended), residual)
+        attended = F.flash_attention2(q, k, v, scale=1.0, precision=self.output.precision, **options)
+        return self.output(joined(attended.transpose(0, 2, 1, 3)), residual)
 
 
 class Block(nn.Module):

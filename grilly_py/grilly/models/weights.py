@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import nn
 from ..compute import Compute
-from ..compute.device.arrays import NDArray
+from ..compute.device.arrays import NDArray, Precision
 from ..errors import ModelError
 from .checkpoint import FLOATS, Checkpoint
 
@@ -34,13 +34,15 @@ class Weights:
     backend : grilly.Compute, optional
     report : callable, optional
         Called with the bytes of the files that were read for each tensor.
+    precision : str
+        "highest" or "high": of the products that layers make with the tensors.
     """
 
     def __init__(
         self, checkpoint: Checkpoint, dtype: np.dtype[Any], backend: Compute | None = None,
-        report: Callable[[int], None] | None = None,
+        report: Callable[[int], None] | None = None, precision: Precision = "highest",
     ) -> None:  # fmt: skip
-        self.checkpoint = checkpoint
+        self.checkpoint, self.precision = checkpoint, precision
         self.dtype = dtype
         self.backend = backend
         self.prefix = ""

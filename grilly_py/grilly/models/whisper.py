@@ -29,6 +29,7 @@ class Encoder(nn.Module):
 
     def __init__(self, config: Config, weights: Weights, width: int, activation: str) -> None:
         super().__init__()
+        self.precision = weights.precision
         self.bins, self.length = config.integer("num_mel_bins", 80), config.integer("max_source_positions", 1500)
         self.first = weights.parameter("conv1.weight", width, self.bins, 3)
         self.first_bias = weights.parameter("conv1.bias", width)
@@ -46,8 +47,8 @@ class Encoder(nn.Module):
         """``(B, bins, 2 S)`` to ``(B, S, width)``."""
         assert self.first is not None and self.first_bias is not None
         assert self.second is not None and self.second_bias is not None and self.places is not None
-        x = F.gelu(F.conv1d(features, self.first.data, self.first_bias.data, padding=1))
-        x = F.gelu(F.conv1d(x, self.second.data, self.second_bias.data, stride=2, padding=1))
+        x = F.gelu(F.conv1d(features, self.first.data, self.first_bias.data, padding=1, precision=self.precision))
+        x = F.gelu(F.conv1d(x, self.second.data, self.second_bias.data, 2, 1, precision=self.precision))
         x = x.transpose(0, 2, 1) + self.places.data
         for layer in self.layers:
             x = layer(x)
@@ -80,7 +81,8 @@ class Layer(nn.Module):
         qkv, width = self.qkv(self.attention_norm(x)), x.shape[-1]
         q, k, v = (heads(qkv[..., i * width : (i + 1) * width], self.heads) for i in range(3))
         x = self.output(joined(attend(q, k, v, self.number, call)), residual=x)
-        attended = F.flash_attention3(self.query(self.cross_norm(x)), *source, num_heads=self.heads)
+        q = self.query(self.cross_norm(x))
+        attended = F.flash_attention3(q, *source, num_heads=self.heads, precision=self.query.precision)
         x = self.cross_output(attended, residual=x)
         return self.mlp(self.norm(x), residual=x)
 
