@@ -156,6 +156,7 @@ class Stream:
         self._seen: set[tuple] = set()  # submissions seen once
         self._recordings: dict[tuple, Handle] = {}  # and those seen again, with their command buffers
         self._structs()
+        self._last: Handle | None = self._showing()
 
     def _structs(self) -> None:
         """Structs used by every call, made once."""
@@ -177,7 +178,7 @@ class Stream:
         self._begin_kept = ffi.new("VkCommandBufferBeginInfo*")
         self._begin_kept.sType = lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO
         self._begin_kept.flags = lib.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT
-        self._commands = ffi.new("VkCommandBuffer[]", 2 * TOGETHER + 3)
+        self._commands = ffi.new("VkCommandBuffer[]", 2 * TOGETHER + 4)
         self._submit = ffi.new("VkSubmitInfo*")
         self._submit.sType = lib.VK_STRUCTURE_TYPE_SUBMIT_INFO
         self._submit.pCommandBuffers = self._commands
@@ -260,15 +261,14 @@ class Stream:
         self._reads.clear()
         self._writes.clear()
 
-    def _record(self, command, journal: list[tuple], descriptors: Descriptors | None = None) -> None:
+    def _record(self, command, journal: list[tuple], descriptors: Descriptors) -> None:
         # A fence makes earlier writes available but not visible, so even after a wait the device needs a barrier.
         self._separate(command)
         for entry in journal:
             if entry[0] is None:
                 self._record_copy(command, *entry[1:])
             else:
-                self._record_dispatch(command, *entry, descriptors or self._descriptors)
-        self._end(command)
+                self._record_dispatch(command, *entry, descriptors)
 
     def _record_dispatch(
         self, command, program: VulkanProgram, key: tuple, push: bytes, groups, descriptors: Descriptors
@@ -306,11 +306,13 @@ class Stream:
         self._region.size = nbytes
         lib.vkCmdCopyBuffer(command, source.buffer.value, target.buffer.value, 1, self._region)
 
-    def _end(self, command) -> None:
-        """End a recording, with what lets the host see its results."""
+    def _show(self, command) -> None:
+        """Record what lets the host see the results of all that came before."""
         lib.vkCmdPipelineBarrier(
             command, self._stages, lib.VK_PIPELINE_STAGE_HOST_BIT, 0, 1, self._to_host, 0, NULL, 0, NULL
         )
+
+    def _end(self, command) -> None:
         self._device.check(lib.vkEndCommandBuffer(command), "vkEndCommandBuffer")
 
     def _once(self, slot: Slot, journal: list[tuple], number: int = 0):
@@ -325,7 +327,8 @@ class Stream:
         if self.profiling:
             self._record_timed(slot, command, journal)
         else:
-            self._record(command, journal)
+            self._record(command, journal, self._descriptors)
+        self._end(command)
         slot.begun.remove(number)
         return command
 
@@ -369,6 +372,15 @@ class Stream:
         made = self._device.objects.command_buffer(self._pool)
         self._device.check(lib.vkBeginCommandBuffer(made.value, self._begin_kept), "vkBeginCommandBuffer")
         self._record(made.value, journal, descriptors)
+        self._end(made.value)
+        return made
+
+    def _showing(self) -> Handle:
+        """A command buffer that comes last in every submission: once for all its calls, since it takes a microsecond."""
+        made = self._device.objects.command_buffer(self._pool)
+        self._device.check(lib.vkBeginCommandBuffer(made.value, self._begin_kept), "vkBeginCommandBuffer")
+        self._show(made.value)
+        self._end(made.value)
         return made
 
     def _forget(self) -> None:
@@ -448,7 +460,8 @@ class Stream:
         if kept is not None:
             self._commands[count] = kept
             count += 1
-        self._submit.commandBufferCount = count
+        self._commands[count] = self._last.value
+        self._submit.commandBufferCount = count + 1
         slot.serial = self.serial
         self._submitting = slot
         result = lib.vkQueueSubmit(self._device.queue, 1, self._submit, slot.fences[0])
@@ -550,7 +563,6 @@ class Stream:
         if not each and labels:
             self._stamp(command, queries, 1)
             labels = [", ".join(f"{n} x {label}" for label, n in Counter(labels).items())]
-        self._end(command)
         slot.labels = labels
 
     @staticmethod
@@ -590,4 +602,5 @@ class Stream:
         self._flying.clear()
         self._idle = []
         self._slots = []
+        self._last = None
         self._pool = None
