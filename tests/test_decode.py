@@ -121,6 +121,31 @@ def test_every_way_to_deal_out(backend, tile):
             check(backend, case)
 
 
+def test_teams_leave_their_parts_in_places_of_their_own(vulkan_backend, monkeypatch):
+    """Rows that see fewer keys have fewer splits: heads together leave as many parts as each alone."""
+    backend, runtime = vulkan_backend, vulkan_backend.runtime
+    need(backend)
+    rng, dispatch, counts = np.random.default_rng(3), runtime.dispatch, []
+
+    def watched(program, bindings, *rest):
+        buffer, offset, length = bindings[8]
+        runtime.write(buffer, np.full(length // 4, np.nan, np.float32), offset)
+        dispatch(program, bindings, *rest)
+        parts = np.empty(length // 4, np.float32)
+        runtime.read(buffer, parts, offset)
+        counts.append(np.count_nonzero(np.isfinite(parts)))
+
+    q, k, v = (rng.standard_normal((1, 4, n, 16), dtype=np.float32) for n in (200, 200, 200))
+    with retiled(backend, FAMILY, resident=1000, rows=2, keys=16):
+        for heads in (slice(0, 1), slice(1, 2), slice(2, 3), slice(3, 4), slice(0, 4)):
+            given = [backend.tensor(np.ascontiguousarray(a[:, heads])) for a in (q, k, v)]
+            backend.attention.flash_attention2(*given, causal=True, kernel=FAMILY)  # its plan is made
+            with monkeypatch.context() as patch:
+                patch.setattr(runtime, "dispatch", watched)
+                backend.attention.flash_attention2(*given, causal=True, kernel=FAMILY)
+    assert counts[4] == sum(counts[:4]) > 0
+
+
 def test_deal_covers_every_key_and_row():
     """For any subgroup size and shape: the splits hold all keys, the passes all rows, the lanes the whole row."""
 

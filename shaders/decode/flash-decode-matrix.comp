@@ -434,7 +434,7 @@ void main() {
             [[unroll]] for (int s = 0; s < SHARERS; s++) {
                 value += sums[((uint(s * BANDS) + band) * uint(BLOCK) + within) * uint(ROW_QUADS) + column];
             }
-            uint at = part_of(team, splits, split, row);
+            uint at = part_of(team, split, row);
             parts[at + column] = value;
             if (column == 0u) {
                 uint told = band * uint(BAND_ROWS) + uint(SLOT_FIRST(r)) + within;

@@ -314,7 +314,7 @@ void main() {
             }
         }
         barrier();
-        uint at = part_of(team, splits, split, uint(r));
+        uint at = part_of(team, split, uint(r));
         for (uint column = gl_LocalInvocationIndex; column < uint(VALUE_DIM / 4); column += gl_WorkGroupSize.x) {
             vec4 value = sums[column];
             [[unroll]] for (int s = 1; s < SUBGROUPS; s++) value += sums[uint(s * COLUMNS) + column];

@@ -34,9 +34,11 @@ const int AHEAD = 8;  // splits that an invocation reads at a time
 
 shared vec4 sums[SUM_VECTORS > JOIN_VECTORS ? SUM_VECTORS : JOIN_VECTORS];
 shared uint is_last;
+uint room;  // splits that the grid has, and each team room for in `parts`; how many have keys is for each team to say
 
 // The keys of each split when so many are dealt out in whole trips of `trip`, and how many splits have some, at least one.
 uint dealt(uint keys, uint trip, inout uint splits) {
+    room = splits;
     uint wanted = clamp((keys + uint(SPLIT_KEYS) - 1u) / uint(SPLIT_KEYS), 1u, splits);
     uint share = max((keys + wanted - 1u) / wanted, 1u);
     share = (share + trip - 1u) / trip * trip;
@@ -45,8 +47,8 @@ uint dealt(uint keys, uint trip, inout uint splits) {
 }
 
 // Where row r of the workgroup's rows begins in `parts`.
-uint part_of(uint team, uint splits, uint split, uint r) {
-    return ((team * splits + split) * uint(ROWS) + r) * uint(RECORD);
+uint part_of(uint team, uint split, uint r) {
+    return ((team * room + split) * uint(ROWS) + r) * uint(RECORD);
 }
 
 // Whether all other workgroups of the team have left their rows; then these can be read. Called by all invocations.
@@ -81,7 +83,7 @@ void join_splits(uint team, uint splits, uint batch, uint key_head, uint first_r
             vec2 told[AHEAD];
             vec4 held[AHEAD * JOIN_QUADS];
             [[unroll]] for (int a = 0; a < AHEAD; a++) {
-                uint at = part_of(team, splits, min(s + uint(a), splits - 1u), r);
+                uint at = part_of(team, min(s + uint(a), splits - 1u), r);
                 told[a] = parts[at + uint(RECORD - 1)].xy;
                 [[unroll]] for (int i = 0; i < JOIN_QUADS; i++) {
                     held[a * JOIN_QUADS + i] = parts[at + word * uint(JOIN_QUADS) + uint(i)];
