@@ -3,14 +3,15 @@
 
     python tools/check_wheel.py [--python 3.12 ...]
 
-Fails unless both wheels are the same bytes, are tagged py3-none-any, carry what they must and no more, and take at most
-10 MB, packed and unpacked; and unless attention on the device is right in an environment of each Python, far from the
+Fails unless both wheels are the same bytes, are tagged py3-none-any, carry what they must and no more, say of themselves
+what pyproject.toml says, and take at most 10 MB, packed and unpacked; and unless attention on the device is right in an environment of each Python, far from the
 checkout and without a compiler. A Python that is not on this machine is named as not run; the status is then still 0.
 """
 
 from __future__ import annotations
 
 import argparse
+import email
 import os
 import shutil
 import subprocess
@@ -19,6 +20,8 @@ import tempfile
 import time
 import zipfile
 from pathlib import Path
+
+from shaderbuild.families import tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
@@ -84,6 +87,7 @@ def checked(wheel: Path) -> str:
     """A sentence about the wheel's contents and sizes; exits where they are not as they must be."""
     with zipfile.ZipFile(wheel) as archive:
         names, unpacked = archive.namelist(), sum(info.file_size for info in archive.infolist())
+        (metadata,) = (archive.read(name).decode() for name in names if name.endswith(".dist-info/METADATA"))
     families = {path.stem for path in (ROOT / "shaders").rglob("*.toml") if path.parent.name != "include"}
     shaders = {f"grilly/spirv/{family}.xz" for family in families} | {"grilly/spirv/manifest.json"}
     package = ROOT / "grilly_py"
@@ -92,10 +96,31 @@ def checked(wheel: Path) -> str:
     wanted = shaders | modules | {"grilly/py.typed"}
     if others != wanted:
         sys.exit(f"check_wheel: missing or not wanted: {sorted(others ^ wanted)}")
+    check_metadata(metadata, wheel)
     for size, what in ((wheel.stat().st_size, "the wheel"), (unpacked, "the installed package")):
         if size > LARGEST:
             sys.exit(f"check_wheel: {what} has {size:,} bytes, {LARGEST:,} are allowed")
     return f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, {unpacked / 1e6:.1f} MB installed, two builds the same"
+
+
+def check_metadata(metadata: str, wheel: Path) -> None:
+    """Exits unless the wheel's metadata are those of pyproject.toml, with README.md as the description."""
+    said = email.message_from_string(metadata)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = {
+        "Name": [project["name"]],
+        "Version": [wheel.name.split("-")[1]],
+        "Requires-Python": [project["requires-python"]],
+        "License-Expression": [project["license"]],
+        "Classifier": project["classifiers"],
+        "Provides-Extra": list(project["optional-dependencies"]),
+        "Project-URL": [f"{name}, {address}" for name, address in project["urls"].items()],
+    }
+    for key, values in wanted.items():
+        if sorted(said.get_all(key, [])) != sorted(values):
+            sys.exit(f"check_wheel: {key} is {said.get_all(key)}, and should be {values}")
+    if said.get_payload().strip() != (ROOT / "README.md").read_text(encoding="utf-8").strip():
+        sys.exit("check_wheel: the description is not README.md")
 
 
 def interpreter(version: str) -> str | None:
