@@ -177,11 +177,11 @@ def test_schedulers(used, scheduler, monkeypatch, tmp_path):
     np.testing.assert_allclose(result.compute(scheduler=scheduler, num_workers=2), exact, rtol=0, atol=2e-6)
 
 
-def test_the_guide_runs(used):
-    text = (Path(__file__).parents[1] / "docs/guide.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```py\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+def test_the_page_runs(used):
+    text = (Path(__file__).parents[1] / "docs/dask.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     names: dict = {}
-    exec(compile(block, "docs/guide.md, the Dask block", "exec"), names)
+    exec(compile(block, "docs/dask.md, the block", "exec"), names)
     exact = reference.naive_attention(*(names[n].compute() for n in "qkv"), causal=True)[0]
     np.testing.assert_allclose(names["result"], exact, rtol=0, atol=2e-6)
 

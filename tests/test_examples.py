@@ -1,7 +1,10 @@
 """docs/examples: each runs as it is, and what it computes is right."""
 
+import re
 import runpy
+import struct
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +16,7 @@ from test_minilm import weights
 
 EXAMPLES = Path(__file__).parents[1] / "docs/examples"
 pytestmark = pytest.mark.skipif(not EXAMPLES.exists(), reason="docs/examples is not in an installed package")
-HELPERS = {"random_folder"}
+HELPERS = {"png", "random_folder"}
 
 
 @pytest.fixture
@@ -29,6 +32,47 @@ def example(vulkan_backend, monkeypatch, capsys):
 
     yield run
     grilly.use(former)
+
+
+def shape(path):
+    """Rows and columns of a PNG, whose pixels can be read."""
+    data = path.read_bytes()
+    width, height = struct.unpack(">II", data[16:24])
+    start = data.index(b"IDAT")
+    pixels = zlib.decompress(data[start + 4 : start + 4 + int.from_bytes(data[start - 4 : start], "big")])
+    assert len(pixels) % height == 0 and (len(pixels) // height - 1) % width == 0
+    return height, width
+
+
+def test_denoise(example, tmp_path):
+    """The same as means by weights in float64, and nearer to the picture without noise."""
+    names, lines = example("denoise", str(tmp_path / "out.png"))
+    before, after = (float(number) for number in re.findall(r"([\d.]+) dB", lines[0]))
+    assert after > before + 5
+    assert shape(tmp_path / "out.png") == (192, 3 * 192 + 16)
+    noise, rng = 0.1, np.random.default_rng(1)
+    image = names["picture"](24) + rng.standard_normal((24, 24), dtype=np.float32) / 10
+    patches = names["surroundings"](image).astype(np.float64)
+    assert patches.shape == (576, 25) and np.array_equal(patches[:, 12], image.ravel())
+    apart = ((patches[:, None] - patches) ** 2).sum(axis=2)
+    weights = np.exp(-apart / (2 * (0.75 * noise * 5) ** 2))
+    expected = weights @ image.ravel().astype(np.float64) / weights.sum(axis=1)
+    np.testing.assert_allclose(names["denoise"](image, noise).ravel(), expected, rtol=0, atol=1e-3)
+
+
+def test_patterns(example, tmp_path):
+    names, lines = example("patterns", str(tmp_path / "out.png"))
+    pairs = {line[:16].strip(): int(line[16:].split()[0]) for line in lines}
+    i, j = np.mgrid[:48, :48]
+    sees = {"everything": i >= 0, "causal": j <= i, "a window of 8": (j <= i) & (j > i - 8),
+            "a prefix of 12": (j <= i) | (j < 12), "ALiBi": j <= i,
+            "three documents": (j <= i) & (i // 16 == j // 16)}  # fmt: skip
+    assert pairs == {name: pattern.sum() for name, pattern in sees.items()}
+    for name, pattern in sees.items():
+        found = names["weights"](**names["PATTERNS"][name])
+        np.testing.assert_allclose(found.sum(axis=1), 1, rtol=0, atol=1e-5)
+        assert not found[~pattern].any()
+    assert shape(tmp_path / "out.png") == (2 * 144 + 12, 3 * 144 + 24)
 
 
 @weights
@@ -96,7 +140,7 @@ def test_translate(example, tmp_path):
 
 def test_every_example_is_tested_and_named():
     found = {path.stem for path in EXAMPLES.glob("*.py")} - HELPERS
-    page = (EXAMPLES.parent / "models.md").read_text(encoding="utf-8")
+    page = (EXAMPLES.parent / "gallery.md").read_text(encoding="utf-8")
     own = Path(__file__).read_text(encoding="utf-8")
     for name in found:
         assert f"examples/{name}.py" in page and f"def test_{name}(" in own

@@ -15,8 +15,8 @@ from grilly.integrations import minilm
 from grilly.models import ARCHITECTURES
 from model_folders import write_folder
 from sounds import write_whisper
+from standalone import BLOCK
 from test_minilm import KNOWN, SENTENCES, weights
-from test_readme import BLOCK
 
 CASES = goldens.cases("models")
 WORDS = [f"w{number}" for number in range(61)]

@@ -422,8 +422,6 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
 def test_blocks_of_the_page_run_alone(number, capsys):
     block = BLOCKS[number]
-    if "transformers" in block and importlib.util.find_spec("transformers") is None:
-        pytest.skip("transformers is not installed")
     exec(compile(block, f"docs/pytorch.md, block {number}", "exec"), {})
     said = capsys.readouterr().out
     if "report" in block:

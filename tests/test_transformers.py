@@ -1,6 +1,8 @@
 """grilly.transformers: small models with random weights, against "eager", and "sdpa" where the model has it."""
 
 import importlib.util
+import re
+from pathlib import Path
 
 import pytest
 
@@ -172,3 +174,10 @@ def test_what_it_does_not_do_it_refuses():
     for option, words in (({"output_attentions": True}, "never stores weights"), ({"cache": object()}, "take cache")):
         with pytest.raises(NotImplementedError, match=words):
             grilly.transformers.attend(module, q, q, q, None, **option)
+
+
+def test_the_block_of_the_page_runs_alone(capsys):
+    page = Path(__file__).parents[1] / "docs/transformers.md"
+    (block,) = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    exec(compile(block, page.name, "exec"), {})
+    assert capsys.readouterr().out.startswith("torch.Size([1, ")

@@ -3,9 +3,10 @@
 
     python tools/check_wheel.py [--python 3.12 ...]
 
-Fails unless both wheels are the same bytes, are tagged py3-none-any, carry what they must and no more, say of themselves
-what pyproject.toml says, and take at most 10 MB, packed and unpacked; and unless attention on the device is right in an environment of each Python, far from the
-checkout and without a compiler. A Python that is not on this machine is named as not run; the status is then still 0.
+Fails unless both wheels are the same bytes, are tagged py3-none-any, carry what they must and no more, say what
+pyproject.toml says, and take at most 10 MB, packed and unpacked; and unless attention on the device is right in an
+environment of each Python, far from the checkout and without a compiler. A Python that is not on this machine is
+named as not run; the status is then still 0.
 """
 
 from __future__ import annotations
