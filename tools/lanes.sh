@@ -64,7 +64,7 @@ fill() {
   package=$("$python" -c 'import importlib.util as u; print(u.find_spec("vulkan").submodule_search_locations[0])' 2>/dev/null) \
     || { echo "the Python package vulkan is missing from $python; tools/test sets one up"; exit 1; }
   rm -rf "$lab/grilly"; mkdir -p "$lab/grilly/site"
-  tar -c --exclude=__pycache__ pyproject.toml README.md CHANGELOG.md containers grilly_py tests tools shaders docs | tar -x -C "$lab/grilly"
+  tar -c --exclude=__pycache__ pyproject.toml README.md CHANGELOG.md mkdocs.yml containers grilly_py tests tools shaders docs | tar -x -C "$lab/grilly"
   # There is no compiler in the lab.
   "$python" tools/compile_shaders.py --pack "$lab/grilly/shaders-packed"
   tar -c --exclude=__pycache__ -C "$(dirname "$package")" vulkan | tar -x -C "$lab/grilly/site"

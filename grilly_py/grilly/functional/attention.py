@@ -82,15 +82,15 @@ def flash_attention2(
     precision : str
         What float32 may be computed from. "highest" (default): float32 products only. "high": from 16 columns on,
         matrix units where the device has them, each number split into two float16 parts with a power of two for
-        each tile. What parts cannot hold goes to vector units: scores that might pass 2**20, numbers of v whose
-        neighbours in the tile of keys are 2**14 times as large and more, NaN, infinities. On an H200 the root
+        each tile. What parts cannot hold goes to vector units: scores that might pass ``2**20``, numbers of v whose
+        neighbours in the tile of keys are ``2**14`` times as large and more, NaN, infinities. On an H200 the root
         mean square error was at most twice NumPy's in float32 for 14 of 16 kinds of input; for two with scores of
         1e4 and more, all of them on vector units, up to 10 times it (docs/benchmarks/float32-matrix.md). One column
-        of v beside another of the same four that is 2**16 times as large and more keeps fewer bits. No effect on
+        of v beside another of the same four that is ``2**16`` times as large and more keeps fewer bits. No effect on
         16-bit types, nor where the device lacks matrix units or the heads are wider than its kernels.
     softcap : float
         Above 0: a scaled score s becomes ``softcap * tanh(s / softcap)``, before anything is added to it. From
-        2**100 up it leaves all scores as they are.
+        ``2**100`` up it leaves all scores as they are.
     alibi_slopes : array, optional
         ``(H,)`` or ``(B, H)`` float32: adds ``-slope * |j - (i + N_kv - N_q)|``.
     t5_table : array, optional

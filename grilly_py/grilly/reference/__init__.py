@@ -16,11 +16,11 @@ The rules every attention here and on the device follows:
   below -3.0e38 and the lowest finite number of the mask's own dtype (-65504 in float16) all mean "never attend";
 - ``causal=True`` is aligned to the bottom right: query i sees key j when ``j <= i + Sk - Sq``. With X for "sees"::
 
-      Sq = 2, Sk = 4        Sq = 4, Sk = 2
-      X X X .               . .
-      X X X X               . .
-                            X .
-                            X X
+        Sq = 2, Sk = 4        Sq = 4, Sk = 2
+        X X X .               . .
+        X X X X               . .
+                              X .
+                              X X
 
 - a query with nothing to attend to gives zeros, and minus infinity for its log-sum-exp;
 - what a masked key or value holds, NaN and infinity included, never reaches the result.
