@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs docs/examples and keeps what they show in docs/pictures: python tools/site/gallery.py
+"""Runs docs/examples and keeps what they show in docs/pictures: python tools/docsite/gallery.py
 
 Needs a device, and for the search MiniLM's weights (docs/examples/sentence_search.py says how to get them). Run it
 after an example was changed, and look at the pictures.
@@ -11,7 +11,7 @@ import os
 import runpy
 import sys
 
-from charts import PICTURES, ROOT, Chart
+from bars import PICTURES, ROOT, Chart
 
 EXAMPLES = ROOT / "docs/examples"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws how attention is tiled, into docs/pictures: python tools/site/drawings.py
+"""Draws how attention is tiled, into docs/pictures: python tools/docsite/drawings.py
 
 Plain shapes, the same bytes each time; tests/test_pictures.py holds the files against this.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from charts import PICTURES
+from bars import PICTURES
 
 INK, PALE, LINE = "#22303c", "#5a6873", "#c3ced6"
 HIDDEN, CLEAR, MIXED = "#eef2f4", "#00796b", "#f4a259"
