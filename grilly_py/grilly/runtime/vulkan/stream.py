@@ -376,7 +376,7 @@ class Stream:
         return made
 
     def _showing(self) -> Handle:
-        """A command buffer that comes last in every submission: once for all its calls, since it takes a microsecond."""
+        """A command buffer that comes last in a submission, once for all its calls: it takes a microsecond."""
         made = self._device.objects.command_buffer(self._pool)
         self._device.check(lib.vkBeginCommandBuffer(made.value, self._begin_kept), "vkBeginCommandBuffer")
         self._show(made.value)
