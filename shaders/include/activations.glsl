@@ -1,6 +1,6 @@
 // Activation functions of float32 and their slopes, for elementwise operations and for what products do at their end.
 // Sums and products round right on every device; a quotient is off by 2.5 units in the last place at most (Vulkan's
-// bound), and nothing else of a device is used. NARROW results are off by less than 2^-15 of themselves and are to be
+// bound), and nothing else of a device is used, but for NARROW results its exp2. NARROW results are off by less than 2^-15 of themselves and are to be
 // rounded to 16 bits; docs/layers.md has the bounds of the others. Polynomials were fitted. Results below 2^-119 may be zero.
 
 #ifndef GRILLY_ACTIVATIONS_GLSL
@@ -12,14 +12,14 @@ const uint ACTIVATION_QUICK_GELU = 4u, ACTIVATION_GELU_TANH = 5u, ACTIVATION_GEL
 
 const uint ACTIVATION_TANH = 7u;  // its slope only
 
-// e^-(w + low) for w from 0 on and a low below 0.1; 0 where that is below 2^-126.
+// e^-(w + low) for w from 0 on and a low below 0.1, which narrow results have none of; 0 where that is below 2^-126.
 float decayed(float w, float low, bool narrow) {
+    if (narrow) return exp2(w * -1.44269504);  // off by 3 + 2 * 127 units at most, less than 2^-16
     w = min(w, 88.0);
     uint halvings = uint((w + low) * 1.44269504 + 0.5);
     float n = float(halvings);
     precise float r = ((n * 0.693145752 - w) + n * 1.42860683e-6) - low;  // the first constant has 15 bits
-    float series = narrow ? 0.500051975 + r * (0.167542309 + r * 0.0412746184)
-        : 0.49999994 + r * (0.166665182 + r * (0.0416684151 + r * (0.00836900156 + r * 0.00138140097)));
+    float series = 0.49999994 + r * (0.166665182 + r * (0.0416684151 + r * (0.00836900156 + r * 0.00138140097)));
     return (1.0 + (r + r * r * series)) * uintBitsToFloat((127u - halvings) << 23);
 }
 
