@@ -25,6 +25,16 @@ const bool EXPONENTIALS = WEIGHS || OPERATION == LOG_SOFTMAX;
 const bool HAS_CENTRE = CENTRED || EXPONENTIALS;
 const bool HAS_SUM = OPERATION < SOFTMAX_BACKWARD;
 
+// Exponentials. Those of which the sum is rounded to 16 bits in the end are the device's own, off by less than 2^-15.
+float power_of(float x) {
+#if defined(DTYPE_float32)
+    return exp_accurate(x);
+#else
+    return x < -87.0 ? 0.0 : non_finite(x) ? x : exp2(x * 1.44269504);
+#endif
+}
+vec4 powers_of(vec4 x) { return vec4(power_of(x.x), power_of(x.y), power_of(x.z), power_of(x.w)); }
+
 struct Found { float count, centre, sum, gradient, product; };
 
 // The largest of no elements is the lowest finite number: what minus infinity is less than it is no NaN.
@@ -33,7 +43,7 @@ Found nothing_found() { return Found(0.0, EXPONENTIALS ? -3.40282347e38 : 0.0, 0
 Found combined(Found a, Found b) {
     if (EXPONENTIALS) {
         float most = max(a.centre, b.centre);
-        a.sum = a.sum * exp_accurate(a.centre - most) + b.sum * exp_accurate(b.centre - most);
+        a.sum = a.sum * power_of(a.centre - most) + b.sum * power_of(b.centre - most);
         a.centre = most;
         return a;
     }

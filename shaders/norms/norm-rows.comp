@@ -69,12 +69,15 @@ const uint ROWS = THREADS / LANES;
 const uint BLOCK = 4u * HELD * LANES;  // elements of a row that are held at once
 const bool HAS_R = BACKWARD || ADDS == 1u;
 
-shared Found shared_found[THREADS];
+shared vec4 shared_parts[2][THREADS];
 
 uint lane, x_row, r_row, y_row, w_row;
 bool mine;  // whether the row exists, and is not another's once more
 float pivot;
 vec4 held[HELD], gradients[HELD];
+// Few weights and biases are fetched with the row, and wait for what is found in it.
+const bool EARLY = !BACKWARD && LONG == 0u && HELD <= 4u;
+vec4 held_weights[HELD], held_biases[HELD];
 
 // What a number of the elements' type comes to.
 float stored(float x) {
@@ -167,6 +170,13 @@ void load(uint block, bool writes) {
 FACTORS(weights, w_data, w_vectors, pc.w_offset)
 FACTORS(biases, b_data, b_vectors, pc.b_offset)
 
+void fetch_factors() {
+    [[unroll]] for (uint i = 0u; i < HELD; i++) {
+        if (WEIGHT == 1u) held_weights[i] = weights(0u, i);
+        if (BIAS == 1u) held_biases[i] = biases(0u, i);
+    }
+}
+
 // The output's gradients times w.
 vec4 weighted(uint block, uint i) {
     return WEIGHT == 1u ? gradients[i] * (weights(block, i) + pc.w_add) : gradients[i];
@@ -201,8 +211,7 @@ Found found_in(uint block) {
         [[unroll]] for (uint i = 0u; i < HELD; i++) most = max(most, mix(most, held[i], exist(block, i)));
         own.centre = max(max(most.x, most.y), max(most.z, most.w));
         [[unroll]] for (uint i = 0u; i < HELD; i++) {
-            vec4 power = vec4(exp_accurate(held[i].x - own.centre), exp_accurate(held[i].y - own.centre),
-                              exp_accurate(held[i].z - own.centre), exp_accurate(held[i].w - own.centre));
+            vec4 power = powers_of(held[i] - own.centre);
             sum += some(power, exist(block, i));
             if (WEIGHS) held[i] = power;
         }
@@ -221,39 +230,63 @@ Found found_in(uint block) {
     return own;
 }
 
-// What all invocations of the row have found; each of them gets the same.
-Found of_row(Found own) {
+// The sums over all invocations of the row of so many components, or the largest; each of them gets the same bits.
+vec4 together(vec4 own, uint components, bool largest, uint array) {
     if (LANES == 1u) return own;
     uint id = gl_LocalInvocationIndex;
-    uint near = 1u;  // invocations whose findings are together
+    uint near = 1u;  // invocations whose parts are together
     const uint next = COLUMNS == 1u ? ROWS : 1u;
 #if SUBGROUPS
     if (COLUMNS == 0u) {
         near = min(LANES, gl_SubgroupSize);
         for (uint step = 1u; step < near; step *= 2u) {
-            Found other = nothing_found();
-            if (CENTRED) other.count = subgroupShuffleXor(own.count, step);
-            if (HAS_CENTRE) other.centre = subgroupShuffleXor(own.centre, step);
-            if (HAS_SUM) other.sum = subgroupShuffleXor(own.sum, step);
-            if (CENTRED && BACKWARD) other.gradient = subgroupShuffleXor(own.gradient, step);
-            if (BACKWARD) other.product = subgroupShuffleXor(own.product, step);
-            // in the same order in both, so that they get the same bits
-            if ((lane & step) == 0u) own = combined(own, other);
-            else own = combined(other, own);
+            vec4 other = vec4(0.0);
+            for (uint c = 0u; c < components; c++) other[c] = subgroupShuffleXor(own[c], step);
+            own = largest ? max(own, other) : own + other;
         }
         if (near == LANES) return own;
     }
 #endif
-    if (lane % near == 0u) shared_found[id] = own;
-    for (uint half_lanes = LANES / 2u; half_lanes >= near; half_lanes /= 2u) {
+    if (lane % near == 0u) shared_parts[array][id] = own;
+    uint parts = LANES / near;
+    for (; parts > 8u; parts /= 2u) {
         barrier();
-        if (lane < half_lanes && lane % near == 0u) {
-            own = combined(own, shared_found[id + half_lanes * next]);
-            shared_found[id] = own;
+        if (lane < parts / 2u * near && lane % near == 0u) {
+            vec4 other = shared_parts[array][id + parts / 2u * near * next];
+            own = largest ? max(own, other) : own + other;
+            shared_parts[array][id] = own;
         }
     }
     barrier();
-    return shared_found[id - lane * next];
+    uint first = id - lane * next;
+    own = shared_parts[array][first];
+    for (uint part = 1u; part < parts; part++) {
+        vec4 other = shared_parts[array][first + part * near * next];
+        own = largest ? max(own, other) : own + other;
+    }
+    return own;
+}
+
+// What all invocations of the row have found; each of them gets the same. First what all need to know, then sums.
+Found of_row(Found own) {
+    if (CENTRED) {
+        vec4 sums = together(vec4(own.count, own.count * own.centre, own.count * own.gradient, 0.0), BACKWARD ? 3u : 2u, false, 0u);
+        vec2 means = sums.yz / sums.x;
+        float apart = own.centre - means.x;
+        own.product += own.count * apart * (own.gradient - means.y);
+        own.sum += own.count * apart * apart;
+        own.count = sums.x;
+        own.centre = means.x;
+        own.gradient = means.y;
+    } else if (EXPONENTIALS) {
+        float most = together(vec4(own.centre, 0.0, 0.0, 0.0), 1u, true, 0u).x;
+        own.sum *= power_of(own.centre - most);
+        own.centre = most;
+    }
+    vec4 sums = together(vec4(own.sum, own.product, 0.0, 0.0), BACKWARD ? 2u : 1u, false, 1u);
+    own.sum = sums.x;
+    own.product = sums.y;
+    return own;
 }
 
 void main() {
@@ -276,6 +309,7 @@ void main() {
     Found found = nothing_found(), run = nothing_found();
     uint blocks = 0u;
     for (uint block = 0u; block == 0u || LONG == 1u && block < pc.cols; block += BLOCK) {
+        if (EARLY) fetch_factors();
         load(block, true);
         Found own = found_in(block);
         if (LONG == 1u) {
@@ -295,7 +329,7 @@ void main() {
     float factor = 1.0, less = 0.0, more = 0.0;
     float each = 1.0 / float(pc.cols);
     if (WEIGHS) {
-        factor = (LONG == 1u ? 1.0 : exp_accurate(own_top - found.centre)) / found.sum;
+        factor = (LONG == 1u ? 1.0 : power_of(own_top - found.centre)) / found.sum;
         if (found.sum == 0.0 || non_finite(found.sum)) factor = uintBitsToFloat(0x7fc00000u);
         if (OPERATION == ATTENTION_SOFTMAX && found.sum == 0.0) factor = 0.0;
     } else if (OPERATION == LOG_SOFTMAX) {
@@ -312,12 +346,11 @@ void main() {
             if (OPERATION == LAYER_NORM || OPERATION == RMS_NORM) {
                 if (CENTRED) y -= found.centre;
                 y *= factor;
-                if (WEIGHT == 1u) y *= weights(block, i) + pc.w_add;
-                if (BIAS == 1u) y += biases(block, i);
+                if (WEIGHT == 1u) y *= (EARLY ? held_weights[i] : weights(block, i)) + pc.w_add;
+                if (BIAS == 1u) y += EARLY ? held_biases[i] : biases(block, i);
             } else if (WEIGHS) {
                 if (LONG == 1u) {
-                    y = vec4(exp_accurate(y.x - found.centre), exp_accurate(y.y - found.centre),
-                             exp_accurate(y.z - found.centre), exp_accurate(y.w - found.centre));
+                    y = powers_of(y - found.centre);
                 }
                 y *= factor;
             } else if (OPERATION == LOG_SOFTMAX) {
@@ -325,8 +358,7 @@ void main() {
             } else if (OPERATION == SOFTMAX_BACKWARD) {
                 y *= gradients[i] - found.product;
             } else if (OPERATION == LOG_SOFTMAX_BACKWARD) {
-                y = gradients[i]
-                    - vec4(exp_accurate(y.x), exp_accurate(y.y), exp_accurate(y.z), exp_accurate(y.w)) * found.product;
+                y = gradients[i] - powers_of(y) * found.product;
             } else {
                 if (CENTRED) y -= found.centre;
                 y *= factor;
