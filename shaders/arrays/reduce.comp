@@ -27,17 +27,47 @@ const uint ROWS = uint(THREADS) / LANES;
 
 shared uvec4 states[THREADS];
 
+uvec4 found;
+
+// What EACH elements from `at` on add to what was found.
+void take(uvec2 raw[8], uint base, uint at, uint end, uint step, float centre) {
+    float sum = 0.0;
+    [[unroll]] for (uint k = 0u; k < 8u; k++) {
+        uint place = at + k * step;
+        if (k < EACH && place < end) {
+            if (TYPE_X == STATES) {
+                found = combined(found, x_data[base + place]);
+            } else {
+                uvec4 more = found_in(raw[k], place, centre);
+                if (adds_floats()) sum += of_bits(more.x);
+                else found = combined(found, more);
+            }
+        }
+    }
+    if (adds_floats()) found = with_sum(found, sum);
+}
+
 void main() {
     uint id = gl_LocalInvocationIndex, lane = id % LANES;
     uint row = (gl_WorkGroupID.z * uint(STRIPE) + gl_WorkGroupID.x) * ROWS + id / LANES;
     uint part = gl_WorkGroupID.y;
-    uvec4 found = nothing_found();
+    found = nothing_found();
     if (row < pc.rows) {
         uint base = base_of(row);
         uint begin = part * pc.part_length, end = min(begin + pc.part_length, pc.extent);
         float centre = centre_of(row);
         uint step = RUNS == 1u ? 1u : LANES;
-        for (uint at = begin + (RUNS == 1u ? EACH * lane : lane); at < end; at += EACH * LANES) {
+        uint at = begin + (RUNS == 1u ? EACH * lane : lane);
+        if (RUNS == 1u) {  // two at a time, so that there are always loads under way
+            for (; at + EACH * LANES < end; at += 2u * EACH * LANES) {
+                uvec2 raw[8], next[8];
+                x_run(base + at, base + end, raw);
+                x_run(base + at + EACH * LANES, base + end, next);
+                take(raw, base, at, end, step, centre);
+                take(next, base, at + EACH * LANES, end, step, centre);
+            }
+        }
+        for (; at < end; at += EACH * LANES) {
             uvec2 raw[8];
             if (RUNS == 1u) {
                 x_run(base + at, base + end, raw);
@@ -47,20 +77,7 @@ void main() {
                     if (TYPE_X != STATES && k < EACH && at + k * step < end) raw[k] = x_raw(base + place_of(at + k * step));
                 }
             }
-            float sum = 0.0;
-            [[unroll]] for (uint k = 0u; k < 8u; k++) {
-                uint place = at + k * step;
-                if (k < EACH && place < end) {
-                    if (TYPE_X == STATES) {
-                        found = combined(found, x_data[base + place]);
-                    } else {
-                        uvec4 more = found_in(raw[k], place, centre);
-                        if (adds_floats()) sum += of_bits(more.x);
-                        else found = combined(found, more);
-                    }
-                }
-            }
-            if (adds_floats()) found = with_sum(found, sum);
+            take(raw, base, at, end, step, centre);
         }
     }
     states[id] = found;

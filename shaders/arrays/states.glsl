@@ -69,6 +69,7 @@ uvec4 combined(uvec4 a, uvec4 b) {
     }
     if (OPERATION == ANY) return a | b;
     if (OPERATION == ALL) return a & b;
+    if (KIND == FLOATING && (OPERATION == MAXIMUM || OPERATION == MINIMUM)) return uvec4(0u, max(a.y, b.y), 0u, 0u);
     bool wins = KIND == FLOATING ? a.y < b.y : below64(a.xy, b.xy), same = KIND == FLOATING ? a.y == b.y : a.xy == b.xy;
     return wins || same && b.z < a.z ? b : a;
 }
