@@ -80,6 +80,21 @@ def test_write_takes_any_strides(runtime):
         runtime.free(buffer)
 
 
+def test_downloads_are_of_their_moment(runtime):
+    """They come in any order, any number of times, and have nothing of what is recorded after them."""
+    x, y = upload(runtime, np.ones(300, np.float32)), upload(runtime, np.zeros(300, np.float32))
+    downloads = []
+    for number in range(3):
+        scale(runtime, x, y, 300, 1.0, ((2, 0),))
+        downloads.append(runtime.download(y, 40, offset=8 * number))
+        assert downloads[-1].nbytes == 40
+    runtime.write(y, np.full(300, 9, np.float32))
+    for number in (2, 0, 1, 0):
+        out = np.empty((2, 5), np.float32)
+        runtime.collect(downloads[number], out)
+        np.testing.assert_array_equal(out, number + 1)
+
+
 def test_the_array_may_change_after_write(runtime):
     array = np.ones(5000, np.float32)
     buffer = upload(runtime, array)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import grilly
+from conftest import open_or_skip
 
 ARRAY = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
 
@@ -92,6 +93,39 @@ def test_protocols(backend):
     assert tensor.__dlpack_device__() == (1, 0)
     with pytest.raises(ValueError, match="copy"):
         tensor.__array__(copy=False)
+
+
+def test_downloads(backend):
+    tensor = backend.tensor(ARRAY)
+    found, turned, none = tensor.download(), tensor.T.download(), tensor[:0].download()
+    tensor[...] = 0
+    assert (found.numpy() == ARRAY).all() and (turned.numpy() == ARRAY.T).all()
+    assert found.numpy() is found.numpy() and found.shape == ARRAY.shape and found.dtype == ARRAY.dtype
+    assert none.numpy().shape == (0, *ARRAY.shape[1:])
+    assert "Download(float32" in repr(found)
+
+
+def test_a_download_does_not_wait_for_what_comes_after(vulkan_backend, monkeypatch):
+    tensor = vulkan_backend.tensor(ARRAY)
+    stream = vulkan_backend.runtime._parts.stream
+    waited, transfers = [], vulkan_backend.runtime._transfers
+    wait = transfers._wait
+    found = tensor.download()
+    after = stream.serial
+    (tensor + 1).download()
+    vulkan_backend.runtime.flush()
+    monkeypatch.setattr(transfers, "_wait", lambda serial: (waited.append(serial), wait(serial)))
+    found.numpy()
+    assert waited and max(waited) < after < stream.serial
+
+
+def test_a_download_of_a_backend_that_is_closed():
+    with open_or_skip("vulkan", lambda: grilly.Compute(runtime="vulkan")) as backend:
+        found, kept = (backend.tensor(ARRAY).download() for _ in range(2))
+        kept.numpy()
+    assert (kept.numpy() == ARRAY).all()
+    with pytest.raises(grilly.ClosedError):
+        found.numpy()
 
 
 def test_float_conversions(backend):

@@ -152,6 +152,13 @@ def arrays(x: grilly.Tensor, n: Floats) -> None:
     grilly.topk(x)  # type: ignore[call-arg]
 
 
+def later(tensor: grilly.Tensor) -> None:
+    download = tensor.download()
+    assert_type(download.numpy(), NDArray[Any])
+    assert_type(download.shape, tuple[int, ...])
+    download.numpy(3)  # type: ignore[call-arg]
+
+
 def configured(array: Floats, tensor: grilly.Tensor) -> None:
     config = grilly.FlashConfig(block_q=64, block_kv=64, scale=0.5, causal=True)
     config = grilly.FlashConfig.for_head_dim(64, dtype=np.float16, causal=True)

@@ -148,6 +148,21 @@ class Buffer:
         self.nbytes = nbytes
 
 
+class Download:
+    """Bytes on their way to the host. Opaque but for ``nbytes``: only the runtime that made it looks inside."""
+
+    __slots__ = ("nbytes",)
+
+    def __init__(self, nbytes: int):
+        self.nbytes = nbytes
+
+
+class _Landed(Download):
+    """Bytes that are there already."""
+
+    __slots__ = ("array",)
+
+
 class Program:
     """A pipeline ready to be dispatched. Opaque but for ``spec``."""
 
@@ -241,6 +256,22 @@ class Runtime(abc.ABC):
     @abc.abstractmethod
     def read(self, buffer: Buffer, out: np.ndarray, offset: int = 0) -> None:
         """Fill ``out`` (C-contiguous) from byte ``offset``, after all work recorded so far has run."""
+
+    def download(self, buffer: Buffer, nbytes: int, offset: int = 0) -> Download:
+        """Begin to copy bytes to the host, as they are when all work recorded so far has run. Nothing waits.
+
+        `collect` waits for this copy and not for what is recorded after it. A runtime whose copies are not apart from
+        other work reads here, and waits. Raises CaptureError in captured work.
+        """
+        found = _Landed(nbytes)
+        found.array = np.empty(nbytes, np.uint8)
+        self.read(buffer, found.array, offset)
+        return found
+
+    def collect(self, download: Download, out: np.ndarray) -> None:
+        """Fill ``out`` (C-contiguous, of the download's bytes) when they have come; it may be called again."""
+        assert isinstance(download, _Landed)
+        out.reshape(-1).view(np.uint8)[:] = download.array
 
     def host_array(self, nbytes: int) -> np.ndarray:
         """Bytes, undefined, that ``write`` and ``read`` move without a copy by the host.

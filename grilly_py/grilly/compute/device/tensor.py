@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .download import Download
 from .dtypes import dtype_of, plain
 from .operators import ArrayOperations, Operators
 
@@ -322,6 +323,26 @@ class Tensor(Operators):
         view = np.ndarray(self.shape, self.dtype, plain(flat), 0, self.strides)
         # Repeated or sparsely used memory would surprise whoever writes to the result.
         return view if span == self.size else view.copy()
+
+    def download(self) -> Download:
+        """Begin to copy the elements to the host, without waiting; ``download().numpy()`` gives them.
+
+        ``numpy()`` of a tensor waits for all work so far; that of a download for the work that makes the elements, and
+        for nothing that comes after: a loop can have its next step under way while it reads the last one's result.
+        They are the elements as they are now, also where later work changes them.
+
+        Raises
+        ------
+        CaptureError
+            In a captured function.
+        ClosedError
+            After the backend was closed.
+        """
+        device, tensor, size, pending = self._storage.device, self.contiguous(), self.dtype.itemsize, None
+        device.check_open()
+        if tensor.size:
+            pending = device.runtime.download(tensor._storage.buffer, tensor.size * size, tensor._offset * size)
+        return Download(device.runtime, pending, tensor.shape, tensor.dtype)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:

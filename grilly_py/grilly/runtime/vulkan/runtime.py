@@ -18,7 +18,7 @@ from threading import get_ident
 import numpy as np
 
 from ...errors import CaptureError, DeviceLostError, GrillyError, OutOfDeviceMemoryError, UnsupportedError
-from ..interface import REENTERED, DeviceInfo, MemoryUse, ProgramSpec, Runtime, Timing
+from ..interface import REENTERED, DeviceInfo, Download, MemoryUse, ProgramSpec, Runtime, Timing
 from ..lifetime import CLOSED, FORKED, check_alive, closed, track
 from .capture import VulkanCapture
 from .device import Device
@@ -26,7 +26,7 @@ from .graph import Graphs, VulkanRecording
 from .memory import HostMemory, VulkanBuffer, device_pool, host_pool
 from .pipelines import Pipelines, VulkanProgram
 from .stream import Stream
-from .transfer import MAPPED_WRITE, Transfers
+from .transfer import MAPPED_WRITE, Transfers, VulkanDownload
 
 NOTHING_RUNS = (
     "a captured function runs nothing yet, so there is nothing to read, to wait for or to time; return the tensors, "
@@ -254,6 +254,22 @@ class VulkanRuntime(Runtime):
                 self._transfers.read(buffer, out, offset)
                 self._take_back(parts.stream)
                 parts.at_work = False
+
+    def download(self, buffer: VulkanBuffer, nbytes: int, offset: int = 0) -> VulkanDownload:
+        with self._enter():
+            self._refuse()
+            parts = self._open()
+            found = self._transfers.download(buffer, nbytes, offset)
+            self._take_back(parts.stream)
+            parts.at_work = False
+            return found
+
+    def collect(self, download: Download, out: np.ndarray) -> None:
+        assert isinstance(download, VulkanDownload)
+        with self._enter():
+            parts = self._open()
+            self._transfers.collect(download, out)
+            parts.at_work = False
 
     # -- work ------------------------------------------------------------------------------------------------------
 

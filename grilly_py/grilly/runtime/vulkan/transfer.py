@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..interface import Download
 from .memory import HostMemory, Pool, VulkanBuffer
 from .stream import Stream
 
@@ -124,6 +125,15 @@ def pieces(array: np.ndarray, most: int) -> Iterator[np.ndarray]:
     step = most // row
     for first in range(0, len(array), step):
         yield array[first : first + step]
+
+
+class VulkanDownload(Download):
+    """The memory of the host that bytes are copied to, and the submission that copies them."""
+
+    __slots__ = ("staging", "serial")
+
+    staging: VulkanBuffer
+    serial: int
 
 
 class Transfers:
@@ -265,6 +275,19 @@ class Transfers:
             self.mend()
             raise
 
+    def download(self, buffer: VulkanBuffer, nbytes: int, offset: int) -> VulkanDownload:
+        """Runtime.download."""
+        staging = self._allocate(self._staging, nbytes)
+        self._stream.copy(buffer, offset, staging, 0, nbytes)
+        found = VulkanDownload(nbytes)
+        found.staging, found.serial = staging, self._stream.flush()
+        return found
+
+    def collect(self, download: VulkanDownload, out: np.ndarray) -> None:
+        """Runtime.collect."""
+        self._wait(download.serial)
+        self.copier.copy(out.reshape(-1).view(np.uint8), _shown(download.staging, np.uint8, download.nbytes))
+
     def _land(self, travelling: deque) -> None:
         serial, staging, where = travelling[0]
         self._wait(serial)
@@ -298,4 +321,4 @@ def _shown(buffer: VulkanBuffer, dtype, count: int) -> np.ndarray:
     return np.frombuffer(buffer.piece.block.view, dtype, count, buffer.piece.start)
 
 
-__all__ = ["MAPPED_WRITE", "Copier", "Transfers", "pieces"]
+__all__ = ["MAPPED_WRITE", "Copier", "Transfers", "VulkanDownload", "pieces"]
