@@ -1,5 +1,8 @@
 """Generation and caches of grilly.models, against calls without them; sampling against its definition."""
 
+import gc
+import sys
+
 import numpy as np
 import pytest
 
@@ -34,6 +37,42 @@ def test_a_graph_and_single_steps_give_the_same(model):
     wanted = model.generate(IDS, max_new_tokens=12)
     np.testing.assert_array_equal(model.generate(IDS, max_new_tokens=12, use_graph=False), wanted)
     np.testing.assert_array_equal(np.stack(list(model.stream(IDS, max_new_tokens=12)), axis=1), wanted[:, 9:])
+
+
+@pytest.mark.parametrize("how", [{}, {"do_sample": True, "seed": 0}])
+def test_the_next_step_is_under_way_when_a_token_is_read(model, monkeypatch, how):
+    """And the host's part of a token is some hundred Python calls, whatever the size of the model."""
+    runtime, order = model.backend.runtime, []
+    stream = model.stream(IDS, max_new_tokens=16, **how)
+    calls = {name: getattr(runtime, name) for name in ("replay", "collect")}
+    for name, call in calls.items():
+
+        def noted(*arguments, call=call, name=name):
+            order.append(name)
+            return call(*arguments)
+
+        monkeypatch.setattr(runtime, name, noted)
+    found = [next(stream) for _ in range(8)]
+    monkeypatch.undo()
+    assert order == ["replay", "collect"] * 8
+    calls = []
+    for _ in range(4):
+        count = 0
+
+        def note(frame, event, argument):
+            nonlocal count
+            count += event == "call"
+
+        gc.disable()
+        sys.setprofile(note)
+        found.append(next(stream))
+        sys.setprofile(None)
+        gc.enable()
+        calls.append(count)
+    assert min(calls) <= 150, calls
+    np.testing.assert_array_equal(
+        np.stack([*found, *stream], axis=1), model.generate(IDS, max_new_tokens=16, **how)[:, 9:]
+    )
 
 
 def test_a_cache_goes_on_where_it_was(model):

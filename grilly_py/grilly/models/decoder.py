@@ -120,8 +120,10 @@ class Decoder(Generates, Model):
         sent = self.backend.tensor(ids.astype(np.int32))
         x = self.hidden(sent, self._call(cache, cache.before()))
         last = self.backend.tensor((np.arange(batch) * length + lengths - 1).astype(np.int32))
-        cache.lengths[:] = lengths
+        cache.lengths = lengths
         return self.head(F.embedding(last, x.reshape(batch * length, -1))), cache
 
-    def _next(self, ids: Tensor, lengths: Any, state: Any) -> Tensor:
-        return self.head(self.hidden(ids, self._call(state, lengths)))[:, 0]
+    def _next(self, ids: Tensor, state: Cache) -> Tensor:
+        x = self.hidden(ids, self._call(state, state.before()))
+        state.grow(1)
+        return self.head(x)[:, 0]

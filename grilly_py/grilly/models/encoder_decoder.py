@@ -30,11 +30,6 @@ class State:
     cache: Cache
     source: Source
 
-    @property
-    def lengths(self) -> NDArray[np.int32]:
-        """Tokens that each sample holds."""
-        return self.cache.lengths
-
 
 class EncoderDecoder(Generates, Model):
     """Base of models with an encoder and a decoder. A subclass has the four methods below.
@@ -110,5 +105,7 @@ class EncoderDecoder(Generates, Model):
         cache.grow(ids.shape[1])
         return self.head(x[:, -1]), state
 
-    def _next(self, ids: Tensor, lengths: Any, state: State) -> Tensor:
-        return self.head(self.decode(ids, self._call(state.cache, lengths), state.source)[:, 0])
+    def _next(self, ids: Tensor, state: State) -> Tensor:
+        x = self.decode(ids, self._call(state.cache, state.cache.before()), state.source)
+        state.cache.grow(1)
+        return self.head(x[:, 0])

@@ -51,11 +51,11 @@ class Generates:
     has_head = True
 
     def _prompt(self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int) -> tuple[Tensor, Any]:
-        """The logits ``(B, vocab)`` after the prompt, and the state with ``lengths`` that the next steps need."""
+        """The logits ``(B, vocab)`` after the prompt, and the state that the next steps need."""
         raise NotImplementedError
 
-    def _next(self, ids: Tensor, lengths: Any, state: Any) -> Tensor:
-        """The logits ``(B, vocab)`` after tokens ``(B, 1)``, of which ``lengths`` stand before."""
+    def _next(self, ids: Tensor, state: Any) -> Tensor:
+        """The logits ``(B, vocab)`` after tokens ``(B, 1)``, which are added to the state."""
         raise NotImplementedError
 
     def _begin(self, input_ids: Any, decoder_input_ids: Any = None) -> NDArray[Any]:
@@ -101,42 +101,44 @@ class Generates:
                     found[row] |= any(stop in tokenizer.decode(text) for stop in stops)
             return found
 
-        return self._stream(logits, state, seen, max_new_tokens, sampler, ended, padding, graph)
+        found = self._chosen(logits, state, seen, max_new_tokens, sampler, graph)
+        return _until_ended(found, ended, padding)
 
-    def _stream(
-        self, logits: Tensor, state: Any, seen: Tensor | None, count: int, sampler: Sampler,
-        ended: Callable[[NDArray[np.int64]], NDArray[np.bool_]], padding: int, graph: bool,
-    ) -> Iterator[NDArray[np.int64]]:  # fmt: skip
-        lengths = state.lengths.astype(np.int32)
-        done = np.zeros(len(lengths), bool)
-        send, never = self.backend.tensor, list(self.suppress_tokens or ())
+    def _chosen(
+        self, logits: Tensor, state: Any, seen: Tensor | None, count: int, sampler: Sampler, graph: bool
+    ) -> Iterator[NDArray[Any]]:
+        """The tokens that each text chooses, ``(B,)``, at most ``count`` times.
 
-        def step(ids: Tensor, lengths: Tensor, draws: Tensor | None) -> Tensor:
+        A step finds on the device what the one before it chose. So when a token is read here, the next step is under
+        way: the device does not wait for the host, unless that needs longer than a step.
+        """
+        never = list(self.suppress_tokens or ())
+
+        def send(draws: NDArray[np.float32] | None) -> list[Tensor]:
+            return [] if draws is None else [self.backend.tensor(draws)]
+
+        def step(*draws: Tensor) -> None:
             if seen is not None:
                 seen[np.arange(len(seen)), ids[:, 0]] = True
-            return sampler(_without(self._next(ids, lengths, state), never), draws, seen)
+            ids[:, 0] = sampler(_without(self._next(ids, state), never), *draws, seen=seen)
 
-        draws = sampler.draws(len(done))
         logits = _without(logits, never + list(self.begin_suppress_tokens or ()))
-        chosen = sampler(logits, None if draws is None else send(draws), seen)
-        run: Callable[..., Tensor] | None = None
-        for i in range(count):
-            tokens = np.where(done, padding, chosen.numpy()).astype(np.int64)
-            done |= ended(tokens)
-            yield tokens
-            if done.all() or i + 1 == count:
-                return
-            draws = sampler.draws(len(done))
-            given = (tokens.astype(np.int32)[:, None], lengths, draws)
-            if run is None:
-                run = self._captured(step, given) if graph else step
-            chosen = run(*(None if array is None else send(array) for array in given))
-            lengths = lengths + np.int32(1)
+        batch = len(logits)
+        ids = sampler(logits, *send(sampler.draws(batch)), seen=seen).astype("int32").reshape(batch, 1)
+        run: Callable[..., Any] | None = None
+        for left in range(count - 1, -1, -1):
+            found = ids.download()
+            if left:
+                draws = sampler.draws(batch)
+                if run is None:
+                    run = self._captured(step, draws) if graph else step
+                run(*send(draws))
+            yield found.numpy()[:, 0]
 
-    def _captured(self, step: Callable[..., Tensor], given: tuple[Any, ...]) -> Callable[..., Tensor]:
+    def _captured(self, step: Callable[..., Any], draws: NDArray[np.float32] | None) -> Callable[..., Any]:
         """The step as a graph, or as it is where the runtime captures nothing, as kompute's does."""
         try:
-            return self.backend.capture(step, *given)
+            return self.backend.capture(step, *([] if draws is None else [draws]))
         except UnsupportedError:
             return step
 
@@ -206,6 +208,19 @@ class Generates:
             stop_strings=stop_strings, tokenizer=tokenizer, use_graph=use_graph,
         )  # fmt: skip
         return np.concatenate([self._begin(input_ids, decoder_input_ids), np.stack(list(found), axis=1)], axis=1)
+
+
+def _until_ended(
+    chosen: Iterator[NDArray[Any]], ended: Callable[[NDArray[np.int64]], NDArray[np.bool_]], padding: int
+) -> Iterator[NDArray[np.int64]]:
+    """What was chosen, int64 ``(B,)``, with padding in texts that have ended, until all have."""
+    done: Any = False
+    for tokens in chosen:
+        tokens = np.where(done, padding, tokens).astype(np.int64)
+        done = done | ended(tokens)
+        yield tokens
+        if np.all(done):
+            return
 
 
 def _tokens(ids: NDArray[Any], attention_mask: Any) -> list[NDArray[np.int64]]:

@@ -51,19 +51,21 @@ class Sampler:
             row[text] = True
         return backend.tensor(found)
 
-    def __call__(self, logits: Tensor, draws: Tensor | None, seen: Tensor | None) -> Tensor:
+    def __call__(self, logits: Tensor, draws: Tensor | None = None, seen: Tensor | None = None) -> Tensor:
         """A token of each text, ``(B,)``, of logits ``(B, vocab)``."""
         if seen is not None:
             logits = logits.astype("float32")
             logits = xp.where(seen, xp.where(logits < 0, logits * self.penalty, logits / self.penalty), logits)
         if draws is None:
             return xp.argmax(logits, axis=-1)  # the first of equal ones
-        logits = logits.astype("float32") / self.temperature
         rows = logits.shape[-1]
         count = min(self.top_k or rows, rows)
         tokens = None
         if count < rows or self.top_p < 1:  # from the likeliest to the least likely
             logits, tokens = xp.topk(logits, count)
+        logits = logits.astype("float32")
+        if self.temperature != 1:
+            logits = logits / self.temperature
         sums = xp.cumulative_sum(F.softmax(logits, dim=-1), axis=-1)
         last: Tensor | int = count - 1
         if self.top_p < 1:  # all up to the one with which the sum comes to top_p
