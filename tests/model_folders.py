@@ -27,11 +27,15 @@ def drawn(tensors, seed, embeddings=1.0):
     return found
 
 
+KINDS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
+
+
 def write_safetensors(file, tensors):
-    """A safetensors file of float32 arrays."""
+    """A safetensors file of floating arrays."""
     header, start = {}, 0
     for name, array in tensors.items():
-        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [start, start + array.nbytes]}
+        place = [start, start + array.nbytes]
+        header[name] = {"dtype": KINDS[array.dtype.name], "shape": list(array.shape), "data_offsets": place}
         start += array.nbytes
     text = json.dumps(header).encode()
     file.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(a.tobytes() for a in tensors.values()))

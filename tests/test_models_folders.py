@@ -8,7 +8,7 @@ import pytest
 
 import goldens
 from grilly import ModelError, models
-from grilly.models import ARCHITECTURES
+from grilly.models import ARCHITECTURES, weights
 from model_folders import drawn, write_folder, write_safetensors
 
 CASES = goldens.cases("models")
@@ -168,8 +168,47 @@ def test_weights_that_float16_does_not_hold(folder, vulkan_backend):
     tensors["model.norm.weight"][3] = 70000
     write_safetensors(folder / "model.safetensors", tensors)
     refused(
-        folder, "model.norm.weight has numbers past 65504", "dtype='bfloat16'", dtype="float16", backend=vulkan_backend
+        folder, "numbers past 65504", "beyond: model.norm.weight in model.safetensors", "dtype='bfloat16'",
+        dtype="float16", backend=vulkan_backend,
     )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_every_dtype_becomes_every_other(folder, vulkan_backend, dtype):
+    """As NumPy converts them: also q, k and v of three dtypes, which become one weight."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    kinds = [np.dtype(kind) for kind in (np.float32, np.float16, ml_dtypes.bfloat16, np.float64)]
+    made = drawn(CASES["llama"].arguments["tensors"], 0)
+    for turn in range(4):
+        tensors = {name: array.astype(kinds[(place + turn) % 4]) for place, (name, array) in enumerate(made.items())}
+        write_safetensors(folder / "model.safetensors", tensors)
+        model = models.load(folder, dtype, vulkan_backend)
+        first, wanted = model.layers[0], np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+        for found, parts in (
+            (first.attention.qkv, [f"self_attn.{part}_proj" for part in "qkv"]),
+            (first.mlp.widen, ["mlp.gate_proj", "mlp.up_proj"]), (first.mlp.narrow, ["mlp.down_proj"]),
+            (first.norm, ["post_attention_layernorm"]),
+        ):  # fmt: skip
+            arrays = [tensors[f"model.layers.0.{part}.weight"].astype(np.float32).astype(wanted) for part in parts]
+            assert np.array_equal(found.weight.numpy().view(np.uint8), np.concatenate(arrays).view(np.uint8)), parts
+
+
+def test_bfloat16_without_ml_dtypes(folder, vulkan_backend, monkeypatch):
+    """Weights of bfloat16 can be loaded as other types without it."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    tensors = drawn(CASES["llama"].arguments["tensors"], 0)
+    halves = {name: array.astype(ml_dtypes.bfloat16) for name, array in tensors.items()}
+    write_safetensors(folder / "model.safetensors", halves)
+    real = weights.dtype_of
+
+    def missing(dtype):
+        if isinstance(dtype, str) and dtype == "bfloat16":
+            raise ImportError("no ml_dtypes")
+        return real(dtype)
+
+    monkeypatch.setattr(weights, "dtype_of", missing)
+    found = models.load(folder, "float32", vulkan_backend).norm.weight.numpy()
+    assert np.array_equal(found, halves["model.norm.weight"].astype(np.float32))
 
 
 def test_shards_dtypes_and_progress(folder, vulkan_backend):

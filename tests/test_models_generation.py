@@ -1,18 +1,23 @@
 """Generation and caches of grilly.models, against calls without them; sampling against its definition."""
 
 import gc
+import math
 import sys
 
 import numpy as np
 import pytest
 
 import goldens
-from grilly import CaptureError, OutOfDeviceMemoryError, Tensor, models
+from conftest import open_or_skip
+from grilly import CaptureError, Compute, OutOfDeviceMemoryError, Tensor, models
+from grilly.models.room import room
 from grilly.models.sampling import Sampler
 from model_folders import write_folder
 
 CASES = goldens.cases("models")
 IDS = CASES["llama"].input_ids
+WEIGHTS = 4 * sum(math.prod(shape) for shape in CASES["llama"].arguments["tensors"].values())  # bytes
+CACHE = 4 * 2 * 2 * 3 * 64 * 2 * 8  # of three texts of 64 tokens
 
 
 @pytest.fixture(scope="module")
@@ -237,20 +242,75 @@ def test_kompute_generates_step_by_step(backend, tmp_path):
 
 def test_no_room_for_the_cache(model):
     """A petabyte for keys and values."""
-    with pytest.raises(OutOfDeviceMemoryError, match=r"a cache of 1048576 texts of up to 1048576 tokens takes \d+ MiB"):
+    said = r"a cache of 1048576 texts of up to 1048576 tokens takes \d+ MiB, beside"
+    with pytest.raises(OutOfDeviceMemoryError, match=said):
         model.make_cache(2**20, 2**20)
     assert model.generate(IDS, max_new_tokens=1).shape == (3, 10)
 
 
 def test_no_room_for_the_weights(monkeypatch, tmp_path, vulkan_backend):
-    def tensor(array):
+    def empty(shape, dtype):
         raise OutOfDeviceMemoryError("no room")
 
     folder = write_folder(tmp_path / "llama", CASES["llama"].arguments)
-    monkeypatch.setattr(vulkan_backend, "tensor", tensor)
+    monkeypatch.setattr(vulkan_backend, "empty", empty)
     numbers = sum(np.prod(shape) for shape in CASES["llama"].arguments["tensors"].values())
-    with pytest.raises(OutOfDeviceMemoryError, match=f"take {numbers * 2 / 2**20:.0f} MiB as float16; .*no room"):
+    with pytest.raises(OutOfDeviceMemoryError, match=f"take {2 * numbers:,} bytes as float16, beside .*no room"):
         models.load(folder, "float16", vulkan_backend)
+
+
+def test_a_limit_of_memory_refuses_weights_and_caches(tmp_path):
+    """Before anything is taken."""
+    case = CASES["llama"]
+    folder = write_folder(tmp_path / "llama", case.arguments)
+    with open_or_skip("vulkan", lambda: Compute(runtime="vulkan", memory_limit=WEIGHTS // 2)) as backend:
+        with pytest.raises(OutOfDeviceMemoryError, match=f"the weights take {WEIGHTS:,} bytes as float32, beside"):
+            models.load(folder, backend=backend)
+        assert backend.memory().in_use == 0
+        backend.memory_limit = 2 * WEIGHTS
+        own = models.load(folder, backend=backend)
+        backend.memory_limit = held = backend.memory().in_use
+        said = f"to 64 tokens takes {CACHE:,} bytes, beside {held:,} bytes in use; fewer.*memory_limit is {held:,}"
+        with pytest.raises(OutOfDeviceMemoryError, match=said):
+            own.generate(IDS, max_new_tokens=8)
+        backend.memory_limit = 1 << 30
+        assert own.generate(IDS, max_new_tokens=8).shape == (3, 17)
+
+
+def test_no_room_for_a_prompt_or_a_graph(model, monkeypatch):
+    beside = f"beside the weights, {WEIGHTS:,} bytes, and the cache, {CACHE:,} bytes, beside"
+
+    def refused(*arguments, **options):
+        raise OutOfDeviceMemoryError("the device is full")
+
+    monkeypatch.setattr(model, "hidden", refused)
+    with pytest.raises(OutOfDeviceMemoryError, match=f"a prompt of 3 x 9 tokens {beside} .*; fewer .*is full"):
+        model.generate(IDS)
+    monkeypatch.undo()
+    runtime = model.backend.runtime
+    record = runtime.record
+
+    def full(capture):
+        with monkeypatch.context() as patch:
+            patch.setattr(runtime, "_allocate", refused)
+            return record(capture)
+
+    monkeypatch.setattr(runtime, "record", full)
+    said = rf"the graph of a step; use_graph=False needs none {beside} .*; fewer .*\(the graph takes [\d,]+ bytes: "
+    with pytest.raises(OutOfDeviceMemoryError, match=said):
+        model.generate(IDS)
+    monkeypatch.undo()
+    assert model.generate(IDS, max_new_tokens=8).shape == (3, 17)
+
+
+def test_what_is_taken_counts_afterwards_too(vulkan_backend, monkeypatch):
+    monkeypatch.setattr(vulkan_backend.opened, "memory_limit", vulkan_backend.memory().in_use + 4096)
+    with room(vulkan_backend, "little", 100, "less"):
+        vulkan_backend.empty((100,))
+    with pytest.raises(OutOfDeviceMemoryError, match="much, beside .* in use; less .*memory_limit is"):
+        with room(vulkan_backend, "much", 0, "less"):
+            kept = vulkan_backend.empty((10000,))
+    del kept
 
 
 @pytest.mark.parametrize("name", ["llama", "t5"])

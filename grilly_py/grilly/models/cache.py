@@ -13,7 +13,7 @@ from .. import functional as F
 from ..compute import Compute, Tensor
 from ..compute.attention.cache_lengths import Lengths
 from ..compute.device.arrays import NDArray, Precision
-from ..errors import OutOfDeviceMemoryError
+from .room import mib, room
 from .rotary import Rotary
 
 
@@ -28,6 +28,8 @@ class Cache:
         Tokens that each sample holds, int32 ``(batch,)``. It may be changed: after a prompt that is padded on the
         right, to the number of its tokens. In a captured call lengths are read and advanced on the device, and the
         host counts along with each replay; here they are then asked for between replays (else CaptureError).
+    nbytes : int
+        Of keys and values.
     tables : pair of grilly.Tensor or None
         Cosines and sines of all positions, for models with rotary embeddings.
     """
@@ -37,15 +39,11 @@ class Cache:
         rotary: Rotary | None = None,
     ) -> None:  # fmt: skip
         shape = (batch, max_len, heads, dim)
-        try:
+        self.nbytes = 2 * layers * math.prod(shape) * np.dtype(dtype).itemsize
+        what = f"a cache of {batch} texts of up to {max_len} tokens takes {mib(self.nbytes)}"
+        with room(backend, what, self.nbytes, "fewer texts, fewer tokens or 16 bits take less"):
             self.k = [backend.empty(shape, dtype) for _ in range(layers)]
             self.v = [backend.empty(shape, dtype) for _ in range(layers)]
-        except OutOfDeviceMemoryError as error:
-            nbytes = 2 * layers * math.prod(shape) * np.dtype(dtype).itemsize
-            raise OutOfDeviceMemoryError(
-                f"a cache of {batch} texts of up to {max_len} tokens takes {nbytes / 2**20:.0f} MiB; fewer texts, "
-                f"fewer tokens or 16 bits take less ({error})"
-            ) from error
         self._backend, self._lengths = backend, Lengths(backend.opened, batch, max_len)
         self.tables = None if rotary is None else rotary.tables(backend, max_len)
 

@@ -10,7 +10,7 @@ from .. import functional as F
 from ..compute import Tensor
 from .cache import Cache, Call
 from .config import Config
-from .generation import Generates, packed
+from .generation import Generates, State, packed
 from .model import Model, Output
 from .rotary import Rotary
 from .weights import Weights
@@ -105,7 +105,7 @@ class Decoder(Generates, Model):
 
     # -- generation ------------------------------------------------------------------------------------------------
 
-    def _prompt(self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int) -> tuple[Tensor, Any]:
+    def _prompt(self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int) -> tuple[Tensor, State]:
         ids, lengths = packed(type(self).__name__, input_ids, attention_mask)
         self._ids("input_ids", ids, self.rows)
         longest = int(lengths.max()) + room
@@ -117,13 +117,14 @@ class Decoder(Generates, Model):
         batch, length = ids.shape
         # Room in steps of 64, so that texts of nearly one length need one plan.
         cache = self.make_cache(batch, -(-max(longest, length) // 64) * 64)
-        sent = self.backend.tensor(ids.astype(np.int32))
-        x = self.hidden(sent, self._call(cache, cache.before()))
-        last = self.backend.tensor((np.arange(batch) * length + lengths - 1).astype(np.int32))
-        cache.lengths = lengths
-        return self.head(F.embedding(last, x.reshape(batch * length, -1))), cache
+        with self._beside(f"a prompt of {batch} x {length} tokens", cache):
+            sent = self.backend.tensor(ids.astype(np.int32))
+            x = self.hidden(sent, self._call(cache, cache.before()))
+            last = self.backend.tensor((np.arange(batch) * length + lengths - 1).astype(np.int32))
+            cache.lengths = lengths
+            return self.head(F.embedding(last, x.reshape(batch * length, -1))), State(cache)
 
-    def _next(self, ids: Tensor, state: Cache) -> Tensor:
-        x = self.hidden(ids, self._call(state, state.before()))
-        state.grow(1)
+    def _next(self, ids: Tensor, state: State) -> Tensor:
+        x = self.hidden(ids, self._call(state.cache, state.cache.before()))
+        state.cache.grow(1)
         return self.head(x)[:, 0]

@@ -11,7 +11,7 @@ import numpy as np
 from ..compute import Tensor
 from ..compute.device.arrays import NDArray
 from .cache import Cache, Call
-from .generation import Generates
+from .generation import Generates, State
 from .model import Model, Output
 
 
@@ -21,14 +21,6 @@ class Source:
 
     keys: Sequence[tuple[Tensor, Tensor]]
     mask: Tensor | None
-
-
-@dataclass
-class State:
-    """What a step of generation needs: the decoder's cache and the source, projected once."""
-
-    cache: Cache
-    source: Source
 
 
 class EncoderDecoder(Generates, Model):
@@ -100,10 +92,11 @@ class EncoderDecoder(Generates, Model):
         states, mask, _ = self.encode(input_ids, attention_mask)
         length = -(-(ids.shape[1] + room) // 64) * 64  # in steps, so that answers of nearly one length need one plan
         cache = Cache(self.backend, self.cached[0], len(states), length, *self.cached[1:], self.dtype)
-        state = State(cache, self.source(states, mask))
-        x = self.decode(ids, self._call(cache, cache.before()), state.source)
-        cache.grow(ids.shape[1])
-        return self.head(x[:, -1]), state
+        with self._beside(f"a prompt of {len(states)} x {ids.shape[1]} tokens", cache):
+            state = State(cache, self.source(states, mask))
+            x = self.decode(ids, self._call(cache, cache.before()), state.source)
+            cache.grow(ids.shape[1])
+            return self.head(x[:, -1]), state
 
     def _next(self, ids: Tensor, state: State) -> Tensor:
         x = self.decode(ids, self._call(state.cache, state.cache.before()), state.source)

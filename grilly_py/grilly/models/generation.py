@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from ..compute import Compute, Tensor
 from ..compute.device.arrays import NDArray
 from ..errors import UnsupportedError
+from .cache import Cache
 from .sampling import Sampler
 from .tokenizer import Tokenizer
 
@@ -37,6 +40,14 @@ def packed(owner: str, input_ids: Any, attention_mask: Any) -> tuple[NDArray[Any
     return np.take_along_axis(ids, order, axis=1)[:, : lengths.max()], lengths
 
 
+@dataclass
+class State:
+    """What a step of generation needs: the cache, and of an encoder what the decoder's layers made of it."""
+
+    cache: Cache
+    source: Any = None
+
+
 class Generates:
     """``generate`` and ``stream`` of models that continue texts, or write one for another.
 
@@ -44,17 +55,18 @@ class Generates:
     """
 
     backend: Compute
+    _beside: Callable[[str, Cache], AbstractContextManager[None]]
     eos_token_id: Any
     pad_token_id: Any
     suppress_tokens: Any
     begin_suppress_tokens: Any
     has_head = True
 
-    def _prompt(self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int) -> tuple[Tensor, Any]:
+    def _prompt(self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int) -> tuple[Tensor, State]:
         """The logits ``(B, vocab)`` after the prompt, and the state that the next steps need."""
         raise NotImplementedError
 
-    def _next(self, ids: Tensor, state: Any) -> Tensor:
+    def _next(self, ids: Tensor, state: State) -> Tensor:
         """The logits ``(B, vocab)`` after tokens ``(B, 1)``, which are added to the state."""
         raise NotImplementedError
 
@@ -105,7 +117,7 @@ class Generates:
         return _until_ended(found, ended, padding)
 
     def _chosen(
-        self, logits: Tensor, state: Any, seen: Tensor | None, count: int, sampler: Sampler, graph: bool
+        self, logits: Tensor, state: State, seen: Tensor | None, count: int, sampler: Sampler, graph: bool
     ) -> Iterator[NDArray[Any]]:
         """The tokens that each text chooses, ``(B,)``, at most ``count`` times.
 
@@ -131,16 +143,19 @@ class Generates:
             if left:
                 draws = sampler.draws(batch)
                 if run is None:
-                    run = self._captured(step, draws) if graph else step
+                    run = self._captured(step, draws, state.cache) if graph else step
                 run(*send(draws))
             yield found.numpy()[:, 0]
 
-    def _captured(self, step: Callable[..., Any], draws: NDArray[np.float32] | None) -> Callable[..., Any]:
+    def _captured(
+        self, step: Callable[..., Any], draws: NDArray[np.float32] | None, cache: Cache
+    ) -> Callable[..., Any]:
         """The step as a graph, or as it is where the runtime captures nothing, as kompute's does."""
-        try:
-            return self.backend.capture(step, *([] if draws is None else [draws]))
-        except UnsupportedError:
-            return step
+        with self._beside("the graph of a step; use_graph=False needs none", cache):
+            try:
+                return self.backend.capture(step, *([] if draws is None else [draws]))
+            except UnsupportedError:
+                return step
 
     def generate(
         self, input_ids: Any, attention_mask: Any = None, *, max_new_tokens: int = 20, do_sample: bool = False,
@@ -199,7 +214,8 @@ class Generates:
             For prompts that are no such numbers or hold no token, more tokens than the model has positions, and
             numbers out of their range.
         OutOfDeviceMemoryError
-            When the device has no room for the cache.
+            When the device has no room for the cache, the prompt's states or the step's graph. It says how much the
+            weights, the cache and the graph take, and what to change.
         """
         found = self.stream(
             input_ids, attention_mask, max_new_tokens=max_new_tokens, do_sample=do_sample, temperature=temperature,

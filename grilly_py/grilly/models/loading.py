@@ -15,10 +15,11 @@ from ..compute import Compute, default_backend
 from ..compute.device.arguments import check_precision
 from ..compute.device.arrays import Precision
 from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
-from ..errors import ModelError, OutOfDeviceMemoryError
+from ..errors import ModelError
 from .checkpoint import FLOATS, Checkpoint
 from .config import Config, read_json
 from .model import Model
+from .room import mib, room
 from .weights import Weights
 
 #: What config.json calls an architecture, to the file of this folder and the class in it.
@@ -88,7 +89,7 @@ def load(
     ModelError
         For an architecture that is not there, fields of config.json that are missing, unknown or of values that are
         not computed, and files or tensors that are missing, damaged, of another shape, or too many. It lists them, and
-        nothing is on the device then.
+        nothing is on the device then. Also for numbers that float16 does not hold.
     TypeError
         For another dtype.
     ValueError
@@ -96,7 +97,7 @@ def load(
     ImportError
         For bfloat16 without the package ml_dtypes.
     OutOfDeviceMemoryError
-        When the device has no room for the weights.
+        When the device, or its ``memory_limit``, has no room for the weights; it says how much they take.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -117,13 +118,13 @@ def load(
     total = sum(checkpoint.entries[name].nbytes for name in on_paper.asked)
     report = _Progress(folder.name, total, progress)
     backend = default_backend() if backend is None else backend
+    weights = Weights(checkpoint, dtype_of(dtype), backend, report.add, precision)
+    smaller = "" if dtype_of(dtype).itemsize == 2 else "float16, bfloat16 or "
+    what = f"{folder}: the weights take {mib(on_paper.nbytes)} as {dtype_of(dtype)}"
     try:
-        model = make(config, Weights(checkpoint, dtype_of(dtype), backend, report.add, precision))
-    except OutOfDeviceMemoryError as error:
-        raise OutOfDeviceMemoryError(
-            f"{folder}: the weights take {on_paper.nbytes / 2**20:.0f} MiB as {dtype_of(dtype)}; another dtype or a "
-            f"smaller model takes less ({error})"
-        ) from error
+        with room(backend, what, on_paper.nbytes, f"{smaller}a smaller model takes less"):
+            model = make(config, weights)
+        weights.finish()
     finally:
         report.end()
     generation = folder / "generation_config.json"

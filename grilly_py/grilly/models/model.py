@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from .. import nn
 from ..compute import Compute, Tensor
+from .cache import Cache
 from .config import Config
+from .room import mib, room
 from .weights import Weights
 
 
@@ -86,6 +89,13 @@ class Model(nn.Module):
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Refused (TypeError): weights come from a folder, and some are joined on the way."""
         raise TypeError(f"{type(self).__name__}.load_state_dict: weights come from a folder, by grilly.models.load")
+
+    def _beside(self, what: str, cache: Cache) -> AbstractContextManager[None]:
+        """Inside, what is computed takes memory beside the weights and a cache: the error says how much they have."""
+        weights = sum(parameter.data.nbytes for parameter in self.parameters())
+        name, held = type(self).__name__, f"the weights, {mib(weights)}, and the cache, {mib(cache.nbytes)}"
+        said = f"{name}: there is no room for {what} beside {held}"
+        return room(self.backend, said, 0, "fewer texts, shorter ones, fewer new tokens or 16 bits take less")
 
     def _ids(self, name: str, ids: Any, rows: int) -> tuple[Tensor, bool]:
         """Numbers of rows of a table, ``(B, S)``, on the device, and whether they came from the host.

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from .. import array_api as xp
 from .. import nn
-from ..compute import Compute
+from ..compute import Compute, Tensor
 from ..compute.device.arrays import NDArray, Precision
+from ..compute.device.dtypes import dtype_of
 from ..errors import ModelError
 from .checkpoint import FLOATS, Checkpoint
 
@@ -49,6 +51,7 @@ class Weights:
         self.asked: dict[str, tuple[int, ...]] = {}
         self.allowed: set[str] = set()
         self._report = report
+        self._finite: list[tuple[list[str], Tensor]] = []  # tensors that became float16, and whether they fit
 
     @property
     def nbytes(self) -> int:
@@ -73,31 +76,34 @@ class Weights:
         """Tensors that files may have although the model does not use them."""
         self.allowed.update(self.prefix + name for name in names)
 
-    def parameter(self, name: str, *shape: int, transposed: bool = False) -> nn.Parameter | None:
-        """A tensor of this shape in the model; ``transposed``: its two axes are the other way round in the file."""
+    def parameter(self, name: str, *shape: int) -> nn.Parameter | None:
+        """A tensor of this shape."""
         if not shape:  # a number, which becomes an array of one
             name = self._name(name)
             self.asked[name] = ()
-            return None if self.backend is None else nn.Parameter(self.backend.tensor(self._read(name).reshape(1)))
-        return self.joined([name], [shape[0]], *shape[1:], transposed=transposed)
+            if self.backend is None:
+                return None
+            return nn.Parameter(self._sent([name], [1], (1,)))
+        return self.joined([name], [shape[0]], *shape[1:])
 
     def joined(
         self, names: Sequence[str | None], rows: Sequence[int], *rest: int, transposed: bool = False
     ) -> nn.Parameter | None:
-        """Tensors of so many rows each, of shape ``rest``, one below the other; zeros where None stands for a name."""
+        """Tensors of so many rows each, of shape ``rest``, one below the other; zeros where None stands for a name.
+
+        ``transposed``: the one tensor has its two axes the other way round in the file.
+        """
         shapes = [(count, *rest)[::-1] if transposed else (count, *rest) for count in rows]
         for name, shape in zip(names, shapes, strict=True):
             if name is not None:
                 self.asked[self._name(name)] = shape
         if self.backend is None:
             return None
-        parts = [
-            np.zeros(shape, self.dtype) if name is None else self._read(self._name(name))
-            for name, shape in zip(names, shapes, strict=True)
-        ]
-        parts = [part.T for part in parts] if transposed else parts
-        whole = np.ascontiguousarray(parts[0]) if len(parts) == 1 else np.concatenate(parts)
-        return nn.Parameter(self.backend.tensor(whole))
+        full = [None if name is None else self._name(name) for name in names]
+        if transposed:
+            assert len(full) == 1
+            return nn.Parameter(self._sent(full, [shapes[0][0]], shapes[0], transposed=True))
+        return nn.Parameter(self._sent(full, rows, (sum(rows), *rest)))
 
     def _name(self, name: str) -> str:
         """The name in the files. The oldest ones call a normalisation's weight and bias gamma and beta."""
@@ -107,22 +113,45 @@ class Weights:
             return old if old in self.checkpoint.entries else full
         return full
 
-    def _read(self, name: str) -> NDArray[Any]:
-        """A tensor in the dtype that the model is loaded in."""
+    def _sent(
+        self, names: Sequence[str | None], rows: Sequence[int], shape: tuple[int, ...], transposed: bool = False
+    ) -> Tensor:
+        """Tensors of the files, side by side on the device, which converts and turns them where it must."""
+        assert self.backend is not None
+        arrays = [None if name is None else self._array(name) for name in names]
+        kinds = {array.dtype for array in arrays if array is not None}
+        kind = kinds.pop() if len(kinds) == 1 else np.dtype(np.float32)
+        whole, first = self.backend.empty(shape, kind), 0
+        for array, count in zip(arrays, rows, strict=True):
+            part = whole[first : first + count]
+            if array is None:
+                part[...] = 0
+            else:
+                self.backend.opened.fill(part, array.reshape(part.shape).astype(kind, copy=False))
+            first += count
+        whole = (whole.T if transposed else whole).astype(self.dtype).contiguous()
+        if self.dtype.name == "float16" and any(array is not None and array.dtype != self.dtype for array in arrays):
+            self._finite.append(([name for name in names if name is not None], xp.all(xp.isfinite(whole))))
+        if self._report is not None:
+            self._report(sum(self.checkpoint.entries[name].nbytes for name in names if name is not None))
+        return whole
+
+    def _array(self, name: str) -> NDArray[Any]:
+        """A tensor of the files in a dtype that the device has: where it can, the mapped memory itself."""
         entry, array = self.checkpoint.entries[name], self.checkpoint.array(name)
         if entry.kind == "BF16":
-            if self.dtype.name == "bfloat16":
-                array = array.view(self.dtype)
-            else:  # the upper half of a float32
-                array = (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        with np.errstate(over="ignore"):
-            found = array.astype(self.dtype, copy=False)
-        if self.dtype.name == "float16" and entry.kind != "F16" and not np.isfinite(found).all():
-            raise ModelError(f"{entry.file.name}: {name} has numbers past 65504, which float16 does not hold; "
-                             "load with dtype='bfloat16' or 'float32'")  # fmt: skip
-        if self._report is not None:
-            self._report(entry.nbytes)
-        return found
+            return _from_bits(array)
+        return array.astype(np.float32) if entry.kind == "F64" else array
+
+    def finish(self) -> None:
+        """Raise ModelError for numbers that the dtype does not hold, which the device found."""
+        beyond = [name for names, finite in self._finite if not finite for name in names]
+        if beyond:
+            lines = _some("beyond", [f"{name} in {self.checkpoint.entries[name].file.name}" for name in beyond])
+            raise ModelError(
+                f"{self.checkpoint.folder}: numbers past 65504, which float16 does not hold; load with "
+                "dtype='bfloat16' or 'float32':\n" + "\n".join(lines)
+            )
 
     def check(self) -> None:
         """Compare what was asked for with what the files have.
@@ -144,6 +173,14 @@ class Weights:
             raise ModelError(
                 f"{self.checkpoint.folder}: the tensors are not those of the configuration:\n" + "\n".join(problems)
             )
+
+
+def _from_bits(array: NDArray[np.uint16]) -> NDArray[Any]:
+    """Bits of bfloat16 numbers as these; as float32 where ml_dtypes is missing, of which they are the upper halves."""
+    try:
+        return array.view(dtype_of("bfloat16"))
+    except ImportError:
+        return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def _some(what: str, lines: list[str]) -> list[str]:

@@ -206,6 +206,12 @@ class Device:
         """Copy an array to the device: ``Compute.tensor``."""
         return self._place(array, lend=False)
 
+    def fill(self, tensor: Tensor, array: np.ndarray) -> None:
+        """Copy an array to a contiguous tensor of its shape and dtype; waits for work that uses its memory."""
+        self.check_open()
+        tensor._storage.version += 1
+        self.runtime.write(tensor._storage.buffer, plain(array), tensor._offset * array.itemsize)
+
     def borrow(self, array) -> Tensor:
         """As ``tensor``, but the device may still be reading an array of ``grilly.pinned.empty`` when this returns.
 

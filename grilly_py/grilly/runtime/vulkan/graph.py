@@ -12,6 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from ...errors import OutOfDeviceMemoryError
 from ..interface import SUBMISSION_SECONDS, Recording
 from .capture import GraphPiece, VulkanCapture, targets
 from .descriptors import Descriptors
@@ -148,7 +149,10 @@ def _placed(capture: VulkanCapture, commands: list[tuple], allocate: Callable, m
             first[piece], last[piece] = -1, math.inf
     pieces = [piece for piece in capture.pieces if piece in first]
     found, sizes = places([(first[piece], last[piece], piece.size) for piece in pieces], most)
-    arenas = tuple(map(allocate, sizes))
+    try:
+        arenas = tuple(map(allocate, sizes))
+    except OutOfDeviceMemoryError as error:
+        raise OutOfDeviceMemoryError(f"the graph takes {sum(sizes):,} bytes: {error}") from error
     for piece, (arena, start) in zip(pieces, found, strict=True):
         piece.place(arenas[arena], start)
     return arenas
