@@ -96,6 +96,7 @@ def test_embed_command(vulkan_backend, tmp_path, capsys):
 def test_the_page_runs(vulkan_backend, tmp_path, folder, monkeypatch):
     """docs/models.md's blocks assert what they say, one after the other."""
     folder.rename(tmp_path / "llama")
+    (tmp_path / "llama/chat_template.jinja").write_text("{% for m in messages %}{{ m.content }} {% endfor %}w3")
     encoder = write_folder(tmp_path / "encoder", CASES["bert"].arguments)
     (encoder / "tokenizer.json").write_bytes((tmp_path / "llama/tokenizer.json").read_bytes())
     write_whisper(tmp_path / "whisper")
@@ -108,6 +109,7 @@ def test_the_page_runs(vulkan_backend, tmp_path, folder, monkeypatch):
             exec(compile(block, f"docs/models.md, Python block {number}", "exec"), names)
     finally:
         grilly.use(former)
+    assert names["ids"].tolist() == [[7, 5, 9, 3]] and isinstance(names["answer"], str)
     assert names["text"].shape == (2, 24) and isinstance(names["words"], str) and names["vectors"].shape == (2, 32)
     for name in ARCHITECTURES:
         assert name in page

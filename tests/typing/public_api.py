@@ -523,6 +523,11 @@ def whole_models(mask: NDArray[np.int64], cache: models.Cache) -> None:
     ids, kept = tokenizer.encode(["text"])
     assert_type(ids, NDArray[np.int64])
     assert_type(tokenizer.decode(ids[0]), str)
+    said = tokenizer.apply_chat_template([{"role": "user", "content": "Hello"}], add_generation_prompt=True)
+    assert_type(said, str)
+    assert_type(tokenizer.has_chat_template, bool)
+    ids, kept = tokenizer.encode([said], add_special_tokens=False)
+    tokenizer.apply_chat_template("Hello")  # type: ignore[arg-type]
     encoder = models.SentenceEncoder.load("folder", progress=True)
     assert_type(encoder.encode("text", batch_size=2), Floats)
     assert_type(cache.max_len, int)

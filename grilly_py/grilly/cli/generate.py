@@ -15,6 +15,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("folder", metavar="FOLDER", help="config.json, safetensors and tokenizer.json of a model")
     parser.add_argument("prompt", metavar="PROMPT", help="the text to continue, or for T5 the one to answer")
+    parser.add_argument("--chat", action=argparse.BooleanOptionalAction,
+                        help="the prompt is a message of a user, put into the folder's chat template "
+                        "(default: where it has one)")  # fmt: skip
+    parser.add_argument("--system", metavar="TEXT", help="what a chat is told before the prompt")
     parser.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="default: %(default)s")
     parser.add_argument("--temperature", type=float, metavar="T",
                         help="draw tokens, with logits divided by T (default: the likeliest)")  # fmt: skip
@@ -52,7 +56,17 @@ def run(args: argparse.Namespace) -> int:
 def _print(args: argparse.Namespace, model, tokenizer) -> int:
     from ..models.tokenizer import Written
 
-    ids, mask = tokenizer.encode([args.prompt])
+    if args.system is not None and args.chat is False:
+        raise CommandError("--system is for chats; leave out --no-chat")
+    if tokenizer.has_chat_template if args.chat is None else args.chat:
+        system = [] if args.system is None else [{"role": "system", "content": args.system}]
+        said = [*system, {"role": "user", "content": args.prompt}]
+        text = tokenizer.apply_chat_template(said, add_generation_prompt=True)
+        ids, mask = tokenizer.encode([text], add_special_tokens=False)
+    elif args.system is not None:
+        raise CommandError(f"--system is for chats, and {args.folder} has no chat template")
+    else:
+        ids, mask = tokenizer.encode([args.prompt])
     start = time.perf_counter()
     written, count, first = Written(tokenizer), 0, start
     stream = model.stream(

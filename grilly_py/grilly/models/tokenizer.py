@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,8 @@ import numpy as np
 
 from ..compute.device.arrays import NDArray
 from ..errors import ModelError
+from .chat import INSTALL, ChatTemplates
 from .config import read_json
-
-#: The remedy where the package is missing.
-INSTALL = 'pip install "grilly-vulkan[models]"'
 
 
 class Tokenizer:
@@ -53,18 +52,72 @@ class Tokenizer:
         if longest is not None:
             self._tokenizer.enable_truncation(longest)
         self._padding = padding if isinstance(padding, int) else 0
+        self._folder = Path(folder)
 
-    def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def encode(
+        self, texts: Sequence[str], add_special_tokens: bool = True
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Tokens ``(B, S)``, padded on the right, and an attention mask ``(B, S)``, 1 for tokens.
 
-        Raises ValueError where no text has a token.
+        ``add_special_tokens``: those that the folder puts before and after a text. What `apply_chat_template` gives has
+        them. Raises ValueError where no text has a token.
         """
-        rows = [found.ids for found in self._tokenizer.encode_batch(list(texts))]
+        found = self._tokenizer.encode_batch(list(texts), add_special_tokens=add_special_tokens)
+        rows = [one.ids for one in found]
         longest = max(map(len, rows), default=0)
         if not longest:
             raise ValueError("Tokenizer.encode: the texts have no tokens")
         mask = np.array([[1] * len(row) + [0] * (longest - len(row)) for row in rows], np.int64)
         return np.array([row + [self._padding] * (longest - len(row)) for row in rows], np.int64), mask
+
+    @cached_property
+    def _chat(self) -> ChatTemplates:
+        return ChatTemplates(self._folder)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the folder has a template of chats."""
+        return "default" in self._chat.sources
+
+    def apply_chat_template(
+        self, conversation: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] | None = None,
+        documents: Sequence[Mapping[str, str]] | None = None, chat_template: str | None = None,
+        add_generation_prompt: bool = False, **variables: Any,
+    ) -> str:  # fmt: skip
+        """The text of a conversation, in the form that the model was trained on: as in transformers, not tokenized.
+
+        Parameters
+        ----------
+        conversation : sequence of mappings
+            Messages such as ``{"role": "user", "content": "Hello"}``.
+        tools, documents : sequence, optional
+            What the template shows of functions that the model may call, as JSON schemas, and of texts to answer from.
+        chat_template : str, optional
+            The name of one of several templates of the folder; by default "default", or "tool_use" with tools.
+        add_generation_prompt : bool
+            End with what the model's answer begins after.
+        **variables
+            Others that the template knows.
+
+        Returns
+        -------
+        str
+            With the special tokens in it: ``encode([text], add_special_tokens=False)`` makes tokens of it.
+
+        Raises
+        ------
+        ModelError
+            Where the folder has no template, and for what goes wrong in it: a mistake in it, or messages that it
+            refuses. It names the file.
+        ValueError
+            For a conversation without messages.
+        ImportError
+            Without jinja2 3.1.6 or newer; the message says what to run.
+        """
+        if not conversation:
+            raise ValueError("apply_chat_template: the conversation has no messages")
+        given = {"tools": tools, "documents": documents, "add_generation_prompt": add_generation_prompt}
+        return self._chat.render(chat_template, conversation, {**given, **variables})
 
     def decode(self, tokens: Sequence[int] | NDArray[Any]) -> str:
         """The text of tokens, without those that are no text, such as the one that ends it."""
