@@ -73,6 +73,16 @@ def test_greedy_tokens(loaded, name):
     np.testing.assert_array_equal(out[:, 9:], case.tokens)
 
 
+@pytest.mark.parametrize("name, trained", [("dynamic", 96), ("longrope", 80)])
+def test_angles_that_change_with_the_length_end_where_they_would(loaded, name, trained):
+    model, ids = loaded(name), np.tile(CASES[name].input_ids[:1], 11)
+    assert model(ids[:, :trained]).logits.shape == (1, trained, 61)
+    with pytest.raises(ValueError, match=f"{trained + 1} tokens are more than the {trained} positions"):
+        model(ids[:, : trained + 1])
+    with pytest.raises(ValueError, match=f"{trained + 1} tokens are more than the model's {trained} positions"):
+        model.generate(ids[:, : trained - 3], max_new_tokens=4)
+
+
 def read_by(case):
     """What a golden case's encoder is given."""
     names = ("input_ids", "attention_mask", "input_features")

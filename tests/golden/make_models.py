@@ -1,6 +1,6 @@
 """Writes tests/golden/models.npz: what transformers computes with small models of random weights.
 
-    python tests/golden/make_models.py [encoders] [decoders] [translators] [pictures] [both] [sounds] [halves]
+    python tests/golden/make_models.py [encoders] [decoders] [scaled] [translators] [pictures] [both] [sounds] [halves]
 
 Needs torch and transformers; the tests do not. Each case has the config.json that transformers saves, the names and
 shapes of the tensors that it saves, and a seed: tests/model_folders.py makes the same weights of these. Seeds are such
@@ -139,6 +139,15 @@ def decoders():
     text("gemma2", T.Gemma2ForCausalLM, gemma, both=False, embeddings=0.15)
 
 
+def scaled():
+    """Rotary positions of which the angles depend on the length of the text, up to the trained length."""
+    dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 3.0}
+    text("dynamic", T.LlamaForCausalLM, T.LlamaConfig(**LLAMA, rope_parameters=dynamic), both=False)
+    longrope = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 80,
+                "short_factor": [1.0, 1.2, 1.5, 2.0], "long_factor": [1.0, 2.0, 4.0, 8.0]}  # fmt: skip
+    text("longrope", T.LlamaForCausalLM, T.LlamaConfig(**LLAMA, rope_parameters=longrope), both=False)
+
+
 def answer(name, make, config, inputs):
     """An encoder with a decoder: logits of padded batches, and 64 greedy tokens; ``inputs`` are the encoder's."""
 
@@ -265,7 +274,7 @@ def halves():
 if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    made = {make.__name__: make for make in (encoders, decoders, translators, pictures, both, sounds, halves)}
+    made = {make.__name__: make for make in (encoders, decoders, scaled, translators, pictures, both, sounds, halves)}
     file = Path(__file__).parent / "models.npz"
     if sys.argv[1:]:  # the others are kept
         with np.load(file) as kept:

@@ -116,6 +116,7 @@ class Llama(Decoder):
         _, key_heads, dim = shape_of(config)
         self.rows, self.cached = config.integer("vocab_size"), (layers, key_heads, dim)
         self.rotary = rotary_of(config, dim, config.integer("max_position_embeddings"))
+        self.positions = self.rotary.longest
         below = weights.optional("model")
         self.tokens = Embedding(below, "embed_tokens", self.rows, width)
         self.layers = nn.ModuleList(

@@ -12,16 +12,19 @@ from ..errors import ModelError
 from ..reference.rotary_scaling import rope_scaling
 from .config import Config
 
-#: Kinds of scaling that do not depend on how long a text has become.
-TYPES = ("default", "linear", "llama3", "yarn")
+#: Kinds of scaling. The last two depend on how long a text has become, and change when it passes the trained length:
+#: here they are computed up to that.
+TYPES = ("default", "linear", "llama3", "yarn", "dynamic", "longrope")
 
 
 @dataclass(frozen=True)
 class Rotary:
-    """Radians per position of each pair of elements i and i + P, ``(P,)``; and a factor of queries and keys."""
+    """Radians per position of each pair of elements i and i + P, ``(P,)``; a factor of queries and keys; and how long a
+    text may be, None where that does not matter."""
 
     frequencies: NDArray[np.float64]
     factor: float = 1.0
+    longest: int | None = None
 
     def tables(self, backend: Compute, length: int) -> tuple[Tensor, Tensor]:
         """Cosines and sines of the first positions, ``(length, P)`` each, without the factor."""
@@ -51,14 +54,20 @@ def rotary_of(config: Config, dim: int, positions: int) -> Rotary:
     given = config.inner(name)
     if given is None:
         return Rotary(*rope_scaling(dim, base))
-    given.text("rope_type", TYPES, given.text("type", TYPES, "default"))
+    kind = given.text("rope_type", TYPES, given.text("type", TYPES, "default"))
     given.only(partial_rotary_factor=1.0)
     scaling = {"rope_type": "default", **given.fields}
     scaling.pop("partial_rotary_factor", None)
     if "type" in scaling:
         scaling.pop("rope_type" if "rope_type" not in given.fields else "type")
     given.unused(*given.fields)  # rope_scaling names those that it does not know
+    longest = None
+    if kind == "longrope":  # where its trained length stands beside it in older files, transformers reads that
+        trained = config.integer("original_max_position_embeddings", positions)
+        longest = scaling.setdefault("original_max_position_embeddings", trained)
+    elif kind == "dynamic":
+        longest = positions
     try:
-        return Rotary(*rope_scaling(dim, base, scaling, max_seq_len=positions))
+        return Rotary(*rope_scaling(dim, base, scaling, max_seq_len=positions), longest)
     except (ValueError, TypeError) as error:
         raise ModelError(f"{given.where}: {str(error).removeprefix('rope: ')}") from None
