@@ -67,38 +67,25 @@ class Embedding(nn.Module):
         return F.linear(x, self.weight.data, precision=self.precision)
 
 
-class LayerNorm(nn.Module):
-    """Layer normalisation over the last axis (Ba et al. 2016, arXiv:1607.06450)."""
+class LayerNorm(nn.LayerNorm):
+    """Layer normalisation over the last axis: ``NAME.weight`` and ``NAME.bias`` are ``(width,)``."""
 
     def __init__(self, weights: Weights, name: str, width: int, eps: float) -> None:
-        super().__init__()
-        self.eps, self.width = eps, width
-        self.weight = weights.parameter(f"{name}.weight", width)
-        self.bias = weights.parameter(f"{name}.bias", width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Of x's shape."""
-        return F.layer_norm(x, self.width, self.weight.data, self.bias.data, self.eps)
+        super().__init__(width, eps)
+        self.weight, self.bias = (weights.parameter(f"{name}.{part}", width) for part in ("weight", "bias"))
 
 
-class RMSNorm(nn.Module):
-    """Division by the root mean square over the last axis (Zhang and Sennrich 2019, arXiv:1910.07467).
-
-    ``offset`` is added to the weight: 1 in Gemma.
-    """
+class RMSNorm(nn.RMSNorm):
+    """Division by the root mean square over the last axis, by a weight ``(width,)`` to which ``offset`` is added."""
 
     def __init__(self, weights: Weights, name: str, width: int, eps: float, offset: float = 0.0) -> None:
-        super().__init__()
-        self.eps, self.width, self.offset = eps, width, offset
+        super().__init__(width, eps, weight_offset=offset)
         self.weight = weights.parameter(f"{name}.weight", width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Of x's shape."""
-        return F.rms_norm(x, self.width, self.weight.data, self.eps, self.offset)
 
     def added(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """The sum of both, normalised and as it is."""
-        return F.add_rms_norm(x, residual, self.width, self.weight.data, self.eps, self.offset)
+        weight, _ = self._own(x)
+        return F.add_rms_norm(x, residual, self.normalized_shape, weight, self.eps, self.weight_offset)
 
 
 #: What configurations call the activations of linear layers.
