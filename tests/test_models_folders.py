@@ -6,8 +6,10 @@ import shutil
 import numpy as np
 import pytest
 
+import faults
 import goldens
-from grilly import ModelError, models
+from conftest import open_or_skip
+from grilly import Compute, ModelError, models
 from grilly.models import ARCHITECTURES, weights
 from model_folders import drawn, write_folder, write_safetensors
 
@@ -179,6 +181,27 @@ def test_weights_that_float16_does_not_hold(folder, vulkan_backend):
         folder, "numbers past 65504", "beyond: model.norm.weight in model.safetensors", "dtype='bfloat16'",
         dtype="float16", backend=vulkan_backend,
     )
+
+
+def test_weights_across_a_bus(folder):
+    """To memory that the host cannot address, in chunks, with parts of one weight side by side."""
+    case = CASES["llama"].arguments
+    shapes = {name: [(1500 if extent == 48 else extent) for extent in shape] for name, shape in case["tensors"].items()}
+    tensors = drawn(shapes, 0)
+    write_safetensors(folder / "model.safetensors", tensors)
+    change(folder, intermediate_size=1500)
+    with open_or_skip("vulkan", lambda: Compute(runtime="vulkan")) as backend:
+        if backend.device.kind != "cpu":
+            pytest.skip("only a processor's memory can be shown as one behind a bus")
+    from grilly.runtime.vulkan import transfer
+
+    with pytest.MonkeyPatch.context() as patch, faults.between(bus=True), Compute(runtime="vulkan") as backend:
+        patch.setattr(transfer, "LARGEST_CHUNK", 1 << 16)
+        assert not backend.empty((1,))._storage.buffer.piece.block.readable
+        for dtype in ("float32", "float16"):
+            found = models.load(folder, dtype, backend).layers[1].mlp.widen.weight.numpy()
+            parts = [tensors[f"model.layers.1.mlp.{part}_proj.weight"].astype(dtype) for part in ("gate", "up")]
+            assert np.array_equal(found, np.concatenate(parts))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
