@@ -48,3 +48,18 @@ kompute() {
     .venv/bin/pip install -q --disable-pip-version-check --use-pep517 --no-deps kp==0.9.0
   .venv/bin/python -c 'import kp'
 }
+
+# PyTorch without the CUDA packages that its own for Linux asks for: 0.6 GB, a minute. Needs environment before it.
+pytorch() {
+  if .venv/bin/python -c 'import torch' 2>/dev/null; then return 0; fi
+  packages gcc binutils || return 1
+  echo "Installing PyTorch for the CPU"
+  local install=(.venv/bin/pip install -q --disable-pip-version-check)
+  # Packages before it, or pip would name all that PyTorch lacks.
+  if "${install[@]}" filelock typing-extensions 'setuptools>=77.0.3' sympy networkx jinja2 fsspec &&
+    "${install[@]}" --no-deps torch && .venv/bin/python tools/without_cuda.py && .venv/bin/python -c 'import torch'; then
+    return 0
+  fi
+  .venv/bin/pip uninstall -q -y torch
+  return 1
+}
