@@ -3,9 +3,9 @@
 
 PyTorch's package for Linux is one for CPU and CUDA, and its libraries do not load without CUDA's, which are gigabytes.
 The loader only wants the libraries and their functions to be there. So small ones are made beside PyTorch's own, with
-the functions that PyTorch refers to; each of them returns 100, which to CUDA's callers is "no device". PyTorch then
-finds no GPU and works on the CPU. Where all libraries are there nothing is done, as with PyTorch's packages for the CPU
-alone. Where some are, all are made: the system's may be of another version. Needs gcc and readelf.
+the functions that PyTorch refers to; each of them answers that there is no device. PyTorch then finds no GPU and works
+on the CPU. Where all libraries are there nothing is done, as with PyTorch's packages for the CPU alone. Where some are,
+all are made: the system's may be of another version. Needs gcc and readelf.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from pathlib import Path
 
 #: How names of CUDA's libraries and of their functions begin.
 LIBRARIES, FUNCTIONS = ("libcu", "libnv", "libnccl"), ("cu", "nv", "nccl")
-#: cudaErrorNoDevice and CUDA_ERROR_NO_DEVICE, in assembly: what a function of a missing library does.
-NO_DEVICE = 'mov $100, %eax\nret\n.section .note.GNU-stack, "", @progbits\n'
+#: What the functions do: 100 is cudaErrorNoDevice and CUDA_ERROR_NO_DEVICE, and errors have a text.
+ERRORS = "lea text(%rip), %rax\nret\n"
+OTHERS = 'mov $100, %eax\nret\ntext: .asciz "CUDA is not installed"\n.section .note.GNU-stack, "", @progbits\n'
 
 
 def loads(name: str) -> bool:
@@ -38,7 +39,9 @@ def make(path: Path, functions: set[tuple[str, str]]) -> None:
     names = sorted({name for name, _ in functions})
     with tempfile.TemporaryDirectory() as folder:
         source, versions = Path(folder, "functions.s"), Path(folder, "versions")
-        source.write_text("".join(f".globl {n}\n.type {n}, @function\n{n}:\n" for n in names) + NO_DEVICE)
+        lines = {name: f".globl {name}\n.type {name}, @function\n{name}:\n" for name in names}
+        errors = [lines.pop(name) for name in names if re.search("Get.*(String|Name)$", name)]
+        source.write_text("".join(errors) + ERRORS + "".join(lines.values()) + OTHERS)
         command = ["gcc", "-shared", "-nostdlib", f"-Wl,-soname,{path.name}", "-o", str(path), str(source)]
         if named := {version for _, version in functions if version}:
             versions.write_text("".join(
