@@ -63,3 +63,16 @@ pytorch() {
   .venv/bin/pip uninstall -q -y torch
   return 1
 }
+
+# The oldest transformers 5 with what it needs, in a folder that PYTHONPATH puts before .venv's own.
+OLDEST_TRANSFORMERS=.venv/transformers-5.0.0
+oldest_transformers() {
+  if [[ -d $OLDEST_TRANSFORMERS ]]; then return 0; fi
+  echo "Installing transformers 5.0.0 beside the newest"
+  rm -rf "$OLDEST_TRANSFORMERS.part"
+  # What pip says of packages outside of the folder does not concern it.
+  .venv/bin/pip install -q --disable-pip-version-check --target "$OLDEST_TRANSFORMERS.part" transformers==5.0.0 \
+    2>"$OLDEST_TRANSFORMERS.log" ||
+    { cat "$OLDEST_TRANSFORMERS.log" >&2; return 1; }
+  mv "$OLDEST_TRANSFORMERS.part" "$OLDEST_TRANSFORMERS"
+}
