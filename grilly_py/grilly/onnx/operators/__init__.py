@@ -1,9 +1,24 @@
 """The operators, a file for each kind; importing this fills the table."""
 
 from ..table import OPERATORS
-from . import activations, attention, elementwise, indexing, normalization, products, reductions, shapes
+from . import (
+    activations,
+    attention,
+    einsum,
+    elementwise,
+    indexing,
+    losses,
+    normalization,
+    pooling,
+    products,
+    quantization,
+    recurrence,
+    reductions,
+    shapes,
+    windows,
+)
 
 __all__ = [
-    "OPERATORS", "activations", "attention", "elementwise", "indexing", "normalization", "products", "reductions",
-    "shapes",
+    "OPERATORS", "activations", "attention", "einsum", "elementwise", "indexing", "losses", "normalization", "pooling",
+    "products", "quantization", "recurrence", "reductions", "shapes", "windows",
 ]  # fmt: skip

@@ -124,3 +124,23 @@ def top_k(call: Call, x: Tensor, k: np.ndarray | None = None) -> Any:
 def nonzero(call: Call, x: Tensor) -> Tensor:
     """Indices of elements that are not zero, a row for each axis; waits for their number."""
     return xp.stack(xp.nonzero(x), axis=0)
+
+
+@operator("Compress", host=(1,))
+def compress(call: Call, x: Tensor, condition: np.ndarray) -> Tensor:
+    """Parts along an axis, or single elements, where a condition holds."""
+    (places,) = np.nonzero(condition)
+    if "axis" in call.attributes:
+        return xp.take(x, places, axis=int(call.attributes["axis"]))
+    return xp.take(x.reshape((-1,)), places, axis=0)
+
+
+@operator("ReverseSequence")
+def reverse_sequence(call: Call, x: Tensor, lengths: Tensor) -> Tensor:
+    """The first elements along an axis in reverse order, as many as each sample has."""
+    time, batch = int(call.get("time_axis", 0)), int(call.get("batch_axis", 1))
+    lengths = lengths.reshape(tuple(-1 if a == batch else 1 for a in range(x.ndim)))
+    steps = xp.arange(x.shape[time], dtype=np.int64, device=call.backend)
+    steps = steps.reshape(tuple(-1 if a == time else 1 for a in range(x.ndim)))
+    places = xp.where(xp.less(steps, lengths), xp.subtract(xp.subtract(lengths, 1), steps), steps)
+    return xp.take_along_axis(x, places.broadcast_to(x.shape), axis=time)
