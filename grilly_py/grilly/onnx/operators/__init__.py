@@ -14,11 +14,12 @@ from . import (
     quantization,
     recurrence,
     reductions,
+    scattering,
     shapes,
     windows,
 )
 
 __all__ = [
     "OPERATORS", "activations", "attention", "einsum", "elementwise", "indexing", "losses", "normalization", "pooling",
-    "products", "quantization", "recurrence", "reductions", "shapes", "windows",
+    "products", "quantization", "recurrence", "reductions", "scattering", "shapes", "windows",
 ]  # fmt: skip
