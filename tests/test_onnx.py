@@ -314,6 +314,74 @@ def test_constants_and_outputs_of_every_kind_outlast_their_graph():
             assert np.array_equal(found[name], value), (name, rows, capture)
 
 
+def chooser(condition: str, extra=()) -> onnx.ModelProto:
+    """A model with one branch in another, whose branches read names outside of them and have constants of their own."""
+    def branch(name, nodes, output, constants=()):
+        value = helper.make_value_info(output, onnx.TypeProto())
+        held = [numpy_helper.from_array(np.array(each), key) for key, each in constants]
+        return helper.make_graph(nodes, name, [], [value], held)
+
+    inner = [
+        branch("wide", [helper.make_node("Reshape", ["moved", "shape"], ["r0"])], "r0"),
+        branch("narrow", [helper.make_node("Identity", ["moved"], ["r1"])], "r1"),
+    ]
+    outer = [
+        branch("more", [
+            helper.make_node("Mul", ["moved", "two"], ["doubled"]),
+            helper.make_node("If", ["is_wide"], ["chosen"], then_branch=inner[0], else_branch=inner[1]),
+            helper.make_node("ReduceSum", ["chosen"], ["total"], keepdims=0),
+            helper.make_node("Add", ["doubled", "total"], ["a0"]),
+        ], "a0", [("two", np.float32(2))]),
+        branch("less", [helper.make_node("Neg", ["x"], ["a1"]), *extra], "a1"),
+    ]  # fmt: skip
+    nodes = [
+        helper.make_node("Relu", ["x"], ["moved"]),
+        helper.make_node("If", [condition], ["y"], then_branch=outer[0], else_branch=outer[1]),
+        helper.make_node("Sub", ["y", "one"], ["z"]),
+    ]
+    if condition != "flag":
+        nodes.insert(1, helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0))
+        nodes.insert(2, helper.make_node("Greater", ["sum", "one"], [condition]))
+    bits = [helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in ("flag", "is_wide")]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4]), *bits,
+                     helper.make_tensor_value_info("shape", TensorProto.INT64, [1])],
+        [helper.make_value_info("z", onnx.TypeProto())], [numpy_helper.from_array(np.array(1, np.float32), "one")],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def test_branches_that_inputs_choose_are_captured_each():
+    """As decoders that were exported with and without a cache in one file."""
+    model = grilly.onnx.Model(chooser("flag"))
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    moved = np.maximum(x, 0)
+    graphs = set()
+    for flag, is_wide in ((True, True), (False, True), (True, False), (True, True)):
+        feeds = {"x": x, "flag": np.array(flag), "is_wide": np.array(is_wide), "shape": np.array([12])}
+        found = model.run(feeds)["z"]
+        exact = 2 * moved + moved.sum() - 1 if flag else -x - 1
+        np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5)
+        assert np.array_equal(found, model.run(feeds, capture=False)["z"])
+        model.run(feeds)
+        graphs.add(model.graph)
+    assert None not in graphs and len(graphs) == 3
+
+
+def test_a_branch_that_the_device_chooses_is_not_captured():
+    model = grilly.onnx.Model(chooser("many"))
+    feeds = {"flag": np.array(True), "is_wide": np.array(True), "shape": np.array([4])}
+    for x in (np.ones((1, 4), np.float32), -np.ones((1, 4), np.float32)):
+        found = model.run({"x": x, **feeds})["z"]
+        assert found.tolist() == ([[5.0] * 4] if x[0, 0] > 0 else [[0.0] * 4])
+        assert model.graph is None and "If" in model.uncaptured
+
+
+def test_operators_in_branches_are_named_too():
+    with pytest.raises(grilly.UnsupportedError, match=r"lacks: GRU \(1\)$"):
+        grilly.onnx.Model(chooser("flag", extra=[helper.make_node("GRU", ["x", "x", "x"], ["h"])]))
+
+
 def test_what_depends_on_the_device_is_not_captured_and_says_so():
     """After the capture that failed the model runs node by node, with all of its constants."""
     nodes = [

@@ -4,6 +4,7 @@ from ..table import OPERATORS
 from . import (
     activations,
     attention,
+    control,
     einsum,
     elementwise,
     indexing,
@@ -20,6 +21,6 @@ from . import (
 )
 
 __all__ = [
-    "OPERATORS", "activations", "attention", "einsum", "elementwise", "indexing", "losses", "normalization", "pooling",
-    "products", "quantization", "recurrence", "reductions", "scattering", "shapes", "windows",
+    "OPERATORS", "activations", "attention", "control", "einsum", "elementwise", "indexing", "losses", "normalization",
+    "pooling", "products", "quantization", "recurrence", "reductions", "scattering", "shapes", "windows",
 ]  # fmt: skip
