@@ -5,10 +5,12 @@ runtime. Where a runtime cannot be opened its tests are left out, unless ``GRILL
 ``vulkan,kompute``) names it: then they fail. What else this machine cannot run is left out too: see `leftout`.
 """
 
+import functools
 from collections import Counter
 
 import pytest
 
+import counts
 import leftout
 from leftout import REQUIRED
 
@@ -45,6 +47,11 @@ def pytest_testnodedown(node, error):
 
 
 def pytest_terminal_summary(terminalreporter, config):
+    reports = (report for found in terminalreporter.stats.values() for report in found)
+    if found := counts.lines(reports):
+        terminalreporter.section("lists of other projects")
+        for line in found:
+            terminalreporter.line(line)
     if why := config.stash.get(_LEFT_OUT, None):
         terminalreporter.section(f"left out: {why.total():,} tests that this machine cannot run")
         for line in leftout.lines(why):
@@ -64,6 +71,12 @@ def open_or_skip(name, opener):
             raise
         _causes[name] = f"the {name} runtime cannot be opened here: {error}"
         pytest.skip(_causes[name])
+
+
+@pytest.fixture
+def count(record_property):
+    """count(list, numbers): added up in the run's summary; see `counts`."""
+    return functools.partial(counts.note, record_property)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 import children
 import grilly
-from grilly.cli import COMMANDS, main, output
+from grilly.cli import COMMANDS, bench, main, output
 
 PACKAGE = Path(grilly.__file__).parents[1]
 
@@ -292,9 +293,27 @@ def test_bench_without_matplotlib(monkeypatch, capsys):
     assert "pip install 'grilly-vulkan[bench]'" in capsys.readouterr().err
 
 
-def test_a_file_that_cannot_be_written(vulkan_backend, tmp_path, capsys):
-    assert main(small_bench("--json", str(tmp_path / "no" / "such" / "folder.json"))) == 1
-    assert "cannot be written" in capsys.readouterr().err
+@pytest.mark.parametrize("option, file, said", [
+    ("--json", "no/such/folder.json", "No such file"), ("--json", ".", "Is a directory"),
+    ("--plot", "no/such/folder.png", "No such file"), ("--plot", "bench.word", "the ending is none of .*png.*svg"),
+])  # fmt: skip
+def test_a_file_that_cannot_be_written_is_found_before_anything_is_measured(
+    vulkan_backend, tmp_path, capsys, monkeypatch, option, file, said
+):
+    if option == "--plot" and importlib.util.find_spec("matplotlib") is None:
+        pytest.skip("matplotlib is not installed: pip install 'grilly-vulkan[bench]'")
+    monkeypatch.setattr(bench, "_sweep", None)
+    assert main(small_bench(option, str(tmp_path / file))) == 1
+    assert re.search(f"cannot be written: {said}", capsys.readouterr().err)
+    assert not list(tmp_path.iterdir())
+
+
+def test_looking_whether_a_file_can_be_written_leaves_it_alone(tmp_path):
+    kept = tmp_path / "kept.json"
+    kept.write_text("{}")
+    output.check_writable(str(kept))
+    output.check_writable(str(tmp_path / "new.json"))
+    assert kept.read_text() == "{}" and list(tmp_path.iterdir()) == [kept]
 
 
 def test_where_naive_ends():

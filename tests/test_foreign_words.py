@@ -1,5 +1,6 @@
 """What users of PyTorch, flash-attn and transformers give by habit leads to grilly's word for it, or is taken."""
 
+import inspect
 import warnings
 
 import numpy as np
@@ -7,9 +8,12 @@ import pytest
 
 import grilly
 import grilly.functional as F
+from grilly import nn
 from grilly.compute.attention import foreign
 from grilly.compute.attention.options import NAMES
+from grilly.nn import foreign as layer_words
 
+X = np.ones((2, 3, 4), np.float32)
 Q, K = np.ones((2, 2, 3, 4), np.float32), np.ones((2, 2, 5, 4), np.float32)
 
 
@@ -41,6 +45,57 @@ def test_each_function_says_its_own_words(vulkan_backend):
         F.flash_attention_with_kvcache(Q, K, K, block_table=None)
     with pytest.raises(TypeError, match="unexpected keyword argument 'anything'$"):
         F.flash_attention_with_kvcache(Q, K, K, anything=None)
+
+
+@pytest.mark.parametrize(
+    "make, keyword, word",
+    [
+        (lambda **more: nn.MultiheadAttention(4, 2, **more), "batch_first", r"nothing: inputs are always \(B, S, E\)"),
+        (lambda **more: nn.MultiheadAttention(4, 2, **more), "dropout", "F.flash_attention2 have dropout_p"),
+        (lambda **more: nn.Linear(4, 2, **more), "dtype", r"layer.to\(backend, dtype\)"),
+        (lambda **more: nn.RoPE(4, **more), "rope_theta", "base$"),
+        (lambda **more: nn.MultiheadAttention(4, 2)(X, **more), "key_padding_mask", r"mask.*~m\[:, None, None\]"),
+        (lambda **more: nn.MultiheadAttention(4, 2)(X, **more), "attn_mask", "mask.*~m for a boolean one"),
+        (lambda **more: nn.MultiheadAttention(4, 2)(X, **more), "is_causal", "causal"),
+        (lambda **more: nn.MultiheadAttention(4, 2)(X, **more), "past_key_values", "cache"),
+        (lambda **more: nn.TransformerEncoderLayer(4, 2, **more), "batch_first", "nothing"),
+        (lambda **more: nn.TransformerEncoderLayer(4, 2)(X, **more), "src_key_padding_mask", r"~m\[:, None, None\]"),
+        (lambda **more: nn.TransformerDecoderLayer(4, 2)(X, X, **more), "memory_key_padding_mask", "memory_mask"),
+        (lambda **more: nn.RoPE(4)(Q, **more), "position_ids", "positions$"),
+    ],
+)  # fmt: skip
+def test_layers_name_ours(vulkan_backend, make, keyword, word):
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{keyword}'; here give .*{word}"):
+        make(**{keyword: None})
+
+
+def test_python_says_what_no_library_has(vulkan_backend):
+    with pytest.raises(TypeError, match=r"__init__\(\) got an unexpected keyword argument 'anything'$"):
+        nn.Linear(4, 2, anything=1)
+    with pytest.raises(TypeError, match=r"forward\(\) got an unexpected keyword argument 'anything'$"):
+        nn.MultiheadAttention(4, 2)(X, anything=1)
+    with pytest.raises(TypeError, match="query is a NoneType"):
+        nn.MultiheadAttention(4, 2)(None, causal=True)
+
+
+def test_words_of_layers_are_not_their_own():
+    for name, words in layer_words._WORDS.items():
+        layer = getattr(nn, name)
+        taken = [{*inspect.signature(f).parameters} for f in (layer.__init__, layer.forward)]
+        for word in words:
+            assert not all(word in each for each in taken), (name, word)
+
+
+def test_rotary_embedding_of_tokens_before_heads(vulkan_backend):
+    """Where the shapes tell: key heads that are fewer than query heads, and positions of another length."""
+    q, k = np.ones((2, 5, 4, 8), np.float32), np.ones((2, 5, 2, 8), np.float32)
+    rope = nn.RoPE(8)
+    with pytest.raises(ValueError, match=r"q has 4 rows and k has 2.*turn \(B, S, H, D\) into \(B, H, S, D\)"):
+        rope(q, k)
+    with pytest.raises(ValueError, match="positions"):
+        rope(q, positions=np.arange(5))
+    turned = rope(q.swapaxes(1, 2), k.swapaxes(1, 2), positions=np.arange(5))
+    assert [x.shape for x in turned] == [(2, 4, 5, 8), (2, 2, 5, 8)]
 
 
 def test_no_word_of_ours_counts_as_foreign():
@@ -111,6 +166,8 @@ def test_other_libraries_arrays_are_refused_with_a_way(vulkan_backend, given, wo
 
 def test_a_capsule_goes_in_by_from_dlpack(vulkan_backend):
     np.testing.assert_array_equal(grilly.from_dlpack(OnlyCapsule(), device=vulkan_backend).numpy(), Q)
+    np.testing.assert_array_equal(vulkan_backend.tensor(OnlyCapsule()).numpy(), Q)
+    np.testing.assert_array_equal(vulkan_backend.tensor(OnlyArray()).numpy(), Q)
 
 
 def test_bfloat16_has_no_capsule(vulkan_backend):

@@ -396,8 +396,18 @@ def test_layer_refuses(vulkan_backend):
     with pytest.raises(ValueError, match="expected 0 to 1"):
         layer(x, need_weights=False, cache=cache)
     assert list(cache.lengths) == [3]
-    with pytest.raises(ValueError, match='architecture="gpt"'):
-        nn.MultiheadAttention(16, 2).make_cache(1, 4)
+    with pytest.raises(ValueError, match="causal is given beside a cache"):
+        layer(x, need_weights=False, cache=cache, causal=False)
+    with pytest.raises(ValueError, match="fill_cache is for cross-attention"):
+        layer.fill_cache(cache, x)
+    t5 = nn.MultiheadAttention(16, 2, architecture="t5", causal=True, bidirectional=False).to(vulkan_backend)
+    with pytest.raises(ValueError, match="position_bias is an array beside a cache; give the layer that has the table"):
+        t5(x, need_weights=False, cache=cache, position_bias=np.zeros((1, 2, 3, 3), np.float32))
+    with pytest.raises(ValueError, match="a layer that has no table"):
+        t5(x, position_bias=layer)
+    cross = nn.MultiheadAttention(16, 2, kdim=8, vdim=8).to(vulkan_backend)
+    with pytest.raises(ValueError, match=r"key has shape \(1, 3, 16\); expected \(B, Sk, 8\)"):
+        cross.fill_cache(cache, x)
     with pytest.raises(ValueError, match="length is -1"):
         cache.truncate(-1)
     with pytest.raises(ValueError, match="KVCache: batch"):

@@ -101,3 +101,72 @@ def test_a_step_with_the_bias_of_t5(backend, bidirectional):
         for dtype in (np.float64, np.float32)
     )
     assert_as_accurate(np.concatenate([f.numpy() for f in found], 1).swapaxes(1, 2), exact, plain)
+
+
+def decoder_layers(backend):
+    """The attention layers of a T5 decoder of two blocks: with the table, without it, and of the encoder's output."""
+    t5 = dict(architecture="t5", head_dim=8, bias=False, bidirectional=False)
+    first = nn.MultiheadAttention(32, 4, causal=True, rng=0, **t5)
+    second = nn.MultiheadAttention(32, 4, causal=True, relative_attention_bias=False, rng=1, **t5)
+    cross = nn.MultiheadAttention(32, 4, kdim=24, vdim=24, relative_attention_bias=False, rng=2, **t5)
+    return [layer.to(backend) for layer in (first, second, cross)]
+
+
+def test_t5_decodes_with_caches(backend):
+    """Token by token as in one pass, which test_nn_multihead holds to transformers."""
+    first, second, cross = decoder_layers(backend)
+    x, memory = random(2, 9, 32), random(2, 11, 24, seed=1)
+    wanted = first(x, need_weights=False)[0] + second(x, position_bias=first, need_weights=False)[0]
+    wanted = [wanted, cross(x, memory, need_weights=False)[0]]
+    caches = [layer.make_cache(2, 12) for layer in (first, second, cross)]
+    cross.fill_cache(caches[2], memory)
+    found = []
+    for begin, end in ((0, 4), *((n, n + 1) for n in range(4, 9))):
+        part, how = x[:, begin:end], {"need_weights": False}
+        own = first(part, cache=caches[0], **how)[0] + second(part, position_bias=first, cache=caches[1], **how)[0]
+        found.append((own, cross(part, cache=caches[2], **how)[0]))
+    for one, parts in zip(wanted, zip(*found, strict=True), strict=True):
+        np.testing.assert_allclose(np.concatenate(parts, 1), one, rtol=0, atol=2e-5)
+    assert [len(cache) for cache in caches] == [9, 9, 11]
+    cross.fill_cache(caches[2], memory, lengths=[11, 4])
+    shorter = np.concatenate([cross(x[n : n + 1], memory[n : n + 1, :rows])[0] for n, rows in enumerate((11, 4))])
+    np.testing.assert_allclose(cross(x, cache=caches[2], need_weights=False)[0], shorter, rtol=0, atol=2e-5)
+
+
+def test_a_layer_without_a_table_uses_anothers(backend):
+    """As with the array of biases; and its gradient is the other's."""
+    first, second, _ = decoder_layers(backend)
+    x, grad = random(2, 7, 32), random(2, 7, 32, seed=1)
+    table = first.relative_attention_bias.weight
+    bias = grilly.functional.t5_bias(np.zeros((1, 4, 7, 7), np.float32), table.data, bidirectional=False)
+    for weights in (False, True):
+        by_layer, by_array = (second(x, position_bias=b, need_weights=weights) for b in (first, bias))
+        np.testing.assert_allclose(by_layer[0], by_array[0], rtol=0, atol=1e-5)
+        assert (by_layer[1] is None) == (not weights)
+    second.train()
+    found = []
+    for given in (first, bias):
+        second.zero_grad()
+        second(x, position_bias=given, need_weights=False)
+        second.backward(grad)
+        found.append([p.grad for p in second.parameters()])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-4)
+    buckets = np.asarray(reference.t5_bucket(np.arange(7) - np.arange(7)[:, None], False, len(table.data), 128))
+    wanted = np.zeros(table.shape)
+    np.add.at(wanted, buckets.reshape(-1), second.position_bias_grad.sum(0).reshape(4, -1).T)
+    np.testing.assert_allclose(table.grad, wanted, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("architecture", ["generic", "gpt", "t5"])
+def test_scores_are_stored_only_where_weights_are_asked_for(backend, architecture, training):
+    layer = nn.MultiheadAttention(16, 4, architecture=architecture, rng=0).to(backend).train(training)
+    x, scores = backend.tensor(random(1, 1024, 16)), 4 * 4 * 1024 * 1024
+    peaks = []
+    for need_weights in (False, True):
+        layer(x[:, :2], need_weights=need_weights)  # weights go to the device
+        before = backend.memory(reset_peak=True).in_use
+        layer(x, need_weights=need_weights)
+        peaks.append(backend.memory().peak - before)
+    assert peaks[0] < scores / 4 and peaks[1] >= scores, peaks

@@ -218,7 +218,7 @@ def call(**given):
     return [options[name] for name in _ORDER]
 
 
-def test_the_operators_are_registered_right():
+def test_the_operators_are_registered_right(count):
     q, k, v = leaves((2, 2, 5, 16), (2, 1, 7, 16), (2, 1, 7, 8))
     (bias,) = leaves((1, 2, 5, 7))
     (sinks,) = leaves((2,))
@@ -226,14 +226,20 @@ def test_the_operators_are_registered_right():
         (q, k, v, *call(attn_bias=bias, sinks=sinks, scale=0.25)),
         (q.detach(), k.detach(), v.detach(), *call(mask=torch.rand(5, 7) > 0.3, scale=0.25, causal=True)),
     ]
-    for arguments in calls:
-        result = torch.library.opcheck(torch.ops.grilly.attention.default, arguments)
-        assert set(result.values()) == {"SUCCESS"}, result
     arguments = [x.detach() if torch.is_tensor(x) else x for x in calls[0]]
     out, lse = torch.ops.grilly.attention(*arguments)
     backward = (torch.randn_like(out), out, lse, *arguments[:-2], True, False, True)
-    result = torch.library.opcheck(torch.ops.grilly.attention_backward.default, backward)
-    assert set(result.values()) == {"SUCCESS"}, result
+    checked = {"attention": calls, "attention_backward": [backward]}
+    names = {name.partition("::")[2] for name in torch._C._dispatch_get_all_op_names() if name.startswith("grilly::")}
+    assert names == set(checked)
+    numbers = {"operators": len(checked), "calls": 0, "checks of torch.library.opcheck passed": 0}
+    for name, given in checked.items():
+        for arguments in given:
+            result = torch.library.opcheck(getattr(torch.ops.grilly, name).default, arguments)
+            assert set(result.values()) == {"SUCCESS"}, result
+            numbers["calls"] += 1
+            numbers["checks of torch.library.opcheck passed"] += len(result)
+    count(f"PyTorch's operators, torch {torch.__version__}", numbers)
 
 
 @pytest.mark.parametrize("by", ["eager", "aot_eager"])

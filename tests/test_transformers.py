@@ -61,7 +61,7 @@ OTHERS = {
 }  # fmt: skip
 
 
-def compare(model, call):
+def compare(model, call, count):
     """Outputs, gradients of all parameters, and what is generated, by every implementation that the model has."""
     found = {}
     ways = ("eager", "sdpa", "grilly") if type(model)._supports_sdpa else ("eager", "grilly")
@@ -83,10 +83,15 @@ def compare(model, call):
             bound = 1e-4 * max(float(want_grads[name].abs().max()), 1e-3)
             assert (gradient - want_grads[name]).abs().max() <= bound, name
         assert torch.equal(generated, want_generated)
+    others = len(found)
+    count(f"models of transformers {hf.__version__}", {
+        "models": 1, "comparisons with eager and sdpa": others, "gradients": others * len(grads),
+        "runs of generate": others * bool(generated.numel()),
+    })  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_decoders(name):
+def test_decoders(name, count):
     """Left and right padding, generation with a cache, gradients.
 
     Rows of padding, which see nothing, are left out: there "eager" has means and the others zeros.
@@ -105,15 +110,15 @@ def test_decoders(name):
             tokens = model.generate(input_ids=ids, attention_mask=left, max_new_tokens=4, do_sample=False)
         return torch.cat(outs), tokens
 
-    compare(model, call)
+    compare(model, call, count)
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_models(name):
+def test_other_models(name, count):
     model = OTHERS[name]().eval()
     ids, mask = torch.randint(3, 60, (2, 7)), torch.ones(2, 7, dtype=torch.long)
     mask[0, 5:] = 0
-    pixels, sounds, nothing = torch.randn(2, 3, 16, 16), torch.randn(2, 8, 32), torch.zeros(1)
+    pixels, sounds, nothing = torch.randn(2, 3, 16, 16), torch.randn(2, 8, 32), torch.zeros(0)
     how = dict(max_new_tokens=4, do_sample=False)
 
     def call(model):
@@ -132,7 +137,7 @@ def test_other_models(name):
         out = model(input_ids=ids, attention_mask=mask, pixel_values=pixels)
         return torch.cat([out.text_embeds, out.image_embeds]), nothing
 
-    compare(model, call)
+    compare(model, call, count)
 
 
 def test_training_drops_weights():

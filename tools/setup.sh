@@ -48,3 +48,31 @@ kompute() {
     .venv/bin/pip install -q --disable-pip-version-check --use-pep517 --no-deps kp==0.9.0
   .venv/bin/python -c 'import kp'
 }
+
+# PyTorch without the CUDA packages that its own for Linux asks for: 0.6 GB, a minute. Needs environment before it.
+pytorch() {
+  if .venv/bin/python -c 'import torch' 2>/dev/null; then return 0; fi
+  packages gcc binutils || return 1
+  echo "Installing PyTorch for the CPU"
+  local install=(.venv/bin/pip install -q --disable-pip-version-check)
+  # Packages before it, or pip would name all that PyTorch lacks.
+  if "${install[@]}" filelock typing-extensions 'setuptools>=77.0.3' sympy networkx jinja2 fsspec &&
+    "${install[@]}" --no-deps torch && .venv/bin/python tools/without_cuda.py && .venv/bin/python -c 'import torch'; then
+    return 0
+  fi
+  .venv/bin/pip uninstall -q -y torch
+  return 1
+}
+
+# The oldest transformers 5 with what it needs, in a folder that PYTHONPATH puts before .venv's own.
+OLDEST_TRANSFORMERS=.venv/transformers-5.0.0
+oldest_transformers() {
+  if [[ -d $OLDEST_TRANSFORMERS ]]; then return 0; fi
+  echo "Installing transformers 5.0.0 beside the newest"
+  rm -rf "$OLDEST_TRANSFORMERS.part"
+  # What pip says of packages outside of the folder does not concern it.
+  .venv/bin/pip install -q --disable-pip-version-check --target "$OLDEST_TRANSFORMERS.part" transformers==5.0.0 \
+    2>"$OLDEST_TRANSFORMERS.log" ||
+    { cat "$OLDEST_TRANSFORMERS.log" >&2; return 1; }
+  mv "$OLDEST_TRANSFORMERS.part" "$OLDEST_TRANSFORMERS"
+}

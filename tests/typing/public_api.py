@@ -444,6 +444,8 @@ def layers(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool
     assert_type(cache.attend(q, q, q, softcap=30.0), grilly.Tensor)
     assert_type(cache.attend(tensor, tensor, tensor, return_lse=True), tuple[grilly.Tensor, grilly.Tensor])
     assert_type(attend.make_cache(2, 512), nn.KVCache)
+    attend.fill_cache(attend.make_cache(2, 512), q, lengths=[3, 5])
+    attend(q, need_weights=False, position_bias=attend)
     cache.truncate(3)
     cache.reorder([1, 0])
     assert_type(cache.positions(2), grilly.Tensor)

@@ -11,7 +11,7 @@ from ..registry.names import DTYPES
 from . import CommandError
 from .common import add_device, device_facts, numbers, open_backend
 from .info import versions
-from .output import Progress, bytes_text, heading, table, time_text, write_json
+from .output import Progress, bytes_text, check_writable, heading, table, time_text, write_json
 
 LENGTHS = (256, 512, 1024, 2048, 4096)
 
@@ -47,6 +47,12 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("--plot needs matplotlib; install it with: pip install 'grilly-vulkan[bench]'")
     if args.dim > 256:
         raise CommandError(f"--dim {args.dim}: head dimensions go from 1 to 256")
+    if args.json and args.json != "-":
+        check_writable(args.json)
+    if args.plot:
+        from .plot import check
+
+        check(args.plot)
     from .measure import Problem, device_methods, naive_limits, numpy_method, torch_methods
 
     progress = Progress()

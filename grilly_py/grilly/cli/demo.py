@@ -14,7 +14,7 @@ from ..compute import Compute, Profile, use
 from . import CommandError
 from .common import add_device, open_backend
 from .info import versions
-from .output import Progress, heading, table, time_text, write_json
+from .output import Progress, check_writable, heading, table, time_text, write_json
 
 #: Three pairs that mean nearly the same in other words, and two sentences that fit none.
 SENTENCES = (
@@ -44,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
     """Embed, compare with NumPy, print; 1 when the two differ by more than 1e-4."""
     if args.repeat < 1:
         raise CommandError("--repeat must be at least 1")
+    if args.json and args.json != "-":
+        check_writable(args.json)
     progress = Progress()
     try:
         report = _measure(args, progress)

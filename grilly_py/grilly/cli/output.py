@@ -7,6 +7,7 @@ else they are aligned text without colour, which other programs can read.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import textwrap
@@ -114,6 +115,17 @@ def write_json(path: str, data) -> None:
             file.write(as_json(data) + "\n")
     except OSError as error:
         raise CommandError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def check_writable(path: str) -> None:
+    """Raise CommandError when a file cannot be written, before work whose results would be lost. Changes nothing."""
+    existed = os.path.exists(path)
+    try:
+        open(path, "ab").close()
+    except OSError as error:
+        raise CommandError(f"{path} cannot be written: {error.strerror}") from error
+    if not existed:
+        os.remove(path)
 
 
 def bytes_text(number: float | None) -> str | None:

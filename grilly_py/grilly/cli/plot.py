@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
 from . import CommandError
+from .output import check_writable
 
 #: Method -> colour and marker. Flash is drawn thick; the rest recede.
 STYLES = {
@@ -13,6 +16,17 @@ STYLES = {
     "torch on cpu": ("#8a8a8a", "D", 1.6),
     "torch on cuda": ("#444444", "v", 1.6),
 }
+
+
+def check(path: str) -> None:
+    """Raise CommandError when a picture cannot be written to a file: its place, or the format that its ending names."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    ending = os.path.splitext(path)[1][1:].lower()
+    known = FigureCanvasAgg.get_supported_filetypes()
+    if ending and ending not in known:
+        raise CommandError(f"{path} cannot be written: the ending is none of {', '.join(sorted(known))}")
+    check_writable(path if ending else f"{path}.png")
 
 
 def draw(path: str, report: dict) -> None:

@@ -163,7 +163,8 @@ class Compute:
         ----------
         array : array_like
             float32, float16, bfloat16 (of ml_dtypes), bool, int64, or an integer of up to 32 bits, of any shape and
-            strides. The order of its axes in memory is kept, so a transposed array is copied as it lies.
+            strides. The order of its axes in memory is kept, so a transposed array is copied as it lies. Also what
+            offers ``__dlpack__`` alone and lies in the host's memory.
 
         Returns
         -------

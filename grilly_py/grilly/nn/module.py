@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -14,6 +14,7 @@ from ..compute.backend import backend_of
 from ..compute.device.arguments import no_array
 from ..compute.device.arrays import Array, NDArray
 from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
+from .foreign import refuse
 
 ModuleT = TypeVar("ModuleT", bound="Module")
 
@@ -161,6 +162,14 @@ class Module:
     _parameters: dict[str, Parameter]
     _modules: dict[str, Module]
 
+    if not TYPE_CHECKING:  # type checkers have the signatures of __init__
+
+        def __new__(cls, *args, **kwargs):
+            """A new layer, or TypeError for another library's keyword with the word for it here."""
+            if kwargs:
+                refuse(cls, cls.__init__, kwargs)
+            return super().__new__(cls)
+
     def __init__(self) -> None:
         object.__setattr__(self, "_parameters", {})
         object.__setattr__(self, "_modules", {})
@@ -213,7 +222,11 @@ class Module:
         return new
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.forward(*args, **kwargs)
+        try:
+            return self.forward(*args, **kwargs)
+        except TypeError:
+            refuse(type(self), self.forward, kwargs)
+            raise
 
     # -- attributes ------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from ..compute.device.arrays import (
     FloatArray,
     FloatT,
     HostMask,
+    IntegersLike,
     MaskArray,
     NDArray,
     Precision,
@@ -157,21 +158,21 @@ class MultiheadAttention(Module):
     def forward(
         self, query: NDArray[FloatT], key: NDArray[FloatT] | None = ..., value: NDArray[FloatT] | None = ..., *,
         mask: HostMask | None = ..., causal: bool | None = ..., need_weights: bool = ...,
-        average_attn_weights: bool = ..., position_bias: Float32Array | None = ...,
+        average_attn_weights: bool = ..., position_bias: Float32Array | MultiheadAttention | None = ...,
         position_offset: SupportsIndex | None = ..., cache: KVCache | None = ...,
     ) -> tuple[NDArray[FloatT], NDArray[np.float32] | None]: ...  # fmt: skip
     @overload
     def forward(
         self, query: Tensor, key: FloatArray | None = ..., value: FloatArray | None = ..., *,
         mask: MaskArray | None = ..., causal: bool | None = ..., need_weights: bool = ...,
-        average_attn_weights: bool = ..., position_bias: Float32Array | None = ...,
+        average_attn_weights: bool = ..., position_bias: Float32Array | MultiheadAttention | None = ...,
         position_offset: SupportsIndex | None = ..., cache: KVCache | None = ...,
     ) -> tuple[Tensor, Tensor | None]: ...  # fmt: skip
     @overload
     def forward(
         self, query: FloatArray, key: FloatArray | None = ..., value: FloatArray | None = ..., *,
         mask: MaskArray | None = ..., causal: bool | None = ..., need_weights: bool = ...,
-        average_attn_weights: bool = ..., position_bias: Float32Array | None = ...,
+        average_attn_weights: bool = ..., position_bias: Float32Array | MultiheadAttention | None = ...,
         position_offset: SupportsIndex | None = ..., cache: KVCache | None = ...,
     ) -> tuple[Array, Array | None]: ...  # fmt: skip
     def forward(
@@ -184,7 +185,7 @@ class MultiheadAttention(Module):
         causal: bool | None = None,
         need_weights: bool = True,
         average_attn_weights: bool = False,
-        position_bias: Float32Array | None = None,
+        position_bias: Float32Array | MultiheadAttention | None = None,
         position_offset: SupportsIndex | None = None,
         cache: KVCache | None = None,
     ) -> tuple[Array, Array | None]:
@@ -201,19 +202,23 @@ class MultiheadAttention(Module):
         causal : bool, optional
             Instead of the layer's own; "gpt" is always causal.
         need_weights : bool
-            Whether to return the weights. Without them "generic" and "gpt" run in one kernel that never stores the
-            ``Sq x Sk`` matrix; with them, and in "t5", it is stored.
+            Whether to return the weights, as PyTorch's layer does by default. With them a matrix of
+            ``B x H x Sq x Sk`` float32 numbers is stored, 512 MiB for 4,096 tokens and 8 heads, and the scores beside
+            it. With ``need_weights=False`` one kernel does it all and stores neither; but in "t5" where there is a
+            ``position_offset`` by which the last query does not stand at the last key.
         average_attn_weights : bool
             Whether to return the weights' mean over the heads.
-        position_bias : numpy.ndarray or grilly.Tensor, optional
+        position_bias : numpy.ndarray, grilly.Tensor or MultiheadAttention, optional
             "t5" only: float32, broadcastable to ``(B, H, Sq, Sk)``, added to the scores instead of this layer's own
-            relative bias.
+            relative bias. Or the layer whose table of biases counts, T5's first: then no array of that shape is made,
+            and ``backward`` adds the table's gradient to that layer's.
         position_offset : int, optional
             "t5" only: the position of the first query among the keys. By default 0 when bidirectional, and Sk - Sq
             otherwise, where the first keys come from a cache.
         cache : KVCache, optional
-            "gpt" only, of ``make_cache``: the query's tokens follow those in it, are added to it, and attend to all of
-            them. Needs ``need_weights=False``, and takes no key, value or mask. Nothing is kept for ``backward``.
+            Of ``make_cache``. In a causal layer the query's tokens follow those in it, are added to it, and attend to
+            all of them; in others the query attends to what ``fill_cache`` put there. Needs ``need_weights=False``, and
+            takes no key, value or mask, and no array as ``position_bias``. Nothing is kept for ``backward``.
 
         Returns
         -------
@@ -229,7 +234,9 @@ class MultiheadAttention(Module):
             For shapes and dtypes that do not go together, and options of another architecture.
         """
         if cache is not None:
-            return self._continue(query, cache, need_weights, key=key, value=value, mask=mask), None
+            given = {"key": key, "value": value, "mask": mask, "position_offset": position_offset}
+            given["causal"] = None if causal == self.causal else causal
+            return self._continue(query, cache, need_weights, position_bias, given), None
         given = (True, key is not None, value is not None)
         key = query if key is None else key
         value = key if value is None else value
@@ -243,16 +250,23 @@ class MultiheadAttention(Module):
             value = query if alike[1] else value.reshape(1, *value.shape)
         q, k, v = (split_heads(array, self.num_heads) for array in self._project(backend, query, key, value))
         weights = attended = None
+        options = self._flash_options(backend, q, k, mask, causal, position_bias, position_offset)
         if self._keeps:
-            options = self._flash_options(backend, q, k, mask, causal, position_bias, position_offset)
+            if options is None:
+                raise ValueError(
+                    f"MultiheadAttention: gradients need the last query and the last key to be aligned, and "
+                    f"position_offset is {0 if position_offset is None else position_offset} for {q.shape[2]} queries "
+                    f"and {k.shape[2]} keys; call eval(), or give position_bias"
+                )
             attended, lse = F.flash_attention2(q, k, v, return_lse=True, **options, **self._own_precision())
             self._keep(
-                rank=rank, given=given, inputs=(query, key, value), arrays=(q, k, v, attended, lse), options=options
-            )
+                rank=rank, given=given, inputs=(query, key, value), arrays=(q, k, v, attended, lse), options=options,
+                table_of=position_bias if isinstance(position_bias, MultiheadAttention) else self,
+            )  # fmt: skip
         if attended is not None and not need_weights:
             output = attended
-        elif self.architecture != "t5" and not need_weights:
-            output = F.flash_attention2(q, k, v, mask=mask, causal=causal, **self._own_precision())
+        elif options is not None and not need_weights:
+            output = F.flash_attention2(q, k, v, **options, **self._own_precision())
         else:
             scores = F.attention_scores(q, k, scale=1.0 if self.architecture == "t5" else None)
             if self.architecture == "t5":
@@ -276,59 +290,105 @@ class MultiheadAttention(Module):
     def make_cache(self, batch: int, max_len: int, backend: Compute | None = None) -> KVCache:
         """An empty cache for ``batch`` samples of up to ``max_len`` tokens, to be given to ``forward``.
 
-        It lives on ``backend``, by default the layer's own, and has the weights' dtype. Raises ValueError unless the
-        architecture is "gpt".
+        Of a causal layer's own tokens ("gpt", or ``causal=True``); in other layers of what they attend to, which
+        ``fill_cache`` puts there. It lives on ``backend``, by default the layer's own, and has the weights' dtype.
         """
-        if self.architecture != "gpt":
-            raise ValueError(f'MultiheadAttention: a cache is for architecture="gpt"; this is {self.architecture!r}')
         backend = self._backend if backend is None else backend
-        dtype = self.out_proj.weight.dtype
+        dtype = (self.o if self.architecture == "t5" else self.out_proj).weight.dtype
         return KVCache(batch, max_len, self.num_heads, self.head_dim, dtype=dtype, backend=backend)
 
-    def _continue(self, query: Any, cache: KVCache, need_weights: bool, **others: Any) -> Any:
-        """The output for tokens that follow those in the cache."""
-        if self.architecture != "gpt":
-            raise ValueError(f'MultiheadAttention: a cache is for architecture="gpt"; this is {self.architecture!r}')
+    def fill_cache(
+        self, cache: KVCache, key: FloatArray, value: FloatArray | None = None, lengths: IntegersLike | None = None
+    ) -> None:
+        """Project keys and values once, for every ``forward(query, cache=cache)`` to come: an encoder's output.
+
+        Parameters
+        ----------
+        cache : KVCache
+            Of ``make_cache``; what it held is forgotten.
+        key, value : numpy.ndarray or grilly.Tensor
+            ``(B, Sk, kdim)`` and ``(B, Sk, vdim)``; the key is the value by default.
+        lengths : array of int, optional
+            ``(B,)``: of how many keys each sample consists, where they are padded on the right; Sk by default.
+
+        Raises
+        ------
+        ValueError, TypeError
+            In a causal layer, whose caches grow by its own tokens; and as ``KVCache.fill``.
+        """
+        if self.causal:
+            raise ValueError("MultiheadAttention: fill_cache is for cross-attention, and this layer is causal")
+        value = key if value is None else value
+        (of_key, of_value) = shapes("MultiheadAttention", key=key, value=value)
+        for name, shape, width in (("key", of_key, self.kdim), ("value", of_value, self.vdim)):
+            if len(shape) != 3 or shape[-1] != width:
+                raise ValueError(f"MultiheadAttention: {name} has shape {shape}; expected (B, Sk, {width})")
+        backend, (key, value), _ = self._send(key, value)
+        self._same_backend(cache, backend)
+        cache.fill(*self._by_tokens(self._project(backend, None, key, value)), lengths)
+
+    def _continue(
+        self, query: Any, cache: KVCache, need_weights: bool, position_bias: Any, others: dict[str, Any]
+    ) -> Any:
+        """The output for tokens that follow those in the cache, or attend to what it was filled with."""
         if need_weights:
             raise ValueError("MultiheadAttention: with a cache no weights are returned; give need_weights=False")
         for name, other in others.items():
             if other is not None:
                 raise ValueError(f"MultiheadAttention: {name} is given beside a cache, which has the keys")
-        rank = self._check(query, query, query, None, None, None)
+        if position_bias is not None and not isinstance(position_bias, MultiheadAttention):
+            raise ValueError(
+                "MultiheadAttention: position_bias is an array beside a cache; give the layer that has the table"
+            )
+        tokens = query if self.causal else None
+        rank = self._check(query, tokens, tokens, position_bias=position_bias)
         _, (sent,), keep = self._send(query)
-        backend = cache.k.backend
-        if sent.backend is not backend:
-            raise ValueError("MultiheadAttention: query and cache are on different backends; give make_cache one")
+        backend = sent.backend
+        self._same_backend(cache, backend)
         sent = sent.reshape(1, *sent.shape) if rank == 2 else sent
-        heads = (split_heads(array, self.num_heads) for array in self._project(backend, sent, sent, sent))
-        attended = cache.attend(*(array.transpose(0, 2, 1, 3) for array in heads), **self._own_precision())
-        output = self.out_proj(join_heads(attended.transpose(0, 2, 1, 3)))
+        options = self._own_precision()
+        if self.architecture == "t5":
+            options = {"scale": 1.0, **self._table(backend, position_bias), **options}
+        given = (sent, sent, sent) if self.causal else (sent, None, None)
+        attended = cache.attend(*self._by_tokens(self._project(backend, *given)), **options)
+        last = self.o if self.architecture == "t5" else self.out_proj
+        output = last(join_heads(attended.transpose(0, 2, 1, 3)))
         output = output.reshape(output.shape[1:]) if rank == 2 else output
         return output if keep else output.numpy()
 
+    def _by_tokens(self, projected: Sequence[Tensor]) -> list[Tensor]:
+        """(B, S, H * D) as a cache takes them: (B, S, H, D)."""
+        return [split_heads(array, self.num_heads).transpose(0, 2, 1, 3) for array in projected]
+
+    @staticmethod
+    def _same_backend(cache: KVCache, backend: Compute) -> None:
+        if cache.k.backend is not backend:
+            raise ValueError("MultiheadAttention: query and cache are on different backends; give make_cache one")
+
+    def _table(self, backend: Compute, position_bias: Any) -> dict[str, Any]:
+        """The options that add the table of this layer, or of another that is given; none where there is no table."""
+        layer = position_bias if isinstance(position_bias, MultiheadAttention) else self
+        if layer.relative_attention_bias is None:
+            return {}
+        # the scores are float32 whatever the layer's dtype is
+        table = layer.relative_attention_bias.weight.on(backend).astype(np.float32)
+        return {"t5_table": table, "t5_bidirectional": layer.bidirectional, "t5_max_distance": layer.max_distance}
+
     def _flash_options(
         self, backend: Compute, q: Tensor, k: Tensor, mask: Any, causal: bool, position_bias: Any, position_offset: Any
-    ) -> dict[str, Any]:
-        """The keyword arguments by which one kernel does this call and its gradients."""
+    ) -> dict[str, Any] | None:
+        """The keyword arguments by which one kernel does this call and its gradients; None where it cannot."""
         options = {"mask": mask, "causal": causal}
         if self.architecture != "t5":
             return options
         options["scale"] = 1.0
         queries, keys = q.shape[2], k.shape[2]
-        if position_bias is not None:
-            options["attn_bias"] = position_bias
-        elif self.relative_attention_bias is not None:
-            offset = position_offset
-            if offset is None:
-                offset = 0 if self.bidirectional else keys - queries
-            if offset != keys - queries:
-                raise ValueError(
-                    f"MultiheadAttention: gradients need the last query and the last key to be aligned, and "
-                    f"position_offset is {offset} for {queries} queries and {keys} keys; call eval(), or give "
-                    "position_bias"
-                )
-            table = self.relative_attention_bias.weight.on(backend).astype(np.float32)
-            options.update(t5_table=table, t5_bidirectional=self.bidirectional, t5_max_distance=self.max_distance)
+        if position_bias is not None and not isinstance(position_bias, MultiheadAttention):
+            return {**options, "attn_bias": position_bias}
+        found = self._table(backend, position_bias)
+        if found and self._offset(found["t5_bidirectional"], queries, keys, position_offset) != keys - queries:
+            return None  # kernels count distances from the last query and the last key
+        options.update(found)
         return options
 
     @overload
@@ -374,7 +434,7 @@ class MultiheadAttention(Module):
         grads = list(found)
         self.position_bias_grad = grads.pop().numpy() if asked["return_dbias"] else None
         if asked["return_dt5_table"]:
-            self.relative_attention_bias.weight.add_grad(grads.pop())
+            kept["table_of"].relative_attention_bias.weight.add_grad(grads.pop())
         grads = [join_heads(array) for array in grads]
         weights = self._add_projection_grads(backend, inputs, grads)
         # What was left out stands for another input, whose gradient then has both parts.
@@ -420,39 +480,45 @@ class MultiheadAttention(Module):
     def _own_precision(self) -> dict[str, Any]:
         return {} if self.precision is None else {"precision": self.precision}
 
-    def _check(self, query: Any, key: Any, value: Any, causal: Any, position_bias: Any, position_offset: Any) -> int:
-        """Raise unless the arguments go together; returns the rank."""
-        found = shapes("MultiheadAttention", query=query, key=key, value=value)
+    def _check(
+        self, query: Any, key: Any, value: Any, causal: Any = None, position_bias: Any = None,
+        position_offset: Any = None,
+    ) -> int:  # fmt: skip
+        """Raise unless the arguments go together; returns the rank. Without key and value the query alone."""
+        named = {"query": query} if key is None else {"query": query, "key": key, "value": value}
+        found = shapes("MultiheadAttention", **named)
         rank = len(found[0])
         if rank not in (2, 3) or {len(shape) for shape in found} != {rank}:
             raise ValueError(
-                f"MultiheadAttention: query, key and value have shapes {found[0]}, {found[1]} and {found[2]}; "
+                f"MultiheadAttention: {', '.join(named)} have shapes {', '.join(map(str, found))}; "
                 f"expected all (B, S, width) or all (S, width)"
             )
-        for name, shape, width in zip(
-            ("query", "key", "value"), found, (self.embed_dim, self.kdim, self.vdim), strict=True
-        ):
+        for name, shape, width in zip(named, found, (self.embed_dim, self.kdim, self.vdim), strict=False):
             if shape[-1] != width:
                 raise ValueError(f"MultiheadAttention: {name} has shape {shape}; its last axis must be {width}")
-        if found[1][:-1] != found[2][:-1]:
+        if key is not None and found[1][:-1] != found[2][:-1]:
             raise ValueError(f"MultiheadAttention: key is {found[1]} and value is {found[2]}; B and Sk must be equal")
-        if rank == 3 and found[0][0] != found[1][0]:
+        if key is not None and rank == 3 and found[0][0] != found[1][0]:
             raise ValueError(f"MultiheadAttention: query is {found[0]} and key is {found[1]}; B must be equal")
         if self.architecture == "gpt" and causal is False:
             raise ValueError('MultiheadAttention: architecture="gpt" is always causal; use "generic"')
         if self.architecture != "t5" and not (position_bias is None and position_offset is None):
             raise ValueError('MultiheadAttention: position_bias and position_offset are for architecture="t5"')
+        other = position_bias if isinstance(position_bias, MultiheadAttention) else None
+        if other is not None and getattr(other, "relative_attention_bias", None) is None:
+            raise ValueError("MultiheadAttention: position_bias is a layer that has no table of biases itself")
         return rank
 
-    def _project(self, backend: Compute, query: Tensor, key: Tensor, value: Tensor) -> Sequence[Tensor]:
-        """The projected query, key and value, ``(B, S, H * D)``."""
+    def _project(self, backend: Compute, *inputs: Tensor | None) -> Sequence[Tensor]:
+        """The projected query, key and value, ``(B, S, H * D)``, of those that are given."""
         if self.architecture == "t5":
-            return self.q(query), self.k(key), self.v(value)
+            return [getattr(self, name)(x) for name, x in zip("qkv", inputs, strict=True) if x is not None]
         width = self.embed_dim
         parts = [slice(i * width, (i + 1) * width) for i in range(3)]
         bias = None if self.in_proj_bias is None else self.in_proj_bias.on(backend)
         fused = "in_proj_weight" in self._parameters
-        if fused and query is key and key is value:  # one product instead of three
+        query, key, value = inputs
+        if fused and query is not None and query is key and key is value:  # one product instead of three
             joined = F.linear(query, self.in_proj_weight.on(backend), bias, **self._own_precision())
             return [joined[..., part] for part in parts]
         if fused:
@@ -460,22 +526,25 @@ class MultiheadAttention(Module):
         else:
             weights = [getattr(self, f"{name}_proj_weight").on(backend) for name in "qkv"]
         biases = [None if bias is None else bias[part] for part in parts]
-        inputs = zip((query, key, value), weights, biases, strict=True)
-        return [F.linear(x, w, b, **self._own_precision()) for x, w, b in inputs]
+        given = [each for each in zip(inputs, weights, biases, strict=True) if each[0] is not None]
+        return [F.linear(x, w, b, **self._own_precision()) for x, w, b in given]
+
+    @staticmethod
+    def _offset(bidirectional: bool, queries: int, keys: int, given: Any) -> int:
+        """Where the first query stands among the keys."""
+        return (0 if bidirectional else keys - queries) if given is None else given
 
     def _add_bias(self, backend: Compute, scores: Tensor, position_bias: Any, position_offset: Any) -> Tensor:
-        if position_bias is not None:
+        if position_bias is not None and not isinstance(position_bias, MultiheadAttention):
             return F.attention_mask(scores, mask=position_bias)  # a finite mask is a sum
-        if self.relative_attention_bias is None:
+        found = self._table(backend, position_bias)
+        if not found:
             return scores
-        queries, keys = scores.shape[-2:]
-        if position_offset is None:
-            position_offset = 0 if self.bidirectional else keys - queries
-        # the scores are float32 whatever the layer's dtype is
-        table = self.relative_attention_bias.weight.on(backend).astype(np.float32)
+        bidirectional = found["t5_bidirectional"]
         return F.t5_bias(
-            scores, table, bidirectional=self.bidirectional, max_distance=self.max_distance, offset=position_offset
-        )
+            scores, found["t5_table"], bidirectional=bidirectional, max_distance=found["t5_max_distance"],
+            offset=self._offset(bidirectional, *scores.shape[-2:], position_offset),
+        )  # fmt: skip
 
     def _returned(self, backend: Compute, weights: Tensor, average: bool) -> Tensor:
         if not average:

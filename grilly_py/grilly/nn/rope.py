@@ -98,7 +98,8 @@ class RoPE(Module):
         Parameters
         ----------
         q, k : numpy.ndarray or grilly.Tensor
-            ``(..., S, D)`` with D at least ``dim``; both are turned by the same positions.
+            ``(..., S, D)`` with D at least ``dim``, so ``(B, H, S, D)`` and not ``(B, S, H, D)``, whose heads would
+            count as positions; both have the same S, and are turned by the same positions.
         offset : int
             The position of the first row, as when earlier keys come from a cache.
         positions : array of int, optional
@@ -112,10 +113,16 @@ class RoPE(Module):
         Raises
         ------
         ValueError
-            For rows shorter than ``dim``, negative positions, or positions of another length than S.
+            For rows shorter than ``dim``, q and k of different S, negative positions, or positions of another length
+            than S.
         TypeError
             For positions that are not integers.
         """
+        if k is not None and 1 < len(q.shape) == len(k.shape) and q.shape[-2] != k.shape[-2]:
+            raise ValueError(
+                f"RoPE: q has {q.shape[-2]} rows and k has {k.shape[-2]}, with shapes {tuple(q.shape)} and "
+                f"{tuple(k.shape)}; rows are the last axis but one: turn (B, S, H, D) into (B, H, S, D)"
+            )
         arrays = (q,) if k is None else (q, k)
         turned = tuple(self._turn(array, operator.index(offset), positions) for array in arrays)
         self._keep(offset=operator.index(offset), positions=positions, count=len(arrays))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +41,13 @@ class Input(NamedTuple):
     shape: tuple[int | str | None, ...] | None
 
 
+class Branch(NamedTuple):
+    """A graph in a node, which also sees the names outside of it; its constants are the model's."""
+
+    nodes: list[Node]
+    outputs: tuple[str, ...]
+
+
 class Node(NamedTuple):
     """A node, ready to run: ``last`` are the names that nobody needs after it."""
 
@@ -52,6 +59,7 @@ class Node(NamedTuple):
     outputs: tuple[str, ...]
     last: tuple[str, ...]
     fold: Fold
+    branches: dict[str, Branch]
 
 
 class Loaded(NamedTuple):
@@ -97,17 +105,45 @@ def load(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Loaded:
         raise UnsupportedError(f"the model has operators that grilly lacks: {named}")
     if proto.graph.sparse_initializer:
         raise UnsupportedError("the model has sparse initializers; store them dense")
-    constants = {each.name: onnx.numpy_helper.to_array(each, folder) for each in proto.graph.initializer}
+    constants = {
+        each.name: onnx.numpy_helper.to_array(each, folder)
+        for graph in _graphs(proto.graph) for each in graph.initializer
+    }  # fmt: skip
     inputs = tuple(_input(each) for each in proto.graph.input if each.name not in constants)
     outputs = tuple(each.name for each in proto.graph.output)
-    nodes = _nodes(proto, outputs, folder)
+    nodes = _nodes(proto.graph, proto.opset_import, outputs, folder)
     return Loaded(nodes, inputs, outputs, constants, _host_inputs(proto, nodes, inputs), version)
 
 
 def lacking(model: onnx.ModelProto) -> Counter[str]:
     """The operators of a model that grilly lacks, and how many nodes have each."""
-    names = (n.op_type if n.domain in ("", "ai.onnx") else f"{n.domain}.{n.op_type}" for n in model.graph.node)
+    nodes = (node for graph in _graphs(model.graph) for node in graph.node)
+    names = (n.op_type if n.domain in ("", "ai.onnx") else f"{n.domain}.{n.op_type}" for n in nodes)
     return Counter(name for name in names if name not in OPERATORS)
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph, and those in its nodes."""
+    yield graph
+    for node in graph.node:
+        for inner in _inner(node).values():
+            yield from _graphs(inner)
+
+
+def _inner(node: onnx.NodeProto) -> dict[str, onnx.GraphProto]:
+    return {each.name: each.g for each in node.attribute if each.type == onnx.AttributeProto.GRAPH}
+
+
+def _read(node: onnx.NodeProto) -> set[str]:
+    """The names that a node needs, those that its branches take from outside among them."""
+    found = set(node.input)
+    for graph in _inner(node).values():
+        own = {each.name for each in graph.initializer}
+        for inner in graph.node:
+            found.update(_read(inner) - own)
+            own.update(inner.output)
+        found.update(each.name for each in graph.output if each.name not in own)
+    return found
 
 
 def _parsed(said: str, read: Any) -> onnx.ModelProto:
@@ -134,22 +170,27 @@ def _input(value: onnx.ValueInfoProto) -> Input:
     return Input(value.name, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)), shape)
 
 
-def _nodes(proto: onnx.ModelProto, outputs: Iterable[str], folder: str) -> list[Node]:
+def _nodes(graph: onnx.GraphProto, opsets: Any, outputs: Iterable[str], folder: str) -> list[Node]:
     last: dict[str, int] = {}
-    for place, node in enumerate(proto.graph.node):
-        last.update(dict.fromkeys((*node.input, *node.output), place))
+    for place, node in enumerate(graph.node):
+        last.update(dict.fromkeys((*_read(node), *node.output), place))
     last = {name: place for name, place in last.items() if name and name not in set(outputs)}
     ends: dict[int, list[str]] = {}
     for name, place in last.items():
         ends.setdefault(place, []).append(name)
-    return [
-        Node(
+    found = []
+    for place, node in enumerate(graph.node):
+        inner = _inner(node)
+        branches = {}
+        for name, branch in inner.items():
+            results = tuple(each.name for each in branch.output)
+            branches[name] = Branch(_nodes(branch, opsets, results, folder), results)
+        found.append(Node(
             f"{node.op_type} {node.name!r}" if node.name else node.op_type, OPERATORS[node.op_type], node.op_type,
-            {each.name: _attribute(each, folder) for each in node.attribute}, tuple(node.input), tuple(node.output),
-            tuple(ends.get(place, ())), Fold(node, proto.opset_import),
-        )
-        for place, node in enumerate(proto.graph.node)
-    ]  # fmt: skip
+            {each.name: _attribute(each, folder) for each in node.attribute if each.name not in inner},
+            tuple(node.input), tuple(node.output), tuple(ends.get(place, ())), Fold(node, opsets), branches,
+        ))  # fmt: skip
+    return found
 
 
 def _attribute(attribute: onnx.AttributeProto, folder: str) -> Any:
@@ -166,12 +207,21 @@ def _host_inputs(proto: onnx.ModelProto, nodes: list[Node], inputs: tuple[Input,
     """
     floating = _floating(proto)
     needed: set[str] = set()
+    _add_needed(nodes, floating, needed)
+    return frozenset(each.name for each in inputs if each.name in needed)
+
+
+def _add_needed(nodes: list[Node], floating: frozenset[str], needed: set[str]) -> None:
+    """Add the names that the host must have for names that it needs already, and for operators' inputs of the host."""
     for node in reversed(nodes):
+        for branch in node.branches.values():
+            results = zip(branch.outputs, node.outputs, strict=False)
+            needed.update(inner for inner, outer in results if outer in needed and inner not in floating)
+            _add_needed(branch.nodes, floating, needed)
         if any(name in needed for name in node.outputs) and node.name not in ("Shape", "Size"):
             needed.update(name for name in node.inputs if name and name not in floating)
         places = node.operator.host
         needed.update(name for place, name in enumerate(node.inputs) if place in places and name not in floating)
-    return frozenset(each.name for each in inputs if each.name in needed)
 
 
 def _floating(proto: onnx.ModelProto) -> frozenset[str]:
@@ -179,7 +229,7 @@ def _floating(proto: onnx.ModelProto) -> frozenset[str]:
     small = onnx.ModelProto()
     small.CopyFrom(proto)
     del small.graph.initializer[:]
-    known: Mapping[str, int] = {each.name: each.data_type for each in proto.graph.initializer}
+    known: Mapping[str, int] = {each.name: each.data_type for g in _graphs(proto.graph) for each in g.initializer}
     listed = {each.name for each in small.graph.input}
     small.graph.input.extend(
         onnx.helper.make_tensor_value_info(each.name, each.data_type, list(each.dims))
@@ -187,7 +237,8 @@ def _floating(proto: onnx.ModelProto) -> frozenset[str]:
     )  # fmt: skip
     values = onnx.shape_inference.infer_shapes(small).graph
     found = {name for name, kind in known.items() if kind in _FLOATING}
-    for each in (*values.input, *values.value_info, *values.output):
-        if each.type.tensor_type.elem_type in _FLOATING:
-            found.add(each.name)
+    for graph in _graphs(values):
+        for each in (*graph.input, *graph.value_info, *graph.output):
+            if each.type.tensor_type.elem_type in _FLOATING:
+                found.add(each.name)
     return frozenset(found)

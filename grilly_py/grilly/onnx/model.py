@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import onnx
 from ..compute import Compute, Tensor, default_backend
 from ..compute.graph import Graph
 from ..errors import CaptureError, GrillyError, ModelError, UnsupportedError
-from .graphs import Input, Loaded, Node, load
+from .graphs import Branch, Input, Loaded, Node, load
 from .table import Call
 
 #: Captured graphs that a model keeps, for as many shapes of inputs.
@@ -153,9 +154,14 @@ class Model:
         """All nodes one after the other; the outputs, on the device or the host."""
         values = {**self._constants, **values, "": None}
         self.folded = self.executed = 0
-        for node in self._loaded.nodes:
+        self._go(self._loaded.nodes, values)
+        return {name: values[name] for name in self.outputs}
+
+    def _go(self, nodes: list[Node], values: dict[str, Any]) -> None:
+        """The nodes of a graph one after the other, from values to values."""
+        for node in nodes:
             try:
-                found = self._node(node, [values[name] for name in node.inputs])
+                found = self._node(node, [values[name] for name in node.inputs], values)
             except CaptureError as error:
                 raise CaptureError(f"{node.label}: {error}") from error
             except UnsupportedError as error:
@@ -167,10 +173,16 @@ class Model:
             values.update((name, value) for name, value in zip(node.outputs, found, strict=False) if name)
             for name in node.last:
                 values.pop(name, None)
-        return {name: values[name] for name in self.outputs}
 
-    def _node(self, node: Node, inputs: list[Value]) -> tuple[Value, ...]:
-        if all(value is None or isinstance(value, np.ndarray) for value in inputs) and node.name != "Constant":
+    def _branch(self, branch: Branch, values: dict[str, Any]) -> tuple[Any, ...]:
+        """The outputs of a graph in a node."""
+        own = dict(values)
+        self._go(branch.nodes, own)
+        return tuple(own[name] for name in branch.outputs)
+
+    def _node(self, node: Node, inputs: list[Value], values: dict[str, Any]) -> tuple[Value, ...]:
+        on_host = all(value is None or isinstance(value, np.ndarray) for value in inputs)
+        if on_host and node.name != "Constant" and not node.branches:
             self.folded += 1
             return node.fold(inputs)
         host, either = node.operator.host, node.operator.either
@@ -182,7 +194,9 @@ class Model:
                 operands.append(_array(value))
             else:
                 operands.append(value if isinstance(value, Tensor) else self._uploaded(name, value))
-        call = Call(node.name, node.attributes, self._loaded.version, tuple(map(bool, node.outputs)), self.backend)
+        branches = {name: partial(self._branch, branch, values) for name, branch in node.branches.items()}
+        wanted = tuple(map(bool, node.outputs))
+        call = Call(node.name, node.attributes, self._loaded.version, wanted, self.backend, branches)
         found = node.operator.function(call, *operands)
         found = found if isinstance(found, tuple) else (found,)
         self.executed += any(isinstance(value, Tensor) for value in found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,8 @@ class Call(NamedTuple):
         Which outputs the graph has a name for.
     backend : Compute
         The device.
+    branches : mapping
+        For operators with graphs in them: runs a graph, and returns its outputs.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Call(NamedTuple):
     version: int
     wanted: tuple[bool, ...]
     backend: Compute
+    branches: Mapping[str, Callable[[], tuple[Any, ...]]] = {}
 
     def get(self, name: str, default: Any = None) -> Any:
         """An attribute, or what it is where the node has none."""

@@ -225,7 +225,9 @@ class Device:
         if isinstance(array, Tensor):
             return array if array._storage.device is self.home else self.tensor(array.numpy())
         try:
-            array = np.asarray(array)
+            # NumPy asks for neither capsules nor shapes: what has nothing else would become an array of one object.
+            alone = hasattr(array, "__dlpack__") and not hasattr(array, "__array__")
+            array = np.from_dlpack(array) if alone else np.asarray(array)
         except TypeError as error:
             way = "; grilly.torch.from_torch copies PyTorch's" if type(array).__module__.startswith("torch") else ""
             raise TypeError(f"tensor: {type(array).__name__} is no array for NumPy: {error}{way}") from error

@@ -149,3 +149,24 @@ def softmax(call: Call, x: Tensor) -> Tensor:
 def log_softmax(call: Call, x: Tensor) -> Tensor:
     """The logarithm of the softmax."""
     return _by_rows(call, x, F.log_softmax)
+
+
+@operator("Hardmax")
+def hardmax(call: Call, x: Tensor) -> Tensor:
+    """1 at the first of the largest elements, else 0."""
+
+    def of_rows(rows: Tensor, axis: int) -> Tensor:
+        places = xp.arange(rows.shape[axis], device=call.backend)
+        places = places.reshape(tuple(-1 if a == axis % rows.ndim else 1 for a in range(rows.ndim)))
+        return xp.equal(places, xp.argmax(rows, axis=axis, keepdims=True)).astype(rows.dtype)
+
+    return _by_rows(call, x, of_rows)
+
+
+@operator("Shrink")
+def shrink(call: Call, x: Tensor) -> Tensor:
+    """``x`` moved towards 0 by ``bias`` where it is farther away than ``lambd``, else 0."""
+    bound, bias = call.get("lambd", 0.5), call.get("bias", 0.0)
+    y = wide(x) if is_floating(x) else x.astype("float32")
+    up, down = xp.where(xp.less(y, -bound), xp.add(y, bias), 0.0), xp.subtract(y, bias)
+    return xp.where(xp.greater(y, bound), down, up).astype(x.dtype)

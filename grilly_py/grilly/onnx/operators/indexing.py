@@ -1,4 +1,4 @@
-"""Elements found and written by indices."""
+"""Elements found by indices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...compute import Tensor
 from ..table import Call, operator
 
 
-def _from_zero(index: Tensor, extent: int) -> Tensor:
+def from_zero(index: Tensor, extent: int) -> Tensor:
     """Indices that count from the end as ones from the beginning."""
     return index if index.dtype.kind == "u" else xp.where(xp.less(index, 0), xp.add(index, extent), index)
 
@@ -24,7 +24,7 @@ def gather(call: Call, x: Tensor, indices: Tensor | np.ndarray) -> Tensor:
     if isinstance(indices, np.ndarray) and indices.ndim == 0:
         return x[(slice(None),) * axis + (int(indices),)]
     if isinstance(indices, Tensor):
-        indices = _from_zero(indices, x.shape[axis])
+        indices = from_zero(indices, x.shape[axis])
     return xp.take(x, indices, axis=axis)
 
 
@@ -33,14 +33,14 @@ def gather_elements(call: Call, x: Tensor, indices: Tensor) -> Tensor:
     """For each index the element at it along an axis, and at its own place along the others."""
     axis = int(call.get("axis", 0)) % x.ndim
     x = x[tuple(slice(None) if a == axis else slice(0, extent) for a, extent in enumerate(indices.shape))]
-    return xp.take_along_axis(x, _from_zero(indices, x.shape[axis]), axis=axis)
+    return xp.take_along_axis(x, from_zero(indices, x.shape[axis]), axis=axis)
 
 
-def _flat_index(x: Tensor, indices: Tensor, first: int) -> Tensor:
+def flat_index(x: Tensor, indices: Tensor, first: int) -> Tensor:
     """Rows of indices into axes of x from ``first`` on, as indices into these axes as one."""
     found: Any = None
     for place in range(indices.shape[-1]):
-        one = _from_zero(indices[..., place], x.shape[first + place])
+        one = from_zero(indices[..., place], x.shape[first + place])
         found = one if found is None else xp.add(xp.multiply(found, x.shape[first + place]), one)
     return found
 
@@ -51,54 +51,11 @@ def gather_nd(call: Call, x: Tensor, indices: Tensor) -> Tensor:
     batch, last = int(call.get("batch_dims", 0)), indices.shape[-1]
     count = math.prod(x.shape[:batch])
     extent, rest = math.prod(x.shape[batch : batch + last]), x.shape[batch + last :]
-    flat = _flat_index(x, indices, batch).reshape((count, -1))
+    flat = flat_index(x, indices, batch).reshape((count, -1))
     if batch:
         flat = xp.add(flat, (np.arange(count, dtype=np.int64) * extent)[:, None])
     found = xp.take(x.reshape((count * extent, math.prod(rest))), flat.reshape((-1,)), axis=0)
     return found.reshape((*indices.shape[:-1], *rest))
-
-
-@operator("ScatterElements", "Scatter")
-def scatter_elements(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """A copy of x with elements replaced at indices along an axis."""
-    if call.get("reduction", "none") != "none":
-        raise call.refuse(f"reduction is {call.get('reduction')!r}; expected none")
-    axis = int(call.get("axis", 0)) % x.ndim
-    found = x.astype(x.dtype, copy=True)
-    places: list[Any] = list(np.indices(indices.shape))
-    places[axis] = _from_zero(indices, x.shape[axis])
-    found[tuple(places)] = updates
-    return found
-
-
-@operator("ScatterND")
-def scatter_nd(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """A copy of x with parts replaced at rows of indices."""
-    if call.get("reduction", "none") != "none":
-        raise call.refuse(f"reduction is {call.get('reduction')!r}; expected none")
-    last = indices.shape[-1]
-    rest = math.prod(x.shape[last:])
-    found = x.astype(x.dtype, copy=True).reshape((math.prod(x.shape[:last]), rest))
-    flat = _flat_index(x, indices, 0).reshape((-1,))
-    found[(flat,)] = updates.reshape((flat.size, rest))
-    return found.reshape(x.shape)
-
-
-@operator("TensorScatter")
-def tensor_scatter(call: Call, cache: Tensor, update: Tensor, begin: Tensor | None = None) -> Tensor:
-    """A copy of a cache with new elements along an axis, for each sample from an index of its own on."""
-    axis = int(call.get("axis", -2)) % cache.ndim
-    count, batch = update.shape[axis], cache.shape[0]
-    rows: Any = np.arange(count, dtype=np.int64)[None].repeat(batch, 0)
-    if begin is not None:
-        rows = xp.add(begin.astype(np.int64).reshape((batch, 1)), rows)
-        if call.get("mode", "linear") == "circular":
-            rows = xp.remainder(rows, cache.shape[axis])
-    found = cache.astype(cache.dtype, copy=True)
-    order = (0, axis, *(a for a in range(cache.ndim) if a not in (0, axis)))
-    samples = np.arange(batch, dtype=np.int64)[:, None].repeat(count, 1)
-    xp.permute_dims(found, order)[samples, rows] = xp.permute_dims(update, order)
-    return found
 
 
 @operator("OneHot", host=(1,))
@@ -124,3 +81,23 @@ def top_k(call: Call, x: Tensor, k: np.ndarray | None = None) -> Any:
 def nonzero(call: Call, x: Tensor) -> Tensor:
     """Indices of elements that are not zero, a row for each axis; waits for their number."""
     return xp.stack(xp.nonzero(x), axis=0)
+
+
+@operator("Compress", host=(1,))
+def compress(call: Call, x: Tensor, condition: np.ndarray) -> Tensor:
+    """Parts along an axis, or single elements, where a condition holds."""
+    (places,) = np.nonzero(condition)
+    if "axis" in call.attributes:
+        return xp.take(x, places, axis=int(call.attributes["axis"]))
+    return xp.take(x.reshape((-1,)), places, axis=0)
+
+
+@operator("ReverseSequence")
+def reverse_sequence(call: Call, x: Tensor, lengths: Tensor) -> Tensor:
+    """The first elements along an axis in reverse order, as many as each sample has."""
+    time, batch = int(call.get("time_axis", 0)), int(call.get("batch_axis", 1))
+    lengths = lengths.reshape(tuple(-1 if a == batch else 1 for a in range(x.ndim)))
+    steps = xp.arange(x.shape[time], dtype=np.int64, device=call.backend)
+    steps = steps.reshape(tuple(-1 if a == time else 1 for a in range(x.ndim)))
+    places = xp.where(xp.less(steps, lengths), xp.subtract(xp.subtract(lengths, 1), steps), steps)
+    return xp.take_along_axis(x, places.broadcast_to(x.shape), axis=time)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ... import array_api as xp
 from ... import functional as F
@@ -71,3 +72,22 @@ def convolution(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = Non
         dilation=tuple(call.get("dilations", [1] * count)), groups=int(call.get("group", 1)),
     )  # fmt: skip
     return (F.conv1d if count == 1 else F.conv2d)(x, weight, bias, **options)
+
+
+@operator("CausalConvWithState")
+def causal_convolution(
+    call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None, past: Tensor | None = None
+) -> Any:
+    """Each channel's convolution with what came before, and what the next call will need of it."""
+    batch, channels, _ = x.shape
+    reach = weight.shape[2] - 1
+    if past is None:
+        past = xp.zeros((batch, channels, reach), dtype=x.dtype, device=call.backend)
+    whole = xp.concat([past, x], axis=2) if reach else x
+    found = F.conv1d(wide(whole), wide(weight), None if bias is None else wide(bias), groups=channels)
+    how = call.get("activation", "none")
+    if how in ("silu", "swish"):
+        found = F.silu(found)
+    elif how != "none":
+        raise call.refuse(f"activation is {how!r}")
+    return found.astype(x.dtype), whole[:, :, whole.shape[2] - reach :]

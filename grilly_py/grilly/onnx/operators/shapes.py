@@ -154,6 +154,18 @@ def pad(
     return x
 
 
+@operator("CenterCropPad", host=(1,))
+def center(call: Call, x: Tensor, shape: np.ndarray) -> Tensor:
+    """The middle of axes, or zeros on both sides of them; of an odd number one more behind."""
+    named = call.axes(None)
+    before, after = [0] * x.ndim, [0] * x.ndim
+    for axis, extent in zip(range(x.ndim) if named is None else named, shape.tolist(), strict=True):
+        more = extent - x.shape[axis]
+        before[axis] = more // 2 if more >= 0 else -(-more // 2)
+        after[axis] = more - before[axis]
+    return padded(call, x, before, after, 0)
+
+
 @operator("Trilu", host=(1,))
 def triangle(call: Call, x: Tensor, k: np.ndarray | None = None) -> Tensor:
     """Zeros below, or above, a diagonal of matrices."""
