@@ -3,9 +3,11 @@
 import dataclasses
 import itertools
 import struct
+from types import SimpleNamespace
 
 import pytest
 
+from grilly.compute.products.deal import choose
 from grilly.errors import SelfCheckWarning, UnsupportedError
 from grilly.registry import Manifest, Registry, Request, default_manifest
 from grilly.registry.names import EXTRAS
@@ -52,6 +54,14 @@ def test_equal_ranks_go_by_family_then_variant_then_place(registry):
     )
     assert chosen(r, Request("attention", "float32", facts={"d": 3})) == "a.y.zz.float32"
     assert chosen(r, Request("attention", "float32", facts={"d": 10})) == "a.z.float32"
+
+
+def test_equals_have_the_rank_of_the_choice(registry):
+    r = registry(
+        entry("a.x.float32", rank=2), entry("b.x.float32", rank=2), entry("c.x.float32", rank=1),
+        entry("d.x.float32", rank=2, requires=["float16-storage"]),
+    )  # fmt: skip
+    assert [choice.variant.name for choice in r.equals(PLAIN)] == ["a.x.float32", "b.x.float32"]
 
 
 def test_rank_on_longest_prefix_wins(registry):
@@ -538,3 +548,17 @@ def test_norms_of_intel(intel):
     for gradient, sums in ((0, 0), (1, 0), (0, 1)):
         choice = r.resolve(Request("norm-rows", "float32", facts={"gradient": gradient, "sums": sums}))
         assert choice.tile["held"] == (4 if gradient else 8)
+
+
+@pytest.mark.parametrize(
+    "rows, cols, depth, expected",
+    [(4096, 768, 768, "m128n96"), (4096, 768, 3072, "m128n96"), (2048, 2048, 2048, "half16-m128k64"),
+     (4096, 2304, 768, "half16-m128k64"), (12608, 3072, 768, "half16-m128k64"), (4096, 11008, 4096, "half16-m128k64")],
+)  # fmt: skip
+def test_products_take_the_tiles_that_an_h200_ends_with_first(rows, cols, depth, expected):
+    """As measured: docs/benchmarks/h200-linear.md."""
+    features = {need for v in default_manifest().by_operation["linear"] for need in v.requires}
+    registry = Registry(GPU, frozenset(features), default_manifest())
+    facts = {"align": 8, "rows": rows, "cols": cols, "outputs": rows * cols, "depth_align": 8, "high": 0}
+    choice = choose(registry, Request("linear", "float16", facts=facts), SimpleNamespace(units=132), rows, cols, depth)
+    assert choice.variant.name.split(".")[1] == expected

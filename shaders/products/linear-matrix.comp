@@ -13,7 +13,8 @@
 // A workgroup owns BM x BN of y, a subgroup WM x WN of it as float32 fragments of MATRIX_M x MATRIX_N. Panels of BK of
 //     the depth pass through shared memory, as rows of 16-byte vectors with one more at the end, so that the rows of a
 //     fragment begin in different banks. The next panel is loaded into registers while this one is used.
-//     BUFFERS = 2 keeps two panels, and needs one barrier a panel in place of two.
+//     BUFFERS = 2 keeps two panels, and needs one barrier a panel in place of two. AHEAD: fragments are loaded a step of the
+//     depth before they are multiplied. BIAS_FIRST: what belongs to columns is fetched before the first panel.
 // DTYPE_float32: x and W are not the arrays but what linear-split.comp made of them (its head has the layout), a row of
 //     high and low 16-bit parts and an exponent. high high + high low + low high is summed over a panel by the matrix
 //     unit, and panels in ordinary float32, because a matrix unit may cut off the bits below its running sum.
@@ -47,7 +48,8 @@ const int LOADS_A = BM / ROWS_AT_ONCE;
 const int LOADS_B = BN / ROWS_AT_ONCE;
 const int PANEL_B = BM * STRIDE;
 const int PANEL = (BM + BN) * STRIDE;
-// Results leave through shared memory, where the order of elements is known: MATRIX_M x LEAVE at a time.
+// Results leave through shared memory, where the order of elements is known: LEAVE_ROWS x LEAVE of a subgroup at a time,
+// as many rows as the panels' memory holds.
 const int LEAVE = FRAGMENTS_N % 2 == 0 ? 2 * MATRIX_N : MATRIX_N;
 const int LEAVE_STRIDE = LEAVE / 4 + 1;
 // Row blocks that workgroups which run together share, so that they find each other's panels in the cache.
@@ -97,8 +99,11 @@ layout(set = 0, binding = 4, std430) readonly buffer Residual { f16vec4 residual
 #include "splits.glsl"
 
 // After the last panel it holds the results that leave.
-const int LEAVING = SUBGROUPS_M * SUBGROUPS_N * MATRIX_M * LEAVE_STRIDE;
-shared uvec4 panels[BUFFERS * PANEL > LEAVING ? BUFFERS * PANEL : LEAVING];
+const int LEAVING = SUBGROUPS_M * SUBGROUPS_N * LEAVE_STRIDE;  // a row of each subgroup
+const int PANELS = BUFFERS * PANEL;
+const int LEAVE_HALF = WM % (2 * MATRIX_M) == 0 && WM / 2 * LEAVING <= PANELS ? WM / 2 : MATRIX_M;
+const int LEAVE_ROWS = WM * LEAVING <= PANELS ? WM : LEAVE_HALF;
+shared uvec4 panels[PANELS > LEAVE_ROWS * LEAVING ? PANELS : LEAVE_ROWS * LEAVING];
 
 #define FRAGMENT_A coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_K, gl_MatrixUseA>
 #define FRAGMENT_B coopmat<float16_t, gl_ScopeSubgroup, MATRIX_K, MATRIX_N, gl_MatrixUseB>
@@ -214,6 +219,23 @@ void main() {
     } \
 }
 #else
+#ifdef AHEAD
+#define MULTIPLY(from) { \
+    FRAGMENT_A a[2][FRAGMENTS_M]; \
+    FRAGMENT_B b[2][FRAGMENTS_N]; \
+    [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) LOAD_A(a[0][i], from, i, 0); \
+    [[unroll]] for (int j = 0; j < FRAGMENTS_N; j++) LOAD_B(b[0][j], from, j, 0); \
+    [[unroll]] for (int k = 0; k < BK / MATRIX_K; k++) { \
+        if (k + 1 < BK / MATRIX_K) { \
+            [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) LOAD_A(a[(k + 1) % 2][i], from, i, (k + 1) * MATRIX_K); \
+            [[unroll]] for (int j = 0; j < FRAGMENTS_N; j++) LOAD_B(b[(k + 1) % 2][j], from, j, (k + 1) * MATRIX_K); \
+        } \
+        [[unroll]] for (int j = 0; j < FRAGMENTS_N; j++) { \
+            [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) sum[i][j] = coopMatMulAdd(a[k % 2][i], b[k % 2][j], sum[i][j]); \
+        } \
+    } \
+}
+#else
 #define MULTIPLY(from) { \
     [[unroll]] for (int k = 0; k < BK; k += MATRIX_K) { \
         FRAGMENT_A a[FRAGMENTS_M]; \
@@ -225,6 +247,37 @@ void main() {
         } \
     } \
 }
+#endif
+#endif
+
+#ifdef SPLIT
+#define COLUMN_POWER(col, col_power, e) col_power[e] = int(b_data[b_first + uint((col) + e) * b_step + tail].x);
+#else
+#define COLUMN_POWER(col, col_power, e)
+#endif
+    // What belongs to four columns.
+#define OF_COLUMNS(col, bias, col_power) \
+    vec4 bias = vec4(0.0); \
+    ivec4 col_power = ivec4(0); \
+    [[unroll]] for (int e = 0; e < 4; e++) { \
+        if ((col) + e < cols) { \
+            if (HAS_BIAS == 1) bias[e] = float(bias_data[pc.bias_offset + uint((col) + e)]); \
+            COLUMN_POWER(col, col_power, e) \
+        } \
+    }
+
+    const int lane = int(gl_SubgroupInvocationID);
+    const int leave_at = int(gl_SubgroupID) * LEAVE_ROWS * LEAVE_STRIDE;
+    const int lane_col = lane % (LEAVE / 4) * 4;
+    const int lane_row = lane / (LEAVE / 4);
+#ifdef BIAS_FIRST
+    vec4 early[WN / LEAVE];
+    ivec4 early_power[WN / LEAVE];
+    [[unroll]] for (int j = 0; j < WN; j += LEAVE) {
+        OF_COLUMNS(col_first + own_col + j + lane_col, bias, col_power)
+        early[j / LEAVE] = bias;
+        early_power[j / LEAVE] = col_power;
+    }
 #endif
 
     FETCH(own_first)
@@ -269,46 +322,36 @@ void main() {
         [[unroll]] for (int e = 0; e < 4; e++) if (col + e < cols) c_scalars[at + uint(e)] = value[e]; \
     } \
 }
-#define COLUMN_POWER(col, col_power, e) col_power[e] = int(b_data[b_first + uint((col) + e) * b_step + tail].x);
 #else
 #define FINISH(row, col, value, bias, col_power) { \
     value = activation(value * pc.scale + bias); \
     if (HAS_RESIDUAL == 1) value += vec4(residual_data[RESIDUAL_AT(row, col) / 4u]); \
     c_data[(c_first + uint(row) * pc.c_row + uint(col)) / 4u] = f16vec4(ROUNDED(value)); \
 }
-#define COLUMN_POWER(col, col_power, e)
 #endif
-    // What belongs to four columns.
-#define OF_COLUMNS(col, bias, col_power) \
-    vec4 bias = vec4(0.0); \
-    ivec4 col_power = ivec4(0); \
-    [[unroll]] for (int e = 0; e < 4; e++) { \
-        if ((col) + e < cols) { \
-            if (HAS_BIAS == 1) bias[e] = float(bias_data[pc.bias_offset + uint((col) + e)]); \
-            COLUMN_POWER(col, col_power, e) \
-        } \
-    }
-
-    const int lane = int(gl_SubgroupInvocationID);
-    const int leave_at = int(gl_SubgroupID) * MATRIX_M * LEAVE_STRIDE;
-    const int lane_col = lane % (LEAVE / 4) * 4;
-    const int lane_row = lane / (LEAVE / 4);
     const uint team = (batch * gl_NumWorkGroups.y + gl_WorkGroupID.y) * gl_NumWorkGroups.x + gl_WorkGroupID.x;
     const uint own_part = (team * uint(SPLITS) + split) * uint(BM * BN);
     [[unroll]] for (int j = 0; j < WN; j += LEAVE) {
         const int block_col = own_col + j + lane_col;
         const int col = col_first + block_col;
+#ifdef BIAS_FIRST
+        const vec4 bias = early[j / LEAVE];
+        const ivec4 col_power = early_power[j / LEAVE];
+#else
         OF_COLUMNS(col, bias, col_power)
-        [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) {
-            [[unroll]] for (int part = 0; part < LEAVE / MATRIX_N; part++) {
-                coopMatStore(
-                    sum[i][j / MATRIX_N + part], panels, leave_at + part * (MATRIX_N / 4), LEAVE_STRIDE,
-                    gl_CooperativeMatrixLayoutRowMajor
-                );
+#endif
+        [[unroll]] for (int i = 0; i < WM; i += LEAVE_ROWS) {
+            [[unroll]] for (int down = 0; down < LEAVE_ROWS; down += MATRIX_M) {
+                [[unroll]] for (int part = 0; part < LEAVE / MATRIX_N; part++) {
+                    coopMatStore(
+                        sum[(i + down) / MATRIX_M][j / MATRIX_N + part], panels,
+                        leave_at + down * LEAVE_STRIDE + part * (MATRIX_N / 4), LEAVE_STRIDE, gl_CooperativeMatrixLayoutRowMajor
+                    );
+                }
             }
             subgroupBarrier();
-            [[unroll]] for (int step = 0; step < MATRIX_M; step += SUBGROUP / (LEAVE / 4)) {
-                const int block_row = own_row + i * MATRIX_M + step + lane_row;
+            [[unroll]] for (int step = 0; step < LEAVE_ROWS; step += SUBGROUP / (LEAVE / 4)) {
+                const int block_row = own_row + i + step + lane_row;
                 const int row = row_first + block_row;
                 if (row < rows && col < cols) {
                     vec4 value = uintBitsToFloat(panels[leave_at + (step + lane_row) * LEAVE_STRIDE + lane_col / 4]);

@@ -124,6 +124,17 @@ class Registry:
         choices = (self.choice(variant) for variant in self._able(request))
         return [choice for choice in choices if self._failure(choice, facts) is None]
 
+    def equals(self, request: Request) -> list[Choice]:
+        """What `resolve` gives, and the variants of the same rank that can serve the request.
+
+        Where it was measured to be the fastest it is alone.
+        """
+        first = self.resolve(request)
+        if first.variant.name == self.measured(request):
+            return [first]
+        rank = self.rank(first.variant)
+        return [choice for choice in self.candidates(request) if self.rank(choice.variant) == rank]
+
     def choice(self, variant: Variant) -> Choice:
         """The variant with the subgroup size that would be requested here, whether or not it can run."""
         return Choice(variant, self._subgroup(variant)[0], self.manifest)

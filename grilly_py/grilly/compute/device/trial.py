@@ -37,6 +37,11 @@ class _Pin:
                 raise UnsupportedError("the view is to attend with another kernel")
         return self.registry.resolve(request)
 
+    def equals(self, request: Request) -> list[Choice]:
+        if self.pinned is not None and self.pinned.variant.operation == request.operation:
+            return [self.pinned]
+        return self.registry.equals(request)
+
     def __getattr__(self, name):
         return getattr(self.registry, name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ...registry import Choice
+from ...registry import Choice, Registry, Request
 from ..device.device import DeviceFacts
 
 #: Bytes that an invocation loads at a time, where a data file's ``bytes`` says nothing else.
@@ -20,6 +20,23 @@ class Deal(NamedTuple):
     cols: int
     splits: int
     constants: Mapping[str, int]
+
+
+def choose(registry: Registry, request: Request, facts: DeviceFacts, rows: int, cols: int, depth: int) -> Choice:
+    """The registry's choice; among kernels of its rank that state a ``pace``, the one whose tiles take the least time.
+
+    Multiprocessors take tiles in turn, so what counts is how many the busiest of them has.
+    """
+    first = registry.resolve(request)
+    if "pace" not in first.tile:
+        return first
+
+    def effort(choice: Choice) -> float:
+        tile = choice.tile
+        tiles = -(-rows // tile["rows"]) * -(-cols // tile["cols"])
+        return -(-tiles // facts.units) * tile["rows"] * tile["cols"] * (depth + tile["start"]) / tile["pace"]
+
+    return min((choice for choice in registry.equals(request) if "pace" in choice.tile), key=effort)
 
 
 def deal(

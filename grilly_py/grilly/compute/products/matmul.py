@@ -14,7 +14,7 @@ from ..arrays.operations import spec
 from ..device.cut import check_trips, parts, placed, strides
 from ..device.plan import ALIGN_MOST, Planner, alignment, fits_binding, strided
 from ..device.tensor import Tensor
-from .deal import deal
+from .deal import choose, deal
 
 _MOST = 2**31 - 1
 #: Activations that products can end with, by the kernels' number (shaders/include/activations.glsl).
@@ -103,7 +103,8 @@ def product(
     asked = (("align", aligned), *((name, min(size, _MOST)) for name, size in sizes))
     if operation == "linear":
         asked = (*asked, ("depth_align", read), ("high", int(high)))
-    choice = registry.resolve(Request(operation, b.dtype.name, model, asked))
+    request = Request(operation, b.dtype.name, model, asked)
+    choice = choose(registry, request, facts, batch * heads * rows, paired * cols, depth)
     remedy = "cut them and add the products" if operation == "linear" else "flash_attention2 takes any number"
     check_trips(facts, operation, "columns of the left matrix", depth, choice.keys_per_trip, remedy)
     dealt = deal(choice, facts, rows, paired * cols, depth, b.dtype.itemsize, epilogue.gated)
