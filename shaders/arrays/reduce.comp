@@ -59,12 +59,12 @@ void main() {
         uint step = RUNS == 1u ? 1u : LANES;
         uint at = begin + (RUNS == 1u ? EACH * lane : lane);
         if (RUNS == 1u) {  // two at a time, so that there are always loads under way
-            for (; at + EACH * LANES < end; at += 2u * EACH * LANES) {
+            for (; at + EACH * LANES + EACH <= end; at += 2u * EACH * LANES) {
                 uvec2 raw[8], next[8];
                 x_run(base + at, base + end, raw);
                 x_run(base + at + EACH * LANES, base + end, next);
-                take(raw, base, at, end, step, centre);
-                take(next, base, at + EACH * LANES, end, step, centre);
+                take(raw, base, at, at + EACH, step, centre);
+                take(next, base, at + EACH * LANES, at + EACH * (LANES + 1u), step, centre);
             }
         }
         for (; at < end; at += EACH * LANES) {

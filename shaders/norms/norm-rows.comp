@@ -14,7 +14,8 @@
 // Specialization constants: OPERATION; LANES, invocations of a row, a power of two up to THREADS; COLUMNS, 1 where
 //     neighbours in a workgroup have neighbouring rows, else the same row; QUADS, 1 where elements are read and written in
 //     fours; HELD, fours of elements that an invocation holds; LONG, 1 where a row is more than its invocations hold; ADDS,
-//     WEIGHT, BIAS, CHANNELS and TERMS (write t), 0 or 1; THREADS, of a workgroup.
+//     WEIGHT, BIAS, CHANNELS and TERMS (write t), 0 or 1; THREADS, of a workgroup; WHOLE, 1 where a row is exactly what its
+//     invocations hold.
 // Push constants: see the block; offsets and strides in elements.
 // Workgroup: THREADS / LANES rows (x and y together count the workgroups). Invocation: every LANES-th element or four of a
 //     row. Held rows are read once; others once for what is found in them, and once more to write.
@@ -38,6 +39,7 @@ layout(constant_id = 7) const uint WEIGHT = 0u;
 layout(constant_id = 8) const uint BIAS = 0u;
 layout(constant_id = 9) const uint CHANNELS = 0u;
 layout(constant_id = 10) const uint TERMS = 0u;
+layout(constant_id = 12) const uint WHOLE = 0u;
 layout(local_size_x_id = 11) in;
 
 layout(push_constant, std430) uniform Push {
@@ -97,10 +99,14 @@ uint place(uint block, uint i, uint k) {
 }
 
 bvec4 exist(uint block, uint i) {
+    if (WHOLE == 1u) return bvec4(true);
     if (QUADS == 1u) return bvec4(place(block, i, 0u) < pc.cols);
     return bvec4(place(block, i, 0u) < pc.cols, place(block, i, 1u) < pc.cols, place(block, i, 2u) < pc.cols,
                  place(block, i, 3u) < pc.cols);
 }
+
+// The place, or that of the row's last so many elements.
+uint bounded(uint at, uint count) { return WHOLE == 1u ? at : min(at, pc.cols - count); }
 
 vec4 some(vec4 x, bvec4 which) { return mix(vec4(0.0), x, which); }
 float sum_of(vec4 x) { return (x.x + x.y) + (x.z + x.w); }
@@ -110,7 +116,7 @@ float sum_of(vec4 x) { return (x.x + x.y) + (x.z + x.w); }
         vec4 value = VALUE; \
         if (QUADS == 1u) { \
             uint at = place(BLOCK_AT, I, 0u); \
-            if (at < pc.cols) VECTORS[(ROW + at) >> 2] = STORE4(value); \
+            if (WHOLE == 1u || at < pc.cols) VECTORS[(ROW + at) >> 2] = STORE4(value); \
         } else { \
             [[unroll]] for (uint k = 0u; k < 4u; k++) { \
                 uint at = place(BLOCK_AT, I, k); \
@@ -124,12 +130,12 @@ float sum_of(vec4 x) { return (x.x + x.y) + (x.z + x.w); }
 void load(uint block, bool writes) {
     [[unroll]] for (uint i = 0u; i < HELD; i++) {
         if (QUADS == 1u) {
-            uint at = min(place(block, i, 0u), pc.cols - 4u);
+            uint at = bounded(place(block, i, 0u), 4u);
             held[i] = IO_LOAD4(x_vectors[(x_row + at) >> 2]);
             if (HAS_R) gradients[i] = IO_LOAD4(r_vectors[(r_row + at) >> 2]);
         } else {
             [[unroll]] for (uint k = 0u; k < 4u; k++) {
-                uint at = min(place(block, i, k), pc.cols - 1u);
+                uint at = bounded(place(block, i, k), 1u);
                 held[i][k] = IO_LOAD(x_data[x_row + at * pc.x_step]);
                 if (HAS_R) gradients[i][k] = IO_LOAD(r_data[r_row + at * pc.r_step]);
             }
@@ -155,16 +161,16 @@ void load(uint block, bool writes) {
 #define FACTORS(NAME, DATA, VECTORS, OFFSET) \
     vec4 NAME(uint block, uint i) { \
         if (CHANNELS == 1u) { \
-            if (QUADS == 1u) return vec4(IO_LOAD(DATA[OFFSET + w_row + min(place(block, i, 0u), pc.cols - 4u) / pc.w_div])); \
+            if (QUADS == 1u) return vec4(IO_LOAD(DATA[OFFSET + w_row + bounded(place(block, i, 0u), 4u) / pc.w_div])); \
             vec4 found; \
             [[unroll]] for (uint k = 0u; k < 4u; k++) \
-                found[k] = IO_LOAD(DATA[OFFSET + w_row + min(place(block, i, k), pc.cols - 1u) / pc.w_div]); \
+                found[k] = IO_LOAD(DATA[OFFSET + w_row + bounded(place(block, i, k), 1u) / pc.w_div]); \
             return found; \
         } \
-        if (QUADS == 1u) return IO_LOAD4(VECTORS[(OFFSET + min(place(block, i, 0u), pc.cols - 4u)) >> 2]); \
+        if (QUADS == 1u) return IO_LOAD4(VECTORS[(OFFSET + bounded(place(block, i, 0u), 4u)) >> 2]); \
         vec4 found; \
         [[unroll]] for (uint k = 0u; k < 4u; k++) \
-            found[k] = IO_LOAD(DATA[OFFSET + min(place(block, i, k), pc.cols - 1u)]); \
+            found[k] = IO_LOAD(DATA[OFFSET + bounded(place(block, i, k), 1u)]); \
         return found; \
     }
 FACTORS(weights, w_data, w_vectors, pc.w_offset)

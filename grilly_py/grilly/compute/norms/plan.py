@@ -194,7 +194,7 @@ def _dispatch(planner: Planner, registry: Registry, terms: Terms, rows: _Rows) -
         "OPERATION": value("norms", terms.operation), "LANES": lanes, "COLUMNS": int(columns), "QUADS": int(quads),
         "HELD": held, "LONG": int(is_long), "ADDS": int(s is not None), "WEIGHT": int(w is not None),
         "BIAS": int(b is not None), "CHANNELS": int(groups > 0), "TERMS": int(t is not None),
-        "THREADS": choice.threads,
+        "THREADS": choice.threads, "WHOLE": int(cols == 4 * held * lanes),
     }  # fmt: skip
     # What is not written is y once more: the runtime would put an array there that others may read meanwhile, and those
     # who look at the shader alone (validation layers) take it for written.
