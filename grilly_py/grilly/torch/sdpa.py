@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .arrays import check_host
+from .arrays import check_dense
 from .attention import check_floats, drop_seed, run
 
 NAME = "grilly.torch.scaled_dot_product_attention"
@@ -23,9 +23,10 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Exact attention with the rules of ``torch.nn.functional.scaled_dot_product_attention``, on CPU tensors.
+    """Exact attention with the rules of ``torch.nn.functional.scaled_dot_product_attention``.
 
-    The work runs on the default backend (``grilly.use``), as the operator ``grilly::attention`` of ``torch.library``.
+    On tensors of the CPU, or of the backend's GPU. The work runs on the default backend (``grilly.use``), as the
+    operator ``grilly::attention`` of ``torch.library``.
 
     Parameters
     ----------
@@ -56,12 +57,13 @@ def scaled_dot_product_attention(
     Raises
     ------
     TypeError
-        For what is no dense CPU tensor of these dtypes, and a mask that is neither boolean nor floating.
+        For what is no dense tensor of these dtypes, all on the CPU or on the backend's GPU, and a mask that is neither
+        boolean nor floating.
     ValueError
         For shapes that do not go together, a mask beside ``is_causal``, a dropout_p outside 0 to 1, or a scale that is
         not finite.
     UnsupportedError
-        When no kernel for the device and dtype exists.
+        When no kernel for the device and dtype exists, and as ``grilly.torch.cuda_device`` for CUDA tensors.
 
     Notes
     -----
@@ -69,7 +71,7 @@ def scaled_dot_product_attention(
     keys that have the largest of them: beside it a score is lost, as in PyTorch.
     """
     check_floats(NAME, query=query, key=key, value=value)
-    check_host(NAME, attn_mask=attn_mask)
+    check_dense(NAME, attn_mask=attn_mask)
     if not 0.0 <= dropout_p <= 1.0:
         raise ValueError(f"{NAME}: dropout_p is {dropout_p}; expected 0 to 1")
     if attn_mask is not None and is_causal:
@@ -94,10 +96,10 @@ def scaled_dot_product_attention(
         else:
             options["causal"] = True
     if dropout_p == 1.0:
-        options = {"mask": torch.zeros((1, 1, 1, 1), dtype=torch.bool), "scale": options["scale"]}
+        options = {"mask": torch.zeros((1, 1, 1, 1), dtype=torch.bool, device=q.device), "scale": options["scale"]}
     elif dropout_p:
         options.update(dropout_p=float(dropout_p), dropout_seed=drop_seed())
-    out = run(q, k, v, **options)[0]
+    out = run(q, k, v, False, **options)[0]
     return out if len(lead) == 2 else out.reshape(*lead, length, value.shape[-1])
 
 

@@ -25,6 +25,7 @@ from .device import Device
 from .graph import Graphs, VulkanRecording
 from .memory import HostMemory, VulkanBuffer, device_pool, host_pool
 from .pipelines import Pipelines, VulkanProgram
+from .sharing import VulkanSharing
 from .stream import Stream
 from .transfer import MAPPED_WRITE, Transfers, VulkanDownload
 
@@ -211,8 +212,11 @@ class VulkanRuntime(Runtime):
         try:
             buffer = pool.allocate(nbytes, stream.completed, idle)
         except OutOfDeviceMemoryError:
-            if not parts.graphs.gone:
+            lent = stream.joint is not None and stream.joint.leaving
+            if not parts.graphs.gone and not lent:
                 raise
+            if lent:
+                stream.joint.settle()
             stream.wait(stream.flush())  # for replays of graphs that nobody has any more
             parts.graphs.sweep(stream.completed)
             buffer = pool.allocate(nbytes, stream.completed, idle)
@@ -307,9 +311,34 @@ class VulkanRuntime(Runtime):
             self._refuse()
             parts = self._open()
             parts.stream.wait(parts.stream.flush())
+            if parts.stream.joint is not None and parts.stream.joint.leaving:
+                parts.stream.joint.settle()
             if parts.graphs.gone:
                 parts.graphs.sweep(parts.stream.completed)
             self._take_back(parts.stream)
+            parts.at_work = False
+
+    def share(self) -> VulkanSharing:
+        with self._enter():
+            self._refuse()
+            parts = self._open()
+            if not parts.device.external.memories:
+                parts.at_work = False
+                raise UnsupportedError(
+                    f"share: {self.device.name} ({self.device.driver}) has no memory that CUDA can import: that needs "
+                    "NVIDIA's own driver with VK_KHR_external_memory_fd"
+                )
+            sharing = VulkanSharing(self.shared, parts.device)
+            parts.at_work = False
+            return sharing
+
+    @contextlib.contextmanager
+    def shared(self) -> Iterator[_Parts]:
+        """The parts, for VulkanSharing, under the lock. Raises as every method does, and in a captured function."""
+        with self._enter():
+            self._refuse()
+            parts = self._open()
+            yield parts
             parts.at_work = False
 
     def profile(self, what: str | None) -> list[Timing]:
@@ -327,6 +356,8 @@ class VulkanRuntime(Runtime):
         with self._enter():
             parts = self._open()
             pool = parts.pool
+            if parts.stream.joint is not None and parts.stream.joint.leaving:
+                parts.stream.joint.settle()
             if parts.graphs.gone:
                 parts.stream.poll()
                 parts.graphs.sweep(parts.stream.completed)

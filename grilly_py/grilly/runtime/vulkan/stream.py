@@ -23,6 +23,7 @@ from ..lifetime import ENDED
 from .api import NULL, ffi, lib
 from .descriptors import Descriptors
 from .device import Device
+from .joint import Joint
 from .memory import Block, VulkanBuffer
 from .objects import Handle
 from .pipelines import VulkanProgram
@@ -146,6 +147,7 @@ class Stream:
         self.together = TOGETHER if device.info.kind != "cpu" else 1  # calls in one submission, at most
         self._wanted = 1  # before the next submission
         self._handed = 0.0  # when the last call ended
+        self.joint: Joint | None = None  # where memory is shared with another interface to the device
         self.ending = False  # set by the end of the interpreter: waits are given up
         self._reads: list[tuple] = []  # of the recording that is being made, since its last barrier
         self._writes: list[tuple] = []
@@ -201,6 +203,8 @@ class Stream:
                 buffer, offset, length = binding
                 piece = buffer.piece
                 piece.serial = serial  # first: whoever asks for a piece too late waits for nothing
+                if piece.shared:
+                    self.joint.meet()
                 key += (piece.block, piece.start + offset, length)
         if len(key) == 1 + len(bindings):  # all None
             raise misfit(program, bindings, push)
@@ -228,6 +232,8 @@ class Stream:
         """A copy as a command of the submission that comes next."""
         a, b = source.piece, target.piece
         a.serial = b.serial = self.serial
+        if a.shared or b.shared:
+            self.joint.meet()
         return (None, a.block, a.start + source_offset, b.block, b.start + target_offset, nbytes)
 
     # -- recording -------------------------------------------------------------------------------------------------
@@ -420,6 +426,8 @@ class Stream:
     def replay(self, graph: Recorded, after: Sequence[tuple]) -> None:
         """Submit the journal, then a graph, then copies between buffers, the like of which may come
         again. Each is (source, its offset, target, its offset, bytes)."""
+        if self.joint is not None:
+            self.joint.meet()  # what a graph uses is not looked through
         if self.profiling:  # what was recorded has no time stamps in it
             for entry in graph.entries:
                 if self._dispatches >= DISPATCHES or len(self._journal) >= COMMANDS:
@@ -463,6 +471,9 @@ class Stream:
         self._commands[count] = self._last.value
         self._submit.commandBufferCount = count + 1
         slot.serial = self.serial
+        joint = self.joint
+        if joint is not None:
+            joint.arrive(self._submit, slot.serial)
         self._submitting = slot
         result = lib.vkQueueSubmit(self._device.queue, 1, self._submit, slot.fences[0])
         if result < 0:
@@ -470,7 +481,15 @@ class Stream:
             self._device.check(result, "vkQueueSubmit")
         self._flying.append(slot)
         self._taken(slot)
+        if joint is not None and joint.depart(slot.serial):
+            self.wait(slot.serial)
         return kept is not None
+
+    def part(self) -> None:
+        """Keep order with nobody else any more."""
+        self.joint = None
+        self._submit.pNext = NULL
+        self._submit.waitSemaphoreCount = self._submit.signalSemaphoreCount = 0
 
     def _taken(self, slot: Slot) -> None:
         """Begin a new journal: the driver has this one."""
@@ -598,6 +617,7 @@ class Stream:
         self._journal = []
         self._recordings = {}
         self._descriptors.reset()
+        self.joint = None
         self._submitting = None
         self._flying.clear()
         self._idle = []

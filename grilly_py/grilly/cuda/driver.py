@@ -1,0 +1,217 @@
+"""The functions of CUDA's driver that sharing needs, called by ctypes.
+
+Structures are laid out as ``cuda.h`` has them: arrays of words with the few fields that are used at their places.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..errors import GrillyError, OutOfDeviceMemoryError, UnsupportedError
+
+_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+_OUT_OF_MEMORY = 2
+_OPAQUE_FD, _DEDICATED, _TIMELINE_FD = 1, 1, 9
+_u64, _int, _pointer = ctypes.c_uint64, ctypes.c_int, ctypes.c_void_p
+
+#: Arguments of each function. Handles and addresses are 64-bit numbers.
+_FUNCTIONS: dict[str, tuple] = {
+    "cuInit": (ctypes.c_uint,),
+    "cuDeviceGetCount": (_pointer,),
+    "cuDeviceGet": (_pointer, _int),
+    "cuDeviceGetUuid": (_pointer, _int),
+    "cuDevicePrimaryCtxRetain": (_pointer, _int),
+    "cuCtxGetCurrent": (_pointer,),
+    "cuCtxPushCurrent_v2": (_u64,),
+    "cuCtxPopCurrent_v2": (_pointer,),
+    "cuCtxSynchronize": (),
+    "cuImportExternalMemory": (_pointer, _pointer),
+    "cuExternalMemoryGetMappedBuffer": (_pointer, _u64, _pointer),
+    "cuDestroyExternalMemory": (_u64,),
+    "cuMemFree_v2": (_u64,),
+    "cuImportExternalSemaphore": (_pointer, _pointer),
+    "cuDestroyExternalSemaphore": (_u64,),
+    "cuSignalExternalSemaphoresAsync": (_pointer, _pointer, ctypes.c_uint, _u64),
+    "cuWaitExternalSemaphoresAsync": (_pointer, _pointer, ctypes.c_uint, _u64),
+    "cuMemcpyDtoDAsync_v2": (_u64, _u64, ctypes.c_size_t, _u64),
+    "cuStreamSynchronize": (_u64,),
+    "cuStreamCreate": (_pointer, ctypes.c_uint),
+    "cuStreamDestroy_v2": (_u64,),
+}
+
+
+def load() -> ctypes.CDLL:
+    """CUDA's driver library. Raises UnsupportedError where there is none."""
+    try:
+        return ctypes.CDLL(_LIBRARY)
+    except OSError as error:
+        raise UnsupportedError(f"CUDA's driver library was not found: {error}") from error
+
+
+class Driver:
+    """CUDA's driver on the device with a UUID, in the context that PyTorch and CUDA's runtime use too.
+
+    Parameters
+    ----------
+    library : ctypes.CDLL
+        What ``load`` gives.
+    uuid : bytes
+        The GPU's.
+
+    Attributes
+    ----------
+    ordinal : int
+        CUDA's number of the device.
+
+    Raises
+    ------
+    UnsupportedError
+        Where CUDA does not have this GPU.
+    GrillyError
+        When a function of the driver fails; also from the methods.
+    """
+
+    def __init__(self, library, uuid: bytes):
+        self._calls = {}
+        for name, arguments in _FUNCTIONS.items():
+            try:
+                function = getattr(library, name)
+            except AttributeError:
+                raise UnsupportedError(f"CUDA's driver has no {name}: it is too old to import memory") from None
+            function.argtypes, function.restype = arguments, _int
+            self._calls[name] = function
+        self._library = library
+        self._call("cuInit", 0)
+        self.ordinal = self._find(uuid)
+        context = _u64()
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self.ordinal)
+        self._context = context.value
+
+    def _call(self, name: str, *arguments) -> None:
+        result = self._calls[name](*arguments)
+        if result:
+            self._raise(name, result)
+
+    def _raise(self, name: str, result: int) -> None:
+        words = []
+        for function in ("cuGetErrorName", "cuGetErrorString"):
+            text = ctypes.c_char_p()
+            if getattr(self._library, function)(result, ctypes.byref(text)) == 0 and text.value:
+                words.append(text.value.decode())
+        said = f"{name}: {': '.join(words) or f'CUDA error {result}'}"
+        raise OutOfDeviceMemoryError(said) if result == _OUT_OF_MEMORY else GrillyError(said)
+
+    def _find(self, uuid: bytes) -> int:
+        count = _int()
+        self._call("cuDeviceGetCount", ctypes.byref(count))
+        seen = []
+        for number in range(count.value):
+            device, found = _int(), ctypes.create_string_buffer(16)
+            self._call("cuDeviceGet", ctypes.byref(device), number)
+            self._call("cuDeviceGetUuid", found, device.value)
+            if found.raw == uuid:
+                return number
+            seen.append(found.raw.hex())
+        raise UnsupportedError(
+            f"CUDA does not have the GPU with the UUID {uuid.hex()}, which the backend's device is; it has "
+            f"{', '.join(seen) or 'none'} (CUDA_VISIBLE_DEVICES hides others)"
+        )
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        self._enter()
+        try:
+            yield
+        finally:
+            self._calls["cuCtxPopCurrent_v2"](ctypes.byref(_u64()))
+
+    def _enter(self) -> None:
+        self._call("cuCtxPushCurrent_v2", self._context)
+
+    # -- memory ----------------------------------------------------------------------------------------------------
+
+    def import_memory(self, fd: int, nbytes: int, buffer_nbytes: int, dedicated: bool) -> tuple[int, int]:
+        """Memory behind a file descriptor, which CUDA owns once this has returned: (its handle, its address)."""
+        memory, address = _u64(), _u64()
+        about = ctypes.create_string_buffer(struct.pack("=iiQQQI68x", _OPAQUE_FD, 0, fd, 0, nbytes, int(dedicated)))
+        part = ctypes.create_string_buffer(struct.pack("=QQ72x", 0, buffer_nbytes))
+        with self._entered():
+            self._call("cuImportExternalMemory", ctypes.byref(memory), about)
+            try:
+                self._call("cuExternalMemoryGetMappedBuffer", ctypes.byref(address), memory.value, part)
+            except BaseException:
+                self._calls["cuDestroyExternalMemory"](memory.value)
+                raise
+        return memory.value, address.value
+
+    def free_memory(self, memory: int, address: int) -> None:
+        """Give back what ``import_memory`` gave, after all work of the context. Errors are passed over."""
+        with self._entered():
+            self._calls["cuCtxSynchronize"]()
+            self._calls["cuMemFree_v2"](address)
+            self._calls["cuDestroyExternalMemory"](memory)
+
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Copy on the device, in the order of the stream."""
+        with self._entered():
+            self._call("cuMemcpyDtoDAsync_v2", target, source, nbytes, stream)
+
+    # -- order -----------------------------------------------------------------------------------------------------
+
+    def import_timeline(self, fd: int) -> int:
+        """The timeline semaphore behind a file descriptor, which CUDA owns once this has returned."""
+        semaphore = _u64()
+        about = ctypes.create_string_buffer(struct.pack("=iiQQI68x", _TIMELINE_FD, 0, fd, 0, 0))
+        with self._entered():
+            self._call("cuImportExternalSemaphore", ctypes.byref(semaphore), about)
+        return semaphore.value
+
+    def free_timeline(self, semaphore: int) -> None:
+        """Give a timeline back. Errors are passed over."""
+        with self._entered():
+            self._calls["cuDestroyExternalSemaphore"](semaphore)
+
+    def signal(self, semaphore: int, value: int, stream: int) -> None:
+        """Have a timeline reach a value after all that the stream has to do."""
+        self._ask("cuSignalExternalSemaphoresAsync", semaphore, value, stream)
+
+    def wait(self, semaphore: int, value: int, stream: int) -> None:
+        """Have what the stream is given from now on wait for a timeline's value."""
+        self._ask("cuWaitExternalSemaphoresAsync", semaphore, value, stream)
+
+    def _ask(self, name: str, semaphore: int, value: int, stream: int) -> None:
+        # Arrays of their own: a call may be interrupted by a signal's handler that comes here again.
+        semaphores, params = (_u64 * 1)(semaphore), (_u64 * 18)(value)
+        call = self._calls[name]
+        current = _u64()
+        if self._calls["cuCtxGetCurrent"](ctypes.byref(current)) == 0 and current.value == self._context:
+            result = call(semaphores, params, 1, stream)
+            if result:
+                self._raise(name, result)
+            return
+        with self._entered():
+            self._call(name, semaphores, params, 1, stream)
+
+    def settle(self, stream: int) -> None:
+        """Let the host wait until the stream has nothing to do."""
+        with self._entered():
+            self._call("cuStreamSynchronize", stream)
+
+    def stream(self) -> int:
+        """A new stream that waits for no other."""
+        made = _u64()
+        with self._entered():
+            self._call("cuStreamCreate", ctypes.byref(made), 1)
+        return made.value
+
+    def free_stream(self, stream: int) -> None:
+        """Give a stream back. Errors are passed over."""
+        with self._entered():
+            self._calls["cuStreamDestroy_v2"](stream)
+
+
+__all__ = ["Driver", "load"]
