@@ -4,6 +4,7 @@
     python tools/bench_torch.py             # checks, then a table of times
     python tools/bench_torch.py --checks    # checks alone
     python tools/bench_torch.py --only in_turn,memory
+    python tools/bench_torch.py --no-timelines
 
 Each check says "ok", or what went wrong, and the next one follows. Times are medians in microseconds: "host", of the
 call alone, which does not wait; "done", of a call and the wait for its result; "row", of a call in a row of them that
@@ -13,6 +14,7 @@ is waited for once. The status is the number of checks that failed.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import gc
 import math
 import statistics
@@ -28,12 +30,14 @@ import grilly
 import grilly.functional as F
 import grilly.torch
 from grilly.compute.backend import default_backend as backend
+from grilly.runtime.vulkan.sharing import VulkanSharing
 
 DEVICE = "cuda"
 TURNS = 1000
 TIMED = ((1, 8, 128, 64, "float16"), (1, 16, 1024, 64, "float16"), (4, 16, 2048, 128, "float16"),
          (1, 8, 1024, 64, "float32"))  # fmt: skip
 CALLS = 200
+PATIENCE = 90  # seconds after which a check that hangs ends the run
 _checks = []
 
 
@@ -404,10 +408,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checks", action="store_true", help="no times")
     parser.add_argument("--only", default="", help="names of checks, with commas; no times then")
+    parser.add_argument("--no-timelines", action="store_true", help="order by waiting, as without semaphores")
     asked = parser.parse_args()
     if not torch.cuda.is_available():
         print("PyTorch has no CUDA here")
         return 77
+    if asked.no_timelines:
+        own = VulkanSharing.__init__
+
+        def waiting(self, *arguments):
+            own(self, *arguments)
+            self.timelines = False
+
+        VulkanSharing.__init__ = waiting
     grilly.use(grilly.Compute(runtime="vulkan"))
     device = backend().device
     print(f"{device.name}, {device.driver} {device.driver_version}")
@@ -418,6 +431,7 @@ def main() -> int:
     steps = [step for step in _checks if not only or step.__name__ in only]
     for step in steps:
         start = time.perf_counter()
+        faulthandler.dump_traceback_later(PATIENCE, exit=True)
         try:
             said = step()
             took = time.perf_counter() - start
@@ -428,6 +442,8 @@ def main() -> int:
             print("".join(f"        {line}\n" for line in traceback.format_exc().splitlines()[-14:]), flush=True)
             if isinstance(error, KeyboardInterrupt):
                 break
+        finally:
+            faulthandler.cancel_dump_traceback_later()
     if not asked.checks and not only:
         try:
             times()
