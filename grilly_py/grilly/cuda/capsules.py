@@ -8,6 +8,7 @@ be.
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any
 
 import numpy as np
@@ -45,9 +46,13 @@ def make(holder: Holder, dtype: np.dtype, device: tuple[int, int]) -> Any:
     tensor = _get(capsule, b"dltensor")
     ctypes.c_int32.from_address(tensor + _DEVICE).value = device[0]
     ctypes.c_int32.from_address(tensor + _DEVICE + 4).value = device[1]
-    code = _BFLOAT16 if dtype.name == "bfloat16" else _CODES[dtype.kind]
-    ctypes.c_uint8.from_address(tensor + _DTYPE).value = code
+    ctypes.c_uint8.from_address(tensor + _DTYPE).value = _code(dtype)
     return capsule
+
+
+@functools.cache
+def _code(dtype: np.dtype) -> int:
+    return _BFLOAT16 if dtype.name == "bfloat16" else _CODES[dtype.kind]
 
 
 class _Host:

@@ -17,6 +17,8 @@ _LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _OUT_OF_MEMORY = 2
 _OPAQUE_FD, _DEDICATED, _TIMELINE_FD = 1, 1, 9
 _u64, _int, _pointer = ctypes.c_uint64, ctypes.c_int, ctypes.c_void_p
+#: One semaphore, and CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS or ..._WAIT_PARAMS, which begin with the value.
+_Semaphores, _Params = _u64 * 1, _u64 * 18
 
 #: Arguments of each function. Handles and addresses are 64-bit numbers.
 _FUNCTIONS: dict[str, tuple] = {
@@ -157,8 +159,7 @@ class Driver:
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Copy on the device, in the order of the stream."""
-        with self._entered():
-            self._call("cuMemcpyDtoDAsync_v2", target, source, nbytes, stream)
+        self._at_once("cuMemcpyDtoDAsync_v2", target, source, nbytes, stream)
 
     # -- order -----------------------------------------------------------------------------------------------------
 
@@ -184,17 +185,16 @@ class Driver:
         self._ask("cuWaitExternalSemaphoresAsync", semaphore, value, stream)
 
     def _ask(self, name: str, semaphore: int, value: int, stream: int) -> None:
-        # Arrays of their own: a call may be interrupted by a signal's handler that comes here again.
-        semaphores, params = (_u64 * 1)(semaphore), (_u64 * 18)(value)
-        call = self._calls[name]
+        self._at_once(name, _Semaphores(semaphore), _Params(value), 1, stream)
+
+    def _at_once(self, name: str, *arguments) -> None:
+        """As ``_call`` in the context, which mostly is the thread's already."""
         current = _u64()
         if self._calls["cuCtxGetCurrent"](ctypes.byref(current)) == 0 and current.value == self._context:
-            result = call(semaphores, params, 1, stream)
-            if result:
-                self._raise(name, result)
+            self._call(name, *arguments)
             return
         with self._entered():
-            self._call(name, semaphores, params, 1, stream)
+            self._call(name, *arguments)
 
     def settle(self, stream: int) -> None:
         """Let the host wait until the stream has nothing to do."""

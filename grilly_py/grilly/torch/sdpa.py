@@ -108,6 +108,8 @@ def _leading(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """What stands before the last two axes of the output, and of key and value where they are alike. Checks shapes."""
     q, k, v = (tuple(tensor.shape) for tensor in (query, key, value))
+    if not gqa and len(q) == 4 and q[:2] == k[:2] == v[:2] and k[2] == v[2] and k[3] == q[3]:  # the common case
+        return q[:2], q[:2]
     least = 3 if gqa else 2
     for name, shape in (("query", q), ("key", k), ("value", v)):
         if len(shape) < least:
