@@ -16,6 +16,7 @@ import struct
 import threading
 import time
 
+from grilly.runtime.sharing import Descriptor
 from grilly.runtime.vulkan import external
 from grilly.runtime.vulkan.api import check, ffi, lib
 from grilly.runtime.vulkan.device import Device
@@ -51,6 +52,8 @@ class Stream:
     def __init__(self, delay: float):
         self.delay = delay
         self._queue: queue.SimpleQueue = queue.SimpleQueue()
+        self._closed = False
+        self._waiting, self._lock = 0, threading.Lock()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
@@ -58,11 +61,21 @@ class Stream:
         while (task := self._queue.get()) is not None:
             time.sleep(self.delay)
             task()
+            with self._lock:
+                self._waiting -= 1
 
     def give(self, task) -> None:
+        with self._lock:
+            self._waiting += 1
         self._queue.put(task)
 
+    @property
+    def idle(self) -> bool:
+        return self._waiting == 0
+
     def settle(self) -> None:
+        if self._closed:
+            return
         done = threading.Event()
         self.give(done.set)
         assert done.wait(60), "a stream of the stand-in hangs"
@@ -70,6 +83,7 @@ class Stream:
     def close(self):
         self.give(None)
         self._thread.join(60)
+        self._closed = True
 
 
 class _Function:
@@ -130,8 +144,8 @@ class FakeCuda:
     def close(self):
         for stream in self.streams.values():
             stream.close()
-        for memory in self.memories.values():
-            memory.close()
+        while self.memories:
+            self.memories.popitem()[1].close()
 
     # -- the functions ---------------------------------------------------------------------------------------------
 
@@ -149,6 +163,9 @@ class FakeCuda:
 
     def _cuDevicePrimaryCtxRetain(self, context, device):
         context._obj.value = 77
+
+    def _cuDevicePrimaryCtxRelease_v2(self, device):
+        pass
 
     def _stack(self):
         if not hasattr(self._context, "stack"):
@@ -185,7 +202,8 @@ class FakeCuda:
         self.freed.append(address)
 
     def _cuDestroyExternalMemory(self, memory):
-        self.memories.pop(memory).close()
+        if (memory := self.memories.pop(memory, None)) is not None:
+            memory.close()
 
     def _cuImportExternalSemaphore(self, semaphore, about):
         kind, _, fd, _, flags = struct.unpack_from("=iiQQI", about.raw)
@@ -195,7 +213,7 @@ class FakeCuda:
         os.close(fd)
 
     def _cuDestroyExternalSemaphore(self, semaphore):
-        del self.semaphores[semaphore]
+        self.semaphores.pop(semaphore, None)
 
     def _cuSignalExternalSemaphoresAsync(self, semaphores, params, count, stream):
         device, semaphore = self.semaphores[semaphores[0]]
@@ -224,11 +242,15 @@ class FakeCuda:
     def _cuStreamSynchronize(self, stream):
         self.stream(stream).settle()
 
+    def _cuStreamQuery(self, stream):
+        return 0 if self.stream(stream).idle else 600
+
     def _cuStreamCreate(self, stream, flags):
         stream._obj.value = next(self._numbers)
 
     def _cuStreamDestroy_v2(self, stream):
-        self.streams.pop(stream).close()
+        if stream in self.streams:
+            self.streams.pop(stream).close()
 
     def _cuGetErrorName(self, code, text):
         text._obj.value = b"CUDA_ERROR_OF_THE_STAND_IN"
@@ -252,9 +274,9 @@ def exporting(timelines: bool, dedicated: bool = False):
         self.dedicated = self.dedicated or dedicated
 
     def describe(device, semaphore):
-        fd = os.open(os.devnull, os.O_RDONLY)
-        noted[fd] = (device, semaphore)
-        return fd
+        found = Descriptor([os.open(os.devnull, os.O_RDONLY)])
+        noted[found.number] = (device, semaphore)
+        return found
 
     from grilly.runtime.vulkan import sharing
 

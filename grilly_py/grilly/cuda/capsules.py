@@ -19,7 +19,7 @@ _get.restype, _get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_
 #: Of a DLTensor, in bytes: where the device and the type of the elements stand.
 _DEVICE, _DTYPE = 8, 20
 #: DLPack's codes of kinds of elements, by NumPy's; bfloat16 is named.
-_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
 _BFLOAT16 = 4
 _KINDS = {code: kind for kind, code in _CODES.items()}
 
@@ -32,10 +32,8 @@ class Holder:
     def __init__(
         self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, kept: object
     ):
-        # Elements of 16 bytes, too, are a type that NumPy's capsules have.
-        kind = f"<u{itemsize}" if itemsize <= 8 else f"<c{itemsize}"
         self.__array_interface__ = {
-            "version": 3, "typestr": kind, "shape": shape, "strides": strides, "data": (address, False),
+            "version": 3, "typestr": f"<u{itemsize}", "shape": shape, "strides": strides, "data": (address, False),
         }  # fmt: skip
         self.kept = kept
 
@@ -80,10 +78,10 @@ def opened(capsule: Any) -> tuple[np.ndarray, str]:
         ctypes.c_uint16.from_address(tensor + _DTYPE + 2).value,
     )
     kind = _KINDS.get(code)
-    if lanes != 1 or bits % 8 or (kind is None and (code, bits) != (_BFLOAT16, 16)):
+    if lanes != 1 or bits not in (8, 16, 32, 64) or (kind is None and (code, bits) != (_BFLOAT16, 16)):
         raise BufferError(f"elements of DLPack's type {code} with {bits} bits and {lanes} lanes are not known here")
     name = "bfloat16" if kind is None else np.dtype(f"{kind}{bits // 8}").name
-    ctypes.c_uint8.from_address(tensor + _DTYPE).value = 1 if bits <= 64 else 5
+    ctypes.c_uint8.from_address(tensor + _DTYPE).value = _CODES["u"]
     ctypes.c_int32.from_address(tensor + _DEVICE).value = _HOST[0]
     ctypes.c_int32.from_address(tensor + _DEVICE + 4).value = _HOST[1]
     return np.from_dlpack(_Host(capsule)), name

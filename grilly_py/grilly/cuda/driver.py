@@ -5,17 +5,21 @@ Structures are laid out as ``cuda.h`` has them: arrays of words with the few fie
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import struct
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator, Sequence
 
 from ..errors import GrillyError, OutOfDeviceMemoryError, UnsupportedError
+from ..runtime.sharing import Allocation, Descriptor
 
 _LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-_OUT_OF_MEMORY = 2
+_OUT_OF_MEMORY, _NOT_READY = 2, 600
 _OPAQUE_FD, _DEDICATED, _TIMELINE_FD = 1, 1, 9
+#: A place for a handle or an address, 0 as long as there is none.
+Box = ctypes.c_uint64
 _u64, _int, _pointer = ctypes.c_uint64, ctypes.c_int, ctypes.c_void_p
 #: One semaphore, and CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS or ..._WAIT_PARAMS, which begin with the value.
 _Semaphores, _Params = _u64 * 1, _u64 * 18
@@ -27,6 +31,7 @@ _FUNCTIONS: dict[str, tuple] = {
     "cuDeviceGet": (_pointer, _int),
     "cuDeviceGetUuid": (_pointer, _int),
     "cuDevicePrimaryCtxRetain": (_pointer, _int),
+    "cuDevicePrimaryCtxRelease_v2": (_int,),
     "cuCtxGetCurrent": (_pointer,),
     "cuCtxPushCurrent_v2": (_u64,),
     "cuCtxPopCurrent_v2": (_pointer,),
@@ -41,6 +46,7 @@ _FUNCTIONS: dict[str, tuple] = {
     "cuWaitExternalSemaphoresAsync": (_pointer, _pointer, ctypes.c_uint, _u64),
     "cuMemcpyDtoDAsync_v2": (_u64, _u64, ctypes.c_size_t, _u64),
     "cuStreamSynchronize": (_u64,),
+    "cuStreamQuery": (_u64,),
     "cuStreamCreate": (_pointer, ctypes.c_uint),
     "cuStreamDestroy_v2": (_u64,),
 }
@@ -123,7 +129,7 @@ class Driver:
             f"{', '.join(seen) or 'none'} (CUDA_VISIBLE_DEVICES hides others)"
         )
 
-    @contextmanager
+    @contextlib.contextmanager
     def _entered(self) -> Iterator[None]:
         self._enter()
         try:
@@ -131,31 +137,38 @@ class Driver:
         finally:
             self._calls["cuCtxPopCurrent_v2"](ctypes.byref(_u64()))
 
+    def _here(self) -> bool:
+        current = _u64()
+        return self._calls["cuCtxGetCurrent"](ctypes.byref(current)) == 0 and current.value == self._context
+
     def _enter(self) -> None:
         self._call("cuCtxPushCurrent_v2", self._context)
 
     # -- memory ----------------------------------------------------------------------------------------------------
 
-    def import_memory(self, fd: int, nbytes: int, buffer_nbytes: int, dedicated: bool) -> tuple[int, int]:
-        """Memory behind a file descriptor, which CUDA owns once this has returned: (its handle, its address)."""
-        memory, address = _u64(), _u64()
-        about = ctypes.create_string_buffer(struct.pack("=iiQQQI68x", _OPAQUE_FD, 0, fd, 0, nbytes, int(dedicated)))
-        part = ctypes.create_string_buffer(struct.pack("=QQ72x", 0, buffer_nbytes))
+    def import_memory(self, given: Allocation, memory: Box, address: Box) -> None:
+        """Import an allocation; its handle and its address come into the boxes, which hold 0 before."""
+        number = given.descriptor.number
+        about = struct.pack("=iiQQQI68x", _OPAQUE_FD, 0, number, 0, given.nbytes, int(given.dedicated))
+        part = struct.pack("=QQ72x", 0, given.buffer_nbytes)
         with self._entered():
-            self._call("cuImportExternalMemory", ctypes.byref(memory), about)
             try:
-                self._call("cuExternalMemoryGetMappedBuffer", ctypes.byref(address), memory.value, part)
-            except BaseException:
-                self._calls["cuDestroyExternalMemory"](memory.value)
-                raise
-        return memory.value, address.value
+                self._call("cuImportExternalMemory", ctypes.byref(memory), ctypes.create_string_buffer(about))
+            finally:
+                if memory.value:
+                    given.descriptor.taken()
+            words = ctypes.create_string_buffer(part)
+            self._call("cuExternalMemoryGetMappedBuffer", ctypes.byref(address), memory.value, words)
 
-    def free_memory(self, memory: int, address: int) -> None:
-        """Give back what ``import_memory`` gave, after all work of the context. Errors are passed over."""
+    def free_memory(self, memory: Box, address: Box) -> None:
+        """Give back what ``import_memory`` put into the boxes, after the context's work. Errors are passed over."""
+        if not memory.value:
+            return
         with self._entered():
             self._calls["cuCtxSynchronize"]()
-            self._calls["cuMemFree_v2"](address)
-            self._calls["cuDestroyExternalMemory"](memory)
+            if address.value:
+                self._calls["cuMemFree_v2"](address.value)
+            self._calls["cuDestroyExternalMemory"](memory.value)
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Copy on the device, in the order of the stream."""
@@ -163,18 +176,15 @@ class Driver:
 
     # -- order -----------------------------------------------------------------------------------------------------
 
-    def import_timeline(self, fd: int) -> int:
-        """The timeline semaphore behind a file descriptor, which CUDA owns once this has returned."""
-        semaphore = _u64()
-        about = ctypes.create_string_buffer(struct.pack("=iiQQI68x", _TIMELINE_FD, 0, fd, 0, 0))
+    def import_timeline(self, descriptor: Descriptor, semaphore: Box) -> None:
+        """Import a timeline semaphore; its handle comes into the box, which holds 0 before."""
+        about = struct.pack("=iiQQI68x", _TIMELINE_FD, 0, descriptor.number, 0, 0)
         with self._entered():
-            self._call("cuImportExternalSemaphore", ctypes.byref(semaphore), about)
-        return semaphore.value
-
-    def free_timeline(self, semaphore: int) -> None:
-        """Give a timeline back. Errors are passed over."""
-        with self._entered():
-            self._calls["cuDestroyExternalSemaphore"](semaphore)
+            try:
+                self._call("cuImportExternalSemaphore", ctypes.byref(semaphore), ctypes.create_string_buffer(about))
+            finally:
+                if semaphore.value:
+                    descriptor.taken()
 
     def signal(self, semaphore: int, value: int, stream: int) -> None:
         """Have a timeline reach a value after all that the stream has to do."""
@@ -189,8 +199,7 @@ class Driver:
 
     def _at_once(self, name: str, *arguments) -> None:
         """As ``_call`` in the context, which mostly is the thread's already."""
-        current = _u64()
-        if self._calls["cuCtxGetCurrent"](ctypes.byref(current)) == 0 and current.value == self._context:
+        if self._here():
             self._call(name, *arguments)
             return
         with self._entered():
@@ -201,17 +210,35 @@ class Driver:
         with self._entered():
             self._call("cuStreamSynchronize", stream)
 
-    def stream(self) -> int:
-        """A new stream that waits for no other."""
-        made = _u64()
+    def idle(self, stream: int, seconds: float) -> bool:
+        """Whether the stream has nothing to do, at the latest after so many seconds."""
+        with contextlib.nullcontext() if self._here() else self._entered():
+            query = self._calls["cuStreamQuery"]
+            give_up = 0.0
+            while result := query(stream):
+                if result != _NOT_READY:
+                    self._raise("cuStreamQuery", result)
+                now = time.perf_counter()
+                give_up = give_up or now + seconds
+                if now >= give_up:
+                    return False
+            return True
+
+    def make_stream(self, stream: Box) -> None:
+        """Make a stream that waits for no other; its handle comes into the box."""
         with self._entered():
-            self._call("cuStreamCreate", ctypes.byref(made), 1)
-        return made.value
+            self._call("cuStreamCreate", ctypes.byref(stream), 1)
 
-    def free_stream(self, stream: int) -> None:
-        """Give a stream back. Errors are passed over."""
+    def close(self, timelines: Sequence[Box], streams: Sequence[Box]) -> None:
+        """Give back timelines, streams and the context, where the boxes hold some. Errors are passed over."""
         with self._entered():
-            self._calls["cuStreamDestroy_v2"](stream)
+            for stream in streams:
+                if stream.value:
+                    self._calls["cuStreamDestroy_v2"](stream.value)
+            for semaphore in timelines:
+                if semaphore.value:
+                    self._calls["cuDestroyExternalSemaphore"](semaphore.value)
+        self._calls["cuDevicePrimaryCtxRelease_v2"](self.ordinal)
 
 
-__all__ = ["Driver", "load"]
+__all__ = ["Box", "Driver", "load"]

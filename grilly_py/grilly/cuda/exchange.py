@@ -43,7 +43,6 @@ class CudaExchange(Exchange):
         self.peer = CudaPeer(driver, self._sharing, current)
         #: By the addresses that were given out.
         self._storages: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary()
-        self._stream: int | None = None  # for what other libraries give
 
     # -- to CUDA ---------------------------------------------------------------------------------------------------
 
@@ -91,9 +90,7 @@ class CudaExchange(Exchange):
                 f"from_dlpack: the array is on CUDA's device {number}, and the backend's GPU is device "
                 f"{self.dlpack_device[1]}; move it there"
             )
-        if self._stream is None:
-            self._stream = self.driver.stream()
-        stream = self._stream
+        stream = self.peer.own_stream()
         words, name = capsules.opened(array.__dlpack__(stream=stream))
         dtype = dtype_of(name)
         if not is_storable(dtype):

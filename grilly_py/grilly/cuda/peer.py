@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..runtime.sharing import Loan, Peer, Sharing
-from .driver import Driver
+from .driver import Box, Driver
 
 
 class _Memory:
@@ -32,8 +32,8 @@ class Mapped:
 
     __slots__ = ("address", "_memory", "_sweep")
 
-    def __init__(self, address: int, memory: _Memory, sweep: Callable[[], None]):
-        self.address = address
+    def __init__(self, memory: _Memory, sweep: Callable[[], None]):
+        self.address = 0
         self._memory: _Memory | None = memory
         self._sweep = sweep
 
@@ -41,6 +41,11 @@ class Mapped:
         if getattr(self, "_memory", None) is not None:
             self._memory = None  # noted as gone
             self._sweep()
+
+
+def _close(driver: Driver, timelines: tuple[Box, Box], streams: tuple[Box], process: int) -> None:
+    if not sys.is_finalizing() and os.getpid() == process:
+        driver.close(timelines, streams)
 
 
 class CudaPeer(Peer):
@@ -71,26 +76,26 @@ class CudaPeer(Peer):
         self._signaller = 0  # the stream that brings it there
         self._given = threading.local()  # .waits: the streams that were made to wait last, and for what
         self._timelines: tuple[int, int] | None = None
+        self._own_stream = Box()
+        boxes = Box(), Box()
+        self._end = weakref.finalize(self, _close, driver, boxes, (self._own_stream,), self._process)
+        self._end.atexit = False
         descriptors = sharing.join(self)
         if descriptors is not None:
             try:
-                self._timelines = self._imported(descriptors)
+                for descriptor, box in zip(descriptors, boxes, strict=True):
+                    driver.import_timeline(descriptor, box)
             except BaseException:
                 sharing.part()
                 raise
+            self._timelines = boxes[0].value, boxes[1].value
 
-    def _imported(self, descriptors: tuple[int, int]) -> tuple[int, int]:
-        made: list[int] = []
-        try:
-            for fd in descriptors:
-                made.append(self.driver.import_timeline(fd))
-        except BaseException:
-            for fd in descriptors[len(made) :]:
-                os.close(fd)
-            for semaphore in made:
-                self.driver.free_timeline(semaphore)
-            raise
-        return made[0], made[1]
+    def own_stream(self) -> int:
+        """A stream that nobody else uses, made at the first call."""
+        with self._lock:
+            if not self._own_stream.value:
+                self.driver.make_stream(self._own_stream)
+            return self._own_stream.value
 
     # -- what the runtime asks -------------------------------------------------------------------------------------
 
@@ -115,6 +120,9 @@ class CudaPeer(Peer):
         for stream in streams:
             self.driver.wait(self._timelines[0], serial, stream)
         self._given.waits = streams, serial
+
+    def idle(self, streams: set[int], seconds: float) -> bool:
+        return all(self.driver.idle(stream, seconds) for stream in streams)
 
     def settle(self, streams: set[int]) -> None:
         for stream in streams:
@@ -141,7 +149,7 @@ class CudaPeer(Peer):
         if mapped is None:
             mapped = self._map(buffer)
         assert isinstance(mapped, Mapped)
-        if self._timelines is not None and stream >= 0:
+        if place.serial and self._timelines is not None and stream >= 0:
             given = getattr(self._given, "waits", None)
             if given is None or stream not in given[0] or given[1] < place.serial:
                 self.wait({stream}, place.serial)
@@ -153,17 +161,13 @@ class CudaPeer(Peer):
             if place.foreign is not None:  # another thread was here meanwhile
                 assert isinstance(place.foreign, Mapped)
                 return place.foreign
-            given = self._sharing.export(place.block)
-            try:
-                memory, address = self.driver.import_memory(*given)
-            except BaseException:
-                os.close(given.fd)
-                raise
             held = _Memory()
             end = _End(held, self._unmapped.append)
-            end.memory, end.address = memory, address
+            end.memory, end.address = Box(), Box()
             self._mapped.add(end)
-            mapped = Mapped(address, held, self._sweep)
+            mapped = Mapped(held, self._sweep)
+            self.driver.import_memory(self._sharing.export(place.block), end.memory, end.address)
+            mapped.address = end.address.value
             self._sharing.keep(place.block, mapped)
             return mapped
 

@@ -8,15 +8,42 @@ before it, and what the stream is given later comes after the submission.
 from __future__ import annotations
 
 import abc
+import os
 import weakref
 from collections import deque
 from typing import Any, NamedTuple
 
 
-class Allocation(NamedTuple):
-    """Memory of the driver's in which shared buffers lie, to be imported once: a file descriptor, the caller's."""
+class Descriptor:
+    """A file descriptor, in the first place of ``box``, that is closed when this goes, unless somebody has taken it.
 
-    fd: int
+    The box is there before the driver fills it in, so that an interrupt loses nothing.
+    """
+
+    __slots__ = ("box",)
+
+    def __init__(self, box: Any):
+        self.box = box  # -1 before and after
+
+    @property
+    def number(self) -> int:
+        """The descriptor."""
+        return self.box[0]
+
+    def taken(self) -> None:
+        """Note that it is another's now."""
+        self.box[0] = -1
+
+    def __del__(self):
+        number, self.box[0] = self.box[0], -1
+        if number >= 0:
+            os.close(number)
+
+
+class Allocation(NamedTuple):
+    """Memory of the driver's in which shared buffers lie, to be imported once."""
+
+    descriptor: Descriptor
     nbytes: int
     buffer_nbytes: int
     dedicated: bool
@@ -25,7 +52,8 @@ class Allocation(NamedTuple):
 class Place(NamedTuple):
     """Where a buffer lies: the allocation, by an object of the runtime's, and the byte in it.
 
-    ``foreign`` is what ``Sharing.keep`` has put there, ``serial`` the last submission that uses the buffer.
+    ``foreign`` is what ``Sharing.keep`` has put there, ``serial`` the last submission that uses the buffer, 0 where
+    that has finished.
     """
 
     block: object
@@ -70,6 +98,10 @@ class Peer(abc.ABC):
         """Have what the streams are given from now on wait for the runtime's timeline to reach ``serial``."""
 
     @abc.abstractmethod
+    def idle(self, streams: set[int], seconds: float) -> bool:
+        """Whether the streams have nothing to do; each may be waited for, for so many seconds."""
+
+    @abc.abstractmethod
     def settle(self, streams: set[int]) -> None:
         """Let the host wait until the streams have nothing to do."""
 
@@ -94,11 +126,11 @@ class Sharing(abc.ABC):
     timelines: bool
 
     @abc.abstractmethod
-    def join(self, peer: Peer) -> tuple[int, int] | None:
+    def join(self, peer: Peer) -> tuple[Descriptor, Descriptor] | None:
         """Keep order with this peer from now on.
 
-        Returns file descriptors, the caller's, of the runtime's timeline (its submissions) and of the peer's; None
-        where there are none. Raises GrillyError where another peer has joined.
+        Returns file descriptors of the runtime's timeline (its submissions) and of the peer's; None where there are
+        none. Raises GrillyError where another peer has joined.
         """
 
     @abc.abstractmethod
@@ -131,4 +163,4 @@ class Sharing(abc.ABC):
         """Take back the memory of all loans that ended; the host waits for the peer where there are any."""
 
 
-__all__ = ["Allocation", "Loan", "Peer", "Place", "Sharing"]
+__all__ = ["Allocation", "Descriptor", "Loan", "Peer", "Place", "Sharing"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ...errors import GrillyError, UnsupportedError
 from ..interface import DeviceInfo
+from ..sharing import Descriptor
 from .api import NULL, ffi, lib, out
 
 #: A feature of the devices whose memory something else can import.
@@ -89,8 +90,8 @@ class External:
         return info, own
 
 
-def descriptor_of_memory(device, memory) -> int:
-    """A file descriptor for device memory, the caller's to close."""
+def descriptor_of_memory(device, memory) -> Descriptor:
+    """A file descriptor for device memory."""
     info = ffi.new("VkMemoryGetFdInfoKHR*")
     info.sType = lib.VK_STRUCTURE_TYPE_MEMORY_GET_FD_INFO_KHR
     info.memory = memory
@@ -98,8 +99,8 @@ def descriptor_of_memory(device, memory) -> int:
     return _descriptor(device, "vkGetMemoryFdKHR", info)
 
 
-def descriptor_of_semaphore(device, semaphore) -> int:
-    """A file descriptor for a semaphore, the caller's to close."""
+def descriptor_of_semaphore(device, semaphore) -> Descriptor:
+    """A file descriptor for a semaphore."""
     info = ffi.new("VkSemaphoreGetFdInfoKHR*")
     info.sType = lib.VK_STRUCTURE_TYPE_SEMAPHORE_GET_FD_INFO_KHR
     info.semaphore = semaphore
@@ -107,17 +108,19 @@ def descriptor_of_semaphore(device, semaphore) -> int:
     return _descriptor(device, "vkGetSemaphoreFdKHR", info)
 
 
-def _descriptor(device, name: str, info) -> int:
+def _descriptor(device, name: str, info) -> Descriptor:
     word = ffi.new("char[]", name.encode())
     address = lib.vkGetDeviceProcAddr(device.handle, word)
     if address == NULL:
         raise UnsupportedError(f"{device.info.name}: the driver has no {name}")
-    place = ffi.new("int[1]", [-1])
-    result = ffi.cast(f"PFN_{name}", address)(device.handle, info, place)
+    found = Descriptor(ffi.new("int[1]", [-1]))
+    result = ffi.cast(f"PFN_{name}", address)(device.handle, info, found.box)
+    if result < 0:
+        found.taken()  # undefined after a failure
     if result == -10:
         raise GrillyError(f"{name}: VK_ERROR_TOO_MANY_OBJECTS: the process has no file descriptors left")
     device.check(result, name)
-    return place[0]
+    return found
 
 
 def timeline(device, value: int):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 from ...errors import GrillyError, UnsupportedError
-from ..sharing import Allocation, Peer, Place, Sharing
+from ..sharing import Allocation, Descriptor, Peer, Place, Sharing
 from .device import Device
 from .external import descriptor_of_memory, descriptor_of_semaphore, timeline
 from .joint import Joint
@@ -31,7 +30,7 @@ class VulkanSharing(Sharing):
         self.uuid = bytes.fromhex(str(device.info.properties["device_uuid"]))
         self.timelines = device.external.timelines
 
-    def join(self, peer: Peer) -> tuple[int, int] | None:
+    def join(self, peer: Peer) -> tuple[Descriptor, Descriptor] | None:
         with self._enter() as parts:
             stream, device = parts.stream, parts.device
             if stream.joint is not None:
@@ -41,14 +40,9 @@ class VulkanSharing(Sharing):
                 stream.joint = Joint(peer, None, None)
                 return None
             ours, theirs = timeline(device, stream.completed), timeline(device, 0)
-            first = descriptor_of_semaphore(device, ours.value)
-            try:
-                second = descriptor_of_semaphore(device, theirs.value)
-            except BaseException:
-                os.close(first)
-                raise
+            descriptors = descriptor_of_semaphore(device, ours.value), descriptor_of_semaphore(device, theirs.value)
             stream.joint = Joint(peer, ours, theirs)
-            return first, second
+            return descriptors
 
     def part(self) -> None:
         with self._enter() as parts:
@@ -59,8 +53,8 @@ class VulkanSharing(Sharing):
         with self._enter() as parts:
             if block.memory is None:
                 raise GrillyError("the memory has been given back")
-            fd = descriptor_of_memory(parts.device, block.memory.value)
-            return Allocation(fd, block.allocated, block.nbytes, parts.device.external.dedicated)
+            descriptor = descriptor_of_memory(parts.device, block.memory.value)
+            return Allocation(descriptor, block.allocated, block.nbytes, parts.device.external.dedicated)
 
     def keep(self, block: object, foreign: object) -> None:
         assert isinstance(block, Block)
@@ -81,7 +75,8 @@ class VulkanSharing(Sharing):
             piece.shared = True
             if writer is not None:
                 stream.joint.meet(writer)
-            return Place(block, piece.start, block.foreign, piece.last)
+            last = piece.last
+            return Place(block, piece.start, block.foreign, last if last > stream.completed else 0)
 
     def meet(self, stream: int) -> None:
         with self._enter() as parts:

@@ -481,7 +481,7 @@ class Stream:
             self._device.check(result, "vkQueueSubmit")
         self._flying.append(slot)
         self._taken(slot)
-        if joint is not None and joint.depart(slot.serial):
+        if joint is not None and joint.depart(slot.serial, self.finished):
             self.wait(slot.serial)
         return kept is not None
 
@@ -510,6 +510,16 @@ class Stream:
             if self._device.check(status, "vkGetFenceStatus") != 0:
                 return
             self._finish(slot)
+
+    def finished(self, serial: int, seconds: float) -> bool:
+        """Whether a submission has finished, at the latest after so many seconds."""
+        give_up = time.perf_counter() + seconds
+        while True:
+            self.poll()
+            if self.completed >= serial:
+                return True
+            if time.perf_counter() >= give_up:
+                return False
 
     def wait(self, serial: int) -> None:
         """Wait until submission ``serial`` has finished: poll for a moment, then sleep."""
