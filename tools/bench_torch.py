@@ -407,7 +407,7 @@ def parts() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checks", action="store_true", help="no times")
-    parser.add_argument("--only", default="", help="names of checks, with commas; no times then")
+    parser.add_argument("--only", default="", help="names of checks, with commas, and 'times'")
     parser.add_argument("--no-timelines", action="store_true", help="order by waiting, as without semaphores")
     asked = parser.parse_args()
     if not torch.cuda.is_available():
@@ -444,7 +444,7 @@ def main() -> int:
                 break
         finally:
             faulthandler.cancel_dump_traceback_later()
-    if not asked.checks and not only:
+    if not asked.checks and (not only or "times" in only):
         try:
             times()
         except Exception:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +33,12 @@ class CudaExchange(Exchange):
         On the same GPU.
     current : callable
         The CUDA stream that the calling thread gives work to, as a number: grilly's work on shared memory is put in
-        order with it.
+        order with it. It does not refer to this object.
+
+    Attributes
+    ----------
+    staged : OrderedDict
+        Memory that a caller keeps for its next call.
     """
 
     def __init__(self, device: Device, driver: Driver, current: Callable[[], int]):
@@ -41,6 +47,7 @@ class CudaExchange(Exchange):
         self.device = device
         self._sharing = device.runtime.share()
         self.peer = CudaPeer(driver, self._sharing, current)
+        self.staged: OrderedDict[tuple, Any] = OrderedDict()
         #: By the addresses that were given out.
         self._storages: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary()
 
@@ -121,10 +128,13 @@ class CudaExchange(Exchange):
         return None
 
 
-def open_exchange(device: Device, current: Callable[[], int]) -> CudaExchange:
-    """The exchange of a device with CUDA. Raises UnsupportedError where runtime, GPU or driver do not allow it."""
-    sharing = device.runtime.share()
-    return CudaExchange(device, Driver(load(), sharing.uuid), current)
+def open_exchange(device: Device, current: Callable[[int], Callable[[], int]]) -> CudaExchange:
+    """The exchange of a device with CUDA; ``current`` gives, for CUDA's number of the GPU, what CudaExchange takes.
+
+    Raises UnsupportedError where runtime, GPU or driver do not allow it.
+    """
+    driver = Driver(load(), device.runtime.share().uuid)
+    return CudaExchange(device, driver, current(driver.ordinal))
 
 
 __all__ = ["CudaExchange", "open_exchange"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,14 +27,8 @@ _DTYPES: dict[torch.dtype, np.dtype | None] = {}
 def _open(device: Device) -> CudaExchange:
     if not torch.cuda.is_available():
         raise UnsupportedError("PyTorch has no CUDA here (torch.cuda.is_available() is False)")
-    found: list[CudaExchange] = []
     torch.cuda.init()
-
-    def current() -> int:
-        return torch._C._cuda_getCurrentRawStream(found[0].driver.ordinal)
-
-    found.append(open_exchange(device, current))
-    return found[0]
+    return open_exchange(device, lambda ordinal: functools.partial(torch._C._cuda_getCurrentRawStream, ordinal))
 
 
 provide(_open)
@@ -96,7 +91,7 @@ def empty(
     if wanted.type != "cuda" or wanted.index not in (None, exchange.driver.ordinal):
         raise ValueError(f"empty: device is {device}; expected cuda:{exchange.driver.ordinal}, the backend's GPU")
     shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else size
-    return give(exchange, default_backend().empty(shape, _dtype("empty", "dtype", dtype or torch.get_default_dtype())))
+    return give(exchange, default_backend().empty(shape, dtype_for("empty", dtype or torch.get_default_dtype())))
 
 
 def _exchange(backend: Any = None) -> CudaExchange:
@@ -105,12 +100,13 @@ def _exchange(backend: Any = None) -> CudaExchange:
     return exchange
 
 
-def _dtype(operation: str, name: str, dtype: torch.dtype) -> np.dtype:
+def dtype_for(operation: str, dtype: torch.dtype) -> np.dtype:
+    """NumPy's dtype for PyTorch's. Raises TypeError for one that no Tensor has."""
     if not _DTYPES:
         _DTYPES.update({getattr(torch, each): dtype_of(each) for each in _NAMES if hasattr(torch, each)})
     found = _DTYPES.get(dtype)
     if found is None or not is_storable(found):
-        raise TypeError(f"{operation}: {name} is {dtype}, which no grilly.Tensor can be")
+        raise TypeError(f"{operation}: {dtype} is a dtype that no grilly.Tensor has")
     return found
 
 
@@ -145,7 +141,7 @@ def taken(exchange: CudaExchange, tensor: torch.Tensor, operation: str = "grilly
     """
     if tensor.device.index != exchange.driver.ordinal:
         raise TypeError(f"{operation}: a tensor is on {tensor.device}, and others on cuda:{exchange.driver.ordinal}")
-    dtype = _dtype(operation, "a tensor", tensor.dtype)
+    dtype = dtype_for(operation, tensor.dtype)
     if tensor.is_neg() or tensor.is_conj():
         tensor = tensor.resolve_neg().resolve_conj()
     shape, steps, pointer = tuple(tensor.shape), tensor.stride(), tensor.data_ptr()
@@ -181,4 +177,4 @@ def give(exchange: CudaExchange, tensor: Tensor) -> torch.Tensor:
     return torch.utils.dlpack.from_dlpack(exchange.give(tensor, exchange.peer.current()))
 
 
-__all__ = ["copied", "cuda_device", "empty", "entered", "give", "taken"]
+__all__ = ["copied", "cuda_device", "dtype_for", "empty", "entered", "give", "taken"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from . import quick
 from .arrays import check_dense
 from .attention import check_floats, drop_seed, run
 
@@ -70,6 +71,13 @@ def scaled_dot_product_attention(
     A row whose additive mask holds nothing but numbers below -1e15, such as the dtype's lowest, attends alike to all
     keys that have the largest of them: beside it a score is lost, as in PyTorch.
     """
+    known = None
+    if attn_mask is None and not dropout_p and type(query) is type(key) is type(value) is torch.Tensor:
+        if query.is_cuda and not torch.compiler.is_compiling() and (scale is None or type(scale) is float):
+            known = quick.key_of(query, key, value, is_causal, scale, enable_gqa)
+            found = quick.again(NAME, (query, key, value), known)
+            if found is not None:
+                return found
     check_floats(NAME, query=query, key=key, value=value)
     check_dense(NAME, attn_mask=attn_mask)
     if not 0.0 <= dropout_p <= 1.0:
@@ -100,6 +108,10 @@ def scaled_dot_product_attention(
     elif dropout_p:
         options.update(dropout_p=float(dropout_p), dropout_seed=drop_seed())
     out = run(q, k, v, False, **options)[0]
+    if known is not None and q is query and k is key and v is value:
+        right = options.get("right")
+        window = {} if right is None else {"window_size": (None, right)}
+        quick.learn(known, {"scale": options["scale"], "causal": options.get("causal", False), **window})
     return out if len(lead) == 2 else out.reshape(*lead, length, value.shape[-1])
 
 
