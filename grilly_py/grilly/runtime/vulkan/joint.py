@@ -48,6 +48,11 @@ class Joint:
             self._values.signalSemaphoreValueCount = 1
 
     @property
+    def meets(self) -> bool:
+        """Whether the next submission meets a stream."""
+        return bool(self._streams)
+
+    @property
     def leaving(self) -> bool:
         """Whether loans have ended whose buffers are still kept."""
         return bool(self.peer.gone)

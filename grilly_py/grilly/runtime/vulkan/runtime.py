@@ -301,7 +301,8 @@ class VulkanRuntime(Runtime):
             if self._captures and self._captured() is not None:
                 parts.at_work = False
                 return
-            if parts.stream.profiling != "row":  # which is to grow until it is full, or somebody waits
+            # A row is to grow until it is full, or somebody waits, as another interface to the device does.
+            if parts.stream.profiling != "row" or parts.stream.meets:
                 parts.stream.hand_on()
             self._take_back(parts.stream)
             parts.at_work = False
@@ -443,7 +444,7 @@ class VulkanRuntime(Runtime):
                     self._transfers.put(buffer, source)
             after = [(source, start, target, 0, nbytes) for source, start, target, nbytes in results]
             stream.replay(recording.recorded, after)
-            if stream.profiling != "row":
+            if stream.profiling != "row" or stream.meets:
                 stream.flush()
             self._take_back(stream)
             parts.at_work = False

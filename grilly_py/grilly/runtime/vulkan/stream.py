@@ -403,7 +403,7 @@ class Stream:
         """Note that a call ends here; submit the journal unless more calls are likely to follow at once."""
         if not self._journal:
             return
-        if self.together > 1 and not self.profiling:
+        if self.together > 1 and not self.profiling and not self.meets:
             now = time.perf_counter()
             if now - self._handed > CLOSELY_SECONDS:
                 self._wanted = 1
@@ -416,6 +416,11 @@ class Stream:
             self._wanted = min(2 * self._wanted, self.together)
         self._launch()
         self._handed = time.perf_counter()
+
+    @property
+    def meets(self) -> bool:
+        """Whether the submission that comes next is one that another interface's work is to come behind."""
+        return self.joint is not None and self.joint.meets
 
     def flush(self) -> int:
         """Submit the journal; returns the serial that covers all work so far."""
