@@ -11,6 +11,7 @@ import struct
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from ..errors import GrillyError, OutOfDeviceMemoryError, UnsupportedError
 from ..runtime.sharing import Allocation, Descriptor
@@ -25,7 +26,7 @@ _u64, _int, _pointer = ctypes.c_uint64, ctypes.c_int, ctypes.c_void_p
 _Semaphores, _Params = _u64 * 1, _u64 * 18
 
 #: Arguments of each function. Handles and addresses are 64-bit numbers.
-_FUNCTIONS: dict[str, tuple] = {
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuInit": (ctypes.c_uint,),
     "cuDeviceGetCount": (_pointer,),
     "cuDeviceGet": (_pointer, _int),
@@ -83,7 +84,7 @@ class Driver:
         When a function of the driver fails; also from the methods.
     """
 
-    def __init__(self, library, uuid: bytes):
+    def __init__(self, library: Any, uuid: bytes):
         self._calls = {}
         for name, arguments in _FUNCTIONS.items():
             try:
@@ -99,7 +100,7 @@ class Driver:
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self.ordinal)
         self._context = context.value
 
-    def _call(self, name: str, *arguments) -> None:
+    def _call(self, name: str, *arguments: Any) -> None:
         result = self._calls[name](*arguments)
         if result:
             self._raise(name, result)
@@ -197,7 +198,7 @@ class Driver:
     def _ask(self, name: str, semaphore: int, value: int, stream: int) -> None:
         self._at_once(name, _Semaphores(semaphore), _Params(value), 1, stream)
 
-    def _at_once(self, name: str, *arguments) -> None:
+    def _at_once(self, name: str, *arguments: Any) -> None:
         """As ``_call`` in the context, which mostly is the thread's already."""
         if self._here():
             self._call(name, *arguments)
@@ -212,17 +213,21 @@ class Driver:
 
     def idle(self, stream: int, seconds: float) -> bool:
         """Whether the stream has nothing to do, at the latest after so many seconds."""
-        with contextlib.nullcontext() if self._here() else self._entered():
-            query = self._calls["cuStreamQuery"]
-            give_up = 0.0
-            while result := query(stream):
-                if result != _NOT_READY:
-                    self._raise("cuStreamQuery", result)
-                now = time.perf_counter()
-                give_up = give_up or now + seconds
-                if now >= give_up:
-                    return False
-            return True
+        if not self._here():
+            with self._entered():
+                return self._idle(stream, seconds)
+        return self._idle(stream, seconds)
+
+    def _idle(self, stream: int, seconds: float) -> bool:
+        query, give_up = self._calls["cuStreamQuery"], 0.0
+        while result := query(stream):
+            if result != _NOT_READY:
+                self._raise("cuStreamQuery", result)
+            now = time.perf_counter()
+            give_up = give_up or now + seconds
+            if now >= give_up:
+                return False
+        return True
 
     def make_stream(self, stream: Box) -> None:
         """Make a stream that waits for no other; its handle comes into the box."""

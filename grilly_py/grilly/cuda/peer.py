@@ -26,6 +26,9 @@ class _End(weakref.ref):
 
     __slots__ = ("memory", "address")
 
+    memory: Box
+    address: Box
+
 
 class Mapped:
     """An allocation of the runtime's, imported. It lasts as long as the allocation and the loans that lie in it."""
@@ -122,7 +125,10 @@ class CudaPeer(Peer):
         self._given.waits = streams, serial
 
     def idle(self, streams: set[int], seconds: float) -> bool:
-        return all(self.driver.idle(stream, seconds) for stream in streams)
+        for stream in streams:
+            if not self.driver.idle(stream, seconds):
+                return False
+        return True
 
     def settle(self, streams: set[int]) -> None:
         for stream in streams:

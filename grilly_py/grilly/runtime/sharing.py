@@ -158,9 +158,5 @@ class Sharing(abc.ABC):
     def meet(self, stream: int) -> None:
         """Have the submission that comes next wait for what the stream was given before it is submitted."""
 
-    @abc.abstractmethod
-    def settle(self) -> None:
-        """Take back the memory of all loans that ended; the host waits for the peer where there are any."""
-
 
 __all__ = ["Allocation", "Descriptor", "Loan", "Peer", "Place", "Sharing"]

@@ -174,7 +174,7 @@ def _dense(shape: tuple[int, ...], steps: tuple[int, ...]) -> bool:
 
 def give(exchange: CudaExchange, tensor: Tensor) -> torch.Tensor:
     """A Tensor as a CUDA tensor over the same memory; PyTorch's current stream comes after the work that makes it."""
-    return torch.utils.dlpack.from_dlpack(exchange.give(tensor, exchange.peer.current()))
+    return torch._C._from_dlpack(exchange.give(tensor, exchange.peer.current()))
 
 
 __all__ = ["copied", "cuda_device", "dtype_for", "empty", "entered", "give", "taken"]

@@ -12,8 +12,9 @@ import contextlib
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import get_ident
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -33,6 +34,8 @@ NOTHING_RUNS = (
     "a captured function runs nothing yet, so there is nothing to read, to wait for or to time; return the tensors, "
     "and read what the graph gives"
 )
+
+Shared = TypeVar("Shared")
 
 
 class _Parts:
@@ -333,14 +336,17 @@ class VulkanRuntime(Runtime):
             parts.at_work = False
             return sharing
 
-    @contextlib.contextmanager
-    def shared(self) -> Iterator[_Parts]:
-        """The parts, for VulkanSharing, under the lock. Raises as every method does, and in a captured function."""
+    def shared(self, work: Callable[..., Shared], *arguments: Any) -> Shared:
+        """What ``work(parts, *arguments)`` gives, under the lock, for VulkanSharing.
+
+        Raises as every method does, and in a captured function.
+        """
         with self._enter():
             self._refuse()
             parts = self._open()
-            yield parts
+            found = work(parts, *arguments)
             parts.at_work = False
+            return found
 
     def profile(self, what: str | None) -> list[Timing]:
         with self._enter():
