@@ -172,4 +172,4 @@ def test_a_capsule_goes_in_by_from_dlpack(vulkan_backend):
 
 def test_bfloat16_has_no_capsule(vulkan_backend):
     with pytest.raises(BufferError, match="grilly.torch.to_torch"):
-        vulkan_backend.tensor(Q).astype("bfloat16").__dlpack__()
+        vulkan_backend.tensor(Q).astype("bfloat16").__dlpack__(dl_device=(1, 0))

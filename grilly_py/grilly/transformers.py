@@ -31,8 +31,8 @@ def register() -> None:
     """Make "grilly" an attention implementation that models can be asked for.
 
     Then ``from_pretrained(..., attn_implementation="grilly")`` or ``model.set_attn_implementation("grilly")`` have a
-    model's attention done by ``grilly.torch.attention``: forward, generation with a cache, and gradients; on the CPU,
-    in float32, float16 or bfloat16. Calling it again changes nothing.
+    model's attention done by ``grilly.torch.attention``: forward, generation with a cache, and gradients; on the CPU
+    or the backend's GPU, in float32, float16 or bfloat16. Calling it again changes nothing.
 
     Masks are those of "sdpa": boolean, True = attend, and none where causality says everything.
     """

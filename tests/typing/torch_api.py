@@ -24,8 +24,13 @@ def around(q: torch.Tensor, backend: grilly.Compute) -> None:
     assert_type(gt.from_torch(q, backend), grilly.Tensor)
     assert_type(gt.to_torch(gt.from_torch(q)), torch.Tensor)
     gt.lift(grilly.functional.softmax)(q)
+    assert_type(gt.cuda_device(), torch.device)
+    assert_type(gt.cuda_device(backend), torch.device)
+    assert_type(gt.empty(2, 3, dtype=torch.float16, device="cuda"), torch.Tensor)
+    assert_type(gt.empty((2, 3)), torch.Tensor)
     with gt.patched() as report:
         assert_type(report, gt.Patched)
     assert_type(report.calls, int)
 
+    gt.empty("2")  # type: ignore[arg-type]
     gt.to_torch(q)  # type: ignore[arg-type]

@@ -10,8 +10,12 @@ from ..compute.arrays import creation as _creation
 from ..compute.arrays import shapes as _shapes
 from ..compute.arrays.promotion import FLOAT32
 from ..compute.backend import Compute
+from ..compute.device.exchange import exchange_of
 from ..compute.device.tensor import Tensor
+from ..errors import UnsupportedError
 from .operands import Scalar, device_at
+
+_CUDA = 2  # DLPack's kDLCUDA
 
 
 def asarray(
@@ -34,13 +38,23 @@ def asarray(
 
 
 def from_dlpack(x: Any, /, *, device: Compute | None = None, copy: bool | None = None) -> Tensor:
-    """A tensor of what another library's array on the host holds, by DLPack: a copy. A tensor stays what it is.
+    """A tensor of what another library's array holds, by DLPack. A tensor stays what it is.
 
-    Raises ValueError where ``copy`` is False, and BufferError for what NumPy cannot take by DLPack: bfloat16 (of
-    PyTorch: ``grilly.torch.from_torch``), and memory that is not the host's.
+    An array on the host is copied. One of CUDA on the backend's GPU is copied there, or not at all where it lies in
+    memory of grilly's; that needs ``grilly.torch`` to have been imported. See docs/pytorch.md.
+
+    Raises ValueError where ``copy`` is False and the host's memory needs one, and BufferError for what NumPy cannot
+    take by DLPack: bfloat16 on the host (of PyTorch: ``grilly.torch.from_torch``), and memory of other devices.
     """
     if isinstance(x, Tensor) and not copy and device in (None, x.backend):
         return x
+    kind = x.__dlpack_device__()[0] if hasattr(x, "__dlpack_device__") else None
+    if kind == _CUDA:
+        try:
+            exchange = exchange_of(device_at(device))
+        except UnsupportedError as error:
+            raise BufferError(f"from_dlpack: the array is CUDA's, whose memory is not shared: {error}") from error
+        return exchange.take(x, copy)
     if copy is False:
         raise ValueError("from_dlpack: host memory needs a copy to be on the device")
     try:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..errors import UnsupportedError
+from .sharing import Sharing
 
 
 @dataclass(frozen=True)
@@ -388,6 +389,15 @@ class Runtime(abc.ABC):
             Copied to the beginnings of the targets.
         """
         raise UnsupportedError(f"replay: the {self.name} runtime captures nothing")
+
+    def share(self) -> Sharing:
+        """What makes the device's memory usable by another interface to the same GPU.
+
+        Raises UnsupportedError where the device, its driver or the runtime cannot.
+        """
+        raise UnsupportedError(
+            f"share: the {self.name} runtime exports no memory; open the device with grilly.Compute(runtime='vulkan')"
+        )
 
     @abc.abstractmethod
     def profile(self, what: str | None) -> list[Timing]:

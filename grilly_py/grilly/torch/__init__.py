@@ -1,4 +1,4 @@
-"""Attention on PyTorch's CPU tensors: registered operators with gradients, in grilly's and in PyTorch's words.
+"""Attention on PyTorch's tensors: registered operators with gradients, in grilly's and in PyTorch's words.
 
 Needs the extra ``grilly-vulkan[torch]``; nothing else in grilly imports PyTorch.
 """
@@ -12,10 +12,14 @@ except ModuleNotFoundError as error:
 
 from .arrays import from_torch, to_torch
 from .attention import attention
+from .cuda import cuda_device, empty
 from .lift import lift
 from .patched import Patched, patched
 from .sdpa import scaled_dot_product_attention
 
 del _torch
 
-__all__ = ["Patched", "attention", "from_torch", "lift", "patched", "scaled_dot_product_attention", "to_torch"]
+__all__ = [
+    "Patched", "attention", "cuda_device", "empty", "from_torch", "lift", "patched", "scaled_dot_product_attention",
+    "to_torch",
+]  # fmt: skip

@@ -10,6 +10,7 @@ import torch
 from ..compute.backend import default_backend
 from ..compute.device.dtypes import dtype_of
 from ..compute.device.tensor import Tensor
+from .cuda import copied, entered
 
 #: What grilly's kernels compute with.
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -34,17 +35,17 @@ def tensor_of(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-def check_host(operation: str, **tensors: object) -> None:
-    """Raise TypeError for what is no dense tensor in the CPU's memory; None passes."""
+def check_dense(operation: str, **tensors: object) -> None:
+    """Raise TypeError for what is no dense tensor of the CPU or of CUDA; None passes."""
     for name, tensor in tensors.items():
         if tensor is None:
             continue
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{operation}: {name} is a {type(tensor).__name__}; expected a torch.Tensor")
-        if tensor.device.type != "cpu":
+        if tensor.device.type not in ("cpu", "cuda"):
             raise TypeError(
-                f"{operation}: {name} is on {tensor.device}; expected a CPU tensor: give {name}.cpu(), "
-                "which copies it"
+                f"{operation}: {name} is on {tensor.device}; expected a CPU tensor, or one on the backend's GPU: give "
+                f"{name}.cpu(), which copies it"
             )
         if tensor.layout != torch.strided:
             raise TypeError(f"{operation}: {name} is {tensor.layout}; expected a dense tensor: give {name}.to_dense()")
@@ -56,7 +57,8 @@ def from_torch(tensor: torch.Tensor, backend: Any = None) -> Tensor:
     Parameters
     ----------
     tensor : torch.Tensor
-        Dense, on the CPU, any shape, of a dtype that a grilly.Tensor may have.
+        Dense, on the CPU or on the backend's GPU, any shape, of a dtype that a grilly.Tensor may have. On the GPU it is
+        copied there; ``grilly.from_dlpack`` makes a Tensor over memory of ``grilly.torch.empty`` without a copy.
     backend : grilly.Compute, optional
         Whose memory; the default backend's when None.
 
@@ -68,18 +70,22 @@ def from_torch(tensor: torch.Tensor, backend: Any = None) -> Tensor:
     Raises
     ------
     TypeError
-        For a tensor elsewhere than on the CPU, or of another dtype.
+        For a tensor elsewhere, or of another dtype.
+    UnsupportedError
+        As ``cuda_device`` for a CUDA tensor.
     RuntimeError
         For a tensor that requires grad, which would be lost: give ``tensor.detach()``.
     ImportError
         For bfloat16 where ml_dtypes is not installed.
     """
-    check_host("from_torch", tensor=tensor)
+    check_dense("from_torch", tensor=tensor)
     if tensor.requires_grad:
         raise RuntimeError(
             "from_torch: the tensor requires grad, which a grilly.Tensor does not carry; give tensor.detach(), or use "
             "grilly.torch.attention, which is differentiable"
         )
+    if tensor.is_cuda:
+        return copied(entered("from_torch", tensor, backend), tensor)
     return (default_backend() if backend is None else backend).tensor(array_of(tensor))
 
 

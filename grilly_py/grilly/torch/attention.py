@@ -10,8 +10,8 @@ import torch
 
 from ..compute.device.arrays import Precision, Unpack
 from ..compute.device.numbers import integer, number
-from .arrays import FLOATS, check_host
-from .operators import attend
+from .arrays import FLOATS, check_dense
+from .operators import attend, attend_at_once, nobody_looks
 
 NAME = "grilly.torch.attention"
 #: No options: what `run` is given where a call says nothing.
@@ -27,17 +27,24 @@ _NO_TERMS: dict[str, Any] = {
 _ORDER = (*_NO_ARRAYS, *_NO_TERMS)
 
 
-def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """The operator on four-axis tensors, with what is not given left out."""
+def run(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, return_lse: bool, **options: Any
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The operator on four-axis tensors, with what is not given left out; without ``return_lse`` there may be none."""
     given = {**_NO_ARRAYS, **_NO_TERMS, **options}
-    out, lse = attend(q, k, v, *(given[name] for name in _ORDER))
-    return out, lse
+    arguments = [given[name] for name in _ORDER]
+    if q.is_cuda and nobody_looks(q, k, v, *arguments[: len(_NO_ARRAYS)]):
+        return attend_at_once(q, k, v, arguments[:-2], *arguments[-2:], return_lse)
+    return attend(q, k, v, *arguments)
 
 
 def check_floats(operation: str, **tensors: torch.Tensor) -> None:
-    """Raise TypeError unless the named tensors are on the CPU and of one floating dtype that kernels know."""
-    check_host(operation, **tensors)
+    """Raise TypeError unless the named tensors are on one device and of one floating dtype that kernels know."""
+    check_dense(operation, **tensors)
     (first, one), *others = tensors.items()
+    for name, tensor in others:
+        if tensor.device != one.device:
+            raise TypeError(f"{operation}: {name} is on {tensor.device} and {first} on {one.device}; give both there")
     if one.dtype not in FLOATS:
         raise TypeError(
             f"{operation}: {first} is {one.dtype}; expected torch.float32, float16 or bfloat16: give {first}.float()"
@@ -122,7 +129,7 @@ def attention(
     dropout_seed: int | None = None,
     dropout_offset: int = 0,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Exact attention on PyTorch's CPU tensors, with grilly's options and gradients.
+    """Exact attention on PyTorch's tensors, of the CPU or of the backend's GPU, with grilly's options and gradients.
 
     ``grilly.functional.flash_attention2`` documents the arguments, and they mean the same here; in particular
     ``causal`` is aligned to the bottom right. The work runs on the default backend (``grilly.use``). The call is the
@@ -156,13 +163,13 @@ window_size, prefix_len, segment_ids, seqlens_q, seqlens_k, block_map, block_siz
     Raises
     ------
     TypeError
-        For what is no dense CPU tensor of these dtypes.
+        For what is no dense tensor of these dtypes, on the CPU or on the backend's GPU: q, k and v on one of them.
     ValueError
         As ``flash_attention2``.
     RuntimeError
         For a mask or alibi_slopes that requires grad: grilly finds no gradient of them.
     UnsupportedError
-        When no kernel for the device and dtype exists.
+        When no kernel for the device and dtype exists, and as ``grilly.torch.cuda_device`` for CUDA tensors.
     """
     check_floats(NAME, q=q, k=k, v=v)
     rank = q.dim()
@@ -174,7 +181,7 @@ window_size, prefix_len, segment_ids, seqlens_q, seqlens_k, block_map, block_siz
     arrays: dict[str, Any] = {
         "mask": mask, "attn_bias": attn_bias, "t5_table": t5_table, "sinks": sinks, "block_map": block_map,
     }  # fmt: skip
-    check_host(NAME, **arrays)
+    check_dense(NAME, **arrays)
     for name, given in (
         ("alibi_slopes", alibi_slopes), ("prefix_len", prefix_len), ("seqlens_q", seqlens_q), ("seqlens_k", seqlens_k)
     ):  # fmt: skip
@@ -182,7 +189,7 @@ window_size, prefix_len, segment_ids, seqlens_q, seqlens_k, block_map, block_siz
     if segment_ids is not None:
         pair = segment_ids if isinstance(segment_ids, tuple) else (segment_ids, segment_ids)
         arrays["q_segments"], arrays["k_segments"] = pair
-        check_host(NAME, q_segments=pair[0], k_segments=pair[1])
+        check_dense(NAME, q_segments=pair[0], k_segments=pair[1])
     left, right = _window(window_size)
     if dropout_p:
         if dropout_seed is None:
@@ -193,7 +200,7 @@ window_size, prefix_len, segment_ids, seqlens_q, seqlens_k, block_map, block_siz
     if rank < 4:
         q, k, v = (tensor[(None,) * (4 - rank)] for tensor in (q, k, v))
     out, lse = run(
-        q, k, v, **arrays,
+        q, k, v, return_lse, **arrays,
         causal=bool(causal), scale=1 / math.sqrt(q.shape[-1]) if scale is None else number(NAME, "scale", scale),
         softcap=number(NAME, "softcap", softcap), left=left, right=right, t5_bidirectional=bool(t5_bidirectional),
         t5_max_distance=t5_max_distance, block_size=() if block_size is None else tuple(block_size),
@@ -201,8 +208,11 @@ window_size, prefix_len, segment_ids, seqlens_q, seqlens_k, block_map, block_siz
         precision=precision,
     )  # fmt: skip
     if rank < 4:
-        out, lse = out[(0,) * (4 - rank)], lse[(0,) * (4 - rank)]
-    return (out, lse) if return_lse else out
+        out = out[(0,) * (4 - rank)]
+    if not return_lse:
+        return out
+    assert lse is not None
+    return out, lse[(0,) * (4 - rank)] if rank < 4 else lse
 
 
 def _window(given: Sequence[int | None] | None) -> tuple[int | None, int | None]:

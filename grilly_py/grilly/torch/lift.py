@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 
-from .arrays import array_of, check_host, tensor_of
+from ..compute.device.tensor import Tensor
+from ..cuda.exchange import CudaExchange
+from .arrays import array_of, check_dense, tensor_of
+from .cuda import entered, give, taken
 
 
 def lift(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with PyTorch's CPU tensors for arrays: of its arguments, also in tuples and lists, and results.
+    """The function with PyTorch's tensors for arrays: of its arguments, also in tuples and lists, and results.
 
     Parameters
     ----------
@@ -25,8 +28,10 @@ def lift(function: Callable[..., Any]) -> Callable[..., Any]:
     Returns
     -------
     callable
-        Takes tensors where ``function`` takes arrays, without a copy, and gives tensors where it gives arrays. What is
-        no tensor goes through as it is.
+        Takes tensors where ``function`` takes arrays, without a copy, and gives tensors where it gives arrays. With
+        tensors of CUDA, on the backend's GPU, it takes and gives grilly's Tensors for them: over the same memory where
+        that is shared (``grilly.torch.empty``, and what grilly gave), else a copy on the GPU. What is no tensor goes
+        through as it is.
 
     Raises
     ------
@@ -34,7 +39,9 @@ def lift(function: Callable[..., Any]) -> Callable[..., Any]:
         When the callable is given a tensor that requires grad where gradients are enabled: the result would not be part
         of PyTorch's graph. ``grilly.torch.attention`` and ``scaled_dot_product_attention`` are differentiable.
     TypeError
-        When it is given a tensor that is not dense or not on the CPU.
+        When it is given a tensor that is not dense, or on another device.
+    UnsupportedError
+        As ``grilly.torch.cuda_device`` for CUDA tensors.
 
     Examples
     --------
@@ -45,35 +52,51 @@ def lift(function: Callable[..., Any]) -> Callable[..., Any]:
     name = getattr(function, "__name__", type(function).__name__)
 
     def lifted(*args: Any, **kwargs: Any) -> Any:
-        given = [_given(name, value) for value in args]
-        return _result(function(*given, **{key: _given(name, value) for key, value in kwargs.items()}))
+        first = next(_cuda_tensors((*args, *kwargs.values())), None)
+        exchange = None if first is None else entered(name, first)
+        given = [_given(name, value, exchange) for value in args]
+        more = {key: _given(name, value, exchange) for key, value in kwargs.items()}
+        return _result(function(*given, **more), exchange)
 
     # A module has no signature of its own worth copying.
     return functools.wraps(function)(lifted) if hasattr(function, "__name__") else lifted
 
 
-def _given(name: str, value: Any) -> Any:
+def _cuda_tensors(values: Any) -> Iterator[torch.Tensor]:
+    """The CUDA tensors among the arguments of a call."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if value.is_cuda:
+                yield value
+        elif isinstance(value, (tuple, list)):
+            yield from _cuda_tensors(value)
+
+
+def _given(name: str, value: Any, exchange: CudaExchange | None) -> Any:
     if isinstance(value, (tuple, list)):
-        items = [_given(name, item) for item in value]
+        items = [_given(name, item, exchange) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if not isinstance(value, torch.Tensor):
         return value
-    check_host(name, tensor=value)
+    check_dense(name, tensor=value)
     if value.requires_grad and torch.is_grad_enabled():
         raise RuntimeError(
             f"{name}: a tensor requires grad, and the result would not carry it; give tensor.detach(), call within "
             "torch.no_grad(), or use grilly.torch.attention or scaled_dot_product_attention, which are differentiable"
         )
-    return array_of(value)
+    return taken(exchange, value.detach(), name) if exchange is not None and value.is_cuda else array_of(value)
 
 
-def _result(value: Any) -> Any:
+def _result(value: Any, exchange: CudaExchange | None) -> Any:
     if isinstance(value, np.ndarray):
         return tensor_of(value)
+    if isinstance(value, Tensor) and exchange is not None:
+        return give(exchange, value)
     if isinstance(value, (tuple, list)):
-        items = [_result(item) for item in value]
+        items = [_result(item, exchange) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         own = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return dataclasses.replace(value, **{n: _result(v) for n, v in own.items() if isinstance(v, np.ndarray)})
+        given = {name: _result(v, exchange) for name, v in own.items() if isinstance(v, (np.ndarray, Tensor))}
+        return dataclasses.replace(value, **given)
     return value

@@ -1,57 +1,45 @@
 """The operators ``grilly::attention`` and ``grilly::attention_backward`` of ``torch.library``.
 
-On four-axis CPU tensors and checked numbers; `attention.py` and `sdpa.py` bring calls to this form. What the CPU
-runs is `attend` and `gradients`; tracing uses the fake kernels, which give shapes alone.
+On four-axis tensors of the CPU or of CUDA and checked numbers; `attention.py` and `sdpa.py` bring calls to this form.
+What runs is `attend` and `gradients`; tracing uses the fake kernels, which give shapes alone.
 """
 
 # No "from __future__ import annotations": torch.library reads the schema from the annotations themselves.
 from collections.abc import Sequence
 from typing import Any, Optional
 
-import numpy as np
 import torch
 
 from ..compute.backend import default_backend
-from .arrays import array_of, tensor_of
+from .places import Host, place_of
 
 # torch.library knows Optional[X]; ruff would write X | None.
 _Array = Optional[torch.Tensor]  # noqa: UP045
 _Name = Optional[str]  # noqa: UP045
 _Int = Optional[int]  # noqa: UP045
 
-#: Finite values of an additive mask are raised to this: to grilly a dtype's lowest number says "never".
-LOWEST = np.float32(-1e38)
-#: In rows of nothing above this, scores are lost beside the mask, and all keys at the row's maximum count alike, as in
-#: PyTorch.
-_LOST = np.float32(-1e15)
-#: Rows of nothing above this are moved up, which leaves their weights as they are: a log-sum-exp beside such numbers
-#: keeps too few bits for backward.
-_LOW = np.float32(-1e3)
-
 
 def _options(
-    mask: _Array, attn_bias: _Array, alibi_slopes: _Array, t5_table: _Array, sinks: _Array, prefix_len: _Array,
-    q_segments: _Array, k_segments: _Array, seqlens_q: _Array, seqlens_k: _Array, block_map: _Array,
+    place: Host, mask: _Array, attn_bias: _Array, alibi_slopes: _Array, t5_table: _Array, sinks: _Array,
+    prefix_len: _Array, q_segments: _Array, k_segments: _Array, seqlens_q: _Array, seqlens_k: _Array, block_map: _Array,
     dropout_seed: _Array, causal: bool, scale: float, softcap: float, left: _Int, right: _Int,
     t5_bidirectional: bool, t5_max_distance: int, block_size: Sequence[int], dropout_p: float, dropout_offset: int,
     lowest_is_never: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """Keyword arguments of grilly's attention from the operators' own, which are all positional."""
     options: dict[str, Any] = {"causal": causal, "scale": scale}
-    for name, array in (
-        ("attn_bias", attn_bias), ("alibi_slopes", alibi_slopes), ("t5_table", t5_table), ("sinks", sinks),
-        ("prefix_len", prefix_len), ("seqlens_q", seqlens_q), ("seqlens_k", seqlens_k), ("block_map", block_map),
+    for name, array, how in (
+        ("alibi_slopes", alibi_slopes, place.table), ("t5_table", t5_table, place.table), ("sinks", sinks, place.table),
+        ("prefix_len", prefix_len, place.integers), ("seqlens_q", seqlens_q, place.integers),
+        ("seqlens_k", seqlens_k, place.integers), ("block_map", block_map, place.integers),
     ):  # fmt: skip
         if array is not None:
-            options[name] = array_of(array)
-    if mask is not None:
-        options["mask"] = array_of(mask)
-    if not lowest_is_never:
-        for name in ("mask", "attn_bias"):
-            if name in options:
-                options[name] = _added(options[name])
+            options[name] = how(array)
+    for name, array, how in (("mask", mask, place.mask), ("attn_bias", attn_bias, place.table)):
+        if array is not None:
+            options[name] = how(array) if lowest_is_never else place.added(array)
     if q_segments is not None and k_segments is not None:
-        options["segment_ids"] = (array_of(q_segments), array_of(k_segments))
+        options["segment_ids"] = (place.integers(q_segments), place.integers(k_segments))
     if softcap:
         options["softcap"] = softcap
     if left is not None or right is not None:
@@ -66,36 +54,7 @@ def _options(
     return options
 
 
-def _added(mask: np.ndarray) -> np.ndarray:
-    """A mask as it is, or an additive one as float32 whose finite values all count as numbers."""
-    if mask.dtype == np.bool_:
-        return mask
-    with np.errstate(over="ignore"):
-        mask = mask.astype(np.float32, copy=False)
-    if not (mask < _LOW).any():
-        return mask
-    top = mask.max(axis=-1, keepdims=True)
-    top = np.where((top < _LOW) & (top > _LOST), top, np.float32(0))
-    return np.where(np.isneginf(mask), mask, np.maximum(mask - top, LOWEST))
-
-
-def _keys_alike(mask: np.ndarray, keys: int) -> np.ndarray | None:
-    """For each row of an additive mask by how many keys its weight is shared where scores are lost; 1 elsewhere.
-
-    None where all are 1. The log-sum-exp of such a row has no room for the logarithm of that number, so backward's
-    weights are so many times too large; gradients are linear in them and in the output's gradient.
-    """
-    if mask.dtype == np.bool_ or mask.size == 0:
-        return None
-    top = mask.max(axis=-1, keepdims=True)
-    lost = np.isfinite(top) & (top <= _LOST)
-    if not lost.any():
-        return None
-    count = (mask == top).sum(axis=-1, keepdims=True) * max(keys // mask.shape[-1], 1)
-    return np.where(lost, count, 1).astype(np.float32)
-
-
-@torch.library.custom_op("grilly::attention", mutates_args=(), device_types="cpu")
+@torch.library.custom_op("grilly::attention", mutates_args=(), device_types=("cpu", "cuda"))
 def attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
     mask: _Array, attn_bias: _Array, alibi_slopes: _Array, t5_table: _Array, sinks: _Array, prefix_len: _Array,
@@ -105,15 +64,46 @@ def attend(
     lowest_is_never: bool, kernel: _Name, precision: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Output ``(B, H, Sq, Dv)`` and log-sum-exp ``(B, H, Sq)`` float32 of attention on ``(B, H, S, D)``."""
+    place = place_of("attention", q)
     options = _options(
-        mask, attn_bias, alibi_slopes, t5_table, sinks, prefix_len, q_segments, k_segments, seqlens_q, seqlens_k,
+        place, mask, attn_bias, alibi_slopes, t5_table, sinks, prefix_len, q_segments, k_segments, seqlens_q, seqlens_k,
         block_map, dropout_seed, causal, scale, softcap, left, right, t5_bidirectional, t5_max_distance, block_size,
         dropout_p, dropout_offset, lowest_is_never,
     )  # fmt: skip
     out, lse = default_backend().attention.flash_attention2(
-        array_of(q), array_of(k), array_of(v), return_lse=True, kernel=kernel, precision=precision, **options
+        *map(place.array, (q, k, v)), return_lse=True, kernel=kernel, precision=precision, **options
     )
-    return tensor_of(np.ascontiguousarray(out)), tensor_of(np.ascontiguousarray(lse))
+    return place.result(out), place.result(lse)
+
+
+def attend_at_once(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, arguments: Sequence[Any], kernel: str | None, precision: str,
+    return_lse: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
+    """What `attend` computes, without PyTorch's dispatcher, whose time is several times that of the call itself.
+
+    ``arguments`` are the operator's from ``mask`` on, to ``lowest_is_never``.
+    """
+    place = place_of("attention", q)
+    options = _options(place, *arguments)
+    found = default_backend().attention.flash_attention2(
+        *map(place.array, (q, k, v)), return_lse=return_lse, kernel=kernel, precision=precision, **options
+    )
+    return (place.result(found[0]), place.result(found[1])) if return_lse else (place.result(found), None)
+
+
+def nobody_looks(*tensors: torch.Tensor | None) -> bool:
+    """Whether nothing of PyTorch's asks to see the operator that a call on these tensors is: no gradient, no compiler,
+    no transform, no mode, no subclass."""
+    grad = torch.is_grad_enabled()
+    for tensor in tensors:
+        if tensor is not None and (
+            grad and tensor.requires_grad
+            or type(tensor) not in (torch.Tensor, torch.nn.Parameter)
+            or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        ):
+            return False
+    return not torch.compiler.is_compiling() and torch._C._len_torch_dispatch_stack() == 0
 
 
 @attend.register_fake
@@ -122,7 +112,7 @@ def _(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[to
     return q.new_empty((*rows, v.shape[3])), q.new_empty(rows, dtype=torch.float32)
 
 
-@torch.library.custom_op("grilly::attention_backward", mutates_args=(), device_types="cpu")
+@torch.library.custom_op("grilly::attention_backward", mutates_args=(), device_types=("cpu", "cuda"))
 def gradients(
     grad_out: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
     mask: _Array, attn_bias: _Array, alibi_slopes: _Array, t5_table: _Array, sinks: _Array, prefix_len: _Array,
@@ -132,27 +122,24 @@ def gradients(
     lowest_is_never: bool, need_bias: bool, need_table: bool, need_sinks: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """The gradients of q, k, v, attn_bias, t5_table and sinks; one that is not needed has no elements."""
+    place = place_of("attention", q)
     options = _options(
-        mask, attn_bias, alibi_slopes, t5_table, sinks, prefix_len, q_segments, k_segments, seqlens_q, seqlens_k,
+        place, mask, attn_bias, alibi_slopes, t5_table, sinks, prefix_len, q_segments, k_segments, seqlens_q, seqlens_k,
         block_map, dropout_seed, causal, scale, softcap, left, right, t5_bidirectional, t5_max_distance, block_size,
         dropout_p, dropout_offset, lowest_is_never,
     )  # fmt: skip
-    grad = array_of(grad_out)
-    added = options.get("attn_bias", options.get("mask"))
-    if not lowest_is_never and added is not None:
-        alike = _keys_alike(added, k.shape[2])
-        if alike is not None:
-            grad = (grad.astype(np.float32) / alike).astype(grad.dtype)
+    if not lowest_is_never:
+        grad_out = place.shared_out(grad_out, mask if attn_bias is None else attn_bias, k.shape[2])
     found = default_backend().attention.flash_attention2_backward(
-        grad, *(array_of(tensor) for tensor in (q, k, v, out, lse)),
+        *map(place.array, (grad_out, q, k, v, out, lse)),
         return_dbias=need_bias, return_dsinks=need_sinks, return_dt5_table=need_table, **options,
     )  # fmt: skip
-    grads = [tensor_of(np.ascontiguousarray(array)) for array in found[:3]]
+    grads = [place.result(array) for array in found[:3]]
     more = dict(zip([n for n, w in (("b", need_bias), ("s", need_sinks), ("t", need_table)) if w], found[3:],
                     strict=True))  # fmt: skip
     for name, given in (("b", attn_bias), ("t", t5_table), ("s", sinks)):
         array = more.get(name)
-        grads.append(q.new_empty(0) if array is None else tensor_of(np.ascontiguousarray(array)).to(given.dtype))
+        grads.append(q.new_empty(0) if array is None else place.result(array).to(given.dtype))
     return tuple(grads)
 
 

@@ -53,8 +53,9 @@ _own: Callable[..., torch.Tensor] | None = None
 def patched() -> Iterator[Patched]:
     """Let grilly do ``torch.nn.functional.scaled_dot_product_attention`` inside a ``with`` block.
 
-    What grilly can do, it does as ``grilly.torch.scaled_dot_product_attention``: CPU tensors of float32, float16 and
-    bfloat16. Everything else is left to PyTorch, and the block's object says how often and why::
+    What grilly can do, it does as ``grilly.torch.scaled_dot_product_attention``: tensors of float32, float16 and
+    bfloat16, of the CPU or of the backend's GPU. Everything else is left to PyTorch, and the block's object says how
+    often and why::
 
         with grilly.torch.patched() as report:
             model(x)
@@ -143,8 +144,10 @@ def _why_not(query: Any, key: Any, value: Any, attn_mask: Any) -> str | None:
             continue
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
             return f"a {type(tensor).__name__} in place of a plain tensor"
-        if tensor.device.type != "cpu":
+        if tensor.device.type not in ("cpu", "cuda"):
             return f"tensors on {tensor.device.type}"
+        if tensor.device != query.device:
+            return "tensors on different devices"
         if tensor.layout != torch.strided:
             return f"tensors that are {tensor.layout}"
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
@@ -155,7 +158,8 @@ def _why_not(query: Any, key: Any, value: Any, attn_mask: Any) -> str | None:
         return f"{query.dtype}"
     if key.dtype != query.dtype or value.dtype != query.dtype:
         return "differing dtypes"
-    if torch.is_autocast_enabled("cpu") and query.dtype != torch.get_autocast_dtype("cpu"):
+    kind = query.device.type
+    if torch.is_autocast_enabled(kind) and query.dtype != torch.get_autocast_dtype(kind):
         return "autocast to another dtype"
     if max(query.shape[-1:], default=0) > _MOST or max(value.shape[-1:], default=0) > _MOST:
         return f"heads wider than {_MOST}"

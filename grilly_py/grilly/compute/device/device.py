@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ClosedError
+from ...errors import ClosedError, UnsupportedError
 from ...registry import Choice, Registry, identify
 from ...runtime.interface import SUBMISSION_SECONDS, DeviceInfo, Runtime, assumed_pace
 from .caches import Caches
 from .dtypes import dtype_of, is_storable, plain
+from .exchange import Exchange
 from .numbers import extents
 from .operators import ArrayOperations
 from .tensor import LentStorage, Storage, Tensor
@@ -149,6 +150,8 @@ class Device:
         The device that tensors belong to: this one, or that which this is a view of.
     backend : Compute
         The facade over this device, which ``Tensor.backend`` gives.
+    exchange : Exchange, UnsupportedError or None
+        What shares its memory with another interface to the GPU, or why nothing does: exchange.py.
     sixteen_bits : bool
         Whether kernels can read arrays of 16-bit elements.
     memory_limit : int or None
@@ -177,6 +180,7 @@ class Device:
         )
         self.home: Device = self
         self.backend: Any = None
+        self.exchange: Exchange | UnsupportedError | None = None
         self.sixteen_bits = "float16-storage" in runtime.features
         self.memory_limit: int | None = None
         self.progress: Callable | None = None

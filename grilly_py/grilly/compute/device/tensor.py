@@ -13,11 +13,15 @@ from numpy.typing import DTypeLike, NDArray
 
 from .download import Download
 from .dtypes import dtype_of, plain
+from .exchange import exchange_or_none
 from .operators import ArrayOperations, Operators
 
 if TYPE_CHECKING:
     from ...runtime.interface import Buffer, Runtime
 
+
+#: Whether NumPy's capsules come in versions.
+_VERSIONED = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 
 #: One item of an index, and what stands between the brackets.
 _Item: TypeAlias = SupportsIndex | slice | EllipsisType | None
@@ -30,6 +34,7 @@ class Home(Protocol):
     runtime: Runtime
     home: Home
     backend: Any
+    exchange: Any
     arrays: ArrayOperations
 
     def check_open(self) -> None:
@@ -43,10 +48,11 @@ class Storage:
     """A device buffer, which goes back when the last tensor over it goes.
 
     ``version`` counts the calls that wrote to it after it was filled. ``derived`` holds what was made of its contents
-    and is kept as long as it: products/kept.py.
+    and is kept as long as it: products/kept.py. ``address`` is where another interface to the GPU finds it, which may
+    write to it then; None as long as none was told.
     """
 
-    __slots__ = ("device", "buffer", "nbytes", "version", "derived", "__weakref__")
+    __slots__ = ("device", "buffer", "nbytes", "version", "derived", "address", "__weakref__")
 
     def __init__(self, device: Home, nbytes: int, idle: bool = False):
         self.device = device.home
@@ -54,6 +60,12 @@ class Storage:
         self.buffer: Buffer = device.runtime.allocate(self.nbytes, idle)
         self.version = 0
         self.derived: dict[tuple, tuple[int, Tensor]] | None = None
+        self.address: int | None = None
+
+    def shared_at(self, address: int) -> None:
+        """Note that others may write to it from now on."""
+        self.address = address
+        self.derived = None
 
 
 class LentStorage(Storage):
@@ -68,6 +80,7 @@ class LentStorage(Storage):
         self.array = array  # the memory goes with the last array over it
         self.version = 0
         self.derived = None
+        self.address = None
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -350,17 +363,53 @@ class Tensor(Operators):
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
 
-    def __dlpack__(self, **options: Any) -> Any:
-        """DLPack capsule of the host copy.
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A DLPack capsule of the tensor's own memory where ``__dlpack_device__`` is a GPU, else of a copy on the host.
 
-        Raises BufferError for bfloat16, of which NumPy makes no capsule.
+        Parameters
+        ----------
+        stream : int, optional
+            The consumer's stream on the GPU, as the array API standard numbers them. What it is given afterwards comes
+            after the work that makes this tensor. None for a copy on the host, which is waited for.
+        max_version : tuple of int, optional
+            The newest version of DLPack that the consumer knows.
+        dl_device : tuple of int, optional
+            Where the capsule's memory is to be: ``__dlpack_device__()``, or (1, 0) for a copy on the host.
+        copy : bool, optional
+            True for memory of its own; with False a copy that is needed is refused.
+
+        Raises
+        ------
+        BufferError
+            For another device, for a copy that is needed where ``copy`` is False, for a stream of a copy on the host,
+            and for a copy of bfloat16 there, of which NumPy makes no capsule.
         """
+        exchange = exchange_or_none(self._storage.device)
+        if exchange is not None and dl_device in (None, exchange.dlpack_device):
+            return exchange.give(self.astype(self.dtype, copy=True) if copy else self, stream)
+        if dl_device not in (None, (1, 0)):
+            raise BufferError(
+                f"__dlpack__: no memory of the device {dl_device}; this tensor's is {self.__dlpack_device__()}, and a "
+                "copy can be had on the host, (1, 0)"
+            )
+        if copy is False:
+            raise BufferError("__dlpack__: the host needs a copy of device memory, and copy is False")
+        if stream is not None:
+            raise BufferError(f"__dlpack__: stream is {stream}; memory of the host has none")
         if self.dtype.name == "bfloat16":
             raise BufferError(
                 "a grilly.Tensor of bfloat16 has no DLPack capsule, as NumPy has none; use grilly.torch.to_torch(t) "
                 "for PyTorch, t.numpy(), or t.astype('float32')"
             )
-        return np.ascontiguousarray(self.numpy()).__dlpack__(**options)
+        array = np.ascontiguousarray(self.numpy()).reshape(self.shape)
+        return array.__dlpack__(max_version=max_version) if _VERSIONED and max_version else array.__dlpack__()
 
     def __copy__(self) -> Tensor:
         return self._view(self.shape, self._steps)
@@ -372,8 +421,12 @@ class Tensor(Operators):
         raise TypeError("a grilly.Tensor is memory of an open device and cannot be pickled; pickle t.numpy()")
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """(1, 0): the host, where the copy is."""
-        return (1, 0)
+        """Where ``__dlpack__`` has its memory: (2, n), the n-th GPU of CUDA, or (1, 0), the host, where a copy is.
+
+        It is a GPU once ``grilly.torch`` was imported, where PyTorch's CUDA has the backend's GPU.
+        """
+        exchange = exchange_or_none(self._storage.device)
+        return (1, 0) if exchange is None else exchange.dlpack_device
 
 
 def reshaped(shape: Sequence[int], steps: Sequence[int], target: Sequence[int]) -> tuple[int, ...] | None:

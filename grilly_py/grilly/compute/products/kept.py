@@ -29,7 +29,7 @@ def keep(device: Device, weight: Tensor, parts: Tensor) -> None:
     The bytes count as those of any tensor. Where SHARE would be passed nothing is kept, and calls split anew.
     """
     storage = weight._storage
-    if isinstance(storage, LentStorage):  # the host may write to it
+    if isinstance(storage, LentStorage) or storage.address is not None:  # the host, or CUDA, may write to it
         return
     home = device.home
     cache = home.caches[_ALL]

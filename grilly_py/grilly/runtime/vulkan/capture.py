@@ -66,6 +66,15 @@ class GraphPiece:
         """As Piece.last."""
         return self._whole.last
 
+    @property
+    def shared(self) -> bool:
+        """As Piece.shared, of the whole arena."""
+        return self._whole.shared
+
+    @shared.setter
+    def shared(self, shared: bool) -> None:
+        self._whole.shared = shared
+
 
 def targets(command: tuple) -> Iterator[GraphPiece | VulkanBuffer]:
     """The buffers that a command writes to."""

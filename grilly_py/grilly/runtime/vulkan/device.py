@@ -6,6 +6,7 @@ from ...errors import DeviceLostError, NoDeviceError
 from ..interface import DeviceInfo
 from ..probe import BFLOAT16_FEATURES
 from .api import NULL, check, ffi, lib, out
+from .external import External
 from .objects import Objects
 
 
@@ -81,6 +82,7 @@ class Device:
             self.memory_properties = out("VkPhysicalDeviceMemoryProperties")
             lib.vkGetPhysicalDeviceMemoryProperties(self.physical, self.memory_properties)
             self.family, self.timestamp_bits = self._compute_family()
+            self.external = External(self.physical, info)
             self._open()
         except BaseException:
             self.close()
@@ -177,6 +179,13 @@ class Device:
             kind, stype = BFLOAT16_FEATURES
             feature(kind, stype, "storageBuffer8BitAccess", "storagePushConstant8")  # the type, its matrices
             extensions.append(b"VK_KHR_shader_bfloat16")
+        if self.external.timelines:
+            feature(
+                "VkPhysicalDeviceTimelineSemaphoreFeatures",
+                lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES,
+                "timelineSemaphore",
+            )
+        extensions += self.external.extensions
         if "int64-arithmetic" in have:
             features.features.shaderInt64 = 1
         if self._has_extension(b"VK_KHR_portability_subset"):

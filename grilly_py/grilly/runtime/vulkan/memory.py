@@ -31,9 +31,13 @@ SMALLEST_BLOCK = 1 << 20  # what is tried where there is no room for more
 class Block:
     """One allocation of the driver with a VkBuffer over all of it, mapped if asked and the memory type allows."""
 
-    __slots__ = ("buffer", "memory", "nbytes", "view", "readable", "holes", "dedicated")
+    __slots__ = (
+        "buffer", "memory", "nbytes", "view", "readable", "holes", "dedicated", "allocated", "exported", "foreign",
+    )  # fmt: skip
 
-    def __init__(self, device: Device, nbytes: int, wishes: tuple[int, ...], dedicated: bool, mapped: bool):
+    def __init__(
+        self, device: Device, nbytes: int, wishes: tuple[int, ...], dedicated: bool, mapped: bool, exported: bool
+    ):
         info = ffi.new("VkBufferCreateInfo*")
         info.sType = lib.VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO
         info.size = nbytes
@@ -43,6 +47,9 @@ class Block:
             | lib.VK_BUFFER_USAGE_TRANSFER_DST_BIT
         )
         info.sharingMode = lib.VK_SHARING_MODE_EXCLUSIVE
+        external = device.external.buffer() if exported else None
+        if external is not None:
+            info.pNext = external
         self.buffer = device.objects.create("Buffer", info)
         self.nbytes = nbytes
         self.dedicated = dedicated
@@ -54,6 +61,12 @@ class Block:
         request.sType = lib.VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO
         request.allocationSize = needs.size
         request.memoryTypeIndex = index
+        chain = device.external.memory(self.buffer.value) if exported else None
+        if chain is not None:
+            request.pNext = chain[0]
+        self.allocated = needs.size
+        self.exported = exported
+        self.foreign: object = None  # what another interface made of it: sharing.py
         self.memory = device.objects.make(
             "DeviceMemory",
             "vkAllocateMemory",
@@ -99,19 +112,21 @@ class Block:
 
     def release(self) -> None:
         """Let the driver have the memory back. The block itself may still be a part of somebody's key."""
-        self.view = self.buffer = self.memory = None
+        self.view = self.buffer = self.memory = self.foreign = None
 
 
 class Piece:
-    """Part of a block. ``serial`` is the last submission that may use it, but for replays of the ``graphs`` that do."""
+    """Part of a block. ``serial`` is the last submission that may use it, but for replays of the ``graphs`` that do.
+    Where it is ``shared`` another interface to the GPU may use it too: sharing.py."""
 
-    __slots__ = ("block", "start", "size", "serial", "graphs")
+    __slots__ = ("block", "start", "size", "serial", "graphs", "shared")
 
     def __init__(self, block: Block, start: int, size: int, serial: int):
         self.block = block
         self.start = start
         self.size = size
         self.serial = serial
+        self.shared = False
         self.graphs: tuple = ()  # things with a ``serial`` of their own, so that a replay sets one number
 
     @property
@@ -169,14 +184,18 @@ class HostMemory:
 class Pool:
     """Buffers of one kind of memory: the device's for tensors, or the host's.
 
-    ``mapped`` says whether the host addresses it, where its memory type lets it.
+    ``mapped`` says whether the host addresses it, where its memory type lets it; ``exported``, whether other interfaces
+    to the device may be given it.
     """
 
-    def __init__(self, device: Device, wishes: tuple[int, ...], heap_bytes: int, mapped: bool = True):
+    def __init__(
+        self, device: Device, wishes: tuple[int, ...], heap_bytes: int, mapped: bool = True, exported: bool = False
+    ):
         self._device = device
         self._wishes = wishes
         self._heap = heap_bytes
         self._mapped = mapped
+        self._exported = exported
         self.largest = int(device.info.limits.get("allocation") or heap_bytes)
         self._blocks: list[Block] = []
         self._bins: dict[int, deque[Piece]] = defaultdict(deque)
@@ -246,6 +265,7 @@ class Pool:
                 self._live.remove(end)
                 piece = end.piece
                 self._used -= piece.size
+                piece.shared = False
                 self._bins[piece.size].append(piece)
 
     def _fresh(self, size: int, nbytes: int, completed: int) -> Piece | None:
@@ -272,7 +292,7 @@ class Pool:
         if nbytes > self.largest or self.reserved + nbytes > self._heap:
             return None
         try:
-            return Block(self._device, nbytes, self._wishes, dedicated, self._mapped)
+            return Block(self._device, nbytes, self._wishes, dedicated, self._mapped, self._exported)
         except OutOfDeviceMemoryError:
             pass
         self._device.objects.sweep()  # what the block had got before it failed
@@ -355,7 +375,7 @@ def device_pool(device: Device) -> Pool:
     wishes = (local, 0)
     if flags & (local | host) == local | host and device.heap_bytes(mapped) >= device.heap_bytes(plain):
         wishes = (local | host | cached, local | host, local)
-    return Pool(device, wishes, device.heap_bytes(plain))
+    return Pool(device, wishes, device.heap_bytes(plain), exported=device.external.memories)
 
 
 def host_pool(device: Device) -> Pool:

@@ -22,7 +22,7 @@ _value = itemgetter(0)
 
 #: The kinds, in the order in which they are destroyed.
 KINDS = (
-    "CommandBuffer", "CommandPool", "Fence", "QueryPool", "DescriptorPool", "Pipeline", "PipelineLayout",
+    "CommandBuffer", "CommandPool", "Fence", "Semaphore", "QueryPool", "DescriptorPool", "Pipeline", "PipelineLayout",
     "DescriptorSetLayout", "ShaderModule", "PipelineCache", "Buffer", "DeviceMemory",
 )  # fmt: skip
 

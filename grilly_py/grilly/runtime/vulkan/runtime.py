@@ -12,8 +12,9 @@ import contextlib
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import get_ident
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from .device import Device
 from .graph import Graphs, VulkanRecording
 from .memory import HostMemory, VulkanBuffer, device_pool, host_pool
 from .pipelines import Pipelines, VulkanProgram
+from .sharing import VulkanSharing
 from .stream import Stream
 from .transfer import MAPPED_WRITE, Transfers, VulkanDownload
 
@@ -32,6 +34,8 @@ NOTHING_RUNS = (
     "a captured function runs nothing yet, so there is nothing to read, to wait for or to time; return the tensors, "
     "and read what the graph gives"
 )
+
+Shared = TypeVar("Shared")
 
 
 class _Parts:
@@ -211,8 +215,11 @@ class VulkanRuntime(Runtime):
         try:
             buffer = pool.allocate(nbytes, stream.completed, idle)
         except OutOfDeviceMemoryError:
-            if not parts.graphs.gone:
+            lent = stream.joint is not None and stream.joint.leaving
+            if not parts.graphs.gone and not lent:
                 raise
+            if lent:
+                stream.joint.settle()
             stream.wait(stream.flush())  # for replays of graphs that nobody has any more
             parts.graphs.sweep(stream.completed)
             buffer = pool.allocate(nbytes, stream.completed, idle)
@@ -297,7 +304,8 @@ class VulkanRuntime(Runtime):
             if self._captures and self._captured() is not None:
                 parts.at_work = False
                 return
-            if parts.stream.profiling != "row":  # which is to grow until it is full, or somebody waits
+            # A row is to grow until it is full, or somebody waits, as another interface to the device does.
+            if parts.stream.profiling != "row" or parts.stream.meets:
                 parts.stream.hand_on()
             self._take_back(parts.stream)
             parts.at_work = False
@@ -307,10 +315,38 @@ class VulkanRuntime(Runtime):
             self._refuse()
             parts = self._open()
             parts.stream.wait(parts.stream.flush())
+            if parts.stream.joint is not None and parts.stream.joint.leaving:
+                parts.stream.joint.settle()
             if parts.graphs.gone:
                 parts.graphs.sweep(parts.stream.completed)
             self._take_back(parts.stream)
             parts.at_work = False
+
+    def share(self) -> VulkanSharing:
+        with self._enter():
+            self._refuse()
+            parts = self._open()
+            if not parts.device.external.memories:
+                parts.at_work = False
+                raise UnsupportedError(
+                    f"share: {self.device.name} ({self.device.driver}) has no memory that CUDA can import: that needs "
+                    "NVIDIA's own driver with VK_KHR_external_memory_fd"
+                )
+            sharing = VulkanSharing(self.shared, parts.device)
+            parts.at_work = False
+            return sharing
+
+    def shared(self, work: Callable[..., Shared], *arguments: Any) -> Shared:
+        """What ``work(parts, *arguments)`` gives, under the lock, for VulkanSharing.
+
+        Raises as every method does, and in a captured function.
+        """
+        with self._enter():
+            self._refuse()
+            parts = self._open()
+            found = work(parts, *arguments)
+            parts.at_work = False
+            return found
 
     def profile(self, what: str | None) -> list[Timing]:
         with self._enter():
@@ -327,6 +363,8 @@ class VulkanRuntime(Runtime):
         with self._enter():
             parts = self._open()
             pool = parts.pool
+            if parts.stream.joint is not None and parts.stream.joint.leaving:
+                parts.stream.joint.settle()
             if parts.graphs.gone:
                 parts.stream.poll()
                 parts.graphs.sweep(parts.stream.completed)
@@ -412,7 +450,7 @@ class VulkanRuntime(Runtime):
                     self._transfers.put(buffer, source)
             after = [(source, start, target, 0, nbytes) for source, start, target, nbytes in results]
             stream.replay(recording.recorded, after)
-            if stream.profiling != "row":
+            if stream.profiling != "row" or stream.meets:
                 stream.flush()
             self._take_back(stream)
             parts.at_work = False

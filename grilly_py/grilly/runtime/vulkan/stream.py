@@ -23,6 +23,7 @@ from ..lifetime import ENDED
 from .api import NULL, ffi, lib
 from .descriptors import Descriptors
 from .device import Device
+from .joint import Joint
 from .memory import Block, VulkanBuffer
 from .objects import Handle
 from .pipelines import VulkanProgram
@@ -146,6 +147,7 @@ class Stream:
         self.together = TOGETHER if device.info.kind != "cpu" else 1  # calls in one submission, at most
         self._wanted = 1  # before the next submission
         self._handed = 0.0  # when the last call ended
+        self.joint: Joint | None = None  # where memory is shared with another interface to the device
         self.ending = False  # set by the end of the interpreter: waits are given up
         self._reads: list[tuple] = []  # of the recording that is being made, since its last barrier
         self._writes: list[tuple] = []
@@ -201,6 +203,8 @@ class Stream:
                 buffer, offset, length = binding
                 piece = buffer.piece
                 piece.serial = serial  # first: whoever asks for a piece too late waits for nothing
+                if piece.shared:
+                    self.joint.meet()
                 key += (piece.block, piece.start + offset, length)
         if len(key) == 1 + len(bindings):  # all None
             raise misfit(program, bindings, push)
@@ -228,6 +232,8 @@ class Stream:
         """A copy as a command of the submission that comes next."""
         a, b = source.piece, target.piece
         a.serial = b.serial = self.serial
+        if a.shared or b.shared:
+            self.joint.meet()
         return (None, a.block, a.start + source_offset, b.block, b.start + target_offset, nbytes)
 
     # -- recording -------------------------------------------------------------------------------------------------
@@ -397,7 +403,7 @@ class Stream:
         """Note that a call ends here; submit the journal unless more calls are likely to follow at once."""
         if not self._journal:
             return
-        if self.together > 1 and not self.profiling:
+        if self.together > 1 and not self.profiling and not self.meets:
             now = time.perf_counter()
             if now - self._handed > CLOSELY_SECONDS:
                 self._wanted = 1
@@ -411,6 +417,11 @@ class Stream:
         self._launch()
         self._handed = time.perf_counter()
 
+    @property
+    def meets(self) -> bool:
+        """Whether the submission that comes next is one that another interface's work is to come behind."""
+        return self.joint is not None and self.joint.meets
+
     def flush(self) -> int:
         """Submit the journal; returns the serial that covers all work so far."""
         if self._journal:
@@ -420,6 +431,8 @@ class Stream:
     def replay(self, graph: Recorded, after: Sequence[tuple]) -> None:
         """Submit the journal, then a graph, then copies between buffers, the like of which may come
         again. Each is (source, its offset, target, its offset, bytes)."""
+        if self.joint is not None:
+            self.joint.meet()  # what a graph uses is not looked through
         if self.profiling:  # what was recorded has no time stamps in it
             for entry in graph.entries:
                 if self._dispatches >= DISPATCHES or len(self._journal) >= COMMANDS:
@@ -463,6 +476,9 @@ class Stream:
         self._commands[count] = self._last.value
         self._submit.commandBufferCount = count + 1
         slot.serial = self.serial
+        joint = self.joint
+        if joint is not None:
+            joint.arrive(self._submit, slot.serial)
         self._submitting = slot
         result = lib.vkQueueSubmit(self._device.queue, 1, self._submit, slot.fences[0])
         if result < 0:
@@ -470,7 +486,15 @@ class Stream:
             self._device.check(result, "vkQueueSubmit")
         self._flying.append(slot)
         self._taken(slot)
+        if joint is not None and joint.depart(slot.serial, self.finished):
+            self.wait(slot.serial)
         return kept is not None
+
+    def part(self) -> None:
+        """Keep order with nobody else any more."""
+        self.joint = None
+        self._submit.pNext = NULL
+        self._submit.waitSemaphoreCount = self._submit.signalSemaphoreCount = 0
 
     def _taken(self, slot: Slot) -> None:
         """Begin a new journal: the driver has this one."""
@@ -491,6 +515,16 @@ class Stream:
             if self._device.check(status, "vkGetFenceStatus") != 0:
                 return
             self._finish(slot)
+
+    def finished(self, serial: int, seconds: float) -> bool:
+        """Whether a submission has finished, at the latest after so many seconds."""
+        give_up = time.perf_counter() + seconds
+        while True:
+            self.poll()
+            if self.completed >= serial:
+                return True
+            if time.perf_counter() >= give_up:
+                return False
 
     def wait(self, serial: int) -> None:
         """Wait until submission ``serial`` has finished: poll for a moment, then sleep."""
@@ -598,6 +632,7 @@ class Stream:
         self._journal = []
         self._recordings = {}
         self._descriptors.reset()
+        self.joint = None
         self._submitting = None
         self._flying.clear()
         self._idle = []

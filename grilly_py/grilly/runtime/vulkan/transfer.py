@@ -226,7 +226,7 @@ class Transfers:
 
     def _maps_write(self, buffer: VulkanBuffer, nbytes: int) -> bool:
         """Whether the host writes straight into the buffer's memory instead of through staging."""
-        if buffer.piece.block.view is None:
+        if buffer.piece.block.view is None or buffer.piece.shared:
             return False
         if buffer.piece.block.readable:
             return True
@@ -241,6 +241,8 @@ class Transfers:
         target = out.reshape(-1).view(np.uint8)
         piece = buffer.piece
         if piece.block.readable:
+            if piece.shared:
+                stream.joint.settle()
             self._wait(piece.last)
             self.copier.copy(target, np.frombuffer(piece.block.view, np.uint8, target.size, piece.start + offset))
             return

@@ -1,0 +1,140 @@
+"""CudaExchange: Tensors as arrays of CUDA over the same memory, by DLPack, and back."""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..compute.device.device import Device
+from ..compute.device.dtypes import dtype_of, is_storable
+from ..compute.device.exchange import Exchange
+from ..compute.device.tensor import Storage, Tensor
+from ..errors import UnsupportedError
+from . import capsules
+from .driver import Driver, load
+from .peer import CudaPeer
+
+_CUDA = 2  # DLPack's kDLCUDA
+_OWN, _NONE = (None, 0, 1), -1  # the default stream, and no stream, in DLPack's words
+
+
+class CudaExchange(Exchange):
+    """Tensors of a device in CUDA's address space.
+
+    Parameters
+    ----------
+    device : Device
+        Whose runtime can share memory.
+    driver : Driver
+        On the same GPU.
+    current : callable
+        The CUDA stream that the calling thread gives work to, as a number: grilly's work on shared memory is put in
+        order with it. It does not refer to this object.
+
+    Attributes
+    ----------
+    staged : OrderedDict
+        Memory that a caller keeps for its next call.
+    """
+
+    def __init__(self, device: Device, driver: Driver, current: Callable[[], int]):
+        self.driver = driver
+        self.dlpack_device = (_CUDA, driver.ordinal)
+        self.device = device
+        self._sharing = device.runtime.share()
+        self.peer = CudaPeer(driver, self._sharing, current)
+        self.staged: OrderedDict[tuple, Any] = OrderedDict()
+        #: By the addresses that were given out.
+        self._storages: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary()
+
+    # -- to CUDA ---------------------------------------------------------------------------------------------------
+
+    def give(self, tensor: Tensor, stream: int | None) -> Any:
+        used = 0 if stream in _OWN else stream
+        storage = tensor._storage
+        try:
+            address, mapped = self.peer.place(storage.buffer, used)
+        except UnsupportedError as error:
+            raise BufferError(f"__dlpack__: {error}; t.astype(t.dtype, copy=True) lies elsewhere") from error
+        storage.shared_at(address)
+        itemsize = tensor.dtype.itemsize
+        pointer = address + tensor._offset * itemsize
+        self._storages[pointer] = storage
+        holder = capsules.Holder(pointer, tensor.shape, tensor.strides, itemsize, mapped)
+        self.peer.lend(holder, storage.buffer, storage, self.peer.current() if used == _NONE else used)
+        return capsules.make(holder, tensor.dtype, self.dlpack_device)
+
+    # -- from CUDA -------------------------------------------------------------------------------------------------
+
+    def over(
+        self, base: int, pointer: int, shape: tuple[int, ...], dtype: np.dtype, steps: tuple[int, ...]
+    ) -> Tensor | None:
+        """A Tensor over memory of grilly's, of which an address was given out as ``base``; None for other memory."""
+        storage = self._storages.get(base)
+        if storage is None or storage.address is None:
+            return None
+        offset, rest = divmod(pointer - storage.address, dtype.itemsize)
+        return None if rest else Tensor(storage, shape, dtype, steps, offset)
+
+    def copied(
+        self, pointer: int, nbytes: int, shape: tuple[int, ...], dtype: np.dtype, steps: tuple[int, ...], stream: int
+    ) -> Tensor:
+        """A Tensor with the layout of CUDA's ``nbytes`` bytes from an address on, copied in the stream's order."""
+        storage = Storage(self.device, nbytes)
+        if nbytes:
+            storage.shared_at(self.peer.place(storage.buffer, stream, writes=True)[0])
+            self.driver.copy(storage.address, pointer, nbytes, stream)
+        return Tensor(storage, shape, dtype, steps)
+
+    def take(self, array: Any, copy: bool | None) -> Tensor:
+        number = array.__dlpack_device__()[1]
+        if number != self.dlpack_device[1]:
+            raise BufferError(
+                f"from_dlpack: the array is on CUDA's device {number}, and the backend's GPU is device "
+                f"{self.dlpack_device[1]}; move it there"
+            )
+        stream = self.peer.own_stream()
+        words, name = capsules.opened(array.__dlpack__(stream=stream))
+        dtype = dtype_of(name)
+        if not is_storable(dtype):
+            raise BufferError(f"from_dlpack: {dtype} cannot live on the device")
+        pointer = words.__array_interface__["data"][0]
+        steps = tuple(step // words.itemsize for step in words.strides)
+        found = None if copy or not words.size else self._around(pointer, words.shape, dtype, steps)
+        if found is not None:
+            self._sharing.meet(stream)
+            return found
+        if copy is False:
+            raise BufferError("from_dlpack: the array's memory is not grilly's, so it needs a copy, and copy is False")
+        if any(step < 0 for step in steps):
+            raise BufferError("from_dlpack: an array with a negative stride; give a copy of it")
+        span = 1 + sum((e - 1) * s for e, s in zip(words.shape, steps, strict=True)) if words.size else 0
+        made = self.copied(pointer, span * dtype.itemsize, words.shape, dtype, steps, stream)
+        self.driver.settle(stream)  # from here on the memory may be another's
+        return made if span == made.size else made.contiguous()
+
+    def _around(self, pointer: int, shape: tuple[int, ...], dtype: np.dtype, steps: tuple[int, ...]) -> Tensor | None:
+        """As ``over``, with any address within a storage."""
+        if min(steps, default=0) < 0:
+            return None
+        for storage in list(self._storages.values()):
+            if storage.address is not None and 0 <= pointer - storage.address < storage.nbytes:
+                offset, rest = divmod(pointer - storage.address, dtype.itemsize)
+                return None if rest else Tensor(storage, shape, dtype, steps, offset)
+        return None
+
+
+def open_exchange(device: Device, current: Callable[[int], Callable[[], int]]) -> CudaExchange:
+    """The exchange of a device with CUDA; ``current`` gives, for CUDA's number of the GPU, what CudaExchange takes.
+
+    Raises UnsupportedError where runtime, GPU or driver do not allow it.
+    """
+    driver = Driver(load(), device.runtime.share().uuid)
+    return CudaExchange(device, driver, current(driver.ordinal))
+
+
+__all__ = ["CudaExchange", "open_exchange"]

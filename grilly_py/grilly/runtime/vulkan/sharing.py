@@ -1,0 +1,91 @@
+"""VulkanSharing: the Sharing interface of a VulkanRuntime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...errors import GrillyError, UnsupportedError
+from ..sharing import Allocation, Descriptor, Peer, Place, Sharing
+from .device import Device
+from .external import descriptor_of_memory, descriptor_of_semaphore, timeline
+from .joint import Joint
+from .memory import Block, VulkanBuffer
+
+
+class VulkanSharing(Sharing):
+    """Memory of one device for one peer.
+
+    Parameters
+    ----------
+    under_lock : callable
+        ``under_lock(work, *arguments)`` gives what ``work(parts, *arguments)`` does under the runtime's lock.
+    device : Device
+        Which can export memory.
+    """
+
+    def __init__(self, under_lock: Callable[..., Any], device: Device):
+        self._under_lock = under_lock
+        self.uuid = bytes.fromhex(str(device.info.properties["device_uuid"]))
+        self.timelines = device.external.timelines
+
+    def join(self, peer: Peer) -> tuple[Descriptor, Descriptor] | None:
+        return self._under_lock(self._join, peer)
+
+    def _join(self, parts: Any, peer: Peer) -> tuple[Descriptor, Descriptor] | None:
+        stream, device = parts.stream, parts.device
+        if stream.joint is not None:
+            raise GrillyError("the device's memory is shared with another peer already")
+        stream.wait(stream.flush())  # what was submitted before has no part in the timeline
+        if not self.timelines:
+            stream.joint = Joint(peer, None, None)
+            return None
+        ours, theirs = timeline(device, stream.completed), timeline(device, 0)
+        descriptors = descriptor_of_semaphore(device, ours.value), descriptor_of_semaphore(device, theirs.value)
+        stream.joint = Joint(peer, ours, theirs)
+        return descriptors
+
+    def part(self) -> None:
+        self._under_lock(lambda parts: parts.stream.part())
+
+    def export(self, block: object) -> Allocation:
+        return self._under_lock(self._export, block)
+
+    @staticmethod
+    def _export(parts: Any, block: Block) -> Allocation:
+        if block.memory is None:
+            raise GrillyError("the memory has been given back")
+        descriptor = descriptor_of_memory(parts.device, block.memory.value)
+        return Allocation(descriptor, block.allocated, block.nbytes, parts.device.external.dedicated)
+
+    def keep(self, block: object, foreign: object) -> None:
+        self._under_lock(self._keep, block, foreign)
+
+    @staticmethod
+    def _keep(parts: Any, block: Block, foreign: object) -> None:
+        if block.memory is not None:
+            block.foreign = foreign
+
+    def lend(self, buffer: VulkanBuffer, writer: int | None = None) -> Place:
+        return self._under_lock(self._lend, buffer, writer)
+
+    def _lend(self, parts: Any, buffer: VulkanBuffer, writer: int | None) -> Place:
+        piece, stream = buffer.piece, parts.stream
+        block = piece.block
+        if not block.exported:
+            raise UnsupportedError("memory of the host's is not shared with other interfaces to the device")
+        if piece.last >= stream.serial:
+            stream.flush()
+        if not self.timelines:
+            stream.wait(piece.last)
+        piece.shared = True
+        if writer is not None:
+            stream.joint.meet(writer)
+        last = piece.last
+        return Place(block, piece.start, block.foreign, last if last > stream.completed else 0)
+
+    def meet(self, stream: int) -> None:
+        self._under_lock(lambda parts: parts.stream.joint.meet(stream))
+
+
+__all__ = ["VulkanSharing"]
