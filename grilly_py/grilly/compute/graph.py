@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import CaptureError
 from ..runtime.interface import Buffer, Recording
+from .arrays.chains import fuse
 from .device.device import Device
 from .device.dtypes import is_storable, plain
 from .device.tensor import Storage, Tensor
@@ -186,6 +187,7 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
         return _Place(len(own) - 1)
 
     results = _with(returned, place)
+    fuse(device, captured)
     return Graph(device, arguments, given, runtime.record(captured), results, own, grown)
 
 
