@@ -16,7 +16,7 @@
 //     Invocation: one.
 // Accumulation: float32, each step rounded to nearest, ties to even; integers of 32 bits wrap.
 // Defines: STEPS, how many there may be: 4 or 12; FUNCTIONS, 3 (arrays/operations.glsl); THREADS, STRIPE.
-// Preconditions: as map.comp; elements of at most 32 bits; y shares no memory with an operand.
+// Preconditions: as map.comp; elements of at most 32 bits. An operand that shares memory with y lies exactly as y does.
 
 const uint UNUSED = 0xffffffffu, NONE = 31u;
 layout(constant_id = 0) const uint STEP_0 = 0u;

@@ -169,7 +169,7 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
         returned = function(*_with(arguments, lambda leaf: _inside(next(inside))))
     finally:
         captured.active = False
-        device.captured.grown = {}
+        device.captured.grown, device.captured.words = {}, {}
     arrays = [each for each in given if each.tensor is not None]
     written = captured.written([each.tensor._storage.buffer for each in arrays])
     for each, changed in zip(arrays, written, strict=True):

@@ -235,13 +235,18 @@ class _Chain:
             self.steps.append((each.operation | each.kind << 8 | each.result << 10 | each.type << 12, sources))
         self.operands = [operand for operand, _ in lying]
         self.fits = len(lying) <= OPERANDS and len(self.numbers) <= CONSTANTS and all(
-            operand.binding[0] is not self.last.binding[0] for operand in self.operands
+            operand.binding[0] is not self.last.binding[0] or self._replaced(operand) for operand in self.operands
         )  # fmt: skip
         if self.fits:
             self.extents, self.strides = _together([
                 None if extents is None else (extents, operand.steps) for operand, extents in lying
             ])  # fmt: skip
             self.fits = len(self.extents) <= _AXES
+
+    def _replaced(self, operand: _Operand) -> bool:
+        """Whether the result has the place of an operand, element by element."""
+        place = (operand.binding, operand.offset, operand.type)
+        return operand.flat and place == (self.last.binding, self.last.offset, self.last.type)
 
     @property
     def each(self) -> int:
