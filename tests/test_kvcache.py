@@ -161,11 +161,11 @@ def test_one_token(backend, dtype, page, device_lengths):
 
 
 @pytest.mark.parametrize("device_lengths", [False, True], ids=["host", "device"])
-@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("interleaved, value_dim", [(False, 24), (True, 24), (True, 8)])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_several_tokens_across_pages_with_rotary(backend, dtype, interleaved, device_lengths):
+def test_several_tokens_across_pages_with_rotary(backend, dtype, interleaved, value_dim, device_lengths):
     problem = Problem(
-        dtype, [0, 3, 11, 34], queries=5, fresh=5, page=3, heads=6, kv_heads=3, dim=24, value_dim=8, pairs=7,
+        dtype, [0, 3, 11, 34], queries=5, fresh=5, page=3, heads=6, kv_heads=3, dim=24, value_dim=value_dim, pairs=7,
         interleaved=interleaved, room=39,
     )  # fmt: skip
     problem.check(backend, options={"causal": True}, device_lengths=device_lengths)
