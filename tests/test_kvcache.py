@@ -186,6 +186,16 @@ def test_options(backend, lengths, page):
     Problem(np.float32, lengths, queries=3, fresh=3, page=page).check(backend, options=options)
 
 
+@pytest.mark.parametrize("device_lengths", [False, True], ids=["host", "device"])
+@pytest.mark.parametrize("lengths", [[8, 8], [0, 21]], ids=["alike", "unlike"])
+def test_a_table_of_distances(backend, lengths, device_lengths):
+    table = np.random.default_rng(3).standard_normal((8, 4)).astype(np.float32)
+    options = {"causal": True, "t5_table": table, "t5_bidirectional": False, "t5_max_distance": 20, "scale": 1.0}
+    for queries in (1, 4):
+        problem = Problem(np.float32, lengths, queries=queries, fresh=queries)
+        problem.check(backend, options=options, device_lengths=device_lengths)
+
+
 @pytest.mark.parametrize("page", [None, 7])
 def test_without_new_keys(backend, page):
     for lengths in ([13, 13], [0, 5], [40, 40]):

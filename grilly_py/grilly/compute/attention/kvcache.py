@@ -272,20 +272,28 @@ def _words_of_device(
 ) -> Storage:  # fmt: skip
     """The words where the device has lengths or table. Layers of a captured step with the same lengths share them."""
     key = None
-    plain = len(checked.arrays) == 1 and not checked.live  # the samples' lengths alone
-    if device.runtime.capturing and counted is None and plain and found.words is not None:
-        lengths = call.lengths
-        if isinstance(lengths, Tensor):
-            key = (found.words.template.tobytes(), queries, call.count, call.room, lay, lengths._storage,
-                   lengths._storage.version, lengths.shape, lengths._steps, lengths._offset)  # fmt: skip
-            words = device.captured.words.get(key)
-            if words is not None:
-                return words
+    if device.runtime.capturing and counted is None and found.words is not None:
+        arrays = (call.lengths, call.table, *(array for _, array in checked.arrays))
+        key = (found.words.template.tobytes(), tuple(checked.live.items()), tuple(place for place, _ in checked.arrays),
+               queries, call.count, call.room, lay, *map(_contents, arrays))  # fmt: skip
+        words = device.captured.words.get(key)
+        if words is not None:
+            return words
     words = _words(device, found, checked, False)
     _lay_on_device(device, call, lay, words, queries, counted)
     if key is not None:
         device.captured.words[key] = words
     return words
+
+
+def _contents(array) -> tuple | None:
+    """What tells whether two arrays have the same contents; of a tensor, where they lie and which they are."""
+    if array is None:
+        return None
+    if isinstance(array, Tensor):
+        storage = array._storage
+        return storage, storage.version, array.dtype, array.shape, array._steps, array._offset
+    return array.dtype.str, array.shape, array.tobytes()
 
 
 def _lay_on_device(
