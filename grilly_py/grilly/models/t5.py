@@ -55,7 +55,8 @@ class Attention(nn.Module):
         """The same over the cache of layer ``number``, to which k and v are added."""
         assert call.cache is not None
         keys, values = call.cache.k[number], call.cache.v[number]
-        attended = F.flash_attention_with_kvcache(q, keys, values, k, v, call.lengths, scale=1.0, **options)
+        attended = F.flash_attention_with_kvcache(q, keys, values, k, v, call.lengths, scale=1.0,
+                                                  precision=self.output.precision, **options)  # fmt: skip
         return self.output(joined(attended), residual)
 
 
