@@ -141,7 +141,8 @@ _ARRAYS = {
     "attention-mask-lanes": lambda variant: [{"ROWS": 64, "KEYS": 64}],
     "attention-tiles": lambda variant: [{"MASK": 2, "ROWS": 64, "KEYS": 64, "LANES": 32}],
     "cache-step": lambda variant: [
-        {"ROTARY": 1, "LENGTHS": 1, "PAGE_KEYS": 256, "ADVANCE": 1, "WIDTH": 128, "PAIRS": 64, "KEY_HEADS": 8, "HEADS": 32}
+        {"ROTARY": 1, "LENGTHS": 1, "PAGE_KEYS": 256, "ADVANCE": 1, "WIDTH": 128, "PAIRS": 64, "KEY_HEADS": 8,
+         "HEADS": 32}
     ],
     "chain": _chain,
     "cross-entropy": _losses,
