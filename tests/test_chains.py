@@ -7,6 +7,7 @@ import pytest
 
 import grilly
 import grilly.compute.graph
+import grilly.functional as F
 from graphs import default, equal, random
 from grilly import array_api as xp
 from grilly.compute.arrays import chains
@@ -55,12 +56,16 @@ def swish(x):
     return x / (1.0 + xp.exp(-x)) + x
 
 
+def rectified(x):
+    return F.relu(x - 0.5) * x
+
+
 def clipped(x):
     return xp.clip(xp.sqrt(xp.abs(x)) - 0.5, -0.25, 0.25) == xp.round(x)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("function", [gelu, leaky, swish, clipped])
+@pytest.mark.parametrize("function", [gelu, leaky, swish, rectified, clipped])
 def test_one_dispatch_with_the_bits_of_the_calls(backend, dtype, function):
     x = backend.tensor(random(7, 13) * 3).astype(dtype)
     check(backend, function, x, dispatches=1)

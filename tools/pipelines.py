@@ -89,7 +89,7 @@ def _map(variant: Variant) -> list[dict[str, int]]:
 
 def _chain(variant: Variant) -> list[dict[str, int]]:
     floating, none, steps = value("kinds", "FLOATING"), 31, variant.limits["steps"][1]
-    names = ("gelu", "divide", "tanh", "where") * 3
+    names = ("erf", "divide", "tanh", "where") * 3
     found = []
     for type_, each, form in ((_FLOAT16, 8, _RUNS), (_FLOAT32, 4, _STRIDED)):
         own = {f"TYPE_{name}": type_ for name in "ABCDY"} | {f"FORM_{name}": form for name in "ABCD"}

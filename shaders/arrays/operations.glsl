@@ -1,8 +1,8 @@
 // The operations of map.comp and chain.comp on numbers of a kind (words.glsl). Operation and kind are known when a
 // pipeline is made. A binary has the elementary functions (FUNCTIONS 1), the activations (2) or the others (0): a driver
-// reads all of it for every pipeline. That of chains (3) has the others, and of the functions those that models have;
-// there are no 64-bit integers in it. A chain has the bits of single operations, so nothing is contracted here: EXACT
-// is "precise" where floats.glsl and activations.glsl are included.
+// reads all of it for every pipeline. That of chains (3) has the others, and of the functions some that models have;
+// there are no 64-bit integers in it. A chain has the bits of single operations, so nothing that it has is contracted:
+// EXACT is "precise" where floats.glsl is included.
 
 // facts: operations
 const uint COPY = 0u, WHERE = 1u, CLIP = 2u, GATHER = 3u;
@@ -23,7 +23,9 @@ const uint GELU_SLOPE = 78u, TANH_SLOPE = 79u;
 
 uvec2 truth(bool is) { return uvec2(uint(is), 0u); }
 
-bool true_of(uint kind, uvec2 x) { return kind == FLOATING ? (x.x & 0x7fffffffu) != 0u : kind == LONG ? !zero64(x) : x.x != 0u; }
+bool true_of(uint kind, uvec2 x) {
+    return kind == FLOATING ? (x.x & 0x7fffffffu) != 0u : kind == LONG ? !zero64(x) : x.x != 0u;
+}
 
 bool nan_of(uint kind, uvec2 x) { return kind == FLOATING && is_nan(of_bits(x.x)); }
 
@@ -37,24 +39,20 @@ bool equal_of(uint kind, uvec2 x, uvec2 y) {
     return kind == LONG ? x == y : x.x == y.x;
 }
 
-#if FUNCTIONS >= 2
+#if FUNCTIONS == 2
 
 #include "activations.glsl"
 
 // An activation or its slope, times y and plus z, or times y and z, where these are there. NARROW: for 16 bits.
 float activation(uint operation, bool narrow, float x, bool has_y, float y, bool has_z, float z) {
-    precise float factor = has_y ? y : 1.0;
-    precise float found;
-#if FUNCTIONS == 2
+    float factor = has_y ? y : 1.0;
     if (operation >= RELU_SLOPE) {
         if (has_z) factor *= z;
         // What relu does not let through may be infinite or NaN.
         if (operation == RELU_SLOPE) return is_above_zero(x) || is_nan(x) ? factor : 0.0;
-        found = activation_slope(operation - RELU_SLOPE + ACTIVATION_RELU, x, narrow) * factor;
-        return found;
+        return activation_slope(operation - RELU_SLOPE + ACTIVATION_RELU, x, narrow) * factor;
     }
-#endif
-    found = activated(operation - RELU + ACTIVATION_RELU, x, narrow);
+    float found = activated(operation - RELU + ACTIVATION_RELU, x, narrow);
     if (has_y) found *= factor;
     if (has_z) found += z;
     return found;
@@ -71,7 +69,9 @@ float elementary(uint operation, bool narrow, float x, float y) {
     case LOG: return logarithm(x);
     case TANH: return hyperbolic_tangent(x);
     case ERF: return error_function(x);
-#if FUNCTIONS == 1
+#if FUNCTIONS == 3
+    case RELU: return int(bits_of(x)) > 0 || is_nan(x) ? x : 0.0;
+#else
     case POW: return raised_to(x, y);
     case EXPM1: return exponential_minus_one(x);
     case LOG1P: return logarithm_one_plus(x);
@@ -206,14 +206,12 @@ uvec2 arithmetic(uint operation, uint kind, uvec2 x, uvec2 y, uvec2 z) {
 // The operation on numbers of a kind, of which y and z may not be there; NARROW: for 16 bits. Comparisons and tests give
 // an integer that is 0 or 1.
 uvec2 operated(uint operation, uint kind, bool narrow, uvec2 x, bool has_y, uvec2 y, bool has_z, uvec2 z) {
-#if FUNCTIONS >= 2
-    if (FUNCTIONS == 2 || operation >= RELU) {
-        float found = activation(operation, narrow, of_bits(x.x), has_y, of_bits(y.x), has_z, of_bits(z.x));
-        return uvec2(floatBitsToUint(found), 0u);
-    }
+#if FUNCTIONS == 2
+    float found = activation(operation, narrow, of_bits(x.x), has_y, of_bits(y.x), has_z, of_bits(z.x));
+    return uvec2(floatBitsToUint(found), 0u);
 #endif
 #if FUNCTIONS == 1 || FUNCTIONS == 3
-    if (FUNCTIONS == 1 || operation >= SQRT && operation <= LOGADDEXP) {
+    if (FUNCTIONS == 1 || operation >= SQRT && operation != COPYSIGN) {
 #if FUNCTIONS == 1
         if (kind != FLOATING) return power64(x, y);
 #endif

@@ -6,11 +6,6 @@
 #ifndef GRILLY_ACTIVATIONS_GLSL
 #define GRILLY_ACTIVATIONS_GLSL
 
-// "precise" where a value may not depend on what its function stands among (arrays/operations.glsl).
-#ifndef EXACT
-#define EXACT
-#endif
-
 // facts: activations
 const uint ACTIVATION_NONE = 0u, ACTIVATION_RELU = 1u, ACTIVATION_SIGMOID = 2u, ACTIVATION_SILU = 3u;
 const uint ACTIVATION_QUICK_GELU = 4u, ACTIVATION_GELU_TANH = 5u, ACTIVATION_GELU = 6u;
@@ -19,16 +14,13 @@ const uint ACTIVATION_TANH = 7u;  // its slope only
 
 // e^-(w + low) for w from 0 on and a low below 0.1, which narrow results have none of; 0 where that is below 2^-126.
 float decayed(float w, float low, bool narrow) {
-    EXACT float narrow_octaves = w * -1.44269504;
-    if (narrow) return exp2(narrow_octaves);  // off by 3 + 2 * 127 units at most, less than 2^-16
+    if (narrow) return exp2(w * -1.44269504);  // off by 3 + 2 * 127 units at most, less than 2^-16
     w = min(w, 88.0);
-    EXACT float octaves = (w + low) * 1.44269504 + 0.5;
-    uint halvings = uint(octaves);
+    uint halvings = uint((w + low) * 1.44269504 + 0.5);
     float n = float(halvings);
     precise float r = ((n * 0.693145752 - w) + n * 1.42860683e-6) - low;  // the first constant has 15 bits
-    EXACT float series = 0.49999994 + r * (0.166665182 + r * (0.0416684151 + r * (0.00836900156 + r * 0.00138140097)));
-    EXACT float found = (1.0 + (r + r * r * series)) * uintBitsToFloat((127u - halvings) << 23);
-    return found;
+    float series = 0.49999994 + r * (0.166665182 + r * (0.0416684151 + r * (0.00836900156 + r * 0.00138140097)));
+    return (1.0 + (r + r * r * series)) * uintBitsToFloat((127u - halvings) << 23);
 }
 
 // a without its lower 12 bits, so that its product with another such number is exact.
@@ -37,22 +29,19 @@ float upper_half(float a) { return uintBitsToFloat(floatBitsToUint(a) & 0xfffff0
 // The normal distribution beyond a, for a from 0 to 14; density: e^(-a^2 / 2).
 float beyond(float a, bool narrow, out float density) {
     if (narrow) {
-        EXACT float half_square = 0.5 * a * a;
-        density = decayed(half_square, 0.0, narrow);
+        density = decayed(0.5 * a * a, 0.0, narrow);
     } else {
         float upper = upper_half(a);
-        EXACT float half_square = 0.5 * upper * upper, rest = 0.5 * (a - upper) * (a + upper);
-        density = decayed(half_square, rest, narrow);
+        density = decayed(0.5 * upper * upper, 0.5 * (a - upper) * (a + upper), narrow);
     }
-    EXACT float t = 1.0 / (1.0 + 0.3 * a);
-    EXACT float series = narrow
+    float t = 1.0 / (1.0 + 0.3 * a);
+    float series = narrow
         ? 0.120074227 + t * (0.113741972 + t * (0.144196227 + t * (-0.016947804 + t * (0.216036841
             + t * -0.0770973563))))
         : 0.119686633 + t * (0.119572841 + t * (0.110227339 + t * (0.0784255117 + t * (0.0960580036
             + t * (-0.0792476311 + t * (0.191582009 + t * (-0.228067726 + t * (0.112375855
             + t * -0.0206128415))))))));
-    EXACT float found = density * (t * series);
-    return found;
+    return density * (t * series);
 }
 
 // The share of x that an activation lets through, x from -100 to 100: 1 / (1 + e^-v), or the normal distribution up to x.
@@ -62,10 +51,9 @@ float share(uint kind, float x, bool narrow, out float slope) {
     if (kind == ACTIVATION_GELU) {
         float over = beyond(min(a, 14.0), narrow, slope);
         slope *= 0.398942280;
-        EXACT float below = 1.0 - over;
-        return x < 0.0 ? over : below;
+        return x < 0.0 ? over : 1.0 - over;
     }
-    EXACT float w = a, low = 0.0;
+    float w = a, low = 0.0;
     if (kind == ACTIVATION_TANH) w = 2.0 * a;
     if (kind == ACTIVATION_GELU_TANH) w = a * (1.59576912 + 0.0713548163 * (a * a));
     if (kind == ACTIVATION_QUICK_GELU) {
@@ -79,9 +67,9 @@ float share(uint kind, float x, bool narrow, out float slope) {
         }
     }
     float e = decayed(w, low, narrow);
-    EXACT float whole = 1.0 / (1.0 + e), other = e * whole;
+    float whole = 1.0 / (1.0 + e);
     slope = e * whole * whole;
-    return x < 0.0 ? other : whole;
+    return x < 0.0 ? e * whole : whole;
 }
 
 bool is_no_number(float x) { return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u; }
@@ -90,7 +78,7 @@ bool is_above_zero(float x) { return floatBitsToInt(x) > 0; }  // also numbers t
 // An activation's value; at infinities its limit, and NaN of NaN.
 float activated(uint kind, float x, bool narrow) {
     if (kind == ACTIVATION_NONE) return x;
-    EXACT float found;
+    float found;
     if (kind == ACTIVATION_RELU) {
         found = is_above_zero(x) ? x : 0.0;
     } else {

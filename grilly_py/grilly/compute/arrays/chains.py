@@ -19,7 +19,7 @@ from ..device.caches import Kept
 from ..device.device import Device
 from ..device.plan import push_struct
 from .map import ABSENT, FLAT, NUMBER, REPEATED, RUNS, STRIDED, fewest_axes, halves
-from .operations import ACTIVATIONS, NUMBERS
+from .operations import NUMBERS
 from .promotion import CODES, FLOATING, LONG
 
 #: Programs of chains. A driver compiles each and keeps it as long as the device is open, so there are no more of them
@@ -37,7 +37,7 @@ CHAINED = frozenset((
     "square", "reciprocal", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_invert", "bitwise_left_shift",
     "bitwise_right_shift", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and",
     "logical_or", "logical_xor", "logical_not", "isnan", "isinf", "isfinite", "signbit", "floor", "ceil", "trunc",
-    "round", "sqrt", "exp", "log", "tanh", "erf", *(name for name in ACTIVATIONS if not name.endswith("_slope")),
+    "round", "sqrt", "exp", "log", "tanh", "erf", "relu",
 ))  # fmt: skip
 _CHAINED = frozenset(NUMBERS[name] for name in CHAINED)
 _BITS = {CODES[name]: bits for name, bits in (
@@ -197,6 +197,8 @@ def _read(variant, command: tuple) -> _Map | None:
                 return None
             steps = tuple(words[f"{name}_{axis}"] for axis in axes)
             operands.append(_Operand(bindings[place], words[f"{name}_offset"], type_, form == FLAT, steps))
+    if told["OPERATION"] == NUMBERS["relu"] and (operands[1] is not None or operands[2] is not None):
+        return None
     return _Map(
         told["OPERATION"], told["KIND"], told["RESULT"], told["TYPE_Y"], words["count"], bindings[3],
         words["y_offset"], tuple(operands), tuple(words[f"e_{axis}"] for axis in axes),
