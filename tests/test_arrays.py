@@ -48,7 +48,7 @@ def test_numbers_of_operations_are_the_kernels():
     words = shared_facts([ROOM / "words.glsl"])
     assert {name.lower(): number for name, number in words["elements"].items()} == promotion.CODES
     assert words["kinds"] == {"FLOATING": promotion.FLOATING, "INTEGER": promotion.INTEGER, "LONG": promotion.LONG}
-    forms = shared_facts([ROOM / "map.comp"])["forms"]
+    forms = shared_facts([ROOM / "places.glsl"])["forms"]
     assert forms == {"ABSENT": ABSENT, "FLAT": FLAT, "STRIDED": STRIDED, "NUMBER": NUMBER, "RUNS": RUNS,
                      "REPEATED": REPEATED}  # fmt: skip
     names = {"PRODUCT": "prod", "MAXIMUM": "max", "MINIMUM": "min", "FIRST_MAXIMUM": "argmax",

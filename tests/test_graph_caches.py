@@ -199,6 +199,42 @@ def test_a_decoding_loop(backend, paged, at):
 # -- what stays true ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("paged", [False, True])
+def test_layers_take_one_dispatch_beside_attention_and_share_words(backend, paged):
+    cos, sin = (backend.tensor(table) for table in tables(np.random.default_rng(5), 48, DIM // 2))
+    layers = [[backend.tensor(random(*((12, 8) if paged else (2, 48)), 2, DIM, seed=n + 2 * layer)) for n in range(2)]
+              for layer in range(2)]  # fmt: skip
+    table = backend.tensor(np.arange(12, dtype=np.int32).reshape(2, 6)) if paged else None
+    given = [backend.tensor(array) for array in tokens(1)]
+
+    def step(q, k, v, lengths, count=2):
+        out = []
+        for keys, values in layers[:count]:
+            out.append(F.flash_attention_with_kvcache(
+                q, keys, values, k, v, lengths, table, rotary=(cos, sin), causal=True
+            ))  # fmt: skip
+        lengths = lengths + 1  # other lengths have words of their own
+        keys, values = layers[0]
+        return *out, F.flash_attention_with_kvcache(q, keys, values, None, None, lengths, table, causal=True)
+
+    before = [[held.numpy() for held in layer] for layer in layers]
+    lengths = [backend.tensor(np.array(each, np.int32)) for each in ([3, 20], [4, 21])]
+    graphs = [backend.capture(lambda *a, n=n: step(*a, count=n), *given, lengths[0]) for n in range(3)]
+    attention = graphs[2].dispatches - graphs[1].dispatches - 1
+    assert attention >= 1
+    assert graphs[1].dispatches == graphs[0].dispatches + attention + 2
+    for layer, old in zip(layers, before, strict=True):
+        for held, array in zip(layer, old, strict=True):
+            held[...] = array
+    wanted = [step(*given, each) for each in lengths]
+    for layer, old in zip(layers, before, strict=True):
+        for held, array in zip(layer, old, strict=True):
+            held[...] = array
+    for each, calls in zip(lengths, wanted, strict=True):
+        for found, want in zip(graphs[2](*given, each), calls, strict=True):
+            equal(found, want)
+
+
 def test_what_does_not_fit_is_said_before_anything_runs(backend):
     caches = [cache(8), cache(3)]
     step = backend.capture(lambda q, k, v: [each.attend(q, k, v) for each in caches], *tokens(1))

@@ -161,11 +161,11 @@ def test_one_token(backend, dtype, page, device_lengths):
 
 
 @pytest.mark.parametrize("device_lengths", [False, True], ids=["host", "device"])
-@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("interleaved, value_dim", [(False, 24), (True, 24), (True, 8)])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_several_tokens_across_pages_with_rotary(backend, dtype, interleaved, device_lengths):
+def test_several_tokens_across_pages_with_rotary(backend, dtype, interleaved, value_dim, device_lengths):
     problem = Problem(
-        dtype, [0, 3, 11, 34], queries=5, fresh=5, page=3, heads=6, kv_heads=3, dim=24, value_dim=8, pairs=7,
+        dtype, [0, 3, 11, 34], queries=5, fresh=5, page=3, heads=6, kv_heads=3, dim=24, value_dim=value_dim, pairs=7,
         interleaved=interleaved, room=39,
     )  # fmt: skip
     problem.check(backend, options={"causal": True}, device_lengths=device_lengths)
@@ -184,6 +184,16 @@ def test_options(backend, lengths, page):
     options = {"causal": True, "window_size": (6, 0), "softcap": 3.0, "alibi_slopes": slopes, "scale": 0.4,
                "sinks": np.array([0.3, -1, 2, 0], np.float32)}  # fmt: skip
     Problem(np.float32, lengths, queries=3, fresh=3, page=page).check(backend, options=options)
+
+
+@pytest.mark.parametrize("device_lengths", [False, True], ids=["host", "device"])
+@pytest.mark.parametrize("lengths", [[8, 8], [0, 21]], ids=["alike", "unlike"])
+def test_a_table_of_distances(backend, lengths, device_lengths):
+    table = np.random.default_rng(3).standard_normal((8, 4)).astype(np.float32)
+    options = {"causal": True, "t5_table": table, "t5_bidirectional": False, "t5_max_distance": 20, "scale": 1.0}
+    for queries in (1, 4):
+        problem = Problem(np.float32, lengths, queries=queries, fresh=queries)
+        problem.check(backend, options=options, device_lengths=device_lengths)
 
 
 @pytest.mark.parametrize("page", [None, 7])

@@ -87,6 +87,22 @@ def _map(variant: Variant) -> list[dict[str, int]]:
     return sets
 
 
+def _chain(variant: Variant) -> list[dict[str, int]]:
+    floating, none, steps = value("kinds", "FLOATING"), 31, variant.limits["steps"][1]
+    names = ("erf", "divide", "tanh", "where") * 3
+    found = []
+    for type_, each, form in ((_FLOAT16, 8, _RUNS), (_FLOAT32, 4, _STRIDED)):
+        own = {f"TYPE_{name}": type_ for name in "ABCDY"} | {f"FORM_{name}": form for name in "ABCD"}
+        own |= {"AXES": 4, "EACH": each} | {f"FROM_{n}": 2**32 - 1 for n in range(12)}
+        for n, name in enumerate(names[:steps]):
+            before = 12 + n - 1 if n else 0
+            operands = (before, 4 + n % 6, n % 4) if name == "where" else (before, n % 4, none)
+            own[f"STEP_{n}"] = NUMBERS[name] | floating << 8 | floating << 10 | type_ << 12
+            own[f"FROM_{n}"] = sum(operand << 5 * place for place, operand in enumerate(operands))
+        found.append(own)
+    return found
+
+
 def _norms(variant: Variant) -> list[dict[str, int]]:
     tile = variant.tile
     rows = {"LANES": tile["lanes"], "QUADS": 1, "HELD": tile["held"], "THREADS": variant.threads, "WEIGHT": 1}
@@ -124,6 +140,11 @@ def _losses(variant: Variant) -> list[dict[str, int]]:
 _ARRAYS = {
     "attention-mask-lanes": lambda variant: [{"ROWS": 64, "KEYS": 64}],
     "attention-tiles": lambda variant: [{"MASK": 2, "ROWS": 64, "KEYS": 64, "LANES": 32}],
+    "cache-step": lambda variant: [
+        {"ROTARY": 1, "LENGTHS": 1, "PAGE_KEYS": 256, "ADVANCE": 1, "WIDTH": 128, "PAIRS": 64, "KEY_HEADS": 8,
+         "HEADS": 32}
+    ],
+    "chain": _chain,
     "cross-entropy": _losses,
     "cross-entropy-backward": _losses,
     "dropout": lambda variant: [{"TYPE": _FLOAT16}],

@@ -25,6 +25,7 @@ from .errors import (
 if TYPE_CHECKING:
     from . import functional, integrations, models, nn, random, reference
     from .array_api import *  # noqa: F403
+    from .array_api import linalg
     from .compute import Compute, Tensor, devices, pinned, use
     from .compute.benchmark import benchmark_flash_attention
     from .compute.config import FlashConfig, FlashResult
@@ -37,6 +38,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "functional": "functional",
     "integrations": "integrations",
+    "linalg": "array_api.linalg",
     "models": "models",
     "nn": "nn",
     "pinned": "compute.pinned",
@@ -98,6 +100,7 @@ __all__ = [
     "devices",
     "functional",
     "integrations",
+    "linalg",
     "manual_seed",
     "models",
     "nn",

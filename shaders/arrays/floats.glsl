@@ -7,6 +7,11 @@
 #ifndef GRILLY_FLOATS_GLSL
 #define GRILLY_FLOATS_GLSL
 
+// "precise" where a value may not depend on what its function stands among (operations.glsl).
+#ifndef EXACT
+#define EXACT
+#endif
+
 const uint SIGN = 0x80000000u, INFINITY = 0x7f800000u, NAN = 0x7fc00000u;
 const float LN2_HIGH = 0.693145751953125, LN2_LOW = 1.42860682028623e-6;  // the first has 15 bits
 
@@ -184,9 +189,10 @@ float floor_divided(float x, float y, out float rest) {
 
 // exp(r) - 1 for |r| <= 0.3466: a series.
 float exponential_less_one(float r) {
-    float tail = r * (1.0 / 720.0 + r * (1.0 / 5040.0 + r * (1.0 / 40320.0)));
+    EXACT float tail = r * (1.0 / 720.0 + r * (1.0 / 5040.0 + r * (1.0 / 40320.0)));
     tail = r * (1.0 / 6.0 + r * (1.0 / 24.0 + r * (1.0 / 120.0 + tail)));
-    return r + r * r * (0.5 + tail);
+    EXACT float found = r + r * r * (0.5 + tail);
+    return found;
 }
 
 // x less the nearest multiple of log(2), and which that is, for x up to 1000.
@@ -201,13 +207,15 @@ float exponential_rest(float x, out int n) {
 float exponential(float x) {
     int n;
     float r = exponential_rest(clamp(x, -104.0, 89.0), n);
-    float found = times_power(1.0 + exponential_less_one(r), n);
+    EXACT float sum = 1.0 + exponential_less_one(r);
+    float found = times_power(sum, n);
     return is_nan(x) ? x : found;
 }
 
 // The same for results of 16 bits: within 260 units of float32, as Vulkan has it of exp2.
 float exponential_for_16_bits(float x) {
-    float found = exp2(clamp(x, -104.0, 89.0) * 1.44269504);
+    EXACT float power = clamp(x, -104.0, 89.0) * 1.44269504;
+    float found = exp2(power);
     return is_nan(x) ? x : x > 88.8 ? of_bits(INFINITY) : found;
 }
 
@@ -215,7 +223,7 @@ float exponential_minus_one(float x) {  // expm1
     int n;
     float r = exponential_rest(clamp(x, -18.0, 89.0), n), part = exponential_less_one(r);
     float power = of_bits(uint(min(n, 40) + 127) << 23);
-    float found = n > 40 ? times_power(1.0 + part, n) : (power - 1.0) + power * part;
+    EXACT float found = n > 40 ? times_power(1.0 + part, n) : (power - 1.0) + power * part;
     if (x < -18.0) found = -1.0;
     if (x > 88.8) found = of_bits(INFINITY);
     return is_nan(x) || size_of(x) < 0x33000000u ? x : found;
@@ -223,10 +231,11 @@ float exponential_minus_one(float x) {  // expm1
 
 // log(1 + f) less f, for 1 + f from sqrt(1/2) to sqrt(2); half is f * f / 2. By s = f / (2 + f).
 float logarithm_tail(float f, out float half_square) {
-    float s = f / (2.0 + f), z = s * s;
-    half_square = 0.5 * f * f;
-    float series = z * (2.0 / 3.0 + z * (2.0 / 5.0 + z * (2.0 / 7.0 + z * (2.0 / 9.0 + z * (2.0 / 11.0)))));
-    return s * (half_square + series);
+    EXACT float s = f / (2.0 + f), z = s * s, half_of_it = 0.5 * f * f;
+    half_square = half_of_it;
+    EXACT float series = z * (2.0 / 3.0 + z * (2.0 / 5.0 + z * (2.0 / 7.0 + z * (2.0 / 9.0 + z * (2.0 / 11.0)))));
+    EXACT float tail = s * (half_of_it + series);
+    return tail;
 }
 
 // x = (1 + f) 2^n with 1 + f from sqrt(1/2) to sqrt(2), for finite x above 0.
@@ -583,16 +592,18 @@ float error_function(float x) {
     if (is_nan(x)) return x;
     float size = magnitude(x);
     if (size >= 4.0) return with_sign(1.0, bits_of(x));
+    EXACT float found;
     if (size < 1.0) {  // a fitted polynomial of x * x; 2 / sqrt(pi) is 1.12837917
-        float z = x * x;
-        return x + x * (0.128379226 + z * (-0.376126379 + z * (0.112837821 + z * (-0.0268654004
+        EXACT float z = x * x;
+        found = x + x * (0.128379226 + z * (-0.376126379 + z * (0.112837821 + z * (-0.0268654004
             + z * (0.00522094546 + z * (-0.000848282769 + z * (0.000112569396 + z * -9.64149331e-6)))))));
+        return found;
     }
     // log(1 - erf(x)), fitted
-    float beyond = 0.000204362383 + size * (-1.1296612 + size * (-0.633039594 + size * (-0.108639032
+    found = 0.000204362383 + size * (-1.1296612 + size * (-0.633039594 + size * (-0.108639032
         + size * (0.0253735837 + size * (-0.00428239629 + size * (0.000463792036 + size * (-2.53154685e-5
         + size * 2.51373137e-7)))))));
-    return with_sign(exponential_minus_one(beyond), bits_of(x));
+    return with_sign(exponential_minus_one(found), bits_of(x));
 }
 
 float hypotenuse(float x, float y) {

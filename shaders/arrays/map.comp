@@ -21,16 +21,16 @@
 //     begins unless its elements have 8 bits. With RUNS and REPEATED operands the last axis is a multiple of EACH. Words of
 //     y that hold an element are written whole.
 
-// facts: forms
-const uint ABSENT = 0u, FLAT = 1u, STRIDED = 2u, NUMBER = 3u, RUNS = 4u, REPEATED = 5u;
-
+layout(constant_id = 0) const uint OPERATION = 0u;
 layout(constant_id = 4) const uint TYPE_Y = 0u;
+layout(constant_id = 5) const uint KIND = 0u;
 layout(constant_id = 7) const uint FORM_A = 0u;
 layout(constant_id = 8) const uint FORM_B = 0u;
 layout(constant_id = 9) const uint FORM_C = 0u;
 layout(constant_id = 12) const uint EACH = 4u;
 layout(constant_id = 13) const uint HALVES = 0u;
 
+#define EXACT precise
 #include "arrays/words.glsl"
 #include "arrays/floats.glsl"
 #include "arrays/operations.glsl"
@@ -63,30 +63,7 @@ READER(b, b_data, TYPE_B)
 READER(c, c_data, TYPE_C)
 WRITER(y, y_data, TYPE_Y)
 
-bool has_strides(uint form) { return form == STRIDED || form == RUNS || form == REPEATED; }
-
-uvec4 coordinates(uint index) {
-    uvec4 at = uvec4(0u);
-    if (AXES > 1u) { at.w = index % pc.e_3; index /= pc.e_3; } else { at.w = index; return at; }
-    if (AXES > 2u) { at.z = index % pc.e_2; index /= pc.e_2; } else { at.z = index; return at; }
-    if (AXES > 3u) { at.y = index % pc.e_1; at.x = index / pc.e_1; } else { at.y = index; }
-    return at;
-}
-
-void advance(inout uvec4 at) {
-    at.w++;
-    if (AXES > 1u && at.w == pc.e_3) {
-        at.w = 0u;
-        at.z++;
-        if (AXES > 2u && at.z == pc.e_2) {
-            at.z = 0u;
-            at.y++;
-            if (AXES > 3u && at.y == pc.e_1) { at.y = 0u; at.x++; }
-        }
-    }
-}
-
-uint along(uvec4 at, uint s0, uint s1, uint s2, uint s3) { return at.x * s0 + at.y * s1 + at.z * s2 + at.w * s3; }
+#include "arrays/places.glsl"
 
 uint deep_offset(uint index) {
     uint at = index % pc.e_3 * pc.a_3;
@@ -114,8 +91,6 @@ uint gathered(uvec2 raw) {
     if (minus64(index)) index = uvec2(0u);
     return (index.y != 0u ? pc.c_1 - 1u : min(index.x, pc.c_1 - 1u)) * pc.c_0;
 }
-
-#define PLACE_OF(NAME, at) (pc.NAME##_offset + along(at, pc.NAME##_0, pc.NAME##_1, pc.NAME##_2, pc.NAME##_3))
 
 void main() {
     uint group = gl_WorkGroupID.y * uint(STRIPE) + gl_WorkGroupID.x;
@@ -165,7 +140,8 @@ void main() {
             : number(KIND, TYPE_B, FORM_B == REPEATED ? b[0] : b[k]);
         uvec2 third = FORM_C == NUMBER ? uvec2(pc.c_low, pc.c_high)
             : FORM_C == ABSENT ? uvec2(0u) : number(KIND, TYPE_C, FORM_C == REPEATED ? c[0] : c[k]);
-        y[k] = element(TYPE_Y, RESULT, operated(first, second, third));
+        y[k] = element(TYPE_Y, RESULT, operated(OPERATION, KIND, width_of(TYPE_Y) == 16u, first,
+            FORM_B != ABSENT, second, FORM_C != ABSENT, third));
     }
     y_run(pc.y_offset + i, pc.y_offset + pc.count, y);
 }

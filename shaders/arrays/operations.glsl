@@ -1,8 +1,8 @@
-// The operations of map.comp on numbers of a KIND (words.glsl). A binary has the elementary functions (FUNCTIONS 1), the
-// activations (2) or the others (0): a driver reads all of it for every pipeline.
-
-layout(constant_id = 0) const uint OPERATION = 0u;
-layout(constant_id = 5) const uint KIND = 0u;
+// The operations of map.comp and chain.comp on numbers of a kind (words.glsl). Operation and kind are known when a
+// pipeline is made. A binary has the elementary functions (FUNCTIONS 1), the activations (2) or the others (0): a driver
+// reads all of it for every pipeline. That of chains (3) has the others, and of the functions some that models have;
+// there are no 64-bit integers in it. A chain has the bits of single operations, so nothing that it has is contracted:
+// EXACT is "precise" where floats.glsl is included.
 
 // facts: operations
 const uint COPY = 0u, WHERE = 1u, CLIP = 2u, GATHER = 3u;
@@ -23,51 +23,57 @@ const uint GELU_SLOPE = 78u, TANH_SLOPE = 79u;
 
 uvec2 truth(bool is) { return uvec2(uint(is), 0u); }
 
-bool true_of(uvec2 x) { return KIND == FLOATING ? (x.x & 0x7fffffffu) != 0u : KIND == LONG ? !zero64(x) : x.x != 0u; }
-
-bool nan_of(uvec2 x) { return KIND == FLOATING && is_nan(of_bits(x.x)); }
-
-bool less_of(uvec2 x, uvec2 y) {
-    if (KIND == FLOATING) return is_less(of_bits(x.x), of_bits(y.x));
-    return KIND == LONG ? less64(x, y) : int(x.x) < int(y.x);
+bool true_of(uint kind, uvec2 x) {
+    return kind == FLOATING ? (x.x & 0x7fffffffu) != 0u : kind == LONG ? !zero64(x) : x.x != 0u;
 }
 
-bool equal_of(uvec2 x, uvec2 y) {
-    if (KIND == FLOATING) return is_equal(of_bits(x.x), of_bits(y.x));
-    return KIND == LONG ? x == y : x.x == y.x;
+bool nan_of(uint kind, uvec2 x) { return kind == FLOATING && is_nan(of_bits(x.x)); }
+
+bool less_of(uint kind, uvec2 x, uvec2 y) {
+    if (kind == FLOATING) return is_less(of_bits(x.x), of_bits(y.x));
+    return kind == LONG ? less64(x, y) : int(x.x) < int(y.x);
+}
+
+bool equal_of(uint kind, uvec2 x, uvec2 y) {
+    if (kind == FLOATING) return is_equal(of_bits(x.x), of_bits(y.x));
+    return kind == LONG ? x == y : x.x == y.x;
 }
 
 #if FUNCTIONS == 2
 
 #include "activations.glsl"
 
-// An activation or its slope, times y and plus z, or times y and z, where these are there.
-uvec2 operated(uvec2 x, uvec2 y, uvec2 z) {
-    const bool narrow = TYPE_Y == FLOAT16 || TYPE_Y == BFLOAT16;
-    const bool slope = OPERATION >= RELU_SLOPE;
-    float first = of_bits(x.x), factor = FORM_B == ABSENT ? 1.0 : of_bits(y.x), found;
-    if (slope) {
-        if (FORM_C != ABSENT) factor *= of_bits(z.x);
+// An activation or its slope, times y and plus z, or times y and z, where these are there. NARROW: for 16 bits.
+float activation(uint operation, bool narrow, float x, bool has_y, float y, bool has_z, float z) {
+    float factor = has_y ? y : 1.0;
+    if (operation >= RELU_SLOPE) {
+        if (has_z) factor *= z;
         // What relu does not let through may be infinite or NaN.
-        if (OPERATION == RELU_SLOPE) found = is_above_zero(first) || is_nan(first) ? factor : 0.0;
-        else found = activation_slope(OPERATION - RELU_SLOPE + ACTIVATION_RELU, first, narrow) * factor;
-    } else {
-        found = activated(OPERATION - RELU + ACTIVATION_RELU, first, narrow);
-        if (FORM_B != ABSENT) found *= factor;
-        if (FORM_C != ABSENT) found += of_bits(z.x);
+        if (operation == RELU_SLOPE) return is_above_zero(x) || is_nan(x) ? factor : 0.0;
+        return activation_slope(operation - RELU_SLOPE + ACTIVATION_RELU, x, narrow) * factor;
     }
-    return uvec2(floatBitsToUint(found), 0u);
+    float found = activated(operation - RELU + ACTIVATION_RELU, x, narrow);
+    if (has_y) found *= factor;
+    if (has_z) found += z;
+    return found;
 }
 
-#elif FUNCTIONS == 1
+#endif
 
-float floated(float x, float y) {
-    switch (OPERATION) {
-    case POW: return raised_to(x, y);
+#if FUNCTIONS == 1 || FUNCTIONS == 3
+
+float elementary(uint operation, bool narrow, float x, float y) {
+    switch (operation) {
     case SQRT: return root(x);
-    case EXP: return width_of(TYPE_Y) == 16u ? exponential_for_16_bits(x) : exponential(x);
-    case EXPM1: return exponential_minus_one(x);
+    case EXP: return narrow ? exponential_for_16_bits(x) : exponential(x);
     case LOG: return logarithm(x);
+    case TANH: return hyperbolic_tangent(x);
+    case ERF: return error_function(x);
+#if FUNCTIONS == 3
+    case RELU: return int(bits_of(x)) > 0 || is_nan(x) ? x : 0.0;
+#else
+    case POW: return raised_to(x, y);
+    case EXPM1: return exponential_minus_one(x);
     case LOG1P: return logarithm_one_plus(x);
     case LOG2: return logarithm2(x);
     case LOG10: return logarithm10(x);
@@ -80,53 +86,52 @@ float floated(float x, float y) {
     case ATAN2: return arctangent2(x, y);
     case SINH: return hyperbolic_sine(x);
     case COSH: return hyperbolic_cosine(x);
-    case TANH: return hyperbolic_tangent(x);
     case ASINH: return area_sine(x);
     case ACOSH: return area_cosine(x);
     case ATANH: return area_tangent(x);
-    case ERF: return error_function(x);
     case HYPOT: return hypotenuse(x, y);
     case LOGADDEXP: return logarithm_of_exponentials(x, y);
+#endif
     }
     return x;
 }
 
-uvec2 operated(uvec2 x, uvec2 y, uvec2 z) {
-    if (KIND == FLOATING) return uvec2(floatBitsToUint(floated(of_bits(x.x), of_bits(y.x))), 0u);
-    return power64(x, y);
-}
+#endif
 
-#else
+#if FUNCTIONS == 0 || FUNCTIONS == 3
 
-float floated(float x, float y) {
-    float rest;
-    switch (OPERATION) {
-    case ADD: return x + y;
-    case SUBTRACT: return x - y;
-    case MULTIPLY: return x * y;
+float floated(uint operation, float x, float y) {
+    float rest = 0.0;
+    precise float found;
+    switch (operation) {
+    case ADD: found = x + y; return found;
+    case SUBTRACT: found = x - y; return found;
+    case MULTIPLY: found = x * y; return found;
     case DIVIDE: return divided(x, y);
-    case FLOOR_DIVIDE: return floor_divided(x, y, rest);
-    case REMAINDER: floor_divided(x, y, rest); return rest;
     case NEGATIVE: return of_bits(bits_of(x) ^ SIGN);
     case ABS: return magnitude(x);
     case SIGN_OF: return is_nan(x) ? x : is_zero(x) ? 0.0 : with_sign(1.0, bits_of(x));
-    case SQUARE: return x * x;
+    case SQUARE: found = x * x; return found;
     case RECIPROCAL: return divided(1.0, x);
     case FLOOR: return whole(x, FLOORED);
     case CEIL: return whole(x, RAISED);
     case TRUNC: return whole(x, CUT);
     case ROUND: return whole(x, NEAREST);
     case COPYSIGN: return with_sign(x, bits_of(y));
+#if FUNCTIONS == 0
+    case FLOOR_DIVIDE: return floor_divided(x, y, rest);
+    case REMAINDER: floor_divided(x, y, rest); return rest;
     case NEXTAFTER: return next_to(x, y);
+#endif
     }
     return x;
 }
 
-uvec2 short_integer(int x, int y) {
-    switch (OPERATION) {
+uvec2 short_integer(uint operation, int x, int y) {
+    switch (operation) {
     case ADD: return uvec2(x + y, 0u);
     case SUBTRACT: return uvec2(x - y, 0u);
-    case MULTIPLY: case SQUARE: return uvec2(x * (OPERATION == SQUARE ? x : y), 0u);
+    case MULTIPLY: case SQUARE: return uvec2(x * (operation == SQUARE ? x : y), 0u);
     case NEGATIVE: return uvec2(-x, 0u);
     case ABS: return uvec2(x < 0 ? -x : x, 0u);
     case SIGN_OF: return uvec2(x < 0 ? -1 : int(x > 0), 0u);
@@ -140,10 +145,11 @@ uvec2 short_integer(int x, int y) {
     return uvec2(x, 0u);
 }
 
-uvec2 long_integer(uvec2 x, uvec2 y) {
+#if FUNCTIONS == 0
+uvec2 long_integer(uint operation, uvec2 x, uvec2 y) {
     uvec2 rest;
     uint places = y.y != 0u ? 64u : y.x;
-    switch (OPERATION) {
+    switch (operation) {
     case ADD: return add64(x, y);
     case SUBTRACT: return subtract64(x, y);
     case MULTIPLY: return multiply64(x, y);
@@ -162,35 +168,57 @@ uvec2 long_integer(uvec2 x, uvec2 y) {
     }
     return x;
 }
+#endif
 
-// The operation, which is known when the pipeline is made. x, y and z are numbers of KIND; comparisons and tests give an
-// integer that is 0 or 1.
-uvec2 operated(uvec2 x, uvec2 y, uvec2 z) {
-    switch (OPERATION) {
+uvec2 arithmetic(uint operation, uint kind, uvec2 x, uvec2 y, uvec2 z) {
+    switch (operation) {
     case WHERE: return zero64(x) ? z : y;
-    case MAXIMUM: return nan_of(x) || !nan_of(y) && less_of(y, x) ? x : y;
-    case MINIMUM: return nan_of(x) || !nan_of(y) && less_of(x, y) ? x : y;
+    case MAXIMUM: return nan_of(kind, x) || !nan_of(kind, y) && less_of(kind, y, x) ? x : y;
+    case MINIMUM: return nan_of(kind, x) || !nan_of(kind, y) && less_of(kind, x, y) ? x : y;
     case CLIP:
-        if (nan_of(x)) return x;
-        if (nan_of(y) || less_of(x, y)) x = y;
-        return nan_of(z) || less_of(z, x) ? z : x;
-    case EQUAL: return truth(equal_of(x, y));
-    case NOT_EQUAL: return truth(!equal_of(x, y));
-    case LESS: return truth(less_of(x, y));
-    case LESS_EQUAL: return truth(less_of(x, y) || equal_of(x, y));
-    case GREATER: return truth(less_of(y, x));
-    case GREATER_EQUAL: return truth(less_of(y, x) || equal_of(x, y));
-    case LOGICAL_AND: return truth(true_of(x) && true_of(y));
-    case LOGICAL_OR: return truth(true_of(x) || true_of(y));
-    case LOGICAL_XOR: return truth(true_of(x) != true_of(y));
-    case LOGICAL_NOT: return truth(!true_of(x));
-    case ISNAN: return truth(nan_of(x));
-    case ISINF: return truth(KIND == FLOATING && is_infinite(of_bits(x.x)));
-    case ISFINITE: return truth(KIND != FLOATING || size_of(of_bits(x.x)) < INFINITY);
-    case SIGNBIT: return truth(KIND == FLOATING ? x.x >= SIGN : KIND == LONG ? minus64(x) : int(x.x) < 0);
+        if (nan_of(kind, x)) return x;
+        if (nan_of(kind, y) || less_of(kind, x, y)) x = y;
+        return nan_of(kind, z) || less_of(kind, z, x) ? z : x;
+    case EQUAL: return truth(equal_of(kind, x, y));
+    case NOT_EQUAL: return truth(!equal_of(kind, x, y));
+    case LESS: return truth(less_of(kind, x, y));
+    case LESS_EQUAL: return truth(less_of(kind, x, y) || equal_of(kind, x, y));
+    case GREATER: return truth(less_of(kind, y, x));
+    case GREATER_EQUAL: return truth(less_of(kind, y, x) || equal_of(kind, x, y));
+    case LOGICAL_AND: return truth(true_of(kind, x) && true_of(kind, y));
+    case LOGICAL_OR: return truth(true_of(kind, x) || true_of(kind, y));
+    case LOGICAL_XOR: return truth(true_of(kind, x) != true_of(kind, y));
+    case LOGICAL_NOT: return truth(!true_of(kind, x));
+    case ISNAN: return truth(nan_of(kind, x));
+    case ISINF: return truth(kind == FLOATING && is_infinite(of_bits(x.x)));
+    case ISFINITE: return truth(kind != FLOATING || size_of(of_bits(x.x)) < INFINITY);
+    case SIGNBIT: return truth(kind == FLOATING ? x.x >= SIGN : kind == LONG ? minus64(x) : int(x.x) < 0);
     }
-    if (KIND == FLOATING) return uvec2(floatBitsToUint(floated(of_bits(x.x), of_bits(y.x))), 0u);
-    return KIND == LONG ? long_integer(x, y) : short_integer(int(x.x), int(y.x));
+    if (kind == FLOATING) return uvec2(floatBitsToUint(floated(operation, of_bits(x.x), of_bits(y.x))), 0u);
+#if FUNCTIONS == 0
+    if (kind == LONG) return long_integer(operation, x, y);
+#endif
+    return short_integer(operation, int(x.x), int(y.x));
 }
 
 #endif
+
+// The operation on numbers of a kind, of which y and z may not be there; NARROW: for 16 bits. Comparisons and tests give
+// an integer that is 0 or 1.
+uvec2 operated(uint operation, uint kind, bool narrow, uvec2 x, bool has_y, uvec2 y, bool has_z, uvec2 z) {
+#if FUNCTIONS == 2
+    float found = activation(operation, narrow, of_bits(x.x), has_y, of_bits(y.x), has_z, of_bits(z.x));
+    return uvec2(floatBitsToUint(found), 0u);
+#endif
+#if FUNCTIONS == 1 || FUNCTIONS == 3
+    if (FUNCTIONS == 1 || operation >= SQRT && operation != COPYSIGN) {
+#if FUNCTIONS == 1
+        if (kind != FLOATING) return power64(x, y);
+#endif
+        return uvec2(floatBitsToUint(elementary(operation, narrow, of_bits(x.x), of_bits(y.x))), 0u);
+    }
+#endif
+#if FUNCTIONS == 0 || FUNCTIONS == 3
+    return arithmetic(operation, kind, x, y, z);
+#endif
+}

@@ -101,6 +101,16 @@ def arrays(x: grilly.Tensor, n: Floats) -> None:
     ]  # fmt: skip
     assert len(one) + len(two)
     assert_type(x + 1 - n * x / 2, grilly.Tensor)
+    assert_type(grilly.linalg.cross(x, x, axis=0), grilly.Tensor)
+    assert_type(grilly.linalg.diagonal(x, offset=1), grilly.Tensor)
+    assert_type(grilly.linalg.trace(x), grilly.Tensor)
+    assert_type(grilly.linalg.outer(x, x), grilly.Tensor)
+    assert_type(grilly.linalg.vector_norm(x, axis=(0, 1), ord=1), grilly.Tensor)
+    assert_type(grilly.linalg.matrix_norm(x, ord="fro", keepdims=True), grilly.Tensor)
+    assert_type(grilly.linalg.matrix_power(x, 3), grilly.Tensor)
+    assert_type(grilly.linalg.vecdot(grilly.linalg.matmul(x, x), x), grilly.Tensor)
+    assert_type(grilly.linalg.tensordot(grilly.linalg.matrix_transpose(x), x, axes=1), grilly.Tensor)
+    grilly.linalg.matrix_norm(x, ord="nuc")  # type: ignore[arg-type]
     assert_type(grilly.clip(x, 0, 1), grilly.Tensor)
     assert_type(grilly.where(x > 0, x, 0.0), grilly.Tensor)
     assert_type(grilly.astype(x, grilly.float16), grilly.Tensor)

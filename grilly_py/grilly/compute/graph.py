@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import CaptureError
 from ..runtime.interface import Buffer, Recording
+from .arrays.chains import fuse
 from .device.device import Device
 from .device.dtypes import is_storable, plain
 from .device.tensor import Storage, Tensor
@@ -168,7 +169,7 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
         returned = function(*_with(arguments, lambda leaf: _inside(next(inside))))
     finally:
         captured.active = False
-        device.captured.grown = {}
+        device.captured.grown, device.captured.words = {}, {}
     arrays = [each for each in given if each.tensor is not None]
     written = captured.written([each.tensor._storage.buffer for each in arrays])
     for each, changed in zip(arrays, written, strict=True):
@@ -186,6 +187,7 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
         return _Place(len(own) - 1)
 
     results = _with(returned, place)
+    fuse(device, captured)
     return Graph(device, arguments, given, runtime.record(captured), results, own, grown)
 
 

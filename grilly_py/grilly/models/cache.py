@@ -79,7 +79,7 @@ class Cache:
             self._lengths.grow(count)
             return
         lengths = self._lengths.tensor()
-        lengths[...] = lengths + np.int32(count)
+        lengths += count
         self._lengths.noted(count)
 
 

@@ -125,13 +125,15 @@ class Generates:
         way: the device does not wait for the host, unless that needs longer than a step.
         """
         never = list(self.suppress_tokens or ())
+        rows = None if seen is None else self.backend.tensor(np.arange(seen.shape[1], dtype=np.int32))
 
         def send(draws: NDArray[np.float32] | None) -> list[Tensor]:
             return [] if draws is None else [self.backend.tensor(draws)]
 
         def step(*draws: Tensor) -> None:
-            if seen is not None:
-                seen[np.arange(len(seen)), ids[:, 0]] = True
+            if seen is not None and rows is not None:
+                held = seen
+                held |= ids == rows  # one dispatch in a graph
             ids[:, 0] = sampler(_without(self._next(ids, state), never), *draws, seen=seen)
 
         logits = _without(logits, never + list(self.begin_suppress_tokens or ()))

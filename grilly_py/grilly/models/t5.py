@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from .. import array_api as xp
 from .. import functional as F
 from .. import nn
 from ..compute import Tensor
-from ..reference.t5 import t5_bucket
 from .cache import Call
 from .config import Config
 from .encoder_decoder import EncoderDecoder, Source
@@ -53,6 +49,16 @@ class Attention(nn.Module):
         attended = F.flash_attention2(q, k, v, scale=1.0, precision=self.output.precision, **options)
         return self.output(joined(attended.transpose(0, 2, 1, 3)), residual)
 
+    def attend_cache(
+        self, q: Tensor, k: Tensor, v: Tensor, residual: Tensor, call: Call, number: int, **options: Any
+    ) -> Tensor:
+        """The same over the cache of layer ``number``, to which k and v are added."""
+        assert call.cache is not None
+        keys, values = call.cache.k[number], call.cache.v[number]
+        attended = F.flash_attention_with_kvcache(q, keys, values, k, v, call.lengths, scale=1.0,
+                                                  precision=self.output.precision, **options)  # fmt: skip
+        return self.output(joined(attended), residual)
+
 
 class Block(nn.Module):
     """Attention, in a decoder also to the encoder's states, and two linear layers; each normalises its input first."""
@@ -73,12 +79,10 @@ class Block(nn.Module):
     def forward(self, x: Tensor, call: Call, places: dict[str, Any], source: Source | None) -> Tensor:
         """``(B, S, width)``; ``places`` are the options of attention that tell positions."""
         q, k, v = self.attention.project(self.attention_norm(x))
-        options = dict(places)
-        if call.cache is not None:
-            at, keys, values = options.pop("at"), call.cache.k[self.number], call.cache.v[self.number]
-            keys[:, at], values[:, at] = k, v
-            k, v = keys, values
-        x = self.attention.attend(q, k, v, x, **options)
+        if call.cache is None:
+            x = self.attention.attend(q, k, v, x, mask=call.mask, **places)
+        else:
+            x = self.attention.attend_cache(q, k, v, x, call, self.number, **places)
         if self.cross is not None and self.cross_norm is not None and source is not None:
             assert self.cross.query is not None
             q, (k, v) = heads(self.cross.query(self.cross_norm(x)), self.cross.heads), source.keys[self.number]
@@ -91,33 +95,23 @@ class Stack(nn.Module):
 
     def __init__(self, config: Config, weights: Weights, layers: int, decoder: bool) -> None:
         super().__init__()
-        self.decoder, self.buckets = decoder, config.integer("relative_attention_num_buckets", 32)
+        self.decoder, buckets = decoder, config.integer("relative_attention_num_buckets", 32)
         self.distance = config.integer("relative_attention_max_distance", 128)
         first = weights.at("block.0.layer.0.SelfAttention")
-        self.table = first.parameter("relative_attention_bias.weight", self.buckets, config.integer("num_heads"))
+        self.table = first.parameter("relative_attention_bias.weight", buckets, config.integer("num_heads"))
         self.blocks = nn.ModuleList(Block(config, weights.at("block", i), i, decoder) for i in range(layers))
         eps = config.number("layer_norm_epsilon", 1e-6)
         self.norm = RMSNorm(weights, "final_layer_norm", config.integer("d_model"), eps)
 
-    def places(self, length: int, call: Call) -> dict[str, Any]:
-        """The options of attention that tell positions, for ``length`` new tokens."""
+    def places(self) -> dict[str, Any]:
+        """The options of attention that tell positions."""
         assert self.table is not None
-        table = self.table.data.astype("float32")
-        if call.cache is None:
-            return {"t5_table": table, "t5_bidirectional": not self.decoder, "t5_max_distance": self.distance,
-                    "mask": call.mask, "causal": self.decoder}  # fmt: skip
-        # A query sees the keys up to its place; further ones are none yet. All samples stand at one place.
-        room = call.cache.max_len
-        at = call.lengths[:1] + np.arange(length, dtype=np.int32)
-        at = at if isinstance(at, Tensor) else table.backend.tensor(at)
-        back = at.reshape(length, 1) - np.arange(room, dtype=np.int32)
-        buckets = t5_bucket(-np.arange(room), False, self.buckets, self.distance)  # of each distance back
-        bias = F.embedding(xp.maximum(back, 0), F.embedding(table.backend.tensor(buckets), table))[None]
-        return {"at": at, "mask": (back >= 0).reshape(1, 1, length, room), "attn_bias": bias.transpose(0, 3, 1, 2)}
+        return {"t5_table": self.table.data.astype("float32"), "t5_bidirectional": not self.decoder,
+                "t5_max_distance": self.distance, "causal": self.decoder}  # fmt: skip
 
     def forward(self, x: Tensor, call: Call, source: Source | None = None) -> Tensor:
         """``(B, S, width)``."""
-        places = self.places(x.shape[1], call)
+        places = self.places()
         for block in self.blocks:
             x = block(x, call, places, source)
         return self.norm(x)

@@ -177,15 +177,28 @@ class Capture:
     """Work of one thread that is noted down and not run, while ``active``.
 
     ``active`` is a plain attribute, so that setting it to False cannot be interrupted in between.
+
+    Attributes
+    ----------
+    commands : list of tuple
+        What was noted down, in its order: dispatches, as (program, bindings, push constants, workgroups, seconds), and
+        copies, as (None, source, byte offset, target, byte offset, bytes). Memory is an opaque object, the same one for
+        all uses of a buffer. Once the work is over, others of the same results may be put in their place.
     """
 
-    __slots__ = ("active", "__weakref__")
+    __slots__ = ("active", "commands", "__weakref__")
 
     def __init__(self) -> None:
         self.active = False
+        self.commands: list[tuple] = []
 
     def owns(self, buffer: Buffer) -> bool:
         """Whether the buffer was allocated in the capture."""
+        raise NotImplementedError
+
+    def private(self, memory: object) -> bool:
+        """Whether nothing but the commands refers to memory of theirs: it was allocated in the capture, and its buffer
+        has gone."""
         raise NotImplementedError
 
     def written(self, buffers: Sequence[Buffer]) -> list[bool]:

@@ -163,6 +163,17 @@ def tile(x: Tensor, repetitions: Sequence[int]) -> Tensor:
     return cast(wide, x.dtype, copy=True).reshape(shape)
 
 
+def diagonal_of(x: Tensor, offset: int) -> Tensor:
+    """The diagonals of the last two axes, as a last axis; a view. Raises ValueError for fewer axes."""
+    if x.ndim < 2:
+        raise ValueError(f"diagonal: x has shape {x.shape}; expected at least two axes")
+    rows, columns = x.shape[-2:]
+    count = max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
+    below, right = (max(-offset, 0), max(offset, 0)) if count else (0, 0)
+    start = x._offset + below * x._steps[-2] + right * x._steps[-1]
+    return x._view((*x.shape[:-2], count), (*x._steps[:-2], x._steps[-2] + x._steps[-1]), start)
+
+
 def triangle(name: str, x: Tensor, k: int) -> Tensor:
     """``tril`` or ``triu`` of the last two axes: zeros above, or below, the diagonal ``k``."""
     if x.ndim < 2:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from typing import NamedTuple
 
 from ...registry import Registry, Request
 from ..device.device import DeviceFacts
-from ..device.plan import At, Live, Plan, Planner, fits_binding
+from ..device.plan import At, Live, Plan, Planner, fits_binding, strided
+from ..device.tensor import Tensor
 
 
 def words_plan(given: tuple, layouts, facts: DeviceFacts, registry: Registry) -> Plan:
@@ -32,13 +34,100 @@ def words_plan(given: tuple, layouts, facts: DeviceFacts, registry: Registry) ->
     return planner.plan()
 
 
-def append_plan(given: tuple, layouts, facts: DeviceFacts, registry: Registry) -> Plan:
-    """The dispatches that copy rows to a cache. ``Live`` word 0: the keys before them where samples are alike."""
-    rotary, into_cache, paged, advance, count_all, lay, columns = given
+class Rows(NamedTuple):
+    """What the plan of new rows depends on beside the arrays' layouts.
+
+    Attributes
+    ----------
+    rotary : int
+        How elements are paired (shaders/cache/rotary.glsl), 0 where nothing is turned.
+    advance : bool
+        Whether queries of a sample are turned each by its own position; else all by the first one's.
+    lay : tuple of int, or None
+        Where samples' lengths and the table of pages begin among the words; None where all samples are alike.
+    columns : int
+        Of the table of pages; 0 where there is none.
+    """
+
+    rotary: int
+    advance: bool
+    lay: tuple[int, int] | None
+    columns: int
+
+
+def append_plan(given: Rows, layouts, facts: DeviceFacts, registry: Registry) -> Plan:
+    """What puts new keys and values into a cache, and turns keys and queries: one dispatch where extents allow it.
+
+    Inputs: k, v and q (B, S, H, D), words, cosines, sines, both caches, and an array for the turned queries; each may
+    be absent. ``Live`` word 0: the keys before the new ones where samples are alike.
+    """
     planner = Planner(facts, layouts)
-    rows, words, cos, sin, target = planner.inputs
+    k, v, q, words, cos, sin, k_cache, v_cache, turned = planner.inputs
+    tables = (cos, sin)
+    if _alike(given, facts, planner.inputs):
+        _together(planner, registry, given)
+        return planner.plan()
+    count = 0 if k is None else k.shape[1]
+    if k is not None and k.size:
+        _append(planner, registry, given, k, k_cache, words, tables, True, count)
+    if v is not None and v.size:
+        _append(planner, registry, given, v, v_cache, words, (None, None), True, count)
+    if q is not None and q.size:
+        _append(planner, registry, given, q, turned, words, tables, False, count)
+    return planner.plan()
+
+
+def _alike(given: Rows, facts: DeviceFacts, inputs) -> bool:
+    """Whether one dispatch of cache-step does it all."""
+    k, v, q, _, cos, sin, k_cache, v_cache, turned = inputs
+    if k is None or not k.size or v.shape != k.shape or q is not None and q.shape[1::2] != k.shape[1::2]:
+        return False
+    if cos is not None and cos._steps != sin._steps:
+        return False
+    arrays = (k, v, q, turned) + (() if given.columns else (k_cache, v_cache))
+    heads = 2 * k.shape[2] + (0 if q is None else q.shape[2])
+    return k.shape[0] * heads <= facts.groups[2] and k.shape[1] <= facts.groups[1] and all(
+        array is None or fits_binding(facts, array) for array in arrays
+    )  # fmt: skip
+
+
+def _together(planner: Planner, registry: Registry, given: Rows) -> None:
+    """All new rows in one dispatch."""
+    k, v, q, words, cos, sin, k_cache, v_cache, turned = planner.inputs
+    batch, count, key_heads, width = k.shape
+    choice = registry.resolve(Request("cache-step", k.dtype.name))
+    pairs = 0 if cos is None else cos.shape[1]
+    heads = 0 if q is None else q.shape[2]
+    constants = {
+        "ROTARY": given.rotary, "LENGTHS": int(given.lay is not None), "ADVANCE": int(given.advance), "WIDTH": width,
+        "PAIRS": pairs, "KEY_HEADS": key_heads, "HEADS": heads, "PAGE_KEYS": k_cache.shape[1] if given.columns else 0,
+    }  # fmt: skip
+    samples_at, pages_at = given.lay or (0, 0)
+    push: dict = {
+        "cos_offset": At(cos), "sin_offset": At(sin), "table_row": 0 if cos is None else cos._steps[0],
+        "samples": samples_at, "pages": pages_at, "pages_batch": given.columns,
+        "start": Live(0) if given.lay is None else 0, "rows": count,
+    }  # fmt: skip
+    arrays = {"k": k, "v": v, "q": q, "k_cache": k_cache, "v_cache": v_cache, "turned": turned}
+    for name, array in arrays.items():
+        push |= strided(name, array, ("batch", "row", "head"))
+    arrays |= {"words": words, "cosines": cos, "sines": sin}
+    tile = choice.tile
+    groups = (-(-(width - pairs) // tile["items"]), -(-count // tile["rows"]), batch * (2 * key_heads + heads))
+    planner.dispatch(choice, constants, arrays, push, groups)
+
+
+def _append(
+    planner: Planner, registry: Registry, given: Rows, rows: Tensor, target: Tensor, words: Tensor | None,
+    tables: tuple[Tensor | None, Tensor | None], into_cache: bool, count_all: int,
+) -> None:  # fmt: skip
+    """Rows of one array in dispatches of their own."""
+    cos, sin = tables
+    facts, lay = planner.facts, given.lay
+    paged, advance = into_cache and bool(given.columns), into_cache or given.advance
     batch, count, heads, width = rows.shape
     choice = registry.resolve(Request("cache-append", rows.dtype.name))
+    rotary = 0 if cos is None else given.rotary
     constants = {"ROTARY": rotary, "LENGTHS": int(lay is not None), "PAGED": int(paged), "CACHE": int(into_cache)}
     pairs = 0 if cos is None else cos.shape[1]
     samples_at, pages_at = lay or (0, 0)
@@ -58,7 +147,8 @@ def append_plan(given: tuple, layouts, facts: DeviceFacts, registry: Registry) -
             "x_offset": At(x), "x_batch": x._steps[0], "x_head": x._steps[2], "x_row": x._steps[1], "y_offset": At(y),
             "y_batch": 0 if paged else page, "y_head": y_head, "y_row": y_row, "y_page": page if paged else 0,
             "page_keys": y.shape[1] if paged else 1,
-            "samples": samples_at + 4 * first, "pages": pages_at + columns * first, "pages_batch": columns,
+            "samples": samples_at + 4 * first, "pages": pages_at + given.columns * first,
+            "pages_batch": given.columns,
             "cos_offset": At(cos), "cos_row": cos_row, "sin_offset": At(sin), "sin_row": sin_row,
             "start": Live(0, moved) if lay is None else 0, "fresh": count_all - moved, "advance": int(advance),
             "rows": x.shape[1], "pairs": pairs, "width": width, "heads": heads,
@@ -66,4 +156,3 @@ def append_plan(given: tuple, layouts, facts: DeviceFacts, registry: Registry) -
         arrays = {"x": x, "words": words, "cosines": cos, "sines": sin, "y": y}
         groups = (-(-(width - pairs) // tile["items"]), -(-x.shape[1] // tile["rows"]), heads * x.shape[0])
         planner.dispatch(choice, constants, arrays, push, groups)
-    return planner.plan()

@@ -16,7 +16,7 @@ from ..device.record import Ready, key_of, ready_for, run
 from ..device.tensor import Storage, Tensor
 from .cache_checks import NAME, CacheCall, checked_call
 from .cache_lengths import Lengths
-from .cache_plan import append_plan, words_plan
+from .cache_plan import Rows, append_plan, words_plan
 from .call import NOTHING, Terms
 from .checks import check_scale
 from .decode import MANY_QUERIES
@@ -37,11 +37,10 @@ _HALVES, _INTERLEAVED = value("rotary", "ROTARY_HALVES"), value("rotary", "ROTAR
 
 class _Step(NamedTuple):
     """A step of decoding, ready to be run on Tensors: what puts new keys, values and turned queries where they belong
-    (each may be None), and attention. ``only`` is the number of keys that it serves, None for all up to the plan's."""
+    (None where there are none), and attention. ``only`` is the number of keys that it serves, None for all up to the
+    plan's."""
 
-    keys: Ready | None
-    values: Ready | None
-    queries: Ready | None
+    rows: Ready | None
     attention: Prepared
     only: int | None
 
@@ -146,25 +145,20 @@ def _attended(
         views, found = plan_of(fitting, True)
     if own and not found.counted:  # its keys are cut into dispatches, which is for their very number
         views, found = plan_of(exact, False)
-    kept = lay is None or not lay.on_device
-    words = found.words_of(device, checked, kept)
-    if lay is not None:
-        if words is None:  # attention has nothing to do, and the new keys are to be written all the same
-            words = words_of(device, template(checked.size, {}, []), checked.arrays, {}, checked.size, kept)
-        if lay.on_device:
-            _lay_on_device(device, call, lay, words, queries, counted)
-    appends: list[Ready | None] = [None, None, None]
-    for n, (cache, rows) in enumerate(zip(caches, call.fresh, strict=bool(call.fresh))):
-        appends[n] = _append(device, call, rows, cache, () if n else call.tables, words, lay, True)
-    if call.tables:
-        appends[2] = _append(device, call, q_tensor, turned, call.tables, words, lay, advance)
+    if lay is None:
+        words = found.words_of(device, checked)
+    elif not lay.on_device:
+        words = _words(device, found, checked, True)
+    else:
+        words = _words_of_device(device, call, lay, found, checked, queries, counted)
+    appended = _append(device, call, q_tensor, turned, words, lay, advance)
     o, lse = found.run(views, words if facts.contents else None, (exact,))
     plain = checked is None or len(checked.arrays) == (lay is not None) and not checked.live
     if key is not None and plain and (lay is None or found.words is not None):
         same = (q_tensor, *caches, *call.fresh, *call.tables)
         if all(a is b for a, b in zip(same, (q, k_cache, v_cache, *((k, v) if call.fresh else ()), *(rotary or ())),
                                       strict=True)):  # fmt: skip
-            device.caches[REPEATED].keep(key, _Step(*appends, found, exact if own and not found.counted else None))
+            device.caches[REPEATED].keep(key, _Step(appended, found, exact if own and not found.counted else None))
     o = o.transpose(0, 2, 1, 3)
     for array, cache in zip((k_cache, v_cache), caches, strict=True):
         if call.fresh and not isinstance(array, Tensor):
@@ -217,14 +211,9 @@ def _again(device: Device, given: tuple, lengths, rotary, options: Options, term
         words = words_of(device, step.attention.words.template, ((0, samples),), {}, samples.size)
         told = _all_words(words)
     start = (least if own else 0,)
-    if step.keys is not None:
-        step.keys.run((k, told, *tables, k_cache), start)
-    if step.values is not None:
-        step.values.run((v, told, None, None, v_cache), start)
-    turned = q
-    if step.queries is not None:
-        turned = device.empty(q.shape, q.dtype)
-        step.queries.run((q, told, *tables, turned), start)
+    turned = q if rotary is None else device.empty(q.shape, q.dtype)
+    if step.rows is not None:
+        step.rows.run(_rows(k, v, q, told, tables, (k_cache, v_cache), turned), start)
     o, lse = step.attention.run((turned, k_cache, v_cache, None, None), words, (keys,))
     a, b, c, d = o._steps
     o = Tensor(o._storage, (batch, queries, *o.shape[1::2]), o.dtype, (a, c, b, d), o._offset)
@@ -269,6 +258,44 @@ def _lay(checked: CheckedOptions, call: CacheCall, queries: int) -> _Lay:
     return _Lay(samples_at, pages_at, on_device and batch > 0)
 
 
+def _words(device: Device, found: Prepared, checked: CheckedOptions, keep: bool) -> Storage:
+    """The words of options on the device, samples' lengths among them."""
+    words = found.words_of(device, checked, keep)
+    if words is None:  # attention has nothing to do, and the new keys are to be written all the same
+        words = words_of(device, template(checked.size, {}, []), checked.arrays, {}, checked.size, keep)
+    return words
+
+
+def _words_of_device(
+    device: Device, call: CacheCall, lay: _Lay, found: Prepared, checked: CheckedOptions, queries: int,
+    counted: Lengths | None,
+) -> Storage:  # fmt: skip
+    """The words where the device has lengths or table. Layers of a captured step with the same lengths share them."""
+    key = None
+    if device.runtime.capturing and counted is None and found.words is not None:
+        arrays = (call.lengths, call.table, *(array for _, array in checked.arrays))
+        key = (found.words.template.tobytes(), tuple(checked.live.items()), tuple(place for place, _ in checked.arrays),
+               queries, call.count, call.room, lay, *map(_contents, arrays))  # fmt: skip
+        words = device.captured.words.get(key)
+        if words is not None:
+            return words
+    words = _words(device, found, checked, False)
+    _lay_on_device(device, call, lay, words, queries, counted)
+    if key is not None:
+        device.captured.words[key] = words
+    return words
+
+
+def _contents(array) -> tuple | None:
+    """What tells whether two arrays have the same contents; of a tensor, where they lie and which they are."""
+    if array is None:
+        return None
+    if isinstance(array, Tensor):
+        storage = array._storage
+        return storage, storage.version, array.dtype, array.shape, array._steps, array._offset
+    return array.dtype.str, array.shape, array.tobytes()
+
+
 def _lay_on_device(
     device: Device, call: CacheCall, lay: _Lay, words: Storage, queries: int, counted: Lengths | None
 ) -> None:
@@ -307,20 +334,24 @@ def _keys_view(cache: Tensor, call: CacheCall, batch: int, keys: int) -> Tensor:
     return Tensor(cache._storage, shape, cache.dtype, (0, head, row, last), cache._offset)
 
 
+def _rows(k, v, q, words, tables: tuple, caches: tuple, turned) -> tuple:
+    """The inputs of append_plan."""
+    queries = (q, turned) if tables[0] is not None else (None, None)
+    return k, v, queries[0], words, *tables, *(caches if k is not None else (None, None)), queries[1]
+
+
 def _append(
-    device: Device, call: CacheCall, rows: Tensor, target: Tensor, tables: tuple, words: Storage | None,
-    lay: _Lay | None, advance: bool,
-) -> Ready | None:  # fmt: skip
-    """Record the copy of ``rows`` (B, S, H, D) to a cache, or to an array like them, turned by ``tables``."""
-    if rows.size == 0:
+    device: Device, call: CacheCall, q: Tensor, turned: Tensor, words: Storage | None, lay: _Lay | None, advance: bool
+) -> Ready | None:
+    """Record what puts new keys and values into the caches, and queries turned by tables into ``turned``."""
+    if not call.fresh and not call.tables:
         return None
-    into_cache = any(target is cache for cache in call.caches)
-    paged = into_cache and call.table is not None
-    rotary = 0 if not tables else _INTERLEAVED if call.interleaved else _HALVES
-    given = (rotary, into_cache, paged, advance, call.count, None if lay is None else (lay.samples, lay.pages),
-             call.table.shape[1] if paged else 0)  # fmt: skip
-    start = int(call.lengths[0]) if lay is None else 0
-    tensors = (rows, None if lay is None else _all_words(words), *(tables or (None, None)), target)
+    rotary = 0 if not call.tables else _INTERLEAVED if call.interleaved else _HALVES
+    columns = 0 if call.table is None or not call.fresh else call.table.shape[1]
+    given = Rows(rotary, advance, None if lay is None else (lay.samples, lay.pages), columns)
+    start = int(call.lengths[0]) if lay is None and len(call.lengths) else 0
+    told = None if lay is None else _all_words(words)
+    tensors = _rows(*(call.fresh or (None, None)), q, told, call.tables or (None, None), call.caches, turned)
     ready = ready_for(device, APPENDS, append_plan, given, tensors)
     ready.run(tensors, (start,))
     return ready

@@ -111,16 +111,19 @@ def units_of(info: DeviceInfo) -> int:
 
 
 class Captured(threading.local):
-    """What captured work of a thread changes on the device and the host counts along (attention/cache_lengths.py).
+    """What is noted of captured work of a thread, while it is under way.
 
     Attributes
     ----------
     grown : dict
-        Of a capture under way: by how much each replay advances what.
+        What the device changes and the host counts along, and by how much in each replay (attention/cache_lengths.py).
+    words : dict
+        Words of options that the work has made, for what comes later (attention/kvcache.py).
     """
 
     def __init__(self) -> None:
         self.grown: dict[Any, int] = {}
+        self.words: dict[tuple, Any] = {}
 
 
 class Device:

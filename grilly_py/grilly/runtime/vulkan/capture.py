@@ -94,12 +94,11 @@ class VulkanCapture(Capture):
     anyone else refers to the buffer, and any other buffer itself.
     """
 
-    __slots__ = ("aside", "commands", "pieces", "filled", "_unused")
+    __slots__ = ("aside", "pieces", "filled", "_unused")
 
     def __init__(self) -> None:
         super().__init__()
         self.aside = 0  # how many times the thread has stepped aside
-        self.commands: list[tuple] = []
         self.pieces: list[GraphPiece] = []
         self.filled: set[VulkanBuffer] = set()  # by the host
         self._unused: set[VulkanBuffer] = set()  # of these, what no command uses yet
@@ -116,6 +115,9 @@ class VulkanCapture(Capture):
 
     def owns(self, buffer: VulkanBuffer) -> bool:
         return buffer in self.filled or buffer.piece in self.pieces
+
+    def private(self, memory: object) -> bool:
+        return memory.__class__ is GraphPiece and not memory.held
 
     def written(self, buffers: Sequence[VulkanBuffer]) -> list[bool]:
         found = {held for command in self.commands for held in targets(command)}
