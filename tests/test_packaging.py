@@ -11,7 +11,7 @@ from shaderbuild.families import tomllib
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # "pip install 'grilly[x]'" or "grilly[x]": what a reader would install. A name in Python is no such hint.
-HINT = re.compile(r"(?:pip3? install|Needs the extra)[^\n`]*?[\s'\"`]+(grilly[a-z-]*)(?=[\s'\"`\[=<>,;:)]|$)")
+HINT = re.compile(r"(?:pip3? install|Needs the extra)[^\n`]*?[ \t'\"`]+(grilly[a-z-]*)(?=[\s'\"`\[=<>,;:)]|$)")
 EXTRA = re.compile(r"\b(grilly[a-z-]*)\\?\[([a-z0-9]+(?:,[a-z0-9]+)*)\\?\]")
 
 
