@@ -125,6 +125,19 @@ def test_texts_and_pictures(loaded, name):
     assert "text_embeds" not in alone
 
 
+@pytest.mark.parametrize("name", ["vit", "clip"])
+def test_pictures_become_tokens_in_four_dispatches(loaded, vulkan_backend, name):
+    """Windows as a matrix, their product, the first token, the places: none for a picture or a row of one."""
+    model = loaded(name)
+    part = model.picture if name == "clip" else model
+    pixels = np.concatenate([CASES[name].pixel_values] * 3)
+    first = part.first.data.reshape(-1)
+    graph = vulkan_backend.capture(lambda x: part.patches(x, first, part.places.data), pixels)
+    assert graph.dispatches == 4
+    alone = part.patches(vulkan_backend.tensor(pixels[:1]), first, part.places.data).numpy()
+    np.testing.assert_allclose(graph(pixels).numpy()[:1], alone, rtol=1e-5, atol=1e-5)
+
+
 HALVES = [name for name, case in CASES.items() if case.float16_error is not None]
 
 
@@ -154,7 +167,8 @@ def test_every_product_is_of_the_precision_asked_for(loaded, vulkan_backend, tmp
     model = models.load(write_folder(tmp_path / name, case.arguments), backend=vulkan_backend, precision="high")
     sent = {key: getattr(case, key) for key in ("input_ids", "pixel_values", "input_features", "decoder_input_ids")
             if getattr(case, key) is not None}  # fmt: skip
-    for function in (F.linear, F.flash_attention2, F.flash_attention3, F.flash_attention_with_kvcache, F.conv1d):
+    for function in (F.linear, F.flash_attention2, F.flash_attention3, F.flash_attention_with_kvcache,
+                     F.conv1d, F.conv2d):  # fmt: skip
 
         def watched(*arguments, function=function, **options):
             found.append((function.__name__, options.get("precision")))

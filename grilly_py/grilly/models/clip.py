@@ -92,8 +92,7 @@ class PictureEncoder(nn.Module):
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """``(B, C, H, W)`` to ``(B, 1 + patches, width)`` and ``(B, width)``."""
         assert self.first is not None and self.places is not None
-        first = self.first.data.broadcast_to((len(pixels), 1, self.width))
-        x = self.before(xp.concat([first, self.patches(pixels)], axis=1) + self.places.data)
+        x = self.before(self.patches(pixels, self.first.data, self.places.data))
         for layer in self.layers:
             x = layer(x)
         return x, self.norm(x[:, 0].contiguous())

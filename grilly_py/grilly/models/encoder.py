@@ -51,7 +51,7 @@ class Block(nn.Module):
 
 
 class Patches(nn.Module):
-    """Pictures cut into squares, each of which a linear layer makes a token of (a convolution without overlap)."""
+    """Pictures as tokens: one for each square, by a convolution without overlap, after one that is the same for all."""
 
     def __init__(
         self, weights: Weights, name: str, channels: int, side: int, patch: int, width: int, bias: bool = True
@@ -66,12 +66,14 @@ class Patches(nn.Module):
         """Patches of a picture."""
         return (self.side // self.patch) ** 2
 
-    def forward(self, pixels: Tensor) -> Tensor:
-        """``(B, C, H, W)`` to ``(B, patches, width)``."""
-        rows, patch = self.side // self.patch, self.patch
-        x = pixels[:, :, : rows * patch, : rows * patch]
-        x = x.reshape(len(x) * self.channels, rows, patch, rows, patch)
-        x = x.reshape(len(pixels), self.channels, rows, patch, rows, patch).transpose(0, 2, 4, 1, 3, 5)
-        x = x.reshape(len(pixels), self.count, self.channels * patch * patch)
-        bias = None if self.bias is None else self.bias.data
-        return F.linear(x, self.weight.data.reshape(len(self.weight.data), -1), bias, precision=self.precision)
+    def forward(self, pixels: Tensor, first: Tensor, places: Tensor) -> Tensor:
+        """``(B, C, H, W)`` to ``(B, 1 + patches, width)``, with ``places``, of one shape for all pictures, added."""
+        assert self.weight is not None
+        columns, bias = self.side // self.patch, None if self.bias is None else self.bias.data
+        x = F.conv2d(
+            pixels, self.weight.data, bias, stride=self.patch, padding=(self.patch, 0), precision=self.precision
+        ).transpose(0, 2, 3, 1).reshape(len(pixels), -1, len(self.weight.data))
+        # A row of padding lies before the patches: its last place is the first token's, so that nothing has to move.
+        x = x[:, columns - 1 : columns + self.count]
+        x[:, 0] = first
+        return x + places

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import array_api as xp
 from .. import functional as F
 from .. import nn
 from ..compute import Tensor
@@ -57,8 +56,7 @@ class ViT(Model):
         assert self.first is not None and self.places is not None
         side = self.patches.side
         pixels, host = self._floats("pixel_values", pixel_values, (None, self.patches.channels, side, side))
-        first = self.first.data.broadcast_to((len(pixels), 1, self.width))
-        x = xp.concat([first, self.patches(pixels)], axis=1) + self.places.data
+        x = self.patches(pixels, self.first.data.reshape(self.width), self.places.data)
         for layer in self.layers:
             x = layer(x)
         return self.norm(x), host
