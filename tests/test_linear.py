@@ -147,6 +147,9 @@ class Only:
     def resolve(self, request):
         return self.chosen if request.operation == "linear" else self.registry.resolve(request)
 
+    def equals(self, request):
+        return [self.resolve(request)]
+
 
 @contextlib.contextmanager
 def only(backend, variant):

@@ -24,8 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "grilly_py"))
 import grilly
 from bench_calls import torch_with_gpu
 from grilly import reference
+from grilly.compute.device.trial import pin, view_of
 from grilly.compute.products.linear import linear
-from grilly.registry import Choice, Request
+from grilly.registry import Request
 
 SHAPES = {  # rows, columns, depth
     "float16": [(4096, 4096, 4096), (8192, 8192, 8192), (16384, 1024, 1024), (512, 4096, 4096)],
@@ -44,22 +45,11 @@ def dtype_of(name: str) -> np.dtype:
     return np.dtype(name)
 
 
-class Only:
-    """A registry that answers one operation with one variant."""
-
-    def __init__(self, registry, variant):
-        self.registry = registry
-        self.chosen = Choice(variant, registry._subgroup(variant)[0], registry.manifest)
-
-    def resolve(self, request: Request):
-        return self.chosen if request.operation == "linear" else self.registry.resolve(request)
-
-
 class Subject:
     """A variant, as something to call."""
 
     def __init__(self, backend, registry, variant):
-        self.device = backend.opened.view(Only(registry, variant))
+        self.device = pin(view_of(backend.opened), registry.choice(variant))
         self.variant = variant
         self.name = f"{variant.family}.{variant.variant}{'.' + variant.case if variant.case else ''}"
 

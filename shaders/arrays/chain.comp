@@ -89,6 +89,11 @@ WRITER(y, y_data, TYPE_Y)
 // The bits of a narrower element as a float32 or an int32.
 uint natural32(uint type, uint raw) { return natural(type, uvec2(raw, 0u)).x; }
 
+// The number that a step's result is. By integers, as compilers may take a conversion to float16 and back for nothing.
+uint rounded32(uint type, uint raw) {
+    return type == FLOAT16 ? floatBitsToUint(float16_value(raw)) : natural32(type, raw);
+}
+
 // What a step has made so far: four steps a vector.
 struct Made { uvec4 own, first, second, third; };
 
@@ -113,7 +118,7 @@ uint stepped(uint step, uint from, Made made) {
 #define STEP(N, PLACE) \
     if (FROM_##N != UNUSED) { \
         last = stepped(STEP_##N, FROM_##N, made); \
-        PLACE = natural32(STEP_##N >> 12 & 15u, last); \
+        PLACE = rounded32(STEP_##N >> 12 & 15u, last); \
     }
 
 void main() {

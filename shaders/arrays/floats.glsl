@@ -383,7 +383,8 @@ float raised_to(float x, float y) {  // pow, with the values that C's standard g
 float hyperbolic_sine(float x) {
     float size = magnitude(x), half_way = exponential(0.5 * size), grown = exponential_minus_one(min(size, 88.0));
     float found = 0.5 * (grown + grown / (grown + 1.0));
-    if (size > 88.0) found = 0.5 * half_way * half_way;
+    precise float large = (0.5 * half_way) * half_way;  // the square may be too large
+    if (size > 88.0) found = large;
     found = is_minus(x) ? -found : found;
     return size_of(x) < 0x39000000u || size_of(x) >= INFINITY ? x : found;
 }
@@ -393,7 +394,8 @@ float hyperbolic_cosine(float x) {
     float size = magnitude(x);
     if (size > 88.0) {
         float half_way = exponential(0.5 * size);
-        return 0.5 * half_way * half_way;
+        precise float large = (0.5 * half_way) * half_way;
+        return large;
     }
     float grown = exponential(size);
     return 0.5 * grown + 0.5 / grown;
