@@ -77,8 +77,13 @@ uint lane, x_row, r_row, y_row, w_row;
 bool mine;  // whether the row exists, and is not another's once more
 float pivot;
 vec4 held[HELD], gradients[HELD];
-// Few weights and biases are fetched with the row, and wait for what is found in it.
+// Few weights and biases are fetched with the row, and wait for what is found in it; not where they take more registers
+// than the row.
+#if defined(DTYPE_float32)
+const bool EARLY = !BACKWARD && LONG == 0u && HELD <= 4u && BIAS == 0u;
+#else
 const bool EARLY = !BACKWARD && LONG == 0u && HELD <= 4u;
+#endif
 vec4 held_weights[HELD], held_biases[HELD];
 
 // What a number of the elements' type comes to.
