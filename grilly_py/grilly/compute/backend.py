@@ -327,9 +327,11 @@ class Compute:
             raise ValueError(f"profile: by must be 'dispatch' or 'row', got {by!r}")
         profile = Profile(by)
         self.runtime.profile(by)
+        self.opened.home.profiled = True
         try:
             yield profile
         finally:
+            self.opened.home.profiled = False
             profile.timings = self.runtime.profile(None)
 
     def memory(self, reset_peak: bool = False) -> MemoryUse:

@@ -114,19 +114,26 @@ class Bert(Model):
         return np.arange(ids.shape[1], dtype=np.int32)[None]
 
     def _encode(self, input_ids: Any, mask: Any, types: Any, places: Any) -> tuple[Tensor, bool]:
-        ids, host = self._ids("input_ids", input_ids, self.rows)
-        batch, length = ids.shape
-        if length > self.longest:
-            raise ValueError(f"{type(self).__name__}: {length} tokens are more than the {self.longest} positions")
-        places = self._places(ids) if places is None else places
-        places = places if isinstance(places, Tensor) else self._ids("position_ids", places, self.positions)[0]
-        types = np.zeros((1, 1), np.int32) if types is None else types
-        types = self._ids("token_type_ids", types, self.types)[0]
+        ids, host = self._numbers("input_ids", input_ids, self.rows)
+        if places is not None and not isinstance(places, Tensor):
+            places = self._numbers("position_ids", places, self.positions)[0]
+        types = None if types is None else self._numbers("token_type_ids", types, self.types)[0]
+        return self._replayed(self.states, ids, self._mask(mask, *ids.shape), types, places), host
+
+    def states(self, ids: Tensor, mask: Tensor | None, types: Tensor | None, places: Tensor | None) -> Tensor:
+        """Hidden states ``(B, S, width)`` of tokens ``(B, S)``, with a mask ``(B, 1, 1, S)``.
+
+        Raises ValueError for texts longer than the positions.
+        """
+        if ids.shape[1] > self.longest:
+            raise ValueError(f"{type(self).__name__}: {ids.shape[1]} tokens are more than the {self.longest} positions")
+        places = self._sent(self._places(ids)) if places is None else places
+        types = self._sent(np.zeros((1, 1), np.int32)) if types is None else types
         x = self.word_embeddings(ids) + self.token_type_embeddings(types) + self.position_embeddings(places)
-        x, seen = self.norm(x), self._mask(mask, batch, length)
+        x = self.norm(x)
         for layer in self.layers:
-            x = layer(x, seen)
-        return x, host
+            x = layer(x, mask)
+        return x
 
 
 class Roberta(Bert):

@@ -119,6 +119,14 @@ class CLIP(Model):
         self.picture_projection = Linear(weights, "visual_projection", self.picture.width, width, bias=False)
         self.scale = weights.parameter("logit_scale")
 
+    def _texts(self, ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        states, last = self.text(ids, mask)
+        return states, unit(self.text_projection(last))
+
+    def _pictures(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        states, last = self.picture(pixels)
+        return states, unit(self.picture_projection(last))
+
     def forward(self, input_ids: Any = None, pixel_values: Any = None, attention_mask: Any = None) -> Output:
         """Features of texts, of pictures, or of both.
 
@@ -148,17 +156,16 @@ class CLIP(Model):
         found: dict[str, Tensor] = {}
         host = False
         if input_ids is not None:
-            ids, host = self._ids("input_ids", input_ids, self.text.rows)
+            ids, host = self._numbers("input_ids", input_ids, self.text.rows)
             if ids.shape[1] > self.text.positions:
                 raise ValueError(f"CLIP: {ids.shape[1]} tokens are more than the {self.text.positions} positions")
-            found["text_last_hidden_state"], last = self.text(ids, self._mask(attention_mask, *ids.shape))
-            found["text_embeds"] = unit(self.text_projection(last))
+            mask = self._mask(attention_mask, *ids.shape)
+            found["text_last_hidden_state"], found["text_embeds"] = self._replayed(self._texts, ids, mask)
         if pixel_values is not None:
             side, channels = self.picture.patches.side, self.picture.patches.channels
             pixels, sent = self._floats("pixel_values", pixel_values, (None, channels, side, side))
             host |= sent
-            found["vision_last_hidden_state"], last = self.picture(pixels)
-            found["image_embeds"] = unit(self.picture_projection(last))
+            found["vision_last_hidden_state"], found["image_embeds"] = self._replayed(self._pictures, pixels)
         if len(found) == 4:
             assert self.scale is not None
             scale = xp.exp(self.scale.data.astype("float32")).astype(self.dtype)

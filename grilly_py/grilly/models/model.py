@@ -12,6 +12,7 @@ from .. import nn
 from ..compute import Compute, Tensor
 from .cache import Cache
 from .config import Config
+from .graphs import Graphs
 from .room import mib, room
 from .weights import Weights
 
@@ -54,6 +55,9 @@ class Output:
 class Model(nn.Module):
     """Base of models. A subclass's constructor reads the configuration and asks for the weights.
 
+    What encodes texts, pictures and sounds is captured when it is called for the third time with arrays of the same
+    shapes, and replayed from then on; see ``graphs``.
+
     Attributes
     ----------
     backend : grilly.Compute
@@ -66,6 +70,9 @@ class Model(nn.Module):
         What the folder says of generation.
     suppress_tokens, begin_suppress_tokens : list of int or None
         Tokens that are never generated, or not as the first one.
+    graphs : Graphs
+        What was captured: ``graphs.memory`` bytes. ``graphs.clear()`` gives them back, ``graphs.kept = 0`` captures
+        nothing from then on.
     """
 
     backend: Compute
@@ -80,6 +87,7 @@ class Model(nn.Module):
         self.eos_token_id: Any = config.fields.get("eos_token_id")
         self.pad_token_id: Any = config.fields.get("pad_token_id")
         self.decoder_start_token_id: Any = config.fields.get("decoder_start_token_id")
+        self.graphs = Graphs()
         self.training = False
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
@@ -97,11 +105,20 @@ class Model(nn.Module):
         said = f"{name}: there is no room for {what} beside {held}"
         return room(self.backend, said, 0, "fewer texts, shorter ones, fewer new tokens or 16 bits take less")
 
+    def _replayed(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """The function's result, by a graph where there is one."""
+        return self.graphs.run(self, self.backend, function, *arguments)
+
     def _ids(self, name: str, ids: Any, rows: int) -> tuple[Tensor, bool]:
         """Numbers of rows of a table, ``(B, S)``, on the device, and whether they came from the host.
 
         Raises TypeError and ValueError for what are no such numbers; those in Tensors are not read.
         """
+        ids, host = self._numbers(name, ids, rows)
+        return self._sent(ids), host
+
+    def _numbers(self, name: str, ids: Any, rows: int) -> tuple[Any, bool]:
+        """As `_ids`, but numbers of the host stay there, as an int32 array."""
         model = type(self).__name__
         if isinstance(ids, Tensor):
             if ids.ndim != 2 or ids.dtype.kind not in "iu":
@@ -114,7 +131,7 @@ class Model(nn.Module):
             raise ValueError(f"{model}: {name} has shape {ids.shape}; expected (B, S), neither of them 0")
         if ids.min() < 0 or ids.max() >= rows:
             raise ValueError(f"{model}: {name} go from {ids.min()} to {ids.max()}; expected 0 to {rows - 1}")
-        return self.backend.tensor(ids.astype(np.int32)), True
+        return ids.astype(np.int32), True
 
     def _sent(self, array: Any) -> Tensor:
         """An array on the device, of the dtype that it has."""
@@ -134,8 +151,8 @@ class Model(nn.Module):
         mask = np.asarray(mask) != 0
         return None if mask.all() else self.backend.tensor(mask.reshape(batch, 1, 1, keys))
 
-    def _floats(self, name: str, array: Any, shape: tuple[int | None, ...]) -> tuple[Tensor, bool]:
-        """Numbers such as pixels, on the device in the model's dtype, and whether they came from the host.
+    def _floats(self, name: str, array: Any, shape: tuple[int | None, ...]) -> tuple[Any, bool]:
+        """Numbers such as pixels, an array or Tensor of the model's dtype, and whether they came from the host.
 
         Raises ValueError for another shape; None stands for any extent.
         """
@@ -145,4 +162,4 @@ class Model(nn.Module):
             raise ValueError(f"{type(self).__name__}: {name} has shape {found}; expected ({expected})")
         if isinstance(array, Tensor):
             return array.astype(self.dtype), False
-        return self.backend.tensor(np.asarray(array).astype(self.dtype)), True
+        return np.asarray(array).astype(self.dtype, copy=False), True

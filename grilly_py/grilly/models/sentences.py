@@ -16,6 +16,7 @@ from ..compute.device.arrays import NDArray
 from ..errors import ModelError
 from .bert import Bert
 from .config import Config, read_json
+from .graphs import Graphs
 from .loading import load
 from .tokenizer import Tokenizer
 
@@ -37,12 +38,18 @@ class SentenceEncoder:
         ("mean_sqrt_len").
     normalized : bool
         Whether vectors are scaled to length 1.
+
+    Attributes
+    ----------
+    graphs : Graphs
+        What was captured, as ``grilly.models.Model.graphs``: batches of one size and length are replayed.
     """
 
     def __init__(self, model: Bert, tokenizer: Tokenizer, pooling: str = "mean", normalized: bool = True) -> None:
         if pooling not in POOLING:
             raise ValueError(f"SentenceEncoder: pooling is {pooling!r}; expected one of {', '.join(POOLING)}")
         self.model, self.tokenizer, self.pooling, self.normalized = model, tokenizer, pooling, normalized
+        self.graphs = Graphs()
 
     @classmethod
     def load(
@@ -103,16 +110,22 @@ class SentenceEncoder:
 
     def _pooled(self, ids: NDArray[Any], mask: NDArray[Any]) -> Tensor:
         """The vectors of a batch, float32 ``(B, width)``."""
-        backend = self.model.backend
-        x = self.model(backend.tensor(ids), mask).last_hidden_state.astype("float32")
-        kept = backend.tensor(mask[:, :, None].astype(np.float32))
+        kept = mask[:, :, None].astype(np.float32)
         count = np.maximum(mask.sum(axis=1, keepdims=True), 1).astype(np.float32)
+        count = count if self.pooling == "mean" else np.sqrt(count)
+        seen = None if mask.all() else (mask != 0)[:, None, None]
+        ids = ids.astype(np.int32, copy=False)
+        return self.graphs.run(self.model, self.model.backend, self._vectors, ids, seen, kept, count)
+
+    def _vectors(self, ids: Tensor, seen: Tensor | None, kept: Tensor, count: Tensor) -> Tensor:
+        """... of tokens ``(B, S)``, a mask ``(B, 1, 1, S)``, it as numbers ``(B, S, 1)``, and divisors ``(B, 1)``."""
+        x = self.model.states(ids, seen, None, None).astype("float32")
         if self.pooling == "cls":
             found = x[:, 0]
         elif self.pooling == "max":
             found = xp.max(xp.where(kept != 0, x, -np.inf), axis=1)
         else:
-            found = xp.sum(x * kept, axis=1) / (count if self.pooling == "mean" else np.sqrt(count))
+            found = xp.sum(x * kept, axis=1) / count
         if not self.normalized:
             return found
         return found / xp.maximum(xp.sqrt(xp.sum(found * found, axis=-1, keepdims=True)), 1e-12)

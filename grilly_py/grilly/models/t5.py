@@ -17,10 +17,8 @@ from .weights import Weights
 
 def activation_of(config: Config) -> tuple[str, bool]:
     """The activation and whether the linear layers are gated. Raises ModelError for a word that says neither."""
-    words = [*ACTIVATIONS, *(f"gated-{name}" for name in ACTIVATIONS)]
-    word = config.text("feed_forward_proj", words, "relu")
-    gated, name = word.startswith("gated-"), word.removeprefix("gated-")
-    name = "gelu_new" if word == "gated-gelu" else name
+    word = config.text("feed_forward_proj", [*ACTIVATIONS, *(f"gated-{name}" for name in ACTIVATIONS)], "relu")
+    gated, name = word.startswith("gated-"), "gelu_new" if word == "gated-gelu" else word.removeprefix("gated-")
     config.only(is_gated_act=gated, dense_act_fn=name)
     return name, gated
 
@@ -85,8 +83,8 @@ class Block(nn.Module):
             x = self.attention.attend_cache(q, k, v, x, call, self.number, **places)
         if self.cross is not None and self.cross_norm is not None and source is not None:
             assert self.cross.query is not None
-            q, (k, v) = heads(self.cross.query(self.cross_norm(x)), self.cross.heads), source.keys[self.number]
-            x = self.cross.attend(q, k, v, x, mask=source.mask)
+            q = heads(self.cross.query(self.cross_norm(x)), self.cross.heads)
+            x = self.cross.attend(q, *source.keys[self.number], x, mask=source.mask)
         return self.mlp(self.norm(x), residual=x)
 
 
@@ -137,9 +135,12 @@ class T5(EncoderDecoder):
 
     def encode(self, inputs: Any, attention_mask: Any) -> tuple[Tensor, Tensor | None, bool]:
         """The encoder's states ``(B, S, width)``, the mask of its tokens, and whether the ids came from the host."""
-        ids, host = self._ids("input_ids", inputs, self.rows)
+        ids, host = self._numbers("input_ids", inputs, self.rows)
         mask = self._mask(attention_mask, *ids.shape)
-        return self.encoder(self.tokens(ids), Call(mask=mask)), mask, host
+        return self._replayed(self._states, ids, mask), mask, host
+
+    def _states(self, ids: Tensor, mask: Tensor | None) -> Tensor:
+        return self.encoder(self.tokens(ids), Call(mask=mask))
 
     def source(self, states: Tensor, mask: Tensor | None) -> Source:
         """The keys and values of each layer's attention to the encoder's states."""

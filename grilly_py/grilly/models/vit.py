@@ -53,13 +53,16 @@ class ViT(Model):
             self.pooler = Linear(below, "pooler.dense", width, pooled)
 
     def _encode(self, pixel_values: Any) -> tuple[Tensor, bool]:
-        assert self.first is not None and self.places is not None
         side = self.patches.side
         pixels, host = self._floats("pixel_values", pixel_values, (None, self.patches.channels, side, side))
+        return self._replayed(self._states, pixels), host
+
+    def _states(self, pixels: Tensor) -> Tensor:
+        assert self.first is not None and self.places is not None
         x = self.patches(pixels, self.first.data.reshape(self.width), self.places.data)
         for layer in self.layers:
             x = layer(x)
-        return self.norm(x), host
+        return self.norm(x)
 
     def forward(self, pixel_values: Any) -> Output:
         """Hidden states of a picture's patches.

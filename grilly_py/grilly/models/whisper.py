@@ -121,7 +121,7 @@ class Whisper(EncoderDecoder):
         """The encoder's states ``(B, S, width)``, no mask, and whether the features came from the host."""
         shape = (None, self.encoder.bins, 2 * self.encoder.length)
         features, host = self._floats("input_features", inputs, shape)
-        return self.encoder(features), None, host
+        return self._replayed(self.encoder.forward, features), None, host
 
     def source(self, states: Tensor, mask: Tensor | None) -> Source:
         """The keys and values of each layer's attention to the encoder's states."""

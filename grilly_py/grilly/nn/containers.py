@@ -11,6 +11,7 @@ import numpy as np
 from ..compute import Tensor
 from ..compute.backend import backend_of
 from ..compute.device.dtypes import is_float
+from .changes import changed
 from .module import Module
 
 RowT = TypeVar("RowT", bound="_Row")
@@ -35,6 +36,7 @@ class _Row(Module):
         self._modules.clear()
         for number, module in enumerate(modules):
             setattr(self, str(number), module)
+        changed()
 
     def _place(self, index: SupportsIndex) -> int:
         place = operator.index(index)
@@ -91,6 +93,7 @@ class _Row(Module):
         if not isinstance(module, Module):
             raise TypeError(f"{type(self).__name__}: expected an nn.Module, got {type(module).__name__}")
         self._modules[name] = module  # in its place
+        changed()
 
     def __delitem__(self, index: SupportsIndex | slice) -> None:
         modules = list(self)

@@ -14,6 +14,7 @@ from ..compute.backend import backend_of
 from ..compute.device.arguments import no_array
 from ..compute.device.arrays import Array, NDArray
 from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
+from .changes import changed
 from .foreign import refuse
 
 ModuleT = TypeVar("ModuleT", bound="Module")
@@ -72,6 +73,7 @@ class Parameter:
             raise TypeError(f"Parameter: dtype {value.dtype}; expected {FLOATS_TEXT}: use .astype(numpy.float32)")
         self._data = value
         self._copies: dict[int, Tensor] = {}
+        changed()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -237,6 +239,7 @@ class Module:
             for home in (self.__dict__, self._parameters, self._modules):
                 home.pop(name, None)
             (self._parameters if isinstance(value, Parameter) else self._modules)[name] = value
+            changed()
             return
         if name in self._parameters and value is not None:
             raise TypeError(f"{type(self).__name__}: {name} is a parameter; assign nn.Parameter(array), or None")
@@ -245,6 +248,7 @@ class Module:
         self._parameters.pop(name, None)
         self._modules.pop(name, None)
         object.__setattr__(self, name, value)
+        changed()
 
     def __getattr__(self, name: str) -> Any:
         for home in ("_parameters", "_modules"):
@@ -256,8 +260,10 @@ class Module:
         for home in (self._parameters, self._modules):
             if name in home:
                 del home[name]
+                changed()
                 return
         object.__delattr__(self, name)
+        changed()
 
     # -- walking ---------------------------------------------------------------------------------------------------
 

@@ -163,6 +163,8 @@ class Device:
         Called with the progress of streamed calls.
     captured : Captured
         What this thread's capture has noted for the replays of its graph.
+    profiled : bool
+        Whether dispatches are timed (``Compute.profile``).
     """
 
     def __init__(
@@ -188,6 +190,7 @@ class Device:
         self.memory_limit: int | None = None
         self.progress: Callable | None = None
         self.captured = Captured()
+        self.profiled = False
         self.closed = False
 
     def view(self, registry) -> Device:

@@ -1,0 +1,241 @@
+"""What models capture by themselves: the same bits, never of what has changed, and no more memory than is said."""
+
+import copy
+import gc
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+import goldens
+from grilly import OutOfDeviceMemoryError, UnsupportedError, models, nn
+from grilly.models import graphs as module
+from model_folders import write_folder
+
+CASES = goldens.cases("models")
+INPUTS = ("input_ids", "pixel_values", "input_features", "decoder_input_ids")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("bert"), CASES["bert"].arguments)
+
+
+@pytest.fixture
+def bert(folder, vulkan_backend):
+    return models.load(folder, backend=vulkan_backend)
+
+
+def ids(*shape, seed=0):
+    return np.random.default_rng(seed).integers(0, 61, shape).astype(np.int32)
+
+
+def states(model, tokens, **masks):
+    return model(tokens, **masks).last_hidden_state
+
+
+def plain(model, tokens, **masks):
+    """The states by a call that neither captures nor replays."""
+    kept, model.graphs.kept = model.graphs.kept, 0
+    found = states(model, tokens, **masks)
+    model.graphs.kept = kept
+    return found
+
+
+def captured(model, *shape):
+    """A model that has a graph for tokens of a shape."""
+    for seed in range(3):
+        states(model, ids(*shape, seed=seed))
+    assert len(model.graphs) and model.graphs.memory > 0
+    return model
+
+
+@pytest.mark.parametrize("name", ["roberta", "vit", "clip", "t5_gated", "whisper"])
+def test_the_same_bits(vulkan_backend, tmp_path, name):
+    case = CASES[name]
+    model = models.load(write_folder(tmp_path, case.arguments), backend=vulkan_backend)
+    given = {key: getattr(case, key) for key in INPUTS if getattr(case, key) is not None}
+    found = [{part: out[part] for part in out} for out in (model(**given) for _ in range(5))]
+    assert len(model.graphs) == (2 if name == "clip" else 1)
+    for other in found[1:]:
+        for part, array in found[0].items():
+            np.testing.assert_array_equal(other[part], array)
+
+
+def test_masks_and_tensors(bert, vulkan_backend):
+    mask = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
+    for seed in range(4):
+        tokens = ids(2, 5, seed=seed)
+        np.testing.assert_array_equal(
+            states(bert, tokens, attention_mask=mask), plain(bert, tokens, attention_mask=mask)
+        )
+        mask = mask[::-1].copy()
+    assert len(bert.graphs) == 1
+    sent = vulkan_backend.tensor(ids(2, 5, seed=7))
+    first = states(bert, sent, attention_mask=vulkan_backend.tensor(mask))
+    before = first.numpy()
+    states(bert, ids(2, 5, seed=8), attention_mask=mask)
+    np.testing.assert_array_equal(first.numpy(), before)  # a copy: the next replay does not write to it
+    np.testing.assert_array_equal(before, plain(bert, sent, attention_mask=mask).numpy())
+    assert len(bert.graphs) == 1
+
+
+def replace_value(model):
+    weight = model.layers[1].mlp.widen.weight
+    weight.data = (weight.data * 2).contiguous()
+
+
+def replace_parameter(model):
+    model.layers[0].norm.bias = nn.Parameter(model.layers[0].norm.bias.data + 1)
+
+
+def write(model):
+    model.layers[1].qkv.weight.data[:5] = 0.25
+
+
+def set_a_number(model):
+    model.layers[0].norm.eps = 3.0
+
+
+def swap_layers(model):
+    model.layers[0], model.layers[1] = model.layers[1], model.layers[0]
+
+
+def take_one_out(model):
+    model.layers.pop()
+
+
+@pytest.mark.parametrize("precision", ["highest", "high"])
+@pytest.mark.parametrize(
+    "change", [replace_value, replace_parameter, write, set_a_number, swap_layers, take_one_out]
+)
+def test_a_changed_model_is_not_replayed_as_it_was(folder, vulkan_backend, change, precision):
+    model = captured(models.load(folder, backend=vulkan_backend, precision=precision), 2, 6)
+    tokens = ids(2, 6)
+    before = states(model, tokens)
+    change(model)
+    found = states(model, tokens)
+    assert not len(model.graphs) and np.abs(found - before).max() > 1e-3
+    np.testing.assert_array_equal(found, plain(model, tokens))
+    for _ in range(6):  # until it is captured again
+        np.testing.assert_array_equal(states(model, tokens), found)
+
+
+def test_another_model_s_changes_cost_no_graph(folder, bert, vulkan_backend):
+    captured(bert, 1, 4)
+    graph = next(iter(bert.graphs._graphs.values()))
+    other = models.load(folder, backend=vulkan_backend)
+    replace_value(other)
+    states(bert, ids(1, 4))
+    assert next(iter(bert.graphs._graphs.values())) is graph
+
+
+def test_the_oldest_go_first(bert):
+    bert.graphs.kept = 2
+    for length in (3, 4, 5):
+        captured(bert, 1, length)
+    assert [key[1][0] for key in bert.graphs._graphs] == [(1, 4), (1, 5)]
+    for _ in range(4):  # as many calls as before again do not capture what was let go of
+        states(bert, ids(1, 3))
+    assert (1, 3) not in [key[1][0] for key in bert.graphs._graphs]
+    states(bert, ids(1, 3))
+    assert [key[1][0] for key in bert.graphs._graphs] == [(1, 5), (1, 3)]
+
+
+def test_memory(bert, vulkan_backend, monkeypatch):
+    weights = sum(parameter.data.nbytes for parameter in bert.parameters())
+    monkeypatch.setattr(module, "BYTES", 0)
+    for length in range(8, 80, 8):
+        for seed in range(3):
+            states(bert, ids(4, length, seed=seed))
+        assert bert.graphs.memory <= weights
+    assert 0 < len(bert.graphs) < 8
+    held, used = bert.graphs.memory, vulkan_backend.memory().in_use
+    bert.graphs.clear()
+    assert bert.graphs.memory == 0 and vulkan_backend.memory().in_use <= used - held
+    monkeypatch.setattr(vulkan_backend.opened, "memory_limit", 1000)
+    for seed in range(9):
+        np.testing.assert_array_equal(states(bert, ids(4, 8, seed=seed)), plain(bert, ids(4, 8, seed=seed)))
+    assert not len(bert.graphs)
+
+
+def test_a_model_that_goes_takes_its_graphs_along(folder, vulkan_backend):
+    model = captured(models.load(folder, backend=vulkan_backend), 1, 4)
+    held = weakref.ref(model)
+    gc.disable()
+    try:
+        del model
+        assert held() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("error", [OutOfDeviceMemoryError, UnsupportedError])
+def test_what_cannot_be_captured_is_called(bert, vulkan_backend, monkeypatch, error):
+    captured(bert, 1, 4)
+    tried = []
+
+    def refuses(*arguments):
+        tried.append(arguments)
+        raise error("no room")
+
+    monkeypatch.setattr(vulkan_backend, "capture", refuses)
+    for _ in range(5):
+        np.testing.assert_array_equal(states(bert, ids(1, 5)), plain(bert, ids(1, 5)))
+    assert len(tried) == 1  # once
+    assert len(bert.graphs) == (error is UnsupportedError)  # where there is no room, none takes any
+
+
+def test_no_room_for_a_replay_s_results(bert, vulkan_backend, monkeypatch):
+    captured(bert, 1, 4)
+    wanted = plain(bert, ids(1, 4))
+
+    def refuses(*arguments):
+        raise OutOfDeviceMemoryError("no room")
+
+    monkeypatch.setattr("grilly.compute.graph.Graph.__call__", refuses)
+    np.testing.assert_array_equal(states(bert, ids(1, 4)), wanted)
+    assert not len(bert.graphs)
+
+
+def test_in_a_captured_function(bert, vulkan_backend):
+    captured(bert, 2, 4)
+    graph = vulkan_backend.capture(lambda tokens: bert(tokens).last_hidden_state, ids(2, 4))
+    assert graph.dispatches > 10
+    np.testing.assert_array_equal(graph(ids(2, 4, seed=3)).numpy(), plain(bert, ids(2, 4, seed=3)))
+
+
+def test_dispatches_are_listed(bert, vulkan_backend):
+    captured(bert, 1, 4)
+    if "timestamps" not in vulkan_backend.runtime.features:
+        pytest.skip("the device has no timestamps")
+    with vulkan_backend.profile() as profile:
+        states(bert, ids(1, 4))
+    assert len(profile.timings) > 10
+
+
+def test_copies_capture_anew(bert):
+    captured(bert, 1, 4)
+    other = copy.deepcopy(bert.graphs)
+    assert not len(other) and other.kept == bert.graphs.kept and len(bert.graphs)
+
+
+def test_threads(bert):
+    lengths, wrong = (3, 4, 5), []
+    wanted = {(n, seed): plain(bert, ids(2, n, seed=seed)) for n in lengths for seed in range(4)}
+
+    def call(first):
+        for turn in range(24):
+            n, seed = lengths[(first + turn) % 3], turn % 4
+            if (states(bert, ids(2, n, seed=seed)) != wanted[n, seed]).any():
+                wrong.append((n, seed))
+            if turn == 12 and not first:
+                bert.graphs.clear()
+
+    threads = [threading.Thread(target=call, args=(first,)) for first in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
