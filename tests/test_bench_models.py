@@ -27,6 +27,8 @@ def test_it_runs(monkeypatch, capsys, tmp_path, name):
     assert {f["model"] for f in figures} == {name} and all(f["value"] > 0 for f in figures)
     wanted = {"llama-1b": "a captured step", "bert-base": "captured, float32 high", "whisper-large": "12 tokens"}[name]
     assert any(wanted in f["what"] for f in figures)
+    if name == "bert-base":
+        assert sum(f["what"].startswith(("SentenceEncoder, ", "the model, ")) for f in figures) >= 6
 
 
 def test_a_failure_is_said_and_the_rest_goes_on(monkeypatch, capsys, tmp_path):
