@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from .. import array_api as xp
 from .. import functional as F
 from .. import nn
@@ -109,9 +107,9 @@ class Bert(Model):
         assert self.pooler is not None
         return F.tanh(self.pooler(x[:, 0]))
 
-    def _places(self, ids: Tensor) -> Any:
-        """Where tokens stand, ``(1 or B, S)``."""
-        return np.arange(ids.shape[1], dtype=np.int32)[None]
+    def _placed(self, ids: Tensor) -> Tensor:
+        """What is added for the places of tokens, ``(S, width)`` or of each text."""
+        return self.position_embeddings.weight.data[: ids.shape[1]]
 
     def _encode(self, input_ids: Any, mask: Any, types: Any, places: Any) -> tuple[Tensor, bool]:
         ids, host = self._numbers("input_ids", input_ids, self.rows)
@@ -127,10 +125,10 @@ class Bert(Model):
         """
         if ids.shape[1] > self.longest:
             raise ValueError(f"{type(self).__name__}: {ids.shape[1]} tokens are more than the {self.longest} positions")
-        places = self._sent(self._places(ids)) if places is None else places
-        types = self._sent(np.zeros((1, 1), np.int32)) if types is None else types
-        x = self.word_embeddings(ids) + self.token_type_embeddings(types) + self.position_embeddings(places)
-        x = self.norm(x)
+        # Where a row of a table is the same for all texts it is added as it lies.
+        kind = self.token_type_embeddings.weight.data[0] if types is None else self.token_type_embeddings(types)
+        place = self._placed(ids) if places is None else self.position_embeddings(places)
+        x = self.norm(self.word_embeddings(ids) + kind + place)
         for layer in self.layers:
             x = layer(x, mask)
         return x
@@ -142,9 +140,9 @@ class Roberta(Bert):
     prefix = "roberta"
     first_position = 1
 
-    def _places(self, ids: Tensor) -> Tensor:
+    def _placed(self, ids: Tensor) -> Tensor:
         tokens = (ids != self.padding).astype("int32")
-        return xp.cumulative_sum(tokens, axis=1).astype("int32") * tokens + self.padding
+        return self.position_embeddings(xp.cumulative_sum(tokens, axis=1).astype("int32") * tokens + self.padding)
 
 
 class BertMaskedLM(Bert):
