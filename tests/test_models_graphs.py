@@ -51,7 +51,9 @@ def captured(model, *shape):
     return model
 
 
-@pytest.mark.parametrize("name", ["roberta", "vit", "clip", "t5_gated", "whisper"])
+@pytest.mark.parametrize(
+    "name", ["roberta", "vit", "clip", "t5_gated", "whisper", "gpt2", "llama", "gemma2", "dynamic"]
+)
 def test_the_same_bits(vulkan_backend, tmp_path, name):
     case = CASES[name]
     model = models.load(write_folder(tmp_path, case.arguments), backend=vulkan_backend)

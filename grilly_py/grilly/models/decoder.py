@@ -81,7 +81,7 @@ class Decoder(Generates, Model):
             For arrays that are no such numbers or of another shape, texts longer than the positions, tokens that do
             not fit into the cache, and a mask or positions beside a cache.
         """
-        ids, host = self._ids("input_ids", input_ids, self.rows)
+        ids, host = self._numbers("input_ids", input_ids, self.rows)
         batch, length = ids.shape
         name = type(self).__name__
         longest = length if past_key_values is None else past_key_values.longest(length)
@@ -89,16 +89,17 @@ class Decoder(Generates, Model):
             raise ValueError(f"{name}: {longest} tokens are more than the {self.positions} positions")
         if past_key_values is None:
             if position_ids is not None:
-                position_ids, _ = self._ids("position_ids", position_ids, self.positions or 2**31)
-            call = Call(self._mask(attention_mask, batch, length), position_ids, precision=self.precision)
+                position_ids, _ = self._numbers("position_ids", position_ids, self.positions or 2**31)
+            x = self._replayed(self._states, ids, self._mask(attention_mask, batch, length), position_ids)
         else:
             if attention_mask is not None or position_ids is not None:
                 raise ValueError(f"{name}: with past_key_values, padding and positions follow from its lengths")
-            call = self._call(past_key_values, past_key_values.before())
-        x = self.hidden(ids, call)
-        if past_key_values is not None:
+            x = self.hidden(self._sent(ids), self._call(past_key_values, past_key_values.before()))
             past_key_values.grow(length)
         return Output(host, last_hidden_state=x, logits=(lambda: self.head(x)) if self.has_head else None)
+
+    def _states(self, ids: Tensor, mask: Tensor | None, places: Tensor | None) -> Tensor:
+        return self.hidden(ids, Call(mask, places, precision=self.precision))
 
     def _call(self, cache: Cache, lengths: Any) -> Call:
         return Call(cache=cache, lengths=lengths, precision=self.precision)

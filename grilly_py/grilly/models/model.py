@@ -55,7 +55,7 @@ class Output:
 class Model(nn.Module):
     """Base of models. A subclass's constructor reads the configuration and asks for the weights.
 
-    What encodes texts, pictures and sounds is captured when it is called for the third time with arrays of the same
+    What reads whole texts, pictures and sounds is captured when it is called for the third time with arrays of the same
     shapes, and replayed from then on; see ``graphs``.
 
     Attributes
