@@ -201,6 +201,35 @@ def test_no_room_for_a_replay_s_results(bert, vulkan_backend, monkeypatch):
     assert not len(bert.graphs)
 
 
+def test_generation_comes_first(tmp_path, vulkan_backend, monkeypatch):
+    """A cache or a step's graph that has no room beside what was captured takes its place."""
+    model = models.load(write_folder(tmp_path, CASES["gpt2"].arguments), backend=vulkan_backend)
+    wanted = model.generate(ids(1, 4), max_new_tokens=6)
+    tried = []
+    captured(model, 2, 16)
+    monkeypatch.setattr(models.cache.Cache, "__init__", refusing(models.cache.Cache.__init__, model, tried))
+    np.testing.assert_array_equal(model.generate(ids(1, 4), max_new_tokens=6), wanted)
+    assert tried == [True, False] and not len(model.graphs)
+    monkeypatch.undo()
+    monkeypatch.setattr(type(model), "_prompt", lambda *arguments: refuse())
+    with pytest.raises(OutOfDeviceMemoryError):
+        model.generate(ids(1, 4))
+
+
+def refuse():
+    raise OutOfDeviceMemoryError("no room")
+
+
+def refusing(function, model, tried):
+    """A function that finds no room as long as the model has graphs."""
+
+    def call(*arguments, **options):
+        tried.append(len(model.graphs) > 0)
+        return refuse() if tried[-1] else function(*arguments, **options)
+
+    return call
+
+
 def test_in_a_captured_function(bert, vulkan_backend):
     captured(bert, 2, 4)
     graph = vulkan_backend.capture(lambda tokens: bert(tokens).last_hidden_state, ids(2, 4))

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..compute import Compute, Tensor
 from ..compute.device.arrays import NDArray
-from ..errors import UnsupportedError
+from ..errors import OutOfDeviceMemoryError, UnsupportedError
 from .cache import Cache
+from .graphs import Graphs
 from .sampling import Sampler
 from .tokenizer import Tokenizer
+
+Returned = TypeVar("Returned")
 
 #: From so many tokens on, a step is captured and replayed.
 CAPTURED = 4
@@ -55,6 +58,7 @@ class Generates:
     """
 
     backend: Compute
+    graphs: Graphs
     _beside: Callable[[str, Cache], AbstractContextManager[None]]
     eos_token_id: Any
     pad_token_id: Any
@@ -100,7 +104,8 @@ class Generates:
         padding = self.pad_token_id if pad_token_id is None else pad_token_id
         padding = int(ends[0] if len(ends) else 0) if padding is None else padding
         begun = self._begin(input_ids, decoder_input_ids)
-        logits, state = self._prompt(input_ids, attention_mask, decoder_input_ids, max_new_tokens)
+        given = (input_ids, attention_mask, decoder_input_ids, max_new_tokens)
+        logits, state = self._making_room(self._prompt, *given)
         seen = sampler.seen(self.backend, _tokens(begun, attention_mask), logits.shape[-1])
         graph = use_graph and max_new_tokens > CAPTURED
         texts: list[list[int]] = [[] for _ in begun]
@@ -145,9 +150,19 @@ class Generates:
             if left:
                 draws = sampler.draws(batch)
                 if run is None:
-                    run = self._captured(step, draws, state.cache) if graph else step
+                    run = self._making_room(self._captured, step, draws, state.cache) if graph else step
                 run(*send(draws))
             yield found.numpy()[:, 0]
+
+    def _making_room(self, call: Callable[..., Returned], *arguments: Any) -> Returned:
+        """What the call gives; where there is no room for it, what was captured of the model makes way."""
+        try:
+            return call(*arguments)
+        except OutOfDeviceMemoryError:
+            if not len(self.graphs):
+                raise
+            self.graphs.clear()
+        return call(*arguments)
 
     def _captured(
         self, step: Callable[..., Any], draws: NDArray[np.float32] | None, cache: Cache
