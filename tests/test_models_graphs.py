@@ -124,6 +124,22 @@ def test_a_changed_model_is_not_replayed_as_it_was(folder, vulkan_backend, chang
         np.testing.assert_array_equal(states(model, tokens), found)
 
 
+@pytest.mark.parametrize("change", [replace_value, write])
+def test_a_change_during_the_capture(bert, vulkan_backend, monkeypatch, change):
+    capture = vulkan_backend.capture
+
+    def changes(*arguments):
+        found = capture(*arguments)
+        change(bert)
+        return found
+
+    monkeypatch.setattr(vulkan_backend, "capture", changes)
+    for _ in range(3):
+        states(bert, ids(2, 6))
+    assert not len(bert.graphs)
+    np.testing.assert_array_equal(states(bert, ids(2, 6)), plain(bert, ids(2, 6)))
+
+
 def test_another_model_s_changes_cost_no_graph(folder, bert, vulkan_backend):
     captured(bert, 1, 4)
     graph = next(iter(bert.graphs._graphs.values()))

@@ -24,6 +24,7 @@ COUNTED = 256
 #: Bytes that graphs may take where the weights take less.
 BYTES = 256 * 2**20
 _NEVER = 2**62
+_version = operator.attrgetter("version")
 
 
 class Graphs:
@@ -51,7 +52,8 @@ class Graphs:
         self._counts: dict[tuple[Any, ...], list[int]] = {}  # calls, and how many go before a capture
         self._change = 0
         self._state: list[Any] = []
-        self._weights: list[tuple[Any, int]] = []
+        self._weights: list[Any] = []  # storages, and how often each was written to
+        self._versions: list[int] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Graphs, (self.kept,)  # a copy of a model captures anew
@@ -111,7 +113,7 @@ class Graphs:
             if counts[0] <= counts[1]:
                 return None
             counts[:] = 0, 2 * counts[1]
-            state = self._state
+            state, versions = self._state, self._versions
         try:
             graph = backend.capture(function, *arguments)
         except OutOfDeviceMemoryError:
@@ -120,13 +122,13 @@ class Graphs:
             pass
         with self._lock:
             self._check(model)
-            nbytes = sum(each.nbytes for each, _ in self._weights)
+            nbytes = sum(storage.nbytes for storage in self._weights)
             limit = backend.memory_limit
             most = max(nbytes, BYTES) if limit is None else min(max(nbytes, BYTES), limit // 4)
             if graph is None or graph.memory > most:
                 counts[1] = _NEVER
                 return None
-            if state is not self._state:  # what it was captured with has changed meanwhile
+            if state is not self._state or versions is not self._versions:  # it has what has changed meanwhile
                 return None
             while self._graphs and (len(self._graphs) >= self.kept or self.memory + graph.memory > most):
                 del self._graphs[next(iter(self._graphs))]
@@ -142,11 +144,13 @@ class Graphs:
                 self._graphs.clear()
                 self._state = state
                 self._weights = _weights(model)
+                self._versions = [*map(_version, self._weights)]
             self._change = change
         # A graph may have read the split halves of a weight, which others make when it is written to.
-        if any(storage.version != version for storage, version in self._weights):
+        versions = [*map(_version, self._weights)]
+        if versions != self._versions:
             self._graphs.clear()
-            self._weights = _weights(model)
+            self._versions = versions
 
 
 def _state(model: nn.Module) -> list[Any]:
@@ -161,8 +165,7 @@ def _state(model: nn.Module) -> list[Any]:
     return found
 
 
-def _weights(model: nn.Module) -> list[tuple[Any, int]]:
-    """The memory of the parameters on the device, and how often it was written to."""
+def _weights(model: nn.Module) -> list[Any]:
+    """The memory of the parameters on the device."""
     tensors = [parameter.data for parameter in model.parameters() if isinstance(parameter.data, Tensor)]
-    storages = {id(tensor._storage): tensor._storage for tensor in tensors}
-    return [(storage, storage.version) for storage in storages.values()]
+    return list({id(tensor._storage): tensor._storage for tensor in tensors}.values())
