@@ -25,6 +25,7 @@ TILES = {
         {}, {"columns": 1, "words": 2, "rows": 1}, {"columns": 4, "words": 16, "fill": 1}, {"deep": 4, "fill": 1000},
     ],
     "linear-rows-matrix": [{}, {"splits": 1}, {"fill": 1}, {"fill": 64, "splits": 8}, {"deep": 2, "fill": 64}],
+    "linear-llvmpipe": [{}, {"cols": 8, "fill": 1000}],
     "linear-matrix-small": [{}, {"fill": 1}, {"fill": 64, "splits": 8, "least": 16}],
 }  # fmt: skip
 VARIANTS = [v for v in default_manifest().by_operation["linear"] if v.family in TILES]
@@ -33,6 +34,11 @@ VARIANTS = [v for v in default_manifest().by_operation["linear"] if v.family in 
 def request_for(variant):
     facts = {fact: high for fact, (_, high) in variant.limits.items()} | {"align": variant.align}
     return Request("linear", variant.dtype, facts=facts)
+
+
+def least(variant):
+    """What a depth must be a multiple of."""
+    return variant.limits.get("depth_align", (1, 1))[0]
 
 
 def numpy_type(name):
@@ -74,6 +80,7 @@ def test_every_deal(vulkan_backend, variant):
         view = pinned(vulkan_backend, variant, **tile)
         for rows, cols, depth in SHAPES:
             cols = -(-cols // variant.align) * variant.align
+            depth = -(-depth // least(variant)) * least(variant)
             rng = np.random.default_rng([rows, cols, depth])
             x, weight, bias = draw(rng, dtype, rows, depth), draw(rng, dtype, cols, depth), draw(rng, dtype, cols)
             sent = [view.tensor(a) for a in (x, weight, bias)]
@@ -91,24 +98,25 @@ def test_strided(vulkan_backend, variant):
     dtype = numpy_type(variant.dtype)
     view = pinned(vulkan_backend, variant)
     rng = np.random.default_rng(0)
-    x, weight, bias = draw(rng, dtype, 3, 6, 48), draw(rng, dtype, 40, 64), draw(rng, dtype, 48)
+    x, weight, bias = draw(rng, dtype, 3, 6, 64), draw(rng, dtype, 40, 64), draw(rng, dtype, 48)
     sent = [view.tensor(a) for a in (x, weight, bias)]
-    own = (slice(1, 3), slice(None, None, 2), slice(8, 40)), (slice(8, 32), slice(16, 48)), slice(8, 32)
+    own = (slice(1, 3), slice(None, None, 2), slice(16, 48)), (slice(8, 32), slice(32, 64)), slice(8, 32)
     out = linear(view, *(t[part] for t, part in zip(sent, own, strict=True)), precision="high").numpy()
     x, weight, bias = (a[part] for a, part in zip((x, weight, bias), own, strict=True))
     check(out.reshape(6, 24), x.reshape(6, 32), weight, bias, variant)
 
 
-def test_infinities_stay_in_their_places(vulkan_backend):
+VECTORS = [v for v in VARIANTS if v.family in ("linear-rows", "linear-llvmpipe") and v.dtype != "bfloat16"]
+
+
+@pytest.mark.parametrize("variant", VECTORS, ids=lambda v: v.name)
+def test_infinities_stay_in_their_places(vulkan_backend, variant):
     """What lies past a row's last words is read for the lanes that have none, and must not count."""
-    for variant in VARIANTS:
-        if variant.family != "linear-rows" or variant.dtype != "float32":
-            continue
-        view = pinned(vulkan_backend, variant)
-        x, weight = np.ones((2, 40), np.float32), np.ones((8, 40), np.float32)
-        x[1, 39], weight[3, 36] = np.inf, 2.0
-        out = linear(view, view.tensor(x), view.tensor(weight)).numpy()
-        assert np.isposinf(out[1]).all() and (out[0] == [40, 40, 40, 41, 40, 40, 40, 40]).all()
+    view = pinned(vulkan_backend, variant)
+    x, weight = np.ones((2, 48), variant.dtype), np.ones((8, 48), variant.dtype)
+    x[1, 47], weight[3, 44] = np.inf, 2.0
+    out = linear(view, view.tensor(x), view.tensor(weight)).numpy()
+    assert np.isposinf(out[1]).all() and (out[0] == [48, 48, 48, 49, 48, 48, 48, 48]).all()
 
 
 def test_few_rows_go_to_the_kernel_for_them(vulkan_backend):
@@ -143,6 +151,11 @@ def test_deals_fill_the_device_and_cover_the_product(backend):
                     assert constants["COLUMNS"] * constants["UNROLL"] <= max(choice.tile["words"], constants["COLUMNS"])
                     assert dealt.rows == constants["ROWS"] <= choice.tile["rows"]
                     assert dealt.rows >= min(rows, choice.tile["rows"])
+                if variant.family == "linear-llvmpipe":
+                    held = size * constants["WORDS"] * choice.tile["bytes"]
+                    assert held >= depth * itemsize and (constants["RAGGED"] == 1 or held == depth * itemsize)
+                    assert constants["COLUMNS"] <= dealt.cols <= choice.tile["cols"]
+                    assert 4 * dealt.rows * dealt.cols <= variant.shared_bytes
                 if variant.family == "linear-rows-matrix":
                     assert variant.threads // size % constants["DEEP"] == 0
                 if dealt.splits > 1:

@@ -48,6 +48,8 @@ def deal(
     result, so none is dealt out alone; of those kernels only.
     """
     tile = choice.tile
+    if "held" in tile:
+        return _held(choice, facts, rows, cols, depth, itemsize, 2 if paired else 1)
     if "columns" not in tile:
         return _tiles(choice, facts, rows, cols, depth)
     if "trip" in tile:
@@ -89,6 +91,19 @@ def _few(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int, i
         "THREADS": choice.threads,
     }  # fmt: skip
     return Deal(taken, columns * (subgroups // deep), 1, known)
+
+
+def _held(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int, itemsize: int, paired: int) -> Deal:
+    """products/linear-llvmpipe.comp: a subgroup holds a row of x, and has columns as long as every core has some
+    workgroups."""
+    tile, size = choice.tile, choice.subgroup_size
+    words = max(-(-depth * itemsize // tile["bytes"]), 1)
+    columns = tile["cols"] // paired
+    while columns > 8 and -(-cols // (columns * paired)) < tile["fill"] * facts.units:
+        columns //= 2
+    taken = min(rows, tile["rows"])
+    known = {"ROWS": taken, "COLUMNS": columns, "WORDS": -(-words // size), "RAGGED": int(words % size > 0)}
+    return Deal(taken, columns * paired, 1, known)
 
 
 def _few_on_matrices(choice: Choice, facts: DeviceFacts, cols: int, depth: int) -> Deal:

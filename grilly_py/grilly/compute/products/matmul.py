@@ -102,7 +102,7 @@ def product(
     sizes = (("rows", rows), ("cols", paired * cols), ("outputs", paired * c.size))
     asked = (("align", aligned), *((name, min(size, _MOST)) for name, size in sizes))
     if operation == "linear":
-        asked = (*asked, ("depth_align", read), ("high", int(high)))
+        asked = (*asked, ("depth", min(depth, _MOST)), ("depth_align", read), ("high", int(high)))
     request = Request(operation, b.dtype.name, model, asked)
     choice = choose(registry, request, facts, batch * heads * rows, paired * cols, depth)
     remedy = "cut them and add the products" if operation == "linear" else "flash_attention2 takes any number"
