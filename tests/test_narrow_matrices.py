@@ -19,33 +19,35 @@ from grilly.registry.checkout import Checkout
 from kernels import pretend
 
 ROOT = Path(__file__).parents[1]
-FAMILY = (ROOT / "shaders/attention/flash-attention-narrow.toml").read_text().partition("[[variant]]")[0]
+FAMILY = (ROOT / "shaders/attention/flash-attention-narrow.toml").read_text().partition("[sets.")[0]
 VARIANT = """
 [[variant]]
 name = "{name}"
-dtypes = ["float16"]
-requires = ["float16-arithmetic", "subgroup-shuffle", "subgroup-vote"]
+{use}dtypes = ["float16"]
+requires = ["float16-arithmetic", "subgroup-shuffle", "subgroup-vote", "subgroup-arithmetic"]
 subgroup_sizes = {sizes}
 align = 8
 rank = 1
 defines = {{ {defines} }}
-tile = {{ rows = {rows}, keys = {keys} }}
+tile = {{ rows = {rows}, keys = {keys}, mask_bits = 1 }}
 keys_per_trip = 0.02
 """
 SHARED = {
     "MATRIX": 1, "MATRIX_ELEMENTS": 1, "ALIGN": 8, "MATRIX_M": 8, "MATRIX_K": 16, "DIM": 32, "VDIM": 32, "KEYS": 32,
-    "B_ELEMENTS": 16,
+    "B_ELEMENTS": 16, "STRAIGHT": 0,
 }  # fmt: skip
 EIGHT = SHARED | {"MATRIX_N": 8, "SUBGROUP": 8, "A_ELEMENTS": 16, "LOCKSTEP": 1}
 SIXTEEN = SHARED | {"MATRIX_N": 16, "SUBGROUP": 16, "A_ELEMENTS": 8}
 #: Kernels by name, and whether they are right for the order that they are given.
 KERNELS = {
-    "eight": (EIGHT | {"TEAMS": 2, "SHARES": 2, "CHUNK": 32, "Q_SHARED": 1}, True),
+    "eight": (EIGHT | {"TEAMS": 2, "SHARES": 2, "CHUNK": 32, "Q_SHARED": 1, "STRAIGHT": 1}, True),
     "eight-chunks": (EIGHT | {"TEAMS": 1, "SHARES": 4, "CHUNK": 16, "Q_SHARED": 0}, True),
-    "sixteen": (SIXTEEN | {"TEAMS": 1, "SHARES": 1, "CHUNK": 32, "Q_SHARED": 1}, True),
+    "sixteen": (SIXTEEN | {"TEAMS": 1, "SHARES": 1, "CHUNK": 32, "Q_SHARED": 1, "STRAIGHT": 1}, True),
     "sixteen-chunks": (SIXTEEN | {"TEAMS": 1, "SHARES": 1, "CHUNK": 16, "Q_SHARED": 0}, True),
     "another-order": (SIXTEEN | {"TEAMS": 1, "SHARES": 1, "CHUNK": 32, "Q_SHARED": 1, "OTHER_ORDER": 1}, False),
 }
+#: The one that is tried with all options.
+WITH_OPTIONS = "eight-chunks"
 FACTS = {"align": 8, "head_dim": 32, "value_dim": 24, "rows": 64}
 
 
@@ -55,6 +57,7 @@ def emulated(text, count_of):
         (r"(?m)^#define FACTOR_([AB]) coopmat.*$", r"#define FACTOR_\1 float16_t[\1_ELEMENTS]"),
         (r"(?m)^#define SUMS coopmat.*$", "#define SUMS float[8]"),
         (r"\bSUMS\(([^()]*)\)", r"filled_sums(\1)"),
+        (r"(s_frag\[i\]\[f\]) \*= (\w+);", r"for (uint e = 0u; e < ELEMENTS; ++e) \1[e] *= \2;"),
         (r"(?m)^(uint thread, lane, subgroup,.*)$", r'\1\n#include "narrow-matrices.glsl"'),
         (r"(?m)^    subgroup = gl_SubgroupID;$", "    subgroup = SUBGROUP == 8 ? gl_SubgroupID : 0u;"),
         (r"(?m)^    lane = gl_SubgroupInvocationID;$",
@@ -75,7 +78,8 @@ def manifest(tmp_path_factory):
     for name, skip in {"attention": families, "masks": families, "include": None}.items():
         shutil.copytree(ROOT / "shaders" / name, root / "shaders" / name, ignore=skip)
     found: dict[str, int] = {}
-    for path in (ROOT / "shaders/attention/flash-attention-narrow.comp", room / "matrix/factors.glsl"):
+    matrix = room / "matrix"
+    for path in (ROOT / "shaders/attention/flash-attention-narrow.comp", matrix / "factors.glsl", matrix / "bend.glsl"):
         (room / path.relative_to(path.parents[1 if path.parent.name == "matrix" else 0])).write_text(
             emulated(path.read_text(), found)
         )
@@ -84,19 +88,20 @@ def manifest(tmp_path_factory):
     other = "#ifdef OTHER_ORDER\n#undef A_ROW\n#define A_ROW(e) (lane / 8u * 4u + (e) / 2u)\n#endif\nshared float left"
     assert "shared float left" in matrices
     (root / "shaders/include/narrow-matrices.glsl").write_text(matrices.replace("shared float left", other))
-    for name in ("attention/attention-naive", "masks/attention-tiles", "masks/attention-mask-lanes"):
-        for ending in ("comp", "toml"):  # what the check compares with and uses
+    masks = (f"masks/attention-{name}" for name in ("tiles", "mask-bits", "mask-lanes"))
+    for name in ("attention/attention-naive", *masks):  # what the check compares with and uses
+        for ending in ("comp", "toml"):
             shutil.copy(ROOT / f"shaders/{name}.{ending}", root / f"shaders/{name}.{ending}")
     variants = [
         VARIANT.format(
             name=name, rows=defines["TEAMS"] * defines["SUBGROUP"], keys=defines["KEYS"],
+            use='use = ["options", "classed", "paged"]\n' if name == WITH_OPTIONS else "",
             sizes=[8] if defines["SUBGROUP"] == 8 else [],
             defines=", ".join(f"{define} = {value}" for define, value in defines.items()),
         )
         for name, (defines, _) in KERNELS.items()
     ]  # fmt: skip
-    family = FAMILY.replace("optimize = true", "optimize = false")
-    (room / "flash-attention-narrow.toml").write_text(family + "".join(variants))
+    (room / "flash-attention-narrow.toml").write_text(FAMILY + "".join(variants))
     return Manifest(Checkout(root))
 
 

@@ -404,8 +404,9 @@ def test_intel_is_given_what_its_registers_hold(intel, name, sizes, shape, narro
                 assert choice.variant.name.startswith("flash-attention2.slim.")
     assert r.resolve(plain_attention(64, "float32")).variant.label == "flash-attention2.slim.v64"
     assert r.resolve(plain_attention(64, "float32", align=1)).variant.label == "flash-attention2.slim-scalar.v64"
-    options = {"extras": extras_bits(("window", "soft-cap"))}
-    assert r.resolve(plain_attention(128, **options)).variant.label == "flash-attention2.slim.v128"
+    options = {"extras": extras_bits(("window", "soft-cap", "sinks", "lengths", "paged", "tiles", "dropout"))}
+    with_options = f"flash-attention-narrow.{narrow}-extra.d128" if narrow else "flash-attention2.slim.v128"
+    assert r.resolve(plain_attention(128, **options)).variant.label == with_options
     decode = Request("attention-decode", "float16", facts={"align": 8, "head_dim": 128, "value_dim": 128, "masked": 0})
     choice = r.resolve(decode)
     assert (choice.variant.label, choice.subgroup_size) == ("flash-decode.slim16", sizes[0])

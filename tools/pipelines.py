@@ -8,7 +8,7 @@ from grilly.compute.device.device import DeviceFacts
 from grilly.compute.products.deal import deal
 from grilly.compute.products.matmul import ACTIVATIONS
 from grilly.registry import Choice, Variant
-from grilly.registry.shared import value
+from grilly.registry.shared import extras_bits, value
 from grilly.runtime.interface import DeviceInfo
 
 
@@ -26,7 +26,14 @@ def constant_sets(variant: Variant) -> list[dict[str, int]]:
     if variant.operation != "attention":
         return [plain]
     options = {"MASK": 2, "CAUSAL": 1, "LSE": 1, "MERGE": 1}
-    return [plain | {name: value for name, value in options.items() if name in plain}, plain]
+    sets = [plain | {name: value for name, value in options.items() if name in plain}, plain]
+    if variant.family in _EACH_OPTION:
+        masked = plain | {"MASK": 1, "CAUSAL": 1, "LSE": 1}
+        sets += [plain | {"CAUSAL": 1, "LSE": 1, "FEATURES": extras_bits((name,))} for name in variant.offers]
+        sets.append(masked)
+        if "tiles" in variant.offers:
+            sets.append(masked | {"FEATURES": extras_bits(("tiles",))})
+    return sets
 
 
 def decode_sets(choice: Choice, size: int) -> list[dict[str, int]]:
@@ -64,6 +71,9 @@ def linear_sets(choice: Choice, info: DeviceInfo) -> list[dict[str, int]]:
             sets.append(known)
     return sets
 
+
+#: Families that are compiled with each of their options as well.
+_EACH_OPTION = ("flash-attention-narrow",)
 
 # What follows is of operations whose constants say what is computed: what takes the most registers. With zeros alone
 # drivers would compile next to nothing, or a workgroup of no invocations, at which some of them stop the process.

@@ -28,9 +28,12 @@
 // DIM, VDIM      head dimensions rounded up to multiples of 16 (VDIM: of 8 SHARES); HEAD_DIM <= DIM, VALUE_DIM <= VDIM
 // KEYS, CHUNK    keys of a tile, and those of them whose scores are held at once, a multiple of 16
 // Q_SHARED       1: q lies in shared memory; 0: in registers
+// STRAIGHT       1: without a mask no branch passes over what a team does not see, or leaves o as it is where its maximum
+//                stays. Fewer instructions, and more registers, as Mesa 26 has them
 // LOCKSTEP       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
 // Preconditions: subgroups are full; offsets, strides and dimensions are multiples of 8.
 
+#define EXTRAS
 #include "attention.glsl"
 
 #define ORDER 4
@@ -41,6 +44,7 @@
 #else
 #define SYNC_SUBGROUP subgroupBarrier()
 #endif
+#define IN_LINE (STRAIGHT != 0 && MASK == 0)
 #define SUBGROUPS (TEAMS * SHARES)
 #define THREADS (SUBGROUPS * SUBGROUP)
 #define ROWS (TEAMS * SUBGROUP)
@@ -58,7 +62,7 @@
 layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 
 #include "matrix/factors.glsl"
-#include "matrix/options-none.glsl"
+#include "matrix/options.glsl"
 
 shared uvec4 tile[SHARED_WORDS];
 // Raised once a value that some query may not see holds a NaN or an infinity; never lowered.
@@ -99,12 +103,21 @@ FACTOR_B query_factor(uvec4 low, uvec4 high) {
     return b;
 }
 
-uint my_row() { return first_row + team * SUBGROUP + lane; }
+uint team_row() { return first_row + team * SUBGROUP; }
+uint my_row() { return team_row() + lane; }
+
+SUMS s_frag[1][CHUNK / 8];
+#define s s_frag[0]
+SUMS o[VF];
+float top, sum;  // running maximum of base-2 scores, running sum of weights
+
+#include "matrix/narrow-options.glsl"
+void bend_scores(uint first_key);
 
 // With a negative scale queries change sign, so that the scale is never negative.
 uvec4 fetch_query(uint word) {
     if (HEAD_DIM < DIM && 8u * word >= HEAD_DIM) return uvec4(0u);
-    return q_data[(q_base + min(my_row(), QUERIES - 1u) * pc.q_row >> 3) + word] ^ (pc.scale < 0.0 ? 0x80008000u : 0u);
+    return q_data[(q_base + held_row() * pc.q_row >> 3) + word] ^ (pc.scale < 0.0 ? 0x80008000u : 0u);
 }
 #if Q_SHARED
 #define QUERY_AT(d) (Q_START + team * Q_WORDS + 2u * (d) * SUBGROUP + lane)
@@ -133,7 +146,7 @@ void load_keys(uint first_key) {
             uint within = SUBGROUP == 8 ? 4u * (four % 2u) + i : 2u * i + four % 2u;
             uint key = min(first_key + four / 2u * 8u + within, end - 1u);
             row[i] = uvec4(0u);
-            if (HEAD_DIM == DIM || 8u * word < HEAD_DIM) row[i] = k_data[(k_base + key * pc.k_row >> 3) + word];
+            if (HEAD_DIM == DIM || 8u * word < HEAD_DIM) row[i] = k_data[(k_base + K_PLACE(key) >> 3) + word];
         }
         uint start = (four / 2u * QF + word / 2u) * FACTOR_WORDS + four % 2u * 8u + 4u * (word % 2u);
         [[unroll]] for (uint w = 0u; w < 4u; ++w) tile[start + w] = uvec4(row[0][w], row[1][w], row[2][w], row[3][w]);
@@ -147,8 +160,8 @@ void load_values(uint first_key, bool masked) {
         uvec4 a = uvec4(0u), b = uvec4(0u);
         if (VALUE_DIM == VDIM || 8u * word < VALUE_DIM) {
             uint key = first_key + 2u * pair;
-            a = v_data[(v_base + min(key, end - 1u) * pc.v_row >> 3) + word];
-            b = v_data[(v_base + min(key + 1u, end - 1u) * pc.v_row >> 3) + word];
+            a = v_data[(v_base + V_PLACE(min(key, end - 1u)) >> 3) + word];
+            b = v_data[(v_base + V_PLACE(min(key + 1u, end - 1u)) >> 3) + word];
         }
         // The highest bit of each 16 is set for a NaN or an infinity, whose exponent, all ones, carries there.
         if (masked) carried |= (a & EXPONENTS) + EXPONENT_ONES | (b & EXPONENTS) + EXPONENT_ONES;
@@ -160,10 +173,6 @@ void load_values(uint first_key, bool masked) {
     if (masked && ((carried.x | carried.y | carried.z | carried.w) & 0x80008000u) != 0u) poisoned = 1u;
 }
 
-SUMS s[CHUNK / 8];
-SUMS o[VF];
-float top, sum;  // running maximum of base-2 scores, running sum of weights
-
 void multiply_scores(uint chunk) {
     [[unroll]] for (uint f = 0u; f < CHUNK / 8; ++f) s[f] = SUMS(0.0);
     [[unroll]] for (uint d = 0u; d < QF; ++d) {
@@ -173,27 +182,12 @@ void multiply_scores(uint chunk) {
         }
     }
 }
-// Minus infinity for keys that causality, the end or a mask hides, whatever their product was. Under a mask scores are
-// scaled here.
-void hide_scores(uint first_key) {
-    uint row = my_row(), mask_row = mask_index(batch, head, row);
-    int last = int(end) - 1;
-    if (CAUSAL != 0) last = min(last, int(row) + pc.causal_shift);
-    last -= int(first_key);
-    float never = minus_infinity();
-    [[unroll]] for (uint f = 0u; f < CHUNK / 8; ++f) {
-        [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-            int key = int(8u * f + e);
-            if (MASK == 0) {
-                if (key > last) s[f][e] = never;
-            } else {
-                float score = NEVER;
-                if (key <= last && row < pc.queries) {
-                    score = biased_score(s[f][e] * base2_scale, mask_bias(mask_row + (first_key + uint(key)) * pc.mask_key));
-                }
-                s[f][e] = score <= NEVER ? never : score;  // NaN stays
-            }
-        }
+void rescale(float raised) {
+    float decay = exp2(top - raised);
+    top = raised;
+    sum *= decay;
+    [[unroll]] for (uint c = 0u; c < VF; ++c) {
+        [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) o[c][e] *= decay;
     }
 }
 void raise_maximum(float factor) {
@@ -202,22 +196,20 @@ void raise_maximum(float factor) {
         [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) most = max(most, s[f][e]);
     }
     most *= factor;
-    if (subgroupAny(most > ALLOWED(top))) {
-        float raised = max(top, most), decay = exp2(top - raised);
-        top = raised;
-        sum *= decay;
-        [[unroll]] for (uint c = 0u; c < VF; ++c) {
-            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) o[c][e] *= decay;
-        }
-    }
+    if (IN_LINE) rescale(max(top, most));
+    else if (subgroupAny(most > ALLOWED(top))) rescale(max(top, most));
 }
-void multiply_values(uint chunk, float factor) {
+void multiply_values(uint chunk, float factor, uint kept) {
     [[unroll]] for (uint f = 0u; f < CHUNK / 16; ++f) {
         FACTOR_B p;
         [[unroll]] for (uint e = 0u; e < 16u; e += 2u) {
             vec2 pair = vec2(s[2u * f + e / 8u][e % 8u], s[2u * f + e / 8u][e % 8u + 1u]);
             pair = exp2(fma(pair, vec2(factor), vec2(-top)));
             sum += pair.x + pair.y;
+            if (on(DROPOUT)) {
+                uint bits = kept >> 16u * f + e;
+                pair = vec2((bits & 1u) != 0u ? pair.x : 0.0, (bits & 2u) != 0u ? pair.y : 0.0);
+            }
             SET_PAIR(p, e, pair)
         }
         uint start = K_WORDS + ((chunk / 16u + f) * V8 + part * VF) * FACTOR_WORDS;
@@ -227,12 +219,15 @@ void multiply_values(uint chunk, float factor) {
 
 void store_row() {
     uint row = my_row();
-    float lse = row_lse(top, sum), share = 1.0, keep = 0.0;
-    if (MERGE != 0 && row < QUERIES) merge_weights(lse_data[lse_index(batch, head, row)], lse, keep, share, lse);
-    share = sum == 0.0 ? 0.0 : share / sum;
+    float row_top = top, row_sum = sum;
+    SINK_AND_DROP(decay)
+    float lse = row_lse(row_top, row_sum), share = 1.0, keep = 0.0;
+    if (MERGE != 0 && row < QUERIES) merge_weights(lse_data[lse_index(batch, head, ROW_PLACE(row))], lse, keep, share, lse);
+    share = row_sum == 0.0 ? 0.0 : share / row_sum;
+    UNSINK(share, decay)
     if (MERGE != 0) barrier();  // all parts have read what one of them overwrites
-    if ((LSE != 0 || MERGE != 0) && part == 0u && row < QUERIES) lse_data[lse_index(batch, head, row)] = lse;
-    uint place = o_index(batch, head, row);
+    if ((LSE != 0 || MERGE != 0) && part == 0u && row < QUERIES) lse_data[lse_index(batch, head, ROW_PLACE(row))] = lse;
+    uint place = o_index(batch, head, ROW_PLACE(row));
     [[unroll]] for (uint c = 0u; c < VF; ++c) {
         uint column = 8u * (part * VF + c);
         vec4 low = vec4(o[c][0], o[c][1], o[c][2], o[c][3]) * share;
@@ -249,45 +244,53 @@ void main() {
     part = subgroup % SHARES;
     head = gl_WorkGroupID.y;
     batch = gl_WorkGroupID.z;
-    q_base = q_index(batch, head, 0u);
-    k_base = k_index(batch, head, 0u);
-    v_base = v_index(batch, head, 0u);
+    begin_extras(batch, head);
+    q_base = q_index(batch, head, row_start());
+    k_base = k_index(batch, head, key_start());
+    v_base = v_index(batch, head, key_start());
     // Under a causal mask later rows see more keys: the longest workgroups start first.
     first_row = (CAUSAL != 0 ? gl_NumWorkGroups.x - 1u - gl_WorkGroupID.x : gl_WorkGroupID.x) * ROWS;
-    end = visible_keys(min(first_row + ROWS, pc.queries) - 1u);  // keys from here on are seen by no row of this workgroup
+    if (on(LENGTHS) && first_row >= QUERIES) return;
+    find_keys();
     base2_scale = max(abs(pc.scale) * LOG2_E, 1e-37);  // not zero, as it multiplies minus infinities
-    float factor = MASK != 0 ? 1.0 : base2_scale;
+    uint first_key = hidden_keys(first_row) / KEYS * KEYS;
+    if (on(TILES) && first_key < end) {
+        fetch_tiles(first_key / KEYS);
+        read_tiles(first_key / KEYS);
+    }
+    first_key = find_tile(first_key);
 
     if (thread == 0u) poisoned = 0u;
     load_queries();
     top = NEVER;
     sum = 0.0;
     [[unroll]] for (uint c = 0u; c < VF; ++c) o[c] = SUMS(0.0);
-    // Leading keys in whole tiles that every row of the workgroup sees.
-    clear = 0u;
-    if (MASK == 0) {
-        clear = CAUSAL == 0 ? end : uint(clamp(int(first_row) + pc.causal_shift + 1, 0, int(end)));
-        clear -= clear % KEYS;
-    }
-    // The last key that some row of this team sees.
-    int last = int(end) - 1;
-    if (CAUSAL != 0) last = min(last, int(first_row + (team + 1u) * SUBGROUP) - 1 + pc.causal_shift);
+    read_places();
 
-    [[dont_unroll]] for (uint first_key = 0u; first_key < end; first_key += KEYS) {
-        bool masked = first_key >= clear;
+    [[dont_unroll]] while (first_key < end) {
+        bool masked = !is_clear(first_key), read = !next_seen;
+        float factor = masked && SCALED ? 1.0 : base2_scale;
         barrier();  // the tile before this one has been read
         load_keys(first_key);
         load_values(first_key, masked);
+        uint next_key = find_tile(first_key + KEYS);
         barrier();
         [[unroll]] for (uint chunk = 0u; chunk < KEYS; chunk += CHUNK) {
-            if (int(first_key + chunk) > last) continue;
+            if (!IN_LINE && !team_sees(first_key + chunk)) continue;
+            uint bits = 0xffffffffu, kept = 0u;
+            if (HIDES && read) bits = read_bits(first_key + chunk);
             multiply_scores(chunk);
-            if (masked) hide_scores(first_key + chunk);
+            if (masked && SCALED) bend_scores(first_key + chunk);
+            if (masked) hide_scores(bits & range_bits(first_key + chunk));
             raise_maximum(factor);
-            multiply_values(chunk, factor);
+            if (on(DROPOUT)) kept = find_kept(first_key + chunk);
+            multiply_values(chunk, factor, kept);
         }
+        first_key = next_key;
     }
     barrier();
     if (poisoned == 0u) store_row();
     else compute_rows();
 }
+
+#include "matrix/narrow-bend.glsl"

@@ -37,14 +37,16 @@ uint from_lane(uint word, uint other) {
 }
 float from_xor(float x, uint bits) { return uintBitsToFloat(from_lane(floatBitsToUint(x), lane ^ bits)); }
 float from_one(float x, uint other) { return uintBitsToFloat(from_lane(floatBitsToUint(x), other)); }
-bool any_lane(bool x) {
+uint or_lanes(uint x) {
     barrier();
-    exchanged[lane] = uint(x);
+    exchanged[lane] = x;
     barrier();
     uint found = 0u;
     for (uint n = 0u; n < SUBGROUP; ++n) found |= exchanged[n];
-    return found != 0u;
+    return found;
 }
+bool any_lane(bool x) { return or_lanes(uint(x)) != 0u; }
+#define subgroupOr or_lanes
 #define subgroupShuffleXor from_xor
 #define subgroupShuffle from_one
 #define subgroupAny any_lane

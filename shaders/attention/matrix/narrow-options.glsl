@@ -1,0 +1,122 @@
+// What attention/extras.glsl has, where an invocation holds one query and all scores of a chunk of keys: which of them it sees
+// is one word of bits. What is read is under way before the products, what follows from indices is found after them.
+//
+// The including shader has `s`, scores of CHUNK keys (at most 32) in accumulators of ELEMENTS, my_row(), and team_row(), the
+// subgroup's first row. narrow-bend.glsl bends the scores.
+
+#include "tiles-options.glsl"
+
+uint bit_row;    // where in tiles_data the bits of the invocation's row begin
+uint block_row;  // where in extra_data, counted in bytes, the map has what the row sees
+
+uint held_row() { return min(my_row(), QUERIES - 1u); }
+
+void read_places() {
+    if (MASK_IS_BITS) {
+        bit_row = word(MASK_BITS) + batch * word(MASK_BITS_BATCH) + head * word(MASK_BITS_HEAD) + held_row() * word(MASK_BITS_ROW);
+    }
+    if (on(BLOCKS)) {
+        block_row = 4u * word(BLOCK_MAP) + x_batch * word(BLOCK_BATCH) + x_head * word(BLOCK_HEAD)
+                  + (x_first_row + held_row()) / word(BLOCK_Q) * word(BLOCK_ROW);
+    }
+}
+
+// Whether a subgroup's rows may see any of a chunk's keys, as far as indices say.
+bool team_sees(uint first_key) {
+    int from = int(team_row()), to = from + SUBGROUP - 1;
+    bool seen = CAUSAL == 0 || int(first_key) <= to + SHIFT;
+    if (on(WINDOW)) seen = seen && int(first_key) + CHUNK > from + BASE_SHIFT - x_left;
+    if (on(PREFIX)) seen = seen || first_key < x_prefix;
+    if (on(LENGTHS)) seen = seen && from < x_rows_seeing;
+    return seen && first_key < end;
+}
+
+// The block's byte in the map, for a key.
+bool sees_block(uint key) {
+    uint at = block_row + (x_first_key + key) / word(BLOCK_KV);
+    return (extra_data[at >> 2] >> ((at & 3u) * 8u) & 0xffu) != 0u;
+}
+
+// Which keys of a chunk the invocation's row sees as far as a mask, segments and blocks say, a bit each.
+uint read_bits(uint first_key) {
+    uint bits = 0xffffffffu, last = end - 1u;
+    if (MASK_IS_BITS) {
+        uint key = min(first_key, last);
+        bits = tiles_data[bit_row + key / 32u] >> key % 32u;
+    }
+    // As many words as a chunk has fours of keys, all under way at once.
+    bool fours = false;
+    uint mask_place = mask_index(batch, head, held_row());
+    if (MASK == MASK_BOOLEAN && !MASK_IS_BITS) {
+        fours = pc.mask_key == 1u && ((mask_index(batch, head, 0u) | pc.mask_row) & 3u) == 0u;
+        if (fours) {
+            uint held[CHUNK / 4];
+            [[unroll]] for (uint n = 0u; n < CHUNK / 4u; ++n) {
+                held[n] = mask_data[(mask_place + min(first_key + 4u * n, last & ~3u)) >> 2];
+            }
+            bits = 0u;
+            [[unroll]] for (uint n = 0u; n < CHUNK / 4u; ++n) bits |= four_bits(held[n]) << 4u * n;
+        }
+    }
+    bool by_key = MASK == MASK_BOOLEAN && !MASK_IS_BITS && !fours, by_block = on(BLOCKS);
+    if (on(BLOCKS) && (word(BLOCK_KV) | x_first_key) % CHUNK == 0u) {
+        by_block = false;
+        if (!sees_block(min(first_key, last))) bits = 0u;
+    }
+    if (by_key || by_block || on(SEGMENTS)) {
+        uint q_id = 0u, k_ids = 0u;
+        if (on(SEGMENTS)) {
+            q_id = extra_data[word(Q_SEGMENTS) + x_batch * word(Q_SEGMENTS_BATCH) + x_first_row + held_row()];
+            k_ids = word(K_SEGMENTS) + x_batch * word(K_SEGMENTS_BATCH) + x_first_key;
+        }
+        uint hidden = 0u;
+        [[dont_unroll]] for (uint n = 0u; n < CHUNK; n += 8u) {
+            [[unroll]] for (uint c = 0u; c < 8u; ++c) {
+                uint key = min(first_key + n + c, last), bit = 1u << n + c;
+                if (on(SEGMENTS)) hidden |= extra_data[k_ids + key] != q_id ? bit : 0u;
+                if (by_key) hidden |= mask_bias(mask_place + key * pc.mask_key) != 0.0 ? bit : 0u;
+                if (by_block) hidden |= sees_block(key) ? 0u : bit;
+            }
+        }
+        bits &= ~hidden;
+    }
+    return bits;
+}
+
+// The lowest `count` bits.
+uint lowest(int count) { return count <= 0 ? 0u : 0xffffffffu >> uint(32 - min(count, 32)); }
+
+// Which keys of a chunk a row sees as far as indices say.
+uint range_bits(uint first_key) {
+    int row = int(my_row()), last = int(end) - 1;
+    if (CAUSAL != 0) last = min(last, row + SHIFT);
+    uint bits = lowest(last + 1 - int(first_key));
+    if (on(WINDOW)) bits &= ~lowest(row + BASE_SHIFT - x_left - int(first_key));
+    if (on(PREFIX)) bits |= lowest(int(min(x_prefix, end)) - int(first_key));
+    if (on(LENGTHS) && row >= x_rows_seeing) bits = 0u;
+    return bits;
+}
+
+// Minus infinity for hidden keys, whatever their scores were.
+void hide_scores(uint bits) {
+    float never = minus_infinity();
+    [[unroll]] for (uint f = 0u; f < CHUNK / 8; ++f) {
+        [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+            s[f][e] = (bits & 1u << 8u * f + e) != 0u ? s[f][e] : never;
+        }
+    }
+}
+
+// Of which keys of a chunk dropout keeps the weights. A generator's four words are those of four keys of the call, of which a
+// dispatch may begin with any.
+uint find_kept(uint first_key) {
+    uint off = x_first_key & 3u, stream = x_head + word(HEADS) * x_batch, kept = 0u;
+    [[dont_unroll]] for (uint n = 0u; n < CHUNK + off; n += 4u) {
+        uvec4 counter = uvec4((x_first_key + first_key + n) / 4u, x_first_row + my_row(), stream, word(DROPOUT_OFFSET));
+        bvec4 stays = lessThan(philox(counter, uvec2(word(SEED_LOW), word(SEED_HIGH))), uvec4(word(KEEP_BELOW)));
+        uvec4 bits = uvec4(stays) << uvec4(0u, 1u, 2u, 3u);
+        uint four = bits.x | bits.y | bits.z | bits.w;
+        kept |= n < off ? four >> off : four << n - off;
+    }
+    return kept;
+}
