@@ -410,12 +410,13 @@ def test_calls_that_follow_each_other_closely_are_submitted_together(vulkan, mon
     vulkan.flush()
     assert held.serial - before == 6
     assert (download(vulkan, y) == 24).all()
+    before = held.serial  # across a bus the download is one more
     for _ in range(2):  # whoever waited begins anew, with a call alone
         scale(vulkan, x, y, 1000, 1.0, ((2, 0),))
         vulkan.flush()
-    assert held.serial - before == 7
+    assert held.serial - before == 1
     monkeypatch.setattr(stream, "CLOSELY_SECONDS", 0.0)
-    for expected in (8, 9, 10):
+    for expected in (2, 3, 4):
         scale(vulkan, x, y, 1000, 1.0, ((2, 0),))
         vulkan.flush()
         assert held.serial - before == expected

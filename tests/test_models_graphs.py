@@ -164,6 +164,7 @@ def test_the_oldest_go_first(bert):
 def test_memory(bert, vulkan_backend, monkeypatch):
     weights = sum(parameter.data.nbytes for parameter in bert.parameters())
     monkeypatch.setattr(module, "BYTES", 0)
+    monkeypatch.setattr(module, "SHARE", 0.0)
     for length in range(8, 80, 8):
         for seed in range(3):
             states(bert, ids(4, length, seed=seed))

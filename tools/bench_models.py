@@ -288,8 +288,8 @@ def itself(bench: Bench, name: str, model, sent, given, call) -> None:
     model.graphs.kept = 8
     for _ in range(3):
         call(sent)
-    if not len(model.graphs):
-        raise ArithmeticError(f"the model has no graph of {name}")
+    if not len(model.graphs):  # one would take more memory than the model may keep: docs/models.md
+        return
     bench.took(f"the model{name}", lambda: call(sent))
     bench.took(f"the model{name}, NumPy in and out", lambda: _host(call(given)))
 

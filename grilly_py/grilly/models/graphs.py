@@ -21,8 +21,9 @@ Returned = TypeVar("Returned")
 BEFORE = 2
 #: Kinds of calls that are counted.
 COUNTED = 256
-#: Bytes that graphs may take where the weights take less.
+#: Bytes that graphs may take where the weights take less, and the share of the device's memory where that is more.
 BYTES = 256 * 2**20
+SHARE = 1 / 32
 _NEVER = 2**62
 _version = operator.attrgetter("version")
 
@@ -32,8 +33,9 @@ class Graphs:
 
     The first two calls of a kind run as they are, the third is captured, and from then on the graph is replayed: the
     same kernels in the same order, so the same bits. Its results are copies. What was used longest ago goes first, by
-    number and by bytes: all graphs take at most as much as the weights, or 256 MiB where these take less, and a quarter
-    of the backend's ``memory_limit``. A larger one is not kept. Where the device has no room, all are given back.
+    number and by bytes: all graphs take at most as much as the weights, or where these take less 256 MiB or a 32nd of
+    the device's memory, and a quarter of the backend's ``memory_limit``. A larger one is not kept. Where the device has
+    no room, all are given back.
 
     Every call asks whether modules, their settings and parameters are those that were captured; else all graphs go.
     In captured functions, in ``backend.profile()``, after ``train()`` and where the runtime captures nothing calls run
@@ -123,8 +125,8 @@ class Graphs:
         with self._lock:
             self._check(model)
             nbytes = sum(storage.nbytes for storage in self._weights)
-            limit = backend.memory_limit
-            most = max(nbytes, BYTES) if limit is None else min(max(nbytes, BYTES), limit // 4)
+            limit, most = backend.memory_limit, max(nbytes, BYTES, int(SHARE * backend.device.memory_bytes))
+            most = most if limit is None else min(most, limit // 4)
             if graph is None or graph.memory > most:
                 counts[1] = _NEVER
                 return None
