@@ -341,7 +341,7 @@ class Runtime(abc.ABC):
 
     @abc.abstractmethod
     def flush(self) -> None:
-        """Note the end of a call: submit what is recorded, without waiting, now or with the calls that follow at once."""
+        """Note the end of a call: submit what is recorded, without waiting, now or with calls that follow at once."""
 
     @abc.abstractmethod
     def synchronize(self) -> None:
