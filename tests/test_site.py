@@ -38,13 +38,16 @@ def test_a_name_is_there_and_hides_nothing(page, name):
 
 
 def test_every_public_part_has_a_page():
-    parts = {"functional", "nn", "array_api", "random", "models", "torch", "transformers", "onnx", "dask", "reference"}
+    parts = {
+        "functional", "nn", "array_api", "array_api.linalg", "random", "models", "torch", "transformers", "onnx", "dask",
+        "reference",
+    }  # fmt: skip
     assert {f"grilly.{part}" for part in parts} <= {name for _, name in NAMED}
     import grilly
 
     own = {"Compute", "Tensor", "Graph", "FlashConfig", "FlashResult", "devices", "use", "manual_seed"}
     assert own <= set(grilly.__all__) and own <= {name.rpartition(".")[2] for page, name in NAMED if page == "index.md"}
-    modules = {"functional", "integrations", "models", "nn", "pinned", "random", "reference"}
+    modules = {"functional", "integrations", "linalg", "models", "nn", "pinned", "random", "reference"}
     known = own | modules | {"__version__", "benchmark_flash_attention"}
     errors = {name for name in grilly.__all__ if name.endswith(("Error", "Warning"))}
     from grilly import array_api
