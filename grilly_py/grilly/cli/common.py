@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Iterator
 
-from ..compute import Compute, devices
+from ..compute import Compute, devices, use
 from ..errors import GrillyError
 from ..registry import Registry, identify
 from ..runtime import RUNTIMES, open_runtime
@@ -30,6 +32,20 @@ def open_backend(args: argparse.Namespace) -> Compute:
     try:
         return Compute(args.device, args.runtime)
     except ValueError as error:
+        raise CommandError(str(error)) from error
+
+
+@contextlib.contextmanager
+def default_device(args: argparse.Namespace) -> Iterator[Compute]:
+    """The device that the arguments name, as the default one; what is wrong with what it is given is a CommandError."""
+    try:
+        with open_backend(args) as backend:
+            former = use(backend)
+            try:
+                yield backend
+            finally:
+                use(former)
+    except (ImportError, ValueError, TypeError) as error:
         raise CommandError(str(error)) from error
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..compute import use
 from . import CommandError
-from .common import add_device, open_backend
+from .common import add_device, default_device
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,20 +35,13 @@ def run(args: argparse.Namespace) -> int:
     if args.file == "-" and args.output is None:
         raise CommandError("--output must say where the vectors of standard input go")
     output = Path(args.output or f"{args.file}.npy")
-    try:
+    with default_device(args) as backend:
         from ..models import SentenceEncoder
 
-        with open_backend(args) as backend:
-            former = use(backend)
-            try:
-                encoder = SentenceEncoder.load(args.folder, args.dtype, backend)
-                start = time.perf_counter()
-                vectors = encoder.encode(lines, args.batch_size)
-                seconds = time.perf_counter() - start
-            finally:
-                use(former)
-    except (ImportError, ValueError, TypeError) as error:
-        raise CommandError(str(error)) from error
+        encoder = SentenceEncoder.load(args.folder, args.dtype, backend)
+        start = time.perf_counter()
+        vectors = encoder.encode(lines, args.batch_size)
+        seconds = time.perf_counter() - start
     try:
         with open(output, "wb") as file:
             np.save(file, vectors)

@@ -6,9 +6,8 @@ import argparse
 import sys
 import time
 
-from ..compute import use
 from . import CommandError
-from .common import add_device, open_backend
+from .common import add_device, default_device
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,22 +34,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the text as it comes, and on stderr how fast it came."""
-    try:
+    with default_device(args) as backend:
         from ..models import Tokenizer, load
         from ..models.generation import Generates
 
-        with open_backend(args) as backend:
-            former = use(backend)
-            try:
-                tokenizer = Tokenizer(args.folder)
-                model = load(args.folder, args.dtype, backend)
-                if not isinstance(model, Generates):
-                    raise CommandError(f"{args.folder}: {type(model).__name__} writes no texts")
-                return _print(args, model, tokenizer)
-            finally:
-                use(former)
-    except (ImportError, ValueError, TypeError) as error:
-        raise CommandError(str(error)) from error
+        tokenizer = Tokenizer(args.folder)
+        model = load(args.folder, args.dtype, backend)
+        if not isinstance(model, Generates):
+            raise CommandError(f"{args.folder}: {type(model).__name__} writes no texts")
+        return _print(args, model, tokenizer)
 
 
 def _print(args: argparse.Namespace, model, tokenizer) -> int:

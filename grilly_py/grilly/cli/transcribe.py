@@ -6,9 +6,8 @@ import argparse
 import sys
 import time
 
-from ..compute import use
 from . import CommandError
-from .common import add_device, open_backend
+from .common import add_device, default_device
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,27 +25,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the text as it comes, and on stderr how long it took."""
-    try:
+    with default_device(args) as backend:
         from ..models import Transcriber, read_wav
         from ..models.wav import remedy
 
-        with open_backend(args) as backend:
-            former = use(backend)
-            try:
-                try:
-                    samples, rate = read_wav(args.file)
-                except OSError as error:
-                    raise CommandError(f"{args.file} cannot be read: {error.strerror or error}") from error
-                transcriber = Transcriber.load(args.folder, args.dtype, backend)
-                wanted = transcriber.features.sampling_rate
-                if rate != wanted:
-                    raise CommandError(f"{args.file} has {rate} samples a second; the model takes {wanted}; "
-                                       f"{remedy(args.file, wanted)}")  # fmt: skip
-                return _print(args, transcriber, samples, rate)
-            finally:
-                use(former)
-    except (ImportError, ValueError, TypeError) as error:
-        raise CommandError(str(error)) from error
+        try:
+            samples, rate = read_wav(args.file)
+        except OSError as error:
+            raise CommandError(f"{args.file} cannot be read: {error.strerror or error}") from error
+        transcriber = Transcriber.load(args.folder, args.dtype, backend)
+        wanted = transcriber.features.sampling_rate
+        if rate != wanted:
+            raise CommandError(f"{args.file} has {rate} samples a second; the model takes {wanted}; "
+                               f"{remedy(args.file, wanted)}")  # fmt: skip
+        return _print(args, transcriber, samples, rate)
 
 
 def _print(args: argparse.Namespace, transcriber, samples, rate: int) -> int:
