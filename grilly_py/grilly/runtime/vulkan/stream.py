@@ -158,7 +158,7 @@ class Stream:
         self._seen: set[tuple] = set()  # submissions seen once
         self._recordings: dict[tuple, Handle] = {}  # and those seen again, with their command buffers
         self._structs()
-        self._last: Handle | None = self._showing()
+        self._last: Handle | None = None  # made with the first submission
 
     def _structs(self) -> None:
         """Structs used by every call, made once."""
@@ -461,6 +461,8 @@ class Stream:
         elif len(self._recordings) > RECORDINGS - TOGETHER - 2:
             self._forget()
         count = 0
+        if self._last is None:
+            self._last = self._showing()
         slot = self._free_slot()
         if self._journal:
             for made in self._commands_of(slot):
