@@ -106,9 +106,10 @@ def runtime(request):
     opened.close()
 
 
-@pytest.fixture(scope="session", params=RUNTIMES)
+# Not one for all files: CPU drivers take up to nine megabytes for a pipeline, and thousands are made.
+@pytest.fixture(scope="module", params=RUNTIMES)
 def backend(request):
-    """A Compute shared by all tests, so that pipelines are made once."""
+    """A Compute shared by a file's tests, so that pipelines are made once."""
     import grilly
 
     opened = open_or_skip(request.param, lambda: grilly.Compute(runtime=request.param))
@@ -116,7 +117,7 @@ def backend(request):
     opened.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def vulkan_backend():
     """A Compute with the vulkan runtime, for tests of what only that one offers."""
     import grilly

@@ -1,0 +1,65 @@
+"""Reductions of arrays, along every axis and in parts, as NumPy and the array API standard have them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from equal import same
+from grilly import array_api as xp
+
+RNG = np.random.default_rng(7)
+
+
+@pytest.mark.parametrize("shape", [(7, 1001), (3, 50, 17), (2, 9000)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_reductions(vulkan_backend, dtype, shape):
+    x = (RNG.standard_normal(shape) * 9).astype(dtype)
+    t, wide = vulkan_backend.tensor(x), x.astype(np.float64)
+    for axis in (None, 0, -1, (0, 1)):
+        same(xp.max(t, axis=axis), x.max(axis))
+        same(xp.any(t, axis=axis, keepdims=True), x.any(axis, keepdims=True))
+        total, size = xp.sum(t, axis=axis), np.abs(wide).sum(axis)
+        assert total.dtype == (np.float32 if dtype == "float32" else np.int64)
+        assert (np.abs(total.numpy() - wide.sum(axis)) <= 2.0**-22 * size).all()
+        if not isinstance(axis, tuple):
+            same(xp.argmin(t, axis=axis), x.argmin(axis))
+        np.testing.assert_allclose(xp.std(t, axis=axis, correction=1).numpy(), wide.std(axis, ddof=1), rtol=1e-6)
+        np.testing.assert_allclose(xp.mean(t, axis=axis).numpy(), wide.mean(axis), rtol=0, atol=2e-6)
+    running = xp.cumulative_sum(t, axis=-1, include_initial=True).numpy()
+    np.testing.assert_array_equal(running[..., 0], 0)
+    bound = 2.0**-23 * np.cumsum(np.abs(wide), -1)
+    assert (np.abs(running[..., 1:] - np.cumsum(wide, -1)) <= bound).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int64", "uint8"])
+def test_reductions_of_columns_and_runs(vulkan_backend, dtype):
+    """Some rows, or columns, at a time, from where they begin at fours or eights and where not, in parts or not."""
+    x = RNG.integers(0, 7, (1100, 48)).astype(dtype)
+    if dtype == "float16":
+        x[700, 5], x[::3, 7] = np.nan, -0.0
+    t = vulkan_backend.tensor(x)
+    for part in (np.s_[:], np.s_[:, 1:40], np.s_[:, 8:40], np.s_[:90, :33]):
+        own, array = t[part], x[part]
+        for axis in (0, 1):
+            same(xp.argmax(own, axis=axis), array.argmax(axis))
+            same(xp.argmin(own, axis=axis), array.argmin(axis))
+            same(xp.max(own, axis=axis), array.max(axis))
+            total = xp.sum(own, axis=axis, dtype=None if dtype in ("float16", "float32") else np.int64)
+            same(total, array.astype(np.float64).sum(axis).astype(total.dtype))
+
+
+def test_edges_of_reductions(vulkan_backend):
+    x = np.array([[1, np.nan, 3], [np.inf, -np.inf, 2], [np.inf, 1, 2]], np.float32)
+    t = vulkan_backend.tensor(x)
+    for name in ("max", "sum", "argmax"):
+        np.testing.assert_array_equal(getattr(xp, name)(t, axis=1).numpy(), getattr(np, name)(x, 1))
+    empty = t[:, :0]
+    assert xp.sum(empty, axis=1).tolist() == [0] * 3 and xp.prod(empty, axis=1).tolist() == [1] * 3
+    assert xp.all(empty).item() is True and xp.any(empty).item() is False and np.isnan(xp.mean(empty).item())
+    assert xp.sum(t[:0], axis=1).shape == (0,)
+    many = vulkan_backend.tensor(np.full(2_000_000, 0.1, np.float32))
+    assert xp.sum(many).item() == np.float32(2_000_000 * float(np.float32(0.1))), "added up one by one it is 0.4 % off"
+    assert xp.sum(many).item() == xp.sum(many).item()
+    wide = np.full(3, 2**62)
+    assert xp.sum(vulkan_backend.tensor(wide)).item() == int(wide.sum()), "wraps as NumPy's"
