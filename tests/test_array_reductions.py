@@ -49,6 +49,21 @@ def test_reductions_of_columns_and_runs(vulkan_backend, dtype):
             same(total, array.astype(np.float64).sum(axis).astype(total.dtype))
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "float32"])
+@pytest.mark.parametrize("columns", [33, 34, 36, 40])
+def test_columns_of_several_matrices(vulkan_backend, dtype, columns):
+    """Runs of columns end with a matrix: what lies behind it is the next one's."""
+    x = RNG.integers(0, 2 if dtype == "bool" else 100, (4, 3, 7, columns)).astype(dtype)
+    t = vulkan_backend.tensor(x)
+    for axis in (1, 2, (1, 2), (0, 2)):
+        if dtype == "bool":
+            same(xp.any(t, axis=axis), x.any(axis))
+            continue
+        same(xp.max(t, axis=axis), x.max(axis))
+        if not isinstance(axis, tuple):
+            same(xp.argmin(t, axis=axis), x.argmin(axis))
+
+
 def test_edges_of_reductions(vulkan_backend):
     x = np.array([[1, np.nan, 3], [np.inf, -np.inf, 2], [np.inf, 1, 2]], np.float32)
     t = vulkan_backend.tensor(x)

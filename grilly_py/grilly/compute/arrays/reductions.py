@@ -137,8 +137,9 @@ def _reduce(
     aligned = [step for step, many in zip(outer_steps, outer, strict=True) if many > 1 and (step != 1 or not columns)]
     if columns:
         aligned += [outer[-1], *(step for step, many in zip(inner_steps, inner, strict=True) if many > 1)]
+    # Bytes are read from anywhere; but no run of neighbouring rows goes on in the next ones.
     runs = x.dtype.itemsize == 1 or not any(n % each for n in (*aligned, math.gcd(offset, x._offset)))
-    runs &= columns or len(inner) == 1 and inner_steps[0] == 1
+    runs &= outer[-1] % each == 0 if columns else len(inner) == 1 and inner_steps[0] == 1
     if columns:
         each = each if runs else 1
         lanes, groups = threads // choice.tile["near"], -(-rows // (choice.tile["near"] * each))
