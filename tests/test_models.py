@@ -58,6 +58,13 @@ def test_masked_language_model(loaded):
     agree(out.logits, case.logits_left, MASKS["left"])
 
 
+@pytest.mark.parametrize("name", ["bert_texts", "bert_tokens", "roberta_masked_lm", "roberta_texts", "roberta_tokens"])
+def test_heads_of_encoders(loaded, name):
+    case = CASES[name]
+    out = loaded(name)(input_ids=case.input_ids, attention_mask=MASKS["right"])
+    agree(out.logits, case.logits, None if name.endswith("texts") else MASKS["right"])
+
+
 @pytest.mark.parametrize("name, side", SIDES)
 def test_logits(loaded, name, side):
     case = CASES[name]

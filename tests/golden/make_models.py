@@ -115,9 +115,20 @@ def encoders():
         out = model(input_ids=torch.tensor(ids), attention_mask=torch.tensor(MASKS["right"]))
         return {"input_ids": ids, "last_hidden_state": out.last_hidden_state}
 
+    def classes(model):
+        ids = np.where(np.array(MASKS["right"]) == 1, ids_of(1), 1)
+        out = model(input_ids=torch.tensor(ids), attention_mask=torch.tensor(MASKS["right"]))
+        return {"input_ids": ids, "logits": out.logits}
+
+    three = {"id2label": {0: "a", 1: "b", 2: "c"}}
     case("bert", T.BertModel, T.BertConfig(**SMALL), bert)
     case("bert_masked_lm", T.BertForMaskedLM, T.BertConfig(**SMALL, hidden_act="gelu_new"), masked)
+    case("bert_texts", T.BertForSequenceClassification, T.BertConfig(**SMALL, id2label={0: "fits"}), classes)
+    case("bert_tokens", T.BertForTokenClassification, T.BertConfig(**SMALL, **three), classes)
     case("roberta", T.RobertaModel, T.RobertaConfig(**SMALL, type_vocab_size=1), roberta)
+    case("roberta_masked_lm", T.RobertaForMaskedLM, T.RobertaConfig(**SMALL, hidden_act="relu"), classes)
+    case("roberta_texts", T.XLMRobertaForSequenceClassification, T.XLMRobertaConfig(**SMALL, **three), classes)
+    case("roberta_tokens", T.RobertaForTokenClassification, T.RobertaConfig(**SMALL), classes)
 
 
 def decoders():

@@ -88,7 +88,7 @@ class Bert(Model):
         Returns
         -------
         Output
-            ``last_hidden_state`` ``(B, S, width)``, ``pooler_output`` ``(B, width)``.
+            ``last_hidden_state`` ``(B, S, width)``, and ``pooler_output`` ``(B, width)`` or, with a head, ``logits``.
 
         Raises
         ------
@@ -96,6 +96,10 @@ class Bert(Model):
             For arrays that are no such numbers or of another shape, and texts longer than the positions.
         """
         x, host = self._encode(input_ids, attention_mask, token_type_ids, position_ids)
+        return self._output(host, x)
+
+    def _output(self, host: bool, x: Tensor) -> Output:
+        """What a call gives of the hidden states; ``host``: as arrays."""
         return Output(host, last_hidden_state=x, pooler_output=None if self.pooler is None else lambda: self._pooled(x))
 
     @property
@@ -143,31 +147,3 @@ class Roberta(Bert):
     def _placed(self, ids: Tensor) -> Tensor:
         tokens = (ids != self.padding).astype("int32")
         return self.position_embeddings(xp.cumulative_sum(tokens, axis=1).astype("int32") * tokens + self.padding)
-
-
-class BertMaskedLM(Bert):
-    """BERT with the head that says which token stands where one is hidden: ``logits`` ``(B, S, vocab)``."""
-
-    def __init__(self, config: Config, weights: Weights) -> None:
-        super().__init__(config, weights)
-        config.only(tie_word_embeddings=True)
-        weights.at("bert").allow("pooler.dense.weight", "pooler.dense.bias")
-        weights.allow("cls.seq_relationship.weight", "cls.seq_relationship.bias", "cls.predictions.decoder.weight",
-                      "cls.predictions.decoder.bias")  # fmt: skip
-        head = weights.at("cls.predictions")
-        self.activation = ACTIVATIONS[config.text("hidden_act", ACTIVATIONS, "gelu")]
-        self.transform = Linear(head, "transform.dense", self.width, self.width)
-        self.transform_norm = LayerNorm(head, "transform.LayerNorm", self.width, config.number("layer_norm_eps", 1e-12))
-        self.bias = head.parameter("bias", self.rows)
-
-    def _logits(self, x: Tensor) -> Tensor:
-        assert self.bias is not None
-        x = self.transform_norm(self.transform(x, activation=self.activation))
-        return F.linear(x, self.word_embeddings.weight.data, self.bias.data, precision=self.precision)
-
-    def forward(
-        self, input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None, position_ids: Any = None
-    ) -> Output:
-        """As `Bert.forward`, with ``logits`` ``(B, S, vocab)`` besides."""
-        x, host = self._encode(input_ids, attention_mask, token_type_ids, position_ids)
-        return Output(host, last_hidden_state=x, logits=lambda: self._logits(x))

@@ -121,6 +121,10 @@ class Config:
             raise self.error(name, "a list")
         return value
 
+    def labels(self) -> int:
+        """How many classes a classifier has: two where the file does not say."""
+        return len(self.fields.get("id2label") or ()) or self.integer("num_labels", 2)
+
     def inner(self, name: str) -> Config | None:
         """The object that a field holds, or None."""
         value = self._get(name, None, "an object")

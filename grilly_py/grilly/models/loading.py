@@ -25,9 +25,17 @@ from .weights import Weights
 #: What config.json calls an architecture, to the file of this folder and the class in it.
 ARCHITECTURES = {
     "BertModel": "bert.Bert",
-    "BertForMaskedLM": "bert.BertMaskedLM",
+    "BertForMaskedLM": "bert_heads.BertMaskedLM",
+    "BertForSequenceClassification": "bert_heads.BertClassifier",
+    "BertForTokenClassification": "bert_heads.BertTokenClassifier",
     "RobertaModel": "bert.Roberta",
+    "RobertaForMaskedLM": "bert_heads.RobertaMaskedLM",
+    "RobertaForSequenceClassification": "bert_heads.RobertaClassifier",
+    "RobertaForTokenClassification": "bert_heads.RobertaTokenClassifier",
     "XLMRobertaModel": "bert.Roberta",
+    "XLMRobertaForMaskedLM": "bert_heads.RobertaMaskedLM",
+    "XLMRobertaForSequenceClassification": "bert_heads.RobertaClassifier",
+    "XLMRobertaForTokenClassification": "bert_heads.RobertaTokenClassifier",
     "GPT2Model": "gpt2.GPT2",
     "GPT2LMHeadModel": "gpt2.GPT2LM",
     "LlamaModel": "llama.Llama",

@@ -30,7 +30,6 @@ class ViT(Model):
         if width % heads:
             raise config.error("hidden_size", "a multiple of num_attention_heads")
         self.width = width
-        self.labels = len(config.fields.get("id2label") or (0, 1))
         config.unused("encoder_stride", "num_labels")
         activation, bias = config.text("hidden_act", ACTIVATIONS, "gelu"), config.flag("qkv_bias", True)
         below = weights.optional("vit")
@@ -94,7 +93,7 @@ class ViTClassifier(ViT):
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
-        self.classifier = Linear(weights, "classifier", self.width, self.labels)
+        self.classifier = Linear(weights, "classifier", self.width, config.labels())
 
     def forward(self, pixel_values: Any) -> Output:
         """As `ViT.forward`, with ``logits`` ``(B, labels)``."""

@@ -1,0 +1,98 @@
+"""Heads of BERT and RoBERTa: words for tokens, classes of tokens, classes of texts.
+
+Files of XLM-RoBERTa have RoBERTa's names.
+"""
+
+from __future__ import annotations
+
+from .. import functional as F
+from ..compute import Tensor
+from .bert import Bert, Roberta
+from .config import Config
+from .layers import ACTIVATIONS, LayerNorm, Linear
+from .model import Output
+from .weights import Weights
+
+
+class BertMaskedLM(Bert):
+    """With the head that says which token stands where one is hidden: ``logits`` ``(B, S, vocab)``."""
+
+    head, layer, layer_norm = "cls.predictions", "transform.dense", "transform.LayerNorm"
+
+    def __init__(self, config: Config, weights: Weights) -> None:
+        super().__init__(config, weights)
+        config.only(tie_word_embeddings=True)
+        weights.at(self.prefix).allow("pooler.dense.weight", "pooler.dense.bias")
+        weights.allow("cls.seq_relationship.weight", "cls.seq_relationship.bias")
+        head = weights.at(self.head)
+        head.allow("decoder.weight", "decoder.bias")  # the embeddings and the bias below, a second time
+        self.activation = self._activation(config)
+        self.transform = Linear(head, self.layer, self.width, self.width)
+        self.transform_norm = LayerNorm(head, self.layer_norm, self.width, config.number("layer_norm_eps", 1e-12))
+        self.bias = head.parameter("bias", self.rows)
+
+    def _activation(self, config: Config) -> str:
+        return ACTIVATIONS[config.text("hidden_act", ACTIVATIONS, "gelu")]
+
+    def _logits(self, x: Tensor) -> Tensor:
+        assert self.bias is not None
+        x = self.transform_norm(self.transform(x, activation=self.activation))
+        return F.linear(x, self.word_embeddings.weight.data, self.bias.data, precision=self.precision)
+
+    def _output(self, host: bool, x: Tensor) -> Output:
+        return Output(host, last_hidden_state=x, logits=lambda: self._logits(x))
+
+
+class RobertaMaskedLM(BertMaskedLM, Roberta):
+    """RoBERTa with such a head."""
+
+    head, layer, layer_norm = "lm_head", "dense", "layer_norm"
+
+    def _activation(self, config: Config) -> str:
+        return ACTIVATIONS["gelu"]  # whatever the layers have
+
+
+class BertTokenClassifier(Bert):
+    """With classes of tokens: ``logits`` ``(B, S, labels)``."""
+
+    def __init__(self, config: Config, weights: Weights) -> None:
+        super().__init__(config, weights)
+        self.classifier = Linear(weights, "classifier", self.width, config.labels())
+
+    def _output(self, host: bool, x: Tensor) -> Output:
+        return Output(host, last_hidden_state=x, logits=lambda: self.classifier(x))
+
+
+class RobertaTokenClassifier(BertTokenClassifier, Roberta):
+    """RoBERTa with classes of tokens."""
+
+
+class BertClassifier(Bert):
+    """With classes of texts, such as how well an answer fits a question: ``logits`` ``(B, labels)``."""
+
+    def __init__(self, config: Config, weights: Weights) -> None:
+        super().__init__(config, weights)
+        if self.pooler is None:  # the files lack what this head needs, which is said
+            self.pooler = Linear(weights.optional(self.prefix), "pooler.dense", self.width, self.width)
+        self.classifier = Linear(weights, "classifier", self.width, config.labels())
+
+    def _output(self, host: bool, x: Tensor) -> Output:
+        return Output(host, last_hidden_state=x, logits=lambda: self.classifier(self._pooled(x)))
+
+
+class RobertaClassifier(Roberta):
+    """RoBERTa with classes of texts: two layers in the place of the pooler."""
+
+    def __init__(self, config: Config, weights: Weights) -> None:
+        super().__init__(config, weights)
+        self.dense = Linear(weights, "classifier.dense", self.width, self.width)
+        self.out_proj = Linear(weights, "classifier.out_proj", self.width, config.labels())
+
+    def _output(self, host: bool, x: Tensor) -> Output:
+        return Output(host, last_hidden_state=x, logits=lambda: self.out_proj(F.tanh(self.dense(x[:, 0]))))
+
+
+__all__ = [
+    "BertClassifier", "BertMaskedLM", "BertTokenClassifier", "RobertaClassifier", "RobertaMaskedLM",
+    "RobertaTokenClassifier",
+]  # fmt: skip
