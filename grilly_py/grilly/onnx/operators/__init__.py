@@ -14,13 +14,18 @@ from . import (
     products,
     quantization,
     recurrence,
+    recurrent,
     reductions,
+    resizing,
+    sampling,
     scattering,
     shapes,
+    transposed,
     windows,
 )
 
 __all__ = [
-    "OPERATORS", "activations", "attention", "control", "einsum", "elementwise", "indexing", "losses", "normalization",
-    "pooling", "products", "quantization", "recurrence", "reductions", "scattering", "shapes", "windows",
+    "OPERATORS", "activations", "attention", "control", "einsum", "elementwise", "indexing", "losses",
+    "normalization", "pooling", "products", "quantization", "recurrence", "recurrent", "reductions", "resizing",
+    "sampling", "scattering", "shapes", "transposed", "windows",
 ]  # fmt: skip
