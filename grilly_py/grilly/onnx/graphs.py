@@ -45,6 +45,7 @@ class Branch(NamedTuple):
     """A graph in a node, which also sees the names outside of it; its constants are the model's."""
 
     nodes: list[Node]
+    inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
 
@@ -138,7 +139,7 @@ def _read(node: onnx.NodeProto) -> set[str]:
     """The names that a node needs, those that its branches take from outside among them."""
     found = set(node.input)
     for graph in _inner(node).values():
-        own = {each.name for each in graph.initializer}
+        own = {each.name for each in (*graph.initializer, *graph.input)}
         for inner in graph.node:
             found.update(_read(inner) - own)
             own.update(inner.output)
@@ -184,7 +185,8 @@ def _nodes(graph: onnx.GraphProto, opsets: Any, outputs: Iterable[str], folder: 
         branches = {}
         for name, branch in inner.items():
             results = tuple(each.name for each in branch.output)
-            branches[name] = Branch(_nodes(branch, opsets, results, folder), results)
+            takes = tuple(each.name for each in branch.input)
+            branches[name] = Branch(_nodes(branch, opsets, results, folder), takes, results)
         found.append(Node(
             f"{node.op_type} {node.name!r}" if node.name else node.op_type, OPERATORS[node.op_type], node.op_type,
             {each.name: _attribute(each, folder) for each in node.attribute if each.name not in inner},
@@ -213,12 +215,24 @@ def _host_inputs(proto: onnx.ModelProto, nodes: list[Node], inputs: tuple[Input,
 
 def _add_needed(nodes: list[Node], floating: frozenset[str], needed: set[str]) -> None:
     """Add the names that the host must have for names that it needs already, and for operators' inputs of the host."""
+
+    def also(pairs: Iterable[tuple[str, str]]) -> None:
+        """Where the first of two names is needed, so is the second."""
+        needed.update(other for one, other in pairs if one in needed and other not in floating)
+
     for node in reversed(nodes):
         for branch in node.branches.values():
-            results = zip(branch.outputs, node.outputs, strict=False)
-            needed.update(inner for inner, outer in results if outer in needed and inner not in floating)
+            # A loop's graph gives first whether it goes on, and what it gives becomes what it is given.
+            loops = node.name == "Loop"
+            if loops:
+                needed.update(name for name in branch.outputs[:1] if name not in floating)
+            results = branch.outputs[loops:]
+            also(zip(node.outputs, results, strict=False))
             _add_needed(branch.nodes, floating, needed)
-        if any(name in needed for name in node.outputs) and node.name not in ("Shape", "Size"):
+            also(zip(branch.inputs[2 * loops :], results, strict=False))
+            _add_needed(branch.nodes, floating, needed)
+            also(zip(branch.inputs, node.inputs, strict=False))
+        if any(name in needed for name in node.outputs) and node.name not in ("Shape", "Size") and not node.branches:
             needed.update(name for name in node.inputs if name and name not in floating)
         places = node.operator.host
         needed.update(name for place, name in enumerate(node.inputs) if place in places and name not in floating)

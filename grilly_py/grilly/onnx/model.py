@@ -174,9 +174,9 @@ class Model:
             for name in node.last:
                 values.pop(name, None)
 
-    def _branch(self, branch: Branch, values: dict[str, Any]) -> tuple[Any, ...]:
-        """The outputs of a graph in a node."""
-        own = dict(values)
+    def _branch(self, branch: Branch, values: dict[str, Any], *given: Value) -> tuple[Any, ...]:
+        """The outputs of a graph in a node, which is given its inputs."""
+        own = {**values, **dict(zip(branch.inputs, given, strict=True))}
         self._go(branch.nodes, own)
         return tuple(own[name] for name in branch.outputs)
 
@@ -192,6 +192,8 @@ class Model:
                 operands.append(value)
             elif place in host:
                 operands.append(_array(value))
+            elif node.branches:  # its graphs take what they need to where they need it
+                operands.append(value)
             else:
                 operands.append(value if isinstance(value, Tensor) else self._uploaded(name, value))
         branches = {name: partial(self._branch, branch, values) for name, branch in node.branches.items()}

@@ -27,7 +27,8 @@ class Call(NamedTuple):
     backend : Compute
         The device.
     branches : mapping
-        For operators with graphs in them: runs a graph, and returns its outputs.
+        For operators with graphs in them: runs a graph of inputs, and returns its outputs. Inputs of such operators
+        are taken from where they are.
     """
 
     name: str
@@ -35,7 +36,7 @@ class Call(NamedTuple):
     version: int
     wanted: tuple[bool, ...]
     backend: Compute
-    branches: Mapping[str, Callable[[], tuple[Any, ...]]] = {}
+    branches: Mapping[str, Callable[..., tuple[Any, ...]]] = {}
 
     def get(self, name: str, default: Any = None) -> Any:
         """An attribute, or what it is where the node has none."""
