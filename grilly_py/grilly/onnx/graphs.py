@@ -119,8 +119,12 @@ def load(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Loaded:
 def lacking(model: onnx.ModelProto) -> Counter[str]:
     """The operators of a model that grilly lacks, and how many nodes have each."""
     nodes = (node for graph in _graphs(model.graph) for node in graph.node)
-    names = (n.op_type if n.domain in ("", "ai.onnx") else f"{n.domain}.{n.op_type}" for n in nodes)
-    return Counter(name for name in names if name not in OPERATORS)
+    return Counter(name for name in map(_name, nodes) if name not in OPERATORS)
+
+
+def _name(node: onnx.NodeProto) -> str:
+    """The operator's name, with its domain before it where it is not ONNX's own."""
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
@@ -188,7 +192,7 @@ def _nodes(graph: onnx.GraphProto, opsets: Any, outputs: Iterable[str], folder: 
             takes = tuple(each.name for each in branch.input)
             branches[name] = Branch(_nodes(branch, opsets, results, folder), takes, results)
         found.append(Node(
-            f"{node.op_type} {node.name!r}" if node.name else node.op_type, OPERATORS[node.op_type], node.op_type,
+            f"{node.op_type} {node.name!r}" if node.name else node.op_type, OPERATORS[_name(node)], _name(node),
             {each.name: _attribute(each, folder) for each in node.attribute if each.name not in inner},
             tuple(node.input), tuple(node.output), tuple(ends.get(place, ())), Fold(node, opsets), branches,
         ))  # fmt: skip

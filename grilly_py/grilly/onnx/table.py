@@ -78,7 +78,7 @@ class Operator(NamedTuple):
     either: frozenset[int]
 
 
-#: Operators of ONNX's own domain by name.
+#: Operators by name, those of other domains than ONNX's own with the domain before it.
 OPERATORS: dict[str, Operator] = {}
 
 

@@ -5,6 +5,7 @@ from . import (
     activations,
     attention,
     control,
+    detection,
     einsum,
     elementwise,
     indexing,
@@ -20,12 +21,13 @@ from . import (
     sampling,
     scattering,
     shapes,
+    spectra,
     transposed,
     windows,
 )
 
 __all__ = [
-    "OPERATORS", "activations", "attention", "control", "einsum", "elementwise", "indexing", "losses",
+    "OPERATORS", "activations", "attention", "control", "detection", "einsum", "elementwise", "indexing", "losses",
     "normalization", "pooling", "products", "quantization", "recurrence", "recurrent", "reductions", "resizing",
-    "sampling", "scattering", "shapes", "transposed", "windows",
+    "sampling", "scattering", "shapes", "spectra", "transposed", "windows",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from ... import array_api as xp
 from ... import functional as F
 from ...compute import Tensor
 from ..table import Call, operator, wide
+from .shapes import padded
 
 
 def _row_axis(call: Call, x: Tensor) -> int:
@@ -88,3 +90,16 @@ def mean_variance_normalization(call: Call, x: Tensor) -> Tensor:
     apart = xp.subtract(wider, xp.mean(wider, axis=axes, keepdims=True))
     deviation = xp.std(wider, axis=axes, keepdims=True)
     return xp.divide(apart, xp.add(deviation, float(np.float32(1e-9)))).astype(x.dtype)
+
+
+@operator("LRN")
+def local_response_normalization(call: Call, x: Tensor) -> Tensor:
+    """``x / (bias + alpha / size * s) ** beta``, with s the sum of squares of so many neighbouring channels."""
+    size, channels = int(call.attributes["size"]), x.shape[1]
+    wider = wide(x)
+    before, after = [0] * x.ndim, [0] * x.ndim
+    before[1], after[1] = (size - 1) // 2, size // 2
+    squares = padded(call, xp.square(wider), before, after, 0.0)
+    near = functools.reduce(xp.add, (squares[:, shift : shift + channels] for shift in range(size)))
+    under = xp.add(xp.multiply(near, call.get("alpha", 1e-4) / size), call.get("bias", 1.0))
+    return xp.divide(wider, xp.pow(under, call.get("beta", 0.75))).astype(x.dtype)
