@@ -1,4 +1,4 @@
-"""Choices between graphs, and graphs that are repeated."""
+"""Choices between graphs, graphs that are repeated, and values that may be missing."""
 
 from __future__ import annotations
 
@@ -78,3 +78,15 @@ def scan(call: Call, *given: Value) -> Any:
         axis = call.get("scan_output_axes", [0] * len(rows[0]))[place]
         results.append(_stacked(call, values[::-1] if turned else values, axis))
     return (*states, *results)
+
+
+@operator("OptionalHasElement", either=(0,))
+def is_there(call: Call, value: Value | None = None) -> np.ndarray:
+    """Whether there is a value; known to the host."""
+    return np.asarray(value is not None)
+
+
+@operator("OptionalGetElement", either=(0,))
+def value_of(call: Call, value: Value) -> Value:
+    """The value, which must be there."""
+    return value

@@ -62,14 +62,24 @@ def instance_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -
 
 
 @operator("BatchNormalization")
-def batch_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """The norm of channels by means and variances that are given."""
+def batch_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> Any:
+    """The norm of channels by means and variances that are given; or by x's own, and then both mixed."""
+    shape, wider = (-1, *(1,) * (x.ndim - 2)), wide(x)
+    given = [wide(mean), wide(variance)]
     if call.get("training_mode", 0):
-        raise call.refuse("training_mode; export the model for inference")
-    shape = (-1, *(1,) * (x.ndim - 2))
-    scale, bias, mean, variance = (wide(each).reshape(shape) for each in (scale, bias, mean, variance))
-    factor = xp.divide(scale, xp.sqrt(xp.add(variance, call.get("epsilon", 1e-5))))
-    return xp.add(xp.multiply(xp.subtract(wide(x), mean), factor), bias).astype(x.dtype)
+        axes = (0, *range(2, x.ndim))
+        own, kept = [xp.mean(wider, axis=axes), xp.var(wider, axis=axes)], call.get("momentum", 0.9)
+        mixed = [
+            xp.add(xp.multiply(one, kept), xp.multiply(other, 1 - kept)).astype(each.dtype)
+            for one, other, each in zip(given, own, (mean, variance), strict=True)
+        ]
+        given = own
+    else:
+        mixed = []
+    middle, spread, factor, shift = (each.reshape(shape) for each in (*given, wide(scale), wide(bias)))
+    factor = xp.divide(factor, xp.sqrt(xp.add(spread, call.get("epsilon", 1e-5))))
+    found = xp.add(xp.multiply(xp.subtract(wider, middle), factor), shift).astype(x.dtype)
+    return (found, *mixed) if mixed else found
 
 
 @operator("LpNormalization")
