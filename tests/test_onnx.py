@@ -40,8 +40,8 @@ REFUSED = {
     "uint64": r"is uint64, which no Tensor has",
     "strings": r"is object, which no Tensor has|string is a dtype",
     "numbers of 8 bits and less": r"(float[468]\w*|u?int[24]) is a dtype|is (float[468]\w*|u?int[24]), which",
-    "sequences and optional values": r"is a (sequence|optional)_type; grilly takes tensors",
-    "training": r"training_mode",
+    "sequences and optional values": r"is a (sequence|optional)_type; grilly (takes|gives) tensors",
+    "dropout while training": r"training_mode drops",
     "old operator sets": r"of operator set [1-6];|Scan before operator set 9",
 }  # fmt: skip
 #: Why grilly lacks an operator.
@@ -49,10 +49,6 @@ LACKED = {
     "strings": {
         "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer",
         "ai.onnx.ml.LabelEncoder",
-    },
-    "sequences and optional values": {
-        "Optional", "OptionalGetElement", "OptionalHasElement", "SequenceAt", "SequenceConstruct", "SequenceEmpty",
-        "SequenceInsert", "SequenceLength", "SequenceMap", "SplitToSequence",
     },
     "random numbers": {"Bernoulli", "RandomUniformLike"},
     "training": {f"ai.onnx.preview.training.{name}" for name in ("Adagrad", "Adam", "Momentum")},

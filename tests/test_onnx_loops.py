@@ -146,3 +146,56 @@ def test_scans_before_version_9_are_refused():
     model = grilly.onnx.Model(helper.make_model(whole, opset_imports=[helper.make_opsetid("", 8)]))
     with pytest.raises(grilly.UnsupportedError, match="before operator set 9"):
         model.run({"x": np.zeros((1, 2), np.float32)})
+
+
+def test_sequences_inside_of_a_model():
+    """As older exporters write loops over lists: parts of arrays on the device and the host, joined again."""
+    body = helper.make_graph(
+        [
+            helper.make_node("SequenceAt", ["parts", "round"], ["part"]),
+            helper.make_node("Mul", ["part", "part"], ["square"]),
+            helper.make_node("SequenceInsert", ["list", "square"], ["longer"]),
+            helper.make_node("Identity", ["goes"], ["still"]),
+        ],
+        "body", [info("round", 7, []), info("goes", 9, []),
+                 helper.make_tensor_sequence_value_info("list", 1, None)],
+        [info("still", 9, []), helper.make_tensor_sequence_value_info("longer", 1, None)],
+    )  # fmt: skip
+    double = helper.make_graph(
+        [helper.make_node("Add", ["one", "other"], ["sum"])], "double", [info("one"), info("other")], [info("sum")]
+    )
+    nodes = [
+        helper.make_node("SplitToSequence", ["x", "size"], ["parts"], axis=1),
+        helper.make_node("SequenceLength", ["parts"], ["count"]),
+        helper.make_node("SequenceEmpty", [], ["none"]),
+        helper.make_node("Loop", ["count", "", "none"], ["squares"], body=body),
+        helper.make_node("SequenceMap", ["squares", "shift"], ["moved"], body=double),
+        helper.make_node("SequenceErase", ["moved", "zero"], ["fewer"]),
+        helper.make_node("SequenceInsert", ["fewer", "x", "zero"], ["more"]),
+        helper.make_node("ConcatFromSequence", ["more"], ["y"], axis=1),
+        helper.make_node("SplitToSequence", ["numbers", "sizes"], ["held"]),
+        helper.make_node("SequenceAt", ["held", "last"], ["tail"]),
+        helper.make_node("SequenceConstruct", ["tail", "tail"], ["twice"]),
+        helper.make_node("ConcatFromSequence", ["twice"], ["shape"], axis=0, new_axis=0),
+        helper.make_node("Expand", ["shift", "shape"], ["z"]),
+        helper.make_node("SplitToSequence", ["x"], ["rows"], keepdims=0),
+        helper.make_node("ConcatFromSequence", ["rows"], ["stacked"], axis=-1, new_axis=1),
+    ]
+    constants = {"size": np.array(3), "zero": np.array(0), "shift": np.float32(0.5), "numbers": np.arange(5),
+                 "sizes": np.array([3, 2]), "last": np.array(-1)}  # fmt: skip
+    model = model_of(nodes, [info("x", 1, [2, 7])], ["y", "z", "stacked", "count"], constants)
+    x = np.random.default_rng(0).standard_normal((2, 7)).astype(np.float32)
+    found = model.run({"x": x})
+    assert model.graph is not None and found["count"] == 3
+    np.testing.assert_array_equal(found["y"], np.concatenate([x, x[:, 3:] * x[:, 3:] + np.float32(0.5)], 1))
+    np.testing.assert_array_equal(found["stacked"], x.T)
+    assert found["z"].shape == (3, 4, 3, 4) and (found["z"] == 0.5).all()
+    again = model.run({"x": x}, capture=False)
+    assert all(np.array_equal(again[name], found[name]) for name in found)
+
+
+def test_sequences_are_no_outputs():
+    node = helper.make_node("SequenceConstruct", ["x"], ["y"])
+    graph = helper.make_graph([node], "g", [info("x", 1, [2])], [helper.make_tensor_sequence_value_info("y", 1, None)])
+    with pytest.raises(grilly.UnsupportedError, match="output y is a sequence_type; grilly gives tensors"):
+        grilly.onnx.Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))

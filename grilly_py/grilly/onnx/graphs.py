@@ -111,6 +111,9 @@ def load(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Loaded:
         for graph in _graphs(proto.graph) for each in graph.initializer
     }  # fmt: skip
     inputs = tuple(_input(each) for each in proto.graph.input if each.name not in constants)
+    for each in proto.graph.output:
+        if each.type.WhichOneof("value") not in (None, "tensor_type"):
+            raise UnsupportedError(f"output {each.name} is a {each.type.WhichOneof('value')}; grilly gives tensors")
     outputs = tuple(each.name for each in proto.graph.output)
     nodes = _nodes(proto.graph, proto.opset_import, outputs, folder)
     return Loaded(nodes, inputs, outputs, constants, _host_inputs(proto, nodes, inputs), version)

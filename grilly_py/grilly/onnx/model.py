@@ -18,7 +18,7 @@ from .table import Call
 
 #: Captured graphs that a model keeps, for as many shapes of inputs.
 KEPT = 8
-Value = Tensor | np.ndarray | None
+Value = Tensor | np.ndarray | list[Any] | None
 
 
 class Model:
@@ -182,24 +182,22 @@ class Model:
 
     def _node(self, node: Node, inputs: list[Value], values: dict[str, Any]) -> tuple[Value, ...]:
         on_host = all(value is None or isinstance(value, np.ndarray) for value in inputs)
-        if on_host and node.name != "Constant" and not node.branches:
+        takes = node.operator
+        if on_host and takes.folds and not node.branches:
             self.folded += 1
             return node.fold(inputs)
-        host, either = node.operator.host, node.operator.either
         operands: list[Value] = []
         for place, (name, value) in enumerate(zip(node.inputs, inputs, strict=True)):
-            if value is None or place in either:
-                operands.append(value)
-            elif place in host:
+            if value is not None and place in takes.host:
                 operands.append(_array(value))
-            elif node.branches:  # its graphs take what they need to where they need it
-                operands.append(value)
+            elif value is None or place in takes.either or node.branches or not takes.folds:
+                operands.append(value)  # a graph in a node takes it to where it needs it
             else:
                 operands.append(value if isinstance(value, Tensor) else self._uploaded(name, value))
         branches = {name: partial(self._branch, branch, values) for name, branch in node.branches.items()}
         wanted = tuple(map(bool, node.outputs))
         call = Call(node.name, node.attributes, self._loaded.version, wanted, self.backend, branches)
-        found = node.operator.function(call, *operands)
+        found = takes.function(call, *operands)
         found = found if isinstance(found, tuple) else (found,)
         self.executed += any(isinstance(value, Tensor) for value in found)
         return found

@@ -20,6 +20,7 @@ from . import (
     resizing,
     sampling,
     scattering,
+    sequences,
     shapes,
     spectra,
     transposed,
@@ -29,5 +30,5 @@ from . import (
 __all__ = [
     "OPERATORS", "activations", "attention", "control", "detection", "einsum", "elementwise", "indexing", "losses",
     "normalization", "pooling", "products", "quantization", "recurrence", "recurrent", "reductions", "resizing",
-    "sampling", "scattering", "shapes", "spectra", "transposed", "windows",
+    "sampling", "scattering", "sequences", "shapes", "spectra", "transposed", "windows",
 ]  # fmt: skip

@@ -80,6 +80,12 @@ def scan(call: Call, *given: Value) -> Any:
     return (*states, *results)
 
 
+@operator("Optional", either=(0,))
+def optional(call: Call, value: Value | None = None) -> Value | None:
+    """A value, or none."""
+    return value
+
+
 @operator("OptionalHasElement", either=(0,))
 def is_there(call: Call, value: Value | None = None) -> np.ndarray:
     """Whether there is a value; known to the host."""
