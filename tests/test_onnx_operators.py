@@ -1,4 +1,4 @@
-"""Operators of ONNX for images, signals and sequences: what ONNX's own cases leave out, against float64."""
+"""Operators of ONNX: what its own cases leave out, against float64."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import grilly
 
 pytestmark = pytest.mark.needs("onnx", "ml_dtypes")
 if importlib.util.find_spec("onnx"):
-    from onnx import helper
+    from onnx import TensorProto, helper
 
     import grilly.onnx
 
@@ -52,6 +52,85 @@ def run(kind: str, given: dict[str, np.ndarray], outputs: int = 1, captured: boo
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
+# -- products and indices --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "equation, shapes",
+    [
+        ("ij,jk->ik", [(3, 4), (4, 5)]), ("ij,jk", [(3, 4), (4, 5)]),
+        ("b i d , b j d -> b i j", [(2, 3, 4), (2, 5, 4)]),
+        ("bhid,bhjd->bhij", [(2, 3, 4, 5), (2, 3, 6, 5)]), ("bnth,rh->bntr", [(2, 3, 4, 5), (6, 5)]),
+        ("...ij,...jk->...ik", [(2, 1, 3, 4), (5, 4, 2)]), ("i...,i...", [(3, 2), (3, 2)]), ("iij->j", [(3, 3, 4)]),
+        ("ij,ij->", [(3, 4), (3, 4)]), ("i,j->ij", [(3,), (4,)]), ("ij,j,jk->ik", [(3, 4), (4,), (4, 5)]),
+        ("ij,kl->ik", [(3, 4), (5, 6)]), ("ii", [(4, 4)]), ("i...->...", [(3, 2, 4)]),
+        ("ab,cb,dc->da", [(2, 3), (4, 3), (5, 4)]),
+    ],
+)  # fmt: skip
+def test_einsum(equation, shapes):
+    """Against float64: each product of n terms is a sum in float32."""
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    node = helper.make_node("Einsum", [f"x{n}" for n in range(len(given))], ["y"], equation=equation)
+    (found,) = grilly.onnx.Backend.run_node(node, given)
+    exact = np.einsum(equation, *(x.astype(np.float64) for x in given))
+    assert found.shape == exact.shape
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5)
+
+
+def test_einsum_says_what_does_not_fit():
+    node = helper.make_node("Einsum", ["x"], ["y"], equation="ijk->i")
+    with pytest.raises(grilly.UnsupportedError, match="'ijk' for an array of 2 axes"):
+        grilly.onnx.Backend.run_node(node, [np.zeros((2, 3), np.float32)])
+
+
+@pytest.mark.parametrize("how", ["add", "mul", "max", "min"])
+def test_scattering_where_places_repeat(how):
+    """Against float64; a place has up to 300 updates, merged as a tree of 9 steps. Captured, and the same each time."""
+    merge = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[how]
+    rng = np.random.default_rng(0)
+    x, updates = (rng.uniform(0.5, 1.5, (rows, 8)).astype(np.float32) for rows in (50, 333))
+    rows = np.where(rng.random(333) < 0.9, -7, rng.integers(-50, 50, 333))
+    columns = rng.integers(-8, 8, (40, 6))
+    for kind, index, given, places, options in (
+        ("ScatterND", rows[:, None], updates, (rows,), {}),
+        ("ScatterElements", columns, updates[:40, :6], (np.indices((40, 6))[0], columns), {"axis": 1}),
+    ):
+        types = (TensorProto.FLOAT, TensorProto.INT64, TensorProto.FLOAT)
+        graph = helper.make_graph(
+            [helper.make_node(kind, ["x", "index", "updates"], ["y"], reduction=how, **options)], "g",
+            [helper.make_tensor_value_info(name, dtype, each.shape)
+             for name, dtype, each in zip(("x", "index", "updates"), types, (x, index, given), strict=True)],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, x.shape)],
+        )  # fmt: skip
+        model = grilly.onnx.Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]))
+        exact = x.astype(np.float64)
+        merge.at(exact, places, given.astype(np.float64))
+        found = [model.run({"x": x, "index": index, "updates": given})["y"] for _ in range(2)]
+        assert model.graph is not None and np.array_equal(*found)
+        np.testing.assert_allclose(found[0], exact, rtol=3e-6 if how == "add" else 2e-5 if how == "mul" else 0, atol=0)
+
+
+def test_quantized_products_are_exact():
+    """A layer as quantized models have it, against integers: zeros of rows and columns, and sums beyond 2**24."""
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 256, (5, 700), np.uint8), rng.integers(-128, 128, (700, 6), np.int8)
+    zero_a, zero_b = rng.integers(0, 256, 5, np.uint8), rng.integers(-128, 128, 6, np.int8)
+    node = helper.make_node("MatMulInteger", ["a", "b", "za", "zb"], ["y"])
+    (found,) = grilly.onnx.Backend.run_node(node, [a, b, zero_a, zero_b])
+    wide = [x.astype(np.int64) for x in (a, b, zero_a, zero_b)]
+    np.testing.assert_array_equal(found, (wide[0] - wide[2][:, None]) @ (wide[1] - wide[3]))
+    scales = [np.array(x, np.float32) for x in (0.5, 0.25, 512.0)]
+    zeros = [np.array(zero_a[0]), np.array(zero_b[0]), np.array(3, np.int8)]
+    names = ["a", "sa", "za", "b", "sb", "zb", "s", "z"]
+    node = helper.make_node("QLinearMatMul", names, ["y"])
+    given = [a, scales[0], zeros[0], b, scales[1], zeros[1], scales[2], zeros[2]]
+    (found,) = grilly.onnx.Backend.run_node(node, given)
+    exact = (wide[0] - int(zeros[0])) @ (wide[1] - int(zeros[1])) / 4096  # scales of powers of 2: nothing is rounded
+    assert np.abs(exact).max() < 2**24
+    np.testing.assert_array_equal(found, np.clip(np.rint(exact) + 3, -128, 127))
 
 
 # -- transposed convolutions ------------------------------------------------------------------------------------------
