@@ -12,7 +12,7 @@ import grilly
 
 pytestmark = pytest.mark.needs("onnx", "ml_dtypes")
 if importlib.util.find_spec("onnx"):
-    from onnx import TensorProto, helper
+    from onnx import TensorProto, helper, numpy_helper
 
     import grilly.onnx
 
@@ -24,17 +24,18 @@ def chosen(vulkan_backend):
     grilly.use(former)
 
 
-def model_of(kind: str, given: dict[str, np.ndarray], outputs: int = 1, version: int = 22, **attributes):
-    """A model of one node; inputs that decide nothing come first, as in the node."""
+def model_of(kind: str, given: dict[str, np.ndarray], outputs: int = 1, version: int = 22, constants=(), **attributes):
+    """A model of one node; names that begin with ``_`` stand for inputs that are left out."""
     infos = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
-        for name, value in given.items() if not name.startswith("_")
+        for name, value in given.items() if not name.startswith("_") and name not in constants
     ]  # fmt: skip
     results = [f"y{n}" for n in range(outputs)]
     names = ["" if name.startswith("_") else name for name in given]
     graph = helper.make_graph(
         [helper.make_node(kind, names, results, name="it", **attributes)], "g", infos,
         [helper.make_value_info(name, helper.make_tensor_type_proto(1, None)) for name in results],
+        [numpy_helper.from_array(given[name], name) for name in constants],
     )  # fmt: skip
     return grilly.onnx.Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)]))
 
@@ -286,8 +287,10 @@ def test_resized_integers_are_rounded_within_their_bounds():
     np.testing.assert_array_equal(found, np.clip(np.rint(wide), 0, 255))
 
 
-def test_scales_that_the_device_computes_are_not_captured():
+def test_scales_are_captured_unless_the_device_computes_them():
     given = {"x": normal(1, 1, 2, 2), "_roi": normal(1), "scales": np.array([1, 1, 2, 3], np.float32)}
+    held = model_of("Resize", given, constants=["scales"])
+    assert held.run({"x": given["x"]})["y0"].shape == (1, 1, 4, 6) and held.graph is not None
     model = model_of("Resize", given)
     feeds = {"x": given["x"], "scales": given["scales"]}
     assert model.run(feeds)["y0"].shape == (1, 1, 4, 6)

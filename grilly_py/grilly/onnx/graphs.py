@@ -64,13 +64,17 @@ class Node(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """A graph as it runs; ``host`` are the inputs that decide shapes."""
+    """A graph as it runs.
+
+    ``host`` are the inputs that decide shapes, ``held`` the names that operators read on the host.
+    """
 
     nodes: list[Node]
     inputs: tuple[Input, ...]
     outputs: tuple[str, ...]
     constants: dict[str, np.ndarray]
     host: frozenset[str]
+    held: frozenset[str]
     version: int
 
 
@@ -116,7 +120,8 @@ def load(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Loaded:
             raise UnsupportedError(f"output {each.name} is a {each.type.WhichOneof('value')}; grilly gives tensors")
     outputs = tuple(each.name for each in proto.graph.output)
     nodes = _nodes(proto.graph, proto.opset_import, outputs, folder)
-    return Loaded(nodes, inputs, outputs, constants, _host_inputs(proto, nodes, inputs), version)
+    host, held = _host_inputs(proto, nodes, inputs), frozenset(_held(nodes))
+    return Loaded(nodes, inputs, outputs, constants, host, held, version)
 
 
 def lacking(model: onnx.ModelProto) -> Counter[str]:
@@ -243,6 +248,14 @@ def _add_needed(nodes: list[Node], floating: frozenset[str], needed: set[str]) -
             needed.update(name for name in node.inputs if name and name not in floating)
         places = node.operator.host
         needed.update(name for place, name in enumerate(node.inputs) if place in places and name not in floating)
+
+
+def _held(nodes: list[Node]) -> Iterator[str]:
+    """The names that operators read on the host, of any dtype."""
+    for node in nodes:
+        yield from (name for place, name in enumerate(node.inputs) if place in node.operator.host)
+        for branch in node.branches.values():
+            yield from _held(branch.nodes)
 
 
 def _floating(proto: onnx.ModelProto) -> frozenset[str]:

@@ -65,11 +65,12 @@ class Model:
         self.graph: Graph[Any] | None = None
         self.uncaptured: str | None = None
         self._graphs: dict[tuple[Any, ...], Graph[Any] | str] = {}
-        # Single numbers stay on the host, where shapes may need them.
+        # Single numbers stay on the host, where shapes may need them, and so does what operators read there.
         self._constants: dict[str, Value] = {
-            name: self._sent(f"constant {name}", array) if array.dtype.kind not in "iub" and array.size > 1 else array
+            name: array if array.dtype.kind in "iub" or array.size <= 1 or name in self._loaded.held
+            else self._sent(f"constant {name}", array)
             for name, array in self._loaded.constants.items()
-        }
+        }  # fmt: skip
         self._on_device: dict[str, Tensor] = {}
         self._capturing = False
 

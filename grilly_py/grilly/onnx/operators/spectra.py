@@ -12,7 +12,7 @@ from ...compute import Tensor
 from ..table import Call, operator, wide
 from .elementwise import dtype_of
 
-#: Elements of a transform's matrix: of 2,896 complex numbers, or the half spectrum of 5,792 real ones.
+#: Elements of a transform's matrix: of 2,896 complex numbers, or the half spectrum of 5,791 real ones.
 LARGEST = 2**25
 
 
