@@ -164,6 +164,8 @@ def test_float16_attention_in_steps(name):
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_transforms_of_onnx(name):
     """Means of ten products of numbers below 100 with float32's cosines."""
+    if name not in CASES:
+        pytest.skip("this version of onnx lacks the case")
     case = CASES[name]
     x, *rest = arrays(case.data_sets[0][0])
     found = grilly.onnx.Backend.prepare(case.model).run([x, *rest])[0]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from ... import array_api as xp
@@ -30,25 +31,19 @@ _ACTIVATIONS: dict[str, tuple[Callable[[Call, Tensor], Tensor], int]] = {
 }  # fmt: skip
 
 
-def _functions(call: Call, default: list[str], directions: int) -> Iterator[list[Function]]:
-    """The activations of each direction."""
+def _functions(call: Call, default: list[str], directions: int) -> list[list[Function]]:
+    """The activations of each direction. Alphas and betas go to those that take some, in order."""
     names = call.get("activations") or default * directions
-    names = [name.decode() if isinstance(name, bytes) else name for name in names]
-    alphas, betas = iter(call.get("activation_alpha", ())), iter(call.get("activation_beta", ()))
+    given = {"alpha": iter(call.get("activation_alpha", ())), "beta": iter(call.get("activation_beta", ()))}
     found = []
-    for name in names:
+    for name in (name.decode() if isinstance(name, bytes) else name for name in names):
         if name.lower() not in _ACTIVATIONS:
             raise call.refuse(f"activation is {name!r}")
         function, takes = _ACTIVATIONS[name.lower()]
-        given = {key: value for key, value in zip(("alpha", "beta")[:takes], (next(alphas, None), next(betas, None)),
-                                                  strict=False) if value is not None} if takes else {}  # fmt: skip
-        found.append(_of(function, call._replace(attributes=given)))
-    for direction in range(directions):
-        yield found[direction * len(default) : (direction + 1) * len(default)]
-
-
-def _of(function: Callable[[Call, Tensor], Tensor], call: Call) -> Function:
-    return lambda x: function(call, x)
+        named = {key: next(given[key], None) for key in ("alpha", "beta")[:takes]}
+        attributes = {key: value for key, value in named.items() if value is not None}
+        found.append(functools.partial(function, call._replace(attributes=attributes)))
+    return [found[n * len(default) : (n + 1) * len(default)] for n in range(directions)]
 
 
 def _rnn(call: Call, x: Tensor, state: list[Tensor], r: Tensor, b: Tensor | None, p: None, f: list[Function]) -> Any:
