@@ -180,6 +180,25 @@ def test_transposed_convolutions(x, w, stride, dilation, groups, pads, more, dty
     assert (np.abs(found - exact) <= 96 * 2.0**-20 + unit * np.abs(exact)).all()
 
 
+@pytest.mark.parametrize("stride, dilation, groups, pads", [
+    ((2, 3, 3), (1, 1, 1), 1, (0,) * 6), ((1, 2, 1), (2, 1, 1), 2, (2, 1, 0, 2, 1, 0)),
+    ((2, 1, 1), (1, 1, 2), 1, (1, 0, 2, 0, 1, 1)),
+], ids=["video", "groups", "uneven"])  # fmt: skip
+def test_convolutions_of_volumes(stride, dilation, groups, pads):
+    """As models of video begin. Sums of at most 72 products of numbers about 1."""
+    x, w, bias = normal(2, 4, 6, 9, 9), normal(6, 4 // groups, 2, 3, 3, seed=1), normal(6, seed=2)
+    wide = np.pad(x.astype(np.float64), [(0, 0), (0, 0), *zip(pads[:3], pads[3:], strict=True)])
+    reach = [d * (k - 1) + 1 for d, k in zip(dilation, w.shape[2:], strict=True)]
+    windows = np.lib.stride_tricks.sliding_window_view(wide, reach, (2, 3, 4))
+    windows = windows[(slice(None), slice(None), *(slice(None, None, s) for s in (*stride, *dilation)))]
+    parts = [np.split(each, groups, axis) for each, axis in ((windows, 1), (w.astype(np.float64), 0))]
+    exact = np.concatenate([np.einsum("ncdhwijk,ocijk->nodhw", *part) for part in zip(*parts, strict=True)], 1)
+    (found,) = run("Conv", {"x": x, "w": w, "b": bias}, strides=stride, dilations=dilation, group=groups, pads=pads)
+    np.testing.assert_allclose(found, exact + bias[:, None, None, None], rtol=0, atol=72 * 2.0**-20)
+    with pytest.raises(grilly.UnsupportedError, match="x has 1 layers with its pads; the kernel needs 2"):
+        model_of("Conv", {"x": x[:, :4, :1], "w": w[:, : 4 // groups]}, group=groups).run({"x": x[:, :4, :1], "w": w})
+
+
 # -- recurrent networks -----------------------------------------------------------------------------------------------
 
 
