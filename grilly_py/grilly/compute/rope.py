@@ -151,10 +151,13 @@ def _checked_positions(positions, shape):
     if positions.dtype.kind not in "iu" or (isinstance(positions, Tensor) and positions.dtype != np.int32):
         raise TypeError(f"rope: positions are {positions.dtype}; expected integers (int32 in a Tensor)")
     wanted = [(shape[-2],)] + ([(shape[0], shape[-2])] if len(shape) > 2 else [])
-    if tuple(positions.shape) not in wanted:
+    given = tuple(positions.shape)
+    if given not in wanted:
+        # Those of (B, S, H, D), whose heads lie where rows are?
+        heads_last = len(shape) == 4 and given in (shape[1:2], shape[:2])
         raise ValueError(
-            f"rope: positions have shape {tuple(positions.shape)} and x has {shape}; expected "
-            + " or ".join(map(str, wanted))
+            f"rope: positions have shape {given} and x has {shape}; expected " + " or ".join(map(str, wanted))
+            + "; rows are the last axis but one: turn (B, S, H, D) into (B, H, S, D)" * heads_last
         )
     if isinstance(positions, Tensor):
         return positions

@@ -45,6 +45,7 @@ class Branch(NamedTuple):
     """A graph in a node, which also sees the names outside of it; its constants are the model's."""
 
     nodes: list[Node]
+    inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
 
@@ -63,13 +64,17 @@ class Node(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """A graph as it runs; ``host`` are the inputs that decide shapes."""
+    """A graph as it runs.
+
+    ``host`` are the inputs that decide shapes, ``held`` the names that operators read on the host.
+    """
 
     nodes: list[Node]
     inputs: tuple[Input, ...]
     outputs: tuple[str, ...]
     constants: dict[str, np.ndarray]
     host: frozenset[str]
+    held: frozenset[str]
     version: int
 
 
@@ -110,16 +115,24 @@ def load(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Loaded:
         for graph in _graphs(proto.graph) for each in graph.initializer
     }  # fmt: skip
     inputs = tuple(_input(each) for each in proto.graph.input if each.name not in constants)
+    for each in proto.graph.output:
+        if each.type.WhichOneof("value") not in (None, "tensor_type"):
+            raise UnsupportedError(f"output {each.name} is a {each.type.WhichOneof('value')}; grilly gives tensors")
     outputs = tuple(each.name for each in proto.graph.output)
     nodes = _nodes(proto.graph, proto.opset_import, outputs, folder)
-    return Loaded(nodes, inputs, outputs, constants, _host_inputs(proto, nodes, inputs), version)
+    host, held = _host_inputs(proto, nodes, inputs), frozenset(_held(nodes))
+    return Loaded(nodes, inputs, outputs, constants, host, held, version)
 
 
 def lacking(model: onnx.ModelProto) -> Counter[str]:
     """The operators of a model that grilly lacks, and how many nodes have each."""
     nodes = (node for graph in _graphs(model.graph) for node in graph.node)
-    names = (n.op_type if n.domain in ("", "ai.onnx") else f"{n.domain}.{n.op_type}" for n in nodes)
-    return Counter(name for name in names if name not in OPERATORS)
+    return Counter(name for name in map(_name, nodes) if name not in OPERATORS)
+
+
+def _name(node: onnx.NodeProto) -> str:
+    """The operator's name, with its domain before it where it is not ONNX's own."""
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
@@ -138,7 +151,7 @@ def _read(node: onnx.NodeProto) -> set[str]:
     """The names that a node needs, those that its branches take from outside among them."""
     found = set(node.input)
     for graph in _inner(node).values():
-        own = {each.name for each in graph.initializer}
+        own = {each.name for each in (*graph.initializer, *graph.input)}
         for inner in graph.node:
             found.update(_read(inner) - own)
             own.update(inner.output)
@@ -184,9 +197,10 @@ def _nodes(graph: onnx.GraphProto, opsets: Any, outputs: Iterable[str], folder: 
         branches = {}
         for name, branch in inner.items():
             results = tuple(each.name for each in branch.output)
-            branches[name] = Branch(_nodes(branch, opsets, results, folder), results)
+            takes = tuple(each.name for each in branch.input)
+            branches[name] = Branch(_nodes(branch, opsets, results, folder), takes, results)
         found.append(Node(
-            f"{node.op_type} {node.name!r}" if node.name else node.op_type, OPERATORS[node.op_type], node.op_type,
+            f"{node.op_type} {node.name!r}" if node.name else node.op_type, OPERATORS[_name(node)], _name(node),
             {each.name: _attribute(each, folder) for each in node.attribute if each.name not in inner},
             tuple(node.input), tuple(node.output), tuple(ends.get(place, ())), Fold(node, opsets), branches,
         ))  # fmt: skip
@@ -213,15 +227,35 @@ def _host_inputs(proto: onnx.ModelProto, nodes: list[Node], inputs: tuple[Input,
 
 def _add_needed(nodes: list[Node], floating: frozenset[str], needed: set[str]) -> None:
     """Add the names that the host must have for names that it needs already, and for operators' inputs of the host."""
+
+    def also(pairs: Iterable[tuple[str, str]]) -> None:
+        """Where the first of two names is needed, so is the second."""
+        needed.update(other for one, other in pairs if one in needed and other not in floating)
+
     for node in reversed(nodes):
         for branch in node.branches.values():
-            results = zip(branch.outputs, node.outputs, strict=False)
-            needed.update(inner for inner, outer in results if outer in needed and inner not in floating)
+            # A loop's graph gives first whether it goes on, and what it gives becomes what it is given.
+            loops = node.name == "Loop"
+            if loops:
+                needed.update(name for name in branch.outputs[:1] if name not in floating)
+            results = branch.outputs[loops:]
+            also(zip(node.outputs, results, strict=False))
             _add_needed(branch.nodes, floating, needed)
-        if any(name in needed for name in node.outputs) and node.name not in ("Shape", "Size"):
+            also(zip(branch.inputs[2 * loops :], results, strict=False))
+            _add_needed(branch.nodes, floating, needed)
+            also(zip(branch.inputs, node.inputs, strict=False))
+        if any(name in needed for name in node.outputs) and node.name not in ("Shape", "Size") and not node.branches:
             needed.update(name for name in node.inputs if name and name not in floating)
         places = node.operator.host
         needed.update(name for place, name in enumerate(node.inputs) if place in places and name not in floating)
+
+
+def _held(nodes: list[Node]) -> Iterator[str]:
+    """The names that operators read on the host, of any dtype."""
+    for node in nodes:
+        yield from (name for place, name in enumerate(node.inputs) if place in node.operator.host)
+        for branch in node.branches.values():
+            yield from _held(branch.nodes)
 
 
 def _floating(proto: onnx.ModelProto) -> frozenset[str]:

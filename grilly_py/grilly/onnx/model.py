@@ -18,7 +18,7 @@ from .table import Call
 
 #: Captured graphs that a model keeps, for as many shapes of inputs.
 KEPT = 8
-Value = Tensor | np.ndarray | None
+Value = Tensor | np.ndarray | list[Any] | None
 
 
 class Model:
@@ -65,11 +65,12 @@ class Model:
         self.graph: Graph[Any] | None = None
         self.uncaptured: str | None = None
         self._graphs: dict[tuple[Any, ...], Graph[Any] | str] = {}
-        # Single numbers stay on the host, where shapes may need them.
+        # Single numbers stay on the host, where shapes may need them, and so does what operators read there.
         self._constants: dict[str, Value] = {
-            name: self._sent(f"constant {name}", array) if array.dtype.kind not in "iub" and array.size > 1 else array
+            name: array if array.dtype.kind in "iub" or array.size <= 1 or name in self._loaded.held
+            else self._sent(f"constant {name}", array)
             for name, array in self._loaded.constants.items()
-        }
+        }  # fmt: skip
         self._on_device: dict[str, Tensor] = {}
         self._capturing = False
 
@@ -174,30 +175,30 @@ class Model:
             for name in node.last:
                 values.pop(name, None)
 
-    def _branch(self, branch: Branch, values: dict[str, Any]) -> tuple[Any, ...]:
-        """The outputs of a graph in a node."""
-        own = dict(values)
+    def _branch(self, branch: Branch, values: dict[str, Any], *given: Value) -> tuple[Any, ...]:
+        """The outputs of a graph in a node, which is given its inputs."""
+        own = {**values, **dict(zip(branch.inputs, given, strict=True))}
         self._go(branch.nodes, own)
         return tuple(own[name] for name in branch.outputs)
 
     def _node(self, node: Node, inputs: list[Value], values: dict[str, Any]) -> tuple[Value, ...]:
         on_host = all(value is None or isinstance(value, np.ndarray) for value in inputs)
-        if on_host and node.name != "Constant" and not node.branches:
+        takes = node.operator
+        if on_host and takes.folds and not node.branches:
             self.folded += 1
             return node.fold(inputs)
-        host, either = node.operator.host, node.operator.either
         operands: list[Value] = []
         for place, (name, value) in enumerate(zip(node.inputs, inputs, strict=True)):
-            if value is None or place in either:
-                operands.append(value)
-            elif place in host:
+            if value is not None and place in takes.host:
                 operands.append(_array(value))
+            elif value is None or place in takes.either or node.branches or not takes.folds:
+                operands.append(value)  # a graph in a node takes it to where it needs it
             else:
                 operands.append(value if isinstance(value, Tensor) else self._uploaded(name, value))
         branches = {name: partial(self._branch, branch, values) for name, branch in node.branches.items()}
         wanted = tuple(map(bool, node.outputs))
         call = Call(node.name, node.attributes, self._loaded.version, wanted, self.backend, branches)
-        found = node.operator.function(call, *operands)
+        found = takes.function(call, *operands)
         found = found if isinstance(found, tuple) else (found,)
         self.executed += any(isinstance(value, Tensor) for value in found)
         return found

@@ -27,7 +27,8 @@ class Call(NamedTuple):
     backend : Compute
         The device.
     branches : mapping
-        For operators with graphs in them: runs a graph, and returns its outputs.
+        For operators with graphs in them: runs a graph of inputs, and returns its outputs. Inputs of such operators
+        are taken from where they are.
     """
 
     name: str
@@ -35,7 +36,7 @@ class Call(NamedTuple):
     version: int
     wanted: tuple[bool, ...]
     backend: Compute
-    branches: Mapping[str, Callable[[], tuple[Any, ...]]] = {}
+    branches: Mapping[str, Callable[..., tuple[Any, ...]]] = {}
 
     def get(self, name: str, default: Any = None) -> Any:
         """An attribute, or what it is where the node has none."""
@@ -70,25 +71,31 @@ class Operator(NamedTuple):
         Inputs that are read by the host, because shapes depend on them.
     either : frozenset of int
         Inputs that are taken from where they are. All others are on the device.
+    folds : bool
+        Whether a node whose arrays are all on the host is computed by ONNX's own functions. Operators of sequences,
+        which are lists, take and give arrays from where they are.
     """
 
     function: Callable[..., Any]
     host: frozenset[int]
     either: frozenset[int]
+    folds: bool
 
 
-#: Operators of ONNX's own domain by name.
+#: Operators by name, those of other domains than ONNX's own with the domain before it.
 OPERATORS: dict[str, Operator] = {}
 
 
-def operator(*names: str, host: Sequence[int] = (), either: Sequence[int] = ()) -> Callable[[Any], Any]:
-    """Enter a function under the names of operators; ``host`` and ``either`` as in Operator."""
+def operator(
+    *names: str, host: Sequence[int] = (), either: Sequence[int] = (), folds: bool = True
+) -> Callable[[Any], Any]:
+    """Enter a function under the names of operators; ``host``, ``either`` and ``folds`` as in Operator."""
 
     def enter(function: Any) -> Any:
         for name in names:
             if name in OPERATORS:
                 raise ValueError(f"{name} is entered twice")
-            OPERATORS[name] = Operator(function, frozenset(host), frozenset(either))
+            OPERATORS[name] = Operator(function, frozenset(host), frozenset(either), folds)
         return function
 
     return enter

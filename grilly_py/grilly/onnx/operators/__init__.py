@@ -5,6 +5,7 @@ from . import (
     activations,
     attention,
     control,
+    detection,
     einsum,
     elementwise,
     indexing,
@@ -14,13 +15,20 @@ from . import (
     products,
     quantization,
     recurrence,
+    recurrent,
     reductions,
+    resizing,
+    sampling,
     scattering,
+    sequences,
     shapes,
+    spectra,
+    transposed,
     windows,
 )
 
 __all__ = [
-    "OPERATORS", "activations", "attention", "control", "einsum", "elementwise", "indexing", "losses", "normalization",
-    "pooling", "products", "quantization", "recurrence", "reductions", "scattering", "shapes", "windows",
+    "OPERATORS", "activations", "attention", "control", "detection", "einsum", "elementwise", "indexing", "losses",
+    "normalization", "pooling", "products", "quantization", "recurrence", "recurrent", "reductions", "resizing",
+    "sampling", "scattering", "sequences", "shapes", "spectra", "transposed", "windows",
 ]  # fmt: skip

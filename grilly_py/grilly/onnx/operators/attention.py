@@ -115,6 +115,21 @@ def _scores(call: Call, q: Tensor, k: Tensor, mask: Tensor | None, seen: np.ndar
     return scores if mode == 2 else call.backend.attention.softmax(scores)
 
 
+@operator("ai.onnx.preview.FlexAttention")
+def flexible_attention(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention whose scores, or weights, go through graphs in the node; only then they are stored."""
+    k, scale = k.astype(q.dtype), call.get("scale")
+    if not call.branches:
+        return F.flash_attention2(q, k, v.astype(q.dtype), scale=scale).astype(v.dtype)
+    scores = F.attention_scores(q, k, scale=scale)
+    if "score_mod" in call.branches:
+        scores = wide(call.branches["score_mod"](scores)[0])
+    weights = F.softmax(scores, -1)
+    if "prob_mod" in call.branches:
+        weights = wide(call.branches["prob_mod"](weights)[0])
+    return F.attention_output(weights, v)
+
+
 @operator("RotaryEmbedding")
 def rotary_embedding(
     call: Call, x: Tensor, cosines: Tensor, sines: Tensor, positions: Tensor | None = None

@@ -146,9 +146,9 @@ def cast_like(call: Call, x: Tensor, like: Tensor) -> Tensor:
     return x.astype(like.dtype)
 
 
-@operator("Identity")
-def identity(call: Call, x: Tensor) -> Tensor:
-    """The same tensor."""
+@operator("Identity", either=(0,))
+def identity(call: Call, x: Any) -> Any:
+    """The same tensor, or sequence."""
     return x
 
 

@@ -101,3 +101,18 @@ def reverse_sequence(call: Call, x: Tensor, lengths: Tensor) -> Tensor:
     steps = steps.reshape(tuple(-1 if a == time else 1 for a in range(x.ndim)))
     places = xp.where(xp.less(steps, lengths), xp.subtract(xp.subtract(lengths, 1), steps), steps)
     return xp.take_along_axis(x, places.broadcast_to(x.shape), axis=time)
+
+
+@operator("Unique", host=(0,))
+def distinct(call: Call, x: np.ndarray) -> Any:
+    """Distinct elements, or parts along an axis, with their first places, where each went, and counts; on the host.
+
+    How many there are decides the shape.
+    """
+    found, first, where, counts = np.unique(x, True, True, True, axis=call.get("axis"))
+    where = where.reshape(-1)
+    if not call.get("sorted", 1):  # in the order in which they come
+        order = np.argsort(first)
+        found, first, counts = np.take(found, order, axis=call.get("axis") or 0), first[order], counts[order]
+        where = np.argsort(order)[where]
+    return found, *(each.astype(np.int64) for each in (first, where, counts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from ... import array_api as xp
 from ... import functional as F
 from ...compute import Tensor
 from ..table import Call, operator, wide
+from .shapes import padded
 
 
 def _row_axis(call: Call, x: Tensor) -> int:
@@ -60,14 +62,24 @@ def instance_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -
 
 
 @operator("BatchNormalization")
-def batch_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """The norm of channels by means and variances that are given."""
+def batch_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> Any:
+    """The norm of channels by means and variances that are given; or by x's own, and then both mixed."""
+    shape, wider = (-1, *(1,) * (x.ndim - 2)), wide(x)
+    given = [wide(mean), wide(variance)]
     if call.get("training_mode", 0):
-        raise call.refuse("training_mode; export the model for inference")
-    shape = (-1, *(1,) * (x.ndim - 2))
-    scale, bias, mean, variance = (wide(each).reshape(shape) for each in (scale, bias, mean, variance))
-    factor = xp.divide(scale, xp.sqrt(xp.add(variance, call.get("epsilon", 1e-5))))
-    return xp.add(xp.multiply(xp.subtract(wide(x), mean), factor), bias).astype(x.dtype)
+        axes = (0, *range(2, x.ndim))
+        own, kept = [xp.mean(wider, axis=axes), xp.var(wider, axis=axes)], call.get("momentum", 0.9)
+        mixed = [
+            xp.add(xp.multiply(one, kept), xp.multiply(other, 1 - kept)).astype(each.dtype)
+            for one, other, each in zip(given, own, (mean, variance), strict=True)
+        ]
+        given = own
+    else:
+        mixed = []
+    middle, spread, factor, shift = (each.reshape(shape) for each in (*given, wide(scale), wide(bias)))
+    factor = xp.divide(factor, xp.sqrt(xp.add(spread, call.get("epsilon", 1e-5))))
+    found = xp.add(xp.multiply(xp.subtract(wider, middle), factor), shift).astype(x.dtype)
+    return (found, *mixed) if mixed else found
 
 
 @operator("LpNormalization")
@@ -88,3 +100,16 @@ def mean_variance_normalization(call: Call, x: Tensor) -> Tensor:
     apart = xp.subtract(wider, xp.mean(wider, axis=axes, keepdims=True))
     deviation = xp.std(wider, axis=axes, keepdims=True)
     return xp.divide(apart, xp.add(deviation, float(np.float32(1e-9)))).astype(x.dtype)
+
+
+@operator("LRN")
+def local_response_normalization(call: Call, x: Tensor) -> Tensor:
+    """``x / (bias + alpha / size * s) ** beta``, with s the sum of squares of so many neighbouring channels."""
+    size, channels = int(call.attributes["size"]), x.shape[1]
+    wider = wide(x)
+    before, after = [0] * x.ndim, [0] * x.ndim
+    before[1], after[1] = (size - 1) // 2, size // 2
+    squares = padded(call, xp.square(wider), before, after, 0.0)
+    near = functools.reduce(xp.add, (squares[:, shift : shift + channels] for shift in range(size)))
+    under = xp.add(xp.multiply(near, call.get("alpha", 1e-4) / size), call.get("bias", 1.0))
+    return xp.divide(wider, xp.pow(under, call.get("beta", 0.75))).astype(x.dtype)

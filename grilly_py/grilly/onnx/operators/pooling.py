@@ -127,3 +127,11 @@ def mean_of_images(call: Call, x: Tensor) -> Tensor:
 def largest_of_images(call: Call, x: Tensor) -> Tensor:
     """The largest element over all axes behind samples and channels."""
     return xp.max(x, axis=tuple(range(2, x.ndim)), keepdims=True)
+
+
+@operator("GlobalLpPool")
+def norm_of_images(call: Call, x: Tensor) -> Tensor:
+    """The p-norm over all axes behind samples and channels."""
+    p = float(call.get("p", 2))
+    found = xp.sum(xp.pow(xp.abs(wide(x)), p), axis=tuple(range(2, x.ndim)), keepdims=True)
+    return xp.pow(found, 1 / p).astype(x.dtype)

@@ -59,19 +59,45 @@ def padding(call: Call, extents: Sequence[int], kernel: Sequence[int]) -> tuple[
 
 @operator("Conv")
 def convolution(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Convolution along one or two axes."""
+    """Convolution along one, two or three axes."""
     count = x.ndim - 2
-    if count not in (1, 2):
-        raise call.refuse(f"x has {count} axes beside samples and channels; expected one or two")
+    if count not in (1, 2, 3):
+        raise call.refuse(f"x has {count} axes beside samples and channels; expected one to three")
     before, after = padding(call, x.shape[2:], weight.shape[2:])
     if before != after:
         x = padded(call, x, [0, 0, *before], [0, 0, *after], 0.0)
         before = [0] * count
+    strides, dilations = call.get("strides", [1] * count), call.get("dilations", [1] * count)
+    if count == 3:
+        return _of_volumes(call, x, weight, bias, strides, before, dilations)
     options = dict(
-        stride=tuple(call.get("strides", [1] * count)), padding=tuple(before),
-        dilation=tuple(call.get("dilations", [1] * count)), groups=int(call.get("group", 1)),
-    )  # fmt: skip
+        stride=tuple(strides), padding=tuple(before), dilation=tuple(dilations), groups=int(call.get("group", 1))
+    )
     return (F.conv1d if count == 1 else F.conv2d)(x, weight, bias, **options)
+
+
+def _of_volumes(
+    call: Call, x: Tensor, weight: Tensor, bias: Tensor | None, strides: Sequence[int], pads: Sequence[int],
+    dilations: Sequence[int],
+) -> Tensor:  # fmt: skip
+    """Convolution along three axes: of images whose channels are those of all layers that a window reaches."""
+    x = padded(call, x, [0, 0, pads[0], 0, 0], [0, 0, pads[0], 0, 0], 0.0)
+    batch, channels, depth, *sizes = x.shape
+    outputs, own, reach, *kernel = weight.shape
+    layers = (depth - dilations[0] * (reach - 1) - 1) // strides[0] + 1
+    if layers < 1:
+        raise call.refuse(f"x has {depth} layers with its pads; the kernel needs {dilations[0] * (reach - 1) + 1}")
+    seen = [
+        x[:, :, place * dilations[0] : place * dilations[0] + (layers - 1) * strides[0] + 1 : strides[0]]
+        for place in range(reach)
+    ]
+    images = xp.permute_dims(xp.stack(seen, axis=2), (0, 3, 1, 2, 4, 5))
+    images = images.reshape((batch * layers, channels * reach, *sizes))
+    found = F.conv2d(
+        images, weight.reshape((outputs, own * reach, *kernel)), bias, tuple(strides[1:]), tuple(pads[1:]),
+        tuple(dilations[1:]), int(call.get("group", 1)),
+    )  # fmt: skip
+    return xp.permute_dims(found.reshape((batch, layers, *found.shape[1:])), (0, 2, 1, 3, 4))
 
 
 @operator("CausalConvWithState")

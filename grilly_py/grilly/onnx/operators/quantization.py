@@ -1,7 +1,9 @@
-"""Integers with a scale and a zero, and products of them."""
+"""Integers with a scale and a zero, and products and convolutions of them."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ from ... import array_api as xp
 from ...compute import Tensor
 from ..table import Call, operator, wide
 from .elementwise import dtype_of
+from .products import padding
+from .shapes import padded
 
 
 def _spread(call: Call, given: Tensor, x: Tensor) -> Tensor:
@@ -98,3 +102,58 @@ def quantized_product(
     factor = xp.multiply(of_rows, of_columns)
     zero = zero.reshape(()) if zero.size == 1 else zero
     return _quantized(xp.multiply(found, factor), of_result, zero, zero.dtype)
+
+
+def _integer_convolution(call: Call, x: Tensor, weight: Tensor) -> Tensor:
+    """The convolution of int32 with int32, exact: windows as a matrix, and its product."""
+    (batch, channels), kernel, outputs = x.shape[:2], weight.shape[2:], weight.shape[0]
+    count, groups = len(kernel), int(call.get("group", 1))
+    strides, dilations = call.get("strides", [1] * count), call.get("dilations", [1] * count)
+    before, after = padding(call, x.shape[2:], kernel)
+    x = padded(call, x, [0, 0, *before], [0, 0, *after], 0)
+    counts = [
+        (e - d * (k - 1) - 1) // s + 1 for e, d, k, s in zip(x.shape[2:], dilations, kernel, strides, strict=True)
+    ]
+    windows = xp.stack([
+        x[(slice(None), slice(None), *(
+            slice(p * d, p * d + (n - 1) * s + 1, s)
+            for p, d, n, s in zip(place, dilations, counts, strides, strict=True)
+        ))]
+        for place in itertools.product(*map(range, kernel))
+    ], axis=2)  # fmt: skip
+    places = math.prod(kernel)
+    windows = windows.reshape((batch, groups, channels // groups * places, math.prod(counts)))
+    found = xp.matmul(weight.reshape((groups, outputs // groups, channels // groups * places)), windows)
+    return found.reshape((batch, outputs, *counts))
+
+
+def _of_channels(given: Tensor | None, x: Tensor, axis: int) -> Tensor | None:
+    """One number, or one for each channel, so that it broadcasts to x."""
+    if given is None:
+        return None
+    return given.reshape(()) if given.size == 1 else given.reshape(tuple(-1 if a == axis else 1 for a in range(x.ndim)))
+
+
+@operator("ConvInteger")
+def integer_convolution(
+    call: Call, x: Tensor, weight: Tensor, zero: Tensor | None = None, zero_weight: Tensor | None = None
+) -> Tensor:
+    """The convolution of integers, int32."""
+    own = _from_zero(weight, _of_channels(zero_weight, weight, 0), False)
+    return _integer_convolution(call, _from_zero(x, zero, False), own)
+
+
+@operator("QLinearConv")
+def quantized_convolution(
+    call: Call, x: Tensor, scale_x: Tensor, zero_x: Tensor, weight: Tensor, scale_weight: Tensor, zero_weight: Tensor,
+    scale: Tensor, zero: Tensor, bias: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """The convolution of quantized images, quantized; its bias is int32 in units of both scales."""
+    own = _from_zero(weight, _of_channels(zero_weight, weight, 0), False)
+    found = _integer_convolution(call, _from_zero(x, zero_x, False), own)
+    if bias is not None:
+        found = xp.add(found, bias.reshape((-1, *(1,) * (x.ndim - 2))))
+    factor = xp.multiply(wide(scale_x).reshape(()), _of_channels(wide(scale_weight), x, 1))
+    return _quantized(
+        xp.multiply(found.astype(np.float32), factor), wide(scale).reshape(()), zero.reshape(()), zero.dtype
+    )

@@ -172,7 +172,7 @@ def triangle(call: Call, x: Tensor, k: np.ndarray | None = None) -> Tensor:
     return (xp.triu if call.get("upper", 1) else xp.tril)(x, k=0 if k is None else int(k.item()))
 
 
-@operator("Constant")
+@operator("Constant", folds=False)
 def constant(call: Call) -> np.ndarray:
     """The array that the node holds; on the host until something on the device needs it."""
     for name, kind in (("value_float", np.float32), ("value_floats", np.float32), ("value_int", np.int64),

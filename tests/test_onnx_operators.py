@@ -1,0 +1,412 @@
+"""Operators of ONNX: what its own cases leave out, against float64."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+
+import numpy as np
+import pytest
+
+import grilly
+
+pytestmark = pytest.mark.needs("onnx", "ml_dtypes")
+if importlib.util.find_spec("onnx"):
+    from onnx import TensorProto, helper, numpy_helper
+
+    import grilly.onnx
+
+
+@pytest.fixture(autouse=True)
+def chosen(vulkan_backend):
+    former = grilly.use(vulkan_backend)
+    yield
+    grilly.use(former)
+
+
+def model_of(kind: str, given: dict[str, np.ndarray], outputs: int = 1, version: int = 22, constants=(), **attributes):
+    """A model of one node; names that begin with ``_`` stand for inputs that are left out."""
+    infos = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        for name, value in given.items() if not name.startswith("_") and name not in constants
+    ]  # fmt: skip
+    results = [f"y{n}" for n in range(outputs)]
+    names = ["" if name.startswith("_") else name for name in given]
+    graph = helper.make_graph(
+        [helper.make_node(kind, names, results, name="it", **attributes)], "g", infos,
+        [helper.make_value_info(name, helper.make_tensor_type_proto(1, None)) for name in results],
+        [numpy_helper.from_array(given[name], name) for name in constants],
+    )  # fmt: skip
+    return grilly.onnx.Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)]))
+
+
+def run(kind: str, given: dict[str, np.ndarray], outputs: int = 1, captured: bool = True, **attributes):
+    """What a node gives, captured as a graph or not, and the same both ways."""
+    model = model_of(kind, given, outputs, **attributes)
+    feeds = {name: value for name, value in given.items() if not name.startswith("_")}
+    found = list(model.run(feeds).values())
+    assert (model.graph is not None) == captured, model.uncaptured
+    for one, other in zip(found, model.run(feeds, capture=False).values(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    return found
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
+# -- products and indices --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "equation, shapes",
+    [
+        ("ij,jk->ik", [(3, 4), (4, 5)]), ("ij,jk", [(3, 4), (4, 5)]),
+        ("b i d , b j d -> b i j", [(2, 3, 4), (2, 5, 4)]),
+        ("bhid,bhjd->bhij", [(2, 3, 4, 5), (2, 3, 6, 5)]), ("bnth,rh->bntr", [(2, 3, 4, 5), (6, 5)]),
+        ("...ij,...jk->...ik", [(2, 1, 3, 4), (5, 4, 2)]), ("i...,i...", [(3, 2), (3, 2)]), ("iij->j", [(3, 3, 4)]),
+        ("ij,ij->", [(3, 4), (3, 4)]), ("i,j->ij", [(3,), (4,)]), ("ij,j,jk->ik", [(3, 4), (4,), (4, 5)]),
+        ("ij,kl->ik", [(3, 4), (5, 6)]), ("ii", [(4, 4)]), ("i...->...", [(3, 2, 4)]),
+        ("ab,cb,dc->da", [(2, 3), (4, 3), (5, 4)]),
+    ],
+)  # fmt: skip
+def test_einsum(equation, shapes):
+    """Against float64: each product of n terms is a sum in float32."""
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    node = helper.make_node("Einsum", [f"x{n}" for n in range(len(given))], ["y"], equation=equation)
+    (found,) = grilly.onnx.Backend.run_node(node, given)
+    exact = np.einsum(equation, *(x.astype(np.float64) for x in given))
+    assert found.shape == exact.shape
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5)
+
+
+def test_einsum_says_what_does_not_fit():
+    node = helper.make_node("Einsum", ["x"], ["y"], equation="ijk->i")
+    with pytest.raises(grilly.UnsupportedError, match="'ijk' for an array of 2 axes"):
+        grilly.onnx.Backend.run_node(node, [np.zeros((2, 3), np.float32)])
+
+
+@pytest.mark.parametrize("how", ["add", "mul", "max", "min"])
+def test_scattering_where_places_repeat(how):
+    """Against float64; a place has up to 300 updates, merged as a tree of 9 steps. Captured, and the same each time."""
+    merge = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[how]
+    rng = np.random.default_rng(0)
+    x, updates = (rng.uniform(0.5, 1.5, (rows, 8)).astype(np.float32) for rows in (50, 333))
+    rows = np.where(rng.random(333) < 0.9, -7, rng.integers(-50, 50, 333))
+    columns = rng.integers(-8, 8, (40, 6))
+    for kind, index, given, places, options in (
+        ("ScatterND", rows[:, None], updates, (rows,), {}),
+        ("ScatterElements", columns, updates[:40, :6], (np.indices((40, 6))[0], columns), {"axis": 1}),
+    ):
+        types = (TensorProto.FLOAT, TensorProto.INT64, TensorProto.FLOAT)
+        graph = helper.make_graph(
+            [helper.make_node(kind, ["x", "index", "updates"], ["y"], reduction=how, **options)], "g",
+            [helper.make_tensor_value_info(name, dtype, each.shape)
+             for name, dtype, each in zip(("x", "index", "updates"), types, (x, index, given), strict=True)],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, x.shape)],
+        )  # fmt: skip
+        model = grilly.onnx.Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]))
+        exact = x.astype(np.float64)
+        merge.at(exact, places, given.astype(np.float64))
+        found = [model.run({"x": x, "index": index, "updates": given})["y"] for _ in range(2)]
+        assert model.graph is not None and np.array_equal(*found)
+        np.testing.assert_allclose(found[0], exact, rtol=3e-6 if how == "add" else 2e-5 if how == "mul" else 0, atol=0)
+
+
+def test_quantized_products_are_exact():
+    """A layer as quantized models have it, against integers: zeros of rows and columns, and sums beyond 2**24."""
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 256, (5, 700), np.uint8), rng.integers(-128, 128, (700, 6), np.int8)
+    zero_a, zero_b = rng.integers(0, 256, 5, np.uint8), rng.integers(-128, 128, 6, np.int8)
+    node = helper.make_node("MatMulInteger", ["a", "b", "za", "zb"], ["y"])
+    (found,) = grilly.onnx.Backend.run_node(node, [a, b, zero_a, zero_b])
+    wide = [x.astype(np.int64) for x in (a, b, zero_a, zero_b)]
+    np.testing.assert_array_equal(found, (wide[0] - wide[2][:, None]) @ (wide[1] - wide[3]))
+    scales = [np.array(x, np.float32) for x in (0.5, 0.25, 512.0)]
+    zeros = [np.array(zero_a[0]), np.array(zero_b[0]), np.array(3, np.int8)]
+    names = ["a", "sa", "za", "b", "sb", "zb", "s", "z"]
+    node = helper.make_node("QLinearMatMul", names, ["y"])
+    given = [a, scales[0], zeros[0], b, scales[1], zeros[1], scales[2], zeros[2]]
+    (found,) = grilly.onnx.Backend.run_node(node, given)
+    exact = (wide[0] - int(zeros[0])) @ (wide[1] - int(zeros[1])) / 4096  # scales of powers of 2: nothing is rounded
+    assert np.abs(exact).max() < 2**24
+    np.testing.assert_array_equal(found, np.clip(np.rint(exact) + 3, -128, 127))
+
+
+# -- transposed convolutions ------------------------------------------------------------------------------------------
+
+
+def transposed(x, w, stride, dilation, groups):
+    """Each element adds its kernel, in float64; nothing is cut off."""
+    x, w = x.astype(np.float64), w.astype(np.float64)
+    kernel, own = w.shape[2:], w.shape[0] // groups
+    whole = [s * (e - 1) + d * (k - 1) + 1 for s, e, d, k in zip(stride, x.shape[2:], dilation, kernel, strict=True)]
+    y = np.zeros((x.shape[0], w.shape[1] * groups, *whole))
+    for group, place in itertools.product(range(groups), np.ndindex(*x.shape[2:])):
+        rows = slice(group * own, (group + 1) * own)
+        part = np.einsum("ni,io...->no...", x[(slice(None), rows, *place)], w[rows])
+        at = [slice(p * s, p * s + d * (k - 1) + 1, d)
+              for p, s, d, k in zip(place, stride, dilation, kernel, strict=True)]  # fmt: skip
+        y[(slice(None), slice(group * w.shape[1], (group + 1) * w.shape[1]), *at)] += part
+    return y
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "stride", "dilation", "groups", "pads", "more", "dtype"),
+    [
+        ((2, 6, 5, 4), (6, 2, 3, 2), (2, 3), (1, 1), 3, (1, 0, 1, 0), (0, 0), "float32"),
+        ((1, 4, 7, 5), (4, 3, 4, 4), (2, 2), (1, 2), 1, (1, 2, 0, 1), (1, 0), "float32"),
+        ((2, 4, 9), (4, 3, 16), (8,), (1,), 1, (4, 4), (0,), "float32"),
+        ((1, 2, 3, 4, 2), (2, 2, 2, 3, 2), (2, 1, 2), (1, 2, 1), 2, (0, 1, 0, 1, 1, 0), (1, 0, 0), "float32"),
+        ((1, 8, 6, 6), (8, 4, 2, 2), (2, 2), (1, 1), 1, (0, 0, 0, 0), (0, 0), "float16"),
+    ],
+    ids=["groups", "uneven", "vocoder", "volume", "half"],
+)
+def test_transposed_convolutions(x, w, stride, dilation, groups, pads, more, dtype):
+    """Sums of at most 96 products of numbers about 1; float16 is rounded once."""
+    x, w, bias = normal(*x).astype(dtype), normal(*w, seed=1).astype(dtype), normal(w[1] * groups, seed=2).astype(dtype)
+    count = len(stride)
+    exact = transposed(x, w, stride, dilation, groups)
+    exact = np.pad(exact, [(0, 0), (0, 0), *((0, m) for m in more)])
+    cut = (slice(None), slice(None), *(
+        slice(b, e - a) for b, a, e in zip(pads[:count], pads[count:], exact.shape[2:], strict=True)
+    ))  # fmt: skip
+    exact = exact[cut] + bias.astype(np.float64).reshape(-1, *(1,) * count)
+    (found,) = run("ConvTranspose", {"x": x, "w": w, "b": bias}, strides=stride, dilations=dilation, group=groups,
+                   pads=pads, output_padding=more)  # fmt: skip
+    assert found.shape == exact.shape and found.dtype == x.dtype
+    unit = 2.0**-10 if dtype == "float16" else 0
+    assert (np.abs(found - exact) <= 96 * 2.0**-20 + unit * np.abs(exact)).all()
+
+
+@pytest.mark.parametrize("stride, dilation, groups, pads", [
+    ((2, 3, 3), (1, 1, 1), 1, (0,) * 6), ((1, 2, 1), (2, 1, 1), 2, (2, 1, 0, 2, 1, 0)),
+    ((2, 1, 1), (1, 1, 2), 1, (1, 0, 2, 0, 1, 1)),
+], ids=["video", "groups", "uneven"])  # fmt: skip
+def test_convolutions_of_volumes(stride, dilation, groups, pads):
+    """As models of video begin. Sums of at most 72 products of numbers about 1."""
+    x, w, bias = normal(2, 4, 6, 9, 9), normal(6, 4 // groups, 2, 3, 3, seed=1), normal(6, seed=2)
+    wide = np.pad(x.astype(np.float64), [(0, 0), (0, 0), *zip(pads[:3], pads[3:], strict=True)])
+    reach = [d * (k - 1) + 1 for d, k in zip(dilation, w.shape[2:], strict=True)]
+    windows = np.lib.stride_tricks.sliding_window_view(wide, reach, (2, 3, 4))
+    windows = windows[(slice(None), slice(None), *(slice(None, None, s) for s in (*stride, *dilation)))]
+    parts = [np.split(each, groups, axis) for each, axis in ((windows, 1), (w.astype(np.float64), 0))]
+    exact = np.concatenate([np.einsum("ncdhwijk,ocijk->nodhw", *part) for part in zip(*parts, strict=True)], 1)
+    (found,) = run("Conv", {"x": x, "w": w, "b": bias}, strides=stride, dilations=dilation, group=groups, pads=pads)
+    np.testing.assert_allclose(found, exact + bias[:, None, None, None], rtol=0, atol=72 * 2.0**-20)
+    with pytest.raises(grilly.UnsupportedError, match="x has 1 layers with its pads; the kernel needs 2"):
+        model_of("Conv", {"x": x[:, :4, :1], "w": w[:, : 4 // groups]}, group=groups).run({"x": x[:, :4, :1], "w": w})
+
+
+# -- recurrent networks -----------------------------------------------------------------------------------------------
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def recurrent(kind, x, w, r, b, h, c, p, lengths, clip, reset_last):
+    """Both directions of a network in float64, sample by sample, each only as far as it goes."""
+    steps, batch, _ = x.shape
+    size = r.shape[2]
+    y, last, cells = np.zeros((steps, 2, batch, size)), np.zeros((2, batch, size)), np.zeros((2, batch, size))
+    for way, n in itertools.product(range(2), range(batch)):
+        state, cell = h[way, n], c[way, n]
+        places = range(lengths[n])
+        for t in reversed(places) if way else places:
+            given, inner = w[way] @ x[t, n] + b[way, : len(w[way])], r[way] @ state + b[way, len(w[way]) :]
+            both = np.clip(given + inner, -clip, clip)
+            if kind == "RNN":
+                state = np.tanh(both)
+            elif kind == "GRU":
+                z, reset = sigmoid(both[:size]), sigmoid(both[size : 2 * size])
+                tail = slice(2 * size, None)
+                if reset_last:
+                    late = reset * inner[tail]
+                else:
+                    late = r[way][tail] @ (reset * state) + b[way, len(w[way]) :][tail]
+                state = (1 - z) * np.tanh(np.clip(given[tail] + late, -clip, clip)) + z * state
+            else:
+                i, o, f, new = (given + inner).reshape(4, size)
+                pi, po, pf = p[way].reshape(3, size)
+                i, f = (sigmoid(np.clip(g + e * cell, -clip, clip)) for g, e in ((i, pi), (f, pf)))
+                cell = f * cell + i * np.tanh(np.clip(new, -clip, clip))
+                state = sigmoid(np.clip(o + po * cell, -clip, clip)) * np.tanh(cell)
+            y[t, way, n] = state
+        last[way, n], cells[way, n] = state, cell
+    return y, last, cells
+
+
+@pytest.mark.parametrize(("kind", "reset_last"), [("RNN", 0), ("GRU", 0), ("GRU", 1), ("LSTM", 0)])
+@pytest.mark.parametrize("layout", [0, 1])
+def test_recurrent_networks_of_both_directions(kind, reset_last, layout):
+    """With lengths, first states, biases, peepholes and a clip: float32 of states below 1 over 5 tokens."""
+    steps, batch, inputs, size, gates = 5, 3, 4, 6, {"RNN": 1, "GRU": 3, "LSTM": 4}[kind]
+    lengths = np.array([5, 2, 3], np.int32)
+    given = {
+        "x": normal(steps, batch, inputs), "w": normal(2, gates * size, inputs), "r": normal(2, gates * size, size),
+        "b": normal(2, 2 * gates * size), "lengths": lengths, "h": normal(2, batch, size),
+    }  # fmt: skip
+    if kind == "LSTM":
+        given |= {"c": normal(2, batch, size, seed=1), "p": normal(2, 3 * size)}
+    wide = {name: value.astype(np.float64) for name, value in given.items()}
+    wide.setdefault("c", np.zeros_like(wide["h"]))
+    exact = recurrent(
+        kind, wide["x"], wide["w"], wide["r"], wide["b"], wide["h"], wide["c"], wide.get("p"), lengths, 1.5, reset_last
+    )[: 3 if kind == "LSTM" else 2]
+    if layout:
+        given |= {name: given[name].swapaxes(0, 1).copy() for name in ("x", "h", "c") if name in given}
+        exact = (exact[0].transpose(2, 0, 1, 3), *(each.swapaxes(0, 1) for each in exact[1:]))
+    options = {"linear_before_reset": 1} if reset_last else {}
+    options |= {"hidden_size": size, "direction": "bidirectional", "layout": layout, "clip": 1.5}
+    found = run(kind, given, len(exact), **options)
+    for one, other in zip(found, exact, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-5)
+
+
+def test_activations_of_networks_are_named():
+    given = {"x": normal(2, 1, 3), "w": normal(1, 4, 3), "r": normal(1, 4, 4)}
+    (found,) = run("RNN", given, activations=["Affine"], activation_alpha=[0.5], activation_beta=[0.25], hidden_size=4)
+    x, w, r = (value.astype(np.float64) for value in given.values())
+    first = 0.5 * (x[0] @ w[0].T) + 0.25
+    np.testing.assert_allclose(found[1, 0], 0.5 * (x[1] @ w[0].T + first @ r[0].T) + 0.25, rtol=0, atol=1e-5)
+    with pytest.raises(grilly.UnsupportedError, match="RNN 'it': activation is 'Cosine'"):
+        model_of("RNN", given, activations=["Cosine"], hidden_size=4).run(given)
+
+
+# -- images -----------------------------------------------------------------------------------------------------------
+
+
+def test_resized_embeddings_of_positions():
+    """As vision transformers have them: cubic, channels last behind, from 14 x 14 to 21 x 17."""
+    x = normal(1, 8, 14, 14)
+    far = lambda n, m: (np.arange(m) + 0.5) * n / m - 0.5  # noqa: E731
+    exact = x.astype(np.float64)
+    for axis, count in ((2, 21), (3, 17)):
+        places = far(14, count)
+        table = np.zeros((count, 14))
+        for row, place in enumerate(places):
+            for k in range(int(np.floor(place)) - 1, int(np.floor(place)) + 3):
+                d = abs(k - place)
+                weight = 1.25 * d**3 - 2.25 * d**2 + 1 if d <= 1 else -0.75 * (d**3 - 5 * d**2 + 8 * d - 4)
+                table[row, min(max(k, 0), 13)] += weight
+        exact = np.moveaxis(np.tensordot(table, exact, (1, axis)), 0, axis)
+    given = {"x": x, "_roi": x, "_scales": x, "sizes": np.array([1, 8, 21, 17])}
+    (found,) = run("Resize", given, mode="cubic")
+    np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5)
+
+
+def test_resized_integers_are_rounded_within_their_bounds():
+    x = np.array([[0, 255, 255, 0]], np.uint8)
+    given = {"x": x, "_roi": x, "_scales": x, "sizes": np.array([1, 12])}
+    (found,) = run("Resize", given, mode="cubic")
+    wide = run("Resize", {**given, "x": x.astype(np.float32)}, mode="cubic")[0]
+    assert found.dtype == np.uint8 and wide.max() > 255 and wide.min() < 0
+    np.testing.assert_array_equal(found, np.clip(np.rint(wide), 0, 255))
+
+
+def test_scales_are_captured_unless_the_device_computes_them():
+    given = {"x": normal(1, 1, 2, 2), "_roi": normal(1), "scales": np.array([1, 1, 2, 3], np.float32)}
+    held = model_of("Resize", given, constants=["scales"])
+    assert held.run({"x": given["x"]})["y0"].shape == (1, 1, 4, 6) and held.graph is not None
+    model = model_of("Resize", given)
+    feeds = {"x": given["x"], "scales": given["scales"]}
+    assert model.run(feeds)["y0"].shape == (1, 1, 4, 6)
+    assert model.graph is None and model.uncaptured.startswith("Resize 'it':")
+
+
+def test_what_lies_beyond_an_image_is_chosen_and_not_multiplied():
+    """Infinity at the edge does not make NaN of the zeros beside it, and each sample reads its own image."""
+    x = np.stack([np.full((1, 2, 2), np.inf), np.ones((1, 2, 2))]).astype(np.float32)
+    grid = np.full((2, 1, 2, 2), 3.0, np.float32)
+    grid[:, 0, 1] = 0.0
+    (found,) = run("GridSample", {"x": x, "grid": grid})
+    assert found.reshape(2, 2).tolist() == [[0.0, np.inf], [0.0, 1.0]]
+
+
+def test_boxes_that_overlap_go():
+    """Against boxes one by one, in float64; no two have one score."""
+    rng = np.random.default_rng(0)
+    corner = rng.random((2, 40, 2)) * 8
+    boxes = np.concatenate([corner, corner + 1 + rng.random((2, 40, 2)) * 3], -1).astype(np.float32)
+    scores = rng.permutation(240).reshape(2, 3, 40).astype(np.float32) / 240
+    exact = []
+    for n, kind in itertools.product(range(2), range(3)):
+        kept = []
+        for one in sorted(range(40), key=lambda box: -scores[n, kind, box]):
+            box = boxes[n, one].astype(np.float64)
+            for other in (boxes[n, k].astype(np.float64) for k in kept):
+                shared = np.prod(np.maximum(np.minimum(box[2:], other[2:]) - np.maximum(box[:2], other[:2]), 0))
+                areas = np.prod(box[2:] - box[:2]) + np.prod(other[2:] - other[:2])
+                if shared / (areas - shared) > 0.1:
+                    break
+            else:
+                if scores[n, kind, one] > 0.5 and len(kept) < 9:
+                    kept.append(one)
+                    exact.append((n, kind, one))
+    given = {"boxes": boxes, "scores": scores, "most": np.array([9]), "overlap": np.array([0.1], np.float32),
+             "least": np.array([0.5], np.float32)}  # fmt: skip
+    (found,) = run("NonMaxSuppression", given, captured=False)
+    assert found.tolist() == [list(row) for row in exact] and 10 < len(exact) < 54
+
+
+def test_quantized_convolutions_are_exact():
+    """Groups, scales and zeros of channels, pads of one side: against integers, where nothing is rounded."""
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(0, 256, (2, 4, 7, 6), np.uint8), rng.integers(-128, 128, (6, 2, 3, 2), np.int8)
+    zero_x, zero_w = np.array(131, np.uint8), rng.integers(-9, 9, 6, np.int8)
+    bias = rng.integers(-1000, 1000, 6, np.int32)
+    wide = np.pad(x.astype(np.int64) - 131, [(0, 0), (0, 0), (1, 0), (1, 1)])
+    own = w.astype(np.int64) - zero_w[:, None, None, None]
+    exact = np.zeros((2, 6, 3, 7), np.int64)
+    for o, i, j in np.ndindex(6, 3, 7):
+        first = o // 3 * 2
+        exact[:, o, i, j] = (wide[:, first : first + 2, 2 * i : 2 * i + 3, j : j + 2] * own[o]).sum((1, 2, 3))
+    options = dict(strides=[2, 1], pads=[1, 1, 0, 1], group=2)
+    (found,) = run("ConvInteger", {"x": x, "w": w, "zx": zero_x, "zw": zero_w}, version=10, **options)
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(found, exact)
+    scales = np.array([0.5, 2, 1, 0.25, 1, 4], np.float32)
+    given = {"x": x, "sx": np.float32(0.5).reshape(()), "zx": zero_x, "w": w, "sw": scales, "zw": zero_w,
+             "s": np.float32(256).reshape(()), "z": np.array(3, np.int8), "b": bias}  # fmt: skip
+    (found,) = run("QLinearConv", given, version=10, **options)
+    whole = (exact + bias[:, None, None]) * scales[:, None, None] / 512
+    np.testing.assert_array_equal(found, np.clip(np.rint(whole) + 3, -128, 127))
+
+
+# -- signals ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [15, 16])
+@pytest.mark.parametrize("kind", ["real", "complex", "inverse", "half", "half back"])
+def test_fourier_transforms(kind, length):
+    """Against float64, of 15 or 16 numbers cut off or filled up from 14 or 18."""
+    for given in (14, 18):
+        x = normal(3, given, 1 if kind in ("real", "half") else 2)
+        options = {"onesided": int(kind.startswith("half")), "inverse": int(kind in ("inverse", "half back"))}
+        whole = x[..., 0].astype(np.complex128) + (1j * x[..., 1] if x.shape[2] == 2 else 0)
+        if kind == "half back":
+            exact = np.fft.irfft(whole, length)[..., None]
+        else:
+            exact = (np.fft.ifft if kind == "inverse" else np.fft.fft)(whole, length)
+            exact = exact[:, : length // 2 + 1] if kind == "half" else exact
+            exact = np.stack([exact.real, exact.imag], -1)
+        (found,) = run("DFT", {"x": x, "length": np.array(length)}, axis=1, version=17, **options)
+        assert found.shape == exact.shape
+        np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5)
+
+
+def test_short_time_spectra():
+    signal, window = normal(2, 100, 1), np.hanning(24).astype(np.float32)
+    given = {"signal": signal, "step": np.array(10), "window": window}
+    (found,) = run("STFT", given, version=17)
+    frames = np.stack([signal[:, 10 * n : 10 * n + 24, 0].astype(np.float64) * window for n in range(8)], 1)
+    exact = np.fft.rfft(frames)
+    np.testing.assert_allclose(found, np.stack([exact.real, exact.imag], -1), rtol=0, atol=1e-5)
+
+
+def test_transforms_that_are_too_long_are_refused():
+    given = {"x": np.zeros((1, 8192, 1), np.float32)}
+    with pytest.raises(grilly.UnsupportedError, match="DFT 'it': a transform of 8192 numbers"):
+        model_of("DFT", given, version=17).run(given)
