@@ -170,14 +170,14 @@ def test_levels():
 
 def test_sharing_memory_adds_no_barrier(backend, monkeypatch):
     from grilly.runtime.vulkan import graph as module
-    from grilly.runtime.vulkan.stream import Stream
+    from grilly.runtime.vulkan.recording import Recorder
 
     call, counted, barriers = layer(backend), [], []
-    separate = Stream._separate
+    separate = Recorder.separate
     monkeypatch.setattr(module, "levels", lambda commands: counted.append(levels(commands)) or counted[-1])
     call(backend.tensor(random(2, 9, 64)), backend.tensor(np.ones((9, 9), bool)))
     backend.synchronize()
-    monkeypatch.setattr(Stream, "_separate", lambda self, command: barriers.append(0) or separate(self, command))
+    monkeypatch.setattr(Recorder, "separate", lambda self, command: barriers.append(0) or separate(self, command))
     graph = backend.capture(call, random(2, 9, 64), np.ones((9, 9), bool))
     assert len(barriers) == 1 + counted[0][-1] and counted[0][-1] < graph.dispatches
 
