@@ -485,6 +485,9 @@ class Stream:
                 self._taken(slot)
             self._submitting = None
         self._idle = [slot for slot in self._slots if slot not in self._flying]
+        for slot in self._idle:
+            if slot.stamps:
+                slot.stamps.labels = []  # what was recorded there was not submitted
         self.wait(self.flush())
 
     # -- timing ----------------------------------------------------------------------------------------------------
