@@ -24,7 +24,6 @@ from .dropout import dropout
 from .embedding import embedding, embedding_backward
 from .gated import geglu, geglu_backward, glu, glu_backward, swiglu, swiglu_backward
 from .interfaces import flash_attention, naive_attention, scaled_dot_product_attention
-from .layers import linear, linear_backward, rope
 from .losses import cross_entropy, cross_entropy_backward
 from .norms import (
     add_layer_norm,
@@ -36,6 +35,8 @@ from .norms import (
     rms_norm,
     rms_norm_backward,
 )
+from .products import linear, linear_backward
+from .rotary import rope
 from .sequences import flash_attention_varlen, flash_attention_varlen_backward, flash_attention_with_kvcache
 from .softmaxes import log_softmax, log_softmax_backward, softmax, softmax_backward
 from .steps import attention_dropout, attention_mask, attention_output, attention_scores, dropout_mask, t5_bias
