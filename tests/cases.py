@@ -228,3 +228,18 @@ def output_magnitude(case: Case, q, k, v, mask) -> float:
     """The largest sum of weight times absolute value behind an element of the output."""
     out = reference.naive_attention(q, k, np.abs(v), case.scale, mask, case.causal, dtype=np.float64)[0]
     return float(out.max(initial=0))
+
+
+def check_bfloat16(backend, case: Case, family: str) -> None:
+    """Hold attention in bfloat16, by one family of kernels, to float64 and plain float32."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    q, k, v, mask = make_arrays(case, ml_dtypes.bfloat16)
+    exact, exact_lse, plain, plain_lse = expected(case, q, k, v, mask)
+    out, lse = backend.attention.flash_attention2(
+        *(backend.tensor(a) for a in (q, k, v)), mask=mask, causal=case.causal, scale=case.scale, return_lse=True,
+        kernel=family,
+    )  # fmt: skip
+    mine = np.abs(out.numpy().astype(np.float64) - exact).max()
+    its = np.abs(plain.astype(np.float64) - exact).max()
+    assert mine <= 2 * its + 2**-8 * output_magnitude(case, *(a.astype(np.float32) for a in (q, k, v)), mask)
+    assert_as_accurate(lse.numpy(), exact_lse, plain_lse, f"{case.name} lse")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import itertools
 import os
 import queue
@@ -284,18 +285,7 @@ def exporting(timelines: bool, dedicated: bool = False):
     external.External.__init__ = made
     sharing.descriptor_of_semaphore = describe
     own_timeline = sharing.timeline
-
-    def plain(device, value):  # which is not to be exported
-        kind = ffi.new("VkSemaphoreTypeCreateInfo*")
-        kind.sType = lib.VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO
-        kind.semaphoreType = lib.VK_SEMAPHORE_TYPE_TIMELINE
-        kind.initialValue = value
-        info = ffi.new("VkSemaphoreCreateInfo*")
-        info.sType = lib.VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO
-        info.pNext = kind
-        return device.objects.create("Semaphore", info)
-
-    sharing.timeline = plain
+    sharing.timeline = functools.partial(own_timeline, exported=0)
     try:
         yield noted
     finally:

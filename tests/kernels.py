@@ -3,10 +3,13 @@
 import contextlib
 import dataclasses
 
+import pytest
+
+from conftest import open_or_skip
 from grilly import Compute
 from grilly.compute.device import trial
 from grilly.compute.device.caches import Caches
-from grilly.registry import Registry
+from grilly.registry import Registry, Request
 
 
 def forget(backend):
@@ -34,6 +37,30 @@ def pin(view, choice):
     """Make the view run the variant's operation with it."""
     trial.pin(view.opened, choice)
     return view
+
+
+def only(backend, variant):
+    """A view of the backend that runs the variant's operation with it."""
+    return pin(view_of(backend), backend.registry.choice(variant))
+
+
+def only_or_skip(backend, variant, **facts):
+    """The same, or a skip that says why the variant cannot serve a request with these facts here."""
+    request = Request(variant.operation, variant.dtype, facts=facts)
+    reason = {v.name: why for v, why in backend.registry.explain(request)}[variant.name]
+    if reason is not None:
+        pytest.skip(f"{variant.name}: {reason}")
+    return only(backend, variant)
+
+
+@contextlib.contextmanager
+def without_sixteen_bits():
+    """A backend that offers everything but 16-bit storage."""
+    with open_or_skip("vulkan", lambda: Compute(runtime="vulkan")) as backend:
+        backend.runtime.features = frozenset(backend.runtime.features) - {"float16-storage"}
+        backend.opened.registry = Registry(backend.device, backend.runtime.features)
+        backend.opened.sixteen_bits = False
+        yield backend
 
 
 def with_classes(view):

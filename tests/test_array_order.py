@@ -8,19 +8,13 @@ import numpy as np
 import pytest
 
 import grilly
+from equal import same
 from grilly import array_api as xp
 from grilly.compute.arrays import sorting
 from shaderbuild.shared_facts import shared_facts
 
 ROOM = Path(__file__).parents[1] / "shaders" / "arrays"
 RNG = np.random.default_rng(11)
-
-
-def same(tensor, array):
-    """The tensor holds exactly what the array does, with its shape and dtype."""
-    got, want = tensor.numpy(), np.asarray(array)
-    assert got.shape == want.shape and got.dtype == want.dtype, (got.shape, got.dtype, want.shape, want.dtype)
-    np.testing.assert_array_equal(got, want)
 
 
 def test_numbers_of_the_kernel():

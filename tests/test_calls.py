@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import collections
-import gc
-import sys
-
 import numpy as np
 import pytest
 
 import grilly
 import grilly.functional as F
+from hostcalls import counted
 
 #: The most that a call may take.
 MOST = {
@@ -74,26 +71,6 @@ def calls(backend) -> dict:
         "add": lambda: x + x,
         "multiply by a number": lambda: x * 1.5,
     }
-
-
-def counted(call) -> collections.Counter:
-    """The functions of Python that a call enters, and those that giving its result back does."""
-    found: collections.Counter = collections.Counter()
-
-    def note(frame, event, argument):
-        if event == "call":
-            found[f"{frame.f_code.co_filename.rsplit('grilly/', 1)[-1]}:{frame.f_code.co_name}"] += 1
-
-    gc.collect()
-    gc.disable()
-    sys.setprofile(note)
-    try:
-        result = call()
-        del result
-    finally:
-        sys.setprofile(None)
-        gc.enable()
-    return found
 
 
 @pytest.mark.parametrize("name", MOST)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import grilly
-from cases import Case, assert_as_accurate, expected, make_arrays, output_magnitude
+from cases import Case, assert_as_accurate, check_bfloat16, expected, make_arrays, output_magnitude
 from grilly import reference
 from grilly.compute.attention import decode
 from grilly.compute.attention.forward import REPEATED
@@ -76,17 +76,8 @@ def test_float16(backend, case):
 
 @pytest.mark.parametrize("case", [*DIMS, LENGTHS[3], QUERIES[2], MASKS[1]], ids=str)
 def test_bfloat16(backend, case):
-    ml_dtypes = pytest.importorskip("ml_dtypes")
     need(backend, "bfloat16")
-    q, k, v, mask = make_arrays(case, ml_dtypes.bfloat16)
-    exact, exact_lse, plain, plain_lse = expected(case, q, k, v, mask)
-    out, lse = backend.attention.flash_attention2(
-        *(backend.tensor(a) for a in (q, k, v)), mask=mask, causal=case.causal, return_lse=True, kernel=FAMILY
-    )
-    mine = np.abs(out.numpy().astype(np.float64) - exact).max()
-    its = np.abs(plain.astype(np.float64) - exact).max()
-    assert mine <= 2 * its + 2**-8 * output_magnitude(case, *(a.astype(np.float32) for a in (q, k, v)), mask)
-    assert_as_accurate(lse.numpy(), exact_lse, plain_lse, f"{case.name} lse")
+    check_bfloat16(backend, case, FAMILY)
 
 
 @pytest.mark.parametrize(

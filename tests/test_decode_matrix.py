@@ -7,7 +7,7 @@ import pytest
 
 import grilly
 import leftout
-from cases import Case, assert_as_accurate, expected, lse_magnitude, make_arrays, output_magnitude
+from cases import Case, assert_as_accurate, check_bfloat16, expected, lse_magnitude, make_arrays, output_magnitude
 from grilly.compute.attention import decode
 from grilly.registry import Request
 from grilly.registry.shared import extras_bits
@@ -76,21 +76,12 @@ def test_stages_splits_and_workgroups(backend, choice, stages):
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.dim in (40, 64, 80, 128)], ids=str)
 def test_bfloat16(backend, choice, case):
-    ml_dtypes = pytest.importorskip("ml_dtypes")
     facts = FACTS
     try:
         backend.registry.resolve(Request("attention-decode", "bfloat16", facts=facts, prefer=FAMILY))
     except grilly.UnsupportedError as error:
         pytest.skip(str(error).splitlines()[0])
-    q, k, v, mask = make_arrays(case, ml_dtypes.bfloat16)
-    exact, exact_lse, plain, plain_lse = expected(case, q, k, v, mask)
-    out, lse = backend.attention.flash_attention2(
-        *(backend.tensor(a) for a in (q, k, v)), scale=case.scale, causal=case.causal, return_lse=True, kernel=FAMILY
-    )
-    mine = np.abs(out.numpy().astype(np.float64) - exact).max()
-    its = np.abs(plain.astype(np.float64) - exact).max()
-    assert mine <= 2 * its + 2**-8 * output_magnitude(case, *(a.astype(np.float32) for a in (q, k, v)), mask)
-    assert_as_accurate(lse.numpy(), exact_lse, plain_lse, f"{case.name} lse")
+    check_bfloat16(backend, case, FAMILY)
 
 
 def test_chosen_where_it_can_serve(backend, choice):

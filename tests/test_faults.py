@@ -171,6 +171,41 @@ def test_a_submission_that_fails_loses_nothing(vulkan):
                 assert driver.counts() == {} and driver.misuse == [], call
 
 
+def test_time_stamps_that_were_not_submitted_are_forgotten(vulkan):
+    """They belong to a slot that may come to serve a submission without any."""
+    with faults.between() as driver, grilly.Compute(runtime="vulkan") as backend:
+        if "timestamps" not in backend.runtime.features:
+            pytest.skip("the device has no time stamps")
+        stream, x = backend.runtime._parts.stream, backend.tensor(scenarios.arrays(30, 40))
+
+        def two() -> None:
+            """Two submissions, the second before the first is known to be over: each has a slot."""
+            poll, stream.poll = stream.poll, lambda: None
+            try:
+                for _ in range(2):
+                    x.astype("float16")
+                    stream.flush()
+            finally:
+                stream.poll = poll
+            backend.synchronize()
+
+        two()
+        two()
+        if len(stream._slots) != 2 or stream._idle[-1] is stream._slots[-1]:
+            two()  # so that the next to serve is not the one that comes first after an error
+        backend.runtime.profile("dispatch")
+        driver.only = "vkQueueSubmit"
+        driver.arm(1, faults.DEVICE)
+        with contextlib.suppress(grilly.OutOfDeviceMemoryError):
+            x.astype("float16")
+        assert driver.failed
+        driver.only = None
+        assert len(backend.runtime.profile(None)) == 1
+        two()
+        two()
+        assert backend.runtime.profile("dispatch") == []
+
+
 # -- the faulty driver ------------------------------------------------------------------------------------------------
 
 

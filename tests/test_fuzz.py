@@ -1,23 +1,14 @@
 """tools/fuzz.py for a few hundred calls and kernels; docs/running.md says how to run it for ten thousand."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-PATH = Path(__file__).resolve().parents[1] / "tools/fuzz.py"
-pytestmark = pytest.mark.skipif(not PATH.exists(), reason="tools/fuzz.py is not in an installed package")
+from toolbox import tool
 
 
 @pytest.fixture(scope="module")
 def fuzz():
-    spec = importlib.util.spec_from_file_location("grilly_fuzz", PATH)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return tool("fuzz")
 
 
 def test_random_calls(fuzz):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 
@@ -13,6 +11,7 @@ from cases import assert_as_accurate
 from graphs import default, equal, random
 from grilly import nn
 from grilly.compute.attention.decode import FAMILY
+from hostcalls import counted
 from kernels import retiled
 from test_kvcache import attend, tables
 
@@ -315,14 +314,5 @@ def test_a_cache_costs_a_replay_two_calls(backend):
         for _ in range(3):
             step(*given)
         backend.synchronize()
-        calls = []
-
-        def note(frame, event, argument, calls=calls):
-            if event == "call":
-                calls.append(frame.f_code.co_name)
-
-        sys.setprofile(note)
-        step(*given)
-        sys.setprofile(None)
-        counts[number] = len(calls)
+        counts[number] = counted(lambda step=step, given=given: step(*given)).total()
     assert counts[5] - counts[1] == 8, counts

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import gc
-import sys
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ import grilly.functional as F
 from graphs import default, equal, layer, random
 from grilly.compute.products.linear import linear
 from grilly.runtime.vulkan.planned import levels, places
+from hostcalls import counted
 
 
 @pytest.fixture
@@ -46,19 +47,8 @@ def test_a_replay_costs_the_host_the_same_whatever_the_size(backend):
         backend.synchronize()
         seen = []
         for _ in range(20):
-            calls = 0
-
-            def note(frame, event, argument):
-                nonlocal calls
-                calls += event == "call"
-
-            gc.disable()
-            sys.setprofile(note)
-            graph(x)
-            sys.setprofile(None)
-            gc.enable()
+            seen.append(counted(functools.partial(graph, x)).total())
             backend.synchronize()
-            seen.append(calls)
         counts[size] = min(seen)
     assert len(set(counts.values())) == 1 and counts[1] <= 60, counts
 
@@ -170,14 +160,14 @@ def test_levels():
 
 def test_sharing_memory_adds_no_barrier(backend, monkeypatch):
     from grilly.runtime.vulkan import graph as module
-    from grilly.runtime.vulkan.stream import Stream
+    from grilly.runtime.vulkan.recording import Recorder
 
     call, counted, barriers = layer(backend), [], []
-    separate = Stream._separate
+    separate = Recorder.separate
     monkeypatch.setattr(module, "levels", lambda commands: counted.append(levels(commands)) or counted[-1])
     call(backend.tensor(random(2, 9, 64)), backend.tensor(np.ones((9, 9), bool)))
     backend.synchronize()
-    monkeypatch.setattr(Stream, "_separate", lambda self, command: barriers.append(0) or separate(self, command))
+    monkeypatch.setattr(Recorder, "separate", lambda self, command: barriers.append(0) or separate(self, command))
     graph = backend.capture(call, random(2, 9, 64), np.ones((9, 9), bool))
     assert len(barriers) == 1 + counted[0][-1] and counted[0][-1] < graph.dispatches
 

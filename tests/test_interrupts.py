@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +10,9 @@ import pytest
 
 from children import environment
 from conftest import open_or_skip
+from toolbox import TOOLS, tool
 
-TOOL = Path(__file__).parents[1] / "tools/interrupts.py"
+TOOL = TOOLS / "interrupts.py"
 pytestmark = pytest.mark.skipif(not TOOL.exists(), reason="tools/interrupts.py is not in an installed package")
 
 
@@ -42,14 +42,11 @@ def test_nothing_is_lost_with_kompute(kind):
 
 
 @pytest.fixture
-def tool():
-    spec = importlib.util.spec_from_file_location("interrupts_tool", TOOL)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def interrupts():
+    return tool("interrupts")
 
 
-def test_the_same_points_every_time(tool):
+def test_the_same_points_every_time(interrupts):
     """The points are those of the folder alone, behind calls and at the beginnings of loops."""
     def work():
         total = 0
@@ -57,10 +54,10 @@ def test_the_same_points_every_time(tool):
             total += abs(n)
         return total
 
-    here = tool.Points(str(Path(__file__).parent))
+    here = interrupts.Points(str(Path(__file__).parent))
     count = here.count(work)
     assert count == here.count(work) >= 10
-    assert tool.Points("/nowhere").count(work) == 0
+    assert interrupts.Points("/nowhere").count(work) == 0
 
     def stop():
         raise KeyboardInterrupt

@@ -1,7 +1,5 @@
 """Linear layers against float64 NumPy, with the device's own kernels and with those for GPUs."""
 
-import contextlib
-
 import numpy as np
 import pytest
 
@@ -9,10 +7,9 @@ import grilly
 import grilly.functional as F
 from cases import DTYPES, assert_as_accurate
 from grilly import nn, reference
-from grilly.compute.device.caches import Caches
 from grilly.compute.products.linear import linear
-from grilly.registry import Choice, Request
-from kernels import chosen_as_on, pretend
+from grilly.registry import Request
+from kernels import chosen_as_on, only, pretend
 
 ARCHITECTURES = [None, "nvidia-hopper"]
 SHAPES = [
@@ -137,31 +134,6 @@ def test_refused(backend, shapes, dtypes, error, text):
 # -- matrix units ----------------------------------------------------------------------------------------------------
 
 
-class Only:
-    """A registry that answers "linear" with one variant."""
-
-    def __init__(self, registry, variant):
-        self.registry = registry
-        self.chosen = Choice(variant, registry._subgroup(variant)[0], registry.manifest)
-
-    def resolve(self, request):
-        return self.chosen if request.operation == "linear" else self.registry.resolve(request)
-
-    def equals(self, request):
-        return [self.resolve(request)]
-
-
-@contextlib.contextmanager
-def only(backend, variant):
-    opened = backend.opened
-    own, kept = opened.registry, opened.caches
-    opened.registry, opened.caches = Only(own, variant), Caches()
-    try:
-        yield
-    finally:
-        opened.registry, opened.caches = own, kept
-
-
 def left_out(registry, item):
     """What is of matrix units alone, in the element type that is a parameter or float32."""
     if not item.function.__name__.startswith(("test_matrix_units", "test_split_")):
@@ -198,8 +170,7 @@ ROUNDINGS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}
 
 
 def check_matrix(backend, variant, x, weight, bias, given=None):
-    with only(backend, variant):
-        out = backend_linear(backend, x if given is None else given, weight, bias, precision="high")
+    out = backend_linear(only(backend, variant), x if given is None else given, weight, bias, precision="high")
     wide = [None if a is None else a.astype(np.float64) for a in (x, weight, bias)]
     single = [None if a is None else a.astype(np.float32) for a in (x, weight, bias)]
     exact = reference.linear(*wide, dtype=np.float64)
@@ -296,8 +267,7 @@ def test_split_any_finite_input(vulkan_backend):
     exact = x.astype(np.float64) @ weight.astype(np.float64).T
     fits = np.abs(x).astype(np.float64) @ np.abs(weight).astype(np.float64).T < 3e38
     for variant in matrix_variants(backend, "float32"):
-        with only(backend, variant):
-            out = backend_linear(backend, x, weight, precision="high")
+        out = backend_linear(only(backend, variant), x, weight, precision="high")
         error = np.abs(out.astype(np.float64) - exact)
         # Devices may take numbers below the normal ones for zero.
         assert (error <= bound(x, weight) + 2.0**-126)[fits].all()
@@ -317,8 +287,7 @@ def test_split_infinite_input(vulkan_backend):
     with np.errstate(invalid="ignore"):
         exact = x.astype(np.float64) @ weight.astype(np.float64).T
     for variant in matrix_variants(backend, "float32"):
-        with only(backend, variant):
-            out = backend_linear(backend, x, weight, precision="high")
+        out = backend_linear(only(backend, variant), x, weight, precision="high")
         assert not np.isfinite(out[spoilt]).any()
         assert (np.abs(out[~spoilt] - exact[~spoilt]) <= clean[~spoilt]).all()
 
@@ -329,10 +298,10 @@ def test_matrix_units_cut_to_fit(vulkan_backend, monkeypatch, dtype):
     rng = np.random.default_rng(8)
     variant = matrix_variants(backend, dtype)[0]
     x, weight, bias = (draw(rng, *shape, dtype=dtype) for shape in ((3, 200, 64), (600, 64), (600,)))
-    with only(backend, variant):
-        whole = linear(backend.opened, x, weight, bias, precision="high")
-        pretend(monkeypatch, backend, storage_range=60_000, groups=(65535, 2, 65535))
-        assert (linear(backend.opened, x, weight, bias, precision="high") == whole).all()
+    view = only(backend, variant)
+    whole = linear(view.opened, x, weight, bias, precision="high")
+    pretend(monkeypatch, view, storage_range=60_000, groups=(65535, 2, 65535))
+    assert (linear(view.opened, x, weight, bias, precision="high") == whole).all()
 
 
 def test_precision_refused(backend):

@@ -18,8 +18,8 @@ from cases import (
     output_magnitude,
     rounded_weights,
 )
-from grilly.registry import Choice, Request, default_manifest
-from kernels import forget, pin, view_of
+from grilly.registry import default_manifest
+from kernels import forget, only_or_skip
 
 VARIANTS = [v for v in default_manifest().by_operation["attention"] if v.unproven and v.dtype != "float32"]
 FAMILY = "flash-attention3"  # named, so that few queries are not given to the kernels that split the keys
@@ -43,12 +43,7 @@ def pinned(backend, variant, value_dim=None):
     dim = variant.limits["head_dim"][1]
     within = {fact: low for fact, (low, _) in variant.limits.items()}
     facts = {**within, "align": 8, "head_dim": dim, "value_dim": value_dim or dim}
-    request = Request(variant.operation, variant.dtype, facts=facts)
-    reason = dict((v.name, why) for v, why in backend.registry.explain(request))[variant.name]
-    if reason is not None:
-        pytest.skip(f"{variant.name}: {reason}")
-    choice = Choice(variant, variant.subgroup_sizes[0], backend.registry.manifest)
-    return pin(view_of(backend), choice), dim
+    return only_or_skip(backend, variant, **facts), dim
 
 
 def attend(view, arrays, case, mask=None):

@@ -8,14 +8,13 @@ import pytest
 import grilly
 import grilly.functional as F
 from cases import DTYPES, SIXTEEN_BITS, assert_as_accurate, epsilon
-from conftest import open_or_skip
 from grilly import reference
 from grilly.compute.device import record
 from grilly.compute.device.tensor import Storage
 from grilly.compute.norms import backward, forward, softmax
 from grilly.compute.norms.plan import PLANS
-from grilly.registry import Choice, Registry, Request
-from kernels import plans, pretend, view_of
+from grilly.registry import Request
+from kernels import pin, plans, pretend, view_of, without_sixteen_bits
 
 U = 2.0**-24  # what a float32 rounding errs by at most, of its result
 LENGTHS = [1, 2, 3, 31, 64, 257, 768, 4096, 4097, 20011]
@@ -137,10 +136,9 @@ def test_every_kernel(vulkan_backend, name, held):
     choices = {c.variant.name.split(".")[1]: c for c in registry.candidates(Request("norm-rows", "float32"))}
     if name not in choices:
         pytest.skip("the device lacks what this kernel requires")
-    view = view_of(vulkan_backend)
     chosen = registry.choice(choices[name].variant)
     chosen.tile = {**chosen.tile, "held": held}
-    view.opened.registry = Only(registry, chosen)
+    view = pin(view_of(vulkan_backend), chosen)
     for cols in (1, 60, 772, 8191, 8196):
         check_layer_norm(view.opened, draw(3, cols).astype(np.float32), f"{name} {cols}")
     for cols in (129, 8196):
@@ -148,17 +146,6 @@ def test_every_kernel(vulkan_backend, name, held):
     x = draw(6, 700, 33).astype(np.float32)
     check_along(softmax.softmax(view.opened, view.tensor(x), 1).numpy(), x, 1)
     check_gradients(view.opened, draw(6, 4096).astype(np.float32), f"{name}", ("layer_norm",))
-
-
-class Only:
-    """A registry that answers "norm-rows" in float32 with one choice."""
-
-    def __init__(self, registry: Registry, choice: Choice):
-        self.registry, self.chosen = registry, choice
-
-    def resolve(self, request):
-        ours = request.operation == "norm-rows" and request.dtype == "float32"
-        return self.chosen if ours else self.registry.resolve(request)
 
 
 def test_a_large_mean_loses_nothing(vulkan_backend):
@@ -509,13 +496,8 @@ def test_calls_alike_share_a_plan(vulkan_backend):
 
 @pytest.fixture(scope="module")
 def narrow():
-    """A backend that offers everything but 16-bit storage."""
-    backend = open_or_skip("vulkan", lambda: grilly.Compute(runtime="vulkan"))
-    backend.runtime.features = frozenset(backend.runtime.features) - {"float16-storage"}
-    backend.opened.registry = Registry(backend.device, backend.runtime.features)
-    backend.opened.sixteen_bits = False
-    yield backend
-    backend.close()
+    with without_sixteen_bits() as backend:
+        yield backend
 
 
 @pytest.mark.parametrize("dtype", SIXTEEN_BITS)

@@ -12,8 +12,8 @@ from cases import TILED_CASES, Case, expected, lse_magnitude, make_arrays, outpu
 from grilly import nn
 from grilly.compute.attention import plan as flash
 from grilly.compute.attention.forward import REPEATED
-from grilly.registry import Choice, Request, default_manifest
-from kernels import forget, pin, plans, request_of, view_of
+from grilly.registry import default_manifest
+from kernels import forget, only_or_skip, plans, request_of, view_of
 
 VARIANTS = [
     variant for variant in default_manifest().by_operation["attention"]
@@ -35,11 +35,7 @@ def pinned(request, backend):
     variant = request.param
     dim = variant.limits["head_dim"][1]
     facts = {"align": 4, "head_dim": dim, "value_dim": dim, "rows": 1, "high": 1, "causal": 0}
-    found = backend.registry.explain(Request("attention", "float32", facts=facts))
-    reason = {v.name: why for v, why in found}[variant.name]
-    if reason is not None:
-        pytest.skip(f"{variant.name}: {reason}")
-    return pin(view_of(backend), Choice(variant, variant.subgroup_sizes[0], backend.registry.manifest)), dim
+    return only_or_skip(backend, variant, **facts), dim
 
 
 def attend(view, arrays, case, mask=None):

@@ -17,8 +17,8 @@ from grilly import nn, reference
 from grilly.compute.attention.forward import flash_attention
 from grilly.compute.attention.plan import SPLIT_DIM
 from grilly.compute.methods import Attention
-from grilly.registry import Choice, Request, default_manifest
-from kernels import pin, request_of, view_of
+from grilly.registry import default_manifest
+from kernels import only_or_skip, request_of, view_of
 
 VARIANTS = [
     variant for variant in default_manifest().by_operation["attention"]
@@ -35,11 +35,7 @@ def attend(request, backend):
     if variant is not None:
         dim = variant.limits["head_dim"][1]
         facts = {"align": 4, "head_dim": dim, "value_dim": dim, "rows": 1, "high": 1, "causal": 0}
-        found = backend.registry.explain(Request("attention", "float32", facts=facts))
-        reason = {v.name: why for v, why in found}[variant.name]
-        if reason is not None:
-            pytest.skip(f"{variant.name}: {reason}")
-        backend = pin(view_of(backend), Choice(variant, variant.subgroup_sizes[0], backend.registry.manifest))
+        backend = only_or_skip(backend, variant, **facts)
         options["kernel"] = "flash-attention3"
 
     def call(q, k, v, **more):

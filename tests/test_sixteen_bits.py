@@ -8,23 +8,18 @@ import pytest
 import grilly
 import grilly.functional as F
 from cases import BFLOAT16, SIXTEEN_BITS, Case, assert_as_accurate, expected, make_arrays, needs_bfloat16
-from conftest import open_or_skip
 from grilly import cli, nn, reference
 from grilly.cli import shaders
 from grilly.compute.products.linear import linear
 from grilly.compute.rope import rope
-from grilly.registry import Registry
+from kernels import without_sixteen_bits
 
 
 @pytest.fixture(scope="module")
 def narrow(vulkan_backend):
     """A backend on the device of ``vulkan_backend`` that offers everything but 16-bit storage."""
-    backend = open_or_skip("vulkan", lambda: grilly.Compute(runtime="vulkan"))
-    backend.runtime.features = frozenset(backend.runtime.features) - {"float16-storage"}
-    backend.opened.registry = Registry(backend.device, backend.runtime.features)
-    backend.opened.sixteen_bits = False
-    yield backend
-    backend.close()
+    with without_sixteen_bits() as backend:
+        yield backend
 
 
 @pytest.fixture(params=["own", "narrow"])

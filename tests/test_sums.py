@@ -15,8 +15,8 @@ import pytest
 from grilly import reference
 from grilly.compute.products.linear import linear
 from grilly.reference import sums
-from grilly.registry import Choice, Request, default_manifest
-from kernels import pin, view_of
+from grilly.registry import default_manifest
+from kernels import only_or_skip
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 import bench_linear as tool
@@ -39,12 +39,8 @@ def kernels(operation, families, case=""):
 
 def pinned(backend, variant):
     """A view that runs the variant; a skip where the device lacks something that it needs."""
-    registry = backend.registry
     facts = {fact: high for fact, (_, high) in variant.limits.items()} | {"align": variant.align}
-    lacks = registry._lacks(variant, Request(variant.operation, "float32", "generic", facts))
-    if lacks:
-        pytest.skip(f"{variant.name}: {lacks}")
-    return pin(view_of(backend), Choice(variant, registry._subgroup(variant)[0], registry.manifest))
+    return only_or_skip(backend, variant, **facts)
 
 
 @pytest.mark.parametrize("shape", [(300, 520, 1000), (64, 96, 4096)], ids=str)

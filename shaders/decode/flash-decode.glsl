@@ -9,7 +9,7 @@
 //     total and two words unused; 9 arrived (teams), zero before the dispatch and after it.
 //     A dispatch that uses the same two buffers must wait for this one.
 // The including shader has ROWS, WIDE (elements of o that an invocation makes, 4 or 8), LOWEST, and
-//     REACH   scope of writes that other workgroups see: gl_ScopeDevice, or gl_ScopeQueueFamily in Vulkan's memory model
+//     REACH   as include/last-of-team.glsl has it
 //     ROUNDED4(x)  what makes conversions of x to o's type round to nearest
 //     SUM_VECTORS  4-vectors of shared memory that it wants for itself, as `sums`, until the rows are left
 // Specialization constant: 13 SPLIT_KEYS, the fewest keys that are worth a split.
@@ -51,19 +51,7 @@ uint part_of(uint team, uint split, uint r) {
     return ((team * room + split) * uint(ROWS) + r) * uint(RECORD);
 }
 
-// Whether all other workgroups of the team have left their rows; then these can be read. Called by all invocations.
-bool last_of_team(uint team, uint splits) {
-    controlBarrier(gl_ScopeWorkgroup, REACH, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
-                   gl_SemanticsAcquireRelease);
-    if (gl_LocalInvocationIndex == 0u) {
-        uint before = atomicAdd(arrived[team], 1u, REACH, gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-        is_last = before + 1u == splits ? 1u : 0u;
-        if (is_last == 1u) arrived[team] = 0u;
-    }
-    controlBarrier(gl_ScopeWorkgroup, REACH, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
-                   gl_SemanticsAcquireRelease);
-    return is_last == 1u;
-}
+#include "last-of-team.glsl"
 
 // o and lse of the team's rows: those of key head and batch from first_row on.
 void join_splits(uint team, uint splits, uint batch, uint key_head, uint first_row) {

@@ -8,16 +8,5 @@ layout(set = 0, binding = 6, std430) coherent restrict buffer Arrived { uint arr
 
 shared uint is_last;
 
-// Whether all other workgroups of the team have left their sums; then these can be read. Called by all invocations.
-bool last_of_team(uint team, uint splits) {
-    controlBarrier(gl_ScopeWorkgroup, gl_ScopeQueueFamily, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
-                   gl_SemanticsAcquireRelease);
-    if (gl_LocalInvocationIndex == 0u) {
-        uint before = atomicAdd(arrived[team], 1u, gl_ScopeQueueFamily, gl_StorageSemanticsBuffer, gl_SemanticsAcquireRelease);
-        is_last = before + 1u == splits ? 1u : 0u;
-        if (is_last == 1u) arrived[team] = 0u;
-    }
-    controlBarrier(gl_ScopeWorkgroup, gl_ScopeQueueFamily, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
-                   gl_SemanticsAcquireRelease);
-    return is_last == 1u;
-}
+#define REACH gl_ScopeQueueFamily
+#include "last-of-team.glsl"

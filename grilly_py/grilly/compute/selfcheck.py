@@ -225,14 +225,16 @@ def _attention(device: Device, choice: Choice, facts: Mapping[str, int]) -> str 
             more = _tiled(rng, seen, variant.tile["rows"], variant.tile.get("keys", 64))
             options.update(mask=seen, return_lse=True)
         got = _run(tested, q, k, v, options=more, **options)
-        off = _off(trusted, got, variant.dtype, q, k, v, seen, more)
-        if off is not None:
-            return f"{name} attention of {queries} queries to {keys} keys, D = {dim}, Dv = {value_dim}: {off}"
+        wrong = _wrong(name, trusted, got, variant.dtype, q, k, v, seen, more)
+        if wrong is not None:
+            return wrong
     return None
 
 
-def _off(trusted: Device, got: list, dtype: str, q, k, v, seen: np.ndarray, options: Options = OFF) -> str | None:
-    """What sets O, and the log-sum-exp if there is one, apart from the trusted kernel's."""
+def _wrong(
+    name: str, trusted: Device, got: list, dtype: str, q, k, v, seen: np.ndarray, options: Options = OFF
+) -> str | None:
+    """What sets O, and the log-sum-exp if there is one, apart from the trusted kernel's, and in which problem."""
     expected, expected_lse = _run(trusted, q, k, v, mask=seen, return_lse=True, options=options)
     magnitude = _run(trusted, q, k, np.abs(v), mask=seen, return_lse=True, options=options)[0].astype(np.float64)
     wide = [np.abs(array.astype(np.float64))[:, :, :-8] for array in (q, k)]
@@ -242,7 +244,10 @@ def _off(trusted: Device, got: list, dtype: str, q, k, v, seen: np.ndarray, opti
         lse_bound = (HIGH_BOUND if dtype == "float32" else ROUNDING[dtype]) * max(1.0, scores / 8)
         off = difference(got[1], expected_lse, np.float64(lse_bound), "float32")
         off = off and f"log-sum-exp, {off}"
-    return off
+    if off is None:
+        return None
+    queries, keys = (array.shape[2] - 8 for array in (q, k))
+    return f"{name} attention of {queries} queries to {keys} keys, D = {q.shape[3]}, Dv = {v.shape[3]}: {off}"
 
 
 def _tiled_attention(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | None:
@@ -265,9 +270,9 @@ def _tiled_attention(device: Device, choice: Choice, facts: Mapping[str, int]) -
             seen[:, :, 3] = False
             options = {"mask": seen}
         got = _run(tested, q, k, v, kernel=variant.family, return_lse=True, **options)
-        off = _off(trusted, got, variant.dtype, q, k, v, seen)
-        if off is not None:
-            return f"{name} attention of {queries} queries to {keys} keys, D = {dim}, Dv = {value_dim}: {off}"
+        wrong = _wrong(name, trusted, got, variant.dtype, q, k, v, seen)
+        if wrong is not None:
+            return wrong
     return None
 
 
@@ -286,9 +291,9 @@ def _shares(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | N
         if name == "causal":
             seen = np.tril(seen, keys - queries)
         got = _run(tested, q, k, v, kernel=variant.family, return_lse=True, causal=name == "causal")
-        off = _off(trusted, got, variant.dtype, q, k, v, seen)
-        if off is not None:
-            return f"{name} attention of {queries} queries to {keys} keys, D = {dim}, Dv = {value_dim}: {off}"
+        wrong = _wrong(name, trusted, got, variant.dtype, q, k, v, seen)
+        if wrong is not None:
+            return wrong
     return None
 
 

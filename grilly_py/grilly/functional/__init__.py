@@ -5,12 +5,8 @@ NumPy array out. The work runs on the tensors' backend, or on the default one (s
 """
 
 from .activations import (
-    geglu,
-    geglu_backward,
     gelu,
     gelu_backward,
-    glu,
-    glu_backward,
     quick_gelu,
     quick_gelu_backward,
     relu,
@@ -19,8 +15,6 @@ from .activations import (
     sigmoid_backward,
     silu,
     silu_backward,
-    swiglu,
-    swiglu_backward,
     tanh,
     tanh_backward,
 )
@@ -28,8 +22,8 @@ from .attention import flash_attention2, flash_attention2_backward, flash_attent
 from .convolution import conv1d, conv1d_backward, conv2d, conv2d_backward
 from .dropout import dropout
 from .embedding import embedding, embedding_backward
+from .gated import geglu, geglu_backward, glu, glu_backward, swiglu, swiglu_backward
 from .interfaces import flash_attention, naive_attention, scaled_dot_product_attention
-from .layers import linear, linear_backward, rope
 from .losses import cross_entropy, cross_entropy_backward
 from .norms import (
     add_layer_norm,
@@ -38,14 +32,13 @@ from .norms import (
     group_norm_backward,
     layer_norm,
     layer_norm_backward,
-    log_softmax,
-    log_softmax_backward,
     rms_norm,
     rms_norm_backward,
-    softmax,
-    softmax_backward,
 )
+from .products import linear, linear_backward
+from .rotary import rope
 from .sequences import flash_attention_varlen, flash_attention_varlen_backward, flash_attention_with_kvcache
+from .softmaxes import log_softmax, log_softmax_backward, softmax, softmax_backward
 from .steps import attention_dropout, attention_mask, attention_output, attention_scores, dropout_mask, t5_bias
 
 __all__ = [

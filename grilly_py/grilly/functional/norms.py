@@ -1,4 +1,4 @@
-"""Normalisations and softmax, with their gradients."""
+"""Normalisations, with their gradients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from ..compute.device.arrays import Array, FloatArray, FloatT, NDArray, Shape
 from ..compute.device.tensor import Tensor
 from ..compute.norms import backward as _backward
 from ..compute.norms import forward as _forward
-from ..compute.norms import softmax as _softmax
 
 
 @overload
@@ -248,66 +247,6 @@ def group_norm(
 
 
 @overload
-def softmax(input: NDArray[FloatT], dim: SupportsIndex = ...) -> NDArray[FloatT]: ...
-@overload
-def softmax(input: Tensor, dim: SupportsIndex = ...) -> Tensor: ...
-def softmax(input: FloatArray, dim: SupportsIndex = -1) -> Array:
-    """``exp(x) / sum(exp(x))`` along an axis.
-
-    Parameters
-    ----------
-    input : numpy.ndarray or grilly.Tensor
-        Any shape with at least one axis; float32, float16 or bfloat16, computed in float32. Any strides: along another
-        axis than the last neighbours in memory are read together, without a copy.
-    dim : int
-        The axis.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        Of input's shape and dtype; a Tensor when it was one, and then without waiting. A row of nothing but minus
-        infinity becomes NaN, as in PyTorch (in ``backend.attention.softmax``, a step of attention, zeros), and so does
-        one that holds NaN or plus infinity.
-
-    Raises
-    ------
-    TypeError
-        For another dtype, or a dim that is no integer.
-    ValueError
-        For an array without axes, or a dim that it has not.
-    UnsupportedError
-        Where a row is longer than the loops of the driver (Mesa 22.3's on processors: 8 million elements).
-    """
-    return _softmax.softmax(device_of("softmax", input), input, dim)
-
-
-@overload
-def log_softmax(input: NDArray[FloatT], dim: SupportsIndex = ...) -> NDArray[FloatT]: ...
-@overload
-def log_softmax(input: Tensor, dim: SupportsIndex = ...) -> Tensor: ...
-def log_softmax(input: FloatArray, dim: SupportsIndex = -1) -> Array:
-    """``x - log(sum(exp(x)))`` along an axis, the logarithm of ``softmax`` without its loss of small numbers.
-
-    Parameters
-    ----------
-    input, dim
-        As for ``softmax``.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        Of input's shape and dtype; a Tensor when it was one, and then without waiting. A row of nothing but minus
-        infinity becomes NaN, as in PyTorch, and so does one that holds NaN or plus infinity.
-
-    Raises
-    ------
-    TypeError, ValueError, UnsupportedError
-        As ``softmax``.
-    """
-    return _softmax.log_softmax(device_of("log_softmax", input), input, dim)
-
-
-@overload
 def layer_norm_backward(
     grad_output: NDArray[FloatT], input: NDArray[FloatT], normalized_shape: Shape,
     weight: NDArray[FloatT] | None = ..., eps: float = ...,
@@ -435,66 +374,3 @@ def group_norm_backward(
     """
     device = device_of("group_norm_backward", grad_output, input, weight)
     return _backward.group_norm_backward(device, grad_output, input, num_groups, weight, eps)
-
-
-@overload
-def softmax_backward(
-    grad_output: NDArray[FloatT], output: NDArray[FloatT], dim: SupportsIndex = ...
-) -> NDArray[FloatT]: ...
-@overload
-def softmax_backward(grad_output: Tensor, output: FloatArray, dim: SupportsIndex = ...) -> Tensor: ...
-@overload
-def softmax_backward(grad_output: FloatArray, output: FloatArray, dim: SupportsIndex = ...) -> Array: ...
-def softmax_backward(grad_output: FloatArray, output: FloatArray, dim: SupportsIndex = -1) -> Array:
-    """The gradient of ``softmax``: of ``sum(grad_output * y)`` by its input.
-
-    Parameters
-    ----------
-    grad_output, output : numpy.ndarray or grilly.Tensor
-        The gradient of ``softmax``'s result, and the result; of one shape and dtype.
-    dim : int
-        As given to ``softmax``.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        Of output's shape and dtype; a Tensor when an array was one, and then without waiting.
-
-    Raises
-    ------
-    TypeError, ValueError, UnsupportedError
-        As ``softmax``; also for dtypes or shapes that differ.
-    """
-    return _softmax.softmax_backward(device_of("softmax_backward", grad_output, output), grad_output, output, dim)
-
-
-@overload
-def log_softmax_backward(
-    grad_output: NDArray[FloatT], output: NDArray[FloatT], dim: SupportsIndex = ...
-) -> NDArray[FloatT]: ...
-@overload
-def log_softmax_backward(grad_output: Tensor, output: FloatArray, dim: SupportsIndex = ...) -> Tensor: ...
-@overload
-def log_softmax_backward(grad_output: FloatArray, output: FloatArray, dim: SupportsIndex = ...) -> Array: ...
-def log_softmax_backward(grad_output: FloatArray, output: FloatArray, dim: SupportsIndex = -1) -> Array:
-    """The gradient of ``log_softmax``: of ``sum(grad_output * y)`` by its input.
-
-    Parameters
-    ----------
-    grad_output, output : numpy.ndarray or grilly.Tensor
-        The gradient of ``log_softmax``'s result, and the result; of one shape and dtype.
-    dim : int
-        As given to ``log_softmax``.
-
-    Returns
-    -------
-    numpy.ndarray or grilly.Tensor
-        Of output's shape and dtype; a Tensor when an array was one, and then without waiting.
-
-    Raises
-    ------
-    TypeError, ValueError, UnsupportedError
-        As ``softmax``; also for dtypes or shapes that differ.
-    """
-    device = device_of("log_softmax_backward", grad_output, output)
-    return _softmax.log_softmax_backward(device, grad_output, output, dim)

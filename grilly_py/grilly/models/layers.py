@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from .. import functional as F
 from .. import nn
 from ..compute import Tensor
-from ..functional.layers import Activation
+from ..functional.products import Activation
 from .weights import Weights
 
 

@@ -37,25 +37,25 @@ class Dropout(Module):
         self.p = p
 
     @overload
-    def forward(self, x: NDArray[FloatT]) -> NDArray[FloatT]: ...
+    def forward(self, input: NDArray[FloatT]) -> NDArray[FloatT]: ...
     @overload
-    def forward(self, x: Tensor) -> Tensor: ...
-    def forward(self, x: FloatArray) -> Array:
-        """Of x's shape and dtype; x itself after ``eval()``.
+    def forward(self, input: Tensor) -> Tensor: ...
+    def forward(self, input: FloatArray) -> Array:
+        """Of input's shape and dtype; input itself after ``eval()``.
 
         Raises
         ------
         TypeError
-            If x is not float32, float16 or bfloat16.
+            If input is not float32, float16 or bfloat16.
         CaptureError
             While training in a captured function (``Compute.capture``), whose replays would all drop the same elements:
             give ``F.dropout`` a seed that is a Tensor there.
         """
-        shapes("Dropout", x=x)
+        shapes("Dropout", input=input)
         if not self.training or not self.p:
             self._keep(backend=None, seed=0, offset=0)
-            return x
-        backend, (sent,), keep = self._send(x)
+            return input
+        backend, (sent,), keep = self._send(input)
         seed, offset = drawn(backend.opened, "Dropout")
         y = F.dropout(sent, self.p, seed=seed, offset=offset)
         self._keep(backend=backend, seed=seed, offset=offset)
@@ -69,7 +69,7 @@ class Dropout(Module):
     @overload
     def backward(self, grad_output: Tensor) -> Tensor: ...
     def backward(self, grad_output: FloatArray) -> Array:
-        """The gradient of the last forward's x, by the same mask.
+        """The gradient of the last forward's input, by the same mask.
 
         Raises
         ------

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
 from .. import functional as F
 from ..compute import Tensor
 from ..compute.device.arguments import check_precision
-from ..compute.device.arrays import Array, FloatArray, FloatT, NDArray, Precision
+from ..compute.device.arrays import FloatArray, NDArray, Precision
 from ..compute.device.numbers import integer
-from .module import Module, Parameter, shapes
+from .module import Parameter, shapes
+from .unary import Unary
 
 
 def uniform(rng: np.random.Generator, bound: float, *shape: int) -> NDArray[np.float32]:
@@ -20,8 +20,8 @@ def uniform(rng: np.random.Generator, bound: float, *shape: int) -> NDArray[np.f
     return rng.uniform(-bound, bound, shape).astype(np.float32)
 
 
-class Linear(Module):
-    """``y = x W^T + b``, computed on the device.
+class Linear(Unary):
+    """``y = x W^T + b``, computed on the device: ``(..., in_features)`` to ``(..., out_features)``.
 
     Parameters
     ----------
@@ -65,51 +65,21 @@ class Linear(Module):
         self.weight = Parameter(uniform(rng, bound, out_features, in_features))
         self.bias = Parameter(uniform(rng, bound, out_features)) if bias else None
 
-    @overload
-    def forward(self, x: NDArray[FloatT]) -> NDArray[FloatT]: ...
-    @overload
-    def forward(self, x: Tensor) -> Tensor: ...
-    def forward(self, x: FloatArray) -> Array:
-        """``(..., in_features)`` to ``(..., out_features)``.
-
-        Raises
-        ------
-        ValueError
-            If x's last axis has another length.
-        TypeError
-            If x is not of the weights' dtype.
-        """
-        (shape,) = shapes("Linear", x=x)
+    def _check(self, input: FloatArray) -> None:
+        """Raise ValueError for an input whose last axis has another length."""
+        (shape,) = shapes("Linear", input=input)
         if not shape or shape[-1] != self.in_features:
-            raise ValueError(f"Linear: x has shape {shape}; its last axis must have {self.in_features} elements")
-        backend, (x,), keep = self._send(x)
-        bias = None if self.bias is None else self.bias.on(backend)
-        y = F.linear(x, self.weight.on(backend), bias, precision=self.precision)
-        self._keep(x=x)
-        return y if keep else y.numpy()
+            raise ValueError(f"Linear: input has shape {shape}; its last axis must have {self.in_features} elements")
 
-    if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
-        __call__ = forward
+    def _run(self, x: Tensor) -> Tensor:
+        bias = None if self.bias is None else self.bias.on(x.backend)
+        return F.linear(x, self.weight.on(x.backend), bias, precision=self.precision)
 
-    @overload
-    def backward(self, grad_output: NDArray[FloatT]) -> NDArray[FloatT]: ...
-    @overload
-    def backward(self, grad_output: Tensor) -> Tensor: ...
-    def backward(self, grad_output: FloatArray) -> Array:
-        """The gradient of the last forward's x; adds those of ``weight`` and ``bias``.
-
-        Raises
-        ------
-        RuntimeError
-            Where ``forward`` kept nothing: see `Module`.
-        ValueError, TypeError
-            If grad_output is not of the output's shape and dtype.
-        """
-        x = self._take()["x"]
-        grad = x.backend.tensor(grad_output)
-        dx, dweight, dbias = F.linear_backward(grad, x, self.weight.on(x.backend), precision=self.precision)
+    def _gradient(self, grad: Tensor, kept: Tensor) -> Tensor:
+        weight = self.weight.on(kept.backend)
+        dx, dweight, dbias = F.linear_backward(grad, kept, weight, precision=self.precision)
         self._add(dweight, dbias)
-        return dx if isinstance(grad_output, Tensor) else dx.numpy()
+        return dx
 
     def _add(self, dweight: Tensor, dbias: Tensor) -> None:
         self.weight.add_grad(dweight)

@@ -13,7 +13,7 @@ from ..device.device import Device
 from ..device.dtypes import is_sixteen_bits
 from ..device.pace import ready_plan
 from ..device.plan import Layout
-from ..device.record import Ready, key_of
+from ..device.record import Ready, key_of, placed
 from ..device.tensor import Tensor
 from .backward_plan import BackwardCall, BackwardTerms, plan
 from .backward_sums import bias_gradient, sinks_gradient, t5_gradient
@@ -143,7 +143,7 @@ def prepared(device: Device, tensors: Sequence[Tensor | None], terms: BackwardTe
     key = key_of(device, terms, tensors)
     bias = tensors[7]
     if bias is not None and bias._offset:  # it stands among the words of the header
-        key = (*key[:8], (bias.shape, bias._steps, bias.dtype, bias._offset, bias._storage.nbytes))
+        key = (*key[:8], placed(bias))
     plans = device.caches[PLANS]
     found = plans.get(key)
     if found is None:

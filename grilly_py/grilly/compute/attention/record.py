@@ -9,7 +9,7 @@ from ..device.caches import Kept
 from ..device.device import Device
 from ..device.pace import ready_plan
 from ..device.plan import Layout
-from ..device.record import Ready, key_of
+from ..device.record import Ready, key_of, placed
 from ..device.tensor import Storage, Tensor
 from .call import AttentionCall, Terms
 from .operands import HeaderWords
@@ -64,7 +64,7 @@ def prepared(device: Device, tensors: Sequence[Tensor | None], terms: Terms, kee
         raise ValueError("attention: a tensor belongs to another backend; move it with backend.tensor(...)")
     bias = tensors[4]
     if bias is not None and bias._offset:  # it stands among the words of the header
-        key = (*key[:5], (bias.shape, bias._steps, bias.dtype, bias._offset, bias._storage.nbytes))
+        key = (*key[:5], placed(bias))
     plans = device.caches[PLANS]
     found = plans.get(key)
     if found is None:

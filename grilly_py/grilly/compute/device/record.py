@@ -125,8 +125,13 @@ def key_of(device: Device, given: tuple, tensors: Sequence[Tensor | None]) -> tu
             place = ALIGN_MOST if tensor.dtype is BOOL else gcd(ALIGN_MOST, tensor._offset)
             key.append((tensor.shape, tensor._steps, tensor.dtype, place, None))
         else:
-            key.append((tensor.shape, tensor._steps, tensor.dtype, tensor._offset, storage.nbytes))
+            key.append(placed(tensor))
     return tuple(key)
+
+
+def placed(tensor: Tensor) -> tuple:
+    """A tensor's Layout in a key of plans that depend on where it begins."""
+    return tensor.shape, tensor._steps, tensor.dtype, tensor._offset, tensor._storage.nbytes
 
 
 def ready_for(

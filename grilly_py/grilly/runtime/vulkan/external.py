@@ -123,15 +123,15 @@ def _descriptor(device, name: str, info) -> Descriptor:
     return found
 
 
-def timeline(device, value: int):
-    """A timeline semaphore that can be exported, at a value: a Handle."""
+def timeline(device, value: int, exported: int = FD):
+    """A timeline semaphore at a value, that can be exported as handles of these kinds (0: not at all): a Handle."""
     kind = ffi.new("VkSemaphoreTypeCreateInfo*")
     kind.sType = lib.VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO
     kind.semaphoreType = lib.VK_SEMAPHORE_TYPE_TIMELINE
     kind.initialValue = value
     export = ffi.new("VkExportSemaphoreCreateInfo*")
     export.sType = lib.VK_STRUCTURE_TYPE_EXPORT_SEMAPHORE_CREATE_INFO
-    export.handleTypes = FD
+    export.handleTypes = exported
     export.pNext = kind
     info = ffi.new("VkSemaphoreCreateInfo*")
     info.sType = lib.VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO

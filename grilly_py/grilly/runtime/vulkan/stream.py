@@ -1,9 +1,10 @@
-"""The order of work on the device: recording, barriers, submission, completion, timing.
+"""The order of work on the device: what is taken, submitted, waited for.
 
-Commands are kept in a list, the journal, until ``flush`` records and submits them all, with a serial; a serial is
-complete when its fence has signalled. A command leaves the journal when the driver has taken it, and not before: an
-exception on the way there, an interrupt from the keyboard or an error of the driver, loses nothing, and the next
-``flush`` begins anew. Where it cannot be known whether the driver took a submission, its fence tells (``mend``).
+Commands are kept in a list, the journal, until ``flush`` has them recorded (recording.py) and submits them all, with a
+serial; a serial is complete when its fence has signalled. A command leaves the journal when the driver has taken it,
+and not before: an exception on the way there, an interrupt from the keyboard or an error of the driver, loses nothing,
+and the next ``flush`` begins anew. Where it cannot be known whether the driver took a submission, its fence tells
+(``mend``).
 
 A call ends with ``hand_on``. What is few commands, as most calls are, is recorded once for each set of arguments it is
 seen with twice, and submitted again after that. A submission costs the host more than the call itself, so calls that
@@ -14,7 +15,7 @@ others. Recordings of whole graphs (graph.py) go behind the journal.
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 
 from ...errors import ClosedError
@@ -24,9 +25,11 @@ from .api import NULL, ffi, lib
 from .descriptors import Descriptors
 from .device import Device
 from .joint import Joint
-from .memory import Block, VulkanBuffer
+from .memory import VulkanBuffer
 from .objects import Handle
 from .pipelines import VulkanProgram
+from .recording import Recorder
+from .timing import Stamps
 
 DISPATCHES = 64  # in one submission at most
 COMMANDS = 4 * DISPATCHES  # dispatches and copies
@@ -40,25 +43,18 @@ RECORDINGS = 512  # kept at most
 
 
 class Slot:
-    """What a submission needs: reusable command buffers and a fence."""
+    """What a submission needs: reusable command buffers, a fence, and time stamps where the device has them."""
 
-    __slots__ = ("commands", "fence", "fences", "queries", "begun", "labels", "serial")
+    __slots__ = ("commands", "fence", "fences", "stamps", "begun", "serial")
 
-    def __init__(self, device: Device, pool: Handle, timestamps: bool):
+    def __init__(self, device: Device, pool: Handle):
         self.commands = [device.objects.command_buffer(pool)]
         fence_info = ffi.new("VkFenceCreateInfo*")
         fence_info.sType = lib.VK_STRUCTURE_TYPE_FENCE_CREATE_INFO
         self.fence = device.objects.create("Fence", fence_info)
         self.fences = ffi.new("VkFence[1]", [self.fence.value])
-        self.queries: Handle | None = None
-        if timestamps:
-            query_info = ffi.new("VkQueryPoolCreateInfo*")
-            query_info.sType = lib.VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO
-            query_info.queryType = lib.VK_QUERY_TYPE_TIMESTAMP
-            query_info.queryCount = 2 * DISPATCHES
-            self.queries = device.objects.create("QueryPool", query_info)
+        self.stamps = Stamps(device, DISPATCHES) if device.timestamp_bits else None
         self.begun: set[int] = set()  # command buffers whose recording was not ended, so they must be reset first
-        self.labels: list[str] = []
         self.serial = 0
 
 
@@ -127,6 +123,7 @@ class Stream:
     def __init__(self, device: Device):
         self._device = device
         self._descriptors = Descriptors(device)
+        self._recorder = Recorder()
         self._spin = 0.0 if device.info.kind == "cpu" else SPIN_SECONDS
         info = ffi.new("VkCommandPoolCreateInfo*")
         info.sType = lib.VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO
@@ -149,12 +146,8 @@ class Stream:
         self._handed = 0.0  # when the last call ended
         self.joint: Joint | None = None  # where memory is shared with another interface to the device
         self.ending = False  # set by the end of the interpreter: waits are given up
-        self._reads: list[tuple] = []  # of the recording that is being made, since its last barrier
-        self._writes: list[tuple] = []
         self.profiling: str | None = None  # what is timed: "dispatch" or "row"
         self._timings: list[Timing] = []
-        self._period = float(device.info.properties.get("timestamp_period", 1.0)) * 1e-9
-        self._tick_mask = (1 << device.timestamp_bits) - 1 if device.timestamp_bits else 0
         self._seen: set[tuple] = set()  # submissions seen once
         self._recordings: dict[tuple, Handle] = {}  # and those seen again, with their command buffers
         self._structs()
@@ -162,18 +155,6 @@ class Stream:
 
     def _structs(self) -> None:
         """Structs used by every call, made once."""
-        stages = lib.VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | lib.VK_PIPELINE_STAGE_TRANSFER_BIT
-        self._stages = stages
-        access = lib.VK_ACCESS_SHADER_READ_BIT | lib.VK_ACCESS_SHADER_WRITE_BIT
-        access |= lib.VK_ACCESS_TRANSFER_READ_BIT | lib.VK_ACCESS_TRANSFER_WRITE_BIT
-        self._barrier = ffi.new("VkMemoryBarrier*")
-        self._barrier.sType = lib.VK_STRUCTURE_TYPE_MEMORY_BARRIER
-        self._barrier.srcAccessMask = access
-        self._barrier.dstAccessMask = access
-        self._to_host = ffi.new("VkMemoryBarrier*")
-        self._to_host.sType = lib.VK_STRUCTURE_TYPE_MEMORY_BARRIER
-        self._to_host.srcAccessMask = lib.VK_ACCESS_SHADER_WRITE_BIT | lib.VK_ACCESS_TRANSFER_WRITE_BIT
-        self._to_host.dstAccessMask = lib.VK_ACCESS_HOST_READ_BIT
         self._begin = ffi.new("VkCommandBufferBeginInfo*")
         self._begin.sType = lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO
         self._begin.flags = lib.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT
@@ -184,7 +165,6 @@ class Stream:
         self._submit = ffi.new("VkSubmitInfo*")
         self._submit.sType = lib.VK_STRUCTURE_TYPE_SUBMIT_INFO
         self._submit.pCommandBuffers = self._commands
-        self._region = ffi.new("VkBufferCopy*")
 
     # -- the journal -----------------------------------------------------------------------------------------------
 
@@ -245,78 +225,12 @@ class Stream:
             if len(self._flying) >= IN_FLIGHT:
                 self.wait(self._flying[0].serial)
             else:
-                slot = Slot(self._device, self._pool, self._tick_mask != 0)
+                slot = Slot(self._device, self._pool)
                 self._slots.append(slot)
                 return slot
         slot = self._idle[-1]
         self._device.check(lib.vkResetFences(self._device.handle, 1, slot.fences), "vkResetFences")
         return self._idle.pop()
-
-    def _use(self, command, block: Block, start: int, end: int, writes: bool) -> None:
-        """Put a barrier before the next command if it reads what an earlier one wrote, or writes what one touched."""
-        for other, begin, stop in self._writes:
-            if other is block and begin < end and start < stop:
-                return self._separate(command)
-        if writes:
-            for other, begin, stop in self._reads:
-                if other is block and begin < end and start < stop:
-                    return self._separate(command)
-
-    def _separate(self, command) -> None:
-        lib.vkCmdPipelineBarrier(command, self._stages, self._stages, 0, 1, self._barrier, 0, NULL, 0, NULL)
-        self._reads.clear()
-        self._writes.clear()
-
-    def _record(self, command, journal: list[tuple], descriptors: Descriptors) -> None:
-        # A fence makes earlier writes available but not visible, so even after a wait the device needs a barrier.
-        self._separate(command)
-        for entry in journal:
-            if entry[0] is None:
-                self._record_copy(command, *entry[1:])
-            else:
-                self._record_dispatch(command, *entry, descriptors)
-
-    def _record_dispatch(
-        self, command, program: VulkanProgram, key: tuple, push: bytes, groups, descriptors: Descriptors
-    ) -> None:
-        uses, place = [], 1
-        for letters in program.spec.access:
-            block = key[place]
-            if block is None:
-                place += 1
-                continue
-            start, writes = key[place + 1], letters != "r"
-            end = start + key[place + 2]
-            place += 3
-            self._use(command, block, start, end, writes)
-            uses.append((writes, (block, start, end)))
-        for writes, use in uses:
-            (self._writes if writes else self._reads).append(use)
-        sets = descriptors.get(key)
-        lib.vkCmdBindPipeline(command, lib.VK_PIPELINE_BIND_POINT_COMPUTE, program.pipeline)
-        lib.vkCmdBindDescriptorSets(command, lib.VK_PIPELINE_BIND_POINT_COMPUTE, program.layout, 0, 1, sets, 0, NULL)
-        if push:
-            data = ffi.from_buffer(push)
-            lib.vkCmdPushConstants(command, program.layout, lib.VK_SHADER_STAGE_COMPUTE_BIT, 0, len(push), data)
-        lib.vkCmdDispatch(command, groups[0], groups[1], groups[2])
-
-    def _record_copy(
-        self, command, source: Block, source_start: int, target: Block, target_start: int, nbytes: int
-    ) -> None:
-        self._use(command, source, source_start, source_start + nbytes, False)
-        self._use(command, target, target_start, target_start + nbytes, True)
-        self._reads.append((source, source_start, source_start + nbytes))
-        self._writes.append((target, target_start, target_start + nbytes))
-        self._region.srcOffset = source_start
-        self._region.dstOffset = target_start
-        self._region.size = nbytes
-        lib.vkCmdCopyBuffer(command, source.buffer.value, target.buffer.value, 1, self._region)
-
-    def _show(self, command) -> None:
-        """Record what lets the host see the results of all that came before."""
-        lib.vkCmdPipelineBarrier(
-            command, self._stages, lib.VK_PIPELINE_STAGE_HOST_BIT, 0, 1, self._to_host, 0, NULL, 0, NULL
-        )
 
     def _end(self, command) -> None:
         self._device.check(lib.vkEndCommandBuffer(command), "vkEndCommandBuffer")
@@ -331,9 +245,9 @@ class Stream:
         slot.begun.add(number)
         self._device.check(lib.vkBeginCommandBuffer(command, self._begin), "vkBeginCommandBuffer")
         if self.profiling:
-            self._record_timed(slot, command, journal)
+            slot.stamps.record(self._recorder, command, journal, self._descriptors, self.profiling)
         else:
-            self._record(command, journal, self._descriptors)
+            self._recorder.record(command, journal, self._descriptors)
         self._end(command)
         slot.begun.remove(number)
         return command
@@ -377,7 +291,7 @@ class Stream:
         """A command buffer with these commands, to be submitted any number of times, also while it runs."""
         made = self._device.objects.command_buffer(self._pool)
         self._device.check(lib.vkBeginCommandBuffer(made.value, self._begin_kept), "vkBeginCommandBuffer")
-        self._record(made.value, journal, descriptors)
+        self._recorder.record(made.value, journal, descriptors)
         self._end(made.value)
         return made
 
@@ -385,7 +299,7 @@ class Stream:
         """A command buffer that comes last in a submission, once for all its calls: it takes a microsecond."""
         made = self._device.objects.command_buffer(self._pool)
         self._device.check(lib.vkBeginCommandBuffer(made.value, self._begin_kept), "vkBeginCommandBuffer")
-        self._show(made.value)
+        self._recorder.show(made.value)
         self._end(made.value)
         return made
 
@@ -553,8 +467,9 @@ class Stream:
 
     def _finish(self, slot: Slot) -> None:
         """Note that the first slot in flight has finished."""
-        if slot.labels:
-            self._collect_timings(slot)
+        stamps = slot.stamps
+        if stamps and stamps.labels:
+            self._timings += stamps.read()
         self.completed = slot.serial
         self._idle.append(self._flying.popleft())
 
@@ -570,56 +485,12 @@ class Stream:
                 self._taken(slot)
             self._submitting = None
         self._idle = [slot for slot in self._slots if slot not in self._flying]
+        for slot in self._idle:
+            if slot.stamps:
+                slot.stamps.labels = []  # what was recorded there was not submitted
         self.wait(self.flush())
 
     # -- timing ----------------------------------------------------------------------------------------------------
-
-    def _record_timed(self, slot: Slot, command, journal: list[tuple]) -> None:
-        """Record with time stamps around each dispatch, or around all of them."""
-        queries = slot.queries.value
-        lib.vkCmdResetQueryPool(command, queries, 0, 2 * DISPATCHES)
-        labels = [entry[0].spec.name for entry in journal if entry[0] is not None]
-        each = self.profiling == "dispatch"
-        self._separate(command)
-        if not each:
-            self._stamp(command, queries, 0)
-        place = 0
-        for entry in journal:
-            if entry[0] is None:
-                self._record_copy(command, *entry[1:])
-                continue
-            # Alone on the device, so that the difference of two stamps is the time of what lies between.
-            self._separate(command)
-            if each:
-                self._stamp(command, queries, 2 * place)
-            self._record_dispatch(command, *entry, self._descriptors)
-            if each:
-                self._stamp(command, queries, 2 * place + 1)
-            place += 1
-        if not each and labels:
-            self._stamp(command, queries, 1)
-            labels = [", ".join(f"{n} x {label}" for label, n in Counter(labels).items())]
-        slot.labels = labels
-
-    @staticmethod
-    def _stamp(command, queries, query: int) -> None:
-        lib.vkCmdWriteTimestamp(command, lib.VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, queries, query)
-
-    def _collect_timings(self, slot: Slot) -> None:
-        count = 2 * len(slot.labels)
-        ticks = ffi.new("uint64_t[]", count)
-        flags = lib.VK_QUERY_RESULT_64_BIT | lib.VK_QUERY_RESULT_WAIT_BIT
-        result = lib.vkGetQueryPoolResults(
-            self._device.handle, slot.queries.value, 0, count, 8 * count, ticks, 8, flags
-        )
-        self._device.check(result, "vkGetQueryPoolResults")
-        found = []
-        for i, label in enumerate(slot.labels):
-            start = ticks[2 * i] & self._tick_mask
-            spent = (ticks[2 * i + 1] - ticks[2 * i]) & self._tick_mask
-            found.append(Timing(label, spent * self._period, start * self._period))
-        slot.labels = []
-        self._timings += found
 
     def profile(self, what: str | None) -> list[Timing]:
         """Switch to timing ``what``, or nothing, and return what was gathered."""
