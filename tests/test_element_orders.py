@@ -15,10 +15,13 @@ from pathlib import Path
 import pytest
 
 from compilers import NO_COMPILER
+from features import Cell
 from grilly.compute import selfcheck
 from grilly.registry import Manifest, Registry
 from grilly.registry.checkout import Checkout
-from kernels import pretend
+from grilly.registry.names import EXTRAS
+from kernels import pin, pretend, view_of, with_classes
+from test_matrix_extras import PLAIN, judge_cell
 
 ROOT = Path(__file__).parents[1]
 SOURCE = """\
@@ -39,14 +42,17 @@ MASK = 2
 CAUSAL = 3
 LSE = 4
 MERGE = 5
+{last}
 """
+_EXTRA_ARRAYS = ', ["extra", "r"], ["bias", "r"], ["tiles", "r"]'
 #: By the data file's name: what its kernels are for, and what they have beyond the six arrays.
 FAMILIES = {
-    "emulated": {"operation": "attention", "push_bytes": 116, "more": ""},
-    "emulated-tiles": {
-        "operation": "attention-tiled", "push_bytes": 120, "more": ', ["extra", "r"], ["bias", "r"], ["tiles", "r"]',
-    },
+    "emulated": {"operation": "attention", "push_bytes": 116, "more": "", "last": ""},
+    "emulated-tiles": {"operation": "attention-tiled", "push_bytes": 120, "more": _EXTRA_ARRAYS, "last": ""},
+    "emulated-options": {"operation": "attention", "push_bytes": 120, "more": _EXTRA_ARRAYS, "last": "FEATURES = 6"},
 }  # fmt: skip
+#: What those of each family offer.
+OFFERS = {"emulated": "[]", "emulated-tiles": '["tiles"]', "emulated-options": str(list(EXTRAS))}
 VARIANT = """\
 [[variant]]
 name = "{name}"
@@ -56,8 +62,8 @@ align = 8
 rank = {rank}
 optimize = false
 defines = {{ {defines} }}
-tile = {{ rows = {rows}, keys = {keys}, mask_order = 1 }}
-offers = [{offers}]
+tile = {{ rows = {rows}, keys = {keys}, {form} = 1 }}
+offers = {offers}
 keys_per_trip = 0.02
 """
 SHARED = {
@@ -94,6 +100,28 @@ KERNELS = {
         SHARED | SCRAMBLED | {"MATRIX_M": 8, "SUBGROUP": 16, "B_ELEMENTS": 16, "RF": 1, "Q_SHARED": 2}, True
     ),
 }  # fmt: skip
+#: Kernels with options, and what is on when they are tried: one program each, as these take the longest to compile.
+#: Heads of 129 to 256 columns: tiles of fewer keys than a subgroup has invocations, and part of q in shared memory.
+WIDE = {"EXTRAS": 1, "KEYS": 16, "RF": 1, "DIM": 256, "VDIM": 256}
+WITH_OPTIONS = {
+    "quads-wide": (
+        SHARED | QUADS | WIDE | {"ORDER": 1, "B_ELEMENTS": 9, "BUFFERS": 2, "Q_SHARED": 5},
+        {"mask": "bool-dead-rows", "softcap": 1.5, "window": (19, 15), "alibi": "heads", "hidden": "nan",
+         "size": (53, 41), "width": (200, 160), "heads": (2, 2), "batch": 1},
+    ),
+    "rdna4-wide": (
+        AMD | IN_SEQUENCE | HALF_FACTORS | WIDE | {"Q_SHARED": 10},
+        {"causal": "on", "segments": "documents", "softcap": 1.5, "sinks": "heads",
+         "size": (37, 53), "width": (256, 136), "heads": (2, 1), "batch": 1},
+    ),
+}  # fmt: skip
+
+
+def family_of(defines):
+    """The data file of a kernel."""
+    return "emulated-tiles" if "TILED" in defines else "emulated-options" if "EXTRAS" in defines else "emulated"
+
+
 FACTS = {"align": 8, "head_dim": 32, "value_dim": 24, "rows": 64}
 
 
@@ -108,6 +136,7 @@ def emulated(texts):
         (r"\bSUMS\(([^()]*)\)", r"filled_sums(\1)", None),
         (r"\bFACTOR_B\(([^()]*)\)", r"filled_factor(\1)", None),
         (r"\bcoopmat<float16_t, [^>]*gl_MatrixUseAccumulator>", "float16_t[8]", None),
+        (r"(s_frag\[i\]\[f\]) \*= (\w+);", r"for (uint e = 0u; e < ELEMENTS; ++e) \1[e] *= \2;", 1),
         (r"\bgl_SubgroupID\b", "0u", 1),
         (r"\bgl_SubgroupInvocationID\b", "gl_LocalInvocationIndex", 1),
         (r"(?m)^(shared uvec4 tile\[.*)$", r'\1\n#include "emulated-matrices.glsl"', 1),
@@ -134,31 +163,37 @@ def manifest(tmp_path_factory):
     for path, text in emulated({path: path.read_text() for path in room.glob("matrix/*.glsl")}).items():
         path.write_text(text)
     (room / "emulated.comp").write_text(SOURCE)
-    for name in ("attention/attention-naive", "masks/attention-tiles", "masks/attention-mask-lanes"):
+    masks = (f"masks/attention-{name}" for name in ("tiles", "mask-bits", "mask-lanes"))
+    for name in ("attention/attention-naive", *masks):
         for ending in ("comp", "toml"):  # what the check compares with and uses
             shutil.copy(ROOT / f"shaders/{name}.{ending}", root / f"shaders/{name}.{ending}")
     for family, settings in FAMILIES.items():
         variants = [
             VARIANT.format(
                 name=name, rank=rank, rows=defines["MATRIX_M"] * defines["RF"], keys=defines["KEYS"],
-                offers='"tiles"' if "TILED" in defines else "",
+                offers=OFFERS[family], form="mask_bits" if family == "emulated-options" else "mask_order",
                 defines=", ".join(f"{define} = {value}" for define, value in defines.items()),
             )
-            for rank, (name, (defines, _)) in enumerate(KERNELS.items())
-            if ("TILED" in defines) == (family == "emulated-tiles")
+            for rank, (name, (defines, _)) in enumerate((KERNELS | WITH_OPTIONS).items())
+            if family_of(defines) == family
         ]  # fmt: skip
         (room / f"{family}.toml").write_text(FAMILY.format(**settings) + "".join(variants))
     return Manifest(Checkout(root))
 
 
-def verdict(backend, manifest, kernel, monkeypatch):
+def chosen(backend, manifest, kernel, monkeypatch):
+    """The kernel's choice, of a registry that the backend has for the test."""
     if not {"float16-storage", "float16-arithmetic"} <= backend.runtime.features:
         pytest.skip("the device has no 16-bit numbers")
     registry = Registry(backend.device, backend.runtime.features, manifest)
     monkeypatch.setattr(backend.opened, "registry", registry)
     pretend(monkeypatch, backend)
     (variant,) = (v for v in manifest.variants if v.variant == kernel and v.family in FAMILIES)
-    return selfcheck.prove(backend.opened, registry.choice(variant), FACTS)
+    return registry.choice(variant)
+
+
+def verdict(backend, manifest, kernel, monkeypatch):
+    return selfcheck.prove(backend.opened, chosen(backend, manifest, kernel, monkeypatch), FACTS)
 
 
 @pytest.mark.parametrize("kernel", [name for name, (_, right) in KERNELS.items() if right])
@@ -169,3 +204,10 @@ def test_the_orders_of_devices(vulkan_backend, manifest, kernel, monkeypatch):
 @pytest.mark.parametrize("kernel", [name for name, (_, right) in KERNELS.items() if not right])
 def test_another_order_is_found_out(vulkan_backend, manifest, kernel, monkeypatch):
     assert "error" in verdict(vulkan_backend, manifest, kernel, monkeypatch)
+
+
+@pytest.mark.parametrize("kernel", WITH_OPTIONS)
+def test_options_of_wide_heads(vulkan_backend, manifest, kernel, monkeypatch):
+    choice = chosen(vulkan_backend, manifest, kernel, monkeypatch)
+    cell = Cell("float16", tuple((PLAIN | WITH_OPTIONS[kernel][1]).values()))
+    judge_cell(pin(with_classes(view_of(vulkan_backend)), choice), cell, choice.variant.family)

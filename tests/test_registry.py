@@ -349,8 +349,26 @@ def test_amd_takes_queries_in_columns(amd, name, architecture):
             assert registry.resolve(plain_attention(dim, dtype)).variant.variant == "matrix-transposed"
     every = (1 << len(EXTRAS)) - 1
     assert registry.resolve(plain_attention(128, extras=every)).variant.variant == "matrix-transposed-extra"
+    for dim in (136, 192, 256):
+        assert registry.resolve(plain_attention(dim, extras=every)).variant.variant == "matrix-transposed-extra-wide"
     without = amd(name, None, "matrix-bfloat16-16x16x16")  # RDNA 3 with Mesa 26.2
     assert not without.resolve(plain_attention(64, "bfloat16")).variant.unproven
+
+
+@pytest.mark.parametrize("compiler", ["nvidia-compiler", None])
+def test_nvidia_takes_matrices_for_options_of_wide_heads(compiler):
+    features = {need for v in default_manifest().by_operation["attention"] for need in v.requires} - {"nvidia-compiler"}
+    r = Registry(GPU, features | ({compiler} if compiler else set()) | {"subgroup-size-control"}, default_manifest())
+    gemma, blocks = (extras_bits(names) for names in (("soft-cap", "window"), ("blocks",)))
+    for dtype in ("float16", "bfloat16"):
+        for dim in (136, 192, 256):
+            variant = r.resolve(plain_attention(dim, dtype, extras=gemma)).variant
+            assert (variant.variant, variant.case) == ("matrix-extra", "d256")
+            assert not r.resolve(plain_attention(dim, dtype, extras=blocks)).variant.unproven  # it would spill
+        assert r.resolve(plain_attention(128, dtype, extras=gemma)).variant.case == "d128"
+        # Kernels without options go before it.
+        plain = r.resolve(plain_attention(256, dtype)).variant.label
+        assert plain == ("flash-attention3.matrix.d256" if compiler else "flash-attention3.matrix-any.d256")
 
 
 def test_where_the_order_is_another_none_is_assumed(amd):
