@@ -7,6 +7,7 @@ import pytest
 
 from equal import same
 from grilly import array_api as xp
+from kernels import pretend
 
 RNG = np.random.default_rng(7)
 
@@ -62,6 +63,22 @@ def test_columns_of_several_matrices(vulkan_backend, dtype, columns):
         same(xp.max(t, axis=axis), x.max(axis))
         if not isinstance(axis, tuple):
             same(xp.argmin(t, axis=axis), x.argmin(axis))
+
+
+@pytest.mark.parametrize("shape", [(7, 9001), (9001, 7), (60_001,), (3, 2, 9001)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_arrays_beyond_a_binding(vulkan_backend, monkeypatch, dtype, shape):
+    """Rows are parted where they lie apart, else all of them are taken in pieces."""
+    x = (RNG.standard_normal(shape) * 50).astype(dtype)
+    pretend(monkeypatch, vulkan_backend, storage_range=30_000 * x.itemsize)
+    t, wide = vulkan_backend.tensor(x), x.astype(np.float64)
+    for axis in (None, *range(x.ndim)):
+        same(xp.max(t, axis=axis), x.max(axis))
+        same(xp.argmin(t, axis=axis), x.argmin(axis))
+        size = np.abs(wide).sum(axis)
+        assert (np.abs(xp.sum(t, axis=axis).numpy() - wide.sum(axis)) <= 2.0**-22 * size).all()
+        if dtype == "float32":
+            np.testing.assert_allclose(xp.std(t, axis=axis).numpy(), wide.std(axis), rtol=1e-6)
 
 
 def test_edges_of_reductions(vulkan_backend):

@@ -49,7 +49,7 @@ void main() {
                 [[unroll]] for (uint i = 0u; i < uint(FEW); i++) {
                     uint place = at + i * LANES;
                     if (place < end) {
-                        uvec4 more = found_in(raw[i][k], place, centre[k]);
+                        uvec4 more = found_in(raw[i][k], pc.first + place, centre[k]);
                         if (adds_floats()) sum += of_bits(more.x);
                         else found[k] = combined(found[k], more);
                     }

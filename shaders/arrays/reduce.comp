@@ -38,7 +38,7 @@ void take(uvec2 raw[8], uint base, uint at, uint end, uint step, float centre) {
             if (TYPE_X == STATES) {
                 found = combined(found, x_data[base + place]);
             } else {
-                uvec4 more = found_in(raw[k], place, centre);
+                uvec4 more = found_in(raw[k], pc.first + place, centre);
                 if (adds_floats()) sum += of_bits(more.x);
                 else found = combined(found, more);
             }

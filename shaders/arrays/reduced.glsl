@@ -11,7 +11,7 @@ layout(constant_id = 7) const uint AXES = 2u;
 
 layout(push_constant, std430) uniform Push {
     uint rows, inner_rows, x_offset, row_0, row_1;
-    uint extent, part_length, parts, inner_length, step_0, step_1;
+    uint extent, first, part_length, parts, inner_length, step_0, step_1;  // first: the number of x's first element in its row
     uint centre_offset, y_offset;
     float divisor;
 } pc;

@@ -119,6 +119,14 @@ def emit(planner: Planner, registry: Registry, asked, result: Tensor, operands: 
     if result.size > min(_MOST, group * choice.tile["stripe"] * planner.facts.groups[1]) or not all(
         fits_binding(planner.facts, t) for t in (result, *present)
     ):
+        # A cut is at a multiple of a run, so the fewer axes there are, the more places it may have.
+        merged, steps = fewest_axes(result.shape, [t._steps for t in (result, *present)])
+        if len(merged) < result.ndim and asked.__class__ is not Gather:
+            joined = [Tensor(t._storage, tuple(merged), t.dtype, tuple(own), t._offset)
+                      for t, own in zip((result, *present), steps, strict=True)]  # fmt: skip
+            rest = iter(joined[1:])
+            emit(planner, registry, asked, joined[0], [None if t is None else next(rest) for t in operands], offsets)
+            return
         axis = next(axis for axis, extent in enumerate(result.shape) if extent > 1)
         inner = math.prod(result.shape[axis + 1 :])
         unit = _RUN // math.gcd(_RUN, inner)

@@ -1,7 +1,8 @@
 """Reductions: sums, products, extremes, their places, any and all; means and variances; running sums and products.
 
 The kernels are shaders/arrays/reduce.comp and scan.comp. Sums are float32 with what rounding lost beside them, whatever
-the elements are, or 64-bit integers; the order of the additions depends on the shape alone.
+the elements are, or 64-bit integers; the order of the additions depends on the shape alone, but for rows beyond a
+binding, which are taken in pieces.
 """
 
 from __future__ import annotations
@@ -114,24 +115,117 @@ def _reduce(
 ) -> None:  # fmt: skip
     """Dispatches that reduce the axes of ``x`` from ``kept`` on to ``result``, one number a row."""
     facts = planner.facts
-    if not all(fits_binding(facts, t) for t in (x, result)):
-        axis = next((axis for axis, extent in enumerate(x.shape[:kept]) if extent > 1), None)
-        if axis is None:
-            raise UnsupportedError(f"{name}: one row, a view of {x.nbytes:,} bytes, does not fit one binding")
-        half = -(-x.shape[axis] // 2)
-        inner = math.prod(x.shape[axis + 1 : kept])
-        for low, high in ((0, half), (half, x.shape[axis])):
-            some = slice(low * inner, high * inner)
-            part = x[(slice(None),) * axis + (slice(low, high),)]
-            own = None if centre is None else centre[some]
-            _reduce(planner, registry, name, kind, part, kept, offset, result[some], divisor, own)
+    fits = fits_binding(facts, x)
+    cut = not fits_binding(facts, result) or not fits and _lie_apart(x, kept)
+    if not cut:
+        pieces = [(x, 0)] if fits else _pieces(facts, x, kept, name)
+        passes = [_first_pass(registry, name, kind, piece, kept, offset, first) for piece, first in pieces]
+        rows, parts = result.size, sum(each.parts for each in passes)
+        cut = parts > 1 and rows > 1 and rows * parts * _STATE > facts.storage_range
+    if cut:
+        _reduce_halves(planner, registry, name, kind, x, kept, offset, result, divisor, centre)
         return
+    states = planner.empty((rows * parts, _STATE // 4)) if parts > 1 else None
+    start = 0
+    for each, (piece, _) in zip(passes, pieces, strict=True):
+        each.words.update(
+            parts=parts, centre_offset=At(centre), y_offset=in_words(result if states is None else states[start:]),
+            divisor=divisor if states is None else -1.0,
+        )  # fmt: skip
+        each.constants["LAST"] = int(states is None)
+        arrays = {"x": piece, "centre": centre, "y": result if states is None else states}
+        planner.dispatch(each.choice, each.constants, arrays, each.words, each.groups(each.parts), 8.0 * piece.size)
+        start += each.parts
+    if states is None:
+        return
+    choice = registry.resolve(Request("reduce", "float32"))
+    lanes = _lanes(choice, rows, parts)
+    last = passes[-1]._replace(choice=choice, across=-(-rows * lanes // choice.threads))
+    words = last.words | {
+        "inner_rows": rows, "x_offset": At(states, _STATE // 4), "row_0": 0, "row_1": parts, "extent": parts,
+        "first": 0, "part_length": -(-parts // 8) * 8, "parts": 1, "inner_length": parts, "step_0": 0, "step_1": 1,
+        "centre_offset": 0, "y_offset": in_words(result), "divisor": divisor,
+    }  # fmt: skip
+    constants = last.constants | {
+        "TYPE_X": STATES, "EACH": 4, "RUNS": 0, "LAST": 1, "AXES": 1, "LANES": lanes
+    }  # fmt: skip
+    planner.dispatch(choice, constants, {"x": states, "y": result}, words, last.groups(1), 8.0 * rows * parts)
+
+
+def _reduce_halves(
+    planner: Planner, registry: Registry, name: str, kind: int, x: Tensor, kept: int, offset: int, result: Tensor,
+    divisor: float, centre: Tensor | None,
+) -> None:  # fmt: skip
+    """The same in two halves of the rows."""
+    axis = next(axis for axis, extent in enumerate(x.shape[:kept]) if extent > 1)
+    half = -(-x.shape[axis] // 2)
+    inner = math.prod(x.shape[axis + 1 : kept])
+    for low, high in ((0, half), (half, x.shape[axis])):
+        some = slice(low * inner, high * inner)
+        part = x[(slice(None),) * axis + (slice(low, high),)]
+        own = None if centre is None else centre[some]
+        _reduce(planner, registry, name, kind, part, kept, offset, result[some], divisor, own)
+
+
+def _lie_apart(x: Tensor, kept: int) -> bool:
+    """Whether some of the rows lie in less memory than all of them."""
+    outer = [step for step, extent in zip(x._steps[:kept], x.shape, strict=False) if extent > 1]
+    inner = [step for step, extent in zip(x._steps[kept:], x.shape[kept:], strict=True) if extent > 1]
+    return bool(outer) and max(map(abs, outer)) > max(map(abs, inner), default=0)
+
+
+def _pieces(facts: DeviceFacts, x: Tensor, kept: int, name: str, first: int = 0) -> list[tuple[Tensor, int]]:
+    """Parts of all rows that fit a binding, and where in their rows they begin."""
+    if fits_binding(facts, x):
+        return [(x, first)]
+    extents, (steps,) = fewest_axes(x.shape[kept:], [x._steps[kept:]])
+    if extents[0] == 1:
+        raise UnsupportedError(f"{name}: rows of one element, a view of {x.nbytes:,} bytes, do not fit one binding")
+    if first + math.prod(extents) > 2**32 and name in ("argmax", "argmin"):
+        raise UnsupportedError(f"{name}: a row of {math.prod(extents):,} elements; places are counted to 2**32")
+    x = Tensor(x._storage, (*x.shape[:kept], *extents), x.dtype, (*x._steps[:kept], *steps), x._offset)
+    half = -(-extents[0] // 2)
+    half = half if half < 8 else -(-half // 8) * 8
+    found = []
+    for some in (slice(0, half), slice(half, None)):
+        part = x[(slice(None),) * kept + (some,)]
+        found += _pieces(facts, part, kept, name, first + some.start * math.prod(extents[1:]))
+    return found
+
+
+class _Pass(NamedTuple):
+    """A dispatch that reduces parts of rows.
+
+    Attributes
+    ----------
+    choice : Choice
+    constants, words : dict
+        But for what depends on where the results go.
+    parts : int
+        Of each row.
+    across : int
+        Workgroups for all rows.
+    """
+
+    choice: Choice
+    constants: dict
+    words: dict
+    parts: int
+    across: int
+
+    def groups(self, parts: int) -> tuple[int, int, int]:
+        stripe = self.choice.tile["stripe"]
+        return min(self.across, stripe), parts, -(-self.across // stripe)
+
+
+def _first_pass(registry: Registry, name: str, kind: int, x: Tensor, kept: int, offset: int, first: int) -> _Pass:
+    """How the elements themselves are reduced; ``first`` is where in their rows they begin."""
     outer, (outer_steps,) = fewest_axes(x.shape[:kept], [x._steps[:kept]])
     inner, (inner_steps,) = fewest_axes(x.shape[kept:], [x._steps[kept:]])
     rows, extent = math.prod(outer), math.prod(inner)
     columns = outer[-1] > 8 and outer_steps[-1] == 1 and inner_steps[-1] != 1
     choice = registry.resolve(Request("reduce-columns" if columns else "reduce", "float32"))
-    threads, stripe = choice.threads, choice.tile["stripe"]
+    threads = choice.threads
     each = 4 if x.dtype.itemsize >= 4 else 8
     # Whether a run of `each` elements, along the rows or along a row, begins at a multiple of as many.
     aligned = [step for step, many in zip(outer_steps, outer, strict=True) if many > 1 and (step != 1 or not columns)]
@@ -142,43 +236,25 @@ def _reduce(
     runs &= outer[-1] % each == 0 if columns else len(inner) == 1 and inner_steps[0] == 1
     if columns:
         each = each if runs else 1
-        lanes, groups = threads // choice.tile["near"], -(-rows // (choice.tile["near"] * each))
+        lanes, across = threads // choice.tile["near"], -(-rows // (choice.tile["near"] * each))
         trip, least = choice.tile["few"] * lanes, _LEAST_OF_COLUMNS
     else:
         lanes = _lanes(choice, rows, extent)
-        groups, trip, least = -(-rows * lanes // threads), each * lanes, _LEAST
-    parts = max(min(-(-_GROUPS // groups), extent // least), -(-extent // (trip * _TRIPS)), 1)
+        across, trip, least = -(-rows * lanes // threads), each * lanes, _LEAST
+    parts = max(min(-(-_GROUPS // across), extent // least), -(-extent // (trip * _TRIPS)), 1)
     part = -(-extent // parts // 8) * 8
     parts = max(-(-extent // part), 1) if part else 1
-    states = planner.empty((rows * parts, _STATE // 4)) if parts > 1 else None
     words = {
         "rows": rows, "inner_rows": outer[-1], "x_offset": At(x),
         "row_0": outer_steps[0] if len(outer) > 1 else 0, "row_1": outer_steps[-1],
-        "extent": extent, "part_length": part, "parts": parts, "inner_length": max(inner[-1], 1),
+        "extent": extent, "first": first, "part_length": part, "inner_length": max(inner[-1], 1),
         "step_0": inner_steps[0] if len(inner) > 1 else 0, "step_1": inner_steps[-1],
-        "centre_offset": At(centre), "y_offset": in_words(result if states is None else states),
-        "divisor": divisor if states is None else -1.0,
     }  # fmt: skip
     constants = {
         "OPERATION": NUMBERS[name], "TYPE_X": code(x.dtype), "KIND": kind, "EACH": each, "HALVES": halves(registry),
-        "RUNS": int(runs), "LAST": int(states is None), "AXES": len(inner),
+        "RUNS": int(runs), "AXES": len(inner),
     } | ({} if columns else {"LANES": lanes})  # fmt: skip
-    arrays = {"x": x, "centre": centre, "y": result if states is None else states}
-    sizes = (min(groups, stripe), parts, -(-groups // stripe))
-    planner.dispatch(choice, constants, arrays, words, sizes, 8.0 * x.size)
-    if states is None:
-        return
-    choice = registry.resolve(Request("reduce", "float32"))
-    lanes = _lanes(choice, rows, parts)
-    groups = -(-rows * lanes // threads)
-    words |= {
-        "inner_rows": rows, "x_offset": At(states, _STATE // 4), "row_0": 0, "row_1": parts, "extent": parts,
-        "part_length": -(-parts // 8) * 8, "parts": 1, "inner_length": parts, "step_0": 0, "step_1": 1,
-        "centre_offset": 0, "y_offset": in_words(result), "divisor": divisor,
-    }  # fmt: skip
-    constants |= {"TYPE_X": STATES, "EACH": 4, "RUNS": 0, "LAST": 1, "AXES": 1, "LANES": lanes}
-    sizes = (min(groups, stripe), 1, -(-groups // stripe))
-    planner.dispatch(choice, constants, {"x": states, "y": result}, words, sizes, 8.0 * rows * parts)
+    return _Pass(choice, constants, words, parts, across)
 
 
 def _lanes(choice: Choice, rows: int, extent: int) -> int:
