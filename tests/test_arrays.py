@@ -202,6 +202,14 @@ def test_operators(vulkan_backend):
     same(mask & (t < 5) | (t == -3), (x > 0) & (x < 5) | (x == -3))
 
 
+def test_astype_copies_unless_told_not_to(vulkan_backend):
+    t = vulkan_backend.tensor(np.ones(3, np.float32))
+    other = t.astype(np.float32)
+    other += 1
+    assert t.tolist() == [1, 1, 1] and other.tolist() == [2, 2, 2]
+    assert t.astype(np.float32, copy=False) is t
+
+
 def test_refusals(vulkan_backend):
     t = vulkan_backend.tensor(np.ones((2, 3), np.float32))
     i = vulkan_backend.tensor(np.ones(3, np.int8))

@@ -160,7 +160,7 @@ def test_other_libraries_arrays_are_refused_with_a_way(vulkan_backend, given, wo
         vulkan_backend.attention.flash_attention2(Q, K, K, mask=given)
     with pytest.raises(TypeError, match=words.replace("q is", "attn_bias is")):
         vulkan_backend.attention.flash_attention2(Q, K, K, attn_bias=given)
-    with pytest.raises(TypeError, match=other):
+    with pytest.raises(TypeError, match=words.replace("q is", "input is")):
         grilly.nn.Linear(4, 2)(given)
 
 

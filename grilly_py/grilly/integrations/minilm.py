@@ -115,7 +115,7 @@ class MiniLM:
     def tokenize(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Token numbers of texts, and which of them are not padding, both ``(B, S)``."""
         ids, mask = self._tokenizer.encode(texts)
-        return ids, mask.astype(bool)
+        return ids, mask.astype(bool, copy=False)
 
 
 # ---------------------------------------------------------------------------------------------------- in NumPy alone
@@ -169,6 +169,6 @@ class _InNumPy:
         x = self._norm(x + state["embeddings.position_embeddings.weight"][: ids.shape[1]], "embeddings.LayerNorm")
         for number in range(self.layers):
             x = self._layer(x, attend[:, None, None, :], f"encoder.layer.{number}")
-        counted = attend[:, :, None].astype(x.dtype)
+        counted = attend[:, :, None].astype(x.dtype, copy=False)
         mean = (x * counted).sum(axis=1) / np.maximum(counted.sum(axis=1), 1e-9)
         return mean / np.maximum(np.linalg.norm(mean, axis=-1, keepdims=True), 1e-12)

@@ -66,8 +66,8 @@ class TextEncoder(nn.Module):
         for layer in self.layers:
             x = layer(x, mask, causal=True)
         x = self.norm(x)
-        ends = ids if self.end == OLD_END else (ids == self.end).astype("int32")
-        places = xp.argmax(ends, axis=1).astype("int32") + np.arange(batch, dtype=np.int32) * length
+        ends = ids if self.end == OLD_END else (ids == self.end).astype("int32", copy=False)
+        places = xp.argmax(ends, axis=1).astype("int32", copy=False) + np.arange(batch, dtype=np.int32) * length
         return x, F.embedding(places, x.reshape(batch * length, self.width))
 
 
@@ -100,8 +100,8 @@ class PictureEncoder(nn.Module):
 
 def unit(x: Tensor) -> Tensor:
     """Rows scaled to length 1, in float32."""
-    wide = x.astype("float32")
-    return (wide / xp.sqrt(xp.sum(wide * wide, axis=-1, keepdims=True))).astype(x.dtype)
+    wide = x.astype("float32", copy=False)
+    return (wide / xp.sqrt(xp.sum(wide * wide, axis=-1, keepdims=True))).astype(x.dtype, copy=False)
 
 
 class CLIP(Model):
@@ -168,7 +168,7 @@ class CLIP(Model):
             found["vision_last_hidden_state"], found["image_embeds"] = self._replayed(self._pictures, pixels)
         if len(found) == 4:
             assert self.scale is not None
-            scale = xp.exp(self.scale.data.astype("float32")).astype(self.dtype)
+            scale = xp.exp(self.scale.data.astype("float32", copy=False)).astype(self.dtype, copy=False)
             products = F.linear(found["text_embeds"], found["image_embeds"], precision=self.precision)
             found["logits_per_text"] = products * scale
             found["logits_per_image"] = found["logits_per_text"].T

@@ -143,7 +143,7 @@ class Generates:
 
         logits = _without(logits, never + list(self.begin_suppress_tokens or ()))
         batch = len(logits)
-        ids = sampler(logits, *send(sampler.draws(batch)), seen=seen).astype("int32").reshape(batch, 1)
+        ids = sampler(logits, *send(sampler.draws(batch)), seen=seen).astype("int32", copy=False).reshape(batch, 1)
         run: Callable[..., Any] | None = None
         for left in range(count - 1, -1, -1):
             found = ids.download()
@@ -271,4 +271,4 @@ def _without(logits: Tensor, tokens: Sequence[int] | None) -> Tensor:
         return logits
     bias = np.zeros(logits.shape[-1], np.float32)
     bias[tokens] = -np.inf
-    return logits.astype("float32") + bias
+    return logits.astype("float32", copy=False) + bias

@@ -161,5 +161,5 @@ class Model(nn.Module):
             expected = ", ".join("any" if extent is None else str(extent) for extent in shape)
             raise ValueError(f"{type(self).__name__}: {name} has shape {found}; expected ({expected})")
         if isinstance(array, Tensor):
-            return array.astype(self.dtype), False
+            return array.astype(self.dtype, copy=False), False
         return np.asarray(array).astype(self.dtype, copy=False), True

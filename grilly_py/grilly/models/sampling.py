@@ -54,7 +54,7 @@ class Sampler:
     def __call__(self, logits: Tensor, draws: Tensor | None = None, seen: Tensor | None = None) -> Tensor:
         """A token of each text, ``(B,)``, of logits ``(B, vocab)``."""
         if seen is not None:
-            logits = logits.astype("float32")
+            logits = logits.astype("float32", copy=False)
             logits = xp.where(seen, xp.where(logits < 0, logits * self.penalty, logits / self.penalty), logits)
         if draws is None:
             return xp.argmax(logits, axis=-1)  # the first of equal ones
@@ -63,17 +63,17 @@ class Sampler:
         tokens = None
         if count < rows or self.top_p < 1:  # from the likeliest to the least likely
             logits, tokens = xp.topk(logits, count)
-        logits = logits.astype("float32")
+        logits = logits.astype("float32", copy=False)
         if self.temperature != 1:
             logits = logits / self.temperature
         sums = xp.cumulative_sum(F.softmax(logits, dim=-1), axis=-1)
         last: Tensor | int = count - 1
         if self.top_p < 1:  # all up to the one with which the sum comes to top_p
-            last = xp.sum((sums < self.top_p).astype("int32"), axis=-1, keepdims=True)
+            last = xp.sum((sums < self.top_p).astype("int32", copy=False), axis=-1, keepdims=True)
             last = xp.minimum(last, count - 1)
             total = xp.take_along_axis(sums, last, axis=-1)
         else:
             total = sums[:, -1:]
-        place = xp.sum((sums <= draws * total).astype("int32"), axis=-1, keepdims=True)
+        place = xp.sum((sums <= draws * total).astype("int32", copy=False), axis=-1, keepdims=True)
         place = xp.minimum(place, last)
         return (place if tokens is None else xp.take_along_axis(tokens, place, axis=-1))[:, 0]

@@ -119,7 +119,7 @@ class SentenceEncoder:
 
     def _vectors(self, ids: Tensor, seen: Tensor | None, kept: Tensor, count: Tensor) -> Tensor:
         """... of tokens ``(B, S)``, a mask ``(B, 1, 1, S)``, it as numbers ``(B, S, 1)``, and divisors ``(B, 1)``."""
-        x = self.model.states(ids, seen, None, None).astype("float32")
+        x = self.model.states(ids, seen, None, None).astype("float32", copy=False)
         if self.pooling == "cls":
             found = x[:, 0]
         elif self.pooling == "max":

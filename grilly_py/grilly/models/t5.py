@@ -104,7 +104,7 @@ class Stack(nn.Module):
     def places(self) -> dict[str, Any]:
         """The options of attention that tell positions."""
         assert self.table is not None
-        return {"t5_table": self.table.data.astype("float32"), "t5_bidirectional": not self.decoder,
+        return {"t5_table": self.table.data.astype("float32", copy=False), "t5_bidirectional": not self.decoder,
                 "t5_max_distance": self.distance, "causal": self.decoder}  # fmt: skip
 
     def forward(self, x: Tensor, call: Call, source: Source | None = None) -> Tensor:

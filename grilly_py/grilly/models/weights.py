@@ -129,7 +129,7 @@ class Weights:
             else:
                 self.backend.opened.fill(part, array.reshape(part.shape).astype(kind, copy=False))
             first += count
-        whole = (whole.T if transposed else whole).astype(self.dtype).contiguous()
+        whole = (whole.T if transposed else whole).astype(self.dtype, copy=False).contiguous()
         if self.dtype.name == "float16" and any(array is not None and array.dtype != self.dtype for array in arrays):
             self._finite.append(([name for name in names if name is not None], xp.all(xp.isfinite(whole))))
         if self._report is not None:

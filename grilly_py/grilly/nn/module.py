@@ -402,7 +402,7 @@ class Module:
             if not is_float(dtype):
                 raise TypeError(f"to: dtype {dtype}; expected {FLOATS_TEXT}")
             for parameter in self.parameters():
-                parameter.data = parameter.data.astype(dtype)
+                parameter.data = parameter.data.astype(dtype, copy=False)
         if backend is not None:
             for module in self.modules():
                 module._backend = backend

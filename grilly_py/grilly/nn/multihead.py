@@ -371,7 +371,7 @@ class MultiheadAttention(Module):
         if layer.relative_attention_bias is None:
             return {}
         # the scores are float32 whatever the layer's dtype is
-        table = layer.relative_attention_bias.weight.on(backend).astype(np.float32)
+        table = layer.relative_attention_bias.weight.on(backend).astype(np.float32, copy=False)
         return {"t5_table": table, "t5_bidirectional": layer.bidirectional, "t5_max_distance": layer.max_distance}
 
     def _flash_options(

@@ -113,7 +113,7 @@ def flash_attention_backward(
         sent = [to_device(device, array) for array in (q, k, v, grad_out, out, lse)]
         unchanged = all(a is b for a, b in zip(sent, (q, k, v, grad_out, out, lse), strict=True))
         if is_sixteen_bits(dtype) and not device.sixteen_bits:
-            sent, unchanged = [tensor.astype(FLOAT32) for tensor in sent], False
+            sent, unchanged = [tensor.astype(FLOAT32, copy=False) for tensor in sent], False
         call: list = [*(four_axes(tensor) for tensor in sent[:5]), sent[5][(None,) * (4 - rank)]]
         for array in (mask, None if checked is None else checked.bias):
             if array is not None:
@@ -124,7 +124,9 @@ def flash_attention_backward(
         narrow = results[0].dtype == results[1].dtype == dtype
         if key is not None and unchanged and narrow and not terms.options.contents:
             device.caches[REPEATED].keep(key, found.ready)
-        results = [result.astype(dtype).reshape(shape) for result, shape in zip(results, shapes, strict=True)]
+        results = [
+            result.astype(dtype, copy=False).reshape(shape) for result, shape in zip(results, shapes, strict=True)
+        ]
         if return_dbias:
             results.append(bias_gradient(device, call, stats, terms, checked, tuple(more["attn_bias"].shape)))
         if return_dsinks:

@@ -224,7 +224,7 @@ def _again(device: Device, given: tuple, lengths, rotary, options: Options, term
 def _table(device: Device, table) -> Tensor:
     if not isinstance(table, Tensor):
         return device.tensor(np.ascontiguousarray(table, dtype=np.float32))
-    return to_device(device, table.astype(FLOAT32))
+    return to_device(device, table.astype(FLOAT32, copy=False))
 
 
 class _Lay(NamedTuple):

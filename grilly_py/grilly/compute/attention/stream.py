@@ -207,7 +207,7 @@ class _Streamed:
             block = next(blocks, None)  # sent while the device works on the one before
             # The host may be one block ahead, not more: staging memory and the device's would fill.
             device.runtime.synchronize()
-        total.astype(o.dtype).numpy(out=o)
+        total.astype(o.dtype, copy=False).numpy(out=o)
         top, seen = np.moveaxis(weight.numpy().astype(np.float64), -1, 0)
         with np.errstate(divide="ignore"):
             lse[...] = top + np.log(seen)

@@ -141,7 +141,7 @@ def flash_attention_varlen_backward(
     else:
         tensors = [to_device(device, array) for array in arrays]
         if is_sixteen_bits(dtype) and not device.sixteen_bits:
-            tensors = [tensor.astype(FLOAT32) for tensor in tensors]
+            tensors = [tensor.astype(FLOAT32, copy=False) for tensor in tensors]
         labels = ("grad_out", "q", "k", "v", "out", "lse")
         check_bindings(name, device, dict(zip(labels, tensors, strict=True)))
         g, q4, k4, v4, o, sums = tensors
@@ -153,7 +153,7 @@ def flash_attention_varlen_backward(
         rows = tuple((total, total == covered) for total, covered in zip(totals, packed.covered, strict=True))
         terms = BackwardTerms(packed.checked.causal, packed.scale, 0, packed.checked.facts(), rows)
         *results, stats = backward.attention_gradients(device, views, terms, packed.checked)
-        results = [result.astype(dtype).transpose((1, 0, 2)).contiguous() for result in results]
+        results = [result.astype(dtype, copy=False).transpose((1, 0, 2)).contiguous() for result in results]
         if return_dsinks:
             results.append(sinks_gradient(device, stats[:, :, : packed.covered[0]].contiguous(), packed.checked.sinks))
     return tuple(finish(device, result, *arrays) for result in results)

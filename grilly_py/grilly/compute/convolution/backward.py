@@ -47,10 +47,10 @@ def convolution_backward(
         found = tuple(device.tensor(np.zeros(size, dtype)) for size in (shape, tuple(weight.shape), (outputs,)))
         return tuple(finish(device, one, grad_output, x, weight) for one in found)
     if dtype != FLOAT32 and not device.sixteen_bits:
-        arrays = [sent(device, array).astype(np.float32) for array in (grad_output, x, weight)]
+        arrays = [sent(device, array).astype(np.float32, copy=False) for array in (grad_output, x, weight)]
         found = convolution_backward(device, name, axes, *arrays, stride=stride, padding=padding, dilation=dilation,
                                      groups=groups, precision=precision)  # fmt: skip
-        return tuple(finish(device, one.astype(dtype), grad_output, x, weight) for one in found)
+        return tuple(finish(device, one.astype(dtype, copy=False), grad_output, x, weight) for one in found)
     g, images = four(sent(device, grad_output), axes), four(sent(device, x), axes)
     rows = g.transpose(0, 2, 3, 1).contiguous().reshape(-1, outputs)
     columns = g.transpose(1, 0, 2, 3).contiguous().reshape(outputs, -1)

@@ -46,15 +46,15 @@ def widens(*names: str, narrow: bool = True, every: bool = False):
             if dtypes or not isinstance(dtype, np.dtype) or not is_sixteen_bits(dtype):
                 return operation(*args, **options)
             device.check_open()
-            bound.arguments.update((name, array.astype(_FLOAT32)) for name, array in arrays.items())
+            bound.arguments.update((name, array.astype(_FLOAT32, copy=False)) for name, array in arrays.items())
             result = operation(*bound.args, **bound.kwargs)
             if not narrow:
                 return result
             first, *others = result if isinstance(result, tuple) else (result,)
             with np.errstate(over="ignore"):
-                first = first.astype(dtype)
+                first = first.astype(dtype, copy=False)
                 if every:
-                    others = [None if other is None else other.astype(dtype) for other in others]
+                    others = [None if other is None else other.astype(dtype, copy=False) for other in others]
             if isinstance(first, Tensor):
                 device.runtime.flush()
             return (first, *others) if isinstance(result, tuple) else first

@@ -286,8 +286,10 @@ class Tensor(Operators):
             return self
         return self._storage.device.convert(self, self.dtype)
 
-    def astype(self, dtype: DTypeLike, copy: bool = False) -> Tensor:
-        """The elements as another dtype, converted on the device; this tensor if it has it, unless ``copy``.
+    def astype(self, dtype: DTypeLike, copy: bool = True) -> Tensor:
+        """The elements as another dtype, converted on the device: a new tensor, as NumPy's.
+
+        Without ``copy`` it is this tensor where that has the dtype.
 
         Floating numbers lose their fraction on the way to integers; to 16 bits they are rounded to nearest, ties to
         even. Raises TypeError for a dtype that no tensor has.

@@ -99,4 +99,4 @@ def _gradients(
 
 
 def _summed(tensor: Tensor, axes: tuple[int, ...], dtype: np.dtype) -> Tensor:
-    return reduced("sum", tensor, axes, False, dtype) if axes else tensor.astype(dtype)
+    return reduced("sum", tensor, axes, False, dtype) if axes else tensor.astype(dtype, copy=False)

@@ -15,7 +15,7 @@ def _rounded_once(*names: str) -> Callable[[Any], Any]:
     """Enter a function that computes in float32, with its result in the first input's dtype."""
 
     def enter(function: Any) -> Any:
-        operator(*names)(lambda call, x, *rest: function(call, wide(x), *map(wide, rest)).astype(x.dtype))
+        operator(*names)(lambda call, x, *rest: function(call, wide(x), *map(wide, rest)).astype(x.dtype, copy=False))
         return function
 
     return enter
@@ -158,7 +158,7 @@ def hardmax(call: Call, x: Tensor) -> Tensor:
     def of_rows(rows: Tensor, axis: int) -> Tensor:
         places = xp.arange(rows.shape[axis], device=call.backend)
         places = places.reshape(tuple(-1 if a == axis % rows.ndim else 1 for a in range(rows.ndim)))
-        return xp.equal(places, xp.argmax(rows, axis=axis, keepdims=True)).astype(rows.dtype)
+        return xp.equal(places, xp.argmax(rows, axis=axis, keepdims=True)).astype(rows.dtype, copy=False)
 
     return _by_rows(call, x, of_rows)
 
@@ -167,6 +167,6 @@ def hardmax(call: Call, x: Tensor) -> Tensor:
 def shrink(call: Call, x: Tensor) -> Tensor:
     """``x`` moved towards 0 by ``bias`` where it is farther away than ``lambd``, else 0."""
     bound, bias = call.get("lambd", 0.5), call.get("bias", 0.0)
-    y = wide(x) if is_floating(x) else x.astype("float32")
+    y = wide(x) if is_floating(x) else x.astype("float32", copy=False)
     up, down = xp.where(xp.less(y, -bound), xp.add(y, bias), 0.0), xp.subtract(y, bias)
-    return xp.where(xp.greater(y, bound), down, up).astype(x.dtype)
+    return xp.where(xp.greater(y, bound), down, up).astype(x.dtype, copy=False)

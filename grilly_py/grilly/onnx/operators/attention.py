@@ -51,11 +51,12 @@ def attention(
     if joined:
         q = _heads(call, q, "q_num_heads")
         k, v = _heads(call, k, "kv_num_heads"), _heads(call, v, "kv_num_heads")
-    k, v = k.astype(q.dtype), v.astype(q.dtype)
+    k, v = k.astype(q.dtype, copy=False), v.astype(q.dtype, copy=False)
     past = 0
     if past_k is not None and past_v is not None:
         past = past_k.shape[2]
-        k, v = xp.concat([past_k.astype(q.dtype), k], axis=2), xp.concat([past_v.astype(q.dtype), v], axis=2)
+        past_k, past_v = past_k.astype(q.dtype, copy=False), past_v.astype(q.dtype, copy=False)
+        k, v = xp.concat([past_k, k], axis=2), xp.concat([past_v, v], axis=2)
     keys = k.shape[2]
     sizes = (int(call.get(f"{side}_window_size", -1)) for side in ("left", "right"))
     left, right = (None if size < 0 else size for size in sizes)
@@ -91,7 +92,7 @@ def attention(
     seen = _visible(rows, keys, offset, left, right)
     if lengths is not None:
         seen = seen & (np.arange(keys) < lengths.reshape(-1, 1, 1, 1))
-    return found, k, v, _scores(call, q, k, mask, seen).astype(q.dtype)
+    return found, k, v, _scores(call, q, k, mask, seen).astype(q.dtype, copy=False)
 
 
 def _joined(x: Tensor) -> Tensor:
@@ -118,9 +119,9 @@ def _scores(call: Call, q: Tensor, k: Tensor, mask: Tensor | None, seen: np.ndar
 @operator("ai.onnx.preview.FlexAttention")
 def flexible_attention(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention whose scores, or weights, go through graphs in the node; only then they are stored."""
-    k, scale = k.astype(q.dtype), call.get("scale")
+    k, scale = k.astype(q.dtype, copy=False), call.get("scale")
     if not call.branches:
-        return F.flash_attention2(q, k, v.astype(q.dtype), scale=scale).astype(v.dtype)
+        return F.flash_attention2(q, k, v.astype(q.dtype, copy=False), scale=scale).astype(v.dtype, copy=False)
     scores = F.attention_scores(q, k, scale=scale)
     if "score_mod" in call.branches:
         scores = wide(call.branches["score_mod"](scores)[0])
@@ -153,6 +154,6 @@ def rotary_embedding(
         found = xp.stack([one, other], axis=-1).reshape(turned.shape)
     else:
         found = xp.concat([one, other], axis=-1)
-    found = found.astype(x.dtype)
+    found = found.astype(x.dtype, copy=False)
     found = found if not rest.size else xp.concat([found, rest], axis=-1)
     return found if x.ndim == 4 else _joined(found)

@@ -71,7 +71,7 @@ def aligned_regions(call: Call, x: Tensor, regions: Tensor, images: Tensor) -> T
         first, last = scaled[:, 1 - axis, None], scaled[:, 3 - axis, None]
         length = xp.subtract(last, first)
         length = length if moved else xp.maximum(length, 1.0)
-        shares = ((np.arange(bins[axis] * samples) + 0.5) / (bins[axis] * samples)).astype(np.float32)
+        shares = ((np.arange(bins[axis] * samples) + 0.5) / (bins[axis] * samples)).astype(np.float32, copy=False)
         places = xp.add(first, xp.multiply(length, call.tensor(shares)))
         places = places.reshape((count, -1, 1) if axis == 0 else (count, 1, -1))
         inside = xp.logical_and(xp.greater_equal(places, -1.0), xp.less_equal(places, float(extent)))
@@ -79,8 +79,8 @@ def aligned_regions(call: Call, x: Tensor, regions: Tensor, images: Tensor) -> T
         taps.append([tap._replace(inside=inside) for tap in linear_taps(places, extent, True)])
     # Of extremes ONNX takes each of the four neighbours' share, and not their sum.
     found = sampled(
-        wide(x), taps, images.astype(np.int32).reshape((-1, 1, 1)), xp.add if mode == "avg" else xp.maximum
+        wide(x), taps, images.astype(np.int32, copy=False).reshape((-1, 1, 1)), xp.add if mode == "avg" else xp.maximum
     )
     found = found.reshape((count, bins[0], samples, bins[1], samples, channels))
     found = (xp.mean if mode == "avg" else xp.max)(found, axis=(2, 4))
-    return xp.permute_dims(found, (0, 3, 1, 2)).astype(x.dtype)
+    return xp.permute_dims(found, (0, 3, 1, 2)).astype(x.dtype, copy=False)

@@ -89,4 +89,4 @@ def einsum(call: Call, *given: Tensor) -> Tensor:
         needed = {*result, *(label for _, later in operands[place:] for label in later)}
         found, of = _product(found, of, x, of_x, needed)
     found, of = _only(found, of, result)
-    return xp.permute_dims(found, tuple(of.index(label) for label in result)).astype(given[0].dtype)
+    return xp.permute_dims(found, tuple(of.index(label) for label in result)).astype(given[0].dtype, copy=False)

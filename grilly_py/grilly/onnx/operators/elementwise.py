@@ -46,7 +46,7 @@ def divide(call: Call, x: Tensor, y: Tensor) -> Tensor:
         return found
     # Rounded down where the signs differ and something is left.
     low = xp.logical_and(xp.not_equal(xp.remainder(x, y), 0), xp.not_equal(xp.less(x, 0), xp.less(y, 0)))
-    return xp.add(found, low.astype(x.dtype))
+    return xp.add(found, low.astype(x.dtype, copy=False))
 
 
 @operator("Mod")
@@ -62,10 +62,10 @@ def modulo(call: Call, x: Tensor, y: Tensor) -> Tensor:
 def power(call: Call, x: Tensor, y: Tensor) -> Tensor:
     """The power, in the base's dtype."""
     if is_floating(x):
-        return xp.pow(wide(x), y.astype(np.float32)).astype(x.dtype)
+        return xp.pow(wide(x), y.astype(np.float32, copy=False)).astype(x.dtype, copy=False)
     if is_floating(y):
-        return xp.pow(x.astype(np.float32), wide(y)).astype(x.dtype)
-    return xp.pow(x, y.astype(x.dtype))
+        return xp.pow(x.astype(np.float32, copy=False), wide(y)).astype(x.dtype, copy=False)
+    return xp.pow(x, y.astype(x.dtype, copy=False))
 
 
 @operator("BitShift")
@@ -100,13 +100,13 @@ def smallest(call: Call, *given: Tensor) -> Tensor:
 @operator("Sum")
 def total(call: Call, *given: Tensor) -> Tensor:
     """The sum of several arrays, rounded once."""
-    return functools.reduce(xp.add, map(wide, given)).astype(given[0].dtype)
+    return functools.reduce(xp.add, map(wide, given)).astype(given[0].dtype, copy=False)
 
 
 @operator("Mean")
 def mean(call: Call, *given: Tensor) -> Tensor:
     """The mean of several arrays, rounded once."""
-    return xp.divide(functools.reduce(xp.add, map(wide, given)), len(given)).astype(given[0].dtype)
+    return xp.divide(functools.reduce(xp.add, map(wide, given)), len(given)).astype(given[0].dtype, copy=False)
 
 
 @operator("Clip")
@@ -137,13 +137,13 @@ def dtype_of(call: Call, number: int) -> np.dtype[Any]:
 @operator("Cast")
 def cast(call: Call, x: Tensor) -> Tensor:
     """Elements as another dtype."""
-    return x.astype(dtype_of(call, call.attributes["to"]))
+    return x.astype(dtype_of(call, call.attributes["to"]), copy=False)
 
 
 @operator("CastLike")
 def cast_like(call: Call, x: Tensor, like: Tensor) -> Tensor:
     """Elements in the dtype of another array."""
-    return x.astype(like.dtype)
+    return x.astype(like.dtype, copy=False)
 
 
 @operator("Identity", either=(0,))

@@ -63,7 +63,7 @@ def one_hot(call: Call, indices: Tensor, depth: np.ndarray, values: Tensor) -> T
     """The second value where an index names the place along a new axis, the first elsewhere."""
     count, axis = int(depth.item()), int(call.get("axis", -1))
     axis = axis % (indices.ndim + 1)
-    index = indices.astype(np.int64)
+    index = indices.astype(np.int64, copy=False)
     index = xp.expand_dims(xp.where(xp.less(index, 0), xp.add(index, count), index), axis=axis)
     shape = [1] * index.ndim
     shape[axis] = count
@@ -115,4 +115,4 @@ def distinct(call: Call, x: np.ndarray) -> Any:
         order = np.argsort(first)
         found, first, counts = np.take(found, order, axis=call.get("axis") or 0), first[order], counts[order]
         where = np.argsort(order)[where]
-    return found, *(each.astype(np.int64) for each in (first, where, counts))
+    return found, *(each.astype(np.int64, copy=False) for each in (first, where, counts))

@@ -27,11 +27,12 @@ def negative_log_likelihood(call: Call, x: Tensor, target: Tensor, weight: Tenso
         found = xp.divide(xp.sum(found), xp.sum(counted))
     elif how == "sum":
         found = xp.sum(found)
-    return found.astype(dtype)
+    return found.astype(dtype, copy=False)
 
 
 @operator("SoftmaxCrossEntropyLoss")
 def softmax_cross_entropy(call: Call, x: Tensor, target: Tensor, weight: Tensor | None = None) -> Any:
     """The same of logits; and their log-softmax over classes."""
     probabilities = F.log_softmax(wide(x), 1)
-    return negative_log_likelihood(call, probabilities, target, weight).astype(x.dtype), probabilities.astype(x.dtype)
+    found = negative_log_likelihood(call, probabilities, target, weight)
+    return found.astype(x.dtype, copy=False), probabilities.astype(x.dtype, copy=False)

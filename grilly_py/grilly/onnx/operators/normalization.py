@@ -22,7 +22,7 @@ def _weight(given: Tensor | None, x: Tensor, shape: tuple[int, ...]) -> Tensor |
     """A weight or bias that broadcasts to a row, as one of the row's shape and dtype."""
     if given is None:
         return None
-    return given.astype(x.dtype).broadcast_to(shape).contiguous()
+    return given.astype(x.dtype, copy=False).broadcast_to(shape).contiguous()
 
 
 @operator("LayerNormalization")
@@ -52,7 +52,8 @@ def group_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> T
     groups, channels = int(call.attributes["num_groups"]), x.shape[1]
     if call.version < 21:
         scale, bias = (xp.repeat(each, channels // groups) for each in (scale, bias))
-    return F.group_norm(x, groups, scale.astype(x.dtype), bias.astype(x.dtype), call.get("epsilon", 1e-5))
+    scale, bias = scale.astype(x.dtype, copy=False), bias.astype(x.dtype, copy=False)
+    return F.group_norm(x, groups, scale, bias, call.get("epsilon", 1e-5))
 
 
 @operator("InstanceNormalization")
@@ -70,7 +71,7 @@ def batch_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor, mean
         axes = (0, *range(2, x.ndim))
         own, kept = [xp.mean(wider, axis=axes), xp.var(wider, axis=axes)], call.get("momentum", 0.9)
         mixed = [
-            xp.add(xp.multiply(one, kept), xp.multiply(other, 1 - kept)).astype(each.dtype)
+            xp.add(xp.multiply(one, kept), xp.multiply(other, 1 - kept)).astype(each.dtype, copy=False)
             for one, other, each in zip(given, own, (mean, variance), strict=True)
         ]
         given = own
@@ -78,7 +79,7 @@ def batch_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor, mean
         mixed = []
     middle, spread, factor, shift = (each.reshape(shape) for each in (*given, wide(scale), wide(bias)))
     factor = xp.divide(factor, xp.sqrt(xp.add(spread, call.get("epsilon", 1e-5))))
-    found = xp.add(xp.multiply(xp.subtract(wider, middle), factor), shift).astype(x.dtype)
+    found = xp.add(xp.multiply(xp.subtract(wider, middle), factor), shift).astype(x.dtype, copy=False)
     return (found, *mixed) if mixed else found
 
 
@@ -90,7 +91,7 @@ def lp_normalization(call: Call, x: Tensor) -> Tensor:
         norm = xp.sum(xp.abs(wider), axis=axis, keepdims=True)
     else:
         norm = xp.sqrt(xp.sum(xp.square(wider), axis=axis, keepdims=True))
-    return xp.where(xp.equal(norm, 0.0), 0.0, xp.divide(wider, norm)).astype(x.dtype)
+    return xp.where(xp.equal(norm, 0.0), 0.0, xp.divide(wider, norm)).astype(x.dtype, copy=False)
 
 
 @operator("MeanVarianceNormalization")
@@ -99,7 +100,7 @@ def mean_variance_normalization(call: Call, x: Tensor) -> Tensor:
     axes, wider = tuple(call.get("axes", (0, 2, 3))), wide(x)
     apart = xp.subtract(wider, xp.mean(wider, axis=axes, keepdims=True))
     deviation = xp.std(wider, axis=axes, keepdims=True)
-    return xp.divide(apart, xp.add(deviation, float(np.float32(1e-9)))).astype(x.dtype)
+    return xp.divide(apart, xp.add(deviation, float(np.float32(1e-9)))).astype(x.dtype, copy=False)
 
 
 @operator("LRN")
@@ -112,4 +113,4 @@ def local_response_normalization(call: Call, x: Tensor) -> Tensor:
     squares = padded(call, xp.square(wider), before, after, 0.0)
     near = functools.reduce(xp.add, (squares[:, shift : shift + channels] for shift in range(size)))
     under = xp.add(xp.multiply(near, call.get("alpha", 1e-4) / size), call.get("bias", 1.0))
-    return xp.divide(wider, xp.pow(under, call.get("beta", 0.75))).astype(x.dtype)
+    return xp.divide(wider, xp.pow(under, call.get("beta", 0.75))).astype(x.dtype, copy=False)

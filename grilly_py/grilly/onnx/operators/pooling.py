@@ -84,7 +84,7 @@ def largest_of_windows(call: Call, x: Tensor) -> Any:
     for place, along in windows.places():
         inside = [np.clip(each, 0, extent - 1) for each, extent in zip(along, windows.extents, strict=True)]
         one = np.ravel_multi_index(np.meshgrid(*inside, indexing="ij"), windows.extents, order=order)
-        at = call.tensor(images * math.prod(windows.extents) + one.astype(np.int64))
+        at = call.tensor(images * math.prod(windows.extents) + one.astype(np.int64, copy=False))
         value = windows.of(whole, place)
         index = at if found is None else xp.where(xp.greater(value, found), at, index)
         found = value if found is None else xp.maximum(found, value)
@@ -105,7 +105,7 @@ def mean_of_windows(call: Call, x: Tensor) -> Tensor:
             for each, before, after, extent in zip(along, windows.before, windows.after, windows.extents, strict=True)
         ]
         number += functools.reduce(np.multiply.outer, inside)
-    return xp.divide(found, call.tensor(number)).astype(x.dtype)
+    return xp.divide(found, call.tensor(number)).astype(x.dtype, copy=False)
 
 
 @operator("LpPool")
@@ -114,13 +114,13 @@ def norm_of_windows(call: Call, x: Tensor) -> Tensor:
     windows, p = _windows(call, x), float(call.get("p", 2))
     whole = windows.around(call, xp.pow(xp.abs(wide(x)), p), 0.0)
     found = functools.reduce(xp.add, (windows.of(whole, place) for place, _ in windows.places()))
-    return xp.pow(found, 1 / p).astype(x.dtype)
+    return xp.pow(found, 1 / p).astype(x.dtype, copy=False)
 
 
 @operator("GlobalAveragePool")
 def mean_of_images(call: Call, x: Tensor) -> Tensor:
     """The mean over all axes behind samples and channels."""
-    return xp.mean(wide(x), axis=tuple(range(2, x.ndim)), keepdims=True).astype(x.dtype)
+    return xp.mean(wide(x), axis=tuple(range(2, x.ndim)), keepdims=True).astype(x.dtype, copy=False)
 
 
 @operator("GlobalMaxPool")
@@ -134,4 +134,4 @@ def norm_of_images(call: Call, x: Tensor) -> Tensor:
     """The p-norm over all axes behind samples and channels."""
     p = float(call.get("p", 2))
     found = xp.sum(xp.pow(xp.abs(wide(x)), p), axis=tuple(range(2, x.ndim)), keepdims=True)
-    return xp.pow(found, 1 / p).astype(x.dtype)
+    return xp.pow(found, 1 / p).astype(x.dtype, copy=False)

@@ -31,7 +31,7 @@ def gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
         found = xp.multiply(found, alpha)
     if c is not None:
         found = xp.add(found, wide(c) if beta == 1 else xp.multiply(wide(c), beta))
-    return found.astype(a.dtype)
+    return found.astype(a.dtype, copy=False)
 
 
 def padding(call: Call, extents: Sequence[int], kernel: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -116,4 +116,4 @@ def causal_convolution(
         found = F.silu(found)
     elif how != "none":
         raise call.refuse(f"activation is {how!r}")
-    return found.astype(x.dtype), whole[:, :, whole.shape[2] - reach :]
+    return found.astype(x.dtype, copy=False), whole[:, :, whole.shape[2] - reach :]

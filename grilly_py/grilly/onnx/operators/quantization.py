@@ -32,9 +32,9 @@ def _spread(call: Call, given: Tensor, x: Tensor) -> Tensor:
 def _quantized(x: Tensor, scale: Tensor, zero: Tensor | None, dtype: np.dtype[Any]) -> Tensor:
     """x / scale rounded to even, from a zero, within the dtype's bounds. 16 bits and less are exact in float32."""
     found = xp.round(xp.divide(x, scale))
-    found = found if zero is None else xp.add(found, zero.astype(np.float32))
+    found = found if zero is None else xp.add(found, zero.astype(np.float32, copy=False))
     bounds = np.iinfo(dtype)
-    return xp.minimum(xp.maximum(found, float(bounds.min)), float(bounds.max)).astype(dtype)
+    return xp.minimum(xp.maximum(found, float(bounds.min)), float(bounds.max)).astype(dtype, copy=False)
 
 
 @operator("QuantizeLinear")
@@ -45,7 +45,7 @@ def quantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -
     if dtype.kind not in "iu" or dtype.itemsize > 2:
         raise call.refuse(f"{dtype.name} is quantized to; expected an integer of 8 or 16 bits")
     zero = None if zero is None else _spread(call, zero, x)
-    return _quantized(x.astype(np.float32), wide(_spread(call, scale, x)), zero, dtype)
+    return _quantized(x.astype(np.float32, copy=False), wide(_spread(call, scale, x)), zero, dtype)
 
 
 @operator("DequantizeLinear")
@@ -53,10 +53,10 @@ def dequantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None)
     """The numbers that integers stand for, in the scale's dtype."""
     asked = call.get("output_dtype", 0)
     dtype = dtype_of(call, asked) if asked else scale.dtype
-    found = x.astype(np.int32)
+    found = x.astype(np.int32, copy=False)
     if zero is not None:
-        found = xp.subtract(found, _spread(call, zero, x).astype(np.int32))
-    return xp.multiply(found.astype(np.float32), wide(_spread(call, scale, x))).astype(dtype)
+        found = xp.subtract(found, _spread(call, zero, x).astype(np.int32, copy=False))
+    return xp.multiply(found.astype(np.float32, copy=False), wide(_spread(call, scale, x))).astype(dtype, copy=False)
 
 
 @operator("DynamicQuantizeLinear")
@@ -71,10 +71,10 @@ def quantize_by_extremes(call: Call, x: Tensor) -> Any:
 
 def _from_zero(x: Tensor, zero: Tensor | None, rows: bool) -> Tensor:
     """Integers less their zeros, of which there is one, one for each row or one for each column of matrices."""
-    found = x.astype(np.int32)
+    found = x.astype(np.int32, copy=False)
     if zero is None:
         return found
-    zero = zero.astype(np.int32)
+    zero = zero.astype(np.int32, copy=False)
     if zero.ndim == 1 and zero.size > 1 and rows:
         zero = zero.reshape((-1, 1))
     return xp.subtract(found, zero.reshape(()) if zero.size == 1 else zero)
@@ -94,7 +94,7 @@ def quantized_product(
     scale: Tensor, zero: Tensor,
 ) -> Tensor:  # fmt: skip
     """The product of quantized matrices, quantized."""
-    found = xp.matmul(_from_zero(a, zero_a, True), _from_zero(b, zero_b, False)).astype(np.float32)
+    found = xp.matmul(_from_zero(a, zero_a, True), _from_zero(b, zero_b, False)).astype(np.float32, copy=False)
     of_rows, of_columns, of_result = (
         wide(each).reshape(()) if each.size == 1 else wide(each) for each in (scale_a, scale_b, scale)
     )
@@ -155,5 +155,5 @@ def quantized_convolution(
         found = xp.add(found, bias.reshape((-1, *(1,) * (x.ndim - 2))))
     factor = xp.multiply(wide(scale_x).reshape(()), _of_channels(wide(scale_weight), x, 1))
     return _quantized(
-        xp.multiply(found.astype(np.float32), factor), wide(scale).reshape(()), zero.reshape(()), zero.dtype
+        xp.multiply(found.astype(np.float32, copy=False), factor), wide(scale).reshape(()), zero.reshape(()), zero.dtype
     )

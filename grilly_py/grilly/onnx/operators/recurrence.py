@@ -49,4 +49,5 @@ def linear_attention(
             value = xp.multiply(xp.subtract(value, read), rate[:, :, token, :, None])
         state = xp.add(state, xp.multiply(key, value))
         found.append(xp.matmul(queries[:, :, :, token], state).reshape((batch, 1, -1)))
-    return xp.concat(found, axis=1).astype(q.dtype), state.astype(q.dtype if past is None else past.dtype)
+    kept = q.dtype if past is None else past.dtype
+    return xp.concat(found, axis=1).astype(q.dtype, copy=False), state.astype(kept, copy=False)

@@ -148,4 +148,4 @@ def network(
     last = [xp.stack([end[n] for end in ends], axis=0) for n in range(len(states))]
     if batch_first:
         whole, last = xp.permute_dims(whole, (2, 0, 1, 3)), [xp.permute_dims(each, (1, 0, 2)) for each in last]
-    return tuple(each.astype(dtype) for each in (whole, *last))
+    return tuple(each.astype(dtype, copy=False) for each in (whole, *last))

@@ -67,7 +67,7 @@ def reduce(call: Call, x: Tensor, axes: np.ndarray | None = None) -> Tensor:
     over = tuple(sorted(axis % x.ndim for axis in named)) if named else tuple(range(x.ndim))
     if not over:
         return _ALONE[call.name](x) if call.name in _ALONE else x
-    return _REDUCTIONS[call.name](wide(x), over, keep).astype(x.dtype)
+    return _REDUCTIONS[call.name](wide(x), over, keep).astype(x.dtype, copy=False)
 
 
 @operator("ArgMax", "ArgMin")
@@ -91,5 +91,5 @@ def cumulative(call: Call, x: Tensor, axis: np.ndarray) -> Tensor:
         found = found[tuple(slice(0, x.shape[a]) for a in range(x.ndim))]
     else:
         found = run(ahead, axis=place)
-    found = found.astype(x.dtype)
+    found = found.astype(x.dtype, copy=False)
     return xp.flip(found, axis=place) if call.get("reverse", 0) else found

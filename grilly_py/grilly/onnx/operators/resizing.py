@@ -52,7 +52,7 @@ def _weights(call: Call, x: np.ndarray, scale: float) -> tuple[np.ndarray, np.nd
         a = call.get("cubic_coeff_a", -0.75)
         near = ((a + 2) * far - (a + 3)) * far * far + 1
         found = np.where(far <= 1, near, np.where(far < 2, a * (((far - 5) * far + 8) * far - 4), 0))
-    return index.astype(np.int64), found
+    return index.astype(np.int64, copy=False), found
 
 
 def _resized(call: Call, x: Tensor, axis: int, count: int, scale: float, roi: tuple[float, float]) -> Tensor:
@@ -64,7 +64,7 @@ def _resized(call: Call, x: Tensor, axis: int, count: int, scale: float, roi: tu
         if how not in _ROUNDED:
             raise call.refuse(f"nearest_mode is {how!r}")
         index = np.clip(_ROUNDED[how](places), 0, extent - 1)
-        return xp.take(x, index.astype(np.int64), axis=axis)
+        return xp.take(x, index.astype(np.int64, copy=False), axis=axis)
     index, weights = _weights(call, places, scale)
     if call.get("exclude_outside", 0):
         weights = np.where((index >= 0) & (index < extent), weights, 0)
@@ -135,4 +135,4 @@ def resize(
     if x.dtype.kind in "iu" and found.dtype != x.dtype:
         bounds = np.iinfo(x.dtype)
         found = xp.minimum(xp.maximum(xp.round(found), float(bounds.min)), float(bounds.max))
-    return found.astype(x.dtype)
+    return found.astype(x.dtype, copy=False)

@@ -77,7 +77,7 @@ def linear_taps(places: Tensor, extent: int, bounded: bool) -> list[Tap]:
 
 
 def _index(places: Tensor, extent: int) -> Tensor:
-    return xp.minimum(xp.maximum(places, 0.0), extent - 1.0).astype(np.int32)
+    return xp.minimum(xp.maximum(places, 0.0), extent - 1.0).astype(np.int32, copy=False)
 
 
 def _inside(places: Tensor, extent: int) -> Tensor:
@@ -147,7 +147,7 @@ def grid_sample(call: Call, x: Tensor, grid: Tensor) -> Tensor:
             place = xp.divide(xp.subtract(xp.multiply(place, float(extent)), 1.0), 2.0)
         taps.append(_taps(place, extent, mode, padding, corners))
     found = sampled(wide(x), taps, np.arange(x.shape[0], dtype=np.int32)[:, None])
-    return xp.permute_dims(found, (0, 2, 1)).reshape(gives).astype(x.dtype)
+    return xp.permute_dims(found, (0, 2, 1)).reshape(gives).astype(x.dtype, copy=False)
 
 
 @operator("AffineGrid", host=(1,))
@@ -161,7 +161,7 @@ def affine_grid(call: Call, theta: Tensor, size: np.ndarray) -> Tensor:
         lines.append(corner if call.get("align_corners", 0) else middle)
     whole = np.stack([*np.meshgrid(*lines, indexing="ij")[::-1], np.ones(extents)], axis=-1).astype(np.float32)
     found = xp.matmul(call.tensor(whole.reshape(-1, len(extents) + 1)), xp.matrix_transpose(wide(theta)))
-    return found.reshape((theta.shape[0], *extents, len(extents))).astype(theta.dtype)
+    return found.reshape((theta.shape[0], *extents, len(extents))).astype(theta.dtype, copy=False)
 
 
 @operator("DeformConv")
@@ -184,7 +184,7 @@ def deformed_convolution(
         steps = np.arange(kernel[axis]) * dilations[axis]
         shape = [1] * 5
         shape[1 + axis], shape[3 + axis] = kernel[axis], counts[axis]
-        still = np.add.outer(steps, places).astype(np.float32).reshape(shape)
+        still = np.add.outer(steps, places).astype(np.float32, copy=False).reshape(shape)
         taps.append(linear_taps(xp.add(moved[:, :, :, axis], call.tensor(still)), extents[axis], False))
     images = np.arange(batch * parts, dtype=np.int32).reshape(-1, 1, 1, 1, 1)
     found = sampled(wide(x).reshape((batch * parts, channels // parts, *extents)), taps, images)
@@ -196,4 +196,4 @@ def deformed_convolution(
     found = xp.matmul(table, xp.permute_dims(windows, (0, 2, 3, 1))).reshape((batch, outputs, *counts))
     if bias is not None:
         found = xp.add(found, wide(bias).reshape((-1, 1, 1)))
-    return found.astype(x.dtype)
+    return found.astype(x.dtype, copy=False)

@@ -43,7 +43,7 @@ def _reduced(call: Call, x: Tensor, places: Tensor, updates: Tensor) -> Tensor:
     result = x.astype(x.dtype, copy=True)
     # Rows of one place all write the same.
     whole = merge(wide(xp.take(x, places, axis=0)), xp.take(found, last, axis=0))
-    result[(places,)] = whole.astype(x.dtype)
+    result[(places,)] = whole.astype(x.dtype, copy=False)
     return result
 
 
@@ -59,7 +59,7 @@ def scatter_elements(call: Call, x: Tensor, indices: Tensor, updates: Tensor) ->
         return found
     strides = [math.prod(x.shape[a + 1 :]) for a in range(x.ndim)]
     others = sum(place * stride for a, (place, stride) in enumerate(zip(places, strides, strict=True)) if a != axis)
-    flat = xp.add(xp.multiply(places[axis].astype(np.int64), strides[axis]), np.asarray(others, np.int64))
+    flat = xp.add(xp.multiply(places[axis].astype(np.int64, copy=False), strides[axis]), np.asarray(others, np.int64))
     return _reduced(call, x.reshape((-1, 1)), flat.reshape((-1,)), updates.reshape((-1, 1))).reshape(x.shape)
 
 
@@ -84,7 +84,7 @@ def tensor_scatter(call: Call, cache: Tensor, update: Tensor, begin: Tensor | No
     count, batch = update.shape[axis], cache.shape[0]
     rows: Any = np.arange(count, dtype=np.int64)[None].repeat(batch, 0)
     if begin is not None:
-        rows = xp.add(begin.astype(np.int64).reshape((batch, 1)), rows)
+        rows = xp.add(begin.astype(np.int64, copy=False).reshape((batch, 1)), rows)
         if call.get("mode", "linear") == "circular":
             rows = xp.remainder(rows, cache.shape[axis])
     found = cache.astype(cache.dtype, copy=True)

@@ -34,7 +34,7 @@ def _matrix(given: int, parts: int, gives: int, length: int, inverse: bool, real
     else:
         found = np.stack([np.stack([cosines, sines], -1), np.stack([-sines, cosines], -1)], axis=1)
     found = found[:, :parts].reshape(given * parts, -1)
-    return (found / length if inverse else found).astype(np.float32)
+    return (found / length if inverse else found).astype(np.float32, copy=False)
 
 
 def _transformed(call: Call, x: Tensor, length: int, inverse: bool, half: bool) -> Tensor:
@@ -50,8 +50,8 @@ def _transformed(call: Call, x: Tensor, length: int, inverse: bool, half: bool) 
     table = call.tensor(_matrix(given, parts, gives, length, inverse, real))
     rows = wide(x)[..., :given, :].reshape((*x.shape[:-2], given * parts))
     if rows.ndim == 1:
-        return xp.matmul(rows.reshape((1, -1)), table).reshape((gives, -1)).astype(x.dtype)
-    return xp.matmul(rows, table).reshape((*x.shape[:-2], gives, 1 if real else 2)).astype(x.dtype)
+        return xp.matmul(rows.reshape((1, -1)), table).reshape((gives, -1)).astype(x.dtype, copy=False)
+    return xp.matmul(rows, table).reshape((*x.shape[:-2], gives, 1 if real else 2)).astype(x.dtype, copy=False)
 
 
 @operator("DFT", host=(1, 2))
@@ -86,7 +86,7 @@ def short_time_fourier_transform(
     if window is not None:
         found = xp.multiply(found, wide(window)[:, None])
     half = bool(call.get("onesided", 1)) and signal.shape[2] == 1
-    return _transformed(call, found, count, False, half).astype(signal.dtype)
+    return _transformed(call, found, count, False, half).astype(signal.dtype, copy=False)
 
 
 @operator("MelWeightMatrix", host=(0, 1, 2, 3, 4))
@@ -98,7 +98,7 @@ def mel_filters(
     ends = [2595 * math.log10(1 + float(each.item()) / 700) for each in (low, high)]
     mels = ends[0] + np.arange(count + 2) * (ends[1] - ends[0]) / (count + 2)
     hertz = 700 * (10 ** (mels / 2595) - 1)
-    edges = ((size + 1) * hertz // float(rate.item())).astype(np.int64)
+    edges = ((size + 1) * hertz // float(rate.item())).astype(np.int64, copy=False)
     places = np.arange(size // 2 + 1)[:, None]
     left, middle, right = edges[:-2], edges[1:-1], edges[2:]
     rising = np.where(middle > left, (places - left) / np.maximum(middle - left, 1), 1.0)

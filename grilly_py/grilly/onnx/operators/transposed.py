@@ -70,7 +70,7 @@ def transposed_convolution(call: Call, x: Tensor, weight: Tensor, bias: Tensor |
     found = padded(call, found, [0, 0, *(-b for b in before)], [0, 0, *(-a for a in after)], 0.0)
     if bias is not None:
         found = xp.add(found, wide(bias).reshape((-1, *(1,) * count)))
-    return found.astype(dtype)
+    return found.astype(dtype, copy=False)
 
 
 @operator("Col2Im", host=(1, 2))
@@ -86,7 +86,7 @@ def image_of_columns(call: Call, x: Tensor, image: np.ndarray, block: np.ndarray
     ]
     found = _summed(call, wide(x).reshape((x.shape[0], -1, *kernel, *counts)), kernel, strides, dilations)
     after = [e - f + b for e, f, b in zip(extents, found.shape[2:], pads[:count], strict=True)]
-    return padded(call, found, [0, 0, *(-p for p in pads[:count])], [0, 0, *after], 0.0).astype(x.dtype)
+    return padded(call, found, [0, 0, *(-p for p in pads[:count])], [0, 0, *after], 0.0).astype(x.dtype, copy=False)
 
 
 @operator("MaxUnpool", host=(2,))
