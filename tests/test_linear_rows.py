@@ -25,7 +25,7 @@ TILES = {
         {}, {"columns": 1, "words": 2, "rows": 1}, {"columns": 4, "words": 16, "fill": 1}, {"deep": 4, "fill": 1000},
     ],
     "linear-rows-matrix": [{}, {"splits": 1}, {"fill": 1}, {"fill": 64, "splits": 8}, {"deep": 2, "fill": 64}],
-    "linear-llvmpipe": [{}, {"cols": 8, "fill": 1000}],
+    "linear-llvmpipe": [{}, {"cols": 8, "fill": 1000}, {"held": 1, "trip": 2}],
     "linear-matrix-small": [{}, {"fill": 1}, {"fill": 64, "splits": 8, "least": 16}],
 }  # fmt: skip
 VARIANTS = [v for v in default_manifest().by_operation["linear"] if v.family in TILES]
@@ -152,10 +152,11 @@ def test_deals_fill_the_device_and_cover_the_product(backend):
                     assert dealt.rows == constants["ROWS"] <= choice.tile["rows"]
                     assert dealt.rows >= min(rows, choice.tile["rows"])
                 if variant.family == "linear-llvmpipe":
-                    held = size * constants["WORDS"] * choice.tile["bytes"]
-                    assert held >= depth * itemsize and (constants["RAGGED"] == 1 or held == depth * itemsize)
-                    assert constants["COLUMNS"] <= dealt.cols <= choice.tile["cols"]
-                    assert 4 * dealt.rows * dealt.cols <= variant.shared_bytes
+                    trip = size * constants["WORDS"] * choice.tile["bytes"]
+                    assert trip * (constants["TRIPS"] - 1) < depth * itemsize <= trip * constants["TRIPS"]
+                    assert constants["RAGGED"] == (depth * itemsize < trip * constants["TRIPS"])
+                    assert constants["TRIPS"] > 1 or constants["WORDS"] * dealt.rows <= choice.tile["held"]
+                    assert constants["COLUMNS"] % 8 == 0 and constants["COLUMNS"] <= dealt.cols <= choice.tile["cols"]
                 if variant.family == "linear-rows-matrix":
                     assert variant.threads // size % constants["DEEP"] == 0
                 if dealt.splits > 1:
