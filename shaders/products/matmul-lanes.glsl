@@ -103,16 +103,16 @@ void main() {
 #else
 #define TRIM(value, i, k) value
 #endif
-#define TRIPS(FIRST, END, PRODUCT) \
+#define TRIPS(OWN, FIRST, END, PRODUCT) \
     for (int k = FIRST; k < END; k += 4) { \
-        vec4 a[R]; \
+        vec4 a[OWN]; \
         vec4 b[LOADS_B]; \
-        [[unroll]] for (int i = 0; i < R; i++) a[i] = TRIM(LOAD_A(i, k), i, k); \
+        [[unroll]] for (int i = 0; i < OWN; i++) a[i] = TRIM(LOAD_A(i, k), i, k); \
         [[unroll]] for (int l = 0; l < LOADS_B; l++) b[l] = LOAD_B(l, k); \
         [[unroll]] for (int j = 0; j < C; j++) { \
             float value[4]; \
             [[unroll]] for (int m = 0; m < 4; m++) value[m] = VALUE_B(j, m); \
-            [[unroll]] for (int i = 0; i < R; i++) sum[i][j] += (PRODUCT(0) + PRODUCT(1)) + (PRODUCT(2) + PRODUCT(3)); \
+            [[unroll]] for (int i = 0; i < OWN; i++) sum[i][j] += (PRODUCT(0) + PRODUCT(1)) + (PRODUCT(2) + PRODUCT(3)); \
         } \
     }
 
@@ -120,7 +120,16 @@ void main() {
 #if HALVES
     // Of the whole depth, also where causal rows end before it: a row's sum does not depend on its neighbours.
     int middle = min((int(pc.depth) / 2 + 3) & ~3, depth);
-    TRIPS(0, middle, PLAIN)
+#ifdef TEXELS
+    // Of eight rows or fewer, the last of many, only the first of each lane is there: loops that make no trip are passed.
+    const bool few = R > 1 && rows - row_first <= 8;
+#define PART(FIRST, END) \
+    TRIPS(R, FIRST, (few ? 0 : END), PLAIN) \
+    TRIPS(1, FIRST, (few ? END : 0), PLAIN)
+#else
+#define PART(FIRST, END) TRIPS(R, FIRST, END, PLAIN)
+#endif
+    PART(0, middle)
     float half_sum[R][C];
     [[unroll]] for (int i = 0; i < R; i++) {
         [[unroll]] for (int j = 0; j < C; j++) {
@@ -128,12 +137,12 @@ void main() {
             sum[i][j] = 0.0;
         }
     }
-    TRIPS(middle, depth, PLAIN)
+    PART(middle, depth)
     [[unroll]] for (int i = 0; i < R; i++) {
         [[unroll]] for (int j = 0; j < C; j++) sum[i][j] += half_sum[i][j];
     }
 #else
-    TRIPS(0, depth, PLAIN)
+    TRIPS(R, 0, depth, PLAIN)
 #endif
 #ifdef WEIGHTS
     uint largest = 0u;  // exponent of the largest sum; all ones stand for NaN and infinity
@@ -145,7 +154,7 @@ void main() {
             [[unroll]] for (int j = 0; j < C; j++) sum[i][j] = 0.0;
         }
 #define SELECTED(m) (a[i][m] == 0.0 ? 0.0 : a[i][m] * value[m])
-        TRIPS(0, depth, SELECTED)
+        TRIPS(R, 0, depth, SELECTED)
     }
 #endif
 
