@@ -26,6 +26,7 @@ CODES: dict[str, tuple[int, ...]] = {
     "vkCreateInstance": (*MEMORY, -3, -6, -7, -9),
     "vkCreateDevice": (*MEMORY, -3, -7, -8, -10, LOST),
     "vkCreateBuffer": MEMORY,
+    "vkCreateBufferView": MEMORY,
     "vkAllocateMemory": (*MEMORY, -10),
     "vkBindBufferMemory": MEMORY,
     "vkMapMemory": (*MEMORY, -5),

@@ -395,6 +395,7 @@ def test_a_missing_include_is_named(repo):
     ("file", "old", "new", "said"),
     [
         ("add.comp", "readonly buffer A", "buffer A", 'binding 0 (a) is "r", but the shader lacks readonly'),
+        ("add.toml", '["a", "r"]', '["a", "rt"]', "binding 0 is a storage buffer, and ['a', 'rt'] in the data file"),
         ("add.comp", "binding = 1", "binding = 2", "binding 2 is called o in the source, which the data file lacks"),
         ("add.comp", "buffer O { T o[]; }", "buffer O { T sum[]; }\n#define o sum\n",
          "its binding 1 is called sum in the source, and in the data file o"),

@@ -106,8 +106,9 @@ class Compiler:
         """Make a pipeline of ``spec`` and return the driver's statistics. Raises RuntimeError when it is refused."""
         ffi, lib, device = self.ffi, self.lib, self.device
         slots = ffi.new("VkDescriptorSetLayoutBinding[]", len(spec.access))
-        for i in range(len(spec.access)):
-            slots[i].binding, slots[i].descriptorType, slots[i].descriptorCount, slots[i].stageFlags = i, 7, 1, 0x20
+        for i, letters in enumerate(spec.access):
+            kind = 4 if letters == "rt" else 7  # texel or storage buffer
+            slots[i].binding, slots[i].descriptorType, slots[i].descriptorCount, slots[i].stageFlags = i, kind, 1, 0x20
         set_info = ffi.new("VkDescriptorSetLayoutCreateInfo *", {
             "sType": 32, "bindingCount": len(spec.access), "pBindings": slots,
         })  # fmt: skip

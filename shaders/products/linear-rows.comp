@@ -3,9 +3,6 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
-#ifdef LONG
-#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
-#endif
 // What it computes: a linear layer of few rows, y = activation(scale * x W^T + b) + residual; GATED, W's rows are those
 //     of a gate and then as many others: y = activation(gate) * other + residual. W is read once and nothing else weighs,
 //     so the kernel is made to keep many loads under way.
@@ -34,14 +31,9 @@ layout(constant_id = 5) const int SUBGROUP = 8;
 layout(local_size_x_id = 6) in;
 layout(constant_id = 12) const int GATED = 0;
 
-// Words: 16 bytes, or with LONG 32, of 64-bit integers, where a driver's loads cost by the number of components.
-#ifdef LONG
-#define WORD u64vec4
-const int WORD_BYTES = 32;
-#else
+// Words: 16 bytes.
 #define WORD uvec4
 const int WORD_BYTES = 16;
-#endif
 #if defined(DTYPE_float32)
 const int WIDE = WORD_BYTES / 4;  // elements of a word
 #else
@@ -76,11 +68,7 @@ shared float sums[SUBGROUPS * VALUES];
 
 vec4 quad(WORD word, int i) {
 #if defined(DTYPE_float32)
-#ifdef LONG
-    return uintBitsToFloat(uvec4(unpackUint2x32(word[2 * i]), unpackUint2x32(word[2 * i + 1])));
-#else
     return uintBitsToFloat(word);
-#endif
 #else
     uvec2 pairs = i == 0 ? word.xy : word.zw;
 #if defined(DTYPE_float16)

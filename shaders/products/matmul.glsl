@@ -15,6 +15,7 @@
 //                      with selection, so that the usual case costs nothing.
 //   CAUSAL             row i uses no element of a and no row of b past i + shift
 //   LANES_OWN_ROWS     the shape for CPUs (below) instead of the shape for GPUs
+//   TEXELS             of that shape: a and b, both of the dtype, are read as texel buffers of 16 bytes a texel
 //   SPAN, HALVES       how sums go in blocks: matmul-tile.glsl, matmul-lanes.glsl
 // Accumulation float32.
 
@@ -70,8 +71,13 @@ layout(push_constant, std430) uniform Push {
 #endif
 } pc;
 
+#ifdef TEXELS
+layout(set = 0, binding = 0) uniform usamplerBuffer a_data;
+layout(set = 0, binding = 1) uniform usamplerBuffer b_data;
+#else
 layout(set = 0, binding = 0, std430) restrict readonly buffer Left { A_ELEMENT a_data[]; };
 layout(set = 0, binding = 1, std430) restrict readonly buffer Right { B_ELEMENT b_data[]; };
+#endif
 #if defined(SPAN) && !defined(DTYPE_float32)
 #undef SPAN  // the rounding of 16-bit elements is far above that of the sums
 #define SPAN 0
@@ -89,7 +95,9 @@ layout(set = 0, binding = 4, std430) restrict readonly buffer Residual { C_ELEME
 #if ALIGN == 4
 #define GRILLY_LOAD(NAME, DATA, ONE, FOUR) \
     vec4 NAME(uint element, int count) { return count > 0 ? FOUR(DATA[element >> 2]) : vec4(0.0); }
+#ifndef TEXELS
 float load_a_one(uint element) { return A_LOAD4(a_data[element >> 2])[element & 3u]; }
+#endif
 void store_c(uint element, vec4 value, int count) {
     if (count > 0) c_data[element >> 2] = C_STORE4(value);
 }
@@ -111,8 +119,10 @@ void store_c(uint element, vec4 value, int count) {
     if (count > 3) c_data[element + 3u] = C_STORE(value.w);
 }
 #endif
+#ifndef TEXELS
 GRILLY_LOAD(load_a, a_data, A_LOAD, A_LOAD4)
 GRILLY_LOAD(load_b, b_data, IO_LOAD, IO_LOAD4)
+#endif
 #ifdef BIASED
 GRILLY_LOAD(load_residual, residual_data, IO_LOAD, IO_LOAD4)
 #endif

@@ -400,6 +400,9 @@ class Builder:
                 wrong.append(f"it uses binding {number}, and the data file lists {len(case.bindings)} bindings")
             elif case.bindings[number][1] == "r" and not read_only:
                 wrong.append(f'binding {number} ({case.bindings[number][0]}) is "r", but the shader lacks readonly')
+            elif (case.bindings[number][1] == "rt") != (number in facts.texels):
+                kind = "a texel buffer" if number in facts.texels else "a storage buffer"
+                wrong.append(f"binding {number} is {kind}, and {case.bindings[number]} in the data file")
         for number in sorted(facts.constant_ids - set(case.constants.values())):
             wrong.append(f"it has specialization constant {number}, which [constants] does not list")
         if facts.push_bytes > case.push_bytes:

@@ -19,6 +19,7 @@ CAPABILITY_FEATURES = {
     66: ("GroupNonUniformShuffleRelative", "subgroup-shuffle-relative"),
     9: ("Float16", "float16-arithmetic"),
     11: ("Int64", "int64-arithmetic"),
+    46: ("SampledBuffer", "texel-buffers"),
     4433: ("StorageBuffer16BitAccess", "float16-storage"),
     4434: ("UniformAndStorageBuffer16BitAccess", "float16-storage"),
     4448: ("StorageBuffer8BitAccess", "int8-storage"),
@@ -42,6 +43,7 @@ class Facts:
 
     capabilities: set[int] = field(default_factory=set)
     bindings: dict[int, bool] = field(default_factory=dict)
+    texels: set[int] = field(default_factory=set)  # those of the bindings that are texel buffers
     names: dict[int, set[str]] = field(default_factory=dict)  # of the arrays at each binding ("" if stripped)
     descriptor_sets: set[int] = field(default_factory=set)
     constant_ids: set[int] = field(default_factory=set)
@@ -98,6 +100,8 @@ def read_facts(binary: bytes) -> Facts:
     read_only: set[int] = set()
     pointers: dict[int, int] = {}
     member_names: dict[tuple[int, int], str] = {}
+    own_names: dict[int, str] = {}
+    sampled: set[int] = set()
     numbers: dict[int, str] = {}
     spec_ids: set[int] = set()
     workgroup_builtin = None
@@ -130,6 +134,8 @@ def read_facts(binary: bytes) -> Facts:
             types.offsets[op[0], op[1]] = op[3]
         elif opcode == 72 and op[2] == 24:  # OpMemberDecorate NonWritable
             read_only.add(op[0])
+        elif opcode == 5:  # OpName
+            own_names[op[0]] = op[1:].tobytes().split(b"\0")[0].decode()
         elif opcode == 6:  # OpMemberName
             member_names[op[0], op[1]] = op[2:].tobytes().split(b"\0")[0].decode()
         elif opcode in (21, 22):  # OpTypeInt, OpTypeFloat
@@ -141,6 +147,8 @@ def read_facts(binary: bytes) -> Facts:
             types.types[op[0]] = ("vector", op[1], op[2])
         elif opcode == 24:
             types.types[op[0]] = ("matrix", op[1], op[2])
+        elif opcode == 27:  # OpTypeSampledImage
+            sampled.add(op[0])
         elif opcode == 28:
             types.types[op[0]] = ("array", op[1], op[2])
         elif opcode == 30:
@@ -159,9 +167,13 @@ def read_facts(binary: bytes) -> Facts:
     for pointer, variable, storage in variables:
         if variable in binding_of:
             number = binding_of[variable]
-            safe = variable in read_only or pointers[pointer] in read_only
+            texels = pointers[pointer] in sampled
+            safe = texels or variable in read_only or pointers[pointer] in read_only
             facts.bindings[number] = safe and facts.bindings.get(number, True)
-            facts.names.setdefault(number, set()).add(member_names.get((pointers[pointer], 0), ""))
+            name = own_names.get(variable, "") if texels else member_names.get((pointers[pointer], 0), "")
+            facts.names.setdefault(number, set()).add(name)
+            if texels:
+                facts.texels.add(number)
         if storage == 9:  # PushConstant
             block = pointers[pointer]
             facts.push_bytes = max(facts.push_bytes, types.size(block, True) or 0)

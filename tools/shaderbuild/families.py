@@ -99,7 +99,8 @@ def _bindings(value) -> bool:
         isinstance(value, list)
         and bool(value)
         and all(
-            isinstance(b, list) and len(b) == 2 and isinstance(b[0], str) and b[1] in ("r", "w", "rw") for b in value
+            isinstance(b, list) and len(b) == 2 and isinstance(b[0], str) and b[1] in ("r", "w", "rw", "rt")
+            for b in value
         )
         and len({b[0] for b in value}) == len(value)
     )
@@ -119,7 +120,7 @@ _FAMILY = {
     "source": (_file_name(".comp"), "the name of a .comp file beside this one"),
     "generator": (_file_name(".py"), "the name of a .py file beside this one"),
     "push_bytes": (lambda v: _integer(v) and 0 <= v <= 256 and v % 4 == 0, "a multiple of 4 from 0 to 256"),
-    "bindings": (_bindings, '[["name", "r" | "w" | "rw"], ...], at least one, names unlike'),
+    "bindings": (_bindings, '[["name", "r" | "w" | "rw" | "rt"], ...], at least one, names unlike'),
     "constants": (_constants, "a table of names with ids from 0 up, all unlike"),
     "variant": (lambda v: isinstance(v, list) and all(isinstance(x, dict) for x in v), "[[variant]] tables"),
     "sets": (_table_of(_is_name, lambda v: isinstance(v, dict)), "[sets.NAME] tables with lower-case names"),

@@ -74,7 +74,7 @@ class Variant:
     push : tuple of (str, str)
         The push constants' names and types: "uint", "int" or "float".
     access : tuple of str
-        "r", "w" or "rw" of each binding; ``bindings`` holds their names.
+        "r", "w", "rw" or "rt" (texels) of each binding; ``bindings`` holds their names.
     constants : mapping
         Specialization constant's name to its id.
     """
@@ -182,7 +182,7 @@ def _variant(entry: dict, position: int) -> Variant:
         raise ValueError(f"its limits, push constants or bindings are malformed: {error}") from error
     if 4 * len(values["push"]) != entry["push_bytes"]:
         raise ValueError(f"it names {len(values['push'])} push constants, and push_bytes is {entry['push_bytes']}")
-    if not set(values["access"]) <= {"r", "w", "rw"}:
+    if not set(values["access"]) <= {"r", "w", "rw", "rt"}:
         raise ValueError(f"its bindings' access letters are {values['access']}")
     values["requires"] = tuple(sorted(requires))
     return Variant(position=position, **values)

@@ -29,6 +29,7 @@ FEATURES = (
     *(f"matrix-{dtype}-{shape}" for dtype in ("float16", "bfloat16") for shape in MATRIX_SHAPES),
     "int64-arithmetic",
     "descriptor-offsets",
+    "texel-buffers",
     "timestamps",
     "nvidia-compiler",
 )

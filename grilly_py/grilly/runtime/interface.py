@@ -80,7 +80,8 @@ class ProgramSpec:
     spirv : bytes
         The binary.
     access : tuple of str
-        One of "r", "w", "rw" for each storage-buffer binding, in order from binding 0.
+        One of "r", "w", "rw" for each storage-buffer binding, in order from binding 0; "rt" for a uniform texel buffer
+        of four 32-bit integers a texel, which takes the feature ``texel-buffers``.
     push_bytes : int
         Size of the push-constant block.
     constants : tuple of (int, int)

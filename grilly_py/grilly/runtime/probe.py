@@ -349,6 +349,11 @@ def describe(instance, physical, index: int = 0) -> DeviceInfo:
             features.add(f"matrix-{a}-{m}x{n}x{k}")
     if chain.head.features.shaderInt64:
         features.add("int64-arithmetic")
+    # Processors only, whose drivers have ways of their own to read them: GPUs' buffers keep the usages they have.
+    whole = 16 * first.limits.maxTexelBufferElements >= first.limits.maxStorageBufferRange
+    anywhere = first.limits.minTexelBufferOffsetAlignment <= first.limits.minStorageBufferOffsetAlignment
+    if kind == "cpu" and whole and anywhere:
+        features.add("texel-buffers")
     own_driver = first.vendorID == 0x10DE and driver.driverID == 4  # VK_DRIVER_ID_NVIDIA_PROPRIETARY
     if own_driver:
         features.add("nvidia-compiler")

@@ -94,15 +94,20 @@ def _few(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int, i
 
 
 def _held(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int, itemsize: int, paired: int) -> Deal:
-    """products/linear-llvmpipe.comp: a subgroup holds a row of x, and has columns as long as every core has some
-    workgroups."""
+    """products/linear-llvmpipe.comp: a subgroup holds a row of x, where it can, and has columns as long as every
+    core has some workgroups."""
     tile, size = choice.tile, choice.subgroup_size
     words = max(-(-depth * itemsize // tile["bytes"]), 1)
     columns = tile["cols"] // paired
     while columns > 8 and -(-cols // (columns * paired)) < tile["fill"] * facts.units:
         columns //= 2
     taken = min(rows, tile["rows"])
-    known = {"ROWS": taken, "COLUMNS": columns, "WORDS": -(-words // size), "RAGGED": int(words % size > 0)}
+    own = -(-words // size)
+    if own * taken > tile["held"]:
+        own = tile["trip"]
+    trips = -(-words // (own * size))
+    ragged = int(words < own * size * trips)
+    known = {"ROWS": taken, "COLUMNS": columns, "WORDS": own, "TRIPS": trips, "RAGGED": ragged}
     return Deal(taken, columns * paired, 1, known)
 
 

@@ -82,7 +82,7 @@ def targets(command: tuple) -> Iterator[GraphPiece | VulkanBuffer]:
         yield command[3]
     else:
         for letters, binding in zip(command[0].spec.access, command[1], strict=True):
-            if letters != "r" and binding is not None:
+            if "w" in letters and binding is not None:
                 yield binding[0]
 
 

@@ -8,11 +8,25 @@ from __future__ import annotations
 
 from .api import NULL, OUT_OF_POOL_MEMORY, ffi, lib
 from .device import Device
+from .memory import Block
 from .objects import Handle
 
 MOST = 4096
 PER_POOL = 256
 BINDINGS = 16  # of one set at most
+
+
+TEXEL = 16  # bytes: four 32-bit integers, a format that every device reads texel buffers in
+
+
+class SetLayout:
+    """The driver's layout of sets, and which of their bindings are texel buffers."""
+
+    __slots__ = ("value", "texels")
+
+    def __init__(self, value, texels: tuple[bool, ...]):
+        self.value = value
+        self.texels = texels
 
 
 class Descriptors:
@@ -23,20 +37,22 @@ class Descriptors:
         self._pools: list[Handle] = []
         self._left = 0  # sets that the last pool has room for
         self._sets: dict[tuple, object] = {}
+        self._views: dict[tuple, Handle] = {}  # of texel buffers, by block, start and texels
         self._info = ffi.new("VkDescriptorSetAllocateInfo*")
         self._info.sType = lib.VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO
         self._info.descriptorSetCount = 1
         self._layouts = ffi.new("VkDescriptorSetLayout[1]")
         self._info.pSetLayouts = self._layouts
         self._buffers = ffi.new("VkDescriptorBufferInfo[]", BINDINGS)
+        self._shown = ffi.new("VkBufferView[]", BINDINGS)
         self._writes = ffi.new("VkWriteDescriptorSet[]", BINDINGS)
         for i in range(BINDINGS):
             write = self._writes[i]
             write.sType = lib.VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET
             write.dstBinding = i
             write.descriptorCount = 1
-            write.descriptorType = lib.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
             write.pBufferInfo = self._buffers + i
+            write.pTexelBufferView = self._shown + i
 
     @property
     def full(self) -> bool:
@@ -44,27 +60,45 @@ class Descriptors:
         return len(self._sets) >= MOST
 
     def get(self, key: tuple):
-        """The set for ``key``: the layout, then for each binding block, start and length in bytes, or one None."""
+        """The set for ``key``: a SetLayout, then for each binding block, start and length in bytes, or one None."""
         found = self._sets.get(key)
         if found is None:
             found = self._sets[key] = self._make(key)
         return found
 
     def _make(self, key: tuple):
-        made = self._allocate(key[0])
+        made = self._allocate(key[0].value)
         parts = list(key[1:])
         filler = next(i for i, part in enumerate(parts) if part is not None)
         filler = parts[filler : filler + 3]  # what a binding that the shader leaves alone shows
-        count = 0
-        while parts:
+        for count, texels in enumerate(key[0].texels):
             block, start, length = filler if parts[0] is None else parts[:3]
             del parts[: 1 if parts[0] is None else 3]
-            info = self._buffers[count]
-            info.buffer, info.offset, info.range = block.buffer.value, start, length
-            self._writes[count].dstSet = made[0]
-            count += 1
-        lib.vkUpdateDescriptorSets(self._device.handle, count, self._writes, 0, NULL)
+            write = self._writes[count]
+            write.dstSet = made[0]
+            if texels:
+                write.descriptorType = lib.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER
+                self._shown[count] = self._view(block, start, -(-length // TEXEL)).value
+            else:
+                write.descriptorType = lib.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
+                info = self._buffers[count]
+                info.buffer, info.offset, info.range = block.buffer.value, start, length
+        lib.vkUpdateDescriptorSets(self._device.handle, len(key[0].texels), self._writes, 0, NULL)
         return made
+
+    def _view(self, block: Block, start: int, texels: int) -> Handle:
+        """The view of so many texels. The last may reach past a buffer's bytes: pieces of memory are whole texels."""
+        key = (block, start, texels)
+        found = self._views.get(key)
+        if found is None:
+            info = ffi.new("VkBufferViewCreateInfo*")
+            info.sType = lib.VK_STRUCTURE_TYPE_BUFFER_VIEW_CREATE_INFO
+            info.buffer = block.buffer.value
+            info.format = lib.VK_FORMAT_R32G32B32A32_UINT
+            info.offset = start
+            info.range = TEXEL * texels
+            found = self._views[key] = self._device.objects.create("BufferView", info)
+        return found
 
     def _allocate(self, layout):
         made = ffi.new("VkDescriptorSet[1]")
@@ -82,14 +116,18 @@ class Descriptors:
         return made
 
     def _pool(self) -> Handle:
-        size = ffi.new("VkDescriptorPoolSize*")
-        size.type = lib.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
-        size.descriptorCount = PER_POOL * BINDINGS
+        kinds = [lib.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER]
+        if "texel-buffers" in self._device.info.features:
+            kinds.append(lib.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER)
+        sizes = ffi.new("VkDescriptorPoolSize[]", len(kinds))
+        for size, kind in zip(sizes, kinds, strict=True):
+            size.type = kind
+            size.descriptorCount = PER_POOL * BINDINGS
         info = ffi.new("VkDescriptorPoolCreateInfo*")
         info.sType = lib.VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO
         info.maxSets = PER_POOL
-        info.poolSizeCount = 1
-        info.pPoolSizes = size
+        info.poolSizeCount = len(kinds)
+        info.pPoolSizes = sizes
         return self._device.objects.create("DescriptorPool", info)
 
     def reset(self) -> None:
@@ -97,3 +135,4 @@ class Descriptors:
         self._sets = {}
         self._left = 0
         self._pools = []
+        self._views = {}

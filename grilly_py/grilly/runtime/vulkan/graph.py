@@ -125,7 +125,7 @@ def _uses(command: tuple) -> list[tuple[object, int, int, bool]]:
         ranges = [(source, begin, nbytes, False), (target, start, nbytes, True)]
     else:
         pairs = zip(command[0].spec.access, command[1], strict=True)
-        ranges = [(*binding, letters != "r") for letters, binding in pairs if binding is not None]
+        ranges = [(*binding, "w" in letters) for letters, binding in pairs if binding is not None]
     found = []
     for held, start, nbytes, writes in ranges:
         what = held

@@ -46,6 +46,8 @@ class Block:
             | lib.VK_BUFFER_USAGE_TRANSFER_SRC_BIT
             | lib.VK_BUFFER_USAGE_TRANSFER_DST_BIT
         )
+        if "texel-buffers" in device.info.features:
+            info.usage |= lib.VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT
         info.sharingMode = lib.VK_SHARING_MODE_EXCLUSIVE
         external = device.external.buffer() if exported else None
         if external is not None:

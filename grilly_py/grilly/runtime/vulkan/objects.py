@@ -23,7 +23,7 @@ _value = itemgetter(0)
 #: The kinds, in the order in which they are destroyed.
 KINDS = (
     "CommandBuffer", "CommandPool", "Fence", "Semaphore", "QueryPool", "DescriptorPool", "Pipeline", "PipelineLayout",
-    "DescriptorSetLayout", "ShaderModule", "PipelineCache", "Buffer", "DeviceMemory",
+    "DescriptorSetLayout", "ShaderModule", "PipelineCache", "BufferView", "Buffer", "DeviceMemory",
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from ..binary import verify
 from ..files import cache_folder, read_file, replace_file
 from ..interface import Program, ProgramSpec
 from .api import NULL, ffi, lib, out
+from .descriptors import SetLayout
 from .device import Device
 from .objects import Handle
 
@@ -30,7 +31,7 @@ class Pipelines:
     def __init__(self, device: Device):
         self._device = device
         self._programs: dict[ProgramSpec, VulkanProgram] = {}
-        self._layouts: dict[tuple[int, int], tuple[Handle, Handle]] = {}
+        self._layouts: dict[tuple[tuple[bool, ...], int], tuple[Handle, Handle, SetLayout]] = {}
         self._path = self._cache_path()
         self._saved = 0
         self._cache = self._load_cache()
@@ -44,19 +45,22 @@ class Pipelines:
             program = self._programs[spec] = self._make(spec)
         return program
 
-    def _layout(self, bindings: int, push_bytes: int):
-        key = (bindings, push_bytes)
+    def _layout(self, access: tuple[str, ...], push_bytes: int) -> tuple[Handle, SetLayout]:
+        texels = tuple(letters == "rt" for letters in access)
+        key = (texels, push_bytes)
         if key in self._layouts:
-            return self._layouts[key]
-        slots = ffi.new("VkDescriptorSetLayoutBinding[]", bindings)
-        for i in range(bindings):
+            return self._layouts[key][1:]
+        slots = ffi.new("VkDescriptorSetLayoutBinding[]", len(access))
+        for i, of_texels in enumerate(texels):
             slots[i].binding = i
-            slots[i].descriptorType = lib.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
+            slots[i].descriptorType = (
+                lib.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER if of_texels else lib.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
+            )
             slots[i].descriptorCount = 1
             slots[i].stageFlags = lib.VK_SHADER_STAGE_COMPUTE_BIT
         info = ffi.new("VkDescriptorSetLayoutCreateInfo*")
         info.sType = lib.VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO
-        info.bindingCount = bindings
+        info.bindingCount = len(access)
         info.pBindings = slots
         set_layout = self._device.objects.create("DescriptorSetLayout", info)
         set_layouts = ffi.new("VkDescriptorSetLayout[1]", [set_layout.value])
@@ -69,8 +73,9 @@ class Pipelines:
         layout_info.pSetLayouts = set_layouts
         layout_info.pushConstantRangeCount = 1 if push_bytes else 0
         layout_info.pPushConstantRanges = push
-        found = self._layouts[key] = (self._device.objects.create("PipelineLayout", layout_info), set_layout)
-        return found
+        layout = self._device.objects.create("PipelineLayout", layout_info)
+        self._layouts[key] = (set_layout, layout, SetLayout(set_layout.value, texels))
+        return self._layouts[key][1:]
 
     def _module(self, spec: ProgramSpec):
         # Drivers are free to crash on anything that is not SPIR-V, so what can be seen here is refused here.
@@ -91,7 +96,7 @@ class Pipelines:
 
     def _make(self, spec: ProgramSpec) -> VulkanProgram:
         verify(spec)  # drivers crash on damaged binaries
-        layout, set_layout = self._layout(len(spec.access), spec.push_bytes)
+        layout, set_layout = self._layout(spec.access, spec.push_bytes)
         module = self._module(spec)
         entry = ffi.new("char[]", b"main")
         count = len(spec.constants)
@@ -136,7 +141,7 @@ class Pipelines:
             raise ShaderError(f"{spec.name}: {self._device.info.driver} could not compile it: {error}") from error
         program = VulkanProgram(spec)
         program.handle = handle
-        program.pipeline, program.layout, program.set_layout = handle.value, layout.value, set_layout.value
+        program.pipeline, program.layout, program.set_layout = handle.value, layout.value, set_layout
         return program
 
     # -- the cache on disk -----------------------------------------------------------------------------------------

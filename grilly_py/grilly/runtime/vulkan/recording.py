@@ -56,7 +56,7 @@ class Recorder:
             if block is None:
                 place += 1
                 continue
-            start, writes = key[place + 1], letters != "r"
+            start, writes = key[place + 1], "w" in letters
             end = start + key[place + 2]
             place += 3
             self._use(command, block, start, end, writes)
