@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ def request_for(variant):
 
 def least(variant):
     """What a depth must be a multiple of."""
-    return variant.limits.get("depth_align", (1, 1))[0]
+    return math.lcm(variant.limits.get("depth_align", (1, 1))[0], variant.align)
 
 
 def numpy_type(name):
