@@ -125,3 +125,13 @@ def vulkan_backend():
     opened = open_or_skip("vulkan", lambda: grilly.Compute(runtime="vulkan"))
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def default(vulkan_backend):
+    """The same, and what is not told a backend runs on it."""
+    import grilly
+
+    former = grilly.use(vulkan_backend)
+    yield vulkan_backend
+    grilly.use(former)

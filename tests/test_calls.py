@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import grilly
 import grilly.functional as F
 from hostcalls import counted
 
@@ -19,13 +18,6 @@ MOST = {
     "add": 45, "multiply by a number": 45,
     "dropout": 50, "embedding": 55, "cross entropy": 110, "conv1d": 65,
 }  # fmt: skip
-
-
-@pytest.fixture
-def default(vulkan_backend):
-    former = grilly.use(vulkan_backend)
-    yield vulkan_backend
-    grilly.use(former)
 
 
 def calls(backend) -> dict:

@@ -15,7 +15,7 @@ import pytest
 import grilly
 from grilly.cli import main
 
-pytestmark = pytest.mark.needs("onnx", "ml_dtypes")
+pytestmark = [pytest.mark.needs("onnx", "ml_dtypes"), pytest.mark.usefixtures("default")]
 if importlib.util.find_spec("onnx"):
     import onnx
     from onnx import TensorProto, helper, numpy_helper
@@ -23,13 +23,6 @@ if importlib.util.find_spec("onnx"):
     import grilly.onnx
 
 PAGE = Path(__file__).parents[1] / "docs" / "onnx.md"
-
-
-@pytest.fixture(autouse=True)
-def chosen(vulkan_backend):
-    former = grilly.use(vulkan_backend)
-    yield
-    grilly.use(former)
 
 
 # -- whole models -----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 
 import grilly
 
-pytestmark = pytest.mark.needs("onnx", "ml_dtypes")
+pytestmark = [pytest.mark.needs("onnx", "ml_dtypes"), pytest.mark.usefixtures("default")]
 if importlib.util.find_spec("onnx"):
     import onnx
     from onnx import TensorProto, numpy_helper
@@ -59,13 +59,6 @@ ROUNDED = ("test_attention_4d_causal_fp16_expanded",)
 TRANSFORMS = ("test_dft_inverse", "test_dft_inverse_opset19")
 #: In one part each, so that several processes can share them.
 PARTS = 4
-
-
-@pytest.fixture(autouse=True)
-def chosen(vulkan_backend):
-    former = grilly.use(vulkan_backend)
-    yield
-    grilly.use(former)
 
 
 def arrays(values) -> list[np.ndarray]:

@@ -9,19 +9,12 @@ import pytest
 
 import grilly
 
-pytestmark = pytest.mark.needs("onnx", "ml_dtypes")
+pytestmark = [pytest.mark.needs("onnx", "ml_dtypes"), pytest.mark.usefixtures("default")]
 if importlib.util.find_spec("onnx"):
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
     import grilly.onnx
-
-
-@pytest.fixture(autouse=True)
-def chosen(vulkan_backend):
-    former = grilly.use(vulkan_backend)
-    yield
-    grilly.use(former)
 
 
 def info(name, dtype=1, shape=None):

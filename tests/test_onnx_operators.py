@@ -10,18 +10,11 @@ import pytest
 
 import grilly
 
-pytestmark = pytest.mark.needs("onnx", "ml_dtypes")
+pytestmark = [pytest.mark.needs("onnx", "ml_dtypes"), pytest.mark.usefixtures("default")]
 if importlib.util.find_spec("onnx"):
     from onnx import TensorProto, helper, numpy_helper
 
     import grilly.onnx
-
-
-@pytest.fixture(autouse=True)
-def chosen(vulkan_backend):
-    former = grilly.use(vulkan_backend)
-    yield
-    grilly.use(former)
 
 
 def model_of(kind: str, given: dict[str, np.ndarray], outputs: int = 1, version: int = 22, constants=(), **attributes):

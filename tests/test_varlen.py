@@ -24,14 +24,6 @@ def starts(lengths):
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
 
 
-@pytest.fixture
-def default(vulkan_backend):
-    """The default backend of a test."""
-    former = grilly.use(vulkan_backend)
-    yield vulkan_backend
-    grilly.use(former)
-
-
 class Problem:
     """Packed arrays of a dtype, with ``rest`` rows that no sequence covers and that hold NaN."""
 

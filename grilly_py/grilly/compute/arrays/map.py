@@ -121,7 +121,7 @@ def emit(planner: Planner, registry: Registry, asked, result: Tensor, operands: 
     ):
         # A cut is at a multiple of a run, so the fewer axes there are, the more places it may have.
         merged, steps = fewest_axes(result.shape, [t._steps for t in (result, *present)])
-        if len(merged) < result.ndim and asked.__class__ is not Gather:
+        if len(merged) < result.ndim and not isinstance(asked, Gather):
             joined = [Tensor(t._storage, tuple(merged), t.dtype, tuple(own), t._offset)
                       for t, own in zip((result, *present), steps, strict=True)]  # fmt: skip
             rest = iter(joined[1:])

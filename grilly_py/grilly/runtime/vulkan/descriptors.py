@@ -14,8 +14,6 @@ from .objects import Handle
 MOST = 4096
 PER_POOL = 256
 BINDINGS = 16  # of one set at most
-
-
 TEXEL = 16  # bytes: four 32-bit integers, a format that every device reads texel buffers in
 
 
