@@ -9,6 +9,7 @@ import gc
 import struct
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -36,8 +37,8 @@ def open_vulkan():
 def across_a_bus(request, monkeypatch, vulkan_backend):
     """A runtime whose device memory is not mapped, with so many copying threads."""
     from grilly.runtime.vulkan import runtime as module
+    from grilly.runtime.vulkan.copier import Copier
     from grilly.runtime.vulkan.memory import Pool
-    from grilly.runtime.vulkan.transfer import Copier
 
     made = module.device_pool
 
@@ -66,7 +67,7 @@ def vulkan(vulkan_backend):
 @settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_pieces_make_up_the_array(data):
-    from grilly.runtime.vulkan.transfer import pieces
+    from grilly.runtime.vulkan.copier import pieces
 
     shape = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=4))
     array = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
@@ -133,24 +134,84 @@ def test_a_copy_that_fails_gives_its_staging_back(across_a_bus, monkeypatch):
     runtime, array = across_a_bus, np.ones(40 * MIB, np.uint8)
     buffer = upload(runtime, array)
     calls = []
-    started = runtime._transfers.copier.start
+    begin = runtime._transfers.copier.begin
 
-    def interrupted(target, source):
+    def interrupted(copy):
         calls.append(None)
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return started(target, source)
+        begin(copy)
 
     for call in (lambda: runtime.write(buffer, array), lambda: runtime.read(buffer, np.empty_like(array))):
         calls.clear()
         with monkeypatch.context() as patched:
-            patched.setattr(runtime._transfers.copier, "start", interrupted)
+            patched.setattr(runtime._transfers.copier, "begin", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 call()
         # The piece whose copy was refused is the only one that may be lost.
         assert runtime._parts.staging.in_use <= 4 * MIB
     runtime.write(buffer, array)
     assert (download(runtime, buffer, np.uint8) == 1).all()
+
+
+def test_copies_given_up():
+    """One that no thread has taken is never made; one that a thread has taken is waited for."""
+    from grilly.runtime.vulkan.copier import Copier, Copy
+
+    source, target = np.ones(4 * MIB, np.uint8), np.zeros(4 * MIB, np.uint8)
+    early = Copy(target, source)
+    early.give_up()
+    copier = Copier(2)
+    copier.begin(early)  # as where the interrupt came after this, and giving up before a thread woke
+    behind = Copy(np.zeros(3), np.ones(3))
+    copier.begin(behind)
+    behind.wait()
+    assert not early.done and not target.any()
+
+    taken = Copy(target, source)
+    copier.begin(taken)
+    while not taken._claim:
+        pass
+    taken.give_up()
+    taken.give_up()
+    assert taken.done and target.all()
+
+    refused = Copy(np.zeros(3, "M8[s]"), np.zeros(3))
+    copier.begin(refused)
+    with pytest.raises(TypeError):
+        refused.wait()
+    copier.close()
+    copier.close()
+
+
+@pytest.mark.parametrize("close", [True, False], ids=["closed", "let go"])
+def test_copying_threads_end(close):
+    """With close(), or with the last reference; none of them holds an array meanwhile."""
+    from grilly.runtime.vulkan import copier as module
+
+    copier = module.Copier(3)
+    copies = [module.Copy(np.zeros(9), np.ones(9)) for _ in range(6)]
+    for copy in copies:
+        copier.begin(copy)
+    for copy in copies:
+        copy.wait()
+    assert all(copy._arrays is None for copy in copies)
+    queue = copier._queue
+
+    def until(count):
+        end = time.monotonic() + 30
+        while True:
+            frames = [frame for frame in sys._current_frames().values() if frame.f_code is module._work.__code__]
+            if sum(frame.f_locals["queue"] is queue for frame in frames) == count:
+                return
+            assert time.monotonic() < end
+            time.sleep(0.001)
+
+    until(3)
+    if close:
+        copier.close()
+    del copier
+    until(0)
 
 
 def test_threads_with_large_arrays(across_a_bus):
@@ -421,6 +482,7 @@ def test_calls_that_follow_each_other_closely_are_submitted_together(vulkan, mon
         vulkan.flush()
         assert held.serial - before == expected
     assert (download(vulkan, y) == 29).all()
+
 
 def test_a_repeated_dispatch_is_recorded_once(vulkan):
     x, y = upload(vulkan, np.ones(1000, np.float32)), upload(vulkan, np.zeros(1000, np.float32))

@@ -193,10 +193,10 @@ def test_weights_across_a_bus(folder):
     with open_or_skip("vulkan", lambda: Compute(runtime="vulkan")) as backend:
         if backend.device.kind != "cpu":
             pytest.skip("only a processor's memory can be shown as one behind a bus")
-    from grilly.runtime.vulkan import transfer
+    from grilly.runtime.vulkan import copier
 
     with pytest.MonkeyPatch.context() as patch, faults.between(bus=True), Compute(runtime="vulkan") as backend:
-        patch.setattr(transfer, "LARGEST_CHUNK", 1 << 16)
+        patch.setattr(copier, "LARGEST_CHUNK", 1 << 16)
         assert not backend.empty((1,))._storage.buffer.piece.block.readable
         for dtype in ("float32", "float16"):
             found = models.load(folder, dtype, backend).layers[1].mlp.widen.weight.numpy()

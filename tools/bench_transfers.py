@@ -15,7 +15,7 @@ import numpy as np
 
 import grilly
 from bench_calls import measure, spread, torch_with_gpu
-from grilly.runtime.vulkan import transfer
+from grilly.runtime.vulkan import copier as copying
 from grilly.runtime.vulkan.memory import HostMemory
 
 SMALL = (1, 8, 128, 64)
@@ -38,7 +38,7 @@ def filled(backend, array: np.ndarray) -> np.ndarray:
 def bus(backend, megabytes) -> None:
     """Bytes per second to and from the device by size, and of the host's own copies."""
     runtime, copier = backend.runtime, backend.runtime._transfers.copier
-    print(f"copies: {copier.threads} threads of {transfer.usable_processors()} processors")
+    print(f"copies: {copier.threads} threads of {copying.usable_processors()} processors")
     print("      MB  one thread | threads | to device: plain | host | from device: new | plain | host")
     for mb in megabytes:
         nbytes = int(mb * (1 << 20))
@@ -185,14 +185,14 @@ def large_call(backend, shape, repeats: int, scan: bool) -> None:
     line("download alone, to the same array", lambda: result.numpy(out=out))
     if not scan:
         return
-    made = copier.threads, transfer.LARGEST_CHUNK
+    made = copier.threads, copying.LARGEST_CHUNK
     for threads in (1, 2, 4, 8, 12):
         for chunk in (2 << 20, 4 << 20, 8 << 20, 16 << 20):
-            backend.runtime._transfers.copier = transfer.Copier(threads)
-            transfer.LARGEST_CHUNK = chunk
+            backend.runtime._transfers.copier = copying.Copier(threads)
+            copying.LARGEST_CHUNK = chunk
             line(f"plain arrays, {threads} threads, chunks of {chunk >> 20} MB", lambda: run(q, k, v))
-    backend.runtime._transfers.copier = transfer.Copier(made[0])
-    transfer.LARGEST_CHUNK = made[1]
+    backend.runtime._transfers.copier = copying.Copier(made[0])
+    copying.LARGEST_CHUNK = made[1]
 
 
 def torch_figures(shape, repeats: int) -> None:

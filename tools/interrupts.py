@@ -270,9 +270,9 @@ def run_trial(options) -> None:
     import faults as module
 
     if options.threads:
-        from grilly.runtime.vulkan import transfer
+        from grilly.runtime.vulkan import copier
 
-        transfer.usable_processors = lambda: options.threads
+        copier.usable_processors = lambda: options.threads
     with contextlib.ExitStack() as stack:
         faults = stack.enter_context(module.between(options.bus)) if options.runtime == "vulkan" else None
         faulthandler.dump_traceback_later(240, exit=True)

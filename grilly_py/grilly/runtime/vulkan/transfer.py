@@ -7,124 +7,19 @@ the first touch is theirs too) while earlier chunks travel.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 
 from ..interface import Download
+from .copier import SMALLEST_CHUNK, Copier, Copy, pieces
 from .memory import HostMemory, Pool, VulkanBuffer
 from .stream import Stream
 
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
 MAPPED_WRITE = 1 << 20  # bytes up to which storing across the bus beats a copy by the device
 BORROWED_WRITE = 1 << 16  # the same where the copy needs no wait of its own
-LARGEST_CHUNK = 4 << 20  # bytes in one piece: large against a submission, small against what is in flight
-SMALLEST_CHUNK = 1 << 20
-MOST_THREADS = 8
 LANDING = 16  # chunks of a download that may be under way
-
-
-def usable_processors() -> int:
-    """Processors that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-class Copier:
-    """Threads that copy arrays. With one or two processors there are none: they would only take turns."""
-
-    def __init__(self, threads: int | None = None):
-        if threads is None:
-            processors = usable_processors()
-            threads = min(MOST_THREADS, processors) if processors > 2 else 1
-        self.threads = threads
-        self._executor = None
-        self._lock = threading.Lock()
-        self._started: list[Future] = []
-
-    def start(self, target: np.ndarray, source: np.ndarray) -> Future | None:
-        """Begin a copy; None when it is already done."""
-        if self.threads > 1:
-            try:
-                with self._lock:
-                    if self._executor is None:
-                        from concurrent.futures import ThreadPoolExecutor
-
-                        self._executor = ThreadPoolExecutor(self.threads, "grilly-copy")
-                return self._executor.submit(np.copyto, target, source)
-            except RuntimeError:  # the interpreter is ending and starts no more work in threads
-                pass
-        np.copyto(target, source)
-        return None
-
-    def chunk(self, nbytes: int) -> int:
-        """Bytes in one piece of an array of ``nbytes``: a power of two that gives each thread a few."""
-        share = max(nbytes // (2 * self.threads), SMALLEST_CHUNK)
-        return min(1 << (share.bit_length() - 1), LARGEST_CHUNK) if self.threads > 1 else LARGEST_CHUNK
-
-    def copy(self, target: np.ndarray, source: np.ndarray) -> None:
-        """Copy ``source``, of any strides, in C order to the flat ``target`` of its dtype."""
-        chunk = self.chunk(source.nbytes)
-        if self.threads == 1 or source.nbytes <= chunk:
-            np.copyto(target.reshape(source.shape), source)
-            return
-        place = 0
-        for piece in pieces(source, chunk):
-            self._started.append(self.start(target[place : place + piece.size].reshape(piece.shape), piece))
-            place += piece.size
-        self.finish()
-
-    def finish(self) -> None:
-        """Wait for the copies under way."""
-        while self._started:
-            finish(self._started[-1])
-            self._started.pop()
-
-    def mend(self) -> None:
-        """Wait for the copies that an exception left behind."""
-        while self._started:
-            settle(self._started[-1])
-            self._started.pop()
-
-    def close(self) -> None:
-        """End the threads."""
-        if self._executor is not None:
-            self._executor.shutdown()
-            self._executor = None
-
-
-def finish(future: Future | None) -> None:
-    """Wait for a copy."""
-    if future is not None:
-        future.result()
-
-
-def settle(future: Future | None) -> None:
-    """Wait for a copy whose result nobody wants any more."""
-    if future is not None:
-        future.exception()
-
-
-def pieces(array: np.ndarray, most: int) -> Iterator[np.ndarray]:
-    """Views of at most ``most`` bytes (or one element) that make up the array, in C order."""
-    if array.nbytes <= most or array.size == 1:
-        yield array
-        return
-    if array.flags.c_contiguous:
-        array = array.reshape(-1)
-    row = array.nbytes // len(array)
-    if row > most:
-        for part in array:
-            yield from pieces(part, most)
-        return
-    step = most // row
-    for first in range(0, len(array), step):
-        yield array[first : first + step]
 
 
 class VulkanDownload(Download):
@@ -157,7 +52,7 @@ class Transfers:
         self._owner = owner
         self._allocate = allocate
         self._wait = wait
-        self._chunks: deque[tuple] = deque()  # under way: first the copy by the host, if any, then the staging
+        self._chunks: deque[tuple] = deque()  # under way: first the copy by the host, then the staging
         self._arriving: deque[tuple] = deque()
         self.copier = Copier()
 
@@ -192,7 +87,8 @@ class Transfers:
             for part in pieces(array, chunk):
                 staging = self._allocate(self._staging, chunk)
                 target = _shown(staging, part.dtype, part.size).reshape(part.shape)
-                copying.append((self.copier.start(target, part), staging, offset, part.nbytes))
+                copying.append((Copy(target, part), staging, offset, part.nbytes))
+                self.copier.begin(copying[-1][0])
                 offset += part.nbytes
                 if len(copying) > 2 * self.copier.threads or self.copier.threads == 1:
                     self._send(buffer)
@@ -217,8 +113,8 @@ class Transfers:
         self._staging.free(staging)
 
     def _send(self, buffer: VulkanBuffer) -> None:
-        future, staging, offset, nbytes = self._chunks[0]
-        finish(future)
+        copy, staging, offset, nbytes = self._chunks[0]
+        copy.wait()
         self._stream.copy(staging, 0, buffer, offset, nbytes, keep=False)
         self._chunks.popleft()
         self._staging.free(staging)
@@ -294,14 +190,15 @@ class Transfers:
         serial, staging, where = travelling[0]
         self._wait(serial)
         landing = self._arriving
-        landing.append((self.copier.start(where, _shown(staging, np.uint8, where.size)), staging))
+        landing.append((Copy(where, _shown(staging, np.uint8, where.size)), staging))
+        self.copier.begin(landing[-1][0])
         travelling.popleft()
-        while len(landing) > LANDING or (landing and (landing[0][0] is None or landing[0][0].done())):
+        while len(landing) > LANDING or (landing and landing[0][0].done):
             self._landed()
 
     def _landed(self) -> None:
-        future, staging = self._arriving[0]
-        finish(future)
+        copy, staging = self._arriving[0]
+        copy.wait()
         self._arriving.popleft()
         self._staging.free(staging)
 
@@ -310,7 +207,7 @@ class Transfers:
         self.copier.mend()
         for under_way in (self._chunks, self._arriving):
             while under_way:
-                settle(under_way[0][0])
+                under_way[0][0].give_up()
                 under_way.popleft()
 
     def close(self) -> None:
@@ -323,4 +220,4 @@ def _shown(buffer: VulkanBuffer, dtype, count: int) -> np.ndarray:
     return np.frombuffer(buffer.piece.block.view, dtype, count, buffer.piece.start)
 
 
-__all__ = ["MAPPED_WRITE", "Copier", "Transfers", "VulkanDownload", "pieces"]
+__all__ = ["MAPPED_WRITE", "Transfers", "VulkanDownload"]
