@@ -128,6 +128,37 @@ def vulkan_backend():
 
 
 @pytest.fixture
+def vulkan(vulkan_backend):
+    """A vulkan runtime of its own."""
+    from grilly.runtime import open_runtime
+
+    opened = open_runtime(runtime="vulkan")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(params=[1, 4], ids=["one-thread", "four-threads"])
+def across_a_bus(request, monkeypatch, vulkan_backend):
+    """A vulkan runtime whose device memory the host cannot address, as across a bus, with so many copying threads."""
+    from grilly.runtime import open_runtime
+    from grilly.runtime.vulkan import runtime as module
+    from grilly.runtime.vulkan.copier import Copier
+    from grilly.runtime.vulkan.memory import Pool
+
+    made = module.device_pool
+
+    def unmapped(device):
+        pool = made(device)
+        return Pool(device, pool._wishes, pool._heap, mapped=False)
+
+    monkeypatch.setattr(module, "device_pool", unmapped)
+    opened = open_runtime(runtime="vulkan")
+    opened._transfers.copier = Copier(request.param)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
 def default(vulkan_backend):
     """The same, and what is not told a backend runs on it."""
     import grilly

@@ -12,8 +12,8 @@ from manifests import entry, write_manifest
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 import compile_on_devices as tool
 import pipelines
+from buffers import scale_spec
 from grilly.registry import Manifest, Registry, default_manifest
-from test_runtime_contract import scale_spec
 
 
 @pytest.mark.parametrize(

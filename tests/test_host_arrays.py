@@ -1,249 +1,29 @@
-"""Arrays over memory that host and device share, large transfers in chunks by threads, and kept recordings.
-
-``across_a_bus`` makes this machine's device behave as one across a bus does: the host cannot address its memory.
-"""
+"""NumPy arrays over memory that host and device share."""
 
 from __future__ import annotations
 
 import gc
-import struct
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import children
 import grilly
 import grilly.functional as F
+from buffers import download, host_array, scale, upload
 from grilly import reference
-from test_runtime_contract import download, reverse_spec, scale, upload, whole
-from threads import together
+from grilly.runtime import open_runtime
 
 MIB = 1 << 20
-
-
-def open_vulkan():
-    from conftest import open_or_skip
-    from grilly.runtime import open_runtime
-
-    return open_or_skip("vulkan", lambda: open_runtime(runtime="vulkan"))
-
-
-@pytest.fixture(params=[1, 4], ids=["one-thread", "four-threads"])
-def across_a_bus(request, monkeypatch, vulkan_backend):
-    """A runtime whose device memory is not mapped, with so many copying threads."""
-    from grilly.runtime.vulkan import runtime as module
-    from grilly.runtime.vulkan.copier import Copier
-    from grilly.runtime.vulkan.memory import Pool
-
-    made = module.device_pool
-
-    def unmapped(device):
-        pool = made(device)
-        return Pool(device, pool._wishes, pool._heap, mapped=False)
-
-    monkeypatch.setattr(module, "device_pool", unmapped)
-    opened = open_vulkan()
-    opened._transfers.copier = Copier(request.param)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def vulkan(vulkan_backend):
-    """A vulkan runtime of its own."""
-    opened = open_vulkan()
-    yield opened
-    opened.close()
-
-
-# -- chunks ----------------------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=80, deadline=None)
-@given(st.data())
-def test_pieces_make_up_the_array(data):
-    from grilly.runtime.vulkan.copier import pieces
-
-    shape = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=4))
-    array = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
-    array = array.transpose(data.draw(st.permutations(range(array.ndim))))
-    if data.draw(st.booleans()):
-        array = array[..., ::2]
-    most = data.draw(st.integers(4, 400))
-    found = list(pieces(array, most))
-    assert all(0 < piece.nbytes <= most for piece in found)
-    assert np.array_equal(np.concatenate([piece.reshape(-1) for piece in found]), array.reshape(-1))
-
-
-@pytest.mark.parametrize("nbytes", [4, MIB, MIB + 4, 5 * MIB + 12, 37 * MIB])
-def test_large_arrays_in_chunks(across_a_bus, nbytes):
-    runtime = across_a_bus
-    array = np.random.default_rng(0).integers(0, 1 << 32, nbytes // 4, dtype=np.uint32)
-    buffer = upload(runtime, array)
-    assert np.array_equal(download(runtime, buffer, np.uint32)[: array.size], array)
-    back = array[: array.size // 2 + 1][::-1]
-    runtime.write(buffer, back, offset=0)
-    assert np.array_equal(download(runtime, buffer, np.uint32)[: back.size], back)
-    assert runtime._parts.staging.in_use == 0
-
-
-def test_large_strided_and_half_precision(across_a_bus):
-    runtime = across_a_bus
-    base = np.random.default_rng(0).standard_normal((3, 700, 1501), dtype=np.float32).astype(np.float16)
-    for view in (base[:, ::2, 1:], base.transpose(1, 2, 0), base[:, :, ::-1], np.broadcast_to(base[0], (2, 700, 1501))):
-        buffer = upload(runtime, view)
-        out = np.empty(view.shape, view.dtype)
-        runtime.read(buffer, out)
-        assert np.array_equal(out, view)
-        runtime.free(buffer)
-
-
-def test_bfloat16_in_chunks(across_a_bus):
-    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
-    array = np.random.default_rng(0).standard_normal((1000, 3001)).astype(bfloat16)
-    buffer, out = upload(across_a_bus, array.T), np.empty((3001, 1000), bfloat16)
-    across_a_bus.read(buffer, out)
-    assert np.array_equal(out.view(np.uint16), array.T.view(np.uint16))
-
-
-def test_a_large_array_may_change_after_write(across_a_bus):
-    array = np.ones(9 * MIB // 4, np.float32)
-    buffers = []
-    for i in range(4):
-        array[:] = i
-        buffers.append(upload(across_a_bus, array))
-    array[:] = -1
-    assert [float(np.unique(download(across_a_bus, b)).item()) for b in buffers] == [0, 1, 2, 3]
-
-
-def test_large_transfers_keep_their_place_among_dispatches(across_a_bus):
-    runtime, count = across_a_bus, 6 * MIB // 4 + 1
-    x, y = upload(runtime, np.ones(count, np.float32)), upload(runtime, np.zeros(count, np.float32))
-    for i in range(4):
-        runtime.write(x, np.full(count, i, np.float32))
-        scale(runtime, x, y, count, 1.0, ((2, 0),))
-        assert (download(runtime, y) == sum(range(i + 1))).all()
-
-
-def test_a_copy_that_fails_gives_its_staging_back(across_a_bus, monkeypatch):
-    runtime, array = across_a_bus, np.ones(40 * MIB, np.uint8)
-    buffer = upload(runtime, array)
-    calls = []
-    begin = runtime._transfers.copier.begin
-
-    def interrupted(copy):
-        calls.append(None)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        begin(copy)
-
-    for call in (lambda: runtime.write(buffer, array), lambda: runtime.read(buffer, np.empty_like(array))):
-        calls.clear()
-        with monkeypatch.context() as patched:
-            patched.setattr(runtime._transfers.copier, "begin", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                call()
-        # The piece whose copy was refused is the only one that may be lost.
-        assert runtime._parts.staging.in_use <= 4 * MIB
-    runtime.write(buffer, array)
-    assert (download(runtime, buffer, np.uint8) == 1).all()
-
-
-def test_copies_given_up():
-    """One that no thread has taken is never made; one that a thread has taken is waited for."""
-    from grilly.runtime.vulkan.copier import Copier, Copy
-
-    source, target = np.ones(4 * MIB, np.uint8), np.zeros(4 * MIB, np.uint8)
-    early = Copy(target, source)
-    early.give_up()
-    copier = Copier(2)
-    copier.begin(early)  # as where the interrupt came after this, and giving up before a thread woke
-    behind = Copy(np.zeros(3), np.ones(3))
-    copier.begin(behind)
-    behind.wait()
-    assert not early.done and not target.any()
-
-    taken = Copy(target, source)
-    copier.begin(taken)
-    while not taken._claim:
-        pass
-    taken.give_up()
-    taken.give_up()
-    assert taken.done and target.all()
-
-    refused = Copy(np.zeros(3, "M8[s]"), np.zeros(3))
-    copier.begin(refused)
-    with pytest.raises(TypeError):
-        refused.wait()
-    copier.close()
-    copier.close()
-
-
-@pytest.mark.parametrize("close", [True, False], ids=["closed", "let go"])
-def test_copying_threads_end(close):
-    """With close(), or with the last reference; none of them holds an array meanwhile."""
-    from grilly.runtime.vulkan import copier as module
-
-    copier = module.Copier(3)
-    copies = [module.Copy(np.zeros(9), np.ones(9)) for _ in range(6)]
-    for copy in copies:
-        copier.begin(copy)
-    for copy in copies:
-        copy.wait()
-    assert all(copy._arrays is None for copy in copies)
-    queue = copier._queue
-
-    def until(count):
-        end = time.monotonic() + 30
-        while True:
-            frames = [frame for frame in sys._current_frames().values() if frame.f_code is module._work.__code__]
-            if sum(frame.f_locals["queue"] is queue for frame in frames) == count:
-                return
-            assert time.monotonic() < end
-            time.sleep(0.001)
-
-    until(3)
-    if close:
-        copier.close()
-    del copier
-    until(0)
-
-
-def test_threads_with_large_arrays(across_a_bus):
-    failures = []
-
-    def work(seed):
-        try:
-            array = np.random.default_rng(seed).integers(0, 255, 5 * MIB + seed, dtype=np.uint8)
-            for _ in range(4):
-                buffer = upload(across_a_bus, array)
-                if not np.array_equal(download(across_a_bus, buffer, np.uint8)[: array.size], array):
-                    failures.append(seed)
-                across_a_bus.free(buffer)
-        except Exception as error:  # reported by the test's own thread
-            failures.append(error)
-
-    together(4, work)
-    assert not failures
-
-
-# -- arrays in shared memory -----------------------------------------------------------------------------------------
-
-
-def host_array(runtime, shape, dtype=np.float32):
-    return runtime.host_array(int(np.prod(shape)) * np.dtype(dtype).itemsize).view(dtype).reshape(shape)
 
 
 def test_host_arrays_and_their_parts_are_recognised(vulkan):
     array = host_array(vulkan, (4, 6, 8))
     for inside in (array, array[1:], array[2, 3], array.reshape(-1), array.view(np.uint8), array[1:].reshape(3, 48)[1]):
         assert vulkan.holds(inside)
-    other = open_vulkan()
+    other = open_runtime(runtime="vulkan")
     for outside in (array[:, 1:], array.T, array.copy(), np.zeros(3), array + 0):
         assert not vulkan.holds(outside)
     assert not other.holds(array)
@@ -309,7 +89,7 @@ def test_host_memory_goes_with_the_last_array(vulkan):
 
 
 def test_host_arrays_outlive_their_runtime():
-    runtime = open_vulkan()
+    runtime = open_runtime(runtime="vulkan")
     parts = runtime._parts
     array = host_array(runtime, 5000)
     array[:] = 7
@@ -323,7 +103,7 @@ def test_host_arrays_outlive_their_runtime():
     del row
     gc.collect()
     assert parts._ended  # the device went with the last array
-    empty = open_vulkan()
+    empty = open_runtime(runtime="vulkan")
     parts = empty._parts
     empty.close()
     assert parts._ended
@@ -443,150 +223,3 @@ def test_exit_with_host_arrays_alive():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=children.environment())
     assert done.returncode == 0 and done.stdout.strip() == "end" and not done.stderr, done.stderr
-
-
-# -- kept recordings -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=[1, 8], ids=["one-by-one", "together"])
-def paced(request, vulkan):
-    """A runtime that submits calls one by one, or several that follow each other closely at once, as on GPUs."""
-    vulkan._parts.stream.together = request.param
-    return vulkan
-
-
-def test_calls_that_follow_each_other_closely_are_submitted_together(vulkan, monkeypatch):
-    from grilly.runtime.vulkan import stream
-
-    monkeypatch.setattr(stream, "CLOSELY_SECONDS", 1e9)
-    x, y = upload(vulkan, np.ones(1000, np.float32)), upload(vulkan, np.zeros(1000, np.float32))
-    held = vulkan._parts.stream
-    held.together = 8
-    before = held.serial
-    for expected in (1, 2, 2, 3, 3, 3, 3, *[4] * 8, *[5] * 8):
-        assert held.serial - before + 1 == expected
-        scale(vulkan, x, y, 1000, 1.0, ((2, 0),))
-        vulkan.flush()
-    scale(vulkan, x, y, 1000, 1.0, ((2, 0),), seconds=2e-3)  # one that takes longer waits for no others
-    vulkan.flush()
-    assert held.serial - before == 6
-    assert (download(vulkan, y) == 24).all()
-    before = held.serial  # across a bus the download is one more
-    for _ in range(2):  # whoever waited begins anew, with a call alone
-        scale(vulkan, x, y, 1000, 1.0, ((2, 0),))
-        vulkan.flush()
-    assert held.serial - before == 1
-    monkeypatch.setattr(stream, "CLOSELY_SECONDS", 0.0)
-    for expected in (2, 3, 4):
-        scale(vulkan, x, y, 1000, 1.0, ((2, 0),))
-        vulkan.flush()
-        assert held.serial - before == expected
-    assert (download(vulkan, y) == 29).all()
-
-
-def test_a_repeated_dispatch_is_recorded_once(vulkan):
-    x, y = upload(vulkan, np.ones(1000, np.float32)), upload(vulkan, np.zeros(1000, np.float32))
-    stream = vulkan._parts.stream
-    for _ in range(40):  # more than may be in flight
-        scale(vulkan, x, y, 1000, 1.0, ((2, 0),))
-        vulkan.flush()
-    assert len(stream._recordings) == 1
-    scale(vulkan, x, y, 1000, 2.0, ((2, 0),))  # other push constants are another dispatch
-    vulkan.flush()
-    assert len(stream._recordings) == 1
-    assert (download(vulkan, y) == 42).all()
-
-
-def test_upload_dispatch_and_download_are_one_kept_submission(across_a_bus):
-    runtime, count = across_a_bus, 900
-    y = upload(runtime, np.zeros(count, np.float32))
-    array, stream = host_array(runtime, count), runtime._parts.stream
-    out, serials = np.empty(count, np.float32), []
-    for i in range(12):
-        array[:] = i
-        x = runtime.allocate(array.nbytes)
-        runtime.write(x, array, borrow=True)
-        scale(runtime, x, y, count, 1.0, ((2, 0),))
-        runtime.read(y, out)
-        assert (out == sum(range(i + 1))).all()
-        runtime.free(x)
-        serials.append(stream.serial)
-    assert serials == list(range(serials[0], serials[0] + 12))
-    assert 1 <= len(stream._recordings) <= 4  # staging and buffers take turns
-
-
-def test_long_submissions(paced):
-    """More commands than are held back, with and without more than one submission takes."""
-    from grilly.runtime.vulkan import stream
-
-    x, y = upload(paced, np.ones(100, np.float32)), upload(paced, np.zeros(100, np.float32))
-    total = 0
-    for count in (stream.HELD - 1, stream.HELD, stream.HELD + 1, stream.DISPATCHES, 3 * stream.DISPATCHES + 5):
-        for _ in range(3):
-            for _ in range(count):
-                scale(paced, x, y, 100, 1.0, ((2, 0),))
-            total += count
-            paced.flush()
-    assert (download(paced, y) == total).all()
-
-
-def test_recordings_come_and_go(paced, monkeypatch):
-    from grilly.runtime.vulkan import descriptors, stream
-
-    monkeypatch.setattr(stream, "RECORDINGS", 3)
-    monkeypatch.setattr(descriptors, "MOST", 5)
-    y = upload(paced, np.zeros(4096, np.float32))
-    total = 0
-    for turn in range(4):
-        for i in range(7):
-            x = upload(paced, np.full(4096, i, np.float32))
-            for _ in range(3):
-                scale(paced, x, y, 4096, 1.0, ((2, 0),))
-                paced.flush()
-                total += i
-            paced.free(x)
-        for count in range(1, 20):  # arguments that never come again
-            scale(paced, y, y, 0 * count, float(turn * 100 + count), ((2, 0),))
-            paced.flush()
-    assert (download(paced, y) == total).all()
-
-
-def test_held_and_recorded_dispatches_keep_their_order(paced):
-    """Calls that flush at random: some dispatches go alone, from a recording or not, others paced."""
-    count, rng = 50_021, np.random.default_rng(0)
-    program = paced.program(reverse_spec())
-    buffers = [upload(paced, np.arange(count, dtype=np.uint32)), paced.allocate(4 * count)]
-    rounds = 200
-    for i in range(rounds):
-        bindings = [whole(buffers[i % 2]), None, whole(buffers[1 - i % 2])]
-        paced.dispatch(program, bindings, struct.pack("<I", count), (-(-count // 64), 1, 1))
-        if rng.integers(2):
-            paced.flush()
-    assert paced._parts.stream._recordings
-    assert np.array_equal(download(paced, buffers[rounds % 2], np.uint32), np.arange(count) + rounds)
-
-
-def test_repeated_calls_find_their_recording(vulkan_backend):
-    """What makes recordings pay: a call like the last one gets the same output buffer from the pool."""
-    backend = vulkan_backend
-    x = backend.tensor(np.ones((1, 2, 24, 8), np.float32))
-    submitted = []
-    stream = backend.runtime._parts.stream
-    kept = type(stream)._kept
-
-    def counting(*arguments):
-        command = kept(stream, *arguments)
-        submitted.append(command is not None)
-        return command
-
-    stream._kept = counting
-    try:
-        y = None
-        for _ in range(30):
-            y = backend.attention.flash_attention2(x, x, x)
-        for _ in range(30):
-            y = backend.attention.flash_attention2(x, backend.attention.flash_attention2(x, x, x), x)
-    finally:
-        del stream._kept
-    assert sum(submitted) > 0.7 * len(submitted), submitted
-    assert np.allclose(y.numpy(), 1)

@@ -3,52 +3,14 @@
 import hashlib
 import struct
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from buffers import SHADERS, download, reverse_spec, scale, scale_spec, upload, whole
 from grilly.errors import ClosedError, OutOfDeviceMemoryError, ShaderError, UnsupportedError
 from grilly.runtime.interface import Program, ProgramSpec
 from threads import together
-
-SHADERS = Path(__file__).parent / "shaders"
-
-
-def spec_of(name, access, push_bytes, constants=()):
-    spirv = (SHADERS / f"{name}.spv").read_bytes()
-    return ProgramSpec(name, hashlib.sha256(spirv).hexdigest(), spirv, access, push_bytes, constants)
-
-
-def scale_spec(constants=()):
-    return spec_of("scale", ("r", "rw"), 8, constants)
-
-
-def reverse_spec():
-    return spec_of("reverse", ("r", "r", "w"), 4)
-
-
-def whole(buffer):
-    return (buffer, 0, buffer.nbytes)
-
-
-def upload(runtime, array):
-    buffer = runtime.allocate(array.nbytes)
-    runtime.write(buffer, array)
-    return buffer
-
-
-def download(runtime, buffer, dtype=np.float32):
-    out = np.empty(buffer.nbytes // np.dtype(dtype).itemsize, dtype)
-    runtime.read(buffer, out)
-    return out
-
-
-def scale(runtime, x, y, count, factor, constants=(), seconds=0.0):
-    """y = factor * x + y + constants, on the device."""
-    program = runtime.program(scale_spec(constants))
-    push = struct.pack("<If", count, factor)
-    runtime.dispatch(program, [whole(x), whole(y)], push, (-(-count // 64), 1, 1), seconds)
 
 
 def test_description(runtime):

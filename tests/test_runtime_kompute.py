@@ -10,11 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from buffers import download, reverse_spec, scale, scale_spec, upload, whole
 from conftest import open_or_skip
 from grilly.errors import NoDeviceError, UnsupportedError
 from grilly.runtime import open_runtime
 from grilly.runtime.kompute import KomputeRuntime
-from test_runtime_contract import download, reverse_spec, scale, scale_spec, upload, whole
 
 
 @pytest.fixture

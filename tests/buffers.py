@@ -1,0 +1,51 @@
+"""Buffers of a bare runtime, and small dispatches on them."""
+
+import hashlib
+import struct
+from pathlib import Path
+
+import numpy as np
+
+from grilly.runtime.interface import ProgramSpec
+
+SHADERS = Path(__file__).parent / "shaders"
+
+
+def spec_of(name, access, push_bytes, constants=()):
+    spirv = (SHADERS / f"{name}.spv").read_bytes()
+    return ProgramSpec(name, hashlib.sha256(spirv).hexdigest(), spirv, access, push_bytes, constants)
+
+
+def scale_spec(constants=()):
+    return spec_of("scale", ("r", "rw"), 8, constants)
+
+
+def reverse_spec():
+    return spec_of("reverse", ("r", "r", "w"), 4)
+
+
+def whole(buffer):
+    return (buffer, 0, buffer.nbytes)
+
+
+def upload(runtime, array):
+    buffer = runtime.allocate(array.nbytes)
+    runtime.write(buffer, array)
+    return buffer
+
+
+def download(runtime, buffer, dtype=np.float32):
+    out = np.empty(buffer.nbytes // np.dtype(dtype).itemsize, dtype)
+    runtime.read(buffer, out)
+    return out
+
+
+def scale(runtime, x, y, count, factor, constants=(), seconds=0.0):
+    """y = factor * x + y + constants, on the device."""
+    program = runtime.program(scale_spec(constants))
+    push = struct.pack("<If", count, factor)
+    runtime.dispatch(program, [whole(x), whole(y)], push, (-(-count // 64), 1, 1), seconds)
+
+
+def host_array(runtime, shape, dtype=np.float32):
+    return runtime.host_array(int(np.prod(shape)) * np.dtype(dtype).itemsize).view(dtype).reshape(shape)

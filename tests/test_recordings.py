@@ -1,0 +1,154 @@
+"""Recordings that are kept for calls that repeat, and submissions that several calls share."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+
+from buffers import download, host_array, reverse_spec, scale, upload, whole
+
+
+@pytest.fixture(params=[1, 8], ids=["one-by-one", "together"])
+def paced(request, vulkan):
+    """A runtime that submits calls one by one, or several that follow each other closely at once, as on GPUs."""
+    vulkan._parts.stream.together = request.param
+    return vulkan
+
+
+def test_calls_that_follow_each_other_closely_are_submitted_together(vulkan, monkeypatch):
+    from grilly.runtime.vulkan import stream
+
+    monkeypatch.setattr(stream, "CLOSELY_SECONDS", 1e9)
+    x, y = upload(vulkan, np.ones(1000, np.float32)), upload(vulkan, np.zeros(1000, np.float32))
+    held = vulkan._parts.stream
+    held.together = 8
+    before = held.serial
+    for expected in (1, 2, 2, 3, 3, 3, 3, *[4] * 8, *[5] * 8):
+        assert held.serial - before + 1 == expected
+        scale(vulkan, x, y, 1000, 1.0, ((2, 0),))
+        vulkan.flush()
+    scale(vulkan, x, y, 1000, 1.0, ((2, 0),), seconds=2e-3)  # one that takes longer waits for no others
+    vulkan.flush()
+    assert held.serial - before == 6
+    assert (download(vulkan, y) == 24).all()
+    before = held.serial  # across a bus the download is one more
+    for _ in range(2):  # whoever waited begins anew, with a call alone
+        scale(vulkan, x, y, 1000, 1.0, ((2, 0),))
+        vulkan.flush()
+    assert held.serial - before == 1
+    monkeypatch.setattr(stream, "CLOSELY_SECONDS", 0.0)
+    for expected in (2, 3, 4):
+        scale(vulkan, x, y, 1000, 1.0, ((2, 0),))
+        vulkan.flush()
+        assert held.serial - before == expected
+    assert (download(vulkan, y) == 29).all()
+
+
+def test_a_repeated_dispatch_is_recorded_once(vulkan):
+    x, y = upload(vulkan, np.ones(1000, np.float32)), upload(vulkan, np.zeros(1000, np.float32))
+    stream = vulkan._parts.stream
+    for _ in range(40):  # more than may be in flight
+        scale(vulkan, x, y, 1000, 1.0, ((2, 0),))
+        vulkan.flush()
+    assert len(stream._recordings) == 1
+    scale(vulkan, x, y, 1000, 2.0, ((2, 0),))  # other push constants are another dispatch
+    vulkan.flush()
+    assert len(stream._recordings) == 1
+    assert (download(vulkan, y) == 42).all()
+
+
+def test_upload_dispatch_and_download_are_one_kept_submission(across_a_bus):
+    runtime, count = across_a_bus, 900
+    y = upload(runtime, np.zeros(count, np.float32))
+    array, stream = host_array(runtime, count), runtime._parts.stream
+    out, serials = np.empty(count, np.float32), []
+    for i in range(12):
+        array[:] = i
+        x = runtime.allocate(array.nbytes)
+        runtime.write(x, array, borrow=True)
+        scale(runtime, x, y, count, 1.0, ((2, 0),))
+        runtime.read(y, out)
+        assert (out == sum(range(i + 1))).all()
+        runtime.free(x)
+        serials.append(stream.serial)
+    assert serials == list(range(serials[0], serials[0] + 12))
+    assert 1 <= len(stream._recordings) <= 4  # staging and buffers take turns
+
+
+def test_long_submissions(paced):
+    """More commands than are held back, with and without more than one submission takes."""
+    from grilly.runtime.vulkan import stream
+
+    x, y = upload(paced, np.ones(100, np.float32)), upload(paced, np.zeros(100, np.float32))
+    total = 0
+    for count in (stream.HELD - 1, stream.HELD, stream.HELD + 1, stream.DISPATCHES, 3 * stream.DISPATCHES + 5):
+        for _ in range(3):
+            for _ in range(count):
+                scale(paced, x, y, 100, 1.0, ((2, 0),))
+            total += count
+            paced.flush()
+    assert (download(paced, y) == total).all()
+
+
+def test_recordings_come_and_go(paced, monkeypatch):
+    from grilly.runtime.vulkan import descriptors, stream
+
+    monkeypatch.setattr(stream, "RECORDINGS", 3)
+    monkeypatch.setattr(descriptors, "MOST", 5)
+    y = upload(paced, np.zeros(4096, np.float32))
+    total = 0
+    for turn in range(4):
+        for i in range(7):
+            x = upload(paced, np.full(4096, i, np.float32))
+            for _ in range(3):
+                scale(paced, x, y, 4096, 1.0, ((2, 0),))
+                paced.flush()
+                total += i
+            paced.free(x)
+        for count in range(1, 20):  # arguments that never come again
+            scale(paced, y, y, 0 * count, float(turn * 100 + count), ((2, 0),))
+            paced.flush()
+    assert (download(paced, y) == total).all()
+
+
+def test_held_and_recorded_dispatches_keep_their_order(paced):
+    """Calls that flush at random: some dispatches go alone, from a recording or not, others paced."""
+    count, rng = 50_021, np.random.default_rng(0)
+    program = paced.program(reverse_spec())
+    buffers = [upload(paced, np.arange(count, dtype=np.uint32)), paced.allocate(4 * count)]
+    rounds = 200
+    for i in range(rounds):
+        bindings = [whole(buffers[i % 2]), None, whole(buffers[1 - i % 2])]
+        paced.dispatch(program, bindings, struct.pack("<I", count), (-(-count // 64), 1, 1))
+        if rng.integers(2):
+            paced.flush()
+    assert paced._parts.stream._recordings
+    assert np.array_equal(download(paced, buffers[rounds % 2], np.uint32), np.arange(count) + rounds)
+
+
+def test_repeated_calls_find_their_recording(vulkan_backend):
+    """What makes recordings pay: a call like the last one gets the same output buffer from the pool."""
+    backend = vulkan_backend
+    x = backend.tensor(np.ones((1, 2, 24, 8), np.float32))
+    submitted = []
+    stream = backend.runtime._parts.stream
+    kept = type(stream)._kept
+
+    def counting(*arguments):
+        command = kept(stream, *arguments)
+        submitted.append(command is not None)
+        return command
+
+    stream._kept = counting
+    try:
+        y = None
+        for _ in range(30):
+            y = backend.attention.flash_attention2(x, x, x)
+        for _ in range(30):
+            y = backend.attention.flash_attention2(x, backend.attention.flash_attention2(x, x, x), x)
+    finally:
+        del stream._kept
+    assert sum(submitted) > 0.7 * len(submitted), submitted
+    assert np.allclose(y.numpy(), 1)
