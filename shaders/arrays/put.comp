@@ -3,13 +3,14 @@
 #extension GL_EXT_control_flow_attributes : require
 // What it computes: elements of an array replaced by those of another, or of one number.
 // Shapes and layouts: four axes of any strides on both sides; x may repeat its elements. With an index, the place along
-//     one more axis of y is read from it: y[..., index, ...] = x.
+//     one more axis of y is read from it, y[..., index, ...] = x, or (READS) along one more axis of x, y = x[..., index].
 // Bindings: 0 x, 1 index, 2 y.
-// Specialization constants: BITS, of an element; INDEX, 0 or the index's type (words.glsl).
-// Push constants: see the block; offsets and strides in elements. y_step and y_extent are the axis that the index counts.
+// Specialization constants: BITS, of an element; INDEX, 0 or the index's type (words.glsl); READS.
+// Push constants: see the block; offsets and strides in elements. step and extent are the axis that the index counts;
+//     of its places the binding has `many` from `first` on, and nothing is written for others.
 // Workgroup: THREADS elements (x and y together count the workgroups, STRIPE of them along x). Invocation: one.
 // Accumulation: none. Where two elements go to one place, one of them arrives.
-// Preconditions: fewer than 2^31 elements. Indices out of bounds write nothing.
+// Preconditions: fewer than 2^31 elements. Indices out of bounds write nothing, and read the element at the nearest end.
 
 const uint EACH = 4u, HALVES = 0u;  // (words.glsl)
 
@@ -17,11 +18,12 @@ const uint EACH = 4u, HALVES = 0u;  // (words.glsl)
 
 layout(constant_id = 0) const uint BITS = 32u;
 layout(constant_id = 1) const uint INDEX = 0u;
+layout(constant_id = 2) const uint READS = 0u;
 
 layout(local_size_x = THREADS) in;
 
 layout(push_constant, std430) uniform Push {
-    uint count, x_offset, index_offset, y_offset, y_step, y_extent;
+    uint count, x_offset, index_offset, y_offset, step, extent, first, many;
     uint e_0, e_1, e_2, e_3;
     uint x_0, x_1, x_2, x_3;
     uint i_0, i_1, i_2, i_3;
@@ -48,9 +50,14 @@ void main() {
     uint to = pc.y_offset + i.x * pc.y_0 + i.y * pc.y_1 + i.z * pc.y_2 + i.w * pc.y_3;
     if (INDEX != 0u) {
         uvec2 place = natural(INDEX, index_raw(pc.index_offset + i.x * pc.i_0 + i.y * pc.i_1 + i.z * pc.i_2 + i.w * pc.i_3));
-        if (minus64(place)) place = add64(place, uvec2(pc.y_extent, 0u));
-        if (place.y != 0u || place.x >= pc.y_extent) return;
-        to += place.x * pc.y_step;
+        if (minus64(place)) place = add64(place, uvec2(pc.extent, 0u));
+        if (place.y != 0u || place.x >= pc.extent) {
+            if (READS == 0u) return;
+            place.x = minus64(place) ? 0u : pc.extent - 1u;
+        }
+        place.x -= pc.first;
+        if (place.x >= pc.many) return;
+        if (READS == 1u) from += place.x * pc.step; else to += place.x * pc.step;
     }
     if (BITS == 64u) {
         y_data[2u * to] = x_data[2u * from];

@@ -3,7 +3,8 @@
 #extension GL_EXT_control_flow_attributes : require
 // What it computes: running sums or products of the rows of an array.
 // Shapes and layouts: x has rows over three axes and elements of a row along one, of any strides; y is rows by elements,
-//     contiguous, float32 or int64. With `before` a row of y has one element more, its first the sum of nothing.
+//     contiguous, float32 or int64. With `before` a row of y has one element more, its first the sum of nothing. With
+//     `carried` so has the only row, its first the sum of what came before, which another dispatch wrote.
 // Bindings: 0 x, 1 y.
 // Specialization constants: OPERATION (SUM or PRODUCT), TYPE_X, KIND.
 // Push constants: see the block; offsets and strides in elements, y_offset in words.
@@ -20,11 +21,11 @@ const uint EACH = 4u, HALVES = 0u;  // (words.glsl)
 layout(local_size_x = THREADS) in;
 
 layout(push_constant, std430) uniform Push {
-    uint rows, rows_1, rows_2, x_offset, row_0, row_1, row_2, extent, step, y_offset, before;
+    uint rows, rows_1, rows_2, x_offset, row_0, row_1, row_2, extent, step, y_offset, before, carried;
 } pc;
 
 layout(set = 0, binding = 0, std430) readonly buffer X { uvec4 x_data[]; };
-layout(set = 0, binding = 1, std430) writeonly buffer Y { uint y_data[]; };
+layout(set = 0, binding = 1, std430) buffer Y { uint y_data[]; };
 
 READER(x, x_data, TYPE_X)
 
@@ -45,8 +46,10 @@ void main() {
     if (row >= pc.rows) return;
     uint last = row % pc.rows_2, mid = row / pc.rows_2 % pc.rows_1, first = row / pc.rows_2 / pc.rows_1;
     uint base = pc.x_offset + first * pc.row_0 + mid * pc.row_1 + last * pc.row_2;
-    uint to = row * (pc.extent + pc.before) + pc.before;
+    uint to = row * (pc.extent + pc.before) + pc.before + pc.carried;
     uvec4 carried = nothing_found();
+    if (pc.carried == 1u) carried.x = y_data[pc.y_offset];
+    if (pc.carried == 1u && KIND == LONG) carried.y = y_data[pc.y_offset + 1u];
     if (pc.before == 1u && id == 0u) put(to - 1u, carried);
     for (uint begin = 0u; begin < pc.extent; begin += 4u * uint(THREADS)) {
         uint at = begin + 4u * id;

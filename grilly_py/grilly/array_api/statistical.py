@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..compute.arrays import reductions as _reductions
+from ..compute.arrays import scans as _scans
 from ..compute.device.tensor import Tensor
 from .operands import Axes, tensor_of
 
@@ -13,14 +14,14 @@ def cumulative_prod(
     x: Tensor, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
 ) -> Tensor:
     """Products of the elements so far along an axis, of dtypes as ``sum``; ``include_initial`` begins with 1."""
-    return _reductions.running("prod", x, axis, dtype, include_initial)
+    return _scans.running("prod", x, axis, dtype, include_initial)
 
 
 def cumulative_sum(
     x: Tensor, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
 ) -> Tensor:
     """Sums of the elements so far along an axis, of dtypes as ``sum``; ``include_initial`` begins with 0."""
-    return _reductions.running("sum", x, axis, dtype, include_initial)
+    return _scans.running("sum", x, axis, dtype, include_initial)
 
 
 def max(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:

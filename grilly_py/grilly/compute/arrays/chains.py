@@ -18,7 +18,8 @@ from ...runtime.interface import Capture, Program
 from ..device.caches import Kept
 from ..device.device import Device
 from ..device.plan import push_struct
-from .map import ABSENT, FLAT, NUMBER, REPEATED, RUNS, STRIDED, fewest_axes, halves
+from .axes import fewest_axes
+from .map import ABSENT, FLAT, NUMBER, REPEATED, RUNS, STRIDED, halves
 from .operations import NUMBERS
 from .promotion import CODES, FLOATING, LONG
 

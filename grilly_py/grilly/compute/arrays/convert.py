@@ -23,10 +23,11 @@ def convert(tensor: Tensor, dtype: np.dtype) -> Tensor:
         When the device cannot for arrays of this size or these strides.
     """
     device = tensor._storage.device
-    if tensor.is_contiguous or dtype == tensor.dtype and axes_of(device.facts, tensor, ALIGN_MOST) is not None:
+    large = max(tensor._storage.nbytes, tensor.size * dtype.itemsize) > device.facts.storage_range
+    if large or tensor.is_contiguous or dtype == tensor.dtype and axes_of(device.facts, tensor, ALIGN_MOST) is not None:
         return cast(tensor, dtype, copy=True)  # at the memory's speed
     if dtype.itemsize <= 4 and (dtype == tensor.dtype or is_float(dtype) and is_float(tensor.dtype)) and (
         tensor.dtype.itemsize == 4 or device.sixteen_bits and tensor.dtype.itemsize == 2
     ):  # fmt: skip
-        return copy(tensor, dtype)  # of any number of axes, and larger than a binding
+        return copy(tensor, dtype)  # of any number of axes
     return cast(tensor, dtype, copy=True)

@@ -10,11 +10,10 @@ import operator
 
 import numpy as np
 
-from ...errors import UnsupportedError
 from ..device.device import Device
 from ..device.tensor import Tensor, reshaped
 from .assign import assign, scatter
-from .elementwise import binary, cast, where
+from .elementwise import binary, cast, clip, where
 from .map import Gather, mapped
 from .operations import spec
 from .promotion import BOOL, INT64, kind_of
@@ -56,7 +55,7 @@ def assigned(x: Tensor, index, value) -> None:
         _assign_mask(x, items[0], value)
     else:
         view, axes, arrays, first, turned = _advanced(x, items)
-        flat, shape = _flat(x, view, axes, arrays)
+        flat, shape = _flat(x, view, axes, arrays, writes=True)
         rest = [a for a in range(view.ndim) if a not in axes]
         rests = tuple(view.shape[a] for a in rest)
         values = _values(x, value, (*rests[:first], *shape, *rests[first:]))
@@ -199,8 +198,10 @@ def _advanced(x: Tensor, items: tuple) -> tuple[Tensor, list[int], list, int, tu
     return view, axes, arrays, places[0] if together else 0, turned
 
 
-def _flat(x: Tensor, view: Tensor, axes: list[int], arrays: list) -> tuple[Tensor, tuple[int, ...]]:
-    """One index into the axes together, (n,) int64, and the shape that the arrays broadcast to."""
+def _flat(
+    x: Tensor, view: Tensor, axes: list[int], arrays: list, writes: bool = False
+) -> tuple[Tensor, tuple[int, ...]]:
+    """One index into the axes together, (n,) integers, and the shape that the arrays broadcast to."""
     try:
         shape = np.broadcast_shapes(*(array.shape for array in arrays))
     except ValueError:
@@ -211,12 +212,20 @@ def _flat(x: Tensor, view: Tensor, axes: list[int], arrays: list) -> tuple[Tenso
         for array, axis, extent in zip(arrays, axes, extents, strict=True):
             flat = flat * extent + _checked(array, extent, axis)
         return _device_of(x, flat.reshape(-1)), shape
-    total = None
+    if len(arrays) == 1:  # kernels count negative ones from the end, and find what is out of bounds
+        return _index_array(x, arrays[0], extents[0], axes[0]).reshape(-1), shape
+    total = inside = None
     for array, axis, extent in zip(arrays, axes, extents, strict=True):
-        own = _index_array(x, array, extent, axis)
-        own = where(binary("less", own, 0), binary("add", own, extent), own)
-        own = where(binary("less", own, 0), 0, where(binary("greater", own, extent - 1), max(extent - 1, 0), own))
+        own = cast(_index_array(x, array, extent, axis), INT64)
+        if isinstance(array, Tensor):
+            raw = where(binary("less", own, 0), binary("add", own, extent), own)
+            own = clip(raw, 0, max(extent - 1, 0))
+            if writes:
+                within = binary("equal", own, raw)
+                inside = within if inside is None else binary("logical_and", inside, within)
         total = own if total is None else binary("add", binary("multiply", total, extent), own)
+    if inside is not None:
+        total = where(inside, total, math.prod(extents))  # out of bounds together, too
     return total.broadcast_to(shape).reshape(-1), shape
 
 
@@ -240,7 +249,7 @@ def _index_array(x: Tensor, indices, extent: int, axis: int) -> Tensor:
         return _device_of(x, _checked(indices, extent, axis))
     if kind_of(indices.dtype) not in ("signed", "unsigned"):
         raise TypeError(f"indices are {indices.dtype}; expected integers")
-    return cast(indices, INT64)
+    return indices
 
 
 def _axis(name: str, x: Tensor, axis: int) -> tuple[int]:
@@ -291,9 +300,6 @@ def _gathered(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
 
 def _gather(data: Tensor, places: Tensor, step: int, extent: int) -> Tensor:
     device: Device = data._storage.device
-    if data._storage.nbytes > device.facts.storage_range:
-        raise UnsupportedError(f"an index into an array of {data._storage.nbytes:,} bytes, which is larger than one "
-                               f"binding ({device.facts.storage_range:,})")  # fmt: skip
     found = mapped(device, Gather(spec("gather", data.dtype), step, extent), (data, places, None))
     device.runtime.flush()
     return found

@@ -13,12 +13,14 @@ from ...errors import UnsupportedError
 from ...registry import Choice, Registry, Request
 from ..device.caches import Kept
 from ..device.device import Device, DeviceFacts
-from ..device.plan import At, Layout, Live, Plan, Planner, fits_binding
+from ..device.plan import At, Layout, Live, Plan, Planner, fits_binding, span
 from ..device.record import Ready, run
 from ..device.tensor import Tensor
+from .axes import fewest_axes, longest_axis
 from .operations import ACTIVATIONS, FUNCTIONS, Spec, code
 from .operations import spec as spec_of
 from .promotion import FLOATING, integer_range
+from .put import Counted, emit_put
 from .transpose import axes_of, emit_transposed
 
 #: Plans of elementwise operations.
@@ -114,11 +116,8 @@ def emit(planner: Planner, registry: Registry, asked, result: Tensor, operands: 
     the result's.
     """
     choice = _choice(registry, _spec(asked))
-    present = [t for t in operands if t is not None]
-    group = _RUN // 2 * choice.threads
-    if result.size > min(_MOST, group * choice.tile["stripe"] * planner.facts.groups[1]) or not all(
-        fits_binding(planner.facts, t) for t in (result, *present)
-    ):
+    present = [t for t in _reached(asked, operands) if t is not None]
+    if _too_large(planner.facts, choice, (result, *present)):
         # A cut is at a multiple of a run, so the fewer axes there are, the more places it may have.
         merged, steps = fewest_axes(result.shape, [t._steps for t in (result, *present)])
         if len(merged) < result.ndim and not isinstance(asked, Gather):
@@ -127,15 +126,11 @@ def emit(planner: Planner, registry: Registry, asked, result: Tensor, operands: 
             rest = iter(joined[1:])
             emit(planner, registry, asked, joined[0], [None if t is None else next(rest) for t in operands], offsets)
             return
-        axis = next(axis for axis, extent in enumerate(result.shape) if extent > 1)
-        inner = math.prod(result.shape[axis + 1 :])
-        unit = _RUN // math.gcd(_RUN, inner)
-        half = -(-result.shape[axis] // 2 // unit) * unit
-        if not 0 < half < result.shape[axis]:
-            raise UnsupportedError(
-                f"{_spec(asked).name}: an array of shape {result.shape} does not fit one binding of "
-                f"{planner.facts.storage_range:,} bytes"
-            )
+        axis = next((axis for axis, extent in enumerate(result.shape) if extent > 1), 0)
+        half = _half(planner.facts, axis, (result, *present))
+        if half is None:
+            _emit_apart(planner, registry, asked, result, operands, offsets)
+            return
         for part in (slice(0, half), slice(half, None)):
             index = (slice(None),) * axis + (part,)
             emit(planner, registry, asked, result[index], [None if t is None else t[index] for t in operands], offsets)
@@ -163,9 +158,9 @@ def emit(planner: Planner, registry: Registry, asked, result: Tensor, operands: 
     extents, steps = fewest_axes(result.shape, [operands[number]._steps for number in strided])
     deep = strided == [0] and _AXES < len(extents) <= _DEEP_AXES
     if len(extents) > _AXES and not deep:
-        if gathers or strided == [0] or len(extents) > _DEEP_AXES:
-            raise UnsupportedError(f"{spec.name}: arrays of shape {result.shape} with these strides take "
-                                   f"{len(extents)} axes; kernels take {_DEEP_AXES}")  # fmt: skip
+        if _moves(asked, operands):
+            _emit_put(planner, registry, asked, result, operands)
+            return
         for number in strided:
             operands[number] = _gathered(planner, registry, operands[number], offsets[number])
             offsets[number] = _ALIGNED
@@ -176,6 +171,74 @@ def emit(planner: Planner, registry: Registry, asked, result: Tensor, operands: 
     if not deep:
         _find_runs(asked, operands, forms, offsets, extents, own, each)
     _dispatch(planner, registry, choice, asked, result, operands, forms, extents, own, deep, each)
+
+
+def _reached(asked, operands: list) -> list:
+    """The operands with all that is read of them: of what is gathered from, the axis that is counted, too."""
+    if not isinstance(asked, Gather):
+        return operands
+    return [Counted(asked.step, asked.extent, True).whole(operands[0]), *operands[1:]]
+
+
+def _too_large(facts: DeviceFacts, choice: Choice, views: Sequence[Tensor]) -> bool:
+    most = _RUN // 2 * choice.threads * choice.tile["stripe"] * facts.groups[1]
+    return views[0].size > min(_MOST, most) or not all(fits_binding(facts, view) for view in views)
+
+
+def _half(facts: DeviceFacts, axis: int, views: Sequence[Tensor]) -> int | None:
+    """Where to cut the first axis of a result, the first of some views: at a multiple of a run, if that is of use."""
+    shape = views[0].shape
+    if not shape:
+        return None
+    unit = _RUN // math.gcd(_RUN, math.prod(shape[axis + 1 :]))
+    half = -(-shape[axis] // 2 // unit) * unit
+    if not 0 < half < shape[axis]:
+        return None
+    for view in views:
+        if fits_binding(facts, view):
+            continue
+        least = view[(slice(None),) * axis + (slice(0, unit),)]
+        if longest_axis(view) != axis or unit > 1 and not fits_binding(facts, least):
+            return None
+    return half
+
+
+def _moves(asked, operands: list) -> bool:
+    """Whether elements are only moved, as their bits."""
+    return isinstance(asked, Gather) or asked.name == "copy" and asked.dtype == asked.gives and operands[0] is not None
+
+
+def _emit_put(planner: Planner, registry: Registry, asked, result: Tensor, operands: list) -> None:
+    """The same by the kernel that takes any strides on both sides, for what ``_moves``."""
+    if isinstance(asked, Gather):
+        emit_put(planner, registry, operands[0], result, operands[1], Counted(asked.step, asked.extent, True))
+    else:
+        emit_put(planner, registry, operands[0], result)
+
+
+def _emit_apart(planner: Planner, registry: Registry, asked, result: Tensor, operands: list, offsets: list) -> None:
+    """The same in pieces that do not lie end to end in the result: each goes to memory of its own, and to its place."""
+    if _moves(asked, operands):
+        _emit_put(planner, registry, asked, result, operands)
+        return
+    facts, choice = planner.facts, _choice(registry, asked)
+    todo = [(result, operands)]
+    while todo:
+        target, own = todo.pop()
+        views = [target, *(t for t in own if t is not None)]
+        if not _too_large(facts, choice, views):
+            part = planner.empty(target.shape, target.dtype)
+            emit(planner, registry, asked, part, own, offsets[:3])
+            emit_put(planner, registry, part, target)
+            continue
+        large = [view for view in views if not fits_binding(facts, view)]
+        axis = longest_axis(max(large, key=span)) if large else target.shape.index(max(target.shape))
+        if axis < 0 or target.shape[axis] < 2:
+            raise UnsupportedError(f"{asked.name}: an element does not fit a binding of {facts.storage_range:,} bytes")
+        half = -(-target.shape[axis] // 2)
+        for some in (slice(0, half), slice(half, None)):
+            index = (slice(None),) * axis + (some,)
+            todo.append((target[index], [None if t is None else t[index] for t in own]))
 
 
 def _elements_of_a_run(result: Tensor, operands: list, forms: list[int], offsets: list) -> int:
@@ -246,25 +309,10 @@ def _form(operand: Tensor | None, offset: int | None) -> int:
     return FLAT if aligned and operand.is_contiguous else STRIDED
 
 
-def fewest_axes(shape: tuple[int, ...], steps: list) -> tuple[list[int], list[list[int]]]:
-    """Extents, and strides of each operand, with axes joined where all operands allow it."""
-    axes: list[tuple[int, tuple[int, ...]]] = []
-    for axis, extent in enumerate(shape):
-        if extent == 1:
-            continue
-        own = tuple(step[axis] for step in steps)
-        if axes and axes[-1][1] == tuple(extent * step for step in own):
-            axes[-1] = (axes[-1][0] * extent, own)
-        else:
-            axes.append((extent, own))
-    axes = axes or [(1, (0,) * len(steps))]
-    return [extent for extent, _ in axes], [list(column) for column in zip(*(own for _, own in axes), strict=True)]
-
-
 def _dispatch(
     planner: Planner, registry: Registry, choice: Choice, asked, result, operands, forms, extents, steps, deep, each
 ) -> None:  # fmt: skip
-    spec = _spec(asked)
+    spec, reached = _spec(asked), _reached(asked, operands)
     axes = len(extents) if steps else 1
     most = _DEEP_AXES if deep else _AXES
     extents = [1] * (most - len(extents)) + extents
@@ -272,7 +320,7 @@ def _dispatch(
     words: dict = {"count": result.size, "y_offset": At(result)}
     words |= {f"e_{axis}": extent for axis, extent in enumerate(extents[-_AXES:])}
     for number, name in enumerate("abc"):
-        words[f"{name}_offset"] = At(operands[number])
+        words[f"{name}_offset"] = At(reached[number])
         own = steps.get(number, [0] * most)[-_AXES:]
         words |= {f"{name}_{axis}": step % 2**32 for axis, step in enumerate(own)}
         live = 2 * spec.scalars.index(number) if number in spec.scalars else None
@@ -288,7 +336,7 @@ def _dispatch(
     for number, name in enumerate("ABC"):
         operand = operands[number]
         constants |= {f"FORM_{name}": forms[number], f"TYPE_{name}": 0 if operand is None else code(operand.dtype)}
-    arrays = {"a": operands[0], "b": operands[1], "c": operands[2], "y": result}
+    arrays = {"a": reached[0], "b": operands[1], "c": operands[2], "y": result}
     count = -(-result.size // (each * choice.threads))
     stripe = choice.tile["stripe"]
     planner.dispatch(choice, constants, arrays, words, (min(count, stripe), -(-count // stripe), 1), result.size)

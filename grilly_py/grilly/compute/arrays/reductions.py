@@ -1,8 +1,8 @@
-"""Reductions: sums, products, extremes, their places, any and all; means and variances; running sums and products.
+"""Reductions: sums, products, extremes, their places, any and all; means and variances.
 
-The kernels are shaders/arrays/reduce.comp and scan.comp. Sums are float32 with what rounding lost beside them, whatever
-the elements are, or 64-bit integers; the order of the additions depends on the shape alone, but for rows beyond a
-binding, which are taken in pieces.
+The kernels are shaders/arrays/reduce.comp and reduce-columns.comp. Sums are float32 with what rounding lost beside
+them, whatever the elements are, or 64-bit integers; the order of the additions depends on the shape alone, but for rows
+beyond a binding, which are taken in pieces.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from ..device.dtypes import dtype_of
 from ..device.plan import At, Layout, Plan, Planner, fits_binding
 from ..device.record import Ready, run
 from ..device.tensor import Tensor
+from .axes import fewest_axes
 from .elementwise import cast
-from .map import emit, fewest_axes, halves
+from .map import emit, halves
 from .operations import code, spec
 from .promotion import BOOL, FLOAT32, FLOATING, INT64, LONG, kind_of
 
 #: Plans of reductions.
 PLANS: Kept[tuple, Ready] = Kept("plans of reductions", 1024)
-#: Plans of running sums.
-SCANS: Kept[tuple, Ready] = Kept("plans of scans", 256)
 
 #: Reductions as kernels number them (shaders/arrays/states.glsl).
 NUMBERS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "any": 4, "all": 5, "argmax": 6, "argmin": 7, "squares": 8}
@@ -116,7 +115,7 @@ def _reduce(
     """Dispatches that reduce the axes of ``x`` from ``kept`` on to ``result``, one number a row."""
     facts = planner.facts
     fits = fits_binding(facts, x)
-    cut = not fits_binding(facts, result) or not fits and _lie_apart(x, kept)
+    cut = not fits_binding(facts, result) or not fits and lie_apart(x, kept)
     if not cut:
         pieces = [(x, 0)] if fits else _pieces(facts, x, kept, name)
         passes = [_first_pass(registry, name, kind, piece, kept, offset, first) for piece, first in pieces]
@@ -167,7 +166,7 @@ def _reduce_halves(
         _reduce(planner, registry, name, kind, part, kept, offset, result[some], divisor, own)
 
 
-def _lie_apart(x: Tensor, kept: int) -> bool:
+def lie_apart(x: Tensor, kept: int) -> bool:
     """Whether some of the rows lie in less memory than all of them."""
     outer = [step for step, extent in zip(x._steps[:kept], x.shape, strict=False) if extent > 1]
     inner = [step for step, extent in zip(x._steps[kept:], x.shape[kept:], strict=True) if extent > 1]
@@ -272,43 +271,6 @@ def in_words(tensor: Tensor) -> At:
     return At(Tensor(tensor._storage, tensor.shape, np.dtype(np.uint32), tensor._steps, 2 * tensor._offset))
 
 
-def scan(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
-    """The dispatches of running sums or products along the last axis; ``given`` is (name, dtype, before)."""
-    name, gives, before = given
-    planner = Planner(facts, layouts)
-    (x,) = planner.inputs
-    shape = (*x.shape[:-1], x.shape[-1] + before)
-    result = planner.empty(shape, gives)
-    rows = math.prod(x.shape[:-1])
-    if not result.size:
-        return planner.plan(result)
-    outer, (steps,) = fewest_axes(x.shape[:-1], [x._steps[:-1]])
-    if len(outer) > 3:
-        copied = planner.empty(x.shape, x.dtype)
-        emit(planner, registry, spec("copy", x.dtype), copied, [x, None, None], [layouts[0].offset, None, None])
-        x, outer, steps = copied, [rows], [x.shape[-1]]
-    outer, steps = [1] * (3 - len(outer)) + outer, [0] * (3 - len(steps)) + steps
-    floats = kind_of(gives) == "floating"
-    found = FLOAT32 if floats else INT64
-    numbers = result if gives == found else planner.empty(shape, found)
-    choice = registry.resolve(Request("scan", "float32"))
-    trips = x.shape[-1] // (4 * choice.threads)
-    if trips > facts.loop_trips:
-        raise UnsupportedError(f"cumulative_{name}: {x.shape[-1]} elements; this driver's loops end before")
-    words = {
-        "rows": rows, "rows_1": outer[1], "rows_2": outer[2], "x_offset": At(x), "row_0": steps[0], "row_1": steps[1],
-        "row_2": steps[2], "extent": x.shape[-1], "step": x._steps[-1], "y_offset": in_words(numbers),
-        "before": int(before),
-    }  # fmt: skip
-    constants = {"OPERATION": NUMBERS[name], "TYPE_X": code(x.dtype), "KIND": FLOATING if floats else LONG}
-    stripe = choice.tile["stripe"]
-    groups = (min(rows, stripe), -(-rows // stripe), 1)
-    planner.dispatch(choice, constants, {"x": x, "y": numbers}, words, groups, 16.0 * x.size)
-    if numbers is not result:
-        emit(planner, registry, spec("copy", found, gives), result, [numbers, None, None], [16, None, None])
-    return planner.plan(result)
-
-
 def axes_of(name: str, x: Tensor, axis) -> tuple[int, ...]:
     """An axis, several or None for all, as numbers from 0 on. Raises ValueError for what x has not, or has twice."""
     if axis is None:
@@ -340,7 +302,8 @@ def reduced(name: str, x: Tensor, axis, keepdims: bool, gives: np.dtype, correct
     return found
 
 
-def _sum_dtype(name: str, x: Tensor, dtype) -> np.dtype:
+def sum_dtype(name: str, x: Tensor, dtype) -> np.dtype:
+    """The dtype of a sum or product: as asked, else x's where that is floating, else int64. Raises TypeError."""
     if dtype is not None:
         found = dtype_of(dtype)
         if kind_of(x.dtype) == "floating" and kind_of(found) != "floating":
@@ -351,7 +314,7 @@ def _sum_dtype(name: str, x: Tensor, dtype) -> np.dtype:
 
 def sum_of(name: str, x: Tensor, axis=None, dtype=None, keepdims: bool = False) -> Tensor:
     """``name``, "sum" or "prod", of x over axes: in x's dtype where that is floating, else int64, or as ``dtype``."""
-    gives = _sum_dtype(name, x, dtype)
+    gives = sum_dtype(name, x, dtype)
     if kind_of(gives) == "floating" and kind_of(x.dtype) != "floating":
         x = cast(x, FLOAT32)
     return reduced(name, x, axis, keepdims, gives)
@@ -379,20 +342,3 @@ def place(name: str, x: Tensor, axis: int | None = None, keepdims: bool = False)
         found = reduced(name, x.reshape(-1), 0, False, INT64)
         return found.reshape((1,) * x.ndim) if keepdims else found
     return reduced(name, x, operator.index(axis), keepdims, INT64)
-
-
-def running(name: str, x: Tensor, axis: int | None = None, dtype=None, include_initial: bool = False) -> Tensor:
-    """Running sums (``name`` "sum") or products ("prod") along an axis, which may be left out where there is one."""
-    if axis is None:
-        if x.ndim != 1:
-            raise ValueError(f"cumulative_{name}: x has {x.ndim} axes; name one")
-        axis = 0
-    (axis,) = axes_of(f"cumulative_{name}", x, operator.index(axis))
-    gives = _sum_dtype(f"cumulative_{name}", x, dtype)
-    if kind_of(gives) == "floating" and kind_of(x.dtype) != "floating":
-        x = cast(x, FLOAT32)
-    device = x._storage.device
-    order = [a for a in range(x.ndim) if a != axis] + [axis]
-    (found,) = run(device, SCANS, scan, (name, gives, bool(include_initial)), (x.transpose(order),))
-    device.runtime.flush()
-    return found.transpose([order.index(a) for a in range(x.ndim)])

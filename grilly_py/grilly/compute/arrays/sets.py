@@ -9,7 +9,7 @@ from .assign import scatter
 from .elementwise import binary, cast
 from .indexing import nonzero, take
 from .promotion import BOOL, INT64, promoted
-from .reductions import running
+from .scans import running
 from .shapes import concat
 from .sorting import argsort, searchsorted, sort
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...errors import UnsupportedError
 from ..device.caches import Kept
 from ..device.device import DeviceFacts
 from ..device.plan import Layout, Plan, Planner
@@ -46,8 +45,6 @@ def _flip(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry)
     """The dispatches of ``flip``: a copy of a view whose strides run back."""
     planner = Planner(facts, layouts)
     (x,) = planner.inputs
-    if layouts[0].nbytes is not None:
-        raise UnsupportedError(f"flip: an array of {layouts[0].nbytes:,} bytes, which is larger than one binding")
     result = planner.empty(x.shape, x.dtype)
     steps, begin = list(x._steps), x._offset
     for axis in given[0]:

@@ -16,12 +16,14 @@ from ..device.device import DeviceFacts
 from ..device.plan import At, Layout, Plan, Planner, fits_binding
 from ..device.record import Ready, run
 from ..device.tensor import Tensor
-from .elementwise import cast
-from .indexing import take
-from .map import Gather, emit, fewest_axes
+from .axes import fewest_axes
+from .elementwise import binary, cast
+from .indexing import moved, take, take_along_axis
+from .map import Gather, emit
 from .operations import code, spec
 from .promotion import FLOAT32, FLOATING, INT32, INT64, LONG, kind_of, promoted
 from .reductions import NUMBERS, STATES, axes_of, in_words
+from .shapes import concat
 
 #: Plans of sorts.
 PLANS: Kept[tuple, Ready] = Kept("plans of sorts", 256)
@@ -54,7 +56,8 @@ def plan(given: tuple[Terms], layouts: Sequence[Layout], facts: DeviceFacts, reg
     values = planner.empty(shape, x.dtype) if terms.values else None
     if places.size:
         offset = layouts[0].offset
-        if len(fewest_axes(x.shape[:-1], [x._steps[:-1]])[0]) > 3:
+        interleaved = x._steps[-1] != 1 and not fits_binding(facts, x)
+        if interleaved or len(fewest_axes(x.shape[:-1], [x._steps[:-1]])[0]) > 3:
             copied = planner.empty(x.shape, x.dtype)
             emit(planner, registry, spec("copy", x.dtype), copied, [x, None, None], [offset, None, None])
             x, offset = copied, 16
@@ -75,12 +78,16 @@ def _order(planner: Planner, registry: Registry, terms: Terms, x: Tensor, places
     rows = math.prod(shape)
     kind = FLOATING if kind_of(x.dtype) == "floating" else LONG
     words = 2 if kind == FLOATING else 3
-    fits = rows * extent * words * 4 <= facts.storage_range and rows * extent * words < 2**31
+    keep = terms.keep
+    # Records of a row in memory; blocks of which only a few are kept leave no others.
+    many = 0 if extent <= block else -(-extent // block) * keep if keep <= _FEW else extent
+    fits = rows * many * words * 4 <= facts.storage_range and rows * max(extent, many * words) < 2**31
     if not (fits and fits_binding(facts, x) and fits_binding(facts, places)):
         axis = next((axis for axis, many in enumerate(shape) if many > 1), None)
         if axis is None:
             raise UnsupportedError(
-                f"sort: a row of {extent:,} elements does not fit bindings of {facts.storage_range:,} bytes"
+                f"sort: a row of {extent:,} elements, of each {4 * words} bytes or those of an int64 place, does not "
+                f"fit bindings of {facts.storage_range:,} bytes"
             )
         half = -(-shape[axis] // 2)
         for part in (slice(0, half), slice(half, None)):
@@ -118,7 +125,6 @@ def _order(planner: Planner, registry: Registry, terms: Terms, x: Tensor, places
         planner.dispatch(choice, constants, {"x": source, "y": target}, push, groups, 32.0 * rows * many)
         return target
 
-    keep = terms.keep
     if extent <= block:
         size = next((size for size in _SIZES if size >= extent), block)
         dispatch(BLOCKS, x, extent, size, 1, keep, keep, True)
@@ -167,8 +173,19 @@ def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tenso
     k = operator.index(k)
     if not 0 <= k <= x.shape[axis]:
         raise ValueError(f"topk: k is {k}; axis {axis} has {x.shape[axis]} elements")
-    values, places = _sorted(x, axis, Terms(bool(largest), k, True, True))
-    return values, places
+    terms = Terms(bool(largest), k, True, True)
+    pieces = _fitting(x._storage.device.facts, x._view((x.shape[axis],), (1,)))
+    if len(pieces) == 1 or k > _FEW:
+        values, places = _sorted(x, axis, terms)
+        return values, places
+    # A row beyond a binding: the largest of the largest of its pieces, which stand in the order of the pieces.
+    rows, found = moved(x, (axis,), (x.ndim - 1,)), []
+    for begin, end in pieces:
+        values, places = topk(rows.view((..., slice(begin, end))), min(k, end - begin), -1, largest)
+        found.append((values, binary("add", places, begin)))
+    values, which = topk(concat([values for values, _ in found], -1), k, -1, largest)
+    places = take_along_axis(concat([places for _, places in found], -1), which, -1)
+    return tuple(moved(one, (x.ndim - 1,), (axis,)) for one in (values, places))
 
 
 def searchsorted(x: Tensor, values: Tensor, side: str = "left", sorter: Tensor | None = None) -> Tensor:
@@ -186,8 +203,6 @@ def searchsorted(x: Tensor, values: Tensor, side: str = "left", sorter: Tensor |
     ------
     ValueError
         For x of other than one axis, another side, and tensors of different backends.
-    UnsupportedError
-        For arrays larger than a binding.
     """
     if x.ndim != 1:
         raise ValueError(f"searchsorted: x1 has {x.ndim} axes; expected one")
@@ -201,20 +216,30 @@ def searchsorted(x: Tensor, values: Tensor, side: str = "left", sorter: Tensor |
     wide = FLOAT32 if kind_of(dtype) == "floating" else INT64
     device = x._storage.device
     own, sought = cast(x, dtype), cast(cast(values, dtype), wide).contiguous()
-    (found,) = run(device, SEARCHES, _search, (side == "right",), (own, sought))
+    found = None
+    for begin, end in _fitting(device.facts, own):  # how many of all are below is how many of each piece are
+        (some,) = run(device, SEARCHES, _search, (side == "right",), (own.view(slice(begin, end)), sought))
+        found = some if found is None else binary("add", found, some)
     device.runtime.flush()
     return found
 
 
+def _fitting(facts: DeviceFacts, x: Tensor, parts: int = 1) -> list[tuple[int, int]]:
+    """Ranges of the last axis whose views fit a binding, of equal lengths but for the last."""
+    many = max(-(-x.shape[-1] // parts), 1)
+    if many > 1 and not fits_binding(facts, x.view((..., slice(0, many)))):
+        return _fitting(facts, x, 2 * parts)
+    return [(begin, min(begin + many, x.shape[-1])) for begin in range(0, max(x.shape[-1], 1), many)]
+
+
 def _search(given: tuple[bool], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
-    """The dispatch of ``searchsorted``."""
+    """The dispatches of ``searchsorted`` in a row that fits a binding."""
     planner = Planner(facts, layouts)
-    x, values = planner.inputs
-    result = planner.empty(values.shape, INT64)
-    if not all(fits_binding(facts, t) for t in (x, values, result)):
-        raise UnsupportedError(f"searchsorted: an array does not fit one binding of {facts.storage_range:,} bytes")
-    if result.size:
-        choice = registry.resolve(Request("sort", "float32"))
+    x, sought = planner.inputs
+    found = planner.empty(sought.shape, INT64)
+    choice = registry.resolve(Request("sort", "float32"))
+    for begin, end in _fitting(facts, found.reshape(found.size)) if found.size else ():
+        values, result = sought.reshape(found.size)[begin:end], found.reshape(found.size)[begin:end]
         push = {
             "rows": values.size, "rows_1": 1, "rows_2": 1, "x_offset": At(x), "row_0": 0, "row_1": 0, "row_2": 0,
             "extent": x.size, "step": x._steps[0], "blocks": 1, "keep": 1, "kept": 1,
@@ -228,4 +253,4 @@ def _search(given: tuple[bool], layouts: Sequence[Layout], facts: DeviceFacts, r
         count = -(-values.size // choice.threads)
         groups = (min(count, choice.tile["stripe"]), -(-count // choice.tile["stripe"]), 1)
         planner.dispatch(choice, constants, {"x": x, "values": values, "y": result}, push, groups, 32.0 * values.size)
-    return planner.plan(result)
+    return planner.plan(found)

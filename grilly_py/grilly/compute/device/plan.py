@@ -149,11 +149,17 @@ def push_struct(layout: tuple[tuple[str, str], ...]) -> struct.Struct:
 
 
 def span(tensor: Tensor) -> int:
-    """Bytes from the first to past the last element of a view."""
+    """Bytes from the lowest to past the highest element of a view."""
     if tensor.size == 0:
         return 0
-    last = sum((extent - 1) * step for extent, step in zip(tensor.shape, tensor._steps, strict=True))
+    last = sum((extent - 1) * abs(step) for extent, step in zip(tensor.shape, tensor._steps, strict=True))
     return (last + 1) * tensor.dtype.itemsize
+
+
+def _lowest(tensor: Tensor) -> int:
+    """Where in its storage the lowest element of a view is: below its first, where a stride is negative."""
+    below = sum((extent - 1) * step for extent, step in zip(tensor.shape, tensor._steps, strict=True) if step < 0)
+    return tensor._offset + (below if tensor.size else 0)
 
 
 def fits_binding(facts: DeviceFacts, tensor: Tensor) -> bool:
@@ -172,7 +178,7 @@ def binding(facts: DeviceFacts, tensor: Tensor) -> tuple[tuple[int, int, int], i
     if slot.nbytes <= limit:
         return (slot.number, 0, 0), tensor._offset
     size = tensor.dtype.itemsize
-    start = tensor._offset * size
+    start = _lowest(tensor) * size
     base = start - start % facts.alignment
     end = start + span(tensor)
     if not facts.windows:
@@ -183,7 +189,7 @@ def binding(facts: DeviceFacts, tensor: Tensor) -> tuple[tuple[int, int, int], i
     length = min(-(-(end - base) // 4) * 4, slot.nbytes - base)
     if length > limit:
         raise UnsupportedError(f"a view of {length:,} bytes does not fit one binding of {limit:,} bytes")
-    return (slot.number, base, length), (start - base) // size
+    return (slot.number, base, length), tensor._offset - base // size
 
 
 def strided(name: str, tensor: Tensor | None, axes: Sequence[str] = ("batch", "head", "row"), unit: int = 1) -> dict:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from ...errors import UnsupportedError
 from ...registry import Choice, Registry, Request
 from ...registry.shared import value
+from ..arrays.axes import fewest_axes
 from ..arrays.map import emit as emit_map
-from ..arrays.map import fewest_axes
 from ..arrays.operations import spec
 from ..device.caches import Kept
 from ..device.device import DeviceFacts

@@ -1,0 +1,26 @@
+"""Axes of arrays that are walked together: the fewest, and where to cut what does not fit a binding."""
+
+from __future__ import annotations
+
+from ..device.tensor import Tensor
+
+
+def fewest_axes(shape: tuple[int, ...], steps: list) -> tuple[list[int], list[list[int]]]:
+    """Extents, and strides of each operand, with axes joined where all operands allow it."""
+    axes: list[tuple[int, tuple[int, ...]]] = []
+    for axis, extent in enumerate(shape):
+        if extent == 1:
+            continue
+        own = tuple(step[axis] for step in steps)
+        if axes and axes[-1][1] == tuple(extent * step for step in own):
+            axes[-1] = (axes[-1][0] * extent, own)
+        else:
+            axes.append((extent, own))
+    axes = axes or [(1, (0,) * len(steps))]
+    return [extent for extent, _ in axes], [list(column) for column in zip(*(own for _, own in axes), strict=True)]
+
+
+def longest_axis(tensor: Tensor) -> int:
+    """The axis along which a view reaches farthest in memory; -1 where it is one element repeated."""
+    reach = [abs(step) * (extent - 1) for extent, step in zip(tensor.shape, tensor._steps, strict=True)]
+    return reach.index(max(reach)) if any(reach) else -1

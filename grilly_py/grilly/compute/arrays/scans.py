@@ -1,0 +1,114 @@
+"""Running sums and products: shaders/arrays/scan.comp.
+
+Sums are float32 with what rounding lost beside them, whatever the elements are, or 64-bit integers. Rows beyond a
+binding are taken in pieces; what one has found is rounded before the next goes on from it.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+
+from ...registry import Registry, Request
+from ..device.caches import Kept
+from ..device.device import DeviceFacts
+from ..device.plan import At, Layout, Plan, Planner, fits_binding
+from ..device.record import Ready, run
+from ..device.tensor import Tensor
+from .axes import fewest_axes
+from .elementwise import cast
+from .map import emit
+from .operations import code, spec
+from .promotion import FLOAT32, FLOATING, INT64, LONG, kind_of
+from .reductions import NUMBERS, axes_of, in_words, lie_apart, sum_dtype
+
+#: Plans of running sums.
+PLANS: Kept[tuple, Ready] = Kept("plans of scans", 256)
+
+_EACH = 4  # elements of an invocation in a turn
+
+
+def plan(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatches of running sums or products along the last axis; ``given`` is (name, dtype, before)."""
+    name, gives, before = given
+    planner = Planner(facts, layouts)
+    (x,) = planner.inputs
+    result = planner.empty((*x.shape[:-1], x.shape[-1] + before), gives)
+    if not result.size:
+        return planner.plan(result)
+    outer, (steps,) = fewest_axes(x.shape[:-1], [x._steps[:-1]])
+    interleaved = math.prod(outer) > 1 and not lie_apart(x, x.ndim - 1)
+    if len(outer) > 3 or interleaved and not fits_binding(facts, x):
+        copied = planner.empty(x.shape, x.dtype)
+        emit(planner, registry, spec("copy", x.dtype), copied, [x, None, None], [layouts[0].offset, None, None])
+        x, outer, steps = copied, [math.prod(x.shape[:-1])], [x.shape[-1]]
+    floats = kind_of(gives) == "floating"
+    found = FLOAT32 if floats else INT64
+    numbers = result if gives == found else planner.empty(result.shape, found)
+    rows = x._view((*outer, x.shape[-1]), (*steps, x._steps[-1]))
+    constants = {"OPERATION": NUMBERS[name], "TYPE_X": code(x.dtype), "KIND": FLOATING if floats else LONG}
+    _scan(planner, registry, constants, rows, numbers.reshape((*outer, result.shape[-1])), before)
+    if numbers is not result:
+        emit(planner, registry, spec("copy", found, gives), result, [numbers, None, None], [16, None, None])
+    return planner.plan(result)
+
+
+def _scan(planner: Planner, registry: Registry, constants: dict, x: Tensor, y: Tensor, before: int) -> None:
+    """Dispatches for rows over at most three axes; those of y have ``before`` (0 or 1) elements more."""
+    facts = planner.facts
+    choice = registry.resolve(Request("scan", "float32"))
+    # A turn's own loop doubles its reach up to the invocations, and drivers that count trips count those of all loops.
+    most = facts.loop_trips / (choice.threads.bit_length() + 1) * _EACH * choice.threads
+    if x.shape[-1] <= most and fits_binding(facts, x) and fits_binding(facts, y):
+        _dispatch(planner, choice, constants, x, y, before, 0)
+        return
+    axis = next((axis for axis, extent in enumerate(x.shape[:-1]) if extent > 1), None)
+    if axis is not None:
+        half = -(-x.shape[axis] // 2)
+        for some in (slice(0, half), slice(half, None)):
+            index = (slice(None),) * axis + (some,)
+            _scan(planner, registry, constants, x[index], y[index], before)
+        return
+    end, extent = 0, x.shape[-1]
+    while end < extent:
+        begin, many = end, int(min(extent - end, most))
+        first = begin + before - 1 if begin else 0  # of y: the last sum that there is already
+        while True:
+            end = begin + many
+            own, found = x[..., begin:end], y[..., first : end + before]
+            if many == 1 or fits_binding(facts, own) and fits_binding(facts, found):
+                break
+            many = -(-many // 2)
+        _dispatch(planner, choice, constants, own, found, 0 if begin else before, int(begin > 0))
+
+
+def _dispatch(planner: Planner, choice, constants: dict, x: Tensor, y: Tensor, before: int, carried: int) -> None:
+    outer, steps = x.shape[:-1], x._steps[:-1]
+    outer, steps = (1,) * (3 - len(outer)) + outer, (0,) * (3 - len(steps)) + steps
+    rows = math.prod(outer)
+    words = {
+        "rows": rows, "rows_1": outer[1], "rows_2": outer[2], "x_offset": At(x), "row_0": steps[0], "row_1": steps[1],
+        "row_2": steps[2], "extent": x.shape[-1], "step": x._steps[-1], "y_offset": in_words(y), "before": before,
+        "carried": carried,
+    }  # fmt: skip
+    stripe = choice.tile["stripe"]
+    groups = (min(rows, stripe), -(-rows // stripe), 1)
+    planner.dispatch(choice, constants, {"x": x, "y": y}, words, groups, 16.0 * x.size)
+
+
+def running(name: str, x: Tensor, axis: int | None = None, dtype=None, include_initial: bool = False) -> Tensor:
+    """Running sums (``name`` "sum") or products ("prod") along an axis, which may be left out where there is one."""
+    if axis is None:
+        if x.ndim != 1:
+            raise ValueError(f"cumulative_{name}: x has {x.ndim} axes; name one")
+        axis = 0
+    (axis,) = axes_of(f"cumulative_{name}", x, operator.index(axis))
+    gives = sum_dtype(f"cumulative_{name}", x, dtype)
+    if kind_of(gives) == "floating" and kind_of(x.dtype) != "floating":
+        x = cast(x, FLOAT32)
+    device = x._storage.device
+    order = [a for a in range(x.ndim) if a != axis] + [axis]
+    (found,) = run(device, PLANS, plan, (name, gives, bool(include_initial)), (x.transpose(order),))
+    device.runtime.flush()
+    return found.transpose([order.index(a) for a in range(x.ndim)])
