@@ -6,7 +6,7 @@
 // Bindings: 0 x, 1 centre (float32, one a row; for SQUARES), 2 y.
 // Specialization constants: as reduce.comp, without LANES; RUNS, 1 where EACH rows lie together and begin at multiples of
 //     EACH, all of them with strides that are such multiples; else EACH is 1.
-// Push constants: see the block; offsets and strides in elements, y_offset in words.
+// Push constants: see the block; offsets and strides in elements; with LAST 0 y_offset is in words.
 // Workgroup: NEAR * EACH rows (x and z together count them, STRIPE along x), one part of each (y). Invocation: EACH rows,
 //     of their part every THREADS / NEAR-th element.
 // Accumulation: float32 sums of FEW elements, which are added up with what is lost in rounding; then the invocations of
@@ -51,7 +51,7 @@ void main() {
                     if (place < end) {
                         uvec4 more = found_in(raw[i][k], pc.first + place, centre[k]);
                         if (adds_floats()) sum += of_bits(more.x);
-                        else found[k] = combined(found[k], more);
+                        else found[k] = with_next(found[k], more);
                     }
                 }
                 if (adds_floats()) found[k] = with_sum(found[k], sum);

@@ -6,9 +6,9 @@
 //     or `parts` states of four words, which another dispatch takes as rows of `parts` elements.
 // Bindings: 0 x, 1 centre (float32, one a row; for SQUARES), 2 y.
 // Specialization constants: OPERATION, TYPE_X, KIND; EACH, elements of a run, 4 or 8; HALVES (words.glsl); RUNS, 1 where
-//     a row's elements lie without gaps and rows begin at multiples of EACH; LAST, 1 where y has numbers: float32, or
-//     int64; AXES of a row's elements; LANES, invocations of one row, a power of two up to THREADS.
-// Push constants: see the block; offsets and strides in elements, y_offset in words. A sum is divided by `divisor`, unless
+//     a row's elements lie without gaps and rows begin at multiples of EACH; LAST, 1 where y has numbers, of TYPE_Y;
+//     AXES of a row's elements; LANES, invocations of one row, a power of two up to THREADS; ROOT, 1 for the number's root.
+// Push constants: see the block; offsets and strides in elements; with LAST 0 y_offset is in words. A sum is divided by `divisor`, unless
 //     that is negative.
 // Workgroup: THREADS / LANES rows (x and z together count them, STRIPE along x), one part of each (y). Invocation: every
 //     LANES-th run of a row's part, or element.
@@ -29,18 +29,18 @@ shared uvec4 states[THREADS];
 
 uvec4 found;
 
-// What EACH elements from `at` on add to what was found.
-void take(uvec2 raw[8], uint base, uint at, uint end, uint step, float centre) {
+// What `many` elements from `at` on, EACH at most, add to what was found.
+void take(uvec2 raw[8], uint base, uint at, uint many, uint step, float centre) {
     float sum = 0.0;
     [[unroll]] for (uint k = 0u; k < 8u; k++) {
         uint place = at + k * step;
-        if (k < EACH && place < end) {
+        if (k < EACH && k < many) {
             if (TYPE_X == STATES) {
                 found = combined(found, x_data[base + place]);
             } else {
                 uvec4 more = found_in(raw[k], pc.first + place, centre);
                 if (adds_floats()) sum += of_bits(more.x);
-                else found = combined(found, more);
+                else found = with_next(found, more);
             }
         }
     }
@@ -63,8 +63,8 @@ void main() {
                 uvec2 raw[8], next[8];
                 x_run(base + at, base + end, raw);
                 x_run(base + at + EACH * LANES, base + end, next);
-                take(raw, base, at, at + EACH, step, centre);
-                take(next, base, at + EACH * LANES, at + EACH * (LANES + 1u), step, centre);
+                take(raw, base, at, EACH, step, centre);
+                take(next, base, at + EACH * LANES, EACH, step, centre);
             }
         }
         for (; at < end; at += EACH * LANES) {
@@ -77,7 +77,7 @@ void main() {
                     if (TYPE_X != STATES && k < EACH && at + k * step < end) raw[k] = x_raw(base + place_of(at + k * step));
                 }
             }
-            take(raw, base, at, end, step, centre);
+            take(raw, base, at, (end - at + step - 1u) / step, step, centre);
         }
     }
     states[id] = found;

@@ -8,6 +8,8 @@ layout(constant_id = 4) const uint HALVES = 0u;
 layout(constant_id = 5) const uint RUNS = 0u;
 layout(constant_id = 6) const uint LAST = 1u;
 layout(constant_id = 7) const uint AXES = 2u;
+layout(constant_id = 9) const uint TYPE_Y = 8u;
+layout(constant_id = 10) const uint ROOT = 0u;
 
 layout(push_constant, std430) uniform Push {
     uint rows, inner_rows, x_offset, row_0, row_1;
@@ -18,7 +20,7 @@ layout(push_constant, std430) uniform Push {
 
 layout(set = 0, binding = 0, std430) readonly buffer X { uvec4 x_data[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Centre { float centre_data[]; };
-layout(set = 0, binding = 2, std430) writeonly buffer Y { uint y_data[]; };
+layout(set = 0, binding = 2, std430) buffer Y { uint y_data[]; };
 
 READER(x, x_data, TYPE_X)
 
@@ -45,11 +47,19 @@ void put_found(uint row, uint part, uvec4 found) {
         return;
     }
     uvec2 result = number_of(found);
-    if (gives_float()) {
-        if (pc.divisor >= 0.0) result.x = floatBitsToUint(divided(of_bits(result.x), pc.divisor));
-        y_data[pc.y_offset + row] = result.x;
+    if (gives_float() && pc.divisor >= 0.0) result.x = floatBitsToUint(divided(of_bits(result.x), pc.divisor));
+    if (ROOT == 1u) result.x = floatBitsToUint(root(of_bits(result.x)));
+    result = element(TYPE_Y, gives_float() ? FLOATING : LONG, result);
+    uint bits = width_of(TYPE_Y), to = pc.y_offset + row;
+    if (bits == 64u) {
+        y_data[2u * to] = result.x;
+        y_data[2u * to + 1u] = result.y;
+    } else if (bits == 32u) {
+        y_data[to] = result.x;
     } else {
-        y_data[pc.y_offset + 2u * row] = result.x;
-        y_data[pc.y_offset + 2u * row + 1u] = result.y;
+        // the other elements of the word are other workgroups'
+        uint each = 32u / min(bits, 16u), shift = to % each * bits;
+        atomicAnd(y_data[to / each], ~(bitfieldExtract(0xffffffffu, 0, int(bits)) << shift));
+        atomicOr(y_data[to / each], result.x << shift);
     }
 }

@@ -74,6 +74,14 @@ uvec4 combined(uvec4 a, uvec4 b) {
     return wins || same && b.z < a.z ? b : a;
 }
 
+// The same with one element that comes later in its row: of equal numbers the first stays.
+uvec4 with_next(uvec4 before, uvec4 next) {
+    if (KIND == FLOATING && (OPERATION == FIRST_MAXIMUM || OPERATION == FIRST_MINIMUM)) {
+        return before.y < next.y ? next : before;  // no float has the rank of nothing, 0
+    }
+    return combined(before, next);
+}
+
 // One element, `place` its index, as what was found.
 uvec4 found_in(uvec2 raw, uint place, float centre) {
     uvec2 x = number(KIND, TYPE_X, raw);

@@ -83,17 +83,9 @@ def plan(given: tuple[Terms], layouts: Sequence[Layout], facts: DeviceFacts, reg
         centre = planner.empty((rows,), FLOAT32)
         _reduce(planner, registry, "sum", FLOATING, x, terms.kept, offset, centre, divisor, None)
         divisor, name = max(count - terms.correction, 0.0), "squares"
-    found = INT64 if name in ("any", "all", "argmax", "argmin") or not floats else FLOAT32
-    direct = found == terms.gives and terms.name != "std"
-    numbers = result if direct else planner.empty(shape, found)
     kind = FLOATING if floats else LONG
-    _reduce(planner, registry, name, kind, x, terms.kept, offset, numbers.reshape(rows), divisor, centre)
-    if terms.name == "std":
-        root = numbers if terms.gives != FLOAT32 else result
-        emit(planner, registry, spec("sqrt", FLOAT32), root, [numbers, None, None], [16, None, None])
-    if not direct and (terms.name != "std" or terms.gives != FLOAT32):
-        copied = spec("copy", found, terms.gives)
-        emit(planner, registry, copied, result, [numbers, None, None], [16, None, None])
+    root = terms.name == "std"
+    _reduce(planner, registry, name, kind, x, terms.kept, offset, result.reshape(rows), divisor, centre, root)
     return planner.plan(result)
 
 
@@ -110,7 +102,7 @@ def _laid(planner: Planner, registry: Registry, x: Tensor, offset: int, kept: in
 
 def _reduce(
     planner: Planner, registry: Registry, name: str, kind: int, x: Tensor, kept: int, offset: int, result: Tensor,
-    divisor: float, centre: Tensor | None,
+    divisor: float, centre: Tensor | None, root: bool = False,
 ) -> None:  # fmt: skip
     """Dispatches that reduce the axes of ``x`` from ``kept`` on to ``result``, one number a row."""
     facts = planner.facts
@@ -122,16 +114,17 @@ def _reduce(
         rows, parts = result.size, sum(each.parts for each in passes)
         cut = parts > 1 and rows > 1 and rows * parts * _STATE > facts.storage_range
     if cut:
-        _reduce_halves(planner, registry, name, kind, x, kept, offset, result, divisor, centre)
+        _reduce_halves(planner, registry, name, kind, x, kept, offset, result, divisor, centre, root)
         return
     states = planner.empty((rows * parts, _STATE // 4)) if parts > 1 else None
+    numbers = {"TYPE_Y": code(result.dtype), "ROOT": int(root)}
     start = 0
     for each, (piece, _) in zip(passes, pieces, strict=True):
         each.words.update(
-            parts=parts, centre_offset=At(centre), y_offset=in_words(result if states is None else states[start:]),
+            parts=parts, centre_offset=At(centre), y_offset=At(result if states is None else states[start:]),
             divisor=divisor if states is None else -1.0,
         )  # fmt: skip
-        each.constants["LAST"] = int(states is None)
+        each.constants.update(numbers, LAST=int(states is None))
         arrays = {"x": piece, "centre": centre, "y": result if states is None else states}
         planner.dispatch(each.choice, each.constants, arrays, each.words, each.groups(each.parts), 8.0 * piece.size)
         start += each.parts
@@ -143,7 +136,7 @@ def _reduce(
     words = last.words | {
         "inner_rows": rows, "x_offset": At(states, _STATE // 4), "row_0": 0, "row_1": parts, "extent": parts,
         "first": 0, "part_length": -(-parts // 8) * 8, "parts": 1, "inner_length": parts, "step_0": 0, "step_1": 1,
-        "centre_offset": 0, "y_offset": in_words(result), "divisor": divisor,
+        "centre_offset": 0, "y_offset": At(result), "divisor": divisor,
     }  # fmt: skip
     constants = last.constants | {
         "TYPE_X": STATES, "EACH": 4, "RUNS": 0, "LAST": 1, "AXES": 1, "LANES": lanes
@@ -153,7 +146,7 @@ def _reduce(
 
 def _reduce_halves(
     planner: Planner, registry: Registry, name: str, kind: int, x: Tensor, kept: int, offset: int, result: Tensor,
-    divisor: float, centre: Tensor | None,
+    divisor: float, centre: Tensor | None, root: bool,
 ) -> None:  # fmt: skip
     """The same in two halves of the rows."""
     axis = next(axis for axis, extent in enumerate(x.shape[:kept]) if extent > 1)
@@ -163,7 +156,7 @@ def _reduce_halves(
         some = slice(low * inner, high * inner)
         part = x[(slice(None),) * axis + (slice(low, high),)]
         own = None if centre is None else centre[some]
-        _reduce(planner, registry, name, kind, part, kept, offset, result[some], divisor, own)
+        _reduce(planner, registry, name, kind, part, kept, offset, result[some], divisor, own, root)
 
 
 def lie_apart(x: Tensor, kept: int) -> bool:
