@@ -236,6 +236,9 @@ def test_refusals(vulkan_backend):
         (lambda: t @ t, ValueError, "matmul"),
         (lambda: xp.concat([t, i]), ValueError, "concat"),
         (lambda: xp.zeros((2,), dtype=np.float64), TypeError, "float64"),
+        (lambda: vulkan_backend.tensor(np.ones(2, np.uint64)), TypeError, "int64"),
+        (lambda: t.astype("uint64"), TypeError, "have a sign"),
+        (lambda: i.astype(complex), TypeError, "complex"),
     ]:
         with pytest.raises(error, match=text):
             call()

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 COMMIT = "55fcc60179efa2680ddd6cd926ddf17b83530e2b"
-#: dtypes that no tensor has.
+#: dtypes that no tensor has: kernels make integers of 64 bits of two words, with a sign, and few GPUs have float64.
 DTYPES = "uint64,float64,complex64,complex128"
 #: Of the suite's file of helpers: what supposes complex dtypes, and what stands there instead.
 CHANGES = {

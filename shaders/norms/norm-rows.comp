@@ -281,12 +281,13 @@ vec4 together(vec4 own, uint components, bool largest, uint array) {
 // What all invocations of the row have found; each of them gets the same. First what all need to know, then sums.
 Found of_row(Found own) {
     if (CENTRED) {
-        vec4 sums = together(vec4(own.count, own.count * own.centre, own.count * own.gradient, 0.0), BACKWARD ? 3u : 2u, false, 0u);
-        vec2 means = sums.yz / sums.x;
+        // All counts together are the row's elements.
+        vec4 sums = together(vec4(own.count * own.centre, own.count * own.gradient, 0.0, 0.0), BACKWARD ? 2u : 1u, false, 0u);
+        vec2 means = sums.xy / float(pc.cols);
         float apart = own.centre - means.x;
         own.product += own.count * apart * (own.gradient - means.y);
         own.sum += own.count * apart * apart;
-        own.count = sums.x;
+        own.count = float(pc.cols);
         own.centre = means.x;
         own.gradient = means.y;
     } else if (EXPONENTIALS) {

@@ -14,7 +14,7 @@ from ..device.tensor import Tensor
 from .assign import assign
 from .map import PLANS, map_into, mapped, replaceable, words
 from .operations import TESTS, Spec, spec
-from .promotion import INT64, default_of, promoted, with_scalar
+from .promotion import INT64, default_of, kind_of, promoted, with_scalar
 
 _NUMBERS = (int, float, bool)
 
@@ -234,4 +234,5 @@ def cast(x: Tensor, dtype, copy: bool = False) -> Tensor:
 @functools.lru_cache(maxsize=256)
 def converts(dtype: np.dtype, to: np.dtype) -> Spec:
     """A copy from one dtype to another."""
+    kind_of(to)
     return spec("copy", dtype, to)

@@ -11,6 +11,8 @@ import functools
 
 import numpy as np
 
+from ..device.dtypes import refused
+
 #: Element types as kernels number them (shaders/arrays/words.glsl).
 CODES = {
     "bool": 0, "int8": 1, "uint8": 2, "int16": 3, "uint16": 4, "int32": 5, "uint32": 6, "int64": 7,
@@ -31,7 +33,7 @@ def kind_of(dtype: np.dtype) -> str:
     """"bool", "signed", "unsigned" or "floating". Raises TypeError for a dtype that no tensor has."""
     name = dtype.name
     if name not in CODES:
-        raise TypeError(f"dtype {dtype} cannot live on the device; cast first, for example with .astype(numpy.float32)")
+        raise TypeError(refused(dtype))
     if name == "bool":
         return "bool"
     return "floating" if name in _FLOATS else "unsigned" if name[0] == "u" else "signed"

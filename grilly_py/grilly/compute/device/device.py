@@ -15,7 +15,7 @@ from ...errors import ClosedError, UnsupportedError
 from ...registry import Choice, Registry, identify
 from ...runtime.interface import SUBMISSION_SECONDS, DeviceInfo, Runtime, assumed_pace
 from .caches import Caches
-from .dtypes import dtype_of, is_storable, plain
+from .dtypes import dtype_of, is_storable, plain, refused
 from .exchange import Exchange
 from .numbers import extents
 from .operators import ArrayOperations
@@ -244,8 +244,7 @@ class Device:
         if not array.dtype.isnative:
             array = array.astype(array.dtype.newbyteorder("="))
         if not is_storable(array.dtype):
-            hint = "; cast it with .astype(numpy.float32)" if array.dtype.kind in "fiu" else ""
-            raise TypeError(f"tensor: dtype {array.dtype} cannot live on the device{hint}")
+            raise TypeError(f"tensor: {refused(array.dtype)}")
         order, laid = None, array
         if not array.flags.c_contiguous:
             # Outermost first; repeated axes (stride 0) count as outermost, so that the others keep their neighbours.
@@ -267,5 +266,5 @@ class Device:
         shape = extents("empty", shape)
         dtype = dtype_of(dtype)
         if not is_storable(dtype):
-            raise TypeError(f"empty: dtype {dtype} cannot live on the device")
+            raise TypeError(f"empty: {refused(dtype)}")
         return Tensor(Storage(self, math.prod(shape) * dtype.itemsize), shape, dtype)

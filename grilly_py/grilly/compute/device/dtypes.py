@@ -33,6 +33,16 @@ def is_storable(dtype: np.dtype) -> bool:
     return dtype.name in FLOAT_NAMES or dtype.name in _OTHERS
 
 
+def refused(dtype: np.dtype) -> str:
+    """For messages: that no tensor has a dtype, why, and what to cast it to."""
+    why = ""
+    if dtype.name == "uint64":
+        why = ", where integers of 64 bits have a sign; cast it with .astype(numpy.int64)"
+    elif dtype.kind in "fiu":
+        why = "; cast it with .astype(numpy.float32)"
+    return f"dtype {dtype} cannot live on the device{why}"
+
+
 def dtype_of(dtype) -> np.dtype:
     """``numpy.dtype(dtype)`` that also knows "bfloat16".
 
