@@ -123,9 +123,6 @@ def plan(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry: 
     aligned = math.gcd(columns, row, layouts[1].offset, weight._offset) * size
     flat, rows = ids.reshape(-1), result.reshape(-1, columns)
     if aligned % 4:  # rows that begin in the middle of a word
-        if not fits_binding(facts, weight):
-            raise UnsupportedError(f"{NAME}: rows of {columns} elements of {size} bytes in an array larger than one "
-                                   f"binding ({facts.storage_range:,} bytes); make their number even")  # fmt: skip
         data = weight._view(rows.shape, (0, weight._steps[1]))
         places = flat._view(rows.shape, (flat._steps[0], 0))
         offsets = [layouts[1].offset, layouts[0].offset, None]
