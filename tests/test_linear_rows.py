@@ -123,7 +123,7 @@ def test_infinities_stay_in_their_places(vulkan_backend, variant):
 
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if v.family == "linear-texels"], ids=lambda v: v.name)
 def test_neighbours_of_a_row_stay_out(vulkan_backend, variant):
-    """A trip is eight elements; of a row of 20, also one that begins in the middle of a texel, the rest is not its own."""
+    """Of a row of 20, also one that begins in the middle of a texel, the last trip of eight has four."""
     dtype, view = numpy_type(variant.dtype), pinned(vulkan_backend, variant)
     for first in (0, 4):
         own = (slice(None), slice(first, first + 20))
