@@ -121,6 +121,18 @@ def test_infinities_stay_in_their_places(vulkan_backend, variant):
     assert np.isposinf(out[1]).all() and (out[0] == [48, 48, 48, 49, 48, 48, 48, 48]).all()
 
 
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if v.family == "linear-texels"], ids=lambda v: v.name)
+def test_neighbours_of_a_row_stay_out(vulkan_backend, variant):
+    """Of a row of 20, also one that begins in the middle of a texel, the last trip of eight has four."""
+    dtype, view = numpy_type(variant.dtype), pinned(vulkan_backend, variant)
+    for first in (0, 4):
+        own = (slice(None), slice(first, first + 20))
+        x, weight = np.full((9, 32), np.nan, dtype), np.full((36, 32), np.inf, dtype)
+        x[own], weight[own] = 1, np.arange(36)[:, None] % 4
+        out = linear(view, view.tensor(x)[own], view.tensor(weight)[own]).numpy()
+        assert (out == 20 * (np.arange(36) % 4)).all()
+
+
 def test_few_rows_go_to_the_kernel_for_them(vulkan_backend):
     """By the depth's alignment, whatever that of the columns is."""
     facts = {"align": 1, "rows": 1, "cols": 50257, "outputs": 50257, "high": 0}

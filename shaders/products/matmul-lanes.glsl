@@ -5,7 +5,6 @@
 // with constant lanes then hand to all. Every element is loaded once a workgroup. A trip's products are added in pairs
 // and fours: as many additions, a quarter of the rounding depth. With HALVES the two halves of the depth are summed by
 // themselves. More blocks would round less still, but sums that pass through two nested loops cost 5 to 20 % here.
-// With TEXELS (ALIGN 4, B_ROWS_ARE_COLS) loads are cheap, so fewer rows do.
 // Workgroup (x, y, z) as in matmul-tile.glsl. Requires subgroups of 8 (full) and C % 32 = 0, or C % 8 = 0 where
 // B_ROWS_ARE_COLS.
 
@@ -16,23 +15,6 @@ const int LOADS_B = C / 8;  // 4 rows of C / 4 vectors, 8 lanes
 #endif
 
 layout(local_size_x = 8) in;
-
-#ifdef TEXELS
-// Elements element .. element + 3, of which the first is a multiple of 4.
-vec4 four_of(usamplerBuffer data, uint element) {
-#if defined(DTYPE_float32)
-    return uintBitsToFloat(texelFetch(data, int(element >> 2)));
-#else
-    uvec4 eight = texelFetch(data, int(element >> 3));
-    uvec2 pairs = (element & 4u) == 0u ? eight.xy : eight.zw;
-#if defined(DTYPE_float16)
-    return vec4(unpackHalf2x16(pairs.x), unpackHalf2x16(pairs.y));
-#else
-    return uintBitsToFloat(uvec4(pairs.x << 16, pairs.x & 0xffff0000u, pairs.y << 16, pairs.y & 0xffff0000u));
-#endif
-#endif
-}
-#endif
 
 void main() {
     const int rows = int(pc.rows);
@@ -73,10 +55,7 @@ void main() {
         [[unroll]] for (int j = 0; j < C; j++) sum[i][j] = 0.0;
     }
 
-#ifdef TEXELS
-#define LOAD_A(i, k) four_of(a_data, a_row[i] + uint(k))
-#define LOAD_B(l, k) four_of(b_data, b_row[l] + uint(k))
-#elif ALIGN == 4
+#if ALIGN == 4
     // Depth and columns are multiples of 4, so that nothing need be tested in the loop, where tests are dear.
 #define LOAD_A(i, k) A_LOAD4(a_data[(a_row[i] + uint(k)) >> 2])
 #ifdef B_ROWS_ARE_COLS
@@ -120,16 +99,7 @@ void main() {
 #if HALVES
     // Of the whole depth, also where causal rows end before it: a row's sum does not depend on its neighbours.
     int middle = min((int(pc.depth) / 2 + 3) & ~3, depth);
-#ifdef TEXELS
-    // Of eight rows or fewer, the last of many, only the first of each lane is there: loops that make no trip are passed.
-    const bool few = R > 1 && rows - row_first <= 8;
-#define PART(FIRST, END) \
-    TRIPS(R, FIRST, (few ? 0 : END), PLAIN) \
-    TRIPS(1, FIRST, (few ? END : 0), PLAIN)
-#else
-#define PART(FIRST, END) TRIPS(R, FIRST, END, PLAIN)
-#endif
-    PART(0, middle)
+    TRIPS(R, 0, middle, PLAIN)
     float half_sum[R][C];
     [[unroll]] for (int i = 0; i < R; i++) {
         [[unroll]] for (int j = 0; j < C; j++) {
@@ -137,7 +107,7 @@ void main() {
             sum[i][j] = 0.0;
         }
     }
-    PART(middle, depth)
+    TRIPS(R, middle, depth, PLAIN)
     [[unroll]] for (int i = 0; i < R; i++) {
         [[unroll]] for (int j = 0; j < C; j++) sum[i][j] += half_sum[i][j];
     }

@@ -15,11 +15,11 @@
 //                      with selection, so that the usual case costs nothing.
 //   CAUSAL             row i uses no element of a and no row of b past i + shift
 //   LANES_OWN_ROWS     the shape for CPUs (below) instead of the shape for GPUs
-//   TEXELS             of that shape: a and b, both of the dtype, are read as texel buffers of 16 bytes a texel
+//   TEXELS             that shape with a, b and the residual, all of the dtype, read as texel buffers of 16 bytes a texel
 //   SPAN, HALVES       how sums go in blocks: matmul-tile.glsl, matmul-lanes.glsl
 // Accumulation float32.
 
-#ifdef LANES_OWN_ROWS
+#if defined(LANES_OWN_ROWS) || defined(TEXELS)
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_KHR_shader_subgroup_vote : require
@@ -87,7 +87,11 @@ layout(set = 0, binding = 2, std430) restrict writeonly buffer Result { C_ELEMEN
 layout(constant_id = 0) const int HAS_BIAS = 0;
 layout(set = 0, binding = 3, std430) restrict readonly buffer Bias { IO_SCALAR bias_data[]; };
 #include "epilogue.glsl"
+#ifdef TEXELS
+layout(set = 0, binding = 4) uniform usamplerBuffer residual_data;
+#else
 layout(set = 0, binding = 4, std430) restrict readonly buffer Residual { C_ELEMENT residual_data[]; };
+#endif
 #endif
 
 // load_*(element, count): elements element .. element + 3 as floats; those at position `count` and later are neither read
@@ -119,12 +123,15 @@ void store_c(uint element, vec4 value, int count) {
     if (count > 3) c_data[element + 3u] = C_STORE(value.w);
 }
 #endif
-#ifndef TEXELS
+#ifdef TEXELS
+#include "texels.glsl"
+vec4 load_residual(uint element, int count) { return four_of(texelFetch(residual_data, TEXEL(element)), element); }
+#else
 GRILLY_LOAD(load_a, a_data, A_LOAD, A_LOAD4)
 GRILLY_LOAD(load_b, b_data, IO_LOAD, IO_LOAD4)
-#endif
 #ifdef BIASED
 GRILLY_LOAD(load_residual, residual_data, IO_LOAD, IO_LOAD4)
+#endif
 #endif
 
 // The columns of a that `row` may use.
@@ -161,7 +168,9 @@ vec4 finished(vec4 value, uint batch, uint head, int row, int col, int cols) {
     return value;
 }
 
-#ifdef LANES_OWN_ROWS
+#ifdef TEXELS
+#include "matmul-texels.glsl"
+#elif defined(LANES_OWN_ROWS)
 #include "matmul-lanes.glsl"
 #else
 #include "matmul-tile.glsl"

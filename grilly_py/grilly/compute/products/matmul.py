@@ -151,7 +151,8 @@ def product(
         whole = c.shape[2] % dealt.rows == 0 and c.shape[3] % dealt.cols == 0
         known = {
             "HAS_BIAS": int(bias is not None), "WHOLE": int(whole), "ACTIVATION": ACTIVATIONS[epilogue.activation],
-            "HAS_RESIDUAL": int(residual is not None), "GATED": int(epilogue.gated), **dealt.constants,
+            "HAS_RESIDUAL": int(residual is not None), "GATED": int(epilogue.gated), "EIGHTS": int(read % 8 == 0),
+            **dealt.constants,
         }  # fmt: skip
         constants = {name: known[name] for name in choice.variant.constants}
         arrays = {"a": a, "b": b, "c": c, "bias": bias, "residual": residual}
