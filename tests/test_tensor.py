@@ -89,7 +89,7 @@ def test_protocols(backend):
     tensor = backend.tensor(ARRAY)
     assert (np.asarray(tensor) == ARRAY).all()
     assert np.asarray(tensor, dtype=np.float64).dtype == np.float64
-    if tensor.__dlpack_device__() == (1, 0):  # CUDA's where it shares the memory: test_cuda.py
+    if tensor.__dlpack_device__() == (1, 0):  # CUDA's where it shares the memory: test_peers.py
         assert (np.from_dlpack(tensor) == ARRAY).all()
     with pytest.raises(ValueError, match="copy"):
         tensor.__array__(copy=False)

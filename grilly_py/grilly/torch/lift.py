@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ..compute.device.tensor import Tensor
-from ..cuda.exchange import CudaExchange
+from ..peers.exchange import PeerExchange
 from .arrays import array_of, check_dense, tensor_of
 from .cuda import entered, give, taken
 
@@ -72,7 +72,7 @@ def _cuda_tensors(values: Any) -> Iterator[torch.Tensor]:
             yield from _cuda_tensors(value)
 
 
-def _given(name: str, value: Any, exchange: CudaExchange | None) -> Any:
+def _given(name: str, value: Any, exchange: PeerExchange | None) -> Any:
     if isinstance(value, (tuple, list)):
         items = [_given(name, item, exchange) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
@@ -87,7 +87,7 @@ def _given(name: str, value: Any, exchange: CudaExchange | None) -> Any:
     return taken(exchange, value.detach(), name) if exchange is not None and value.is_cuda else array_of(value)
 
 
-def _result(value: Any, exchange: CudaExchange | None) -> Any:
+def _result(value: Any, exchange: PeerExchange | None) -> Any:
     if isinstance(value, np.ndarray):
         return tensor_of(value)
     if isinstance(value, Tensor) and exchange is not None:
