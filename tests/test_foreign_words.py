@@ -164,6 +164,27 @@ def test_other_libraries_arrays_are_refused_with_a_way(vulkan_backend, given, wo
         grilly.nn.Linear(4, 2)(given)
 
 
+@pytest.mark.parametrize(
+    "other, words",
+    [
+        (type("Tensor", (OnlyCapsule,), {"__module__": "torch"})(), "a torch.Tensor; grilly.torch.from_torch makes"),
+        (OnlyCapsule(), "a OnlyCapsule; grilly.from_dlpack makes"), ([1.0], "a list; grilly.asarray makes"),
+        ((1.0,), "a tuple; grilly.asarray makes"),
+    ],
+)  # fmt: skip
+def test_operators_refuse_other_libraries_arrays(vulkan_backend, other, words):
+    """Also the comparisons: Python's own answer would be that they are unequal."""
+    t = vulkan_backend.tensor(X)
+    for name, call in (
+        ("add", lambda: t + other), ("subtract", lambda: other - t), ("matmul", lambda: t @ other),
+        ("matmul", lambda: other @ t), ("equal", lambda: t == other), ("equal", lambda: other == t),
+        ("not_equal", lambda: t != other), ("less", lambda: t < other), ("multiply", lambda: t.__imul__(other)),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=f"{name}: an operand is {words} a grilly.Tensor of it"):
+            call()
+    assert (t == None) is False and (t == "x") is False and t not in ({}, None)  # noqa: E711
+
+
 def test_a_capsule_goes_in_by_from_dlpack(vulkan_backend):
     np.testing.assert_array_equal(grilly.from_dlpack(OnlyCapsule(), device=vulkan_backend).numpy(), Q)
     np.testing.assert_array_equal(vulkan_backend.tensor(OnlyCapsule()).numpy(), Q)

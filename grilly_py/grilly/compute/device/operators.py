@@ -8,6 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from .other_arrays import refuse_operand
+
 T = TypeVar("T", bound="Operators")
 
 
@@ -59,16 +61,19 @@ class Operators:
 
     def _binary(self, name: str, other: object) -> Any:
         if other.__class__ is not self.__class__ and not _takes(other):
+            refuse_operand(name, other)
             return NotImplemented
         return self._storage.device.arrays.binary(name, self, other)  # type: ignore[attr-defined]
 
     def _reflected(self, name: str, other: object) -> Any:
         if other.__class__ is not self.__class__ and not _takes(other):
+            refuse_operand(name, other)
             return NotImplemented
         return self._storage.device.arrays.binary(name, other, self)  # type: ignore[attr-defined]
 
     def _in_place(self, name: str, other: object) -> Any:
         if other.__class__ is not self.__class__ and not _takes(other):
+            refuse_operand(name, other)
             return NotImplemented
         return self._storage.device.arrays.in_place(name, self, other)  # type: ignore[attr-defined]
 
@@ -211,10 +216,16 @@ class Operators:
         return self
 
     def __matmul__(self: T, other: Any) -> T:
-        return self._arrays().matmul(self, other) if _takes(other) else NotImplemented
+        if not _takes(other):
+            refuse_operand("matmul", other)
+            return NotImplemented
+        return self._arrays().matmul(self, other)
 
     def __rmatmul__(self: T, other: Any) -> T:
-        return self._arrays().matmul(other, self) if _takes(other) else NotImplemented
+        if not _takes(other):
+            refuse_operand("matmul", other)
+            return NotImplemented
+        return self._arrays().matmul(other, self)
 
     def __imatmul__(self: T, other: Any) -> T:
         own: Any = self
