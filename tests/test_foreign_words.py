@@ -11,6 +11,7 @@ import grilly.functional as F
 from grilly import nn
 from grilly.compute.attention import foreign
 from grilly.compute.attention.options import NAMES
+from grilly.functional import words as function_words
 from grilly.nn import foreign as layer_words
 
 X = np.ones((2, 3, 4), np.float32)
@@ -67,6 +68,60 @@ def test_each_function_says_its_own_words(vulkan_backend):
 def test_layers_name_ours(vulkan_backend, make, keyword, word):
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{keyword}'; here give .*{word}"):
         make(**{keyword: None})
+
+
+@pytest.mark.parametrize(
+    "call, keyword, word",
+    [
+        (lambda **more: F.softmax(X, -1, **more), "dtype", "nothing: the result has input's dtype"),
+        (lambda **more: F.softmax(X, **more), "axis", "dim$"),
+        (lambda **more: F.log_softmax(X, **more), "axis", "dim$"),
+        (lambda **more: F.relu(X, **more), "inplace", "nothing"),
+        (lambda **more: F.silu(X, **more), "inplace", "nothing"),
+        (lambda **more: F.dropout(X, **more), "inplace", "nothing: results are new arrays"),
+        (lambda **more: F.cross_entropy(X[0], [1, 2, 0], **more), "size_average", "reduction$"),
+        (lambda **more: F.rope(Q, **more), "theta", "base$"), (lambda **more: F.rope(Q, **more), "cos", "frequencies"),
+        (lambda **more: F.glu(X, **more), "axis", "dim$"),
+    ],
+)  # fmt: skip
+def test_functions_name_ours(vulkan_backend, call, keyword, word):
+    with pytest.raises(TypeError, match=f": got an unexpected keyword argument '{keyword}'; here give {word}"):
+        call(**{keyword: None})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'anything'$"):
+        call(anything=None)
+
+
+def test_words_of_functions_are_not_their_own():
+    for name, words in function_words._WORDS.items():
+        assert not words.keys() & inspect.signature(getattr(F, name)).parameters.keys(), name
+
+
+@pytest.mark.parametrize(
+    "keyword, word",
+    [
+        ("is_causal", "causal"), ("cache_seqlens", "nothing: the cache counts"), ("rotary_cos", r"rotary=\(cos, sin\)"),
+        ("attention_mask", "nothing: KVCache.lengths"), ("sliding_window", "window_size"), ("softmax_scale", "scale$"),
+    ],
+)  # fmt: skip
+def test_a_cache_names_ours(vulkan_backend, keyword, word):
+    cache = nn.KVCache(2, 8, 4, 8, backend=vulkan_backend)
+    with pytest.raises(TypeError, match=f"KVCache.attend: .* '{keyword}'; here give {word}"):
+        cache.attend(np.ones((2, 3, 4, 8), np.float32), **{keyword: None})
+    with pytest.raises(ValueError, match=r"q has shape \(2, 4, 3, 8\) and k_cache 4 heads; .*swapaxes\(1, 2\)"):
+        cache.attend(np.ones((2, 4, 3, 8), np.float32))
+
+
+@pytest.mark.needs("torch")
+def test_functions_on_pytorchs_tensors_name_ours(vulkan_backend):
+    import torch
+
+    import grilly.torch
+
+    q = torch.ones(1, 2, 3, 4)
+    with pytest.raises(TypeError, match="torch.attention: .*'is_causal'; here give causal; it is aligned to"):
+        grilly.torch.attention(q, q, q, is_causal=True)
+    with pytest.raises(TypeError, match="scaled_dot_product_attention: .*'causal'; here give is_causal"):
+        grilly.torch.scaled_dot_product_attention(q, q, q, causal=True)
 
 
 def test_python_says_what_no_library_has(vulkan_backend):
