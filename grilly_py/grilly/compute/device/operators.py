@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from .numpy_functions import NumPyFunctions
 from .other_arrays import refuse_operand
 
 T = TypeVar("T", bound="Operators")
@@ -43,7 +44,7 @@ def _takes(value: object) -> bool:
     return value.__class__ in _NUMBERS or isinstance(value, (Operators, np.ndarray, np.generic, int, float))
 
 
-class Operators:
+class Operators(NumPyFunctions):
     """The operators of Tensor. Operands are tensors, NumPy arrays (which go to the device) and Python numbers.
 
     Results are new tensors on the device, without waiting. ``bool``, ``int``, ``float``, ``item``, ``tolist``,
@@ -51,8 +52,6 @@ class Operators:
     """
 
     __slots__ = ()
-    #: NumPy leaves operators to the tensor, and refuses its own functions of tensors: nothing is downloaded unseen.
-    __array_ufunc__ = None
     # Tensors compare by element; in sets and dictionaries they stand for themselves.
     __hash__ = object.__hash__
 
