@@ -24,7 +24,9 @@ Q, K = np.ones((2, 2, 3, 4), np.float32), np.ones((2, 2, 5, 4), np.float32)
         ("is_causal", "causal"), ("attn_mask", "mask"), ("key_padding_mask", r"mask=m\[:, None, None\]"),
         ("dropout", "dropout_p"), ("softmax_scale", "scale"), ("sliding_window", "window_size"), ("s_aux", "sinks"),
         ("position_bias", "attn_bias"), ("cu_seqlens_q", "F.flash_attention_varlen"),
-        ("enable_gqa", "nothing: key heads"), ("block_table", "F.flash_attention_with_kvcache"),
+        ("enable_gqa", "nothing: key heads"), ("past_key_values", "F.flash_attention_with_kvcache or nn.KVCache"),
+        ("num_splits", "nothing: how the work"), ("seqused_q", "seqlens_q"),
+        ("block_table", "F.flash_attention_with_kvcache"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("function", ["flash_attention2", "flash_attention3"])
@@ -44,6 +46,10 @@ def test_each_function_says_its_own_words(vulkan_backend):
         F.flash_attention_varlen_backward(Q[0], Q[0], K[0], K[0], Q[0], Q[0], [0, 2], [0, 2], 2, 2, is_causal=True)
     with pytest.raises(TypeError, match="flash_attention_with_kvcache: .*'block_table'; here give page_table$"):
         F.flash_attention_with_kvcache(Q, K, K, block_table=None)
+    with pytest.raises(TypeError, match="flash_attention_with_kvcache: .*'attention_mask'; here give cache_seqlens"):
+        F.flash_attention_with_kvcache(Q, K, K, attention_mask=None)
+    with pytest.raises(TypeError, match="flash_attention_varlen: .*'mask'; here give F.flash_attention2"):
+        F.flash_attention_varlen(Q[0], K[0], K[0], [0, 2], [0, 2], 2, 2, mask=None)
     with pytest.raises(TypeError, match="unexpected keyword argument 'anything'$"):
         F.flash_attention_with_kvcache(Q, K, K, anything=None)
 
