@@ -1,4 +1,5 @@
-"""A backend whose memory is shared with CUDA's stand-in (`cudas`), and what tests see of it from CUDA's side."""
+"""A backend whose memory is shared with a stand-in of CUDA's driver or HIP's (`drivers`), and what tests see of it from
+that side."""
 
 from __future__ import annotations
 
@@ -10,30 +11,31 @@ import threading
 import numpy as np
 import pytest
 
-import cudas
+import drivers
 import grilly
 from conftest import open_or_skip
-from grilly.cuda import capsules
-from grilly.cuda.driver import Driver
-from grilly.cuda.exchange import CudaExchange
+from grilly.peers import capsules
+from grilly.peers.exchange import PeerExchange
 
 A, B = 5, 6  # streams
 ARRAY = np.arange(60, dtype=np.float32).reshape(6, 10)
 ORDERS = ["timelines", "a moment", "waiting"]
+PCI = "0000:03:00.0"
 
 
 class Shared:
     """A backend whose memory the stand-in shares."""
 
-    def __init__(self, noted, delay):
+    def __init__(self, noted, delay, kind):
         self.backend = grilly.Compute(runtime="vulkan")
         device = self.backend.opened
         uuid = bytes.fromhex(device.info.properties["device_uuid"])
-        self.fake = cudas.FakeCuda(device.info, [bytes(16), uuid], delay)
+        devices = [bytes(16), uuid] if kind is drivers.FakeCuda else ["0000:02:00.0", PCI]
+        self.fake = kind(device.info, devices, delay)
         self.fake.by_descriptor = noted
         self.stream = A
         self.sharing = device.runtime.share()
-        self.exchange = device.exchange = CudaExchange(device, Driver(self.fake, self.sharing.uuid), self.current)
+        self.exchange = device.exchange = PeerExchange(device, kind.kind(self.fake, devices[1]), self.current)
 
     def current(self) -> int:
         return self.stream
@@ -70,10 +72,10 @@ def mappable_or_skip() -> None:
 
 @contextlib.contextmanager
 def sharing(order="timelines", delay=0.0, dedicated=False):
-    """``order``: by "timelines", after "a moment" in which the host waits, or by "waiting" alone."""
+    """``order``: by "timelines", after "a moment" in which the host waits, by "waiting" alone, or as with "hip"."""
     mappable_or_skip()
-    with cudas.exporting(order != "waiting", dedicated) as noted:
-        shared = Shared(noted, delay)
+    with drivers.exporting(order != "waiting", dedicated) as noted:
+        shared = Shared(noted, delay, drivers.FakeHip if order == "hip" else drivers.FakeCuda)
         if order == "timelines":
             shared.exchange.peer.idle = lambda streams, seconds: False
             shared.backend.runtime._parts.stream.finished = lambda serial, seconds: False

@@ -224,7 +224,7 @@ def test_refusals(vulkan_backend):
         (lambda: i + 300, OverflowError, "int8"),
         (lambda: operator.iadd(i, 1.5), TypeError, "float32"),
         (lambda: operator.iadd(i, vulkan_backend.tensor(np.ones((2, 3), np.int8))), ValueError, "shape"),
-        (lambda: np.exp(t), TypeError, "ufunc"),
+        (lambda: np.exp(t), TypeError, r"numpy.exp: .*give grilly.exp\(...\), which .*or t.numpy\(\)$"),
         (lambda: operator.index(t), TypeError, "index"),
         (lambda: t[5], IndexError, "bounds"),
         (lambda: t[[5]], IndexError, "bounds"),

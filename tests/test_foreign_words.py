@@ -11,6 +11,7 @@ import grilly.functional as F
 from grilly import nn
 from grilly.compute.attention import foreign
 from grilly.compute.attention.options import NAMES
+from grilly.functional import words as function_words
 from grilly.nn import foreign as layer_words
 
 X = np.ones((2, 3, 4), np.float32)
@@ -23,7 +24,9 @@ Q, K = np.ones((2, 2, 3, 4), np.float32), np.ones((2, 2, 5, 4), np.float32)
         ("is_causal", "causal"), ("attn_mask", "mask"), ("key_padding_mask", r"mask=m\[:, None, None\]"),
         ("dropout", "dropout_p"), ("softmax_scale", "scale"), ("sliding_window", "window_size"), ("s_aux", "sinks"),
         ("position_bias", "attn_bias"), ("cu_seqlens_q", "F.flash_attention_varlen"),
-        ("enable_gqa", "nothing: key heads"), ("block_table", "F.flash_attention_with_kvcache"),
+        ("enable_gqa", "nothing: key heads"), ("past_key_values", "F.flash_attention_with_kvcache or nn.KVCache"),
+        ("num_splits", "nothing: how the work"), ("seqused_q", "seqlens_q"),
+        ("block_table", "F.flash_attention_with_kvcache"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("function", ["flash_attention2", "flash_attention3"])
@@ -43,6 +46,10 @@ def test_each_function_says_its_own_words(vulkan_backend):
         F.flash_attention_varlen_backward(Q[0], Q[0], K[0], K[0], Q[0], Q[0], [0, 2], [0, 2], 2, 2, is_causal=True)
     with pytest.raises(TypeError, match="flash_attention_with_kvcache: .*'block_table'; here give page_table$"):
         F.flash_attention_with_kvcache(Q, K, K, block_table=None)
+    with pytest.raises(TypeError, match="flash_attention_with_kvcache: .*'attention_mask'; here give cache_seqlens"):
+        F.flash_attention_with_kvcache(Q, K, K, attention_mask=None)
+    with pytest.raises(TypeError, match="flash_attention_varlen: .*'mask'; here give F.flash_attention2"):
+        F.flash_attention_varlen(Q[0], K[0], K[0], [0, 2], [0, 2], 2, 2, mask=None)
     with pytest.raises(TypeError, match="unexpected keyword argument 'anything'$"):
         F.flash_attention_with_kvcache(Q, K, K, anything=None)
 
@@ -67,6 +74,60 @@ def test_each_function_says_its_own_words(vulkan_backend):
 def test_layers_name_ours(vulkan_backend, make, keyword, word):
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{keyword}'; here give .*{word}"):
         make(**{keyword: None})
+
+
+@pytest.mark.parametrize(
+    "call, keyword, word",
+    [
+        (lambda **more: F.softmax(X, -1, **more), "dtype", "nothing: the result has input's dtype"),
+        (lambda **more: F.softmax(X, **more), "axis", "dim$"),
+        (lambda **more: F.log_softmax(X, **more), "axis", "dim$"),
+        (lambda **more: F.relu(X, **more), "inplace", "nothing"),
+        (lambda **more: F.silu(X, **more), "inplace", "nothing"),
+        (lambda **more: F.dropout(X, **more), "inplace", "nothing: results are new arrays"),
+        (lambda **more: F.cross_entropy(X[0], [1, 2, 0], **more), "size_average", "reduction$"),
+        (lambda **more: F.rope(Q, **more), "theta", "base$"), (lambda **more: F.rope(Q, **more), "cos", "frequencies"),
+        (lambda **more: F.glu(X, **more), "axis", "dim$"),
+    ],
+)  # fmt: skip
+def test_functions_name_ours(vulkan_backend, call, keyword, word):
+    with pytest.raises(TypeError, match=f": got an unexpected keyword argument '{keyword}'; here give {word}"):
+        call(**{keyword: None})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'anything'$"):
+        call(anything=None)
+
+
+def test_words_of_functions_are_not_their_own():
+    for name, words in function_words._WORDS.items():
+        assert not words.keys() & inspect.signature(getattr(F, name)).parameters.keys(), name
+
+
+@pytest.mark.parametrize(
+    "keyword, word",
+    [
+        ("is_causal", "causal"), ("cache_seqlens", "nothing: the cache counts"), ("rotary_cos", r"rotary=\(cos, sin\)"),
+        ("attention_mask", "nothing: KVCache.lengths"), ("sliding_window", "window_size"), ("softmax_scale", "scale$"),
+    ],
+)  # fmt: skip
+def test_a_cache_names_ours(vulkan_backend, keyword, word):
+    cache = nn.KVCache(2, 8, 4, 8, backend=vulkan_backend)
+    with pytest.raises(TypeError, match=f"KVCache.attend: .* '{keyword}'; here give {word}"):
+        cache.attend(np.ones((2, 3, 4, 8), np.float32), **{keyword: None})
+    with pytest.raises(ValueError, match=r"q has shape \(2, 4, 3, 8\) and k_cache 4 heads; .*swapaxes\(1, 2\)"):
+        cache.attend(np.ones((2, 4, 3, 8), np.float32))
+
+
+@pytest.mark.needs("torch")
+def test_functions_on_pytorchs_tensors_name_ours(vulkan_backend):
+    import torch
+
+    import grilly.torch
+
+    q = torch.ones(1, 2, 3, 4)
+    with pytest.raises(TypeError, match="torch.attention: .*'is_causal'; here give causal; it is aligned to"):
+        grilly.torch.attention(q, q, q, is_causal=True)
+    with pytest.raises(TypeError, match="scaled_dot_product_attention: .*'causal'; here give is_causal"):
+        grilly.torch.scaled_dot_product_attention(q, q, q, causal=True)
 
 
 def test_python_says_what_no_library_has(vulkan_backend):
@@ -162,6 +223,27 @@ def test_other_libraries_arrays_are_refused_with_a_way(vulkan_backend, given, wo
         vulkan_backend.attention.flash_attention2(Q, K, K, attn_bias=given)
     with pytest.raises(TypeError, match=words.replace("q is", "input is")):
         grilly.nn.Linear(4, 2)(given)
+
+
+@pytest.mark.parametrize(
+    "other, words",
+    [
+        (type("Tensor", (OnlyCapsule,), {"__module__": "torch"})(), "a torch.Tensor; grilly.torch.from_torch makes"),
+        (OnlyCapsule(), "a OnlyCapsule; grilly.from_dlpack makes"), ([1.0], "a list; grilly.asarray makes"),
+        ((1.0,), "a tuple; grilly.asarray makes"),
+    ],
+)  # fmt: skip
+def test_operators_refuse_other_libraries_arrays(vulkan_backend, other, words):
+    """Also the comparisons: Python's own answer would be that they are unequal."""
+    t = vulkan_backend.tensor(X)
+    for name, call in (
+        ("add", lambda: t + other), ("subtract", lambda: other - t), ("matmul", lambda: t @ other),
+        ("matmul", lambda: other @ t), ("equal", lambda: t == other), ("equal", lambda: other == t),
+        ("not_equal", lambda: t != other), ("less", lambda: t < other), ("multiply", lambda: t.__imul__(other)),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=f"{name}: an operand is {words} a grilly.Tensor of it"):
+            call()
+    assert (t == None) is False and (t == "x") is False and t not in ({}, None)  # noqa: E711
 
 
 def test_a_capsule_goes_in_by_from_dlpack(vulkan_backend):

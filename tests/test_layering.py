@@ -1,6 +1,7 @@
 """The floors of docs/architecture.md: a module imports only from floors below its own."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -8,12 +9,13 @@ from pathlib import Path
 import pytest
 
 import children
+import grilly
 
 PACKAGE = Path(__file__).parents[1] / "grilly_py" / "grilly"
 # Floor of each top-level part; a higher number may import a lower or an equal one.
 FLOORS = {
     "errors": 0, "reference": 0, "runtime": 1, "registry": 2, "compute": 3,
-    "array_api": 4, "functional": 4, "random": 4, "cuda": 4, "dask": 5, "nn": 5, "torch": 5,
+    "array_api": 4, "functional": 4, "linalg": 4, "pinned": 4, "random": 4, "peers": 4, "dask": 5, "nn": 5, "torch": 5,
     "integrations": 6, "models": 6, "onnx": 6, "transformers": 6, "cli": 7, "__init__": 8, "__main__": 8,
 }  # fmt: skip
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -47,6 +49,12 @@ def test_imports_go_down(path):
     assert part in FLOORS, f"{part} has no floor: add it to docs/architecture.md and here"
     upward = {other for other in imported_parts(path) if FLOORS[other] > FLOORS[part]}
     assert not upward, f"{part} imports from a floor above it: {upward}"
+
+
+def test_public_modules_are_imported_by_their_names():
+    for name in ("functional", "linalg", "models", "nn", "pinned", "random", "reference"):
+        module = importlib.import_module(f"grilly.{name}")
+        assert getattr(grilly, name) is module and module.__name__ == f"grilly.{name}"
 
 
 def files_imported(path: Path) -> set[Path]:

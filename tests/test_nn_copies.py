@@ -64,6 +64,22 @@ def test_parameters_that_are_tensors(vulkan_backend):
     np.testing.assert_array_equal(back.data, data)
 
 
+def test_a_cache(vulkan_backend):
+    """Also after calls, and the two grow apart."""
+    cache = nn.KVCache(2, 8, 2, 4, backend=vulkan_backend)
+    step = np.linspace(-1, 1, 48, dtype=np.float32).reshape(2, 3, 2, 4)
+    cache.attend(step, step, step)
+    for way in (copy.copy, copy.deepcopy):
+        twin = way(cache)
+        assert twin.lengths.tolist() == [3, 3] and twin.max_len == 8
+        found = twin.attend(step, -step, step).numpy()
+        assert cache.lengths.tolist() == [3, 3] and len(twin) == 6
+        again = copy.deepcopy(cache)
+        np.testing.assert_array_equal(again.attend(step, -step, step).numpy(), found)
+    with pytest.raises(TypeError, match="a KVCache is memory of an open device and cannot be pickled; .*fill"):
+        pickle.dumps(cache)
+
+
 def test_tensors(vulkan_backend):
     tensor = vulkan_backend.tensor(np.arange(6, dtype=np.float32).reshape(2, 3)).T
     assert copy.copy(tensor)._storage is tensor._storage

@@ -39,7 +39,7 @@ def test_a_name_is_there_and_hides_nothing(page, name):
 
 def test_every_public_part_has_a_page():
     parts = {
-        "functional", "nn", "array_api", "array_api.linalg", "random", "models", "torch", "transformers", "onnx",
+        "functional", "nn", "array_api", "linalg", "pinned", "random", "models", "torch", "transformers", "onnx",
         "dask", "reference",
     }  # fmt: skip
     assert {f"grilly.{part}" for part in parts} <= {name for _, name in NAMED}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ import grilly
 from conftest import open_or_skip
 
 ARRAY = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
+SMALL = np.linspace(0.5, 3, 18, dtype=np.float32).reshape(3, 6)
 
 
 def test_round_trip_of_every_dtype(backend):
@@ -89,7 +92,8 @@ def test_protocols(backend):
     tensor = backend.tensor(ARRAY)
     assert (np.asarray(tensor) == ARRAY).all()
     assert np.asarray(tensor, dtype=np.float64).dtype == np.float64
-    if tensor.__dlpack_device__() == (1, 0):  # CUDA's where it shares the memory: test_cuda.py
+    assert np.array_equal(tensor, ARRAY) and np.allclose(tensor, ARRAY) and np.shape(tensor) == ARRAY.shape
+    if tensor.__dlpack_device__() == (1, 0):  # CUDA's where it shares the memory: test_peers.py
         assert (np.from_dlpack(tensor) == ARRAY).all()
     with pytest.raises(ValueError, match="copy"):
         tensor.__array__(copy=False)
@@ -164,3 +168,39 @@ def test_default_backend_and_use(backend):
         assert grilly.use(backend) is backend
     finally:
         grilly.use(former)
+
+
+def test_numpys_arithmetic_is_refused_with_a_way(backend):
+    """Nothing is downloaded unseen."""
+    t = backend.tensor(SMALL)
+    for call, words in (
+        (lambda: np.exp(t), r"numpy.exp: .* give grilly.exp\(...\)"), (lambda: np.mean(t), "grilly.mean"),
+        (lambda: np.sum(t, axis=0), "grilly.sum"), (lambda: np.dot(t, SMALL.T), "grilly.matmul"),
+        (lambda: np.arctan2(SMALL, t), "grilly.atan2"), (lambda: np.absolute(t), "grilly.abs"),
+        (lambda: np.linalg.matrix_power(t, 2), "grilly.linalg.matrix_power"),
+        (lambda: np.einsum("ij->i", t), r"unseen; give t.numpy\(\)$"), (lambda: np.add.reduce(t), "grilly.add"),
+        (lambda: SMALL.copy().__iadd__(t), "grilly.add"), (lambda: np.add(SMALL, t, out=SMALL.copy()), "grilly.add"),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=words):
+            call()
+
+
+def test_operators_beside_numpy(backend):
+    """On both sides, with arrays and scalars: the tensor's own, on the device."""
+    t, whole = backend.tensor(SMALL), backend.tensor(np.arange(1, 7, dtype=np.int32))
+    for other in (SMALL + 2, np.float32(3)):
+        for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lt", "le", "gt", "ge", "eq", "ne"):
+            operate = getattr(operator, name)
+            for one, two, left, right in ((t, other, SMALL, other), (other, t, other, SMALL)):
+                with np.errstate(all="ignore"):
+                    found, wanted = operate(one, two), operate(left, right)
+                assert isinstance(found, grilly.Tensor), name
+                np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-5, atol=1e-5)
+    bits = np.array([3, 1, 2, 3, 1, 2], np.int32)
+    for name in ("and_", "or_", "xor", "lshift", "rshift"):
+        found = getattr(operator, name)(bits, whole)
+        assert isinstance(found, grilly.Tensor)
+        np.testing.assert_array_equal(found.numpy(), getattr(operator, name)(bits, whole.numpy()))
+    product = SMALL.T @ t
+    assert isinstance(product, grilly.Tensor)
+    np.testing.assert_allclose(product.numpy(), SMALL.T @ SMALL, rtol=1e-5)

@@ -322,6 +322,11 @@ def test_lift_and_copies(chosen):
     narrow = grilly.torch.lift(chosen.attention.softmax)(x.bfloat16())
     assert narrow.dtype == torch.bfloat16
     torch.testing.assert_close(narrow.float(), torch.softmax(x.bfloat16().float(), -1), rtol=2.0**-7, atol=0)
+    found = grilly.torch.lift(grilly.linalg.vector_norm)(x, axis=1)  # which gives a Tensor
+    assert isinstance(found, torch.Tensor)
+    torch.testing.assert_close(found, x.norm(dim=1))
+    mine = grilly.torch.lift(grilly.exp)(chosen.tensor(x.numpy()))
+    assert isinstance(mine, grilly.Tensor), "nothing of PyTorch's came in"
     result = grilly.torch.lift(grilly.functional.flash_attention)(*[x[None, None]] * 3)
     assert isinstance(result.output, torch.Tensor)
     for tensor in (x, x.half(), x.bfloat16(), x > 0, x.T):

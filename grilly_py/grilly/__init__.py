@@ -23,10 +23,9 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
-    from . import functional, integrations, models, nn, random, reference
+    from . import functional, integrations, linalg, models, nn, pinned, random, reference
     from .array_api import *  # noqa: F403
-    from .array_api import linalg
-    from .compute import Compute, Tensor, devices, pinned, use
+    from .compute import Compute, Tensor, devices, use
     from .compute.benchmark import benchmark_flash_attention
     from .compute.config import FlashConfig, FlashResult
     from .compute.graph import Graph
@@ -34,17 +33,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-#: Modules by their names here, and the homes of what is imported from one.
-_MODULES = {
-    "functional": "functional",
-    "integrations": "integrations",
-    "linalg": "array_api.linalg",
-    "models": "models",
-    "nn": "nn",
-    "pinned": "compute.pinned",
-    "random": "random",
-    "reference": "reference",
-}
+#: Modules, and the homes of what is imported from one.
+_MODULES = ("functional", "integrations", "linalg", "models", "nn", "pinned", "random", "reference")
 _LAZY = {
     "Compute": "compute",
     "Tensor": "compute",
@@ -115,7 +105,7 @@ def _load(name: str) -> Any:
     """The name's value, imported at its first use (PEP 562)."""
     value: Any
     if name in _MODULES:
-        value = importlib.import_module(f".{_MODULES[name]}", __name__)
+        value = importlib.import_module(f".{name}", __name__)
     elif name in _LAZY:
         value = getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
     else:

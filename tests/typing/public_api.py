@@ -268,10 +268,10 @@ def steps(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool_
     assert_type(F.attention_dropout(q, dropout_p=0.5, dropout_seed=1), Floats)
     assert_type(F.dropout_mask((1, 2, 3, 4), 0.5, 1), NDArray[np.bool_])
     assert_type(F.linear(half, half, half, precision="high"), Halves)
-    assert_type(F.linear(q, tensor), grilly.Tensor)
+    assert_type(F.linear(input=q, weight=tensor), grilly.Tensor)
     assert_type(F.linear(half, half, activation="silu", gated=True, residual=half), Halves)
     assert_type(F.linear(tensor, q, residual=q, activation="gelu_tanh"), grilly.Tensor)
-    assert_type(F.linear_backward(q, q, q), tuple[Floats, Floats, Floats])
+    assert_type(F.linear_backward(grad_output=q, input=q, weight=q), tuple[Floats, Floats, Floats])
     assert_type(F.gelu(half, approximate="tanh"), Halves)
     assert_type(F.silu(F.relu(F.sigmoid(F.tanh(F.quick_gelu(q))))), Floats)
     for backward in (F.relu_backward, F.sigmoid_backward, F.tanh_backward, F.silu_backward, F.quick_gelu_backward):

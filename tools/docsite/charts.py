@@ -147,10 +147,44 @@ def processor() -> Chart:
                  ("grilly on lavapipe", "NumPy"), groups)  # fmt: skip
 
 
+def rounds() -> Chart:
+    groups = []
+    for cells in rows("h200-float32.md", "| version | D = 64 | causal | D = 128 | causal | predicted |"):
+        label = "PyTorch" if cells[0].startswith("PyTorch") else cells[0].partition(" (D = 64)")[0]
+        groups.append((label, [number(cells[place]) if cells[place] else None for place in (1, 3)]))
+    return Chart("Attention in float32 without matrix units, round by round",
+                 "(4, 32, 4096, D), TFLOP/s; longer is faster", H200, ("D = 64", "D = 128"), groups)  # fmt: skip
+
+
+def arrays() -> Chart:
+    header = "| | float16, us | GB/s | before | torch | float32, us | GB/s | before | torch |"
+    return Chart("Operations on arrays of (16384, 4096), float16", "microseconds; shorter is faster", TORCH,
+                 ("grilly", "PyTorch"), [(cells[0], [number(cells[1]), number(cells[4])])
+                                         for cells in rows("h200-arrays.md", header)])  # fmt: skip
+
+
+def encoders() -> Chart:
+    """Rows that begin with a shape belong to the model above, and "the same" is that model."""
+    groups, model, dtype = [], "", ""
+    header = "| | the model | at first | NumPy in and out | torch, eager | torch, CUDA graph |"
+    for cells in rows("h200-models.md", header):
+        name, _, rest = cells[0].replace(" (captured)", "").partition(", ")
+        if name[0].isdigit() and not rest:
+            label = f"{model}, {dtype}, {name}"
+        elif name == "the same":
+            label = f"{model}, {rest}"
+        else:
+            model, label = name, f"{name}, {rest}"
+            dtype = 'float32, "high"' if '"high"' in rest else "float16"
+        groups.append((label, [number(cells[place]) for place in (1, 4, 5)]))
+    return Chart("Whole encoders", "milliseconds; shorter is faster", f"{H200}, torch 2.11.0+cu130",
+                 ("grilly", "PyTorch, eager", "PyTorch, CUDA graph"), groups)  # fmt: skip
+
+
 CHARTS: dict[str, Callable[[], Chart]] = {
     "speed": speed, "attention": attention, "models": models, "options": options, "decoding": decoding,
     "gradients": gradients, "linear": linear, "float32": float32, "calls": calls, "transfers": transfers,
-    "two-gpus": two_gpus, "processor": processor,
+    "two-gpus": two_gpus, "processor": processor, "float32-rounds": rounds, "arrays": arrays, "encoders": encoders,
 }  # fmt: skip
 
 

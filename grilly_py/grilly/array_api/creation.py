@@ -15,7 +15,7 @@ from ..compute.device.tensor import Tensor
 from ..errors import UnsupportedError
 from .operands import Scalar, device_at
 
-_CUDA = 2  # DLPack's kDLCUDA
+_GPUS = {2: "CUDA", 10: "ROCm"}  # DLPack's kDLCUDA and kDLROCM
 
 
 def asarray(
@@ -40,8 +40,8 @@ def asarray(
 def from_dlpack(x: Any, /, *, device: Compute | None = None, copy: bool | None = None) -> Tensor:
     """A tensor of what another library's array holds, by DLPack. A tensor stays what it is.
 
-    An array on the host is copied. One of CUDA on the backend's GPU is copied there, or not at all where it lies in
-    memory of grilly's; that needs ``grilly.torch`` to have been imported. See docs/pytorch.md.
+    An array on the host is copied. One of CUDA or ROCm on the backend's GPU is copied there, or not at all where it is
+    in memory of grilly's; that needs ``grilly.torch`` to have been imported. See docs/pytorch.md.
 
     Raises ValueError where ``copy`` is False and the host's memory needs one, and BufferError for what NumPy cannot
     take by DLPack: bfloat16 on the host (of PyTorch: ``grilly.torch.from_torch``), and memory of other devices.
@@ -49,11 +49,13 @@ def from_dlpack(x: Any, /, *, device: Compute | None = None, copy: bool | None =
     if isinstance(x, Tensor) and not copy and device in (None, x.backend):
         return x
     kind = x.__dlpack_device__()[0] if hasattr(x, "__dlpack_device__") else None
-    if kind == _CUDA:
+    if kind in _GPUS:
         try:
             exchange = exchange_of(device_at(device))
         except UnsupportedError as error:
-            raise BufferError(f"from_dlpack: the array is CUDA's, whose memory is not shared: {error}") from error
+            raise BufferError(
+                f"from_dlpack: the array is {_GPUS[kind]}'s, whose memory is not shared: {error}"
+            ) from error
         return exchange.take(x, copy)
     if copy is False:
         raise ValueError("from_dlpack: host memory needs a copy to be on the device")

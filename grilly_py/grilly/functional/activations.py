@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 from ..compute.arrays import activations as _activations
 from ..compute.backend import device_of
 from ..compute.device.arrays import ArrayT
+from .words import leads
 
 #: The two ways of computing GELU, by PyTorch's names.
 Approximate: TypeAlias = Literal["none", "tanh"]
@@ -78,6 +79,7 @@ def gelu_backward(grad_output: ArrayT, input: ArrayT, *, approximate: Approximat
     return _slope("gelu_backward", kind, grad_output, input)
 
 
+@leads
 def relu(input: ArrayT) -> ArrayT:
     """``max(x, 0)`` of each element x.
 
@@ -213,6 +215,7 @@ def tanh_backward(grad_output: ArrayT, input: ArrayT) -> ArrayT:
     return _slope("tanh_backward", "tanh", grad_output, input)
 
 
+@leads
 def silu(input: ArrayT) -> ArrayT:
     """``x / (1 + exp(-x))`` of each element x, also called swish (Elfwing et al. 2017, arXiv:1702.03118).
 

@@ -8,6 +8,7 @@ from ..compute import dropout as _dropout
 from ..compute.backend import device_of
 from ..compute.device.arrays import Array, FloatArray, FloatT, NDArray
 from ..compute.device.tensor import Tensor
+from .words import leads
 
 
 @overload
@@ -25,6 +26,7 @@ def dropout(
     input: FloatArray, p: float = ..., training: bool = ..., *, seed: SupportsIndex | Tensor | None = ...,
     offset: SupportsIndex = ...,
 ) -> Array: ...  # fmt: skip
+@leads
 def dropout(
     input: FloatArray, p: float = 0.5, training: bool = True, *, seed: SupportsIndex | Tensor | None = None,
     offset: SupportsIndex = 0,

@@ -8,8 +8,10 @@ from ..compute.arrays import activations as _activations
 from ..compute.backend import device_of
 from ..compute.device.arrays import ArrayT
 from .activations import Approximate
+from .words import leads
 
 
+@leads
 def glu(input: ArrayT, dim: SupportsIndex = -1) -> ArrayT:
     """``a * sigmoid(b)``, where a and b are the halves of input along an axis (Dauphin et al. 2016, arXiv:1612.08083).
 

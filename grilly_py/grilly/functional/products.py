@@ -15,34 +15,34 @@ Activation: TypeAlias = Literal["gelu", "gelu_tanh", "silu", "relu", "quick_gelu
 
 @overload
 def linear(
-    x: NDArray[FloatT], weight: NDArray[FloatT], bias: NDArray[FloatT] | None = ..., *, precision: Precision = ...,
+    input: NDArray[FloatT], weight: NDArray[FloatT], bias: NDArray[FloatT] | None = ..., *, precision: Precision = ...,
     activation: Activation | None = ..., gated: bool = ..., residual: NDArray[FloatT] | None = ...,
 ) -> NDArray[FloatT]: ...  # fmt: skip
 @overload
 def linear(
-    x: Tensor, weight: FloatArray, bias: FloatArray | None = ..., *, precision: Precision = ...,
+    input: Tensor, weight: FloatArray, bias: FloatArray | None = ..., *, precision: Precision = ...,
     activation: Activation | None = ..., gated: bool = ..., residual: FloatArray | None = ...,
 ) -> Tensor: ...  # fmt: skip
 @overload
 def linear(
-    x: FloatArray, weight: Tensor, bias: FloatArray | None = ..., *, precision: Precision = ...,
+    input: FloatArray, weight: Tensor, bias: FloatArray | None = ..., *, precision: Precision = ...,
     activation: Activation | None = ..., gated: bool = ..., residual: FloatArray | None = ...,
 ) -> Tensor: ...  # fmt: skip
 @overload
 def linear(
-    x: FloatArray, weight: FloatArray, bias: FloatArray | None = ..., *, precision: Precision = ...,
+    input: FloatArray, weight: FloatArray, bias: FloatArray | None = ..., *, precision: Precision = ...,
     activation: Activation | None = ..., gated: bool = ..., residual: FloatArray | None = ...,
 ) -> Array: ...  # fmt: skip
 def linear(
-    x: FloatArray, weight: FloatArray, bias: FloatArray | None = None, *, precision: Precision = "highest",
+    input: FloatArray, weight: FloatArray, bias: FloatArray | None = None, *, precision: Precision = "highest",
     activation: Activation | None = None, gated: bool = False, residual: FloatArray | None = None,
 ) -> Array:  # fmt: skip
     """``y = x W^T + b``, accumulated in float32; and ``activation(x W^T + b) + residual``, rounded once.
 
     Parameters
     ----------
-    x : numpy.ndarray or grilly.Tensor
-        ``(..., K)``, float32, float16 or bfloat16.
+    input : numpy.ndarray or grilly.Tensor
+        x, ``(..., K)``, float32, float16 or bfloat16.
     weight : numpy.ndarray or grilly.Tensor
         W, ``(N, K)``, of x's dtype (PyTorch's layout).
     bias : numpy.ndarray or grilly.Tensor, optional
@@ -82,38 +82,38 @@ def linear(
     FP32 theoretical peak performance", 2022.
     """
     return _linear.linear(
-        device_of("linear", x, weight, bias, residual), x, weight, bias,
+        device_of("linear", input, weight, bias, residual), input, weight, bias,
         precision=precision, activation=activation, gated=gated, residual=residual,
     )  # fmt: skip
 
 
 @overload
 def linear_backward(
-    grad_output: NDArray[FloatT], x: NDArray[FloatT], weight: NDArray[FloatT], *, precision: Precision = ...
+    grad_output: NDArray[FloatT], input: NDArray[FloatT], weight: NDArray[FloatT], *, precision: Precision = ...
 ) -> tuple[NDArray[FloatT], NDArray[FloatT], NDArray[FloatT]]: ...
 @overload
 def linear_backward(
-    grad_output: Tensor, x: FloatArray, weight: FloatArray, *, precision: Precision = ...
+    grad_output: Tensor, input: FloatArray, weight: FloatArray, *, precision: Precision = ...
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 @overload
 def linear_backward(
-    grad_output: FloatArray, x: FloatArray, weight: FloatArray, *, precision: Precision = ...
+    grad_output: FloatArray, input: FloatArray, weight: FloatArray, *, precision: Precision = ...
 ) -> tuple[Array, Array, Array]: ...
 def linear_backward(
-    grad_output: FloatArray, x: FloatArray, weight: FloatArray, *, precision: Precision = "highest"
+    grad_output: FloatArray, input: FloatArray, weight: FloatArray, *, precision: Precision = "highest"
 ) -> tuple[Array, Array, Array]:
-    """The gradients of a plain ``linear``: of ``sum(grad_output * y)`` by x, weight and bias.
+    """The gradients of a plain ``linear``: of ``sum(grad_output * y)`` by input, weight and bias.
 
-    With an activation, training keeps ``h = linear(x, weight, bias)``, applies the activation by itself, and gives this
-    function ``gelu_backward(grad_output, h)`` or the like.
+    With an activation, training keeps ``h = linear(input, weight, bias)``, applies the activation by itself, and gives
+    this function ``gelu_backward(grad_output, h)`` or the like.
 
-    With G and X the rows of grad_output and x: ``G W``, ``G^T X`` and the sum of G's rows.
+    With G and X the rows of grad_output and input: ``G W``, ``G^T X`` and the sum of G's rows.
 
     Parameters
     ----------
     grad_output : numpy.ndarray or grilly.Tensor
-        ``(..., N)``, of x's dtype.
-    x, weight, precision
+        ``(..., N)``, of input's dtype.
+    input, weight, precision
         As given to ``linear``.
 
     Returns
@@ -126,5 +126,5 @@ def linear_backward(
     TypeError, ValueError
         As ``linear``, and for a grad_output that is not of the output's shape.
     """
-    device = device_of("linear_backward", grad_output, x, weight)
-    return _linear.linear_backward(device, grad_output, x, weight, precision=precision)
+    device = device_of("linear_backward", grad_output, input, weight)
+    return _linear.linear_backward(device, grad_output, input, weight, precision=precision)

@@ -8,6 +8,7 @@ from ..compute import rope as _rope
 from ..compute.backend import device_of
 from ..compute.device.arrays import Array, FloatArray, FloatsLike, FloatT, IntegersLike, NDArray
 from ..compute.device.tensor import Tensor
+from .words import leads
 
 
 @overload
@@ -20,6 +21,7 @@ def rope(
     x: Tensor, *, frequencies: FloatsLike | None = ..., base: float = ..., offset: SupportsIndex = ...,
     positions: IntegersLike | None = ..., interleaved: bool = ..., reverse: bool = ..., factor: float = ...,
 ) -> Tensor: ...  # fmt: skip
+@leads
 def rope(
     x: FloatArray, *, frequencies: FloatsLike | None = None, base: float = 10000.0, offset: SupportsIndex = 0,
     positions: IntegersLike | None = None, interleaved: bool = False, reverse: bool = False, factor: float = 1.0,

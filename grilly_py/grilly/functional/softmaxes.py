@@ -8,12 +8,14 @@ from ..compute.backend import device_of
 from ..compute.device.arrays import Array, FloatArray, FloatT, NDArray
 from ..compute.device.tensor import Tensor
 from ..compute.norms import softmax as _softmax
+from .words import leads
 
 
 @overload
 def softmax(input: NDArray[FloatT], dim: SupportsIndex = ...) -> NDArray[FloatT]: ...
 @overload
 def softmax(input: Tensor, dim: SupportsIndex = ...) -> Tensor: ...
+@leads
 def softmax(input: FloatArray, dim: SupportsIndex = -1) -> Array:
     """``exp(x) / sum(exp(x))`` along an axis.
 
@@ -48,6 +50,7 @@ def softmax(input: FloatArray, dim: SupportsIndex = -1) -> Array:
 def log_softmax(input: NDArray[FloatT], dim: SupportsIndex = ...) -> NDArray[FloatT]: ...
 @overload
 def log_softmax(input: Tensor, dim: SupportsIndex = ...) -> Tensor: ...
+@leads
 def log_softmax(input: FloatArray, dim: SupportsIndex = -1) -> Array:
     """``x - log(sum(exp(x)))`` along an axis, the logarithm of ``softmax`` without its loss of small numbers.
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from typing import Any, Literal, SupportsIndex, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ..compute.attention import foreign
 from ..compute.attention.cache_lengths import Lengths
 from ..compute.attention.keywords import StepKeywords
 from ..compute.attention.kvcache import flash_attention_with_kvcache
@@ -20,6 +22,15 @@ from ..errors import CaptureError
 from .rope import RoPE
 
 Rotary: TypeAlias = RoPE | tuple[FloatsLike, FloatsLike] | None
+#: What `KVCache.attend` takes beside its own arguments, and other libraries' words for what it does by itself.
+_OPTIONS = frozenset(StepKeywords.__annotations__)
+_WORDS = {
+    **foreign.CACHE_WORDS,
+    **dict.fromkeys(("cache_seqlens", "seqlens_k", "cache_position"), "nothing: the cache counts, see KVCache.lengths"),
+    **dict.fromkeys(("page_table", "block_table"), "nothing: F.flash_attention_with_kvcache takes caches in pages"),
+    **dict.fromkeys(("attention_mask", "key_padding_mask"), "nothing: KVCache.lengths says what each sample holds"),
+    **dict.fromkeys(("rotary_cos", "rotary_sin", "position_embeddings"), "rotary=(cos, sin), or rotary=nn.RoPE(...)"),
+}
 
 
 class KVCache:
@@ -54,7 +65,8 @@ class KVCache:
     In a function that ``backend.capture`` captures, ``attend`` finds the lengths on the device and advances them there,
     so a captured step of decoding is replayed while the cache grows. The host counts along: after each replay
     ``lengths`` is right, without waiting. Everything else here is done between replays, and the next replay goes on
-    from there. One thread at a time may use a cache.
+    from there. One thread at a time may use a cache. ``copy.copy`` and ``copy.deepcopy`` make one with
+    memory of its own and the same tokens.
 
     Raises
     ------
@@ -168,6 +180,8 @@ class KVCache:
             In a captured function, for a RoPE whose angles depend on the sequence's length ("dynamic", "longrope") and
             a cache that goes beyond the length where they begin to.
         """
+        if not options.keys() <= _OPTIONS:
+            raise foreign.unknown("KVCache.attend", options.keys() - _OPTIONS, _WORDS)
         options.setdefault("causal", k is not None)
         pair: tuple[FloatsLike, FloatsLike] | None
         if isinstance(rotary, RoPE):
@@ -278,6 +292,23 @@ class KVCache:
             held[:, :count] = held[:, :count][index]
         self.k.backend.runtime.flush()
         self._lengths.put(self._lengths.now()[index])
+
+    def __copy__(self) -> KVCache:
+        return self.__deepcopy__({})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> KVCache:
+        self._lengths.outside("copying a KVCache")
+        new = memo[id(self)] = object.__new__(KVCache)
+        new.k, new.v = copy.deepcopy(self.k, memo), copy.deepcopy(self.v, memo)
+        new._lengths = Lengths(self.k.backend.opened, self.k.shape[0], self.max_len)
+        new._lengths.put(self._lengths.now())
+        return new
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a KVCache is memory of an open device and cannot be pickled; pickle cache.k.numpy(), cache.v.numpy() and "
+            "cache.lengths, and fill() another with them"
+        )
 
     def __repr__(self) -> str:
         batch, room, heads, dim = self.k.shape

@@ -90,7 +90,7 @@ def rope(
 
 
 def linear(
-    x: ArrayLike,
+    input: ArrayLike,
     weight: ArrayLike,
     bias: ArrayLike | None = None,
     *,
@@ -99,12 +99,12 @@ def linear(
     residual: ArrayLike | None = None,
     dtype: DTypeLike | None = None,
 ) -> np.ndarray:
-    """``activation(x @ weight.T + bias) + residual``, with an activation of `activation`'s.
+    """``activation(input @ weight.T + bias) + residual``, with an activation of `activation`'s.
 
-    x is ``(..., n)``, weight ``(m, n)``, bias ``(m,)``, and the result ``(..., m)``. Where ``gated``, the activation is
-    of the first half of the columns and multiplied by the second: ``(..., m / 2)``.
+    input is ``(..., n)``, weight ``(m, n)``, bias ``(m,)``, and the result ``(..., m)``. Where ``gated``, the
+    activation is of the first half of the columns and multiplied by the second: ``(..., m / 2)``.
     """
-    x, weight = np.asarray(x), np.asarray(weight)
+    x, weight = np.asarray(input), np.asarray(weight)
     dtype = common_dtype(x, weight) if dtype is None else np.dtype(dtype)
     out = matmul(x.astype(dtype, copy=False), weight.astype(dtype, copy=False).T)
     if bias is not None:

@@ -10,13 +10,13 @@ from .philox import dropout_mask
 
 
 def dropout(
-    x: ArrayLike, p: float = 0.5, seed: int = 0, offset: int = 0, *, dtype: DTypeLike | None = None
+    input: ArrayLike, p: float = 0.5, seed: int = 0, offset: int = 0, *, dtype: DTypeLike | None = None
 ) -> np.ndarray:
     """Elements kept by `dropout_mask` of one row, in C order, divided by ``1 - p``; the others are 0.
 
-    The gradient of x is the same function of the result's gradient.
+    The gradient of input is the same function of the result's gradient.
     """
-    x = np.asarray(x)
+    x = np.asarray(input)
     x = x.astype(common_dtype(x) if dtype is None else dtype, copy=False)
     if p == 1:
         return np.zeros_like(x)

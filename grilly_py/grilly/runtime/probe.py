@@ -284,7 +284,8 @@ def describe(instance, physical, index: int = 0) -> DeviceInfo:
     ``properties`` holds what helps to recognise an architecture or to open the device: ``device_type``,
     ``driver_id`` (VkDriverId), ``device_uuid``, ``driver_uuid``, ``cache_uuid`` (hexadecimal), ``timestamp_period``
     (nanoseconds a tick), ``timestamp_bits``, ``queue_family``, ``extensions``, ``cooperative_matrix`` (shapes),
-    ``memory_model``, ``subgroup_operations`` (bits), and, where the vendor tells, ``sm_count`` and ``warps_per_sm``
+    ``memory_model``, ``subgroup_operations`` (bits), and, where the driver tells, ``pci``
+    (domain:bus:device.function), ``sm_count`` and ``warps_per_sm``
     (NVIDIA), ``compute_units``, ``simd_per_compute_unit``, ``wavefront_size`` (AMD), ``shader_cores`` (Arm).
     """
     ffi, lib = load()
@@ -317,6 +318,7 @@ def describe(instance, physical, index: int = 0) -> DeviceInfo:
     large = known.add("VkPhysicalDeviceMaintenance4Properties", 1000413001, has("VK_KHR_maintenance4"))
     nvidia = known.add("VkPhysicalDeviceShaderSMBuiltinsPropertiesNV", 1000154001, has("VK_NV_shader_sm_builtins"))
     amd = known.add("VkPhysicalDeviceShaderCorePropertiesAMD", 1000185000, has("VK_AMD_shader_core_properties"))
+    pci = known.add("VkPhysicalDevicePCIBusInfoPropertiesEXT", 1000212000, has("VK_EXT_pci_bus_info"))
     arm = known.add(
         "VkPhysicalDeviceShaderCoreBuiltinsPropertiesARM", 1000497001, has("VK_ARM_shader_core_builtins")
     )
@@ -384,6 +386,8 @@ def describe(instance, physical, index: int = 0) -> DeviceInfo:
             "simd_per_compute_unit": amd.simdPerComputeUnit,
             "wavefront_size": amd.wavefrontSize,
         }
+    if "VK_EXT_pci_bus_info" in extensions:
+        properties["pci"] = f"{pci.pciDomain:04x}:{pci.pciBus:02x}:{pci.pciDevice:02x}.{pci.pciFunction:x}"
     if arm.shaderCoreCount:
         properties["shader_cores"] = arm.shaderCoreCount
 

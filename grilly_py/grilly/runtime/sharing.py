@@ -81,9 +81,12 @@ class Peer(abc.ABC):
     ----------
     gone : deque of Loan
         Loans that ended. Work that the peer was given before may still use their buffers.
+    timelines : bool
+        Whether it can import timeline semaphores.
     """
 
     gone: deque[Loan]
+    timelines: bool
 
     @abc.abstractmethod
     def current(self) -> int:
@@ -116,13 +119,15 @@ class Sharing(abc.ABC):
     Attributes
     ----------
     uuid : bytes
-        Of the GPU: 16 bytes, the same in all interfaces.
+        Of the GPU: 16 bytes, in CUDA the same.
+    pci : str or None
+        The GPU's address as ``domain:bus:device.function`` in hexadecimal; None where the driver does not tell.
     timelines : bool
-        Whether there are timeline semaphores that a peer can import. Where there are none, the host waits in their
-        place.
+        Whether order is kept by timeline semaphores that are exported. Where not, the host waits in their place.
     """
 
     uuid: bytes
+    pci: str | None
     timelines: bool
 
     @abc.abstractmethod
@@ -130,7 +135,7 @@ class Sharing(abc.ABC):
         """Keep order with this peer from now on.
 
         Returns file descriptors of the runtime's timeline (its submissions) and of the peer's; None where there are
-        none. Raises GrillyError where another peer has joined.
+        none, or the peer takes none. Raises GrillyError where another peer has joined.
         """
 
     @abc.abstractmethod

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypedDict, overload
 
 import torch
 
+from ..compute.attention import foreign
 from ..compute.device.arrays import Precision, Unpack
 from ..compute.device.numbers import integer, number
 from .arrays import FLOATS, check_dense
@@ -128,6 +129,7 @@ def attention(
     dropout_p: float = 0.0,
     dropout_seed: int | None = None,
     dropout_offset: int = 0,
+    **unknown: Any,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Exact attention on PyTorch's tensors, of the CPU or of the backend's GPU, with grilly's options and gradients.
 
@@ -171,6 +173,8 @@ window_size, prefix_len, segment_ids, seqlens_q, seqlens_k, block_map, block_siz
     UnsupportedError
         When no kernel for the device and dtype exists, and as ``grilly.torch.cuda_device`` for CUDA tensors.
     """
+    if unknown:
+        raise foreign.unknown(NAME, unknown)
     check_floats(NAME, q=q, k=k, v=v)
     rank = q.dim()
     if rank not in (2, 3, 4) or k.dim() != rank or v.dim() != rank:

@@ -1,4 +1,7 @@
-"""PyTorch's CUDA tensors over memory that grilly's device and CUDA share, and as grilly's Tensors."""
+"""PyTorch's CUDA tensors over memory that grilly's device and CUDA share, and as grilly's Tensors.
+
+PyTorch for ROCm calls AMD's GPUs "cuda" too, and its tensors ``is_cuda``; below, HIP is then meant.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,10 @@ from ..compute.device.device import Device
 from ..compute.device.dtypes import dtype_of, is_storable
 from ..compute.device.exchange import exchange_of, provide
 from ..compute.device.tensor import Tensor
-from ..cuda.exchange import CudaExchange, open_exchange
 from ..errors import UnsupportedError
+from ..peers.cuda import Cuda
+from ..peers.exchange import PeerExchange, open_exchange
+from ..peers.hip import Hip
 
 _NAMES = (
     "float32", "float16", "bfloat16", "float64", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16",
@@ -24,11 +29,13 @@ _NAMES = (
 _DTYPES: dict[torch.dtype, np.dtype | None] = {}
 
 
-def _open(device: Device) -> CudaExchange:
+def _open(device: Device) -> PeerExchange:
     if not torch.cuda.is_available():
         raise UnsupportedError("PyTorch has no CUDA here (torch.cuda.is_available() is False)")
     torch.cuda.init()
-    return open_exchange(device, lambda ordinal: functools.partial(torch._C._cuda_getCurrentRawStream, ordinal))
+    interface = Cuda if torch.version.hip is None else Hip
+    stream = torch._C._cuda_getCurrentRawStream
+    return open_exchange(device, interface, lambda ordinal: functools.partial(stream, ordinal))
 
 
 provide(_open)
@@ -94,9 +101,9 @@ def empty(
     return give(exchange, default_backend().empty(shape, dtype_for("empty", dtype or torch.get_default_dtype())))
 
 
-def _exchange(backend: Any = None) -> CudaExchange:
+def _exchange(backend: Any = None) -> PeerExchange:
     exchange = exchange_of((default_backend() if backend is None else backend).opened)
-    assert isinstance(exchange, CudaExchange)
+    assert isinstance(exchange, PeerExchange)
     return exchange
 
 
@@ -110,7 +117,7 @@ def dtype_for(operation: str, dtype: torch.dtype) -> np.dtype:
     return found
 
 
-def entered(operation: str, tensor: torch.Tensor, backend: Any = None) -> CudaExchange:
+def entered(operation: str, tensor: torch.Tensor, backend: Any = None) -> PeerExchange:
     """The exchange for a call on CUDA tensors like this one.
 
     Raises TypeError for another GPU than the backend's, UnsupportedError as ``cuda_device``, and RuntimeError while
@@ -134,7 +141,7 @@ def entered(operation: str, tensor: torch.Tensor, backend: Any = None) -> CudaEx
     return exchange
 
 
-def taken(exchange: CudaExchange, tensor: torch.Tensor, operation: str = "grilly.torch", copy: bool = False) -> Tensor:
+def taken(exchange: PeerExchange, tensor: torch.Tensor, operation: str = "grilly.torch", copy: bool = False) -> Tensor:
     """A dense CUDA tensor as a Tensor: over the same memory where it is shared, else, or with ``copy``, a copy there.
 
     Its gradient is the caller's affair.
@@ -157,7 +164,7 @@ def taken(exchange: CudaExchange, tensor: torch.Tensor, operation: str = "grilly
     return exchange.copied(pointer, tensor.numel() * dtype.itemsize, shape, dtype, steps, stream)
 
 
-def copied(exchange: CudaExchange, tensor: torch.Tensor) -> Tensor:
+def copied(exchange: PeerExchange, tensor: torch.Tensor) -> Tensor:
     """A copy of a CUDA tensor on the GPU."""
     return taken(exchange, tensor, "from_torch", copy=True)
 
@@ -172,7 +179,7 @@ def _dense(shape: tuple[int, ...], steps: tuple[int, ...]) -> bool:
     return True
 
 
-def give(exchange: CudaExchange, tensor: Tensor) -> torch.Tensor:
+def give(exchange: PeerExchange, tensor: Tensor) -> torch.Tensor:
     """A Tensor as a CUDA tensor over the same memory; PyTorch's current stream comes after the work that makes it."""
     return torch._C._from_dlpack(exchange.give(tensor, exchange.peer.current()))
 

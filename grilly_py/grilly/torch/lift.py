@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from ..compute.device.tensor import Tensor
-from ..cuda.exchange import CudaExchange
-from .arrays import array_of, check_dense, tensor_of
+from ..peers.exchange import PeerExchange
+from .arrays import array_of, check_dense, tensor_of, to_torch
 from .cuda import entered, give, taken
 
 
@@ -28,10 +28,11 @@ def lift(function: Callable[..., Any]) -> Callable[..., Any]:
     Returns
     -------
     callable
-        Takes tensors where ``function`` takes arrays, without a copy, and gives tensors where it gives arrays. With
-        tensors of CUDA, on the backend's GPU, it takes and gives grilly's Tensors for them: over the same memory where
-        that is shared (``grilly.torch.empty``, and what grilly gave), else a copy on the GPU. What is no tensor goes
-        through as it is.
+        Takes tensors where ``function`` takes arrays, without a copy, and gives tensors where it gives arrays. Where it
+        gives grilly's Tensors, as functions of the array API do, tensors on the CPU are copies of them. With tensors of
+        CUDA, on the backend's GPU, it takes and gives grilly's Tensors for them: over the same memory where that is
+        shared (``grilly.torch.empty``, and what grilly gave), else a copy on the GPU. What is no tensor goes through as
+        it is.
 
     Raises
     ------
@@ -52,27 +53,34 @@ def lift(function: Callable[..., Any]) -> Callable[..., Any]:
     name = getattr(function, "__name__", type(function).__name__)
 
     def lifted(*args: Any, **kwargs: Any) -> Any:
-        first = next(_cuda_tensors((*args, *kwargs.values())), None)
+        tensors = list(_tensors((*args, *kwargs.values())))
+        first = next((tensor for tensor in tensors if tensor.is_cuda), None)
         exchange = None if first is None else entered(name, first)
         given = [_given(name, value, exchange) for value in args]
         more = {key: _given(name, value, exchange) for key, value in kwargs.items()}
-        return _result(function(*given, **more), exchange)
+        result = function(*given, **more)
+        if exchange is not None:
+            return _result(result, functools.partial(give, exchange))
+        return _result(result, to_torch if tensors else _stays)
 
     # A module has no signature of its own worth copying.
     return functools.wraps(function)(lifted) if hasattr(function, "__name__") else lifted
 
 
-def _cuda_tensors(values: Any) -> Iterator[torch.Tensor]:
-    """The CUDA tensors among the arguments of a call."""
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    """PyTorch's tensors among the arguments of a call."""
     for value in values:
         if isinstance(value, torch.Tensor):
-            if value.is_cuda:
-                yield value
+            yield value
         elif isinstance(value, (tuple, list)):
-            yield from _cuda_tensors(value)
+            yield from _tensors(value)
 
 
-def _given(name: str, value: Any, exchange: CudaExchange | None) -> Any:
+def _stays(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _given(name: str, value: Any, exchange: PeerExchange | None) -> Any:
     if isinstance(value, (tuple, list)):
         items = [_given(name, item, exchange) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
@@ -87,16 +95,17 @@ def _given(name: str, value: Any, exchange: CudaExchange | None) -> Any:
     return taken(exchange, value.detach(), name) if exchange is not None and value.is_cuda else array_of(value)
 
 
-def _result(value: Any, exchange: CudaExchange | None) -> Any:
+def _result(value: Any, back: Callable[[Tensor], Any]) -> Any:
+    """What a function gave, with PyTorch's tensors for arrays, and for Tensors what ``back`` makes of them."""
     if isinstance(value, np.ndarray):
         return tensor_of(value)
-    if isinstance(value, Tensor) and exchange is not None:
-        return give(exchange, value)
+    if isinstance(value, Tensor):
+        return back(value)
     if isinstance(value, (tuple, list)):
-        items = [_result(item, exchange) for item in value]
+        items = [_result(item, back) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         own = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        given = {name: _result(v, exchange) for name, v in own.items() if isinstance(v, (np.ndarray, Tensor))}
+        given = {name: _result(v, back) for name, v in own.items() if isinstance(v, (np.ndarray, Tensor))}
         return dataclasses.replace(value, **given)
     return value

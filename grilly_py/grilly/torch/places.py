@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ..compute.device.tensor import Tensor
-from ..cuda.exchange import CudaExchange
+from ..peers.exchange import PeerExchange
 from .arrays import array_of, tensor_of
 from .cuda import entered, give, taken
 
@@ -80,7 +80,7 @@ class Host:
 class Gpu(Host):
     """CUDA tensors, as Tensors over the same memory or copies on the GPU; an option's may be on the CPU."""
 
-    def __init__(self, exchange: CudaExchange):
+    def __init__(self, exchange: PeerExchange):
         self._exchange = exchange
 
     def array(self, tensor: torch.Tensor) -> Any:

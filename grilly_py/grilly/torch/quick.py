@@ -14,7 +14,7 @@ import torch
 
 from ..compute.backend import default_backend
 from ..compute.device.tensor import Tensor
-from ..cuda.exchange import CudaExchange
+from ..peers.exchange import PeerExchange
 from .cuda import dtype_for, entered, give
 from .operators import nobody_looks
 
@@ -67,7 +67,7 @@ def again(operation: str, given: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
     return result
 
 
-def _stage(exchange: CudaExchange, given: tuple[torch.Tensor, ...]) -> tuple[list[torch.Tensor], list[Tensor]]:
+def _stage(exchange: PeerExchange, given: tuple[torch.Tensor, ...]) -> tuple[list[torch.Tensor], list[Tensor]]:
     dtype = dtype_for("staging", given[0].dtype)
     mine = [exchange.device.empty(tuple(tensor.shape), dtype) for tensor in given]
     with torch.inference_mode(False):  # a tensor of that mode could not be written to outside it

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
+from ..compute.attention import foreign
 from . import quick
 from .arrays import check_dense
 from .attention import check_floats, drop_seed, run
@@ -23,6 +24,7 @@ def scaled_dot_product_attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    **unknown: NoReturn,
 ) -> torch.Tensor:
     """Exact attention with the rules of ``torch.nn.functional.scaled_dot_product_attention``.
 
@@ -71,6 +73,8 @@ def scaled_dot_product_attention(
     A row whose additive mask holds nothing but numbers below -1e15, such as the dtype's lowest, attends alike to all
     keys that have the largest of them: beside it a score is lost, as in PyTorch.
     """
+    if unknown:
+        raise foreign.unknown(NAME, unknown, foreign.SDPA_WORDS)
     known = None
     if attn_mask is None and not dropout_p and type(query) is type(key) is type(value) is torch.Tensor:
         if query.is_cuda and not torch.compiler.is_compiling() and (scale is None or type(scale) is float):

@@ -60,6 +60,11 @@ def checked_call(device: Device, given: dict, lengths, table, rotary, interleave
         )
     value_dim = v_cache.shape[3]
     check_dims(NAME, ("q", "k_cache", "v_cache"), dim, k_dim, value_dim)
+    if kv_heads and heads % kv_heads and queries % kv_heads == 0:
+        raise ValueError(
+            f"{NAME}: q has shape {tuple(q.shape)} and k_cache {kv_heads} heads; arrays are (B, S, H, D) here: turn "
+            "(B, H, S, D) by swapaxes(1, 2)"
+        )
     check_grouped(NAME, "k_cache", kv_heads, heads)
     if table is None and blocks != batch:
         raise ValueError(f"{NAME}: k_cache has batch {blocks} and q has {batch}; they must be equal")

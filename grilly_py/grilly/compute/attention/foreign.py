@@ -35,6 +35,9 @@ _TERMS = {
     "enable_gqa": _GROUPED,
     "num_key_value_groups": _GROUPED,
     "deterministic": "nothing: every run gives the same bits",
+    "query_pre_attn_scalar": "scale=query_pre_attn_scalar**-0.5",
+    **dict.fromkeys(("num_splits", "pack_gqa"), "nothing: how the work is divided is chosen for the device"),
+    **dict.fromkeys(("position_ids", "position_embeddings", "rope_theta"), "q and k that F.rope or nn.RoPE has turned"),
 }
 #: What to give instead, by the other libraries' keyword: whole sequences,
 WORDS = {
@@ -46,7 +49,12 @@ WORDS = {
     "key_padding_mask": _PADDING,
     "position_bias": "attn_bias, or t5_table for T5's relative positions",
     "block_mask": "block_map, with block_size",
+    "seqused_q": "seqlens_q",
     "seqused_k": "seqlens_k",
+    "custom_mask": "mask",
+    "bias": "attn_bias",
+    "score_mod": "attn_bias, or the option that it is: softcap, alibi_slopes, t5_table",
+    "kv_layout": "nothing: arrays are (B, H, S, D)",
     "cu_seqlens_q": _VARLEN,
     "cu_seqlens_k": _VARLEN,
     "cu_seq_lens_q": f"{_VARLEN}, as cu_seqlens_q",
@@ -55,13 +63,31 @@ WORDS = {
     "max_seqlen_k": _VARLEN,
     "cache_seqlens": "F.flash_attention_with_kvcache",
     "block_table": "F.flash_attention_with_kvcache, as page_table",
+    **dict.fromkeys(
+        ("past_key_values", "past_key_value", "layer_past", "use_cache"),
+        "F.flash_attention_with_kvcache or nn.KVCache",
+    ),
 }
 #: packed sequences,
-PACKED_WORDS = {**_TERMS, **_DROPOUT, "cu_seq_lens_q": "cu_seqlens_q", "cu_seq_lens_k": "cu_seqlens_k"}
+PACKED_WORDS = {
+    **_TERMS,
+    **_DROPOUT,
+    "cu_seq_lens_q": "cu_seqlens_q",
+    "cu_seq_lens_k": "cu_seqlens_k",
+    "max_length_q": "max_seqlen_q",
+    "max_length_k": "max_seqlen_k",
+    "block_table": "F.flash_attention_with_kvcache, as page_table",
+    **dict.fromkeys(("attention_mask", "key_padding_mask"), "nothing: cu_seqlens_k says which keys there are"),
+    **dict.fromkeys(("mask", "attn_mask"), "F.flash_attention2, which has mask"),
+}
 #: caches,
 CACHE_WORDS = {
     **_TERMS,
     "block_table": "page_table",
+    **dict.fromkeys(("seqlens_k", "seqused_k", "cache_position"), "cache_seqlens"),
+    **dict.fromkeys(("attention_mask", "key_padding_mask"), "cache_seqlens, for samples that are padded on the right"),
+    **dict.fromkeys(("past_key_values", "past_key_value", "layer_past"), "k_cache and v_cache, or nn.KVCache"),
+    **dict.fromkeys(("position_ids", "position_embeddings"), "rotary=(cos, sin), whose rows are positions"),
     "rotary_cos": "rotary=(cos, sin)",
     "rotary_sin": "rotary=(cos, sin)",
 }

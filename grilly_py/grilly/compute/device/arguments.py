@@ -6,6 +6,7 @@ import numpy as np
 
 from .device import Device
 from .dtypes import FLOATS_TEXT, is_float
+from .other_arrays import called, is_torch
 from .tensor import Tensor
 
 FLOAT32 = np.dtype(np.float32)
@@ -24,9 +25,8 @@ def check_backend(operation: str, device: Device, *arrays) -> None:
 
 def no_array(operation: str, name: str, given) -> TypeError:
     """The error for an argument that is neither a NumPy array nor a Tensor, with the way to make it one."""
-    kind = type(given)
     way = ""
-    if kind.__module__.split(".")[0] == "torch":
+    if is_torch(given):
         way = (
             f"; for PyTorch's tensors there are grilly.torch.attention, scaled_dot_product_attention and lift (any "
             f"operation), or give {name}.numpy()"
@@ -35,9 +35,7 @@ def no_array(operation: str, name: str, given) -> TypeError:
         way = f"; give numpy.from_dlpack({name}) or grilly.from_dlpack({name})"
     elif hasattr(given, "__array__"):
         way = f"; give numpy.asarray({name})"
-    # PyTorch's class is called Tensor too.
-    label = f"{kind.__module__.split('.')[0]}.{kind.__name__}" if kind.__name__ == "Tensor" else kind.__name__
-    return TypeError(f"{operation}: {name} is a {label}; expected a numpy.ndarray or a grilly.Tensor{way}")
+    return TypeError(f"{operation}: {name} is a {called(given)}; expected a numpy.ndarray or a grilly.Tensor{way}")
 
 
 def check_float(operation: str, **arrays) -> np.dtype:

@@ -1,6 +1,6 @@
 """Exchange: what hands a device's tensors to another interface to the same GPU, and takes arrays from there.
 
-`grilly.cuda` has the one for CUDA. It stands above this file, which knows no more than that there may be one.
+`grilly.peers` has the one for CUDA and HIP. It stands above this file, which knows no more than that there may be one.
 """
 
 from __future__ import annotations

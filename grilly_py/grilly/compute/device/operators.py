@@ -8,6 +8,9 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from .numpy_functions import NumPyFunctions
+from .other_arrays import refuse_operand
+
 T = TypeVar("T", bound="Operators")
 
 
@@ -41,7 +44,7 @@ def _takes(value: object) -> bool:
     return value.__class__ in _NUMBERS or isinstance(value, (Operators, np.ndarray, np.generic, int, float))
 
 
-class Operators:
+class Operators(NumPyFunctions):
     """The operators of Tensor. Operands are tensors, NumPy arrays (which go to the device) and Python numbers.
 
     Results are new tensors on the device, without waiting. ``bool``, ``int``, ``float``, ``item``, ``tolist``,
@@ -49,8 +52,6 @@ class Operators:
     """
 
     __slots__ = ()
-    #: NumPy leaves operators to the tensor, and refuses its own functions of tensors: nothing is downloaded unseen.
-    __array_ufunc__ = None
     # Tensors compare by element; in sets and dictionaries they stand for themselves.
     __hash__ = object.__hash__
 
@@ -59,16 +60,19 @@ class Operators:
 
     def _binary(self, name: str, other: object) -> Any:
         if other.__class__ is not self.__class__ and not _takes(other):
+            refuse_operand(name, other)
             return NotImplemented
         return self._storage.device.arrays.binary(name, self, other)  # type: ignore[attr-defined]
 
     def _reflected(self, name: str, other: object) -> Any:
         if other.__class__ is not self.__class__ and not _takes(other):
+            refuse_operand(name, other)
             return NotImplemented
         return self._storage.device.arrays.binary(name, other, self)  # type: ignore[attr-defined]
 
     def _in_place(self, name: str, other: object) -> Any:
         if other.__class__ is not self.__class__ and not _takes(other):
+            refuse_operand(name, other)
             return NotImplemented
         return self._storage.device.arrays.in_place(name, self, other)  # type: ignore[attr-defined]
 
@@ -211,10 +215,16 @@ class Operators:
         return self
 
     def __matmul__(self: T, other: Any) -> T:
-        return self._arrays().matmul(self, other) if _takes(other) else NotImplemented
+        if not _takes(other):
+            refuse_operand("matmul", other)
+            return NotImplemented
+        return self._arrays().matmul(self, other)
 
     def __rmatmul__(self: T, other: Any) -> T:
-        return self._arrays().matmul(other, self) if _takes(other) else NotImplemented
+        if not _takes(other):
+            refuse_operand("matmul", other)
+            return NotImplemented
+        return self._arrays().matmul(other, self)
 
     def __imatmul__(self: T, other: Any) -> T:
         own: Any = self

@@ -423,7 +423,8 @@ class Tensor(Operators):
         raise TypeError("a grilly.Tensor is memory of an open device and cannot be pickled; pickle t.numpy()")
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Where ``__dlpack__`` has its memory: (2, n), the n-th GPU of CUDA, or (1, 0), the host, where a copy is.
+        """Where ``__dlpack__`` has its memory: (2, n), the n-th GPU of CUDA, (10, n), ROCm's, or (1, 0), the host,
+        where a copy is.
 
         It is a GPU once ``grilly.torch`` was imported, where PyTorch's CUDA has the backend's GPU.
         """

@@ -41,7 +41,7 @@ def linear(
                 keep(device, weight, done[1])
             device.runtime.flush()
             return done[0]
-    arrays = {"x": x, "weight": weight, "bias": bias, "residual": residual}
+    arrays = {"input": x, "weight": weight, "bias": bias, "residual": residual}
     arrays = {name: array for name, array in arrays.items() if array is not None}
     dtype = check_float("linear", **arrays)
     if len(weight.shape) != 2:
@@ -49,7 +49,8 @@ def linear(
     cols, depth = weight.shape
     if len(x.shape) < 1 or x.shape[-1] != depth:
         raise ValueError(
-            f"linear: x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; x's last axis must have {depth}"
+            f"linear: input has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; input's last axis must have "
+            f"{depth}"
         )
     if bias is not None and tuple(bias.shape) != (cols,):
         raise ValueError(f"linear: bias has shape {tuple(bias.shape)} and weight {tuple(weight.shape)}; "
@@ -129,10 +130,12 @@ def linear_backward(device: Device, grad_output, x, weight, *, precision="highes
     """``grilly.functional.linear_backward`` on a device; documented there."""
     name = "linear_backward"
     device.check_open()
-    dtype = check_float(name, x=x, grad_output=grad_output, weight=weight)
+    dtype = check_float(name, input=x, grad_output=grad_output, weight=weight)
     shape = tuple(x.shape)
     if len(weight.shape) != 2 or not shape or shape[-1] != weight.shape[1]:
-        raise ValueError(f"{name}: x has shape {shape} and weight {tuple(weight.shape)}; expected (..., K) and (N, K)")
+        raise ValueError(
+            f"{name}: input has shape {shape} and weight {tuple(weight.shape)}; expected (..., K) and (N, K)"
+        )
     cols, depth = weight.shape
     if tuple(grad_output.shape) != (*shape[:-1], cols):
         raise ValueError(

@@ -1,20 +1,26 @@
 """What a device offers for sharing memory and semaphores with other interfaces to it, by file descriptors.
 
 Blocks of device memory are made for it from the start, because a tensor's memory is there before anyone asks to share
-it. Only devices to which another interface exists that can import them get such blocks: CUDA, with NVIDIA's own driver.
+it. Only devices to which another interface exists that can import them get such blocks (``importable``).
 """
 
 from __future__ import annotations
 
 from ...errors import GrillyError, UnsupportedError
 from ..interface import DeviceInfo
+from ..loaded import HIP, path_of_loaded
 from ..sharing import Descriptor
 from .api import NULL, ffi, lib, out
 
-#: A feature of the devices whose memory something else can import.
-IMPORTED = "nvidia-compiler"
 FD = 1  # VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT, and the semaphores' of that name
 _DEDICATED_ONLY, _EXPORTABLE = 1, 2
+_AMD = 0x1002
+
+
+def importable(info: DeviceInfo) -> bool:
+    """Whether something can import the device's memory: CUDA, with NVIDIA's own driver, or on an AMD GPU HIP, if this
+    process has loaded it. Most users of such a GPU have no HIP, and their memory stays as it is."""
+    return "nvidia-compiler" in info.features or (info.vendor_id == _AMD and path_of_loaded(HIP) is not None)
 
 
 class External:
@@ -36,7 +42,7 @@ class External:
         self.memories = self.dedicated = self.timelines = False
         self.extensions: list[bytes] = []
         listed = info.properties.get("extensions", ())
-        if IMPORTED not in info.features or "VK_KHR_external_memory_fd" not in listed:
+        if not importable(info) or "VK_KHR_external_memory_fd" not in listed:
             return
         asked = ffi.new("VkPhysicalDeviceExternalBufferInfo*")
         asked.sType = lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO

@@ -329,8 +329,9 @@ class VulkanRuntime(Runtime):
             if not parts.device.external.memories:
                 parts.at_work = False
                 raise UnsupportedError(
-                    f"share: {self.device.name} ({self.device.driver}) has no memory that CUDA can import: that needs "
-                    "NVIDIA's own driver with VK_KHR_external_memory_fd"
+                    f"share: {self.device.name} ({self.device.driver}) has no memory that CUDA or HIP can import: that "
+                    "needs VK_KHR_external_memory_fd, and NVIDIA's own driver, or an AMD GPU and PyTorch for ROCm "
+                    "imported before the backend is used"
                 )
             sharing = VulkanSharing(self.shared, parts.device)
             parts.at_work = False

@@ -27,6 +27,7 @@ class VulkanSharing(Sharing):
     def __init__(self, under_lock: Callable[..., Any], device: Device):
         self._under_lock = under_lock
         self.uuid = bytes.fromhex(str(device.info.properties["device_uuid"]))
+        self.pci = str(device.info.properties["pci"]) if "pci" in device.info.properties else None
         self.timelines = device.external.timelines
 
     def join(self, peer: Peer) -> tuple[Descriptor, Descriptor] | None:
@@ -37,6 +38,7 @@ class VulkanSharing(Sharing):
         if stream.joint is not None:
             raise GrillyError("the device's memory is shared with another peer already")
         stream.wait(stream.flush())  # what was submitted before has no part in the timeline
+        self.timelines = self.timelines and peer.timelines
         if not self.timelines:
             stream.joint = Joint(peer, None, None)
             return None

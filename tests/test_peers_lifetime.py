@@ -84,14 +84,15 @@ def test_a_block_that_is_given_back_is_unmapped(timed):
     assert not timed.fake.memories
 
 
-def test_file_descriptors_are_not_lost():
+@pytest.mark.parametrize("order", ["timelines", "hip"])
+def test_file_descriptors_are_not_lost(order):
     def count():
         gc.collect()
         return len(os.listdir("/proc/self/fd"))
 
     found = []
     for _ in range(3):
-        with sharing() as shared:
+        with sharing(order) as shared:
             shown(shared.backend.tensor(ARRAY).__dlpack__(stream=A))
             drop()
         found.append(count())

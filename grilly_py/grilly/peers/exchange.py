@@ -1,4 +1,4 @@
-"""CudaExchange: Tensors as arrays of CUDA over the same memory, by DLPack, and back."""
+"""PeerExchange: Tensors as arrays of CUDA or HIP over the same memory, by DLPack, and back."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from ..compute.device.exchange import Exchange
 from ..compute.device.tensor import Storage, Tensor
 from ..errors import UnsupportedError
 from . import capsules
-from .driver import Driver, load
-from .peer import CudaPeer
+from .driver import Driver
+from .peer import DriverPeer
 
-_CUDA = 2  # DLPack's kDLCUDA
 _OWN, _NONE = (None, 0, 1), -1  # the default stream, and no stream, in DLPack's words
 
 
-class CudaExchange(Exchange):
-    """Tensors of a device in CUDA's address space.
+class PeerExchange(Exchange):
+    """Tensors of a device in the address space of CUDA or HIP.
 
     Parameters
     ----------
@@ -32,7 +31,7 @@ class CudaExchange(Exchange):
     driver : Driver
         On the same GPU.
     current : callable
-        The CUDA stream that the calling thread gives work to, as a number: grilly's work on shared memory is put in
+        The driver's stream that the calling thread gives work to, as a number: grilly's work on shared memory is put in
         order with it. It does not refer to this object.
 
     Attributes
@@ -43,15 +42,15 @@ class CudaExchange(Exchange):
 
     def __init__(self, device: Device, driver: Driver, current: Callable[[], int]):
         self.driver = driver
-        self.dlpack_device = (_CUDA, driver.ordinal)
+        self.dlpack_device = (driver.dlpack, driver.ordinal)
         self.device = device
         self._sharing = device.runtime.share()
-        self.peer = CudaPeer(driver, self._sharing, current)
+        self.peer = DriverPeer(driver, self._sharing, current)
         self.staged: OrderedDict[tuple, Any] = OrderedDict()
         #: By the addresses that were given out.
         self._storages: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary()
 
-    # -- to CUDA ---------------------------------------------------------------------------------------------------
+    # -- to the peer -----------------------------------------------------------------------------------------------
 
     def give(self, tensor: Tensor, stream: int | None) -> Any:
         used = 0 if stream in _OWN else stream
@@ -68,7 +67,7 @@ class CudaExchange(Exchange):
         self.peer.lend(holder, storage.buffer, storage, self.peer.current() if used == _NONE else used)
         return capsules.make(holder, tensor.dtype, self.dlpack_device)
 
-    # -- from CUDA -------------------------------------------------------------------------------------------------
+    # -- from the peer ---------------------------------------------------------------------------------------------
 
     def over(
         self, base: int, pointer: int, shape: tuple[int, ...], dtype: np.dtype, steps: tuple[int, ...]
@@ -83,7 +82,7 @@ class CudaExchange(Exchange):
     def copied(
         self, pointer: int, nbytes: int, shape: tuple[int, ...], dtype: np.dtype, steps: tuple[int, ...], stream: int
     ) -> Tensor:
-        """A Tensor with the layout of CUDA's ``nbytes`` bytes from an address on, copied in the stream's order."""
+        """A Tensor with the layout of the driver's ``nbytes`` bytes from an address on, copied in stream order."""
         storage = Storage(self.device, nbytes)
         if nbytes:
             storage.shared_at(self.peer.place(storage.buffer, stream, writes=True)[0])
@@ -91,11 +90,11 @@ class CudaExchange(Exchange):
         return Tensor(storage, shape, dtype, steps)
 
     def take(self, array: Any, copy: bool | None) -> Tensor:
-        number = array.__dlpack_device__()[1]
-        if number != self.dlpack_device[1]:
+        where = tuple(array.__dlpack_device__())
+        if where != self.dlpack_device:
             raise BufferError(
-                f"from_dlpack: the array is on CUDA's device {number}, and the backend's GPU is device "
-                f"{self.dlpack_device[1]}; move it there"
+                f"from_dlpack: the array is on the device {where} of DLPack, and the backend's GPU is "
+                f"{self.driver.name}'s device {self.dlpack_device}; move it there"
             )
         stream = self.peer.own_stream()
         words, name = capsules.opened(array.__dlpack__(stream=stream))
@@ -128,13 +127,15 @@ class CudaExchange(Exchange):
         return None
 
 
-def open_exchange(device: Device, current: Callable[[int], Callable[[], int]]) -> CudaExchange:
-    """The exchange of a device with CUDA; ``current`` gives, for CUDA's number of the GPU, what CudaExchange takes.
+def open_exchange(
+    device: Device, interface: type[Driver], current: Callable[[int], Callable[[], int]]
+) -> PeerExchange:
+    """The exchange of a device with an interface; ``current`` gives, for its number of it, what PeerExchange takes.
 
     Raises UnsupportedError where runtime, GPU or driver do not allow it.
     """
-    driver = Driver(load(), device.runtime.share().uuid)
-    return CudaExchange(device, driver, current(driver.ordinal))
+    driver = interface.open(device.runtime.share())
+    return PeerExchange(device, driver, current(driver.ordinal))
 
 
-__all__ = ["CudaExchange", "open_exchange"]
+__all__ = ["PeerExchange", "open_exchange"]

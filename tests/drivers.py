@@ -1,7 +1,7 @@
-"""A CUDA driver made of Python, for the logic of sharing memory where there is no GPU of NVIDIA's.
+"""Drivers of CUDA and HIP made of Python, for the logic of sharing memory where there is no GPU of NVIDIA's or AMD's.
 
-What a runtime exports is imported by a second Vulkan device and mapped, so "CUDA's addresses" are the host's, over the
-same bytes. Streams are threads that do what they are given in its order, late; timelines are the runtime's own
+What a runtime exports is imported by a second Vulkan device and mapped, so the drivers' addresses are the host's, over
+the same bytes. Streams are threads that do what they are given in its order, late; timelines are the runtime's own
 semaphores, which the threads wait for and signal.
 """
 
@@ -17,6 +17,7 @@ import struct
 import threading
 import time
 
+from grilly.peers import cuda, driver, hip
 from grilly.runtime.sharing import Descriptor
 from grilly.runtime.vulkan import external
 from grilly.runtime.vulkan.api import check, ffi, lib
@@ -103,20 +104,22 @@ class _Function:
 
 
 class FakeCuda:
-    """What ``ctypes.CDLL("libcuda.so.1")`` would be.
+    """What ``ctypes.CDLL("libcuda.so.1")`` would be; `FakeHip` is HIP's.
 
     Parameters
     ----------
     info : DeviceInfo
         Of the Vulkan device behind.
-    uuids : sequence of bytes
-        Of CUDA's devices.
+    devices : sequence
+        What tells the devices apart: UUIDs, or HIP's PCI addresses.
     delay : float
         Seconds by which streams are late with each task.
     """
 
-    def __init__(self, info, uuids, delay=0.0):
-        self.info, self.uuids, self.delay = info, list(uuids), delay
+    kind, prefix = cuda.Cuda, "cu"
+
+    def __init__(self, info, devices, delay=0.0):
+        self.info, self.devices, self.delay = info, list(devices), delay
         self.lock = threading.Lock()
         self.calls: list[tuple] = []
         self.failing: dict[str, int] = {}
@@ -129,12 +132,13 @@ class FakeCuda:
         self._context = threading.local()
 
     def __getattr__(self, name):
-        if not name.startswith("cu") or not hasattr(type(self), "_" + name):
+        if not name.startswith(self.prefix) or not hasattr(type(self), "_" + name):
             raise AttributeError(name)
         function = self.__dict__[name] = _Function(self, name)
         return function
 
-    def count(self, name: str) -> int:
+    def count(self, job: str) -> int:
+        name = self.kind.functions.get(job, job)
         return sum(called == name for called, _ in self.calls)
 
     def stream(self, number: int) -> Stream:
@@ -154,13 +158,13 @@ class FakeCuda:
         pass
 
     def _cuDeviceGetCount(self, count):
-        count._obj.value = len(self.uuids)
+        count._obj.value = len(self.devices)
 
     def _cuDeviceGet(self, device, number):
         device._obj.value = number
 
     def _cuDeviceGetUuid(self, uuid, device):
-        uuid.raw = self.uuids[device]
+        uuid.raw = self.devices[device]
 
     def _cuDevicePrimaryCtxRetain(self, context, device):
         context._obj.value = 77
@@ -189,13 +193,16 @@ class FakeCuda:
     def _cuImportExternalMemory(self, memory, about):
         if not self._stack():
             return NO_CONTEXT
-        kind, _, fd, _, nbytes, dedicated = struct.unpack_from("=iiQQQI", about.raw)
+        self._import(memory, about, lambda fd: fd)
+
+    def _import(self, memory, about, own):
+        kind, _, fd, _, nbytes, dedicated = struct.unpack(driver.MEMORY, about.raw[: struct.calcsize(driver.MEMORY)])
         assert (kind, dedicated) == (1, 0)
         memory._obj.value = next(self._numbers)
-        self.memories[memory._obj.value] = Import(self.info, fd, nbytes)
+        self.memories[memory._obj.value] = Import(self.info, own(fd), nbytes)
 
     def _cuExternalMemoryGetMappedBuffer(self, address, memory, part):
-        offset, nbytes = struct.unpack_from("=QQ", part.raw)
+        offset, nbytes = struct.unpack(driver.PART, part.raw[: struct.calcsize(driver.PART)])
         assert offset == 0 and nbytes
         address._obj.value = self.memories[memory].address
 
@@ -260,12 +267,44 @@ class FakeCuda:
         text._obj.value = b"made on purpose"
 
 
+class FakeHip(FakeCuda):
+    """What ``ctypes.CDLL("libamdhip64.so")`` would be, as far as `grilly.peers.hip` says what HIP does."""
+
+    kind, prefix = hip.Hip, "hip"
+
+    def _hipGetDevice(self, device):
+        device._obj.value = getattr(self._context, "device", 0)
+
+    def _hipSetDevice(self, device):
+        self._context.device = device
+
+    def _hipDeviceGetPCIBusId(self, text, nbytes, device):
+        assert nbytes > 12
+        text.value = self.devices[device].encode()
+
+    def _hipImportExternalMemory(self, memory, about):
+        if getattr(self._context, "device", 0) != len(self.devices) - 1:
+            return INVALID
+        self._import(memory, about, os.dup)  # the descriptor stays the caller's
+
+    def _hipGetErrorName(self, code):
+        return b"hipErrorOfTheStandIn"
+
+    def _hipGetErrorString(self, code):
+        return b"made on purpose"
+
+
+for job, name in cuda.Cuda.functions.items():
+    if job != "import memory":
+        setattr(FakeHip, f"_{hip.Hip.functions[job]}", getattr(FakeCuda, f"_{name}"))
+
+
 @contextlib.contextmanager
 def exporting(timelines: bool, dedicated: bool = False):
     """Inside, devices are opened as ones that export memory, and timelines if asked; gives where descriptors of
     semaphores are noted, for ``FakeCuda.by_descriptor``."""
     noted: dict[int, tuple] = {}
-    kept = (external.IMPORTED, external.External.__init__, external.descriptor_of_semaphore)
+    kept = (external.importable, external.External.__init__, external.descriptor_of_semaphore)
 
     def made(self, physical, info):
         kept[1](self, physical, info)
@@ -281,7 +320,7 @@ def exporting(timelines: bool, dedicated: bool = False):
 
     from grilly.runtime.vulkan import sharing
 
-    external.IMPORTED = "subgroup-basic"
+    external.importable = lambda info: True
     external.External.__init__ = made
     sharing.descriptor_of_semaphore = describe
     own_timeline = sharing.timeline
@@ -289,5 +328,5 @@ def exporting(timelines: bool, dedicated: bool = False):
     try:
         yield noted
     finally:
-        external.IMPORTED, external.External.__init__, sharing.descriptor_of_semaphore = kept
+        external.importable, external.External.__init__, sharing.descriptor_of_semaphore = kept
         sharing.timeline = own_timeline

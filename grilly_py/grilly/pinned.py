@@ -7,9 +7,9 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from .backend import ScalarT, default_backend
-from .device.arrays import NDArray, Shape
-from .device.tensor import Tensor
+from .compute.backend import ScalarT, default_backend
+from .compute.device.arrays import NDArray, Shape
+from .compute.device.tensor import Tensor
 
 __all__ = ["asarray", "empty"]
 

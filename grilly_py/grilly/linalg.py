@@ -12,16 +12,16 @@ import math
 import operator
 from typing import Any, Literal
 
-from ..compute.arrays.elementwise import cast, check_broadcast
-from ..compute.arrays.promotion import FLOAT32, kind_of
-from ..compute.arrays.shapes import diagonal_of
-from ..compute.device.tensor import Tensor
-from .creation import eye
-from .elementwise import abs, multiply, pow, sqrt, square, subtract
-from .linear_algebra import matmul, matrix_transpose, tensordot, vecdot
-from .manipulation import broadcast_to, expand_dims, moveaxis, stack
-from .operands import tensor_of
-from .statistical import max, min, sum
+from .array_api.creation import eye
+from .array_api.elementwise import abs, multiply, pow, sqrt, square, subtract
+from .array_api.linear_algebra import matmul, matrix_transpose, tensordot, vecdot
+from .array_api.manipulation import broadcast_to, expand_dims, moveaxis, stack
+from .array_api.operands import tensor_of
+from .array_api.statistical import max, min, sum
+from .compute.arrays.elementwise import cast, check_broadcast
+from .compute.arrays.promotion import FLOAT32, kind_of
+from .compute.arrays.shapes import diagonal_of
+from .compute.device.tensor import Tensor
 
 __all__ = [
     "cross", "diagonal", "matmul", "matrix_norm", "matrix_power", "matrix_transpose", "outer", "tensordot", "trace",

@@ -46,7 +46,7 @@ def test_the_stream_waits_for_grilly(timed):
     assert sorted(float(each[1, 1]) for each in seen) == [7.0, 22.0]
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", [*ORDERS, "hip"])
 def test_in_turn(order):
     with sharing(order, delay=0.002) as shared:
         tensor = shared.backend.tensor(np.zeros(1000, np.float32))

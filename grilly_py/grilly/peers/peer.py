@@ -1,4 +1,4 @@
-"""CudaPeer: a runtime's memory in CUDA's address space, and the order between CUDA's streams and the runtime's work."""
+"""DriverPeer: a runtime's memory in a driver's address space, and order between its streams and the runtime's work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .driver import Box, Driver
 
 
 class _Memory:
-    """Memory in CUDA's address space, given back when this goes."""
+    """Memory in the driver's address space, given back when this goes."""
 
     __slots__ = ("__weakref__",)
 
@@ -51,8 +51,8 @@ def _close(driver: Driver, timelines: tuple[Box, Box], streams: tuple[Box], proc
         driver.close(timelines, streams)
 
 
-class CudaPeer(Peer):
-    """CUDA as the peer of a runtime's memory.
+class DriverPeer(Peer):
+    """CUDA or HIP as the peer of a runtime's memory.
 
     Parameters
     ----------
@@ -61,11 +61,11 @@ class CudaPeer(Peer):
     sharing : Sharing
         The runtime's.
     current : callable
-        The CUDA stream that the calling thread gives work to, as a number.
+        The driver's stream that the calling thread gives work to, as a number.
     """
 
     def __init__(self, driver: Driver, sharing: Sharing, current: Callable[[], int]):
-        self.driver = driver
+        self.driver, self.timelines = driver, driver.timelines
         self.gone: deque[Loan] = deque()
         self._sharing = sharing
         self._current = current
@@ -74,7 +74,7 @@ class CudaPeer(Peer):
         self._mapped: set[_End] = set()
         self._unmapped: deque[_End] = deque()
         self._process = os.getpid()
-        self._value = 0  # of CUDA's timeline, that was given out last
+        self._value = 0  # of the driver's timeline, that was given out last
         self._signalled = 0  # and that it will reach
         self._signaller = 0  # the stream that brings it there
         self._given = threading.local()  # .waits: the streams that were made to wait last, and for what
@@ -144,11 +144,11 @@ class CudaPeer(Peer):
         self._given.waits = None
 
     def place(self, buffer: Any, stream: int, writes: bool = False) -> tuple[int, Mapped]:
-        """A buffer's address in CUDA, and what it lies in; work that the stream is given now may use it at once.
+        """A buffer's address for the driver, and what it lies in; work that the stream is given now may use it at once.
 
         With a stream of -1 no stream is made to wait. ``writes`` says that the stream is about to write there, for
         which the runtime's next submission is to wait whatever becomes of the call. Raises as ``Sharing.lend``, and
-        GrillyError when CUDA fails.
+        GrillyError when the driver fails.
         """
         place = self._sharing.lend(buffer, stream if writes else None)
         mapped = place.foreign
@@ -178,7 +178,7 @@ class CudaPeer(Peer):
             return mapped
 
     def lend(self, holder: object, buffer: Any, kept: object, stream: int) -> None:
-        """Keep a buffer for CUDA until the holder goes and what the stream was given before that has run."""
+        """Keep a buffer for the driver until the holder goes and what the stream was given before that has run."""
         loan = Loan(holder, self.gone.append)
         loan.buffer, loan.kept, loan.stream = buffer, kept, stream
         self._loans.add(loan)
@@ -194,4 +194,4 @@ class CudaPeer(Peer):
                 self.driver.free_memory(end.memory, end.address)
 
 
-__all__ = ["CudaPeer", "Mapped"]
+__all__ = ["DriverPeer", "Mapped"]

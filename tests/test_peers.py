@@ -1,21 +1,21 @@
-"""Memory shared with CUDA, with a CUDA driver made of Python (`cudas`) over a second Vulkan device: what capsules show
-and what comes in by them. Order: test_cuda_order.py; lifetime: test_cuda_lifetime.py; errors and interrupts:
-test_cuda_faults.py; PyTorch: test_cuda_torch.py."""
+"""Memory shared with CUDA or HIP, with drivers made of Python (`drivers`) over a second Vulkan device: what capsules
+show and what comes in by them. HIP's own: test_hip.py; order: test_peers_order.py; lifetime: test_peers_lifetime.py;
+errors and interrupts: test_peers_faults.py; PyTorch: test_peers_torch.py."""
 
 import ctypes
 
 import numpy as np
 import pytest
 
-import cudas
+import drivers
 import grilly
 from grilly import errors
-from grilly.cuda import capsules
-from grilly.runtime.vulkan.external import descriptor_of_memory
+from grilly.peers import capsules
+from grilly.runtime.vulkan.external import descriptor_of_memory, importable
 from sharing import ARRAY, ORDERS, A, Foreign, sharing, shown
 
 
-@pytest.fixture(params=ORDERS)
+@pytest.fixture(params=[*ORDERS, "hip"])
 def shared(request):
     with sharing(request.param) as made:
         yield made
@@ -33,7 +33,7 @@ def test_exported_memory_is_that_of_another_device(dedicated):
         tensor = shared.backend.tensor(ARRAY)
         piece = tensor._storage.buffer.piece
         given = descriptor_of_memory(shared.backend.runtime._parts.device, piece.block.memory.value)
-        other = cudas.Import(shared.backend.device, given.number, piece.block.allocated)
+        other = drivers.Import(shared.backend.device, given.number, piece.block.allocated)
         given.taken()
         try:
             found = np.ctypeslib.as_array((ctypes.c_float * 60).from_address(other.address + piece.start))
@@ -49,16 +49,17 @@ def test_exported_memory_is_that_of_another_device(dedicated):
 def test_devices_without_an_importer_export_nothing(vulkan_backend):
     """No memory is made to be exported where nothing could import it."""
     external = vulkan_backend.runtime._parts.device.external
-    if "nvidia-compiler" in vulkan_backend.device.features:
-        pytest.skip("CUDA can import this device's memory")
+    if importable(vulkan_backend.device):
+        pytest.skip("CUDA or HIP can import this device's memory")
     assert not external.memories and not external.extensions
-    with pytest.raises(errors.UnsupportedError, match="no memory that CUDA can import"):
+    with pytest.raises(errors.UnsupportedError, match="no memory that CUDA or HIP can import"):
         vulkan_backend.runtime.share()
 
 
 def test_a_capsule_shows_the_tensor(shared):
     tensor = shared.backend.tensor(ARRAY)
-    assert tensor.__dlpack_device__() == (2, 1)
+    device = (shared.fake.kind.dlpack, 1)
+    assert tensor.__dlpack_device__() == device
     array = shown(tensor.__dlpack__(stream=A))
     shared.fake.stream(A).settle()
     assert np.array_equal(array, ARRAY)
@@ -71,7 +72,7 @@ def test_a_capsule_shows_the_tensor(shared):
     assert part.__array_interface__["data"][0] == array.ctypes.data + 12
     shared.fake.stream(A).settle()
     assert (array[2:4] == 9).all() and array[4, 0] == -40
-    assert shared.fake.count("cuImportExternalMemory") == 1, "a block is imported once"
+    assert shared.fake.count("import memory") == 1, "a block is imported once"
 
 
 @pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "int64", "uint8", "bool"])
@@ -88,7 +89,7 @@ def test_where_capsules_are(timed):
     tensor = timed.backend.tensor(ARRAY)
     host = tensor.__dlpack__(dl_device=(1, 0))
     assert np.array_equal(np.from_dlpack(capsules._Host(host)), ARRAY)
-    assert timed.fake.count("cuImportExternalMemory") == 0
+    assert timed.fake.count("import memory") == 0
     own, copy = (capsules.opened(tensor.__dlpack__(stream=-1, copy=c))[0] for c in (None, True))
     assert own.__array_interface__["data"] != copy.__array_interface__["data"]
     for options, words in (
@@ -102,20 +103,22 @@ def test_where_capsules_are(timed):
 def test_a_devices_array_goes_in(shared):
     """By a copy on the device, or as it is where the memory is grilly's."""
     backend, fake = shared.backend, shared.fake
-    given = Foreign(ARRAY.copy())
+    device = shared.exchange.dlpack_device
+    given = Foreign(ARRAY.copy(), device)
     tensor = grilly.from_dlpack(given, device=backend)
-    assert np.array_equal(tensor.numpy(), ARRAY) and fake.count("cuMemcpyDtoDAsync_v2") == 1
+    assert np.array_equal(tensor.numpy(), ARRAY) and fake.count("copy") == 1
     assert given.streams == [shared.exchange.peer.own_stream()], "the producer was told the stream of the copy"
     wide = np.arange(200, dtype=np.float32).reshape(10, 20)
-    assert np.array_equal(grilly.from_dlpack(Foreign(wide[1::3, 2:9]), device=backend).numpy(), wide[1::3, 2:9])
+    assert np.array_equal(grilly.from_dlpack(Foreign(wide[1::3, 2:9], device), device=backend).numpy(), wide[1::3, 2:9])
     with pytest.raises(BufferError, match="copy is False"):
-        grilly.from_dlpack(Foreign(ARRAY), device=backend, copy=False)
-    with pytest.raises(BufferError, match="on CUDA's device 0, and the backend's GPU is device 1"):
-        grilly.from_dlpack(Foreign(ARRAY, (2, 0)), device=backend)
-    copies = fake.count("cuMemcpyDtoDAsync_v2")
+        grilly.from_dlpack(Foreign(ARRAY, device), device=backend, copy=False)
+    for other in ((device[0], 0), (12 - device[0], 1)):
+        with pytest.raises(BufferError, match="on the device .* and the backend's GPU is (CUDA|HIP)'s device"):
+            grilly.from_dlpack(Foreign(ARRAY, other), device=backend)
+    copies = fake.count("copy")
     mine = shown(tensor.__dlpack__(stream=A))
     for part in (mine, mine[2:5, ::3], mine.T):
-        again = grilly.from_dlpack(Foreign(part), device=backend, copy=False)
+        again = grilly.from_dlpack(Foreign(part, device), device=backend, copy=False)
         assert again._storage is tensor._storage and np.array_equal(again.numpy(), part)
-    own = grilly.from_dlpack(Foreign(mine), device=backend, copy=True)
-    assert own._storage is not tensor._storage and fake.count("cuMemcpyDtoDAsync_v2") == copies + 1
+    own = grilly.from_dlpack(Foreign(mine, device), device=backend, copy=True)
+    assert own._storage is not tensor._storage and fake.count("copy") == copies + 1

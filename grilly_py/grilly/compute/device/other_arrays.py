@@ -1,0 +1,33 @@
+"""Arrays of other libraries: what errors call them, and the way to make them ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def called(given: Any) -> str:
+    """The name of an object's class; with its library where that class is called Tensor too."""
+    kind = type(given)
+    return f"{kind.__module__.split('.')[0]}.{kind.__name__}" if kind.__name__ == "Tensor" else kind.__name__
+
+
+def is_torch(given: Any) -> bool:
+    """Whether an object is of PyTorch's, told without importing it."""
+    return type(given).__module__.split(".")[0] == "torch"
+
+
+def refuse_operand(operation: str, given: Any) -> None:
+    """Raise TypeError for an operand that holds numbers and that Python would call unequal, or not say what to do with.
+
+    Others are left to Python: that operand may know what to do with a tensor.
+    """
+    if hasattr(given, "__dlpack__"):
+        way = "grilly.torch.from_torch" if is_torch(given) else "grilly.from_dlpack"
+    elif isinstance(given, (list, tuple)):
+        way = "grilly.asarray"
+    else:
+        return
+    raise TypeError(f"{operation}: an operand is a {called(given)}; {way} makes a grilly.Tensor of it")
+
+
+__all__ = ["called", "is_torch", "refuse_operand"]
