@@ -170,6 +170,7 @@ def _dispatch(planner: Planner, registry: Registry, terms: Terms, rows: _Rows) -
     )  # fmt: skip
     columns = count > 1 and all(own[-1] == 1 and length != 1 for own, length in zip(steps, lengths, strict=True))
     needs = {"gradient": int(terms.operation.endswith("_BACKWARD")), "sums": int(s is not None and columns)}
+    needs["align"] = 4 if quads else 1
     choice = registry.resolve(Request("norm-rows", x.dtype.name, facts=needs))
     lanes, held, is_long = _deal(choice, facts, count, cols, columns, quads)
     blocks = -(-cols // (4 * held * lanes))
@@ -196,6 +197,7 @@ def _dispatch(planner: Planner, registry: Registry, terms: Terms, rows: _Rows) -
         "BIAS": int(b is not None), "CHANNELS": int(groups > 0), "TERMS": int(t is not None),
         "THREADS": choice.threads, "WHOLE": int(cols == 4 * held * lanes),
     }  # fmt: skip
+    constants = {name: value for name, value in constants.items() if name in choice.variant.constants}
     # What is not written is y once more: the runtime would put an array there that others may read meanwhile, and those
     # who look at the shader alone (validation layers) take it for written.
     bound = {"x": x, "r": r, "w": w, "b": b, "y": y, "s": y if s is None else s, "t": y if t is None else t}
@@ -222,5 +224,7 @@ def _deal(
         lanes, most, wanted = 1, tile["lanes"], 4 if quads else 2
         while lanes < most and fours > lanes * (1 if count * lanes < facts.units * threads else wanted):
             lanes *= 2
-    held = min(-(-fours // lanes), tile["held"])
+    held = -(-fours // lanes)
+    if held > tile["held"]:
+        held = tile.get("trip", tile["held"])
     return lanes, held, fours > held * lanes
