@@ -175,7 +175,7 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
             raise
         return None
     alone = choice.variant.family == PROCESSOR_FAMILY  # a workgroup has all keys of its rows
-    if not forced and not (processor if alone else pays(*few, many="trip" in choice.tile)):
+    if not (forced or (alone and processor) or pays(*few, many=alone or "trip" in choice.tile)):
         return None
     size = choice.subgroup_size or facts.subgroup_size
     units = max(facts.units // CORES, 1) if facts.architecture == "llvmpipe" else facts.units
