@@ -170,7 +170,8 @@ def _dispatch(planner: Planner, registry: Registry, terms: Terms, rows: _Rows) -
     )  # fmt: skip
     columns = count > 1 and all(own[-1] == 1 and length != 1 for own, length in zip(steps, lengths, strict=True))
     needs = {"gradient": int(terms.operation.endswith("_BACKWARD")), "sums": int(s is not None and columns)}
-    needs["align"] = 4 if quads else 1
+    # Widths in steps, so that the registry sees few different requests.
+    needs |= {"align": 4 if quads else 1, "cols": min(-(-cols // 256), 4) * 256}
     choice = registry.resolve(Request("norm-rows", x.dtype.name, facts=needs))
     lanes, held, is_long = _deal(choice, facts, count, cols, columns, quads)
     blocks = -(-cols // (4 * held * lanes))
@@ -224,7 +225,5 @@ def _deal(
         lanes, most, wanted = 1, tile["lanes"], 4 if quads else 2
         while lanes < most and fours > lanes * (1 if count * lanes < facts.units * threads else wanted):
             lanes *= 2
-    held = -(-fours // lanes)
-    if held > tile["held"]:
-        held = tile.get("trip", tile["held"])
+    held = min(-(-fours // lanes), tile["held"])
     return lanes, held, fours > held * lanes
