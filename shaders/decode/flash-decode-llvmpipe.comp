@@ -10,6 +10,7 @@
 //     4-vectors; attention/extras.glsl without tiles.
 // Specialization constants: HEAD_DIM, VALUE_DIM, MASK, CAUSAL, LSE and FEATURES as there, MERGE unused, and
 //     ROWS   query rows of a workgroup
+//     LONG   1: sums go in blocks, so that their rounding does not grow with the keys; it takes up to twice the time
 // Workgroup (x, y, z) owns key head y, batch z, and ROWS of the group * queries rows that share the key head, from
 //     ROWS * x. Rows are numbered query by query, and in it head by head.
 // Invocation: of a trip's eight keys one, for scores; then every eighth word of an output row, for values. So neither
@@ -26,10 +27,12 @@
 #include "attention/attention.glsl"
 
 layout(constant_id = 12) const int ROWS = 1;
+layout(constant_id = 13) const int LONG = 0;
 layout(local_size_x = 8) in;
 
 const int KEYS = 8;  // of a trip
 const int FOUR = 4;
+const uint BLOCK = 512u;  // keys whose weighted values are summed on their own where LONG says so
 #if defined(DTYPE_float32)
 const int WIDE = 4;  // elements of a texel
 #else
@@ -115,90 +118,105 @@ void main() {
         }
     }
 
-    float acc[ROWS * V_WORDS * WIDE];
-    float maximum[ROWS];  // of all keys so far, the same in every invocation
-    float total[ROWS];    // of the invocation's own keys
-    [[unroll]] for (int i = 0; i < ROWS * V_WORDS * WIDE; i++) acc[i] = 0.0;
+    // The weighted values, and those of the block's keys; the same of the weights of the invocation's own keys.
+    float o[ROWS * V_WORDS * WIDE], acc[ROWS * V_WORDS * WIDE];
+    float whole[ROWS], total[ROWS];
+    float maximum[ROWS], former[ROWS];  // of all keys so far, the same in every invocation; and before the block
+    [[unroll]] for (int i = 0; i < ROWS * V_WORDS * WIDE; i++) o[i] = acc[i] = 0.0;
     [[unroll]] for (int r = 0; r < ROWS; r++) {
-        maximum[r] = LOWEST;
-        total[r] = 0.0;
+        maximum[r] = former[r] = LOWEST;
+        whole[r] = total[r] = 0.0;
     }
 
     uint first = hidden_keys(first_query);
     while (first < seen) {
-        const uint key = min(first + lane, last);
-        const uint k_at = k_origin + (on(PAGED) ? K_PLACE(key) / uint(WIDE) : key * k_stride);
-        const uint v_row = on(PAGED) ? V_PLACE(key) / uint(WIDE) : key * v_stride;
-        float score[ROWS];
-        [[unroll]] for (int r = 0; r < ROWS; r++) score[r] = 0.0;
-        [[unroll]] for (int c = 0; c < K_WORDS; c++) {
-            uvec4 word = texelFetch(k_data, int(k_at) + c);
-            [[unroll]] for (int i = 0; i < QUADS; i++) {
-                vec4 k = quad(word, i);
-                [[unroll]] for (int r = 0; r < ROWS; r++) {
-                    const int d = r * HEAD_DIM + c * WIDE + 4 * i;
-                    score[r] += (q[d] * k.x + q[d + 1] * k.y) + (q[d + 2] * k.z + q[d + 3] * k.w);
+        const uint stop = min(first + BLOCK, seen);
+        do {
+            const uint key = min(first + lane, last);
+            const uint k_at = k_origin + (on(PAGED) ? K_PLACE(key) / uint(WIDE) : key * k_stride);
+            const uint v_row = on(PAGED) ? V_PLACE(key) / uint(WIDE) : key * v_stride;
+            float score[ROWS];
+            [[unroll]] for (int r = 0; r < ROWS; r++) score[r] = 0.0;
+            [[unroll]] for (int c = 0; c < K_WORDS; c++) {
+                uvec4 word = texelFetch(k_data, int(k_at) + c);
+                [[unroll]] for (int i = 0; i < QUADS; i++) {
+                    vec4 k = quad(word, i);
+                    [[unroll]] for (int r = 0; r < ROWS; r++) {
+                        const int d = r * HEAD_DIM + c * WIDE + 4 * i;
+                        score[r] += (q[d] * k.x + q[d + 1] * k.y) + (q[d + 2] * k.z + q[d + 3] * k.w);
+                    }
                 }
             }
-        }
-        [[unroll]] for (int r = 0; r < ROWS; r++) {
-            float bent = score[r];
-            if (FEATURES != 0) turn_to(r);
-            if (BENDS) bent = bend(bent, queries[r], key);
-            if (MASK != 0) {
-                float bias = mask_bias(mask_rows[r] + key * pc.mask_key);
-                bent = bent <= NEVER ? NEVER : biased_score(bent, bias);
+            [[unroll]] for (int r = 0; r < ROWS; r++) {
+                float bent = score[r];
+                if (FEATURES != 0) turn_to(r);
+                if (BENDS) bent = bend(bent, queries[r], key);
+                if (MASK != 0) {
+                    float bias = mask_bias(mask_rows[r] + key * pc.mask_key);
+                    bent = bent <= NEVER ? NEVER : biased_score(bent, bias);
+                }
+                bool hidden = first + lane > last;
+                if (some_hidden()) hidden = hidden || !sees(queries[r], key);
+                bent = hidden ? NEVER : bent;
+                const float top = max(maximum[r], subgroupMax(bent));
+                const float factor = exp2(maximum[r] - top);
+                maximum[r] = top;
+                float w = exp2(bent - top);
+                total[r] = total[r] * factor + w;
+                [[unroll]] for (int i = 0; i < V_WORDS * WIDE; i++) acc[r * V_WORDS * WIDE + i] *= factor;
+                if (on(DROPOUT)) w *= w != 0.0 ? kept_share(queries[r], first + lane) : 1.0;
+                score[r] = w;
             }
-            bool hidden = first + lane > last;
-            if (some_hidden()) hidden = hidden || !sees(queries[r], key);
-            bent = hidden ? NEVER : bent;
-            const float top = max(maximum[r], subgroupMax(bent));
-            const float factor = exp2(maximum[r] - top);
-            maximum[r] = top;
-            float w = exp2(bent - top);
-            total[r] = total[r] * factor + w;
-            [[unroll]] for (int i = 0; i < V_WORDS * WIDE; i++) acc[r * V_WORDS * WIDE + i] *= factor;
-            if (on(DROPOUT)) w *= w != 0.0 ? kept_share(queries[r], first + lane) : 1.0;
-            score[r] = w;
-        }
-        // Products of four keys are added before the sum is, so that its rounding grows with a quarter of the keys.
-        [[unroll]] for (int j = 0; j < KEYS; j += FOUR) {
-            uint v_at[FOUR];
-            [[unroll]] for (int n = 0; n < FOUR; n++) {
-                v_at[n] = v_origin + (on(PAGED) ? subgroupShuffle(v_row, uint(j + n)) : min(first + uint(j + n), last) * v_stride);
-            }
-            [[unroll]] for (int c = 0; c < V_WORDS; c++) {
-                float v[FOUR * WIDE];
+            // Products of four keys are added before the sum is, so that its rounding grows with a quarter of the keys.
+            [[unroll]] for (int j = 0; j < KEYS; j += FOUR) {
+                uint v_at[FOUR];
                 [[unroll]] for (int n = 0; n < FOUR; n++) {
-                    uvec4 word = texelFetch(v_data, int(v_at[n] + min(uint(8 * c) + lane, uint(VALUE_DIM / WIDE - 1))));
-                    // A key past the end stands for the last one, whose values may not be finite.
-                    if (first + uint(j + n) > last) word = uvec4(0u);
-                    [[unroll]] for (int i = 0; i < QUADS; i++) {
-                        vec4 four = quad(word, i);
-                        [[unroll]] for (int e = 0; e < 4; e++) v[n * WIDE + 4 * i + e] = four[e];
-                    }
+                    v_at[n] = v_origin
+                    + (on(PAGED) ? subgroupShuffle(v_row, uint(j + n)) : min(first + uint(j + n), last) * v_stride);
                 }
-                [[unroll]] for (int r = 0; r < ROWS; r++) {
-                    float w[FOUR];
-                    [[unroll]] for (int n = 0; n < FOUR; n++) w[n] = subgroupShuffle(score[r], uint(j + n));
-                    [[unroll]] for (int e = 0; e < WIDE; e++) {
-                        float part[FOUR];
-                        [[unroll]] for (int n = 0; n < FOUR; n++) {
-                            part[n] = all_count() || w[n] != 0.0 ? w[n] * v[n * WIDE + e] : 0.0;
+                [[unroll]] for (int c = 0; c < V_WORDS; c++) {
+                    float v[FOUR * WIDE];
+                    [[unroll]] for (int n = 0; n < FOUR; n++) {
+                        uvec4 word = texelFetch(v_data, int(v_at[n] + min(uint(8 * c) + lane, uint(VALUE_DIM / WIDE - 1))));
+                        // A key past the end stands for the last one, whose values may not be finite.
+                        if (first + uint(j + n) > last) word = uvec4(0u);
+                        [[unroll]] for (int i = 0; i < QUADS; i++) {
+                            vec4 four = quad(word, i);
+                            [[unroll]] for (int e = 0; e < 4; e++) v[n * WIDE + 4 * i + e] = four[e];
                         }
-                        acc[(r * V_WORDS + c) * WIDE + e] += (part[0] + part[1]) + (part[2] + part[3]);
+                    }
+                    [[unroll]] for (int r = 0; r < ROWS; r++) {
+                        float w[FOUR];
+                        [[unroll]] for (int n = 0; n < FOUR; n++) w[n] = subgroupShuffle(score[r], uint(j + n));
+                        [[unroll]] for (int e = 0; e < WIDE; e++) {
+                            float part[FOUR];
+                            [[unroll]] for (int n = 0; n < FOUR; n++) {
+                                part[n] = all_count() || w[n] != 0.0 ? w[n] * v[n * WIDE + e] : 0.0;
+                            }
+                            acc[(r * V_WORDS + c) * WIDE + e] += (part[0] + part[1]) + (part[2] + part[3]);
+                        }
                     }
                 }
             }
+            first += uint(KEYS);
+        } while (LONG == 1 && first < stop);
+        [[unroll]] for (int r = 0; r < ROWS && LONG == 1; r++) {
+            const float decay = exp2(former[r] - maximum[r]);
+            former[r] = maximum[r];
+            whole[r] = whole[r] * decay + total[r];
+            total[r] = 0.0;
+            [[unroll]] for (int i = r * V_WORDS * WIDE; i < (r + 1) * V_WORDS * WIDE; i++) {
+                o[i] = o[i] * decay + acc[i];
+                acc[i] = 0.0;
+            }
         }
-        first += uint(KEYS);
     }
 
     [[unroll]] for (int r = 0; r < ROWS; r++) {
         const uint row = first_row + uint(r);
         const uint query = row / pc.group;
         const uint head = key_head * pc.group + row % pc.group;
-        float sum = subgroupAdd(total[r]), top = maximum[r], decay = 1.0;
+        float sum = subgroupAdd(LONG == 1 ? whole[r] : total[r]), top = maximum[r], decay = 1.0;
         if (on(LENGTHS) && int(query) >= x_rows_seeing) sum = 0.0;
         if (on(SINKS)) {
             turn_to(r);
@@ -213,7 +231,9 @@ void main() {
                 if (column < uint(VALUE_DIM / WIDE)) {
                     [[unroll]] for (int i = 0; i < QUADS; i++) {
                         const int at = (r * V_WORDS + c) * WIDE + 4 * i;
-                        vec4 four = vec4(acc[at], acc[at + 1], acc[at + 2], acc[at + 3]) * share;
+                        vec4 four = LONG == 1 ? vec4(o[at], o[at + 1], o[at + 2], o[at + 3])
+                                              : vec4(acc[at], acc[at + 1], acc[at + 2], acc[at + 3]);
+                        four *= share;
                         o_data[o_at + column * uint(QUADS) + uint(i)] = IO_STORE4(sum == 0.0 ? vec4(0.0) : four);
                     }
                 }

@@ -93,7 +93,7 @@ def deal(
         passes = -(-rows // tile["rows"])
         sharers = choice.threads // size // bands(choice, -(-rows // passes))
         return _share(choice, units, batch * kv_heads, rows, passes, keys, tile["trip"] * sharers)
-    if "values" in tile and "columns" not in tile:  # flash-decode-llvmpipe: no keys are split
+    if "long" in tile:  # flash-decode-llvmpipe: no keys are split
         passes = -(-rows // max(min(tile["rows"], tile["values"] // max(dims)), 1))
         return Deal(-(-rows // passes), passes, 1, 1, 1, 1)
     wide = 4 if choice.variant.dtype == "float32" else 8
@@ -200,6 +200,7 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
         "MASK": mask_kind(None if mask is None else mask.dtype), "FEATURES": bits,
         "ROWS": dealt.rows, "LANES": dealt.lanes, "UNROLL": dealt.unroll, "SUBGROUP": size,
         "THREADS": choice.threads, "STAGES": dealt.stages, "SPLIT_KEYS": choice.tile.get("keys", 0),
+        "LONG": int(walked >= choice.tile.get("long", walked + 1)),
     }  # fmt: skip
     constants = {name: value for name, value in constants.items() if name in choice.variant.constants}
     piece = Piece(q, k, v, o, sums, mask, call.shift + right, False, bias, call.first)
