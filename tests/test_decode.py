@@ -20,21 +20,25 @@ from kernels import forget, plans, pretend, retiled
 FAMILY = decode.FAMILY
 
 
-def need(backend, dtype="float32"):
+PROCESSOR = decode.PROCESSOR_FAMILY
+EITHER = pytest.mark.parametrize("family", [FAMILY, PROCESSOR])
+
+
+def need(backend, dtype="float32", family=FAMILY):
     """Skip, saying what the device lacks, when the family has no variant for it."""
     facts = {"align": 8, "head_dim": 64, "value_dim": 64, "masked": 1}
     try:
-        backend.registry.resolve(Request("attention-decode", dtype, facts=facts))
+        backend.registry.resolve(Request("attention-decode", dtype, facts=facts, prefer=family))
     except grilly.UnsupportedError as error:
         pytest.skip(str(error).splitlines()[0])
 
 
-def check(backend, case: Case, dtype=np.float32, view=lambda tensor: tensor, arrays=None):
+def check(backend, case: Case, dtype=np.float32, view=lambda tensor: tensor, arrays=None, family=FAMILY):
     q, k, v, mask = arrays or make_arrays(case, dtype)
     exact, exact_lse, plain, plain_lse = expected(case, q, k, v, mask)
     out, lse = backend.attention.flash_attention2(
         *(view(backend.tensor(a)) for a in (q, k, v)),
-        mask=mask, causal=case.causal, scale=case.scale, return_lse=True, kernel=FAMILY,
+        mask=mask, causal=case.causal, scale=case.scale, return_lse=True, kernel=family,
     )  # fmt: skip
     assert_as_accurate(out.numpy(), exact, plain, f"{case.name} output", output_magnitude(case, q, k, v, mask))
     assert_as_accurate(lse.numpy(), exact_lse, plain_lse, f"{case.name} lse")
@@ -66,6 +70,24 @@ ALL = [*LENGTHS, *GROUPS, *DIMS, *QUERIES, *MASKS, *OTHERS]
 def test_float32(backend, case):
     need(backend)
     check(backend, case)
+
+
+@pytest.mark.parametrize(
+    "case", [*LENGTHS, GROUPS[1], GROUPS[4], *DIMS[2::2], *QUERIES[1:4], *MASKS[1::2], *OTHERS], ids=str
+)
+def test_float32_on_processors(backend, case):
+    need(backend, family=PROCESSOR)
+    check(backend, case, family=PROCESSOR)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("case", [DIMS[2], DIMS[7], LENGTHS[3], GROUPS[3], MASKS[1]], ids=str)
+def test_sixteen_bits_on_processors(backend, case, dtype):
+    need(backend, dtype, PROCESSOR)
+    if dtype == "bfloat16":
+        check_bfloat16(backend, case, PROCESSOR)
+    else:
+        check(backend, case, np.float16, family=PROCESSOR)
 
 
 @pytest.mark.parametrize("case", [*LENGTHS[2:], *GROUPS[2:], *DIMS, *QUERIES[1:4], *MASKS[::3], *OTHERS[:2]], ids=str)
@@ -198,15 +220,16 @@ def extras(rng, queries: int, batch=2, heads=6, keys=611) -> dict:
 
 @pytest.mark.parametrize("name", extras(np.random.default_rng(0), 1))
 @pytest.mark.parametrize("queries", [1, 5])
-def test_extras(vulkan_backend, queries, name):
+@EITHER
+def test_extras(vulkan_backend, family, queries, name):
     """Rows of a workgroup belong to several heads, each with slopes, biases and sinks of its own."""
-    need(vulkan_backend)
+    need(vulkan_backend, family=family)
     case = Case(f"extras-{queries}-{name}", batch=2, heads=6, kv_heads=2, queries=queries, keys=611, dim=16)
     q, k, v, _ = make_arrays(case)
     options = extras(np.random.default_rng(7), queries)[name]
     exact, *_, exact_lse = reference.naive_attention(q, k, v, dtype=np.float64, return_lse=True, **options)
     plain, *_, plain_lse = reference.naive_attention(q, k, v, return_lse=True, **options)
-    out, lse = vulkan_backend.attention.flash_attention2(q, k, v, return_lse=True, kernel=FAMILY, **options)
+    out, lse = vulkan_backend.attention.flash_attention2(q, k, v, return_lse=True, kernel=family, **options)
     assert_as_accurate(out, exact, plain, name)
     assert_as_accurate(lse, exact_lse, plain_lse, name)
 
@@ -285,9 +308,10 @@ def test_deal_fills_the_device_evenly():
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf, 1e30])
 @pytest.mark.parametrize("kind", ["bool", "additive", "causal"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_masked_slots_do_not_leak(backend, poison, kind, dtype):
+@EITHER
+def test_masked_slots_do_not_leak(backend, family, poison, kind, dtype):
     """What masked keys and values hold never reaches the output, not by a bit."""
-    need(backend, dtype)
+    need(backend, dtype, family)
     q, k, v, _ = make_arrays(Case("leak", heads=4, kv_heads=2, queries=3, keys=700, dim=32), dtype)
     allowed = np.ones((3, 700), bool)
     if kind == "causal":
@@ -298,12 +322,12 @@ def test_masked_slots_do_not_leak(backend, poison, kind, dtype):
         allowed[:, hidden] = False
         mask = allowed if kind == "bool" else np.where(allowed, np.float32(0), np.float32(-np.inf))
     run = backend.attention.flash_attention2
-    clean = run(q, k, v, mask=mask, causal=kind == "causal", kernel=FAMILY)
+    clean = run(q, k, v, mask=mask, causal=kind == "causal", kernel=family)
     k2, v2 = k.copy(), v.copy()
     with np.errstate(over="ignore"):
         k2[:, :, hidden] = poison
         v2[:, :, hidden] = poison
-    dirty = run(q, k2, v2, mask=mask, causal=kind == "causal", kernel=FAMILY)
+    dirty = run(q, k2, v2, mask=mask, causal=kind == "causal", kernel=family)
     rows = slice(0, 2) if kind == "causal" else slice(None)
     assert np.isfinite(clean).all()
     assert (clean[:, :, rows] == dirty[:, :, rows]).all()
@@ -312,23 +336,25 @@ def test_masked_slots_do_not_leak(backend, poison, kind, dtype):
 
 
 @pytest.mark.parametrize("key", [0, 300, 1022])
-def test_what_is_not_finite_shows(backend, key):
+@EITHER
+def test_what_is_not_finite_shows(backend, family, key):
     """A NaN in a key that is attended to reaches the output, from whichever split; so does an infinite value."""
-    need(backend)
+    need(backend, family=family)
     q, k, v, _ = make_arrays(Case("shows", heads=4, kv_heads=1, queries=1, keys=1023))
     run = backend.attention.flash_attention2
     spoiled = k.copy()
     spoiled[:, :, key] = np.nan
-    assert np.isnan(run(q, spoiled, v, kernel=FAMILY)).all()
-    assert np.isnan(run(q, np.full_like(k, np.nan), v, kernel=FAMILY)).all()
+    assert np.isnan(run(q, spoiled, v, kernel=family)).all()
+    assert np.isnan(run(q, np.full_like(k, np.nan), v, kernel=family)).all()
     spoiled = v.copy()
     spoiled[:, :, key] = np.inf
-    assert np.isposinf(run(q, k, spoiled, kernel=FAMILY)).all()
+    assert np.isposinf(run(q, k, spoiled, kernel=family)).all()
 
 
-def test_slots_past_the_end_do_not_leak(backend):
+@EITHER
+def test_slots_past_the_end_do_not_leak(backend, family):
     """The arrays are windows into larger ones filled with NaN; nothing outside reaches the result."""
-    need(backend)
+    need(backend, family=family)
     case = Case("window", heads=2, queries=3, keys=261, dim=40)
     arrays = make_arrays(case)
 
@@ -337,23 +363,24 @@ def test_slots_past_the_end_do_not_leak(backend):
         big[:, :, : array.shape[2], : array.shape[3]] = array
         return backend.tensor(big)[:, :, : array.shape[2], : array.shape[3]]
 
-    out = backend.attention.flash_attention2(*(window(a) for a in arrays[:3]), kernel=FAMILY).numpy()
+    out = backend.attention.flash_attention2(*(window(a) for a in arrays[:3]), kernel=family).numpy()
     exact, _, plain, _ = expected(case, *arrays)
     assert_as_accurate(out, exact, plain)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_heads_inside_rows(backend, dtype):
+@EITHER
+def test_heads_inside_rows(backend, family, dtype):
     """(B, S, H, D) seen as (B, H, S, D): only strides differ, and the result has q's layout."""
-    need(backend, dtype)
+    need(backend, dtype, family)
     case = Case("joined", batch=2, heads=6, kv_heads=2, queries=2, keys=530, dim=64)
     arrays = make_arrays(case, dtype)
     swapped = [np.ascontiguousarray(a.transpose(0, 2, 1, 3)) for a in arrays[:3]]
     tensors = [backend.tensor(a).transpose(0, 2, 1, 3) for a in swapped]
     run = backend.attention.flash_attention2
-    out = run(*tensors, kernel=FAMILY)
+    out = run(*tensors, kernel=family)
     assert out.transpose(0, 2, 1, 3).is_contiguous
-    assert (out.numpy() == run(*arrays[:3], kernel=FAMILY)).all()
+    assert (out.numpy() == run(*arrays[:3], kernel=family)).all()
 
 
 def test_scores_beyond_float16(backend):
@@ -362,12 +389,13 @@ def test_scores_beyond_float16(backend):
     check(backend, Case("large", heads=2, queries=1, keys=300), np.float16, arrays=(q * 100, k * 100, v, mask))
 
 
-def test_smallest_float16_numbers_count(backend):
+@EITHER
+def test_smallest_float16_numbers_count(backend, family):
     """Subnormal values are not taken for zero."""
-    need(backend, "float16")
+    need(backend, "float16", family)
     q, k, _, _ = make_arrays(Case("tiny", heads=2, queries=1, keys=300), np.float16)
     v = np.full(k.shape, 3 * 2.0**-24, np.float16)
-    assert (backend.attention.flash_attention2(q, k, v, kernel=FAMILY) == v[:, :, :1]).all()
+    assert (backend.attention.flash_attention2(q, k, v, kernel=family) == v[:, :, :1]).all()
 
 
 def test_repeats_are_equal_to_the_bit(backend):
@@ -379,9 +407,10 @@ def test_repeats_are_equal_to_the_bit(backend):
         assert (backend.attention.flash_attention2(*tensors, kernel=FAMILY).numpy() == first).all()
 
 
-def test_plans_are_reused_with_other_offsets(backend):
+@EITHER
+def test_plans_are_reused_with_other_offsets(backend, family):
     """A prepared plan serves other windows of the same storage: nothing of the first call's data is kept."""
-    need(backend)
+    need(backend, family=family)
     rng = np.random.default_rng(5)
     k, v = (rng.standard_normal((6, 2, 520, 64), dtype=np.float32) for _ in range(2))
     q = rng.standard_normal((6, 4, 1, 64), dtype=np.float32)
@@ -390,11 +419,11 @@ def test_plans_are_reused_with_other_offsets(backend):
     forget(backend)
     for i in range(6):
         part = slice(i, i + 1)
-        out = backend.attention.flash_attention2(tq[part], tk[part], tv[part], mask=tm[part], kernel=FAMILY).numpy()
+        out = backend.attention.flash_attention2(tq[part], tk[part], tv[part], mask=tm[part], kernel=family).numpy()
         want = reference.naive_attention(q[part], k[part], v[part], mask=mask[part], dtype=np.float64)[0]
         assert np.abs(out - want).max() < 1e-6
     (found,) = plans(backend, PLANS)
-    assert found.ready.plan.steps[0].choice.variant.family == FAMILY
+    assert found.ready.plan.steps[0].choice.variant.family == family
 
 
 def test_chosen_where_it_pays(backend, monkeypatch):
@@ -418,8 +447,11 @@ def test_chosen_where_it_pays(backend, monkeypatch):
     assert kind(500, 1024) == "attention"
     assert kind(1, 1024, "attention-naive") == "attention"
     pretend(monkeypatch, backend, architecture="llvmpipe")
+    few = "attention-decode" if "texel-buffers" in backend.runtime.features else "attention"
     assert kind(1, 1024) == "attention-decode"
-    assert kind(2, 1024) == "attention"
+    assert kind(1, 20_000) == "attention-decode"
+    assert kind(1, 64) == kind(2, 1024) == kind(16, 13) == few
+    assert kind(40, 1024) == "attention"
 
 
 def test_sizes_that_do_not_align_are_refused_by_name(backend):
@@ -483,3 +515,11 @@ def test_many_keys(backend, keys):
     """Past the 65,535 trips after which a driver ends loops."""
     need(backend)
     check(backend, Case("many", heads=1, queries=1, keys=keys, dim=16))
+
+
+def test_keys_that_are_to_be_split(backend):
+    """Asked for by name, a kernel that splits no keys refuses more than one sum may have."""
+    need(backend, family=PROCESSOR)
+    k = backend.tensor(np.zeros((1, 1, 16_385, 8), np.float32))
+    with pytest.raises(grilly.UnsupportedError, match="16385 keys are too many"):
+        backend.attention.flash_attention2(k[:, :, :1], k, k, kernel=PROCESSOR)

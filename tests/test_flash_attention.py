@@ -20,6 +20,7 @@ from cases import (
     rounded_weights,
 )
 from grilly import reference
+from grilly.compute.attention import decode
 from grilly.registry import Request
 from kernels import forget, request_of, view_of
 
@@ -135,7 +136,7 @@ def test_future_keys_do_not_leak(backend, family):
 
 @pytest.mark.parametrize("dtype", ["float32", *SIXTEEN_BITS], ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize("kind", ["plain", "bool", "causal"])
-@pytest.mark.parametrize("family", [*FAMILIES, "flash-decode", "flash-decode-matrix"])
+@pytest.mark.parametrize("family", [*FAMILIES, *decode.FAMILIES])
 def test_queries_that_are_not_finite_show(backend, family, kind, dtype):
     """A query with NaN or infinity makes its own row NaN, as everywhere in NumPy, and no other row."""
     case = Case("query", heads=4, kv_heads=2, queries=6, keys=300, causal=kind == "causal")

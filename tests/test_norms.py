@@ -127,6 +127,8 @@ def test_rows_of_any_length(vulkan_backend, cols):
 def test_sixteen_bits(vulkan_backend, dtype):
     check_all(vulkan_backend.opened, draw(3, 257).astype(dtype))
     check_layer_norm(vulkan_backend.opened, draw(3, 64).astype(dtype), "64")
+    check_all(vulkan_backend.opened, draw(5, 12).astype(dtype), "rows that begin in the middle of 16 bytes")
+    check_all(vulkan_backend.opened, draw(3, 768).astype(dtype), "768")
 
 
 @pytest.mark.parametrize(("name", "held"), [("subgroups", 8), ("shared", 8), ("shared", 4)])

@@ -80,7 +80,7 @@ def test_bindings_smaller_than_the_arrays(backend, case, storage_range, layout):
 
 
 def test_grid_smaller_than_the_call(backend):
-    case = Case("grid", batch=5, heads=6, kv_heads=3, queries=20, keys=24, dim=8)
+    case = Case("grid", batch=5, heads=6, kv_heads=3, queries=40, keys=24, dim=8)
     want, want_lse = run(backend, case)
     with smaller(backend, groups=(65535, 2, 2)) as dispatches:
         got, got_lse = run(backend, case)

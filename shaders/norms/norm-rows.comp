@@ -23,15 +23,20 @@
 //     and the subgroup's size alone.
 // Preconditions: with QUADS every offset, stride of rows and `cols`, and with CHANNELS w_div, are multiples of four, and
 //     elements of a row are neighbours. rows and cols are not 0.
-// Defines: SUBGROUPS, 1 to exchange between invocations of a subgroup.
+// Defines: SUBGROUPS, 1 to exchange between invocations of a subgroup; TEXELS, 1 where x, r, w and b are read as texels of 16
+//     bytes (docs/benchmarks/lavapipe.md) and elements in fours.
 
 #include "elements.glsl"
 #include "float16.glsl"
 #include "norms/found.glsl"
 
 layout(constant_id = 1) const uint LANES = 32u;
+#if TEXELS
+const uint COLUMNS = 0u, QUADS = 1u;
+#else
 layout(constant_id = 2) const uint COLUMNS = 0u;
 layout(constant_id = 3) const uint QUADS = 0u;
+#endif
 layout(constant_id = 4) const uint HELD = 1u;
 layout(constant_id = 5) const uint LONG = 0u;
 layout(constant_id = 6) const uint ADDS = 0u;
@@ -51,6 +56,29 @@ layout(push_constant, std430) uniform Push {
     float epsilon, w_add;
 } pc;
 
+#if TEXELS
+layout(set = 0, binding = 0) uniform usamplerBuffer x_texels;
+layout(set = 0, binding = 1) uniform usamplerBuffer r_texels;
+layout(set = 0, binding = 2) uniform usamplerBuffer w_texels;
+layout(set = 0, binding = 3) uniform usamplerBuffer b_texels;
+
+// The four elements from `at` on, a multiple of four.
+vec4 four_of(usamplerBuffer array, uint at) {
+#if defined(DTYPE_float32)
+    return uintBitsToFloat(texelFetch(array, int(at >> 2)));
+#else
+    uvec4 word = texelFetch(array, int(at >> 3));
+    uvec2 pairs = (at & 4u) != 0u ? word.zw : word.xy;
+#if defined(DTYPE_float16)
+    return vec4(unpackHalf2x16(pairs.x), unpackHalf2x16(pairs.y));
+#else
+    return uintBitsToFloat(uvec4(pairs.x << 16, pairs.x & 0xffff0000u, pairs.y << 16, pairs.y & 0xffff0000u));
+#endif
+#endif
+}
+#define FOUR(NAME, AT) four_of(NAME##_texels, AT)
+#define ONE(NAME, AT) four_of(NAME##_texels, (AT) & ~3u)[(AT) & 3u]
+#else
 layout(set = 0, binding = 0, std430) readonly buffer X { IO_SCALAR x_data[]; };
 layout(set = 0, binding = 0, std430) readonly buffer XFours { IO_VECTOR x_vectors[]; };
 layout(set = 0, binding = 1, std430) readonly buffer R { IO_SCALAR r_data[]; };
@@ -59,6 +87,9 @@ layout(set = 0, binding = 2, std430) readonly buffer W { IO_SCALAR w_data[]; };
 layout(set = 0, binding = 2, std430) readonly buffer WFours { IO_VECTOR w_vectors[]; };
 layout(set = 0, binding = 3, std430) readonly buffer B { IO_SCALAR b_data[]; };
 layout(set = 0, binding = 3, std430) readonly buffer BFours { IO_VECTOR b_vectors[]; };
+#define FOUR(NAME, AT) IO_LOAD4(NAME##_vectors[(AT) >> 2])
+#define ONE(NAME, AT) IO_LOAD(NAME##_data[AT])
+#endif
 layout(set = 0, binding = 4, std430) writeonly buffer Y { IO_SCALAR y_data[]; };
 layout(set = 0, binding = 4, std430) writeonly buffer YFours { IO_VECTOR y_vectors[]; };
 layout(set = 0, binding = 5, std430) writeonly buffer S { IO_SCALAR s_data[]; };
@@ -136,13 +167,13 @@ void load(uint block, bool writes) {
     [[unroll]] for (uint i = 0u; i < HELD; i++) {
         if (QUADS == 1u) {
             uint at = bounded(place(block, i, 0u), 4u);
-            held[i] = IO_LOAD4(x_vectors[(x_row + at) >> 2]);
-            if (HAS_R) gradients[i] = IO_LOAD4(r_vectors[(r_row + at) >> 2]);
+            held[i] = FOUR(x, x_row + at);
+            if (HAS_R) gradients[i] = FOUR(r, r_row + at);
         } else {
             [[unroll]] for (uint k = 0u; k < 4u; k++) {
                 uint at = bounded(place(block, i, k), 1u);
-                held[i][k] = IO_LOAD(x_data[x_row + at * pc.x_step]);
-                if (HAS_R) gradients[i][k] = IO_LOAD(r_data[r_row + at * pc.r_step]);
+                held[i][k] = ONE(x, x_row + at * pc.x_step);
+                if (HAS_R) gradients[i][k] = ONE(r, r_row + at * pc.r_step);
             }
         }
     }
@@ -163,23 +194,23 @@ void load(uint block, bool writes) {
 }
 
 // Numbers of w or b for a four.
-#define FACTORS(NAME, DATA, VECTORS, OFFSET) \
-    vec4 NAME(uint block, uint i) { \
+#define FACTORS(FUNCTION, NAME) \
+    vec4 FUNCTION(uint block, uint i) { \
         if (CHANNELS == 1u) { \
-            if (QUADS == 1u) return vec4(IO_LOAD(DATA[OFFSET + w_row + bounded(place(block, i, 0u), 4u) / pc.w_div])); \
+            if (QUADS == 1u) return vec4(ONE(NAME, pc.NAME##_offset + w_row + bounded(place(block, i, 0u), 4u) / pc.w_div)); \
             vec4 found; \
             [[unroll]] for (uint k = 0u; k < 4u; k++) \
-                found[k] = IO_LOAD(DATA[OFFSET + w_row + bounded(place(block, i, k), 1u) / pc.w_div]); \
+                found[k] = ONE(NAME, pc.NAME##_offset + w_row + bounded(place(block, i, k), 1u) / pc.w_div); \
             return found; \
         } \
-        if (QUADS == 1u) return IO_LOAD4(VECTORS[(OFFSET + bounded(place(block, i, 0u), 4u)) >> 2]); \
+        if (QUADS == 1u) return FOUR(NAME, pc.NAME##_offset + bounded(place(block, i, 0u), 4u)); \
         vec4 found; \
         [[unroll]] for (uint k = 0u; k < 4u; k++) \
-            found[k] = IO_LOAD(DATA[OFFSET + bounded(place(block, i, k), 1u)]); \
+            found[k] = ONE(NAME, pc.NAME##_offset + bounded(place(block, i, k), 1u)); \
         return found; \
     }
-FACTORS(weights, w_data, w_vectors, pc.w_offset)
-FACTORS(biases, b_data, b_vectors, pc.b_offset)
+FACTORS(weights, w)
+FACTORS(biases, b)
 
 void fetch_factors() {
     [[unroll]] for (uint i = 0u; i < HELD; i++) {
@@ -314,8 +345,8 @@ void main() {
     y_row = pc.y_offset + first * pc.y_0 + middle * pc.y_1 + last * pc.y_2;
     w_row = CHANNELS == 1u ? row % pc.w_groups * pc.w_each : 0u;
     // Differences from a number of the row are nearly exact, where the row's mean is large and its deviation small.
-    pivot = CENTRED ? IO_LOAD(x_data[x_row]) : 0.0;
-    if (CENTRED && ADDS == 1u) pivot = stored(pivot + IO_LOAD(r_data[r_row]));
+    pivot = CENTRED ? ONE(x, x_row) : 0.0;
+    if (CENTRED && ADDS == 1u) pivot = stored(pivot + ONE(r, r_row));
 
     // Blocks are put together in runs, so that roundings of a long row grow with the root of its length.
     Found found = nothing_found(), run = nothing_found();

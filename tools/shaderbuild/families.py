@@ -201,7 +201,7 @@ _PLAN_READS = {
     "attention": ("tile.rows", "keys_per_trip"),
     "attention-tiled": ("tile.rows", "tile.keys", "tile.mask_order", "keys_per_trip"),
     "attention-mask-lanes": ("tile.rows", "tile.keys", "tile.lanes"),
-    "attention-decode": ("tile.rows", "tile.stages", "tile.keys", "tile.resident"),
+    "attention-decode": ("tile.rows",),
 }
 
 

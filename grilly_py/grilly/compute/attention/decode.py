@@ -1,7 +1,7 @@
 """Attention of few queries over many keys: the keys are split over the device, and the last workgroup joins the splits.
 
-The plan of the families flash-decode and flash-decode-matrix, used by flash.py: when it pays, how rows, invocations and
-keys are dealt out, and the prepared call.
+The plan of the families flash-decode and flash-decode-matrix, used by plan.py: when it pays, how rows, invocations and
+keys are dealt out, and the prepared call; and that of flash-decode-llvmpipe, which splits no keys.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from .pieces import Piece
 _WINDOW, _PREFIX = extras_bits(("window",)), extras_bits(("prefix",))
 FAMILY = "flash-decode"
 MATRIX_FAMILY = "flash-decode-matrix"
-FAMILIES = (FAMILY, MATRIX_FAMILY)
+PROCESSOR_FAMILY = "flash-decode-llvmpipe"
+FAMILIES = (FAMILY, MATRIX_FAMILY, PROCESSOR_FAMILY)
 # Fewer keys than this are no work for a device, whoever does them.
 FEWEST_KEYS = 512
 # What a workgroup does before its first key and after its last, in keys: decides between numbers of splits that are
@@ -40,6 +41,9 @@ FEW_QUERIES = {2: 6, 4: 16}
 # The same for a kernel whose workgroups take many rows of a key head: so many queries of four heads are 64 rows, for
 # which it reads the keys once, and a tile has 64 rows of one head.
 MANY_QUERIES = 16
+# The same for flash-decode-llvmpipe, which computes what rows there are where tiles have 16 to 64.
+PROCESSOR_QUERIES = 24
+PROCESSOR_VALUES = 2048
 
 
 def pays(
@@ -57,6 +61,14 @@ def pays(
     if many and queries <= MANY_QUERIES:
         return True
     return queries <= few or batch * heads * queries <= 2 * few * facts.units  # else tiles would fill the device
+
+
+def pays_on_processors(queries: int, dim: int) -> bool:
+    """Whether flash-decode-llvmpipe is faster than the kernels that compute a tile of queries, whatever the keys.
+
+    ``dim`` is the wider of a key's and a value's row. Measured: docs/benchmarks/lavapipe.md.
+    """
+    return queries <= PROCESSOR_QUERIES and queries * dim <= PROCESSOR_VALUES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +93,9 @@ def deal(
         passes = -(-rows // tile["rows"])
         sharers = choice.threads // size // bands(choice, -(-rows // passes))
         return _share(choice, units, batch * kv_heads, rows, passes, keys, tile["trip"] * sharers)
+    if "long" in tile:  # flash-decode-llvmpipe: no keys are split
+        passes = -(-rows // max(min(tile["rows"], tile["values"] // max(dims)), 1))
+        return Deal(-(-rows // passes), passes, 1, 1, 1, 1)
     wide = 4 if choice.variant.dtype == "float32" else 8
     words = max(dims) // wide  # of 16 bytes, in the longer row
     lanes = 1
@@ -140,7 +155,9 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
         walked = min(keys, options.left + right + queries)
     few, group = (facts, call.q.dtype.itemsize, batch, heads, queries, walked), heads // kv_heads
     # Which kernel there is, only the registry knows; it is not asked where none would do.
-    if not forced and (not whole or not pays(*few, many=call.q.dtype.itemsize == 2)):
+    long = FAMILY if facts.architecture == "llvmpipe" and walked > MAX_KEYS else None  # these are to be split
+    processor = facts.architecture == "llvmpipe" and pays_on_processors(queries, max(head_dim, value_dim))
+    if not forced and (not whole or not (processor or pays(*few, many=call.q.dtype.itemsize == 2))):
         return None
     causal = call.causal and (queries > 1 or call.shift + right < keys - 1)
     masked = call.mask is not None or causal
@@ -152,12 +169,13 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
         *bucket({"rows": group * queries}).items(), *((("extras", bits),) if bits else ()),
     )  # fmt: skip
     try:
-        choice = registry.resolve(Request("attention-decode", call.q.dtype.name, facts=asked, prefer=family))
+        choice = registry.resolve(Request("attention-decode", call.q.dtype.name, facts=asked, prefer=family or long))
     except UnsupportedError:
         if forced:
             raise
         return None
-    if not forced and not pays(*few, many="trip" in choice.tile):
+    alone = choice.variant.family == PROCESSOR_FAMILY  # a workgroup has all keys of its rows
+    if not (forced or (alone and processor) or pays(*few, many=alone or "trip" in choice.tile)):
         return None
     size = choice.subgroup_size or facts.subgroup_size
     units = max(facts.units // CORES, 1) if facts.architecture == "llvmpipe" else facts.units
@@ -171,6 +189,7 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
         (any(n > most for n, most in zip(groups, facts.groups, strict=True)),
          f"{groups} workgroups are beyond the device's limits"),
         (work > facts.work_limit, "one submission would take too long"),
+        (alone and walked > min(facts.loop_trips * choice.keys_per_trip, MAX_KEYS), f"{walked} keys are too many"),
     ):  # fmt: skip
         if true:
             if forced:
@@ -180,7 +199,8 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
         "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "CAUSAL": int(causal), "LSE": int(call.lse), "MERGE": 0,
         "MASK": mask_kind(None if mask is None else mask.dtype), "FEATURES": bits,
         "ROWS": dealt.rows, "LANES": dealt.lanes, "UNROLL": dealt.unroll, "SUBGROUP": size,
-        "THREADS": choice.threads, "STAGES": dealt.stages, "SPLIT_KEYS": choice.tile["keys"],
+        "THREADS": choice.threads, "STAGES": dealt.stages, "SPLIT_KEYS": choice.tile.get("keys", 0),
+        "LONG": int(walked >= choice.tile.get("long", walked + 1)),
     }  # fmt: skip
     constants = {name: value for name, value in constants.items() if name in choice.variant.constants}
     piece = Piece(q, k, v, o, sums, mask, call.shift + right, False, bias, call.first)
@@ -188,7 +208,8 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
     place = made.places[0] if made else 0
     arrays, push = operands(choice, piece, group, call.scale, words, place, counted=call.counted)
     # Zero before and after every dispatch. Calls of the plan that are in flight together do not meet in it.
-    arrived = planner.constant(np.zeros(teams, np.int32))
-    arrays |= {"parts": planner.empty((parts_bytes // 4,)), "arrived": arrived}
+    if "arrived" in choice.variant.bindings:
+        arrived = planner.constant(np.zeros(teams, np.int32))
+        arrays |= {"parts": planner.empty((parts_bytes // 4,)), "arrived": arrived}
     planner.dispatch(choice, constants, arrays, push, groups, work)
     return AttentionPlan(planner.plan(*results), made, call.counted)

@@ -170,6 +170,8 @@ def _dispatch(planner: Planner, registry: Registry, terms: Terms, rows: _Rows) -
     )  # fmt: skip
     columns = count > 1 and all(own[-1] == 1 and length != 1 for own, length in zip(steps, lengths, strict=True))
     needs = {"gradient": int(terms.operation.endswith("_BACKWARD")), "sums": int(s is not None and columns)}
+    # Widths in steps, so that the registry sees few different requests.
+    needs |= {"align": 4 if quads else 1, "cols": min(-(-cols // 256), 4) * 256}
     choice = registry.resolve(Request("norm-rows", x.dtype.name, facts=needs))
     lanes, held, is_long = _deal(choice, facts, count, cols, columns, quads)
     blocks = -(-cols // (4 * held * lanes))
@@ -196,6 +198,7 @@ def _dispatch(planner: Planner, registry: Registry, terms: Terms, rows: _Rows) -
         "BIAS": int(b is not None), "CHANNELS": int(groups > 0), "TERMS": int(t is not None),
         "THREADS": choice.threads, "WHOLE": int(cols == 4 * held * lanes),
     }  # fmt: skip
+    constants = {name: value for name, value in constants.items() if name in choice.variant.constants}
     # What is not written is y once more: the runtime would put an array there that others may read meanwhile, and those
     # who look at the shader alone (validation layers) take it for written.
     bound = {"x": x, "r": r, "w": w, "b": b, "y": y, "s": y if s is None else s, "t": y if t is None else t}
