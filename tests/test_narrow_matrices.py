@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from compilers import NO_COMPILER
+from features import Cell
 from grilly.compute import selfcheck
 from grilly.registry import Manifest, Registry
 from grilly.registry.checkout import Checkout
-from kernels import pretend
+from kernels import pin, pretend, view_of
+from test_matrix_extras import PLAIN, judge_cell
 
 ROOT = Path(__file__).parents[1]
 FAMILY = (ROOT / "shaders/attention/flash-attention-narrow.toml").read_text().partition("[sets.")[0]
@@ -34,7 +36,7 @@ keys_per_trip = 0.02
 """
 SHARED = {
     "MATRIX": 1, "MATRIX_ELEMENTS": 1, "ALIGN": 8, "MATRIX_M": 8, "MATRIX_K": 16, "DIM": 32, "VDIM": 32, "KEYS": 32,
-    "B_ELEMENTS": 16, "STRAIGHT": 0,
+    "B_ELEMENTS": 16, "STRAIGHT": 0, "HELD_OPTIONS": 99,
 }  # fmt: skip
 EIGHT = SHARED | {"MATRIX_N": 8, "SUBGROUP": 8, "A_ELEMENTS": 16, "LOCKSTEP": 1}
 SIXTEEN = SHARED | {"MATRIX_N": 16, "SUBGROUP": 16, "A_ELEMENTS": 8}
@@ -42,12 +44,18 @@ SIXTEEN = SHARED | {"MATRIX_N": 16, "SUBGROUP": 16, "A_ELEMENTS": 8}
 KERNELS = {
     "eight": (EIGHT | {"TEAMS": 2, "SHARES": 2, "CHUNK": 32, "Q_SHARED": 1, "STRAIGHT": 1}, True),
     "eight-chunks": (EIGHT | {"TEAMS": 1, "SHARES": 4, "CHUNK": 16, "Q_SHARED": 0}, True),
+    "eight-crowded": (EIGHT | {"TEAMS": 2, "SHARES": 2, "CHUNK": 16, "Q_SHARED": 1, "HELD_OPTIONS": 0}, True),
     "sixteen": (SIXTEEN | {"TEAMS": 1, "SHARES": 1, "CHUNK": 32, "Q_SHARED": 1, "STRAIGHT": 1}, True),
     "sixteen-chunks": (SIXTEEN | {"TEAMS": 1, "SHARES": 1, "CHUNK": 16, "Q_SHARED": 0}, True),
     "another-order": (SIXTEEN | {"TEAMS": 1, "SHARES": 1, "CHUNK": 32, "Q_SHARED": 1, "OTHER_ORDER": 1}, False),
 }
-#: The one that is tried with all options.
-WITH_OPTIONS = "eight-chunks"
+#: Those that are tried with all options, with their words in registers and in shared memory.
+WITH_OPTIONS = ("eight-chunks", "eight-crowded")
+#: What is on beside NaN where keys are hidden.
+HIDDEN = {
+    "softcap": 1.5, "alibi": "heads", "sinks": "heads", "window": (19, 15), "lengths": "both", "segments": "documents",
+    "hidden": "nan", "size": (53, 41), "width": (32, 24), "heads": (2, 1), "batch": 2,
+}  # fmt: skip
 FACTS = {"align": 8, "head_dim": 32, "value_dim": 24, "rows": 64}
 
 
@@ -95,7 +103,7 @@ def manifest(tmp_path_factory):
     variants = [
         VARIANT.format(
             name=name, rows=defines["TEAMS"] * defines["SUBGROUP"], keys=defines["KEYS"],
-            use='use = ["options", "classed", "paged"]\n' if name == WITH_OPTIONS else "",
+            use='use = ["options", "classed", "paged"]\n' if name in WITH_OPTIONS else "",
             sizes=[8] if defines["SUBGROUP"] == 8 else [],
             defines=", ".join(f"{define} = {value}" for define, value in defines.items()),
         )
@@ -105,18 +113,31 @@ def manifest(tmp_path_factory):
     return Manifest(Checkout(root))
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_the_self_check(vulkan_backend, manifest, kernel, monkeypatch):
-    features, sizes = vulkan_backend.runtime.features, vulkan_backend.device.subgroup_sizes
+def chosen(backend, manifest, kernel, monkeypatch):
+    """The kernel's choice, of a registry that the backend has for the test."""
+    features, sizes = backend.runtime.features, backend.device.subgroup_sizes
     if not {"float16-storage", "float16-arithmetic"} <= features:
         pytest.skip("the device has no 16-bit numbers")
-    registry = Registry(vulkan_backend.device, features, manifest)
+    registry = Registry(backend.device, features, manifest)
     if KERNELS[kernel][0]["SUBGROUP"] == 8 and (registry.architecture != "llvmpipe" or sizes != (8, 8)):
         pytest.skip("needs subgroups of 8 that run in lockstep")
-    monkeypatch.setattr(vulkan_backend.opened, "registry", registry)
-    pretend(monkeypatch, vulkan_backend)
+    monkeypatch.setattr(backend.opened, "registry", registry)
+    pretend(monkeypatch, backend)
     (variant,) = (v for v in manifest.variants if v.family == "flash-attention-narrow" and v.variant == kernel)
-    found = selfcheck.prove(vulkan_backend.opened, registry.choice(variant), FACTS)
+    return registry.choice(variant)
+
+
+@pytest.mark.parametrize("kernel", WITH_OPTIONS)
+def test_nan_behind_many_options(vulkan_backend, manifest, kernel, monkeypatch):
+    choice = chosen(vulkan_backend, manifest, kernel, monkeypatch)
+    cell = Cell("float16", tuple((PLAIN | HIDDEN).values()))
+    judge_cell(pin(view_of(vulkan_backend), choice), cell, choice.variant.family)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_self_check(vulkan_backend, manifest, kernel, monkeypatch):
+    choice = chosen(vulkan_backend, manifest, kernel, monkeypatch)
+    found = selfcheck.prove(vulkan_backend.opened, choice, FACTS)
     if KERNELS[kernel][1]:
         assert found is None
     else:

@@ -63,8 +63,12 @@ const uint PAGES = 42u, PAGES_BATCH = 43u, PAGE_KEYS = 44u, K_PAGE = 45u, V_PAGE
 const uint TILE_HIDDEN = 0u, TILE_MIXED = 1u, TILE_SEEN = 2u;
 
 bool on(int feature) { return (FEATURES & feature) != 0; }
-uint word(uint n) { return extra_data[pc.extra + n]; }
-float number(uint n) { return uintBitsToFloat(extra_data[pc.extra + n]); }
+// A kernel may keep the header elsewhere.
+#ifndef HEADER_WORD
+#define HEADER_WORD(n) extra_data[pc.extra + (n)]
+#endif
+uint word(uint n) { return HEADER_WORD(n); }
+float number(uint n) { return uintBitsToFloat(HEADER_WORD(n)); }
 
 // Whether every score needs bend(), and whether sees() says more than causality does.
 #define BENDS ((FEATURES & (SOFT_CAP | BIAS | ALIBI | T5)) != 0)

@@ -1,0 +1,59 @@
+// Where many options meet, what their header says and what follows from it would take more registers than there are. Both
+// lie in shared memory then, and are read anew in every tile: nothing of them is held across products.
+
+// A map of blocks and dropout take about as much as two others.
+#define CROWDED (bitCount(FEATURES) + bitCount(FEATURES & (BLOCKS | DROPOUT)) > HELD_OPTIONS)
+
+shared uint header_words[MASK_BITS_ROW + 1u];
+shared uvec4 found_words[6];
+
+uint header_word(uint n) { return CROWDED ? header_words[n] : extra_data[pc.extra + n]; }
+
+void copy_header() {
+    if (!CROWDED) return;
+    for (uint n = thread; n <= MASK_BITS_ROW; n += THREADS) header_words[n] = extra_data[pc.extra + n];
+    barrier();
+}
+
+// What the workgroup has found before its first tile. A barrier must follow.
+void keep_words() {
+    if (!CROWDED || thread != 0u) return;
+    found_words[0] = uvec4(x_batch, x_head, x_first_row, x_first_key);
+    found_words[1] = uvec4(x_queries, x_keys, x_row_start, x_key_start);
+    found_words[2] = uvec4(x_prefix, x_bias, x_shift, x_rows_seeing);
+    found_words[3] = uvec4(x_left, x_right, floatBitsToUint(x_slope), floatBitsToUint(x_cap));
+    found_words[4] = uvec4(clear_from, clear_to, k_base, v_base);
+    found_words[5].x = q_base;
+}
+
+// The same again; what a kernel does not use of it is not read.
+void find_words() {
+    if (!CROWDED) return;
+    uvec4 words = found_words[0];
+    x_batch = words.x;
+    x_head = words.y;
+    x_first_row = words.z;
+    x_first_key = words.w;
+    words = found_words[1];
+    x_queries = words.x;
+    x_keys = words.y;
+    x_row_start = words.z;
+    x_key_start = words.w;
+    words = found_words[2];
+    x_prefix = words.x;
+    x_bias = words.y;
+    x_shift = int(words.z);
+    x_rows_seeing = int(words.w);
+    words = found_words[3];
+    x_left = int(words.x);
+    x_right = int(words.y);
+    x_slope = uintBitsToFloat(words.z);
+    x_cap = uintBitsToFloat(words.w);
+    words = found_words[4];
+    clear_from = words.x;
+    clear_to = words.y;
+    k_base = words.z;
+    v_base = words.w;
+    q_base = found_words[5].x;
+    read_places();
+}
