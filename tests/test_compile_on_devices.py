@@ -1,6 +1,7 @@
 """tools/compile_on_devices.py: that it would see a spill and a refusal. The GPUs themselves are tools/lanes.sh's."""
 
 import dataclasses
+import itertools
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import compile_on_devices as tool
 import pipelines
 from buffers import scale_spec
 from grilly.registry import Manifest, Registry, default_manifest
+from grilly.registry.shared import extras_bits
 
 
 @pytest.mark.parametrize(
@@ -39,6 +41,16 @@ def test_constants_follow_the_variants_limits(tmp_path):
     plain = {"HEAD_DIM": 64, "VALUE_DIM": 128, "MASK": 0, "CAUSAL": 0}
     assert tool.constant_sets(variant) == [plain | {"MASK": 2, "CAUSAL": 1}, plain]
     assert tool.constant_sets(dataclasses.replace(variant, operation="rope")) == [plain]
+
+
+def test_any_two_options_meet():
+    name = "flash-attention-narrow.sixteen-extra.d64.float16"
+    (variant,) = (v for v in default_manifest().variants if v.name == name)
+    together = [own["FEATURES"] for own in tool.constant_sets(variant) if own["FEATURES"].bit_count() == 3]
+    for one, other in itertools.combinations(variant.offers, 2):
+        bits = extras_bits((one, other))
+        assert any(features & bits == bits for features in together), (one, other)
+    assert extras_bits(variant.offers) in [own["FEATURES"] for own in tool.constant_sets(variant)]
 
 
 def test_what_is_computed_is_asked_for():

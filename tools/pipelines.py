@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 from grilly.compute.arrays.operations import NUMBERS
 from grilly.compute.attention import decode
 from grilly.compute.device.device import DeviceFacts
 from grilly.compute.products.deal import deal
 from grilly.compute.products.matmul import ACTIVATIONS
 from grilly.registry import Choice, Variant
+from grilly.registry.names import EXTRAS
 from grilly.registry.shared import extras_bits, value
 from grilly.runtime.interface import DeviceInfo
 
@@ -33,7 +36,26 @@ def constant_sets(variant: Variant) -> list[dict[str, int]]:
         sets.append(masked)
         if "tiles" in variant.offers:
             sets.append(masked | {"FEATURES": extras_bits(("tiles",))})
+        sets += [plain | {"LSE": 1} | own for own in _together(variant)]
     return sets
+
+
+def _together(variant: Variant) -> list[dict[str, int]]:
+    """Options that meet: two of those that take the most registers, threes in which any two of all are, and all."""
+    names, offered = tuple(EXTRAS), set(variant.offers)
+    count = len(names)
+    # For 13 options no two are twice in these threes.
+    steps = ((0, 1, 4), (0, 2, 7))
+    threes = [{names[(i + step) % count] for step in three} for three in steps for i in range(count)]
+    pairs = [pair for pair in combinations(_LARGE, 2) if offered.issuperset(pair)]
+    found = [{"CAUSAL": 1, "FEATURES": extras_bits(pair)} for pair in pairs]
+    found += [
+        {"MASK": n % 3, "CAUSAL": n % 2, "FEATURES": extras_bits(three)}
+        for n, three in enumerate(threes) if three <= offered
+    ]  # fmt: skip
+    if offered:
+        found += [{"MASK": mask, "CAUSAL": 1, "FEATURES": extras_bits(offered)} for mask in range(3)]
+    return found
 
 
 def decode_sets(choice: Choice, size: int) -> list[dict[str, int]]:
@@ -72,7 +94,10 @@ def linear_sets(choice: Choice, info: DeviceInfo) -> list[dict[str, int]]:
     return sets
 
 
-#: Families that are compiled with each of their options as well.
+#: Options whose words take the most registers, of those that a map of blocks and dropout are not beside.
+_LARGE = ("bias", "t5", "lengths", "tiles", "paged")
+
+#: Families that are compiled with each of their options as well, and with many at once.
 _EACH_OPTION = ("flash-attention-narrow",)
 
 # What follows is of operations whose constants say what is computed: what takes the most registers. With zeros alone

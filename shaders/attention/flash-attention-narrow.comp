@@ -30,7 +30,7 @@
 // Q_SHARED       1: q lies in shared memory; 0: in registers
 // STRAIGHT       1: without a mask no branch passes over what a team does not see, or leaves o as it is where its maximum
 //                stays. Fewer instructions, and more registers, as Mesa 26 has them
-// HELD_OPTIONS   the options whose words registers have room for (matrix/narrow-words.glsl)
+// HELD_OPTIONS   the options whose words registers have room for (crowded.glsl)
 // LOCKSTEP       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
 // Preconditions: subgroups are full; offsets, strides and dimensions are multiples of 8.
 
@@ -115,7 +115,8 @@ SUMS o[VF];
 float top, sum;  // running maximum of base-2 scores, running sum of weights
 
 #include "matrix/narrow-options.glsl"
-#include "matrix/narrow-words.glsl"
+#define HEADER_WORDS (MASK_BITS_ROW + 1u)
+#include "crowded.glsl"
 void bend_scores(uint first_key);
 
 // With a negative scale queries change sign, so that the scale is never negative.
@@ -248,7 +249,7 @@ void main() {
     part = subgroup % SHARES;
     head = gl_WorkGroupID.y;
     batch = gl_WorkGroupID.z;
-    copy_header();
+    copy_header(thread);
     begin_extras(batch, head);
     q_base = q_index(batch, head, row_start());
     k_base = k_index(batch, head, key_start());
@@ -271,7 +272,7 @@ void main() {
     sum = 0.0;
     [[unroll]] for (uint c = 0u; c < VF; ++c) o[c] = SUMS(0.0);
     read_places();
-    keep_words();
+    keep_words(thread);
 
     [[dont_unroll]] while (first_key < end) {
         bool masked = !is_clear(first_key), read = !next_seen;
@@ -283,6 +284,7 @@ void main() {
         uint next_key = find_tile(first_key + KEYS);
         barrier();
         find_words();
+        if (CROWDED) read_places();
         [[unroll]] for (uint chunk = 0u; chunk < KEYS; chunk += CHUNK) {
             if (!IN_LINE && !team_sees(first_key + chunk)) continue;
             uint bits = 0xffffffffu, kept = 0u;

@@ -9,5 +9,9 @@
 // Accumulates in float32. Preconditions: VALUE_DIM at most 4 TX CV.
 
 #define EXTRAS
+#ifdef HELD_OPTIONS
+#define HEADER_WORD(n) header_word(n)
+uint header_word(uint n);
+#endif
 #include "attention.glsl"
 #include "flash-tiles.glsl"

@@ -18,8 +18,8 @@
 // The including shader defines THREADS, TX, TX_SHIFT, TM, KT, CV, DC, JC (KT a multiple of it), PREFETCH, UNROLL_CHUNKS
 // (the steps of a chunk), UNROLL_PHASES (the chunks of keys), where registers allow it BLOCK_SUMS (each tile's output is
 // summed by itself), LEAN (a vector of v at a time, for few registers), and, for the row maximum by subgroup shuffles, SHUFFLE:
-// subgroups must then be full and of at least TX << TX_SHIFT invocations. HEAD_DIM is free; VALUE_DIM is at most
-// 4 TX CV. ROWS and KEYS are multiples of 8.
+// subgroups must then be full and of at least TX << TX_SHIFT invocations. HELD_OPTIONS: see crowded.glsl. HEAD_DIM is free;
+// VALUE_DIM is at most 4 TX CV. ROWS and KEYS are multiples of 8.
 
 #ifdef SHUFFLE
 #extension GL_KHR_shader_subgroup_basic : require
@@ -68,6 +68,17 @@ shared vec4 partial[ROWS * TX / 4];
 #endif
 
 uint lane, tx, ty, batch, head, first_row, end, q_base, k_base, v_base;
+#ifdef HELD_OPTIONS
+#define HEADER_WORDS (V_PAGE + 1u)
+#include "crowded.glsl"
+#define COPY_HEADER copy_header(lane);
+#define KEEP_WORDS keep_words(lane);
+#define FIND_WORDS find_words();
+#else
+#define COPY_HEADER
+#define KEEP_WORDS
+#define FIND_WORDS
+#endif
 vec4 held_q[PER_THREAD(ROWS * DC4)];
 vec4 held_k[PER_THREAD(KEYS * DC4)];
 vec4 held_v[PER_THREAD(CHUNK * V_STRIDE)];
@@ -226,6 +237,21 @@ void mask_scores(uint first_key) {
     }
 }
 
+// What dropout multiplies a weight by.
+#if LEAN
+uint kept;  // weights that stay, a bit each: one generator at a time has registers enough
+void find_kept(uint first_key) {
+    kept = 0u;
+    [[dont_unroll]] for (uint n = 0u; n < TM * KT; ++n) {
+        float share = kept_share(first_row + ty + TY * (n / KT), first_key + tx + TX * (n % KT));
+        kept |= (share != 0.0 ? 1u : 0u) << n;
+    }
+}
+#define KEPT_SHARE(i, j) ((kept >> ((i) * KT + (j)) & 1u) != 0u ? number(KEEP_SCALE) : 0.0)
+#else
+#define KEPT_SHARE(i, j) kept_share(first_row + ty + TY * i, first_key + tx + TX * j)
+#endif
+
 #ifdef SHUFFLE
 #define REDUCE_ROWS(VALUES, COMBINE) \
     [[unroll]] for (uint i = 0u; i < TM; ++i) { \
@@ -263,6 +289,7 @@ void main() {
     ty = (lane >> TX_SHIFT) / TX << TX_SHIFT | (lane & ((1u << TX_SHIFT) - 1u));
     head = gl_WorkGroupID.y;
     batch = gl_WorkGroupID.z;
+    COPY_HEADER
     begin_extras(batch, head);
     q_base = q_index(batch, head, row_start());
     k_base = k_index(batch, head, key_start());
@@ -289,7 +316,9 @@ void main() {
 #if PREFETCH
     if (next_key < end) fetch_scores_chunk(next_key, 0u);
 #endif
+    KEEP_WORDS
     [[dont_unroll]] while (next_key < end) {
+        FIND_WORDS
         uint first_key = next_key;
         next_key = next_tile(first_key + KEYS);
         bool masked = first_key + KEYS > end || !sees_all(first_row, last_row, first_key, first_key + KEYS - 1u);
@@ -317,6 +346,7 @@ void main() {
         [[unroll]] for (uint i = 0u; i < TM; ++i) {
             [[unroll]] for (uint j = 0u; j < KT; ++j) s[i][j] *= base2_scale;
         }
+        FIND_WORDS
         if (masked || BENDS) mask_scores(first_key);
         float tile_top[TM], decay[TM];
         [[unroll]] for (uint i = 0u; i < TM; ++i) {
@@ -324,6 +354,9 @@ void main() {
             [[unroll]] for (uint j = 1u; j < KT; ++j) tile_top[i] = max(tile_top[i], s[i][j]);
         }
         REDUCE_ROWS(tile_top, max)
+#if LEAN
+        if (on(DROPOUT)) find_kept(first_key);
+#endif
         [[unroll]] for (uint i = 0u; i < TM; ++i) {
             float new_top = max(top[i], tile_top[i]);
             // With nothing seen yet, subtract 0, so that exp2(NEVER - 0) is 0 and not exp2(NEVER - NEVER).
@@ -334,7 +367,7 @@ void main() {
             [[unroll]] for (uint j = 0u; j < KT; ++j) {
                 s[i][j] = exp2(s[i][j] - base);
                 tile_sum += s[i][j];
-                if (on(DROPOUT)) s[i][j] *= kept_share(first_row + ty + TY * i, first_key + tx + TX * j);
+                if (on(DROPOUT)) s[i][j] *= KEPT_SHARE(i, j);
             }
             sum[i] = sum[i] * decay[i] + tile_sum;
             [[unroll]] for (uint c = 0u; c < CV; ++c) part[i][c] = BLOCK_SUMS != 0 ? vec4(0.0) : o[i][c] * decay[i];
@@ -365,6 +398,7 @@ void main() {
 #endif
     }
 
+    FIND_WORDS
     REDUCE_ROWS(sum, ADD)
     float keep[TM];
     [[unroll]] for (uint i = 0u; i < TM; ++i) {

@@ -1,29 +1,35 @@
 // Where many options meet, what their header says and what follows from it would take more registers than there are. Both
 // lie in shared memory then, and are read anew in every tile: nothing of them is held across products.
+//
+// For kernels that define HELD_OPTIONS, the options whose words registers have room for, and HEADER_WORD(n) as header_word(n).
+// The including shader has q_base, k_base and v_base.
 
 // A map of blocks and dropout take about as much as two others.
 #define CROWDED (bitCount(FEATURES) + bitCount(FEATURES & (BLOCKS | DROPOUT)) > HELD_OPTIONS)
 
-shared uint header_words[MASK_BITS_ROW + 1u];
-shared uvec4 found_words[6];
+shared uint header_words[HEADER_WORDS];
+shared uvec4 found_words[5];
 
 uint header_word(uint n) { return CROWDED ? header_words[n] : extra_data[pc.extra + n]; }
 
-void copy_header() {
+// Before begin_extras(). `thread` is the invocation's number in the workgroup.
+void copy_header(uint thread) {
     if (!CROWDED) return;
-    for (uint n = thread; n <= MASK_BITS_ROW; n += THREADS) header_words[n] = extra_data[pc.extra + n];
+    for (uint n = thread; n < HEADER_WORDS; n += THREADS) header_words[n] = extra_data[pc.extra + n];
     barrier();
 }
 
-// What the workgroup has found before its first tile. A barrier must follow.
-void keep_words() {
-    if (!CROWDED || thread != 0u) return;
-    found_words[0] = uvec4(x_batch, x_head, x_first_row, x_first_key);
-    found_words[1] = uvec4(x_queries, x_keys, x_row_start, x_key_start);
-    found_words[2] = uvec4(x_prefix, x_bias, x_shift, x_rows_seeing);
-    found_words[3] = uvec4(x_left, x_right, floatBitsToUint(x_slope), floatBitsToUint(x_cap));
-    found_words[4] = uvec4(clear_from, clear_to, k_base, v_base);
-    found_words[5].x = q_base;
+// What the workgroup has found before its first tile.
+void keep_words(uint thread) {
+    if (!CROWDED) return;
+    if (thread == 0u) {
+        found_words[0] = uvec4(x_batch, x_head, x_first_row, x_first_key);
+        found_words[1] = uvec4(x_queries, x_keys, x_row_start, x_key_start);
+        found_words[2] = uvec4(x_prefix, x_bias, x_shift, x_rows_seeing);
+        found_words[3] = uvec4(x_left, x_right, floatBitsToUint(x_slope), floatBitsToUint(x_cap));
+        found_words[4] = uvec4(q_base, k_base, v_base, 0u);
+    }
+    barrier();
 }
 
 // The same again; what a kernel does not use of it is not read.
@@ -50,10 +56,7 @@ void find_words() {
     x_slope = uintBitsToFloat(words.z);
     x_cap = uintBitsToFloat(words.w);
     words = found_words[4];
-    clear_from = words.x;
-    clear_to = words.y;
-    k_base = words.z;
-    v_base = words.w;
-    q_base = found_words[5].x;
-    read_places();
+    q_base = words.x;
+    k_base = words.y;
+    v_base = words.z;
 }
