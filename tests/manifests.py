@@ -1,8 +1,11 @@
 """Small manifests for tests of the registry: no compiler, no real shader; and manifests put together of others."""
 
+import gzip
 import hashlib
 import json
 import lzma
+
+from grilly.registry.names import MANIFEST
 
 SPIRV = bytes.fromhex("03022307") + bytes(16)
 BLOCK = lzma.compress(SPIRV)
@@ -29,14 +32,22 @@ def entry(name, operation="attention", **changes):
 
 
 def write_manifest(folder, entries):
-    """Write manifest.json and the archives into ``folder``; returns it."""
+    """Write the manifest and the archives into ``folder``; returns it."""
     folder.mkdir(parents=True, exist_ok=True)
     for made in entries:
         if "/" not in made.get("archive", "/"):
             (folder / made["archive"]).write_bytes(BLOCK)
     manifest = {"schema": 5, "facts": {}, "families": {}, "variants": entries}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    put_manifest(folder, json.dumps(manifest).encode())
     return folder
+
+
+def put_manifest(folder, data: bytes) -> None:
+    (folder / MANIFEST).write_bytes(gzip.compress(data, 1))
+
+
+def manifest_text(folder) -> str:
+    return gzip.decompress((folder / MANIFEST).read_bytes()).decode()
 
 
 class Joined:

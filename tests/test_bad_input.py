@@ -14,6 +14,8 @@ import children
 import grilly
 import grilly.functional as F
 from compilers import NO_COMPILER
+from grilly.registry.names import MANIFEST
+from manifests import put_manifest
 from shaderbuild.builder import Builder
 from shaderbuild.everything import build, pack_all
 
@@ -196,7 +198,7 @@ def packed(tmp_path_factory):
 def test_damaged_shaders_are_named(packed, tmp_path, damage):
     folder = tmp_path / "packed"
     shutil.copytree(packed, folder)
-    manifest = folder / "manifest.json"
+    manifest = folder / MANIFEST
     for file in folder.glob("*.xz"):
         if damage == "truncated":
             file.write_bytes(file.read_bytes()[:200])
@@ -207,9 +209,9 @@ def test_damaged_shaders_are_named(packed, tmp_path, damage):
         elif damage == "no file":
             file.unlink()
     if damage == "manifest cut":
-        manifest.write_text(manifest.read_text()[:100])
+        manifest.write_bytes(manifest.read_bytes()[:100])
     elif damage == "manifest no JSON":
-        manifest.write_bytes(b"\xff\xfe nonsense")
+        put_manifest(folder, b"\xff\xfe nonsense")
     elif damage == "no manifest":
         manifest.unlink()
     done = run_python(ATTEND, GRILLY_SHADERS=folder)

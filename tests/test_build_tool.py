@@ -12,6 +12,7 @@ import pytest
 
 from compilers import NO_COMPILER, needs_compiler
 from grilly.registry import Manifest
+from manifests import manifest_text
 from shaderbuild.facts import read_facts
 from shaderbuild.families import FamilyError, read_family, tomllib
 from shaderbuild.toolchain import GLSLANG_VERSION, SPIRV_TOOLS_VERSION
@@ -218,12 +219,12 @@ def test_what_a_wheel_carries(repo):
     for made, binary in zip(entries, binaries.values(), strict=True):
         assert hashlib.sha256(binary).hexdigest() == made["sha256"]
         assert made["archive"] == "add.xz"
-    assert {path.name for path in (repo / "packed").iterdir()} == {"add.xz", "manifest.json"}
+    assert {path.name for path in (repo / "packed").iterdir()} == {"add.xz", "manifest.json.gz"}
     assert entries[0]["threads"] == 64, "read from the binary"
     assert entries[0]["shared_bytes"] == 256
     assert entries[1]["requires"] == ["float16-storage"], "implied by the dtype"
     assert entries[0]["sha256"] != entries[2]["sha256"], "FACTOR reaches the compiler"
-    text = (repo / "packed/manifest.json").read_text()
+    text = manifest_text(repo / "packed")
     lines, whole = text.splitlines(), json.loads(text)
     first = lines.index('"variants": [') + 1
     assert [json.loads(line.rstrip(",")) for line in lines[first:-1]] == whole["variants"]

@@ -17,6 +17,7 @@ import grilly
 from grilly.errors import ShaderError
 from grilly.registry import default_manifest
 from grilly.registry.manifest import Manifest
+from grilly.registry.names import MANIFEST
 from grilly.registry.packed import Packed
 from grilly.registry.shader_facts import FACTS
 from grilly.runtime import files
@@ -25,6 +26,7 @@ from grilly.runtime.interface import DeviceInfo
 from grilly.runtime.locks import file_lock
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
+from manifests import put_manifest
 from shaderbuild.pack import pack
 
 DEVICE = DeviceInfo(
@@ -82,7 +84,10 @@ def test_a_damaged_file_is_passed_over(device_file, kind):
 
 @pytest.mark.parametrize("kind", ["nested", "huge", "pipe"])
 def test_a_damaged_manifest_is_named(tmp_path, kind):
-    damage(tmp_path / "manifest.json", kind)
+    if kind == "nested":
+        put_manifest(tmp_path, NESTED.encode())
+    else:
+        damage(tmp_path / MANIFEST, kind)
     with pytest.raises(ShaderError, match="manifest.json"):
         Manifest(tmp_path)
 
@@ -251,11 +256,11 @@ def test_from_a_zip_file(tmp_path):
     short = tmp_path / "short.zip"
     with zipfile.ZipFile(archive) as source, zipfile.ZipFile(short, "w") as target:
         for name in source.namelist():
-            if not name.endswith("manifest.json"):
+            if not name.endswith(MANIFEST):
                 target.writestr(name, source.read(name))
     code = "import grilly\ntry: grilly.Compute()\nexcept grilly.ShaderError as e: print('caught', e)"
     done = python(code, package=short)
-    assert "caught" in done.stdout and "manifest.json is missing" in done.stdout, done.stderr
+    assert "caught" in done.stdout and f"{MANIFEST} is missing" in done.stdout, done.stderr
 
 
 def test_json_that_is_deep():

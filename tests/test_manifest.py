@@ -1,4 +1,4 @@
-"""Loading manifest.json: what is refused, and with which words. Needs no device and no compiler."""
+"""Loading a manifest: what is refused, and with which words. Needs no device and no compiler."""
 
 import hashlib
 import lzma
@@ -8,8 +8,9 @@ import pytest
 from grilly.errors import ShaderError
 from grilly.registry import Manifest, manifest
 from grilly.registry.checkout import checkout_of
+from grilly.registry.names import MANIFEST
 from grilly.registry.packed import Packed
-from manifests import BLOCK, SPIRV, entry, write_manifest
+from manifests import BLOCK, SPIRV, entry, put_manifest, write_manifest
 
 
 def test_an_entry_is_read_in_full(tmp_path):
@@ -30,7 +31,7 @@ def test_an_entry_is_read_in_full(tmp_path):
 
 
 def test_a_missing_manifest_is_named_with_the_remedy(tmp_path):
-    with pytest.raises(ShaderError, match=r"manifest\.json is missing; reinstall it: .*grilly-vulkan"):
+    with pytest.raises(ShaderError, match=r"manifest\.json\.gz is missing; reinstall it: .*grilly-vulkan"):
         Manifest(tmp_path)
 
 
@@ -52,14 +53,14 @@ def test_a_missing_manifest_is_named_with_the_remedy(tmp_path):
     ],
 )
 def test_damage_is_named(tmp_path, text, said):
-    (tmp_path / "manifest.json").write_text(text)
+    put_manifest(tmp_path, text.encode())
     with pytest.raises(ShaderError, match=said) as caught:
         Manifest(tmp_path)
-    assert str(tmp_path / "manifest.json") in str(caught.value)
+    assert str(tmp_path / MANIFEST) in str(caught.value)
 
 
 def test_a_manifest_that_is_no_text_is_named(tmp_path):
-    (tmp_path / "manifest.json").write_bytes(b"\xff\xfe\x00")
+    put_manifest(tmp_path, b"\xff\xfe\x00")
     with pytest.raises(ShaderError, match="cannot be read"):
         Manifest(tmp_path)
 
@@ -136,7 +137,7 @@ def test_the_default_manifest_is_loaded_once(tmp_path, monkeypatch):
     monkeypatch.setenv(manifest.FOLDER_VARIABLE, str(folder))
     first = manifest.default_manifest()
     assert first.variants[0].name == "a.b.float32"
-    (folder / "manifest.json").unlink()
+    (folder / MANIFEST).unlink()
     assert manifest.default_manifest() is first
 
 
@@ -150,9 +151,9 @@ def test_where_shaders_are_looked_for(tmp_path, monkeypatch):
     assert checkout_of(tmp_path / "lib/grilly") is None, "an installed package is none"
     monkeypatch.setattr(manifest, "_PACKAGE", tmp_path / "lib/grilly")
     source = manifest.default_source()
-    assert isinstance(source, Packed) and source.place.endswith("manifest.json"), "its own folder, and no compiler"
+    assert isinstance(source, Packed) and source.place.endswith(MANIFEST), "its own folder, and no compiler"
     monkeypatch.setenv(manifest.FOLDER_VARIABLE, str(tmp_path / "nowhere"))
-    with pytest.raises(ShaderError, match=r"nowhere.manifest\.json is missing; GRILLY_SHADERS .*--pack"):
+    with pytest.raises(ShaderError, match=r"nowhere.manifest\.json\.gz is missing; GRILLY_SHADERS .*--pack"):
         Manifest(manifest.default_source())
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from compilers import needs_compiler
+from manifests import manifest_text
 from shaderbuild.push_layout import misplaced, source_layout
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -88,7 +89,7 @@ def test_a_binary_that_differs_from_its_source_is_an_error(tmp_path):
 
     done = build("")
     assert done.returncode == 0, done.stderr
-    manifest = json.loads((tmp_path / "packed/manifest.json").read_text())
+    manifest = json.loads(manifest_text(tmp_path / "packed"))
     assert all("push" not in entry for entry in manifest["variants"]), "stated once, by family"
     assert manifest["families"]["add"]["push"] == [["n", "uint"], ["m", "int"]]
     done = build("\n#if SECOND\n uint one;\n#endif\n")

@@ -90,7 +90,7 @@ def checked(wheel: Path) -> str:
         names, unpacked = archive.namelist(), sum(info.file_size for info in archive.infolist())
         (metadata,) = (archive.read(name).decode() for name in names if name.endswith(".dist-info/METADATA"))
     families = {path.stem for path in (ROOT / "shaders").rglob("*.toml") if path.parent.name != "include"}
-    shaders = {f"grilly/spirv/{family}.xz" for family in families} | {"grilly/spirv/manifest.json"}
+    shaders = {f"grilly/spirv/{family}.xz" for family in families} | {"grilly/spirv/manifest.json.gz"}
     package = ROOT / "grilly_py"
     modules = {path.relative_to(package).as_posix() for path in package.glob("grilly/**/*.py")}
     others = {name for name in names if ".dist-info/" not in name}

@@ -1,4 +1,4 @@
-"""The folder of shaders that a wheel carries: manifest.json, and an archive for each family.
+"""The folder of shaders that a wheel carries: manifest.json.gz, and an archive for each family.
 
 An archive is a row of .xz blocks, each with the binaries of neighbouring cases up to BLOCK bytes, so that a program
 unpacks little more than what it uses. An entry of the manifest says where in the archive its block is, and where in the
@@ -7,6 +7,7 @@ block its binary, which variants of a family may share. The same binaries give t
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import lzma
@@ -58,11 +59,11 @@ def pack(folder: Path, made: list[tuple[dict, str, bytes]], head: dict[str, dict
             "block": block_at, "place": place,
         })  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
-    for old in [*folder.glob("*.xz"), *folder.glob("manifest.json")]:
+    for old in [*folder.glob("*.xz"), *folder.glob("manifest.json*")]:
         old.unlink()
     for name, data in archives.items():
         (folder / name).write_bytes(data)
-    (folder / "manifest.json").write_text(manifest_text(entries, head), encoding="utf-8", newline="\n")
+    (folder / names.MANIFEST).write_bytes(gzip.compress(manifest_text(entries, head).encode(), 9, mtime=0))
 
 
 def _shared(entries: list[dict]) -> dict[str, dict]:
@@ -80,7 +81,7 @@ def _compress(binaries: list[bytes]) -> bytes:
 
 
 def manifest_text(entries: list[dict], head: dict[str, dict]) -> str:
-    """manifest.json, one entry a line, less what all entries of its family share: "families" has that."""
+    """The manifest, one entry a line, less what all entries of its family share: "families" has that."""
     families = _shared(entries)
     own = [{key: value for key, value in entry.items() if key not in families[entry["family"]]} for entry in entries]
     lines = [json.dumps(entry, separators=(",", ":")) for entry in own]

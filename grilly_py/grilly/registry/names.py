@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-#: Version of manifest.json's layout; a package refuses a manifest of another version.
+#: The file that lists a wheel's shaders, JSON compressed by gzip: half a megabyte of it is 90 KB.
+MANIFEST = "manifest.json.gz"
+
+#: Version of its layout; a package refuses a manifest of another version.
 MANIFEST_SCHEMA = 5
 
 #: Element types a binary may be compiled for.

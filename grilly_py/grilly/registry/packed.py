@@ -1,4 +1,4 @@
-"""Shaders as a wheel carries them: manifest.json, and an archive of compressed blocks for each family.
+"""Shaders as a wheel carries them: manifest.json.gz, and an archive of compressed blocks for each family.
 
 The folder is written by tools/shaderbuild/pack.py, which says how the archives are laid out.
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ShaderError
 from ..runtime.files import parse_json, read_file
-from .names import MANIFEST_SCHEMA
+from .names import MANIFEST, MANIFEST_SCHEMA
 from .shared import differing
 
 if TYPE_CHECKING:
@@ -48,24 +49,24 @@ class Packed:
     Parameters
     ----------
     folder : Path or Traversable
-        Holds ``manifest.json`` and the archives; it may lie in a zip file.
+        Holds ``manifest.json.gz`` and the archives; it may lie in a zip file.
     remedy : str
         For messages: what to do when something is missing or damaged.
     """
 
     def __init__(self, folder: Path | Traversable, remedy: str = REINSTALL):
         self.folder = folder
-        self.place = str(folder / "manifest.json")
+        self.place = str(folder / MANIFEST)
         self.remedy = remedy
         self._entries: dict[str, dict] = {}
 
     def entries(self) -> list[dict]:
-        """The entries of manifest.json. Raises ShaderError when it is missing, damaged or of another version."""
+        """The entries of the manifest. Raises ShaderError when it is missing, damaged or of another version."""
         try:
-            data = parse_json(self._read_manifest())
+            data = parse_json(zlib.decompress(self._read_manifest(), wbits=zlib.MAX_WBITS | 16))  # 16: of gzip
         except FileNotFoundError:
             raise ShaderError(f"{self.place} is missing; {self.remedy}") from None
-        except (OSError, ValueError, MemoryError) as error:
+        except (OSError, ValueError, MemoryError, zlib.error) as error:
             raise ShaderError(f"{self.place} cannot be read as JSON: {error}; {self.remedy}") from error
         schema = data.get("schema") if isinstance(data, dict) else None
         if schema != MANIFEST_SCHEMA:
@@ -94,7 +95,7 @@ class Packed:
         return entries
 
     def _read_manifest(self) -> bytes:
-        path = self.folder / "manifest.json"
+        path = self.folder / MANIFEST
         try:
             data = read_file(path) if isinstance(path, Path) else path.read_bytes()
         except KeyError:  # what zipfile raises for a name that the archive lacks
@@ -134,7 +135,7 @@ class Packed:
         digest = hashlib.sha256(spirv).hexdigest()
         if digest != entry["sha256"]:
             raise ShaderError(
-                f"{archive} is damaged: the SHA-256 of {name} is {digest}, manifest.json says {entry['sha256']}; "
+                f"{archive} is damaged: the SHA-256 of {name} is {digest}, {MANIFEST} says {entry['sha256']}; "
                 f"{self.remedy}"
             )
         return spirv, digest
