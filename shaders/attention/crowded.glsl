@@ -4,8 +4,9 @@
 // For kernels that define HELD_OPTIONS, the options whose words registers have room for, and HEADER_WORD(n) as header_word(n).
 // The including shader has q_base, k_base and v_base.
 
-// A map of blocks and dropout take about as much as two others.
-#define CROWDED (bitCount(FEATURES) + bitCount(FEATURES & (BLOCKS | DROPOUT)) > HELD_OPTIONS)
+// A map of blocks and dropout take about as much as two others, a boolean mask as much as one.
+#define CROWDED \
+    (bitCount(FEATURES) + bitCount(FEATURES & (BLOCKS | DROPOUT)) + int(MASK == MASK_BOOLEAN) > HELD_OPTIONS && FEATURES != 0)
 
 shared uint header_words[HEADER_WORDS];
 shared uvec4 found_words[5];

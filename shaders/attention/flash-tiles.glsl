@@ -18,8 +18,8 @@
 // The including shader defines THREADS, TX, TX_SHIFT, TM, KT, CV, DC, JC (KT a multiple of it), PREFETCH, UNROLL_CHUNKS
 // (the steps of a chunk), UNROLL_PHASES (the chunks of keys), where registers allow it BLOCK_SUMS (each tile's output is
 // summed by itself), LEAN (a vector of v at a time, for few registers), and, for the row maximum by subgroup shuffles, SHUFFLE:
-// subgroups must then be full and of at least TX << TX_SHIFT invocations. HELD_OPTIONS: see crowded.glsl. HEAD_DIM is free;
-// VALUE_DIM is at most 4 TX CV. ROWS and KEYS are multiples of 8.
+// subgroups must then be full and of at least TX << TX_SHIFT invocations. HELD_OPTIONS, for few registers: crowded.glsl.
+// HEAD_DIM is free; VALUE_DIM is at most 4 TX CV. ROWS and KEYS are multiples of 8.
 
 #ifdef SHUFFLE
 #extension GL_KHR_shader_subgroup_basic : require
@@ -238,7 +238,7 @@ void mask_scores(uint first_key) {
 }
 
 // What dropout multiplies a weight by.
-#if LEAN
+#ifdef HELD_OPTIONS
 uint kept;  // weights that stay, a bit each: one generator at a time has registers enough
 void find_kept(uint first_key) {
     kept = 0u;
@@ -354,7 +354,7 @@ void main() {
             [[unroll]] for (uint j = 1u; j < KT; ++j) tile_top[i] = max(tile_top[i], s[i][j]);
         }
         REDUCE_ROWS(tile_top, max)
-#if LEAN
+#ifdef HELD_OPTIONS
         if (on(DROPOUT)) find_kept(first_key);
 #endif
         [[unroll]] for (uint i = 0u; i < TM; ++i) {

@@ -19,7 +19,9 @@ from . import names
 #: Bytes of SPIR-V in a block, if it has more than one binary.
 BLOCK = 4 << 20
 # Words of four bytes, most of them small.
-_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 2 * BLOCK, "lc": 2, "lp": 2, "pb": 2}]
+_FILTERS = [
+    {"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 2 * BLOCK, "lc": 2, "lp": 2, "pb": 2, "nice_len": 273}
+]
 
 
 def pack(folder: Path, made: list[tuple[dict, str, bytes]], head: dict[str, dict], jobs: int) -> None:
