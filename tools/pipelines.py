@@ -146,9 +146,11 @@ def _norms(variant: Variant) -> list[dict[str, int]]:
     if variant.limits.get("gradient") != (0, 0):
         asked += [("LAYER_NORM_BACKWARD", {"CHANNELS": 1, "TERMS": 1}), ("RMS_NORM_BACKWARD", {"TERMS": 1})]
         asked += [("LOG_SOFTMAX_BACKWARD", {})]
-    found = [own | {"OPERATION": value("norms", name), **more} for own in (rows, columns) for name, more in asked]
-    added = (rows, columns) if variant.limits.get("sums") != (0, 0) else (rows,)
-    return found + [own | {"OPERATION": value("norms", "LAYER_NORM"), "ADDS": 1, "BIAS": 1} for own in added]
+    forms = (rows, columns) if "COLUMNS" in variant.constants else (rows,)
+    found = [own | {"OPERATION": value("norms", name), **more} for own in forms for name, more in asked]
+    added = forms if variant.limits.get("sums") != (0, 0) else (rows,)
+    found += [own | {"OPERATION": value("norms", "LAYER_NORM"), "ADDS": 1, "BIAS": 1} for own in added]
+    return [{name: own[name] for name in own if name in variant.constants} for own in found]
 
 
 def _reduced(variant: Variant) -> list[dict[str, int]]:
