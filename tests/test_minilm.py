@@ -86,7 +86,7 @@ def test_all_of_it_runs_on_the_device(vulkan_backend):
         model.encode(SENTENCES[0])
     labels = [timing.label for timing in profile.timings]
     assert sum("linear" in label for label in labels) >= 6 * 4  # projections in and out, widen, narrow
-    assert sum("attention" in label for label in labels) >= 6
+    assert sum("attention" in label or "decode" in label for label in labels) >= 6
     assert sum("norm-rows" in label for label in labels) >= 13
     assert sum("embedding" in label for label in labels) == 1  # rows for all texts are added as they lie
 
