@@ -12,7 +12,7 @@ from graphs import default, equal, random
 from grilly import nn
 from grilly.compute.attention.decode import FAMILY
 from hostcalls import counted
-from kernels import retiled
+from kernels import chosen_as_on, retiled
 from test_kvcache import attend, tables
 
 DIM = 16
@@ -45,7 +45,8 @@ def cache(room, heads=2, batch=2, **options):
 def test_many_steps_have_the_bits_of_the_calls(backend, heads, kv_heads):
     """Replays against the layer's calls, over lengths at which a split is added, and a window."""
     room, options = 900, {"window_size": (700, 0), "sinks": random(heads)}
-    with retiled(backend, FAMILY, resident=64):
+    # Processors have a kernel without splits for this.
+    with chosen_as_on(backend, "generic"), retiled(backend, FAMILY, resident=64):
         mine, other = cache(room, kv_heads), cache(room, kv_heads)
         step = backend.capture(lambda q, k, v: mine.attend(q, k, v, **options), *tokens(1, heads, kv_heads))
         assert len(mine) == len(other) == 0
@@ -313,6 +314,9 @@ def test_a_cache_costs_a_replay_two_calls(backend):
         given = [backend.tensor(a) for a in tokens(1)]
         for _ in range(3):
             step(*given)
-        backend.synchronize()
-        counts[number] = counted(lambda step=step, given=given: step(*given)).total()
+        found = []
+        for _ in range(5):  # the least: a call may also clear up after earlier ones
+            backend.synchronize()
+            found.append(counted(lambda step=step, given=given: step(*given)).total())
+        counts[number] = min(found)
     assert counts[5] - counts[1] == 8, counts

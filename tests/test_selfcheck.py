@@ -446,7 +446,7 @@ def test_a_kernel_deaf_to_a_constant_is_passed_over(vulkan_backend, registry_on,
     constants = {"HEAD_DIM": 0, "VALUE_DIM": 1, "MASK": 2, "CAUSAL": 3, "LSE": 4, "MERGE": 5, constant: 99}
     registry_on(borrowed(tmp_path, constants=constants))
     rng = np.random.default_rng(1)
-    q, k, v = (rng.standard_normal((1, 2, 9, d), dtype=np.float32) for d in (40, 40, 24))
+    q, k, v = (rng.standard_normal((1, 2, 33, d), dtype=np.float32) for d in (40, 40, 24))
     with pytest.warns(grilly.SelfCheckWarning, match=problem):
         out = vulkan_backend.attention.flash_attention2(q, k, v)
     exact, _ = grilly.reference.naive_attention(q, k, v, dtype=np.float64)
