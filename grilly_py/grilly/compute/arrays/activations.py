@@ -8,6 +8,7 @@ from ..device.arguments import check_float, finish
 from ..device.device import Device
 from ..device.record import again
 from ..device.tensor import Tensor
+from .axes import two_parts
 from .map import PLANS, mapped
 from .operations import spec
 from .shapes import axis_of, concat
@@ -58,8 +59,8 @@ def halves(device: Device, operation: str, input, dim) -> tuple[Tensor, Tensor, 
     if extent % 2:
         raise ValueError(f"{operation}: input has shape {tuple(input.shape)}; axis {axis} must have an even extent")
     whole = device.borrow(input)
-    before = (slice(None),) * axis
-    return whole[(*before, slice(None, extent // 2))], whole[(*before, slice(extent // 2, None))], axis
+    first, second = two_parts(axis, extent // 2)
+    return whole[first], whole[second], axis
 
 
 def glu(device: Device, input, dim):

@@ -24,3 +24,9 @@ def longest_axis(tensor: Tensor) -> int:
     """The axis along which a view reaches farthest in memory; -1 where it is one element repeated."""
     reach = [abs(step) * (extent - 1) for extent, step in zip(tensor.shape, tensor._steps, strict=True)]
     return reach.index(max(reach)) if any(reach) else -1
+
+
+def two_parts(axis: int, cut: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Indices of what is before a cut of an axis, and of what is behind it."""
+    before = (slice(None),) * axis
+    return (*before, slice(0, cut)), (*before, slice(cut, None))

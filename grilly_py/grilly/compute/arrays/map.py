@@ -16,7 +16,7 @@ from ..device.device import Device, DeviceFacts
 from ..device.plan import At, Layout, Live, Plan, Planner, fits_binding, span
 from ..device.record import Ready, run
 from ..device.tensor import Tensor
-from .axes import fewest_axes, longest_axis
+from .axes import fewest_axes, longest_axis, two_parts
 from .operations import ACTIVATIONS, FUNCTIONS, Spec, code
 from .operations import spec as spec_of
 from .promotion import FLOATING, integer_range
@@ -131,8 +131,7 @@ def emit(planner: Planner, registry: Registry, asked, result: Tensor, operands: 
         if half is None:
             _emit_apart(planner, registry, asked, result, operands, offsets)
             return
-        for part in (slice(0, half), slice(half, None)):
-            index = (slice(None),) * axis + (part,)
+        for index in two_parts(axis, half):
             emit(planner, registry, asked, result[index], [None if t is None else t[index] for t in operands], offsets)
         return
     operands, offsets = list(operands), list(offsets)
@@ -235,9 +234,7 @@ def _emit_apart(planner: Planner, registry: Registry, asked, result: Tensor, ope
         axis = longest_axis(max(large, key=span)) if large else target.shape.index(max(target.shape))
         if axis < 0 or target.shape[axis] < 2:
             raise UnsupportedError(f"{asked.name}: an element does not fit a binding of {facts.storage_range:,} bytes")
-        half = -(-target.shape[axis] // 2)
-        for some in (slice(0, half), slice(half, None)):
-            index = (slice(None),) * axis + (some,)
+        for index in two_parts(axis, -(-target.shape[axis] // 2)):
             todo.append((target[index], [None if t is None else t[index] for t in own]))
 
 

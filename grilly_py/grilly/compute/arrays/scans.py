@@ -16,7 +16,7 @@ from ..device.device import DeviceFacts
 from ..device.plan import At, Layout, Plan, Planner, fits_binding
 from ..device.record import Ready, run
 from ..device.tensor import Tensor
-from .axes import fewest_axes
+from .axes import fewest_axes, two_parts
 from .elementwise import cast
 from .map import emit
 from .operations import code, spec
@@ -65,9 +65,7 @@ def _scan(planner: Planner, registry: Registry, constants: dict, x: Tensor, y: T
         return
     axis = next((axis for axis, extent in enumerate(x.shape[:-1]) if extent > 1), None)
     if axis is not None:
-        half = -(-x.shape[axis] // 2)
-        for some in (slice(0, half), slice(half, None)):
-            index = (slice(None),) * axis + (some,)
+        for index in two_parts(axis, -(-x.shape[axis] // 2)):
             _scan(planner, registry, constants, x[index], y[index], before)
         return
     end, extent = 0, x.shape[-1]

@@ -16,7 +16,7 @@ from ..device.device import DeviceFacts
 from ..device.plan import At, Layout, Plan, Planner, fits_binding
 from ..device.record import Ready, run
 from ..device.tensor import Tensor
-from .axes import fewest_axes
+from .axes import fewest_axes, two_parts
 from .elementwise import binary, cast
 from .indexing import moved, take, take_along_axis
 from .map import Gather, emit
@@ -89,9 +89,7 @@ def _order(planner: Planner, registry: Registry, terms: Terms, x: Tensor, places
                 f"sort: a row of {extent:,} elements, of each {4 * words} bytes or those of an int64 place, does not "
                 f"fit bindings of {facts.storage_range:,} bytes"
             )
-        half = -(-shape[axis] // 2)
-        for part in (slice(0, half), slice(half, None)):
-            index = (slice(None),) * axis + (part,)
+        for index in two_parts(axis, -(-shape[axis] // 2)):
             _order(planner, registry, terms, x[index], places[index])
         return
     outer, (steps,) = fewest_axes(shape, [x._steps[:-1]])
