@@ -10,7 +10,7 @@
 // Bindings: 0 x, 1 values (SEARCH: what is looked for, contiguous, as KIND has numbers), 2 y.
 // Specialization constants: OPERATION, FIRST_MAXIMUM always; TYPE_X (STATES: records), KIND; MODE; SIZE of a block, a
 //     power of two up to BLOCK; DESCENDING, 1 or 0 (SEARCH: 1 counts what is equal, too); PUTS, what y has.
-// Push constants: see the block; offsets and strides in elements, y_offset and values_offset in words. Of a block (BLOCKS)
+// Push constants: see the block; offsets and strides in elements, y_offset in words. Of a block (BLOCKS)
 //     or a row (MERGED) `keep` records go to y, if there are as many. `rows` are those values that are looked for.
 // Workgroup: BLOCK places of blocks (x and y together count them, STRIPE along x), or THREADS records or values.
 //     Invocation: four places, or one.
@@ -148,7 +148,7 @@ void main() {
     uint id = group * uint(THREADS) + gl_LocalInvocationIndex;
     if (MODE == SEARCH) {
         if (id >= pc.rows) return;
-        uint from = pc.values_offset + (KIND == LONG ? 2u * id : id);
+        uint from = (pc.values_offset + id) * (KIND == LONG ? 2u : 1u);
         uvec2 value = uvec2(values_data[from], KIND == LONG ? values_data[from + 1u] : 0u);
         uint found = count_before(0u, 0u, pc.extent, record_of(value, DESCENDING == 1u ? 0xffffffffu : 0u));
         put(id, uvec3(0u, 0u, found));

@@ -1,6 +1,6 @@
 // What every attention kernel shares: bindings, push constants, specialization constants, element access, masks.
 //
-// Shapes (docs/architecture.md has the contract)
+// Shapes (docs/kernels.md has the contract)
 //   q (B, H, queries, HEAD_DIM)   k (B, H / group, keys, HEAD_DIM)   v (B, H / group, keys, VALUE_DIM)
 //   o (B, H, queries, VALUE_DIM)  lse (B, H, queries)                mask broadcast to (B, H, queries, keys)
 // Offsets and strides are in elements of the array they belong to (bytes for a boolean mask).

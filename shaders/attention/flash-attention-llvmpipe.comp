@@ -5,27 +5,35 @@
 //   - Private arrays are registers only where every index is a constant, so all loops but the one over keys are
 //     unrolled. HEAD_DIM and VALUE_DIM are specialization constants: the driver does the unrolling, and one binary
 //     serves every dimension.
-//   - A buffer load in a loop is a scalar loop over the 8 lanes. Its cost grows with the number of components, not with
-//     their size, so keys and values are fetched as 64-bit integers, 8 floats a lane, and handed round by shuffles with
-//     constant lanes (one instruction each). Each lane owns ROWS query rows and every fetched float serves all of them.
-//   - The unrolled body is bound by instruction fetch; ROWS x HEAD_DIM near 256 keeps it in the first-level cache.
+//   - A load of a storage buffer in a loop is a scalar loop over the 8 lanes, and on processors without AVX-512 each of
+//     its elements waits for a store. A texel buffer is read by one call without a loop (TEXELS). Where there is none, keys
+//     and values are fetched as 64-bit integers, 8 floats a lane, as a loop's cost grows with the number of components,
+//     not with their size.
+//   - What is fetched is handed round by shuffles with constant lanes. Each lane owns ROWS query rows and every fetched
+//     float serves all of them. With cheap fetches two rows are enough, and a body of 25 KB stays in the first-level cache
+//     of instructions; dear ones want eight, and 100 KB.
 //   - A branch costs what it skips, only loops jump. Rescaling the output when the running maximum grows therefore sits
 //     behind the end of the inner loop, and the maximum may lag by up to SLACK: weights are then at most e^SLACK,
 //     which is exact in the same sense, as numerator and denominator share the factor.
 //
 // Compiled with ROWS, KEYS (keys in one trip of the inner loop), WIDTH (elements a lane fetches at once: 8 as 64-bit
-// integers, 4 as 4-vectors) and UNALIGNED (1: rows start anywhere; a fetch reads the two pieces that hold its elements
-// and shifts). UNALIGNED may read up to a piece past either end of an array, and relies on this driver's bounds checks,
-// which are made for every component and give zero.
+// integers, 4 as 4-vectors; of texels, what 16 bytes hold), TEXELS (q, k and v are texel buffers) and UNALIGNED (1: rows
+// start anywhere; a fetch reads the two pieces that hold its elements and shifts). UNALIGNED may read up to a piece past
+// either end of an array, and relies on this driver's bounds checks, which are made for every component and give zero.
 
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_vote : require
 #extension GL_KHR_shader_subgroup_shuffle : require
-#if WIDTH == 8
+#if WIDTH == 8 && !defined(TEXELS)
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 #endif
+#ifdef TEXELS
+#define ALIGN 8
+#define O_ELEMENT IO_VECTOR
+#else
 #define ALIGN 4
+#endif
 #define EXTRAS
 #include "attention.glsl"
 
@@ -34,8 +42,10 @@ layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
 #define UNROLL [[unroll]]
 
 // Keys whose weighted values are summed on their own, so that rounding does not grow with the number of keys.
-const uint BLOCK = 512u;
+const uint BLOCK = uint(128 * KEYS);
 const float SLACK = 5.0;
+// Columns of q and k whose products are summed on their own: rounding grows with RUN + HEAD_DIM / RUN.
+const int RUN = 8;
 // Below every score that counts and above NEVER, so that exp(NEVER - LOWEST) is 0.
 const float LOWEST = -3.2e38;
 // One comparison: of two joined by || the compiler makes a branch whose condition it leaves undefined.
@@ -53,7 +63,21 @@ const int V_FETCHES = (KEYS * V_CHUNKS + 7) / 8;
 
 // ---- WIDTH elements at once ----
 
-#if WIDTH == 8
+#if defined(TEXELS)
+
+#define PIECE(TO, AT, NAME, INDEX) { \
+    uvec4 word = texelFetch(NAME##_data, int(INDEX)); \
+    UNROLL for (int w = 0; w < 4; w++) SPLIT(TO, (AT) + w * WIDTH / 4, word[w]) }
+#if defined(DTYPE_float32)
+#define SPLIT(TO, AT, WORD) TO[AT] = uintBitsToFloat(WORD);
+#elif defined(DTYPE_float16)
+#define SPLIT(TO, AT, WORD) { vec2 pair = unpackHalf2x16(WORD); TO[AT] = pair.x; TO[(AT) + 1] = pair.y; }
+#else
+#define SPLIT(TO, AT, WORD) { \
+    TO[AT] = uintBitsToFloat(WORD << 16); TO[(AT) + 1] = uintBitsToFloat(WORD & 0xffff0000u); }
+#endif
+
+#elif WIDTH == 8
 
 #ifdef DTYPE_float16
 #define WORDS u64vec2
@@ -312,6 +336,27 @@ void main() {
             float kx[K_FETCHES * WIDTH];
             UNROLL for (int i = 0; i < K_FETCHES; i++)
                 FETCH(kx, i * WIDTH, k, k_chunk[i] + min(key + k_key[i], last_key) * pc.k_row)
+#ifdef TEXELS
+            // Column by column, so that the few sums and what they need stay in registers.
+            UNROLL for (int run = 0; run < HEAD_DIM; run += RUN) {
+                float part[ROWS * KEYS];
+                UNROLL for (int c = 0; c < RUN; c++) {
+                    const int d = run + c;
+                    if (d >= HEAD_DIM) continue;
+                    float x[KEYS];
+                    UNROLL for (int j = 0; j < KEYS; j++) {
+                        int chunk = j * K_CHUNKS + d / WIDTH;
+                        x[j] = subgroupShuffle(kx[chunk / 8 * WIDTH + d % WIDTH], uint(chunk % 8));
+                    }
+                    UNROLL for (int r = 0; r < ROWS; r++)
+                        UNROLL for (int j = 0; j < KEYS; j++) {
+                            float product = q[r * HEAD_DIM + d] * x[j];
+                            part[r * KEYS + j] = c == 0 ? product : part[r * KEYS + j] + product;
+                        }
+                }
+                UNROLL for (int i = 0; i < ROWS * KEYS; i++) score[i] += part[i];
+            }
+#else
             // Products are added in pairs, then fours: as many additions, a quarter of the rounding depth.
             UNROLL for (int d = 0; d < HEAD_DIM; d += 4) {
                 float x[4 * KEYS];
@@ -333,6 +378,7 @@ void main() {
                         score[r * KEYS + j] += sum;
                     }
             }
+#endif
 
             UNROLL for (int j = 0; j < KEYS; j++) hold_key(j, min(key + uint(j), last_key));
             bool grows = false;
@@ -492,13 +538,20 @@ void main() {
             if (start + i < VALUE_DIM) {
                 if (MERGE != 0) {
                     float old[WIDTH];
+#ifdef TEXELS
+                    UNROLL for (int w = 0; w < WIDTH; w += 4) {
+                        vec4 piece = IO_LOAD4(o_data[(base + uint(i + w)) / 4u]);
+                        UNROLL for (int n = 0; n < 4; n++) old[w + n] = piece[n];
+                    }
+#else
                     FETCH(old, 0, o, base + uint(i))
+#endif
                     UNROLL for (int w = 0; w < WIDTH; w++) x[i + w] += keep == 0.0 ? 0.0 : old[w] * keep;
                 }
 #if UNALIGNED
                 UNROLL for (int w = 0; w < WIDTH; w++)
                     if (start + i + w < VALUE_DIM) o_scalars[base + uint(i + w)] = IO_STORE(x[i + w]);
-#elif WIDTH == 8
+#elif WIDTH == 8 && !defined(TEXELS)
                 WORDS words;
                 UNROLL for (int w = 0; w < 8 / PER_WORD; w++) {
                     int d = i + w * PER_WORD;
@@ -511,7 +564,9 @@ void main() {
                 }
                 o_words[(base + uint(i)) / 8u] = words;
 #else
-                o_data[(base + uint(i)) / 4u] = IO_STORE4(vec4(x[i], x[i + 1], x[i + 2], x[i + 3]));
+                UNROLL for (int w = 0; w < WIDTH; w += 4)
+                    o_data[(base + uint(i + w)) / 4u] =
+                        IO_STORE4(vec4(x[i + w], x[i + w + 1], x[i + w + 2], x[i + w + 3]));
 #endif
             }
         }

@@ -21,15 +21,16 @@
 // shared memory as factors, in just this order, so that an invocation reads one or two words of 16 bytes a factor. That costs
 // nothing for k, whose words are dealt out anew, and a few instructions for v, whose words are halves of two keys'.
 //
-// A workgroup of TEAMS * SHARES subgroups owns TEAMS * SUBGROUP query rows. SHARES subgroups share a team's rows: each computes
-// all scores, and its share of the columns of o, as one would not have registers for all.
+// A workgroup of TEAMS * SHARES subgroups owns TEAMS * SUBGROUP query rows. SHARES subgroups share a team's rows, as one would
+// not have registers for all columns of o: each has its share of them. Of a tile's scores it computes those of its share of
+// the keys. Maxima and weights meet in shared memory; weights lie where the tile's keys lay, which are no longer needed.
+// Sums of weights meet after the last tile.
 //
 // TEAMS, SHARES  as above; SHARES divides SUBGROUP and VDIM / 8
+// SPLITS         shares of the keys, a divisor of SHARES. Where there are fewer, several subgroups compute the same scores
 // DIM, VDIM      head dimensions rounded up to multiples of 16 (VDIM: of 8 SHARES); HEAD_DIM <= DIM, VALUE_DIM <= VDIM
-// KEYS, CHUNK    keys of a tile, and those of them whose scores are held at once, a multiple of 16
+// KEYS           keys of a tile, a multiple of 16 and of 8 SPLITS; at most 32 SPLITS
 // Q_SHARED       1: q lies in shared memory; 0: in registers
-// STRAIGHT       1: without a mask no branch passes over what a team does not see, or leaves o as it is where its maximum
-//                stays. Fewer instructions, and more registers, as Mesa 26 has them
 // HELD_OPTIONS   the options whose words registers have room for (crowded.glsl)
 // LOCKSTEP       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
 // Preconditions: subgroups are full; offsets, strides and dimensions are multiples of 8.
@@ -47,7 +48,8 @@ uint header_word(uint n);
 #else
 #define SYNC_SUBGROUP subgroupBarrier()
 #endif
-#define IN_LINE (STRAIGHT != 0 && MASK == 0)
+// Without a mask no branch leaves o as it is where a maximum stays: fewer instructions, and more registers, as Mesa has them.
+#define IN_LINE (MASK == 0)
 #define SUBGROUPS (TEAMS * SHARES)
 #define THREADS (SUBGROUPS * SUBGROUP)
 #define ROWS (TEAMS * SUBGROUP)
@@ -57,11 +59,15 @@ uint header_word(uint n);
 #define D8 (DIM / 8)
 #define V8 (VDIM / 8)
 #define FACTOR_WORDS 16  // of 16 bytes, in a first factor
-#define K_WORDS (KEYS * D8)
+#define CHUNK (KEYS / SPLITS)  // keys whose scores a subgroup computes
+#define WEIGHT_WORDS (KEYS / 8 * SUBGROUP)  // of a team
+#define K_WORDS (KEYS * D8 > TEAMS * WEIGHT_WORDS ? KEYS * D8 : TEAMS * WEIGHT_WORDS)
 #define V_WORDS (KEYS * V8)
 #define Q_START (K_WORDS + V_WORDS)
 #define Q_WORDS (QF * 2 * SUBGROUP)  // of a team
-#define SHARED_WORDS (Q_START + (Q_SHARED != 0 ? TEAMS * Q_WORDS : 0))
+#define MEETING (Q_START + (Q_SHARED != 0 ? TEAMS * Q_WORDS : 0))
+#define MEETING_WORDS ((SPLITS + 3) / 4)  // of an invocation's row: a number of each share of the keys
+#define SHARED_WORDS (MEETING + ROWS * MEETING_WORDS)
 layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 
 #include "matrix/factors.glsl"
@@ -178,12 +184,24 @@ void load_values(uint first_key, bool masked) {
     if (masked && ((carried.x | carried.y | carried.z | carried.w) & 0x80008000u) != 0u) poisoned = 1u;
 }
 
-void multiply_scores(uint chunk) {
+uint my_share() { return part % SPLITS; }
+
+// A number of each share of the keys, for each row.
+void tell(float number) {
+    if (part < SPLITS) tile[MEETING + (team * SUBGROUP + lane) * MEETING_WORDS + part / 4u][part % 4u] = floatBitsToUint(number);
+}
+float told(uint share, uvec4 words[MEETING_WORDS]) { return uintBitsToFloat(words[share / 4u][share % 4u]); }
+void read_told(out uvec4 words[MEETING_WORDS]) {
+    [[unroll]] for (uint n = 0u; n < MEETING_WORDS; ++n) words[n] = tile[MEETING + (team * SUBGROUP + lane) * MEETING_WORDS + n];
+}
+
+void multiply_scores() {
+    uint start = my_share() * (CHUNK / 8) * QF;
     [[unroll]] for (uint f = 0u; f < CHUNK / 8; ++f) s[f] = SUMS(0.0);
     [[unroll]] for (uint d = 0u; d < QF; ++d) {
         FACTOR_B q = QUERY_FACTOR(d);
         [[unroll]] for (uint f = 0u; f < CHUNK / 8; ++f) {
-            s[f] = coopMatMulAdd(first_factor(((chunk / 8u + f) * QF + d) * FACTOR_WORDS), q, s[f]);
+            s[f] = coopMatMulAdd(first_factor((start + f * QF + d) * FACTOR_WORDS), q, s[f]);
         }
     }
 }
@@ -195,36 +213,57 @@ void rescale(float raised) {
         [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) o[c][e] *= decay;
     }
 }
-void raise_maximum(float factor) {
-    float most = s[0][0];
-    [[unroll]] for (uint f = 0u; f < CHUNK / 8; ++f) {
-        [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) most = max(most, s[f][e]);
+// Four at a time: in one chain each comparison would wait for the one before it.
+float find_maximum() {
+    float most[4];
+    [[unroll]] for (uint e = 0u; e < 4u; ++e) most[e] = max(s[0][e], s[0][e + 4u]);
+    [[unroll]] for (uint f = 1u; f < CHUNK / 8; ++f) {
+        [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) most[e % 4u] = max(most[e % 4u], s[f][e]);
     }
-    most *= factor;
+    return max(max(most[0], most[1]), max(most[2], most[3]));
+}
+void raise_maximum() {
+    uvec4 words[MEETING_WORDS];
+    read_told(words);
+    float most = told(0u, words);
+    [[unroll]] for (uint n = 1u; n < SPLITS; ++n) most = max(most, told(n, words));
     if (IN_LINE) rescale(max(top, most));
     else if (subgroupAny(most > ALLOWED(top))) rescale(max(top, most));
 }
-void multiply_values(uint chunk, float factor, uint kept) {
-    [[unroll]] for (uint f = 0u; f < CHUNK / 16; ++f) {
-        FACTOR_B p;
-        [[unroll]] for (uint e = 0u; e < 16u; e += 2u) {
-            vec2 pair = vec2(s[2u * f + e / 8u][e % 8u], s[2u * f + e / 8u][e % 8u + 1u]);
-            pair = exp2(fma(pair, vec2(factor), vec2(-top)));
-            sum += pair.x + pair.y;
+// The weights of this subgroup's share of the keys: eight of a row are half of what an invocation holds of a factor.
+void make_weights(float factor, uint kept) {
+    uint start = team * WEIGHT_WORDS + my_share() * (CHUNK / 8) * SUBGROUP + lane;
+    [[unroll]] for (uint f = 0u; f < CHUNK / 8; ++f) {
+        uvec4 words;
+        float sums[4];
+        [[unroll]] for (uint w = 0u; w < 4u; ++w) {
+            vec2 pair = exp2(fma(vec2(s[f][2u * w], s[f][2u * w + 1u]), vec2(factor), vec2(-top)));
+            sums[w] = pair.x + pair.y;
             if (on(DROPOUT)) {
-                uint bits = kept >> 16u * f + e;
+                uint bits = kept >> 8u * f + 2u * w;
                 pair = vec2((bits & 1u) != 0u ? pair.x : 0.0, (bits & 2u) != 0u ? pair.y : 0.0);
             }
-            SET_PAIR(p, e, pair)
+            words[w] = pack_weights(pair);
         }
-        uint start = K_WORDS + ((chunk / 16u + f) * V8 + part * VF) * FACTOR_WORDS;
+        sum += (sums[0] + sums[1]) + (sums[2] + sums[3]);
+        if (part < SPLITS) tile[start + f * SUBGROUP] = words;
+    }
+}
+void multiply_values() {
+    uint weights = team * WEIGHT_WORDS + lane;
+    [[unroll]] for (uint f = 0u; f < KEYS / 16; ++f) {
+        FACTOR_B p = query_factor(tile[weights + 2u * f * SUBGROUP], tile[weights + (2u * f + 1u) * SUBGROUP]);
+        uint start = K_WORDS + (f * V8 + part * VF) * FACTOR_WORDS;
         [[unroll]] for (uint c = 0u; c < VF; ++c) o[c] = coopMatMulAdd(first_factor(start + c * FACTOR_WORDS), p, o[c]);
     }
 }
 
 void store_row() {
     uint row = my_row();
-    float row_top = top, row_sum = sum;
+    uvec4 words[MEETING_WORDS];
+    read_told(words);
+    float row_top = top, row_sum = told(0u, words);
+    [[unroll]] for (uint n = 1u; n < SPLITS; ++n) row_sum += told(n, words);
     SINK_AND_DROP(decay)
     float lse = row_lse(row_top, row_sum), share = 1.0, keep = 0.0;
     if (MERGE != 0 && row < QUERIES) merge_weights(lse_data[lse_index(batch, head, ROW_PLACE(row))], lse, keep, share, lse);
@@ -285,19 +324,22 @@ void main() {
         barrier();
         find_words();
         if (CROWDED) read_places();
-        [[unroll]] for (uint chunk = 0u; chunk < KEYS; chunk += CHUNK) {
-            if (!IN_LINE && !team_sees(first_key + chunk)) continue;
-            uint bits = 0xffffffffu, kept = 0u;
-            if (HIDES && read) bits = read_bits(first_key + chunk);
-            multiply_scores(chunk);
-            if (masked && SCALED) bend_scores(first_key + chunk);
-            if (masked) hide_scores(bits & range_bits(first_key + chunk));
-            raise_maximum(factor);
-            if (on(DROPOUT)) kept = find_kept(first_key + chunk);
-            multiply_values(chunk, factor, kept);
-        }
+        uint my_key = first_key + my_share() * CHUNK, bits = 0xffffffffu, kept = 0u;
+        if (HIDES && read) bits = read_bits(my_key);
+        multiply_scores();
+        if (masked && SCALED) bend_scores(my_key);
+        if (masked) hide_scores(bits & range_bits(my_key));
+        tell(find_maximum() * factor);
+        barrier();  // the tile's keys have been read
+        find_words();
+        raise_maximum();
+        if (on(DROPOUT)) kept = find_kept(my_key);
+        make_weights(factor, kept);
+        barrier();
+        multiply_values();
         first_key = next_key;
     }
+    tell(sum);
     barrier();
     find_words();
     if (poisoned == 0u) store_row();

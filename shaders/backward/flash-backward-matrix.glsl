@@ -36,6 +36,8 @@
 #define SYNC_SUBGROUP subgroupBarrier()
 #endif
 
+#include "attention/longest-first.glsl"
+
 #define THREADS (SUBGROUPS * SUBGROUP)
 layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 
@@ -68,6 +70,7 @@ const uint EXPONENTS = 0x7c007c00u;
 #define WALK_B_DATA g_data
 #define OWN_A_ROW pc.k_row
 #define OWN_B_ROW pc.v_row
+#define WALK_ROWS pc.queries
 #define WALK_A_ROW pc.q_row
 #define WALK_B_ROW pc.g_row
 #define STATS WALK
@@ -82,6 +85,7 @@ GRILLY_RESULT(dv, 10)
 #define WALK_B_DATA v_data
 #define OWN_A_ROW pc.q_row
 #define OWN_B_ROW pc.g_row
+#define WALK_ROWS pc.keys
 #define WALK_A_ROW pc.k_row
 #define WALK_B_ROW pc.v_row
 #define STATS OWN
@@ -321,7 +325,12 @@ void main() {
     batch = gl_WorkGroupID.z;
     base2_scale = pc.scale * LOG2_E;
     // Under a causal mask late rows see more keys, and early keys are seen by more rows: the longest start first.
-    uint block = CAUSAL != 0 && OWNER_KEYS == 0 ? gl_NumWorkGroups.x - 1u - gl_WorkGroupID.x : gl_WorkGroupID.x;
+    uint block = gl_WorkGroupID.x;
+    if (CAUSAL != 0) {
+        uint bytes = WALK_ROWS * uint(HEAD_DIM + VALUE_DIM) * 2u;
+        block = longest_first(OWNER_KEYS != 0 ? bytes * GROUP : bytes, OWNER_KEYS != 0 ? 1u : uint(GROUP), head, batch);
+        if (OWNER_KEYS == 0) block = gl_NumWorkGroups.x - 1u - block;
+    }
     first_own = block * OWN;
     begin_extras(batch, OWNER_KEYS != 0 ? head * GROUP : head);
     if (on(LENGTHS) && first_own >= OWNED) return;

@@ -41,10 +41,11 @@
 //
 // The schedule:
 //   BUFFERS                        1 (default): tiles of k and v take turns in one place, four barriers a tile; 2: each has
-//                                  its own, two barriers, three with CHUNK; 4: each has two, one barrier; not with SPLIT, 4
-//                                  not with EXTRAS
-//   CHUNK                          keys of a tile whose scores are held at once: KEYS (default), or less with BUFFERS 2 or 4
-//                                  and ORDER
+//                                  its own, two barriers, three with CHUNK; 3: the same, two barriers, both fetched while
+//                                  the tile before is computed; 4: each has two, one barrier; not with SPLIT, 3 and 4 not
+//                                  with EXTRAS
+//   CHUNK                          keys of a tile whose scores are held at once: KEYS (default), or less with BUFFERS from 2
+//                                  on and ORDER
 //   SUM_COLUMNS                    with ORDER: 0, or the columns of a matrix of ones that sums the weights on the matrix unit
 //   SPLIT_LOOPS                    1: tiles without any masked key have a loop of their own
 //   RETRY                          1: weights are made with the maximum as it is, without looking for the chunk's; where their
@@ -53,6 +54,9 @@
 //   STEPS                          1: what a thread fetches of a whole tile lies at equal steps from its first word, which
 //                                  saves the arithmetic of places and tests; THREADS is a multiple of D8 and V8, and KEYS D8
 //                                  and KEYS V8 are multiples of THREADS. Not with SPLIT or TRANSPOSED
+//   WHOLE_ROWS                     defined where rows of q and o pass through shared memory a whole row fragment at a time,
+//                                  which takes SUBGROUPS MATRIX_M (DIM / 8 + 1) words of 16 bytes. With ORDER and Q_SHARED 0,
+//                                  not with SPLIT, EXTRAS or SHARED_KEYS
 //   LOCKSTEP                       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
 //   RAISE_WHILE                    1: the rare branch is written as a loop that runs at most once: compilers place it elsewhere
 // HEAD_DIM, VALUE_DIM, offsets and strides are multiples of 8 (ALIGN 8), with SPLIT of 4 (ALIGN 4).

@@ -1,11 +1,11 @@
 // How main() begins where a loop goes over the tiles that count: NEXT_TILE(first_key) finds the first of them.
 
     FIND_INVOCATION
+    FIND_ROWS
     begin_extras(batch, head);
     q_base = q_index(batch, head, row_start());
     k_base = k_index(batch, head, key_start());
     v_base = v_index(batch, head, key_start());
-    FIND_ROWS
     if (on(LENGTHS) && first_row >= QUERIES) return;
     find_keys();
     uint first_key = hidden_keys(first_row) / KEYS * KEYS;

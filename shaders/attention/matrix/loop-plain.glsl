@@ -2,10 +2,10 @@
 
 void main() {
     FIND_INVOCATION
+    FIND_ROWS
     q_base = q_index(batch, head, 0u);
     k_base = k_index(batch, head, 0u);
     v_base = v_index(batch, head, 0u);
-    FIND_ROWS
     end = visible_keys(min(first_row + ROWS, pc.queries) - 1u);  // keys from here on are seen by no row of this workgroup
     TAKE_SHARE
     FIND_SCALE
@@ -14,6 +14,7 @@ void main() {
     BEGIN_STEPS
     if (end > BEGIN) {
         fetch_keys(BEGIN);
+        FETCH_FIRST_VALUES
     }
     load_queries();
     CLEAR_SUMS
@@ -37,6 +38,9 @@ void main() {
     [[dont_unroll]] for (; first_key < end; first_key += KEYS) add_tile(first_key, first_key >= clear);
 #endif
     barrier();  // the last tile has been read from where rows are gathered
-    if (poisoned == 0u) store_rows();
-    else compute_rows();
+    if (poisoned == 0u) {
+        STORE_ROWS
+    } else {
+        compute_rows();
+    }
 }

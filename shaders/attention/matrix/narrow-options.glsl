@@ -21,16 +21,6 @@ void read_places() {
     }
 }
 
-// Whether a subgroup's rows may see any of a chunk's keys, as far as indices say.
-bool team_sees(uint first_key) {
-    int from = int(team_row()), to = from + SUBGROUP - 1;
-    bool seen = CAUSAL == 0 || int(first_key) <= to + SHIFT;
-    if (on(WINDOW)) seen = seen && int(first_key) + CHUNK > from + BASE_SHIFT - x_left;
-    if (on(PREFIX)) seen = seen || first_key < x_prefix;
-    if (on(LENGTHS)) seen = seen && from < x_rows_seeing;
-    return seen && first_key < end;
-}
-
 // The block's byte in the map, for a key.
 bool sees_block(uint key) {
     uint at = block_row + (x_first_key + key) / word(BLOCK_KV);
@@ -99,10 +89,10 @@ uint range_bits(uint first_key) {
 
 // Minus infinity for hidden keys, whatever their scores were.
 void hide_scores(uint bits) {
-    float never = minus_infinity();
     [[unroll]] for (uint f = 0u; f < CHUNK / 8; ++f) {
         [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-            s[f][e] = (bits & 1u << 8u * f + e) != 0u ? s[f][e] : never;
+            uint kept = uint(bitfieldExtract(int(bits), int(8u * f + e), 1));
+            s[f][e] = uintBitsToFloat(floatBitsToUint(s[f][e]) & kept | ~kept & 0xff800000u);
         }
     }
 }

@@ -22,7 +22,11 @@
 #define SHARED_VECTORS (Q_END + SUBGROUPS * MOST(Q_VECTORS, SCRATCH_VECTORS))
 #else
 // Fragments of q pass through the start before the first tile, rows of the output after the last one.
+#ifdef WHOLE_ROWS
+#define SHARED_VECTORS MOST(Q_END, SUBGROUPS * MOST(WHOLE_VECTORS, SCRATCH_VECTORS))
+#else
 #define SHARED_VECTORS MOST(Q_END, SUBGROUPS * MOST(PARTS * Q_VECTORS, SCRATCH_VECTORS))
+#endif
 #define SCRATCH_START 0
 #endif
 

@@ -33,3 +33,6 @@ uint tile_side = 0u;  // 0 or SIDE
 #define Q_END (Q_START + (Q_SHARED > 0 ? ROWS * Q_ROW : 0))
 #define MOST(a, b) ((a) > (b) ? (a) : (b))
 #define MY_SCRATCH (SCRATCH_START + subgroup * SCRATCH_VECTORS)
+// With WHOLE_ROWS: rows of a fragment of q or o, that a subgroup exchanges.
+#define WHOLE_STRIDE (MOST(D8, V8) + 1)
+#define WHOLE_VECTORS (MATRIX_M * WHOLE_STRIDE)

@@ -5,6 +5,33 @@ uint shared_query(uint i, uint d) {
     return Q_START + (subgroup * ROWS_EACH + i * MATRIX_M) * Q_ROW + (d - (QF - Q_SHARED)) * (MATRIX_K / 8);
 }
 
+#ifdef WHOLE_ROWS
+// With a negative scale they change sign, so that the scale is never negative and a row's maximum stays its maximum when
+// scaled. All words are asked for before any is waited for, and those of a row fragment change places at once.
+void load_queries() {
+    uint turn = pc.scale < 0.0 ? 0x80008000u : 0u;
+    uvec4 held[RF][MATRIX_M * D8 / SUBGROUP];
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint n = 0u; n < MATRIX_M * D8 / SUBGROUP; ++n) {
+            uint e = lane + n * SUBGROUP, row = min(MY_ROW + i * MATRIX_M + e / D8, QUERIES - 1u);
+            held[i][n] = uvec4(0u);
+            if (HEAD_DIM == DIM || 8u * (e % D8) < HEAD_DIM) held[i][n] = q_data[(q_base + row * pc.q_row >> 3) + e % D8] ^ turn;
+        }
+    }
+    uint start = subgroup * WHOLE_VECTORS;
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint n = 0u; n < MATRIX_M * D8 / SUBGROUP; ++n) {
+            uint e = lane + n * SUBGROUP;
+            tile[start + e / D8 * WHOLE_STRIDE + e % D8] = held[i][n];
+        }
+        SYNC_SUBGROUP;
+        [[unroll]] for (uint d = 0u; d < QF; ++d) {
+            coopMatLoad(q_frag[i][d], tile, start + d * (MATRIX_K / 8), WHOLE_STRIDE, QUERY_LAYOUT);
+        }
+        SYNC_SUBGROUP;
+    }
+}
+#else
 // The subgroup's rows of q as factors. With a negative scale they change sign, so that the scale is never negative and a
 // row's maximum stays its maximum when scaled.
 void load_queries() {
@@ -35,3 +62,4 @@ void load_queries() {
 #endif
     }
 }
+#endif

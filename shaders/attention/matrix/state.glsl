@@ -24,8 +24,21 @@ SUMS o_frag[RF][VF];
 #define OUT_BATCH batch
 #define TAKE_SHARE
 // Under a causal mask later rows see more keys: the longest workgroups start first.
+#if defined(ORDER) && !defined(TRANSPOSED)
+#include "../longest-first.glsl"
+void find_rows() {
+    uint tile_ = gl_WorkGroupID.x;
+    if (CAUSAL != 0) {
+        uint bytes = pc.keys * uint(HEAD_DIM + VALUE_DIM) * (2u * PARTS);
+        tile_ = gl_NumWorkGroups.x - 1u - longest_first(bytes, pc.group, head, batch);
+    }
+    first_row = tile_ * ROWS;
+}
+#define FIND_ROWS find_rows();
+#else
 #define FIND_ROWS \
     first_row = (CAUSAL != 0 ? gl_NumWorkGroups.x - 1u - gl_WorkGroupID.x : gl_WorkGroupID.x) * ROWS;
+#endif
 #endif
 // Not zero, as it multiplies minus infinities.
 #define FIND_SCALE base2_scale = max(abs(pc.scale) * LOG2_E, 1e-37);

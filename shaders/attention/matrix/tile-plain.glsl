@@ -28,6 +28,26 @@ void add_tile(uint first_key, bool masked) {
         fetch_values(BEGIN); \
         store_values(V_AT, masked_values(BEGIN)); \
     }
+#define FETCH_FIRST_VALUES
+#elif BUFFERS == 3
+void add_tile(uint first_key, bool masked) {
+    store_keys(K_AT);
+    store_values(V_AT, masked);
+    barrier();
+    if (first_key + KEYS < end) {
+        fetch_keys(first_key + KEYS);
+        fetch_values(first_key + KEYS);
+    }
+    [[unroll]] for (uint chunk = 0u; chunk < KEYS; chunk += CHUNK) {
+        if (sees_some(first_key + chunk, masked)) {
+            begin_chunk(first_key, chunk, masked, false);
+            end_chunk(first_key, chunk, masked, false);
+        }
+    }
+    barrier();
+}
+#define BEGIN_TILES
+#define FETCH_FIRST_VALUES fetch_values(BEGIN);
 #else
 void add_tile(uint first_key, bool masked) {
     bool seen = sees_some(first_key, masked);
@@ -55,4 +75,5 @@ void add_tile(uint first_key, bool masked) {
 #endif
 }
 #define BEGIN_TILES
+#define FETCH_FIRST_VALUES
 #endif
