@@ -6,7 +6,7 @@ Layout of a module and its instructions: SPIR-V specification, section 2.3.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -20,8 +20,8 @@ _COMPUTE = 5  # execution model GLCompute
 _BINDING = 33  # decoration
 
 
-def instructions(name: str, spirv: bytes) -> Iterator[tuple[int, np.ndarray]]:
-    """The opcode and the operand words of each instruction.
+def instructions(name: str, spirv: bytes, opcodes: Collection[int]) -> Iterator[tuple[int, list[int]]]:
+    """The opcode and the operand words of each instruction with one of these opcodes, and of the last one.
 
     Raises
     ------
@@ -30,16 +30,18 @@ def instructions(name: str, spirv: bytes) -> Iterator[tuple[int, np.ndarray]]:
     """
     if len(spirv) < 4 * _HEADER or len(spirv) % 4:
         raise ShaderError(f"{name}: {len(spirv)} bytes are not a SPIR-V module")
-    words = np.frombuffer(spirv, "<u4")
+    words = np.frombuffer(spirv, "<u4").tolist()  # a binary has thousands, and an array's numbers are slow one by one
     if words[0] != _MAGIC:
         raise ShaderError(f"{name}: the binary does not begin with SPIR-V's magic number")
     at = _HEADER
-    while at < len(words):
-        length, opcode = int(words[at]) >> 16, int(words[at]) & 0xFFFF
-        if length == 0 or at + length > len(words):
+    count = len(words)
+    while at < count:
+        length, opcode = words[at] >> 16, words[at] & 0xFFFF
+        if length == 0 or at + length > count:
             raise ShaderError(f"{name}: the SPIR-V module is cut short or damaged at word {at}")
-        yield opcode, words[at + 1 : at + length]
-        at += length
+        start, at = at + 1, at + length
+        if at == count or opcode in opcodes:
+            yield opcode, words[start:at]
 
 
 def verify(spec: ProgramSpec) -> None:
@@ -52,10 +54,10 @@ def verify(spec: ProgramSpec) -> None:
     """
     entry = False
     opcode = 0
-    for opcode, words in instructions(spec.name, spec.spirv):
+    for opcode, words in instructions(spec.name, spec.spirv, (_ENTRY_POINT, _DECORATE)):
         if opcode == _ENTRY_POINT:
-            entry |= int(words[0]) == _COMPUTE and words[2:].tobytes().split(b"\0")[0] == b"main"
-        elif opcode == _DECORATE and int(words[1]) == _BINDING and int(words[2]) >= len(spec.access):
+            entry |= words[0] == _COMPUTE and np.array(words[2:], "<u4").tobytes().split(b"\0")[0] == b"main"
+        elif opcode == _DECORATE and words[1] == _BINDING and words[2] >= len(spec.access):
             raise ShaderError(
                 f"{spec.name}: the shader uses binding {words[2]}, and {len(spec.access)} bindings are declared"
             )

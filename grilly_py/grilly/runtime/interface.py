@@ -39,7 +39,7 @@ class DeviceInfo:
         ``storage_range`` (bytes one binding may span), ``offset_alignment`` (bytes), ``push_bytes``,
         ``shared_bytes``, ``invocations`` (per workgroup), ``groups`` (3 per-axis maxima), ``allocation`` (bytes).
     features : frozenset of str
-        What the device offers; docs/architecture.md lists the names. A runtime may offer less.
+        What the device offers; docs/runtime.md lists the names. A runtime may offer less.
     memory_bytes : int
         Size of the device's largest memory heap.
     unified : bool
@@ -313,7 +313,8 @@ class Runtime(abc.ABC):
     def program(self, spec: ProgramSpec) -> Program:
         """The pipeline for ``spec``, made at first use and kept.
 
-        Raises ShaderError when the driver refuses the binary.
+        Raises ShaderError when the driver refuses the binary. In a captured function ``record`` may raise that, as the
+        driver may still be compiling: pipelines of a capture can be made side by side.
         """
 
     @abc.abstractmethod

@@ -119,7 +119,7 @@ def _constants(spec: ProgramSpec) -> np.ndarray:
         raise UnsupportedError(f"{name}: SPIR-V {found}, and kompute's Vulkan 1.1 takes at most 1.3")
     ids: dict[int, int] = {}
     values: dict[int, int] = {}
-    for opcode, words in instructions(name, spec.spirv):
+    for opcode, words in instructions(name, spec.spirv, (17, 48, 49, 50, 71)):
         if opcode == 17 and int(words[0]) not in _CAPABILITIES:  # OpCapability
             raise UnsupportedError(
                 f"{name}: the shader needs SPIR-V capability {words[0]}, a device feature that kompute cannot enable; "

@@ -66,6 +66,9 @@ class Graphs:
 
     def record(self, capture: VulkanCapture, stream: Stream, allocate: Callable, most: int) -> VulkanRecording:
         """Runtime.record; ``allocate`` gives device memory, of which one buffer has ``most`` bytes at most."""
+        for command in capture.commands:  # nothing is to be given back where a shader is refused
+            if command[0] is not None and command[0].pipeline is None:
+                command[0].make()
         beginnings = _beginnings(capture, stream, allocate)
         commands = [*beginnings, *capture.commands]
         recorded = Recorded()

@@ -58,15 +58,23 @@ class Objects:
 
     def make(self, kind: str, function: str, call: Callable) -> Handle:
         """What ``call`` puts into the place that it is given; it returns the driver's result."""
+        handle, place = self.begin(kind)
+        return self.made(handle, place, call(place), function)
+
+    def begin(self, kind: str) -> tuple[Handle, object]:
+        """A handle without a value, and the place in which the driver is to put it."""
         handle = Handle()
         end = _End(handle, self._dead[kind].append)
         end.box = ffi.new(f"Vk{kind}[1]")
         self._ends.add(end)
-        result = call(end.box)
+        return handle, end.box
+
+    def made(self, handle: Handle, place, result: int, function: str) -> Handle:
+        """The handle, once the driver has put it in its place; raises what its result calls for."""
         if result < 0:
-            end.box[0] = NULL  # undefined after a failure
+            place[0] = NULL  # undefined after a failure
         self._device.check(result, function)
-        handle.value = end.box[0]
+        handle.value = place[0]
         return handle
 
     def command_buffer(self, pool: Handle) -> Handle:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
 from ...errors import DeviceLostError, GrillyError, OutOfDeviceMemoryError, ShaderError
@@ -14,15 +15,54 @@ from .api import NULL, ffi, lib, out
 from .descriptors import SetLayout
 from .device import Device
 from .objects import Handle
+from .threads import Job, Threads
 
 MAGIC = b"grilly-pipelines-1\n"
 MOST_BYTES = 1 << 30  # of a pipeline cache that is read
 
 
 class VulkanProgram(Program):
-    """A pipeline with its layouts: the driver's handles, which the device's Pipelines keep."""
+    """A pipeline with its layouts: the driver's handles, which the device's Pipelines keep.
 
-    __slots__ = ("handle", "pipeline", "layout", "set_layout")
+    Attributes
+    ----------
+    pipeline
+        None until it is known to be made. Whoever dispatches the program then calls ``make``.
+    """
+
+    __slots__ = ("handle", "pipeline", "layout", "set_layout", "making", "_pipelines")
+
+    def __init__(self, spec: ProgramSpec, pipelines: Pipelines):
+        super().__init__(spec)
+        self._pipelines = pipelines
+        self.handle = self.pipeline = self.making = None
+
+    def make(self) -> None:
+        """Wait for the pipeline, or make it. Raises ShaderError."""
+        self._pipelines.finish(self)
+
+
+class Making(Job):
+    """The driver's making of one pipeline. Its compiler takes from a millisecond to half a second of one processor.
+
+    Several may be made at the same time: the driver itself keeps order in the pipeline cache.
+    """
+
+    __slots__ = ("handle", "place", "result", "_call", "_needed")
+
+    def __init__(self, handle: Handle, place, call: Callable[[object], int], needed: tuple):
+        super().__init__()
+        self.handle, self.place, self.result = handle, place, 0
+        self._call = call
+        self._needed = needed  # what the driver reads meanwhile
+
+    def work(self) -> None:
+        self.result = self._call(self.place)
+        if self.result < 0:
+            self.place[0] = NULL  # undefined after a failure, and to be destroyed if an interrupt lost the job
+
+    def let_go(self) -> None:
+        self._needed = ()
 
 
 class Pipelines:
@@ -34,16 +74,58 @@ class Pipelines:
         self._layouts: dict[tuple[tuple[bool, ...], int], tuple[Handle, Handle, SetLayout]] = {}
         self._path = self._cache_path()
         self._saved = 0
+        self._threads = Threads()
+        self._makings: list[Making] = []  # that threads have, or that an interrupt kept from them
         self._cache = self._load_cache()
 
     # -- programs --------------------------------------------------------------------------------------------------
 
-    def get(self, spec: ProgramSpec) -> VulkanProgram:
-        """The program for ``spec``; the first call compiles it."""
+    def get(self, spec: ProgramSpec, later: bool = False) -> VulkanProgram:
+        """The program for ``spec``; the first call compiles it.
+
+        ``later``: it is not dispatched soon, so that a thread may compile it, beside others.
+        """
         program = self._programs.get(spec)
         if program is None:
-            program = self._programs[spec] = self._make(spec)
+            verify(spec)  # drivers crash on damaged binaries
+            program = VulkanProgram(spec, self)
+            if later and self._threads.threads > 1:
+                program.making = self._prepared(program)
+                self._makings = [making for making in self._makings if not making.done]
+                self._makings.append(program.making)
+                self._threads.begin(program.making)
+            else:
+                self.finish(program)
+            self._programs[spec] = program
+        if not later and program.pipeline is None:
+            self.finish(program)
         return program
+
+    def finish(self, program: VulkanProgram) -> None:
+        """Wait for the program's pipeline, or make it here."""
+        making = program.making
+        if making is not None and not making.given_up:
+            making.wait()
+        program.making = None  # where an interrupt comes now, the next call makes it anew
+        if making is None or making.given_up or making.result < 0:  # in a thread it may have failed long ago
+            making = self._prepared(program)
+            making.run()
+        try:
+            handle = self._device.objects.made(
+                making.handle, making.place, making.result, "vkCreateComputePipelines"
+            )
+        except (DeviceLostError, OutOfDeviceMemoryError):
+            raise
+        except GrillyError as error:
+            driver = self._device.info.driver
+            raise ShaderError(f"{program.spec.name}: {driver} could not compile it: {error}") from error
+        program.handle = handle
+        program.pipeline = handle.value
+
+    def settle(self) -> None:
+        """Wait for what threads are making, and keep them from what they have not begun."""
+        for making in self._makings:
+            making.give_up()
 
     def _layout(self, access: tuple[str, ...], push_bytes: int) -> tuple[Handle, SetLayout]:
         texels = tuple(letters == "rt" for letters in access)
@@ -94,8 +176,9 @@ class Pipelines:
         except GrillyError as error:
             raise ShaderError(f"{spec.name}: the driver refused the shader: {error}") from error
 
-    def _make(self, spec: ProgramSpec) -> VulkanProgram:
-        verify(spec)  # drivers crash on damaged binaries
+    def _prepared(self, program: VulkanProgram) -> Making:
+        """All that the driver needs for the program's pipeline; the program gets its layouts."""
+        spec = program.spec
         layout, set_layout = self._layout(spec.access, spec.push_bytes)
         module = self._module(spec)
         entry = ffi.new("char[]", b"main")
@@ -121,28 +204,20 @@ class Pipelines:
         stage.module = module.value
         stage.pName = entry
         stage.pSpecializationInfo = special
+        size = None
         if spec.subgroup_size is not None and "subgroup-size-control" in self._device.info.features:
             size = ffi.new("VkPipelineShaderStageRequiredSubgroupSizeCreateInfo*")
             size.sType = lib.VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO
             size.requiredSubgroupSize = spec.subgroup_size
             stage.pNext = size
             stage.flags = lib.VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT
-        try:
-            handle = self._device.objects.make(
-                "Pipeline",
-                "vkCreateComputePipelines",
-                lambda box: lib.vkCreateComputePipelines(
-                    self._device.handle, self._cache.value, 1, info, NULL, box
-                ),
-            )
-        except (DeviceLostError, OutOfDeviceMemoryError):
-            raise
-        except GrillyError as error:
-            raise ShaderError(f"{spec.name}: {self._device.info.driver} could not compile it: {error}") from error
-        program = VulkanProgram(spec)
-        program.handle = handle
-        program.pipeline, program.layout, program.set_layout = handle.value, layout.value, set_layout
-        return program
+        program.layout, program.set_layout = layout.value, set_layout
+        handle, place = self._device.objects.begin("Pipeline")
+        device, cache = self._device.handle, self._cache.value
+        return Making(
+            handle, place, lambda place: lib.vkCreateComputePipelines(device, cache, 1, info, NULL, place),
+            (module, entry, values, entries, special, info, size),
+        )  # fmt: skip
 
     # -- the cache on disk -----------------------------------------------------------------------------------------
 
@@ -187,9 +262,12 @@ class Pipelines:
 
     def close(self) -> None:
         """Keep the cache on disk, then destroy every pipeline."""
+        self.settle()
+        self._threads.close()
         self.save()
         for program in self._programs.values():
-            program.handle = None
+            program.handle = program.making = None
+        self._makings = []
         self._programs = {}
         self._layouts = {}
         self._cache = None

@@ -283,7 +283,9 @@ class VulkanRuntime(Runtime):
     def program(self, spec: ProgramSpec) -> VulkanProgram:
         with self._enter():
             parts = self._open()
-            program = parts.pipelines.get(spec)
+            held = self._captures.get(get_ident())  # also while what was captured is put in order
+            capture = None if held is None else held()
+            program = parts.pipelines.get(spec, later=capture is not None and not capture.aside)
             parts.at_work = False
             return program
 
@@ -492,6 +494,8 @@ class VulkanRuntime(Runtime):
         """See lifetime.Mortal."""
         self._lock.acquire()
         parts = self._parts
+        if parts is not None:
+            parts.pipelines.settle()
         # A CPU's driver works in threads of this process, and a child would inherit what they have locked.
         if parts is not None and self.device.kind == "cpu" and parts.device.lost is None:
             parts.device.wait_idle()

@@ -7,9 +7,9 @@ and the next ``flush`` begins anew. Where it cannot be known whether the driver 
 (``mend``).
 
 A call ends with ``hand_on``. What is few commands, as most calls are, is recorded once for each set of arguments it is
-seen with twice, and submitted again after that. A submission costs the host more than the call itself, so calls that
-follow each other closely are submitted together, at first one, then two, four and so on; whoever waits, waits for no
-others. Recordings of whole graphs (graph.py) go behind the journal.
+seen with twice, and submitted again after that (kept.py). A submission costs the host more than the call itself, so
+calls that follow each other closely are submitted together, at first one, then two, four and so on; whoever waits,
+waits for no others. Recordings of whole graphs (graph.py) go behind the journal.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from .api import NULL, ffi, lib
 from .descriptors import Descriptors
 from .device import Device
 from .joint import Joint
+from .kept import RECORDINGS, Kept
 from .memory import VulkanBuffer
 from .objects import Handle
 from .pipelines import VulkanProgram
@@ -39,7 +40,6 @@ HELD = 8  # commands of a call whose recording may be kept, at most
 TOGETHER = 8  # calls in one submission, at most
 CLOSELY_SECONDS = 200e-6  # between the ends of calls that are submitted together
 LONG_SECONDS = 1e-3  # of the device's time, which is worth a submission
-RECORDINGS = 512  # kept at most
 
 
 class Slot:
@@ -148,8 +148,7 @@ class Stream:
         self.ending = False  # set by the end of the interpreter: waits are given up
         self.profiling: str | None = None  # what is timed: "dispatch" or "row"
         self._timings: list[Timing] = []
-        self._seen: set[tuple] = set()  # submissions seen once
-        self._recordings: dict[tuple, Handle] = {}  # and those seen again, with their command buffers
+        self._kept = Kept(lambda commands: self.recorded(commands, self._descriptors))
         self._structs()
         self._last: Handle | None = None  # made with the first submission
 
@@ -170,6 +169,8 @@ class Stream:
 
     def dispatch(self, program: VulkanProgram, bindings, push: bytes, groups, seconds: float) -> None:
         """Take one dispatch; see Runtime.dispatch."""
+        if program.pipeline is None:
+            program.make()
         if self._dispatches >= DISPATCHES or (self._seconds and self._seconds + seconds > SUBMISSION_SECONDS):
             self.flush()
         if len(bindings) != len(program.spec.access) or len(push) > program.spec.push_bytes:
@@ -253,39 +254,35 @@ class Stream:
         return command
 
     def _commands_of(self, slot: Slot) -> list:
-        """Command buffers with the journal's commands: of each call its recording where it has one, and of what lies
-        between those one made for this submission."""
-        journal, found, once, start, number = self._journal, [], [], 0, 0
+        """Command buffers with the journal's commands: the recording of all its calls, or of each its own where it has
+        one, and of what lies between those one made for this submission."""
+        journal = self._journal
         if self.profiling:
             return [self._once(slot, journal)]
+        calls, known, start = [], [], 0
         for stop, keep in (*self._cuts, (len(journal), self._keep)):
+            if stop == start:
+                continue
             call, start = journal[start:stop], stop
-            kept = self._kept(call) if keep and 0 < len(call) <= HELD else None
+            calls.append(call)
+            known.append(self._kept.see(tuple(call)) if keep and len(call) <= HELD else None)
+        if len(known) > 1 and None not in known:
+            joint = self._kept.recording(self._kept.see(tuple(known)), journal)
+            if joint is not None:
+                return [joint.value]
+        found, once, number = [], [], 0
+        for call, its in zip(calls, known, strict=True):
+            kept = self._kept.recording(its, call)
             if kept is None:
                 once += call
                 continue
             if once:
                 found.append(self._once(slot, once, number))
                 once, number = [], number + 1
-            found.append(kept)
+            found.append(kept.value)
         if once:
             found.append(self._once(slot, once, number))
         return found
-
-    def _kept(self, journal: list[tuple]):
-        """The recording of these commands alone; None at the first sight of them."""
-        key = tuple(journal)
-        kept = self._recordings.get(key)
-        if kept is not None:
-            return kept.value
-        if key not in self._seen:
-            if len(self._seen) >= 4 * RECORDINGS:
-                self._seen.clear()
-            self._seen.add(key)
-            return None
-        self._seen.remove(key)
-        made = self._recordings[key] = self.recorded(journal, self._descriptors)
-        return made.value
 
     def recorded(self, journal: list[tuple], descriptors: Descriptors) -> Handle:
         """A command buffer with these commands, to be submitted any number of times, also while it runs."""
@@ -307,8 +304,7 @@ class Stream:
         """Give all recordings back, once none is in flight."""
         if self._flying:
             self.wait(self._flying[-1].serial)
-        self._seen.clear()
-        self._recordings = {}
+        self._kept.forget()
         self._device.objects.sweep()
 
     # -- submission ------------------------------------------------------------------------------------------------
@@ -372,7 +368,7 @@ class Stream:
         if self._descriptors.full:
             self._forget()  # no set may be in use while they are given back
             self._descriptors.reset()
-        elif len(self._recordings) > RECORDINGS - TOGETHER - 2:
+        elif self._kept.count > RECORDINGS - TOGETHER - 2:
             self._forget()
         count = 0
         if self._last is None:
@@ -385,9 +381,12 @@ class Stream:
         if command is not None:
             self._commands[count] = command
             count += 1
-        kept = self._kept([self._copied(*copy) for copy in after]) if 0 < len(after) <= HELD else None
+        kept = None
+        if 0 < len(after) <= HELD:
+            copies = [self._copied(*copy) for copy in after]
+            kept = self._kept.recording(self._kept.see(tuple(copies)), copies)
         if kept is not None:
-            self._commands[count] = kept
+            self._commands[count] = kept.value
             count += 1
         self._commands[count] = self._last.value
         self._submit.commandBufferCount = count + 1
@@ -503,7 +502,7 @@ class Stream:
         """Let go of everything; the device must be idle."""
         self._cuts = []
         self._journal = []
-        self._recordings = {}
+        self._kept.forget()
         self._descriptors.reset()
         self.joint = None
         self._submitting = None

@@ -1,0 +1,62 @@
+"""Recordings that are kept for calls that come again, and for groups of them that do.
+
+The first dispatch of a command buffer runs slower than those behind it: on an H200 by 4 to 7 us, one that reads 67 MB
+or more by 19 (docs/benchmarks/h200-calls.md). So calls that are submitted together for the second time get one
+recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .objects import Handle
+
+RECORDINGS = 512  # kept at most
+SEEN = 5 * RECORDINGS  # known at most, with those that have no recording
+
+
+class Known:
+    """A call, or a group of calls, that was seen."""
+
+    __slots__ = ("again", "recording")
+
+    def __init__(self) -> None:
+        self.again = False  # whether it was seen more than once
+        self.recording: Handle | None = None
+
+
+class Kept:
+    """What was seen of calls, and their recordings.
+
+    ``record`` makes a command buffer of commands, to be submitted any number of times.
+    """
+
+    def __init__(self, record: Callable[[list[tuple]], Handle]):
+        self._record = record
+        self._known: dict[tuple, Known] = {}
+        self.count = 0  # recordings
+
+    def see(self, key: tuple) -> Known:
+        """Note a call, whose key are its commands, or a group of calls, whose key is what was known of them."""
+        found = self._known.get(key)
+        if found is not None:
+            found.again = True
+            return found
+        if len(self._known) >= SEEN:
+            self._known = {key: known for key, known in self._known.items() if known.recording}
+        found = self._known[key] = Known()
+        return found
+
+    def recording(self, known: Known | None, commands: list[tuple]) -> Handle | None:
+        """The recording of these commands, which is made at the second sight of them; None before."""
+        if known is None or not known.again:
+            return None
+        if known.recording is None:
+            known.recording = self._record(commands)
+            self.count += 1
+        return known.recording
+
+    def forget(self) -> None:
+        """Let go of everything; nothing of it may be in flight."""
+        self._known = {}
+        self.count = 0
