@@ -17,7 +17,7 @@ SIXTEEN_BITS = ("float16", "bfloat16")
 #: Shapes (M, N, K) of the cooperative matrices that variants are written for, with 16-bit factors and float32 sums.
 MATRIX_SHAPES = ("16x16x16", "16x8x16", "8x16x16", "8x8x16", "8x8x8")
 
-#: Feature names a variant may require, as listed in docs/architecture.md.
+#: Feature names a variant may require, as listed in docs/runtime.md.
 FEATURES = (
     "subgroup-basic",
     "subgroup-vote",
