@@ -270,7 +270,8 @@ class Compute:
         - Only work on the device is recorded. What the function computes with Python or NumPy, the branches it takes,
           random seeds that it draws, and NumPy arrays that it does not take as arguments stay as they were.
         - Tensors that it does not take as arguments, such as weights and caches, are used where they are: the graph
-          keeps them, replays see what is written to them between, and what replays write to them stays.
+          keeps them, replays see what is written to them between, and what replays write to them stays. (Weights that
+          ``precision="high"`` had split before are not to be written to: a replay says so.)
         - Positions and lengths that change from replay to replay must be int32 arrays or Tensors among the arguments,
           or Tensors that it finds.
         - Tensors that it makes and keeps elsewhere hold what the last replay put there.
@@ -294,7 +295,7 @@ class Compute:
             When the function reads a result (``Tensor.numpy``, a call on NumPy arrays alone), waits, profiles, captures
             or replays a graph, or writes to an argument, say a cache.
         TypeError
-            For arrays of a dtype that cannot live on the device.
+            For arrays of a dtype that cannot live on the device, and of other libraries.
         ValueError
             For a Tensor of another backend.
         UnsupportedError

@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import CaptureError
 from ..runtime.interface import Buffer, Recording
 from .arrays.chains import fuse
+from .device.arguments import no_array
 from .device.device import Device
 from .device.dtypes import is_storable, plain
 from .device.tensor import Storage, Tensor
@@ -59,6 +60,7 @@ class Graph(Generic[Returned]):
         results: Any,
         own: list[_Result],
         grown: dict[Any, int],
+        kept: dict[Storage, int],
     ):
         self._device = device
         self._arguments = _with(arguments, lambda leaf: None)
@@ -67,6 +69,7 @@ class Graph(Generic[Returned]):
         self._results = results
         self._own = own
         self._grown = tuple(grown.items())
+        self._kept = tuple(kept.items())
         self._flat = not any(isinstance(argument, (tuple, list, dict)) for argument in arguments)
         self.memory = recording.nbytes
         self.dispatches = recording.dispatches
@@ -96,7 +99,8 @@ class Graph(Generic[Returned]):
             For another number, structure, shape, dtype or value of arguments than in the capture, for a Tensor of
             another backend, and for tokens that do not fit in a cache; nothing has run then.
         CaptureError
-            In a captured function.
+            In a captured function; and when a weight was written to that ``precision="high"`` had split before the
+            capture: capture again then.
         ClosedError
             After the backend was closed.
         OutOfDeviceMemoryError
@@ -116,6 +120,12 @@ class Graph(Generic[Returned]):
                     sources.append(source)
             elif not _same(given.value, value):
                 raise ValueError(f"graph: {given.name} is {value!r}; expected {given.value!r}, as in the capture")
+        for storage, version in self._kept:
+            if storage.version != version:
+                raise CaptureError(
+                    'graph: a weight that precision="high" had split before the capture was written to since; capture '
+                    "again"
+                )
         for counted, growth in self._grown:
             first = counted.begin(growth)
             if first is not None:
@@ -155,8 +165,10 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
                 raise TypeError(f"capture: {name} is {value.dtype}, which cannot live on the device; cast it")
             if isinstance(value, Tensor) and value._storage.device is not device.home:
                 raise ValueError(f"capture: {name} belongs to another backend; move it with backend.tensor(...)")
+        elif hasattr(value, "__dlpack__") or hasattr(value, "__array__") and not isinstance(value, np.generic):
+            raise no_array("capture", name, value)
     captured = runtime.capture()
-    device.captured.grown = grown = {}
+    device.captured.grown, device.captured.kept = grown, kept = {}, {}
     try:
         captured.active = True
         given = [
@@ -170,6 +182,7 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
     finally:
         captured.active = False
         device.captured.grown, device.captured.words = {}, {}
+        device.captured.parts, device.captured.kept = {}, {}
     arrays = [each for each in given if each.tensor is not None]
     written = captured.written([each.tensor._storage.buffer for each in arrays])
     for each, changed in zip(arrays, written, strict=True):
@@ -183,12 +196,13 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
     def place(leaf):
         if not isinstance(leaf, Tensor) or not captured.owns(leaf._storage.buffer):
             return leaf
+        leaf._storage.written_by_replays()
         own.append(_span(leaf))
         return _Place(len(own) - 1)
 
     results = _with(returned, place)
     fuse(device, captured)
-    return Graph(device, arguments, given, runtime.record(captured), results, own, grown)
+    return Graph(device, arguments, given, runtime.record(captured), results, own, grown, kept)
 
 
 def _inside(given: _Given):
@@ -225,7 +239,9 @@ def _said(array) -> str:
 
 def _same(expected, value) -> bool:
     """Whether an argument that is no array is what it was."""
-    return expected is value or type(expected) is type(value) and bool(expected == value)
+    if expected is value or type(expected) is type(value) and bool(expected == value):
+        return True
+    return isinstance(expected, float) and isinstance(value, float) and expected != expected and value != value
 
 
 # -- structures ------------------------------------------------------------------------------------------------------

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from ..compute.device import capsules
 from ..compute.device.device import Device
 from ..compute.device.dtypes import dtype_of, is_storable
 from ..compute.device.exchange import Exchange
 from ..compute.device.tensor import Storage, Tensor
 from ..errors import UnsupportedError
-from . import capsules
 from .driver import Driver
 from .peer import DriverPeer
 

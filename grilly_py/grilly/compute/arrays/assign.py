@@ -45,8 +45,11 @@ def scatter(device: Device, target: Tensor, index: Tensor, values: Tensor) -> No
     shape = (index.size, *target.shape[1:])
     if not target.size or not math.prod(shape):
         return
-    if values._storage is target._storage:
-        values = mapped(device, spec("copy", values.dtype), (values, None, None))
+    # What is read lies where nothing is written.
+    values, index = (
+        mapped(device, spec("copy", x.dtype), (x, None, None)) if x._storage is target._storage else x
+        for x in (values, index)
+    )
     places = index.view((slice(None), *(None,) * (target.ndim - 1)))
     rows = target._view(shape, (0, *target._steps[1:]))
     run(device, PLANS, plan, (Counted(target._steps[0], target.shape[0], False),), (values, places, rows))

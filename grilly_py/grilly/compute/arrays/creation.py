@@ -6,14 +6,15 @@ import math
 
 import numpy as np
 
+from ..device.capsules import on_host
 from ..device.device import Device
-from ..device.dtypes import dtype_of
-from ..device.numbers import extents
+from ..device.dtypes import dtype_of, is_storable
+from ..device.numbers import extents, integer, number
 from ..device.tensor import Tensor
 from .elementwise import cast
 from .map import mapped
 from .operations import spec
-from .promotion import FLOAT32, INT64, default_of, kind_of
+from .promotion import FLOAT32, INT64, check_range, default_of, kind_of
 
 
 def full(device: Device, shape, value, dtype=None) -> Tensor:
@@ -23,6 +24,8 @@ def full(device: Device, shape, value, dtype=None) -> Tensor:
     ------
     TypeError
         For a value that is no number, a dtype that no tensor has, and a shape that is not of integers.
+    OverflowError
+        For an integer that the dtype does not hold.
     """
     if isinstance(value, Tensor):
         value = value.item()
@@ -32,6 +35,8 @@ def full(device: Device, shape, value, dtype=None) -> Tensor:
         raise TypeError(f"full: the value is a {type(value).__name__}; expected a number")
     dtype = default_of(type(value)) if dtype is None else dtype_of(dtype)
     shape = extents("full", shape)
+    if isinstance(value, int):
+        check_range("full", dtype, value)
     kind_of(dtype)
     # One element goes to the device, is repeated by a view and copied: the value is no part of a plan.
     one = device.tensor(np.asarray(value).astype(dtype))
@@ -56,19 +61,18 @@ def asarray(device: Device, value, dtype=None, copy: bool | None = None) -> Tens
         raise ValueError("asarray: what is on the host needs a copy to be on the device; grilly.pinned has such memory")
     if isinstance(value, (np.ndarray, np.generic)):
         return device.tensor(np.asarray(value) if asked is None else np.asarray(value).astype(asked))
+    other = hasattr(value, "__dlpack__") or hasattr(value, "__array__")
     if isinstance(value, (list, tuple)):
         value = _plain(value)
-    array = np.asarray(value)
+    array = np.asarray(value) if hasattr(value, "__array__") or not other else on_host(value)
+    if other and is_storable(array.dtype):  # another library's array keeps its dtype, as NumPy's does
+        return device.tensor(array if asked is None else array.astype(asked))
     if array.dtype.kind not in "biuf":
         raise TypeError(f"asarray: {type(value).__name__} of {array.dtype}; expected numbers")
     if asked is None:
         asked = FLOAT32 if array.dtype.kind == "f" else INT64 if array.dtype.kind in "iu" else array.dtype
-        if isinstance(value, np.ndarray) and array.dtype != np.float64:
-            asked = array.dtype
-    if asked.kind in "iu" and array.dtype.kind in "iu" and array.size:
-        low, high = np.iinfo(asked).min, np.iinfo(asked).max
-        if array.min() < low or array.max() > high:
-            raise OverflowError(f"asarray: a number is out of bounds for {asked.name}")
+    if array.dtype.kind in "iu" and array.size:
+        check_range("asarray", asked, int(array.min()), int(array.max()))
     return device.tensor(array.astype(asked))
 
 
@@ -80,17 +84,38 @@ def _plain(value):
 
 
 def arange(device: Device, start, stop=None, step=1, dtype=None) -> Tensor:
-    """Numbers from ``start`` up to but not ``stop``; int64 where all are integers, else float32, or as ``dtype``."""
+    """Numbers from ``start`` up to but not ``stop``; int64 where all are integers, else float32, or as ``dtype``.
+
+    Raises
+    ------
+    TypeError
+        For what is no number, and a dtype that no tensor has.
+    ValueError
+        For a step of 0, and what is not finite.
+    OverflowError
+        For integers that the dtype does not hold.
+    """
     if stop is None:
         start, stop = 0, start
-    if dtype is None:
-        asked = INT64 if all(isinstance(number, int) for number in (start, stop, step)) else FLOAT32
-    else:
-        asked = dtype_of(dtype)
-    count = max(math.ceil((stop - start) / step), 0)
-    if all(isinstance(number, int) for number in (start, stop, step)):
+    start, stop, step = (_number(name, one) for name, one in (("start", start), ("stop", stop), ("step", step)))
+    whole = all(isinstance(one, int) for one in (start, stop, step))
+    asked = (INT64 if whole else FLOAT32) if dtype is None else dtype_of(dtype)
+    if not step or not all(map(math.isfinite, (start, stop, step))):
+        raise ValueError(f"arange: from {start} to {stop} by {step}; expected finite numbers, and a step other than 0")
+    count = max(-((start - stop) // step) if whole else math.ceil((stop - start) / step), 0)
+    if whole:
+        if count:
+            check_range("arange", asked, start, start + step * (count - 1))
         return device.tensor((start + step * np.arange(count, dtype=np.int64)).astype(asked))
     return device.tensor((start + step * np.arange(count, dtype=np.float64)).astype(asked))
+
+
+def _number(name: str, value) -> int | float:
+    """A number of Python's: integers of any library's stay integers."""
+    try:
+        return integer("arange", name, value)
+    except TypeError:
+        return number("arange", name, value)
 
 
 def linspace(device: Device, start, stop, num: int, dtype=None, endpoint: bool = True) -> Tensor:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import numpy as np
 
-from ..device.arguments import no_array
 from ..device.device import Device
 from ..device.dtypes import dtype_of
+from ..device.other_arrays import no_operand
 from ..device.record import again
 from ..device.tensor import Tensor
 from .assign import assign
 from .map import PLANS, map_into, mapped, replaceable, words
 from .operations import TESTS, Spec, spec
-from .promotion import INT64, default_of, kind_of, promoted, with_scalar
+from .promotion import FLOAT32, INT64, default_of, kind_of, promoted, with_scalar
 
 _NUMBERS = (int, float, bool)
 
@@ -59,7 +60,7 @@ def operand(name: str, device: Device, value) -> Tensor | bool | int | float:
         return int(value)
     if isinstance(value, (np.ndarray, np.generic)):
         return device.tensor(np.asarray(value))
-    raise no_array(name, "an operand", value)
+    raise no_operand(name, value)
 
 
 def unary(name: str, x: Tensor) -> Tensor:
@@ -86,7 +87,11 @@ def _bound(name: str, x, y) -> tuple[Spec, tuple, tuple]:
     except OverflowError:
         if name not in TESTS:
             raise
-        asked = spec(name, INT64, scalars=asked.scalars)
+        # An integer that int64 does not hold either is above, or below, all that a tensor has: as an infinity is.
+        if not -(2**63) <= value < 2**63:
+            asked, value = spec(name, FLOAT32, scalars=asked.scalars), math.inf if value > 0 else -math.inf
+        else:
+            asked = spec(name, INT64, scalars=asked.scalars)
         return asked, operands, words(asked, value)
 
 

@@ -11,12 +11,13 @@ import operator
 import numpy as np
 
 from ..device.device import Device
+from ..device.dtypes import is_storable
 from ..device.tensor import Tensor, reshaped
 from .assign import assign, scatter
 from .elementwise import binary, cast, clip, where
 from .map import Gather, mapped
 from .operations import spec
-from .promotion import BOOL, INT64, kind_of
+from .promotion import BOOL, INT64, check_range, kind_of
 from .shapes import flip
 
 _ARRAYS = (Tensor, np.ndarray, list)
@@ -309,7 +310,12 @@ def _values(x: Tensor, value, shape: tuple[int, ...]) -> Tensor:
     """What is assigned, as a tensor of x's dtype that broadcasts to a shape."""
     device = x._storage.device
     if not isinstance(value, Tensor):
-        value = device.tensor(np.asarray(value).astype(x.dtype))
+        array = np.asarray(value)
+        if array.dtype.kind not in "biuf" and not is_storable(array.dtype):
+            raise TypeError(f"a value of {array.dtype} is no number for a tensor of {x.dtype.name}")
+        if array.dtype.kind in "iu" and not isinstance(value, (np.ndarray, np.generic)) and array.size:
+            check_range("a value", x.dtype, int(array.min()), int(array.max()))
+        value = device.tensor(array.astype(x.dtype))
     value = cast(value, x.dtype)
     while value.ndim > len(shape) and value.shape[0] == 1:
         value = value.view(0)

@@ -56,7 +56,7 @@ def words(spec: Spec, value) -> tuple[int, int]:
     if spec.kind == FLOATING:
         try:
             return _BITS.unpack(_FLOAT.pack(value))[0], 0
-        except OverflowError:
+        except (OverflowError, struct.error):  # of floats and of integers
             return (0x7F800000 if value > 0 else 0xFF800000), 0
     low, high = integer_range(spec.dtype)
     value = int(value)

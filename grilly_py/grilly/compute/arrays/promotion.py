@@ -99,3 +99,12 @@ def integer_range(dtype: np.dtype) -> tuple[int, int]:
         return 0, 1
     info = np.iinfo(dtype)
     return int(info.min), int(info.max)
+
+
+def check_range(name: str, dtype: np.dtype, *values: int) -> None:
+    """Raise OverflowError for integers that an integer dtype does not hold."""
+    if dtype.kind in "iu":
+        low, high = integer_range(dtype)
+        for value in values:
+            if not low <= value <= high:
+                raise OverflowError(f"{name}: {value} is out of bounds for {dtype.name}")

@@ -258,7 +258,7 @@ def _lanes(choice: Choice, rows: int, extent: int) -> int:
 
 
 def in_words(tensor: Tensor) -> At:
-    """Where a tensor begins, in 32-bit words."""
+    """Where a tensor of the plan's own begins, in 32-bit words; inputs move by elements."""
     if tensor.dtype.itemsize == 4:
         return At(tensor)
     return At(Tensor(tensor._storage, tensor.shape, np.dtype(np.uint32), tensor._steps, 2 * tensor._offset))

@@ -241,7 +241,7 @@ def _search(given: tuple[bool], layouts: Sequence[Layout], facts: DeviceFacts, r
         push = {
             "rows": values.size, "rows_1": 1, "rows_2": 1, "x_offset": At(x), "row_0": 0, "row_1": 0, "row_2": 0,
             "extent": x.size, "step": x._steps[0], "blocks": 1, "keep": 1, "kept": 1,
-            "values_offset": in_words(values), "y_offset": in_words(result),
+            "values_offset": At(values), "y_offset": in_words(result),
         }  # fmt: skip
         constants = {
             "OPERATION": NUMBERS["argmax"], "TYPE_X": code(x.dtype),

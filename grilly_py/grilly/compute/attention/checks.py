@@ -35,18 +35,22 @@ def check_qkv(operation: str, q, k, v) -> int:
             raise ValueError(f"{operation}: {name} has batch {shape[0]} and q has {q_shape[0]}; they must be equal")
     if k_shape[1] != v_shape[1]:
         raise ValueError(f"{operation}: k has {k_shape[1]} heads and v has {v_shape[1]}; they must be equal")
-    check_grouped(operation, "k", k_shape[1], q_shape[1])
+    check_grouped(operation, "k", k_shape[1], q_shape[1], bool(k_shape[2]) and q_shape[2] % k_shape[2] == 0)
     if k_shape[2] != v_shape[2]:
         raise ValueError(f"{operation}: k has {k_shape[2]} keys and v has {v_shape[2]}; they must be equal")
     check_dims(operation, ("q", "k", "v"), q_shape[3], k_shape[3], v_shape[3])
     return rank
 
 
-def check_grouped(operation: str, name: str, kv_heads: int, heads: int) -> None:
-    """Raise ValueError unless the keys ``name``, of ``kv_heads`` heads, serve q's heads in groups of one size."""
+def check_grouped(operation: str, name: str, kv_heads: int, heads: int, turned: bool = False) -> None:
+    """Raise ValueError unless the keys ``name``, of ``kv_heads`` heads, serve q's heads in groups of one size.
+
+    ``turned``: they would if the axes of heads and of the sequence were exchanged, so that may be the mistake.
+    """
     if heads % kv_heads if kv_heads else heads:
+        way = "; arrays are (B, H, S, D) here: turn (B, S, H, D) by swapaxes(1, 2)" if turned else ""
         raise ValueError(
-            f"{operation}: {name} has {kv_heads} heads and q has {heads}; q's must be a multiple of {name}'s"
+            f"{operation}: {name} has {kv_heads} heads and q has {heads}; q's must be a multiple of {name}'s{way}"
         )
 
 

@@ -41,9 +41,9 @@ FEW_QUERIES = {2: 6, 4: 16}
 # The same for a kernel whose workgroups take many rows of a key head: so many queries of four heads are 64 rows, for
 # which it reads the keys once, and a tile has 64 rows of one head.
 MANY_QUERIES = 16
-# The same for flash-decode-llvmpipe, which computes what rows there are where tiles have 16 to 64.
-PROCESSOR_QUERIES = 24
-PROCESSOR_VALUES = 2048
+# The same for flash-decode-llvmpipe, which computes what rows there are where tiles have 8 or 16.
+PROCESSOR_QUERIES = 8
+PROCESSOR_VALUES = 1024
 
 
 def pays(
@@ -166,7 +166,8 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
     o, sums, results = outputs(planner, call)
     asked = (
         ("align", aligned(call, o._steps)), ("head_dim", head_dim), ("value_dim", value_dim), ("masked", int(masked)),
-        *bucket({"rows": group * queries}).items(), *((("extras", bits),) if bits else ()),
+        *bucket({"rows": group * queries}).items(),
+        *((("extras", bits), ("options", bits.bit_count())) if bits else ()),
     )  # fmt: skip
     try:
         choice = registry.resolve(Request("attention-decode", call.q.dtype.name, facts=asked, prefer=family or long))

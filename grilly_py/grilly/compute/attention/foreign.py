@@ -20,7 +20,7 @@ _TERMS = {
     "softmax_scale": "scale",
     "sm_scale": "scale",
     "scaling": "scale",
-    "logits_soft_cap": "softcap",
+    **dict.fromkeys(("logits_soft_cap", "logit_cap"), "softcap"),
     "attn_logit_softcapping": "softcap",
     "sliding_window": f"{_WINDOW}: for transformers' sliding_window=n give (n - 1, 0)",
     "window": _WINDOW,

@@ -15,8 +15,25 @@ from .call import MAX_KEYS, AttentionCall, mask_kind
 from .operands import FLOAT32, WORDS, AttentionPlan, aligned, header, operands, outputs, words_slot
 from .pieces import Piece, split
 
+#: Tiles of 64 rows are taken where they compute at most SAVED of the rows that tiles of 128 would. Tiles of 256 rows
+#: take TALL of the time of two of 128. Measured on an H200: docs/benchmarks/h200-shapes.md.
+SAVED, TALL = 6 / 7, 0.93
 #: The narrowest heads computed from 16-bit parts: sums of fewer products are more exact in plain float32.
 SPLIT_DIM = 16
+
+
+def ragged(queries: int) -> bool:
+    """Whether tiles of 64 rows leave out much of what tiles of 128 rows would compute: their empty ends."""
+    return -(-queries // 128) * 128 * SAVED >= -(-queries // 64) * 64
+
+
+def tall(heads: int, queries: int, units: int) -> bool:
+    """Whether tiles of 256 rows, one for each multiprocessor in a round, take less time than those of 128 rows.
+
+    ``heads`` are those of all batches. The last round costs as much as a full one.
+    """
+    large, small = (-(-heads * -(-queries // rows) // max(units, 1)) for rows in (256, 128))
+    return 2 * TALL * large <= small
 
 
 def request(call: AttentionCall, facts: DeviceFacts) -> Request:
@@ -28,6 +45,7 @@ def request(call: AttentionCall, facts: DeviceFacts) -> Request:
     asked = (
         ("align", aligned(call, o._steps)), ("causal", int(call.causal)), ("head_dim", head_dim),
         ("high", int(call.high and call.q.dtype == FLOAT32 and head_dim >= SPLIT_DIM)), *counts.items(),
+        ("ragged", int(ragged(queries))), ("tall", int(tall(batch * heads, queries, facts.units))),
         ("value_dim", call.v.shape[3]),
         *((("extras", call.options.bits),) if call.options.header else ()),
     )  # fmt: skip

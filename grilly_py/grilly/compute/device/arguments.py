@@ -32,7 +32,7 @@ def no_array(operation: str, name: str, given) -> TypeError:
             f"operation), or give {name}.numpy()"
         )
     elif hasattr(given, "__dlpack__"):
-        way = f"; give numpy.from_dlpack({name}) or grilly.from_dlpack({name})"
+        way = f"; give grilly.from_dlpack({name})"
     elif hasattr(given, "__array__"):
         way = f"; give numpy.asarray({name})"
     return TypeError(f"{operation}: {name} is a {called(given)}; expected a numpy.ndarray or a grilly.Tensor{way}")

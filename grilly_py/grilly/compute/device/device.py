@@ -15,6 +15,7 @@ from ...errors import ClosedError, UnsupportedError
 from ...registry import Choice, Registry, identify
 from ...runtime.interface import SUBMISSION_SECONDS, DeviceInfo, Runtime, assumed_pace
 from .caches import Caches
+from .capsules import on_host
 from .dtypes import dtype_of, is_storable, plain, refused
 from .exchange import Exchange
 from .numbers import extents
@@ -23,7 +24,7 @@ from .tensor import LentStorage, Storage, Tensor
 
 # Multiprocessors where the device does not tell.
 _UNITS = {"cpu": 8, "integrated": 12}
-# Where the driver ends loops silently (docs/architecture.md): trips of an invocation, with room for a kernel's outer
+# Where the driver ends loops silently (docs/shader-files.md): trips of an invocation, with room for a kernel's outer
 # loops and for the trip in which it looks at a tile's class.
 LOOP_TRIPS = {"llvmpipe": 64_000}
 #: An attention call of fewer floating-point operations takes about as long as the dispatch that makes classes of tiles.
@@ -119,11 +120,17 @@ class Captured(threading.local):
         What the device changes and the host counts along, and by how much in each replay (attention/cache_lengths.py).
     words : dict
         Words of options that the work has made, for what comes later (attention/kvcache.py).
+    parts : dict
+        Split weights that the work has made (products/kept.py).
+    kept : dict
+        Storages of which the work uses split weights that were made before it, and their versions.
     """
 
     def __init__(self) -> None:
         self.grown: dict[Any, int] = {}
         self.words: dict[tuple, Any] = {}
+        self.parts: dict[tuple, tuple[int, Tensor]] = {}
+        self.kept: dict[Any, int] = {}
 
 
 class Device:
@@ -237,7 +244,7 @@ class Device:
         try:
             # NumPy asks for neither capsules nor shapes: what has nothing else would become an array of one object.
             alone = hasattr(array, "__dlpack__") and not hasattr(array, "__array__")
-            array = np.from_dlpack(array) if alone else np.asarray(array)
+            array = on_host(array) if alone else np.asarray(array)
         except TypeError as error:
             way = "; grilly.torch.from_torch copies PyTorch's" if type(array).__module__.startswith("torch") else ""
             raise TypeError(f"tensor: {type(array).__name__} is no array for NumPy: {error}{way}") from error

@@ -1,11 +1,12 @@
 """What NumPy asks of a tensor that is given to its functions: operators are the tensor's, arithmetic is refused.
 
-NumPy would make an array of the tensor, which waits and copies, and nothing would show it.
+NumPy would make an array of the tensor, which waits and copies, and nothing would show it. Methods that arrays have
+elsewhere, and tensors not, are named with what to write here.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 #: Operators by NumPy's ufunc: on a tensor at the left, and at the right.
 _OPERATORS = {
@@ -34,18 +35,40 @@ _OPERATORS = {
 _STANDARD = {
     "absolute": "abs", "power": "pow", "true_divide": "divide", "conjugate": "conj", "invert": "bitwise_invert",
     "left_shift": "bitwise_left_shift", "right_shift": "bitwise_right_shift", "amax": "max", "amin": "min",
-    "average": "mean", "dot": "matmul", "inner": "vecdot", "cumsum": "cumulative_sum", "cumprod": "cumulative_prod",
+    "around": "round", "fix": "trunc", "unique": "unique_values", "flatnonzero": "nonzero", "argwhere": "nonzero",
+    "norm": "vector_norm", "average": "mean", "dot": "matmul",
+    "inner": "vecdot", "cumsum": "cumulative_sum", "cumprod": "cumulative_prod",
     **{f"arc{name}": f"a{name}" for name in ("cos", "cosh", "sin", "sinh", "tan", "tanh", "tan2")},
 }  # fmt: skip
-#: NumPy's functions that compute and are no ufuncs. Others look at shapes, move elements, compare or write files.
-_COMPUTE = frozenset((
-    "amax", "amin", "argmax", "argmin", "argsort", "average", "clip", "convolve", "corrcoef", "correlate",
-    "cov", "cross", "cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "det", "diff", "dot", "eig",
-    "eigh", "einsum", "gradient", "inner", "interp", "inv", "kron", "lstsq", "matrix_norm", "matrix_power",
-    "max", "mean", "median", "min", "nanmax", "nanmean", "nanmin", "nanstd", "nansum", "nanvar", "norm",
-    "outer", "percentile", "prod", "ptp", "quantile", "round", "solve", "sort", "std", "sum", "svd",
-    "tensordot", "trace", "trapezoid", "var", "vdot", "vecdot", "vector_norm",
+#: What a ufunc's methods are there.
+_REDUCED = {
+    ("add", "reduce"): "sum", ("multiply", "reduce"): "prod", ("maximum", "reduce"): "max",
+    ("minimum", "reduce"): "min",
+    ("logical_and", "reduce"): "all", ("logical_or", "reduce"): "any", ("add", "accumulate"): "cumulative_sum",
+    ("multiply", "accumulate"): "cumulative_prod", ("multiply", "outer"): "outer",
+}  # fmt: skip
+#: NumPy's functions, beside ufuncs, that look at shapes, move elements, compare or write them. All others compute.
+_HOST = frozenset((
+    "allclose", "append", "array2string", "array_equal", "array_equiv", "array_repr", "array_split", "array_str",
+    "astype", "atleast_1d", "atleast_2d", "atleast_3d", "block", "broadcast_arrays", "broadcast_to", "can_cast",
+    "choose", "column_stack", "common_type", "compress", "concatenate", "copy", "copyto", "delete", "diag", "diagflat",
+    "diagonal", "dsplit", "dstack", "empty_like", "expand_dims", "extract", "flip", "fliplr", "flipud", "full_like",
+    "hsplit", "hstack", "imag", "insert", "isclose", "iscomplexobj", "isrealobj", "ix_", "matrix_transpose",
+    "may_share_memory", "meshgrid", "min_scalar_type", "moveaxis", "ndim", "ones_like", "pad", "ravel", "real",
+    "repeat", "reshape", "resize", "result_type", "roll", "rollaxis", "rot90", "row_stack", "save", "savetxt", "savez",
+    "savez_compressed", "select", "shape", "shares_memory", "size", "split", "squeeze", "stack", "swapaxes", "take",
+    "take_along_axis", "tile", "transpose", "tril", "triu", "unstack", "vsplit", "vstack", "where", "zeros_like",
 ))  # fmt: skip
+
+#: Methods of NumPy's arrays and PyTorch's tensors that are no function of the standard: what to write here.
+_METHODS = {
+    "detach": "t itself: tensors record no gradients", "cpu": "t.numpy()",
+    "to": "t.astype(dtype), or backend.tensor(t) for another device", "float": 't.astype("float32")',
+    "half": 't.astype("float16")', "bfloat16": 't.astype("bfloat16")', "permute": "t.transpose(...)",
+    "unsqueeze": "t[:, None], or grilly.expand_dims(t)", "dim": "t.ndim",
+    **dict.fromkeys(("clone", "copy"), "t.astype(t.dtype), which copies"),
+    **dict.fromkeys(("flatten", "ravel"), "t.reshape(-1)"),
+}  # fmt: skip
 
 
 class NumPyFunctions:
@@ -60,16 +83,28 @@ class NumPyFunctions:
             if isinstance(left, NumPyFunctions):
                 return getattr(left, operator[0])(right)
             return getattr(right, operator[1])(left)
-        raise self._refused(ufunc.__name__)
+        if method == "__call__":
+            raise self._refused(ufunc.__name__)
+        raise self._refused(f"{ufunc.__name__}.{method}", _REDUCED.get((ufunc.__name__, method)))
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         name = function.__name__
-        if name in _COMPUTE:
+        if name not in _HOST:
             raise self._refused(name)
         return function._implementation(*args, **kwargs)
 
-    def _refused(self, name: str) -> TypeError:
-        standard = _STANDARD.get(name, name)
+    if not TYPE_CHECKING:  # type checkers are to know that there is no such attribute
+
+        def __getattr__(self, name: str) -> Any:
+            way = _METHODS.get(name)
+            if way is None and not name.startswith("_"):
+                standard = _STANDARD.get(name, name)
+                way = f"grilly.{standard}(t)" if hasattr(self.__array_namespace__(), standard) else None
+            hint = f"; here give {way}" if way else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+
+    def _refused(self, name: str, standard: str | None = None) -> TypeError:
+        standard = standard or _STANDARD.get(name, name)
         ours = self.__array_namespace__()  # type: ignore[attr-defined]
         for module, label in ((ours, "grilly"), (ours.linalg, "grilly.linalg")):
             if hasattr(module, standard):

@@ -16,18 +16,30 @@ def is_torch(given: Any) -> bool:
     return type(given).__module__.split(".")[0] == "torch"
 
 
+def way_to_tensor(given: Any) -> str | None:
+    """What makes a tensor of an object that holds numbers; None for others."""
+    if hasattr(given, "__dlpack__"):
+        return "grilly.torch.from_torch" if is_torch(given) else "grilly.from_dlpack"
+    return "grilly.asarray" if isinstance(given, (list, tuple, range)) else None
+
+
+def no_operand(operation: str, given: Any) -> TypeError:
+    """The error for an operand that is neither tensor nor NumPy's, with what makes a tensor of it."""
+    way = way_to_tensor(given)
+    return TypeError(
+        f"{operation}: an operand is a {called(given)}; expected a tensor or an array"
+        + (f"; {way} makes a grilly.Tensor of it" if way else "")
+    )
+
+
 def refuse_operand(operation: str, given: Any) -> None:
     """Raise TypeError for an operand that holds numbers and that Python would call unequal, or not say what to do with.
 
     Others are left to Python: that operand may know what to do with a tensor.
     """
-    if hasattr(given, "__dlpack__"):
-        way = "grilly.torch.from_torch" if is_torch(given) else "grilly.from_dlpack"
-    elif isinstance(given, (list, tuple)):
-        way = "grilly.asarray"
-    else:
-        return
-    raise TypeError(f"{operation}: an operand is a {called(given)}; {way} makes a grilly.Tensor of it")
+    way = way_to_tensor(given)
+    if way:
+        raise TypeError(f"{operation}: an operand is a {called(given)}; {way} makes a grilly.Tensor of it")
 
 
-__all__ = ["called", "is_torch", "refuse_operand"]
+__all__ = ["called", "is_torch", "no_operand", "refuse_operand", "way_to_tensor"]

@@ -101,8 +101,12 @@ class Ready:
             for at, number, base in own:
                 _WORD.pack_into(patched, at, (base + live[number]) & 0xFFFFFFFF)
             dispatch(program, bound, push if patched is None else bytes(patched), groups, seconds)
-        for number in self._written:
-            storages[number].version += 1
+        if self._written:
+            replayed = device.runtime.capturing
+            for number in self._written:
+                storages[number].version += 1
+                if replayed:
+                    storages[number].written_by_replays()
         results = []
         for number, shape, dtype, steps, offset in self.plan.results:
             results.append(Tensor(storages[number], shape, dtype, steps, offset))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from . import capsules
 from .download import Download
 from .dtypes import dtype_of, plain
 from .exchange import exchange_or_none
@@ -19,9 +20,6 @@ from .operators import ArrayOperations, Operators
 if TYPE_CHECKING:
     from ...runtime.interface import Buffer, Runtime
 
-
-#: Whether NumPy's capsules come in versions.
-_VERSIONED = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 
 #: One item of an index, and what stands between the brackets.
 _Item: TypeAlias = SupportsIndex | slice | EllipsisType | None
@@ -49,10 +47,11 @@ class Storage:
 
     ``version`` counts the calls that wrote to it after it was filled. ``derived`` holds what was made of its contents
     and is kept as long as it: products/kept.py. ``address`` is where another interface to the GPU finds it, which may
-    write to it then; None as long as none was told.
+    write to it then; None as long as none was told. ``replayed`` says that replays of a graph write to it, which nobody
+    counts.
     """
 
-    __slots__ = ("device", "buffer", "nbytes", "version", "derived", "address", "__weakref__")
+    __slots__ = ("device", "buffer", "nbytes", "version", "derived", "address", "replayed", "__weakref__")
 
     def __init__(self, device: Home, nbytes: int, idle: bool = False):
         self.device = device.home
@@ -61,10 +60,16 @@ class Storage:
         self.version = 0
         self.derived: dict[tuple, tuple[int, Tensor]] | None = None
         self.address: int | None = None
+        self.replayed = False
 
     def shared_at(self, address: int) -> None:
         """Note that others may write to it from now on."""
         self.address = address
+        self.derived = None
+
+    def written_by_replays(self) -> None:
+        """Note that replays write to it from now on."""
+        self.replayed = True
         self.derived = None
 
 
@@ -81,6 +86,7 @@ class LentStorage(Storage):
         self.version = 0
         self.derived = None
         self.address = None
+        self.replayed = False
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -390,8 +396,8 @@ class Tensor(Operators):
         Raises
         ------
         BufferError
-            For another device, for a copy that is needed where ``copy`` is False, for a stream of a copy on the host,
-            and for a copy of bfloat16 there, of which NumPy makes no capsule.
+            For another device, for a copy that is needed where ``copy`` is False, and for a stream of a copy on the
+            host.
         """
         exchange = exchange_or_none(self._storage.device)
         if exchange is not None and dl_device in (None, exchange.dlpack_device):
@@ -405,13 +411,7 @@ class Tensor(Operators):
             raise BufferError("__dlpack__: the host needs a copy of device memory, and copy is False")
         if stream is not None:
             raise BufferError(f"__dlpack__: stream is {stream}; memory of the host has none")
-        if self.dtype.name == "bfloat16":
-            raise BufferError(
-                "a grilly.Tensor of bfloat16 has no DLPack capsule, as NumPy has none; use grilly.torch.to_torch(t) "
-                "for PyTorch, t.numpy(), or t.astype('float32')"
-            )
-        array = np.ascontiguousarray(self.numpy()).reshape(self.shape)
-        return array.__dlpack__(max_version=max_version) if _VERSIONED and max_version else array.__dlpack__()
+        return capsules.of_host(np.ascontiguousarray(self.numpy()).reshape(self.shape), max_version)
 
     def __copy__(self) -> Tensor:
         return self._view(self.shape, self._steps)

@@ -1,4 +1,8 @@
-"""Split weights, kept with the storage that they were made of."""
+"""Split weights, kept with the storage that they were made of.
+
+What a captured function splits belongs to its graph, which splits it in each replay. What was split before is used by
+the graph as it is, and the graph says so when the weight was written to since.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +21,20 @@ _ALL: Kept[str, weakref.WeakSet[Storage]] = Kept("storages of split weights", 1)
 def find(weight: Tensor) -> Tensor | None:
     """What ``keep`` was given for this view, where nothing was written to its storage since."""
     storage = weight._storage
+    place, device = (weight.shape, weight._steps, weight._offset), storage.device
+    captured = device.captured if device.runtime.capturing else None
+    if captured is not None:
+        version, parts = captured.parts.get((storage, *place), (None, None))
+        if version == storage.version:
+            return parts
     if storage.derived is None:
         return None
-    version, parts = storage.derived.get((weight.shape, weight._steps, weight._offset), (None, None))
-    return parts if version == storage.version else None
+    version, parts = storage.derived.get(place, (None, None))
+    if version != storage.version:
+        return None
+    if captured is not None:
+        captured.kept[storage] = version
+    return parts
 
 
 def keep(device: Device, weight: Tensor, parts: Tensor) -> None:
@@ -29,7 +43,12 @@ def keep(device: Device, weight: Tensor, parts: Tensor) -> None:
     The bytes count as those of any tensor. Where SHARE would be passed nothing is kept, and calls split anew.
     """
     storage = weight._storage
-    if isinstance(storage, LentStorage) or storage.address is not None:  # the host, or CUDA, may write to it
+    place = weight.shape, weight._steps, weight._offset
+    if device.runtime.capturing:
+        device.captured.parts[(storage, *place)] = storage.version, parts
+        return
+    # The host, CUDA or a graph may write to it.
+    if isinstance(storage, LentStorage) or storage.address is not None or storage.replayed:
         return
     home = device.home
     cache = home.caches[_ALL]
@@ -43,4 +62,4 @@ def keep(device: Device, weight: Tensor, parts: Tensor) -> None:
     derived = storage.derived
     if derived is None or any(version != storage.version for version, _ in derived.values()):
         derived = storage.derived = {}
-    derived[weight.shape, weight._steps, weight._offset] = storage.version, parts
+    derived[place] = storage.version, parts

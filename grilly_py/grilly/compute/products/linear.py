@@ -41,8 +41,8 @@ def linear(
                 keep(device, weight, done[1])
             device.runtime.flush()
             return done[0]
-    arrays = {"input": x, "weight": weight, "bias": bias, "residual": residual}
-    arrays = {name: array for name, array in arrays.items() if array is not None}
+    arrays = {"input": x, "weight": weight}
+    arrays |= {name: array for name, array in (("bias", bias), ("residual", residual)) if array is not None}
     dtype = check_float("linear", **arrays)
     if len(weight.shape) != 2:
         raise ValueError(f"linear: weight has shape {tuple(weight.shape)}; expected (N, K)")
