@@ -16,7 +16,7 @@ from .array_api.creation import eye
 from .array_api.elementwise import abs, multiply, pow, sqrt, square, subtract
 from .array_api.linear_algebra import matmul, matrix_transpose, tensordot, vecdot
 from .array_api.manipulation import broadcast_to, expand_dims, moveaxis, stack
-from .array_api.operands import tensor_of
+from .array_api.operands import tensor_of, tensors_of
 from .array_api.statistical import max, min, sum
 from .compute.arrays.elementwise import cast, check_broadcast
 from .compute.arrays.promotion import FLOAT32, kind_of
@@ -49,7 +49,7 @@ def cross(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     ValueError
         Where an operand has no such axis, or not 3 elements along it, and for shapes that do not broadcast.
     """
-    x1, x2 = tensor_of("cross", x1), tensor_of("cross", x2)
+    x1, x2 = tensors_of("cross", x1, x2)
     shape = check_broadcast("cross", x1, x2)
     least = builtins.min(x1.ndim, x2.ndim)
     if not -least <= axis < (len(shape) if x1.ndim == x2.ndim else 0) or x1.shape[axis] != 3 or x2.shape[axis] != 3:
@@ -123,7 +123,7 @@ def matrix_power(x: Tensor, n: int, /) -> Tensor:
 
 def outer(x1: Tensor, x2: Tensor, /) -> Tensor:
     """The products of all pairs, ``(M, N)`` of vectors ``(M,)`` and ``(N,)``. Raises ValueError for other axes."""
-    x1, x2 = tensor_of("outer", x1), tensor_of("outer", x2)
+    x1, x2 = tensors_of("outer", x1, x2)
     if x1.ndim != 1 or x2.ndim != 1:
         raise ValueError(f"outer: shapes {x1.shape} and {x2.shape}; expected one axis each")
     return multiply(expand_dims(x1, axis=1), expand_dims(x2, axis=0))

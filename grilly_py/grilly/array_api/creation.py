@@ -10,10 +10,12 @@ from ..compute.arrays import creation as _creation
 from ..compute.arrays import shapes as _shapes
 from ..compute.arrays.promotion import FLOAT32
 from ..compute.backend import Compute
+from ..compute.device.capsules import on_host
 from ..compute.device.exchange import exchange_of
+from ..compute.device.other_arrays import called
 from ..compute.device.tensor import Tensor
 from ..errors import UnsupportedError
-from .operands import Scalar, device_at
+from .operands import Scalar, device_at, tensor_of, tensors_of
 
 _GPUS = {2: "CUDA", 10: "ROCm"}  # DLPack's kDLCUDA and kDLROCM
 
@@ -43,8 +45,14 @@ def from_dlpack(x: Any, /, *, device: Compute | None = None, copy: bool | None =
     An array on the host is copied. One of CUDA or ROCm on the backend's GPU is copied there, or not at all where it is
     in memory of grilly's; that needs ``grilly.torch`` to have been imported. See docs/pytorch.md.
 
-    Raises ValueError where ``copy`` is False and the host's memory needs one, and BufferError for what NumPy cannot
-    take by DLPack: bfloat16 on the host (of PyTorch: ``grilly.torch.from_torch``), and memory of other devices.
+    Raises
+    ------
+    TypeError
+        For what does not speak DLPack, and for elements that no tensor has.
+    ValueError
+        Where ``copy`` is False and the host's memory needs one.
+    BufferError
+        For memory of a device that is not the backend's, and for what has no capsule, as arrays with gradients.
     """
     if isinstance(x, Tensor) and not copy and device in (None, x.backend):
         return x
@@ -57,14 +65,17 @@ def from_dlpack(x: Any, /, *, device: Compute | None = None, copy: bool | None =
                 f"from_dlpack: the array is {_GPUS[kind]}'s, whose memory is not shared: {error}"
             ) from error
         return exchange.take(x, copy)
+    if not hasattr(x, "__dlpack__"):
+        raise TypeError(f"from_dlpack: {called(x)} speaks no DLPack; grilly.asarray takes arrays, lists and numbers")
     if copy is False:
         raise ValueError("from_dlpack: host memory needs a copy to be on the device")
     try:
-        array = np.from_dlpack(x)
+        array = on_host(x)
     except (BufferError, RuntimeError) as error:
+        of = f" of {x.dtype}" if hasattr(x, "dtype") else ""
         raise BufferError(
-            f"from_dlpack: NumPy cannot take a {type(x).__module__}.{type(x).__name__}: {error}; bfloat16 of PyTorch "
-            "goes by grilly.torch.from_torch, memory of another device by a copy on the host"
+            f"from_dlpack: {called(x)}{of}: {error} (taken are arrays in the host's memory, of float32, float16, "
+            "bfloat16, bool and integers)"
         ) from error
     return device_at(device).tensor(array)
 
@@ -92,22 +103,34 @@ def ones(shape: int | tuple[int, ...], *, dtype: Any = None, device: Compute | N
     return _creation.full(device_at(device), shape, 1, FLOAT32 if dtype is None else dtype)
 
 
-def empty_like(x: Tensor, /, *, dtype: Any = None, device: Compute | None = None) -> Tensor:
+def _like(name: str, x: Any, device: Compute | None) -> tuple[Any, Compute | None]:
+    """An array, of which shape and dtype are asked, and where the new one is to be."""
+    if isinstance(x, (np.ndarray, np.generic)):
+        return x, device
+    x = tensor_of(name, x)
+    return x, device or x.backend
+
+
+def empty_like(x: Tensor | np.ndarray, /, *, dtype: Any = None, device: Compute | None = None) -> Tensor:
     """A tensor of x's shape, and of its dtype unless told otherwise, whose contents are undefined."""
-    return empty(x.shape, dtype=x.dtype if dtype is None else dtype, device=device or x.backend)
+    x, device = _like("empty_like", x, device)
+    return empty(x.shape, dtype=x.dtype if dtype is None else dtype, device=device)
 
 
-def full_like(x: Tensor, /, fill_value: Scalar, *, dtype: Any = None, device: Compute | None = None) -> Tensor:
+def full_like(
+    x: Tensor | np.ndarray, /, fill_value: Scalar, *, dtype: Any = None, device: Compute | None = None
+) -> Tensor:
     """A tensor of x's shape, and of its dtype unless told otherwise, of one value."""
-    return full(x.shape, fill_value, dtype=x.dtype if dtype is None else dtype, device=device or x.backend)
+    x, device = _like("full_like", x, device)
+    return full(x.shape, fill_value, dtype=x.dtype if dtype is None else dtype, device=device)
 
 
-def zeros_like(x: Tensor, /, *, dtype: Any = None, device: Compute | None = None) -> Tensor:
+def zeros_like(x: Tensor | np.ndarray, /, *, dtype: Any = None, device: Compute | None = None) -> Tensor:
     """Zeros of x's shape, and of its dtype unless told otherwise."""
     return full_like(x, 0, dtype=dtype, device=device)
 
 
-def ones_like(x: Tensor, /, *, dtype: Any = None, device: Compute | None = None) -> Tensor:
+def ones_like(x: Tensor | np.ndarray, /, *, dtype: Any = None, device: Compute | None = None) -> Tensor:
     """Ones of x's shape, and of its dtype unless told otherwise."""
     return full_like(x, 1, dtype=dtype, device=device)
 
@@ -136,20 +159,21 @@ def eye(
     return _creation.eye(device_at(device), n_rows, n_cols, k, dtype)
 
 
-def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
+def tril(x: Tensor | np.ndarray, /, *, k: int = 0) -> Tensor:
     """x with zeros above the diagonal ``k`` of its last two axes."""
-    return _shapes.triangle("tril", x, k)
+    return _shapes.triangle("tril", tensor_of("tril", x), k)
 
 
-def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
+def triu(x: Tensor | np.ndarray, /, *, k: int = 0) -> Tensor:
     """x with zeros below the diagonal ``k`` of its last two axes."""
-    return _shapes.triangle("triu", x, k)
+    return _shapes.triangle("triu", tensor_of("triu", x), k)
 
 
-def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
+def meshgrid(*arrays: Tensor | np.ndarray, indexing: str = "xy") -> list[Tensor]:
     """Tensors of coordinates, of every combination of elements of one-axis tensors; ``indexing`` is "xy" or "ij"."""
     if indexing not in ("xy", "ij"):
         raise ValueError(f"meshgrid: indexing is {indexing!r}; expected 'xy' or 'ij'")
+    arrays = tensors_of("meshgrid", *arrays)
     order = list(range(len(arrays)))
     if indexing == "xy" and len(arrays) > 1:
         order[:2] = [1, 0]

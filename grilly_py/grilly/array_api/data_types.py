@@ -12,6 +12,7 @@ from ..compute.arrays.promotion import CODES, kind_of, promoted, with_scalar
 from ..compute.backend import Compute
 from ..compute.device.dtypes import dtype_of
 from ..compute.device.tensor import Tensor
+from .operands import tensor_of
 
 # The standard's `bool` is below the functions, whose annotations mean Python's.
 int8 = np.dtype(np.int8)
@@ -25,8 +26,11 @@ float16 = np.dtype(np.float16)
 float32 = np.dtype(np.float32)
 
 
-def astype(x: Tensor, dtype: Any, /, *, copy: builtins.bool = True, device: Compute | None = None) -> Tensor:
+def astype(
+    x: Tensor | np.ndarray, dtype: Any, /, *, copy: builtins.bool = True, device: Compute | None = None
+) -> Tensor:
     """The elements as another dtype, as ``Tensor.astype``; a new tensor unless ``copy`` is False and x has it."""
+    x = tensor_of("astype", x)
     found = x if device is None else x.to_device(device)
     return found if copy and found is not x and found.dtype == dtype_of(dtype) else found.astype(dtype, copy=copy)
 
@@ -40,7 +44,7 @@ def _casts(source: np.dtype, to: np.dtype) -> builtins.bool:
 
 def can_cast(from_: Any, to: Any, /) -> builtins.bool:
     """Whether type promotion leads from a dtype, or a tensor's, to another."""
-    return _casts(from_.dtype if isinstance(from_, Tensor) else dtype_of(from_), dtype_of(to))
+    return _casts(from_.dtype if isinstance(from_, (Tensor, np.ndarray)) else dtype_of(from_), dtype_of(to))
 
 
 def result_type(*arrays_and_dtypes: Any) -> np.dtype:

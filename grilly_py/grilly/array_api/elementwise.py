@@ -311,7 +311,7 @@ def not_equal(x1: Operand, x2: Operand, /) -> Tensor:
 
 
 def pow(x1: Operand, x2: Operand, /) -> Tensor:
-    """x1 to the power of x2; integers wrap, and give 0 for a negative power."""
+    """x1 to the power of x2; integers wrap, and their negative powers are 0, but those of 1 and -1."""
     return binary("pow", x1, x2)
 
 

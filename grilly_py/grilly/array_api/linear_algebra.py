@@ -11,21 +11,24 @@ from ..compute.arrays import products as _products
 from ..compute.arrays import reductions as _reductions
 from ..compute.device.tensor import Tensor
 from .manipulation import permute_dims
-from .operands import binary, tensor_of
+from .operands import binary, tensor_of, tensors_of
 
 
 def matmul(x1: Tensor | np.ndarray, x2: Tensor | np.ndarray, /) -> Tensor:
     """The product of ``(..., M, K)`` and ``(..., K, N)``, leading axes broadcast; of vectors as in NumPy."""
-    return _products.matmul(*(tensor_of("matmul", x) for x in (x1, x2)))
+    return _products.matmul(*tensors_of("matmul", x1, x2))
 
 
-def matrix_transpose(x: Tensor, /) -> Tensor:
+def matrix_transpose(x: Tensor | np.ndarray, /) -> Tensor:
     """x with its last two axes exchanged; a view."""
-    return x.mT
+    return tensor_of("matrix_transpose", x).mT
 
 
-def tensordot(x1: Tensor, x2: Tensor, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tensor:
+def tensordot(
+    x1: Tensor | np.ndarray, x2: Tensor | np.ndarray, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
+) -> Tensor:
     """The sums of products over axes: the last of x1 with as many first ones of x2, or pairs that are named."""
+    x1, x2 = tensors_of("tensordot", x1, x2)
     if isinstance(axes, int):
         first, second = tuple(range(x1.ndim - axes, x1.ndim)), tuple(range(axes))
     else:
@@ -43,8 +46,9 @@ def tensordot(x1: Tensor, x2: Tensor, /, *, axes: int | tuple[Sequence[int], Seq
     return matmul(rows, columns).reshape(shape)
 
 
-def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
+def vecdot(x1: Tensor | np.ndarray, x2: Tensor | np.ndarray, /, *, axis: int = -1) -> Tensor:
     """The sums of products along an axis, which both have counted from the end."""
+    x1, x2 = tensors_of("vecdot", x1, x2)
     if not (-min(x1.ndim, x2.ndim) <= axis < 0):
         raise ValueError(f"vecdot: axis {axis}; expected a negative one that both have")
     if x1.shape[axis] != x2.shape[axis]:

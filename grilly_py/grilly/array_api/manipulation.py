@@ -11,85 +11,92 @@ from ..compute.arrays import indexing as _indexing
 from ..compute.arrays import reductions as _reductions
 from ..compute.arrays import shapes as _shapes
 from ..compute.device.tensor import Tensor
-from .operands import Axes
+from .operands import Axes, tensor_of, tensors_of
 
 
-def broadcast_to(x: Tensor, /, shape: tuple[int, ...]) -> Tensor:
+def broadcast_to(x: Tensor | np.ndarray, /, shape: tuple[int, ...]) -> Tensor:
     """A view of x repeated to a shape."""
-    return x.broadcast_to(shape)
+    return tensor_of("broadcast_to", x).broadcast_to(shape)
 
 
-def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
+def broadcast_arrays(*arrays: Tensor | np.ndarray) -> list[Tensor]:
     """Views of tensors repeated to their common shape. Raises ValueError where there is none."""
+    arrays = tensors_of("broadcast_arrays", *arrays)
     shape = _elementwise.check_broadcast("broadcast_arrays", *arrays)
     return [x.broadcast_to(shape) for x in arrays]
 
 
-def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
+def concat(arrays: Sequence[Tensor | np.ndarray], /, *, axis: int | None = 0) -> Tensor:
     """Tensors one after the other along an axis; None: all flat."""
-    return _shapes.concat(arrays, axis)
+    return _shapes.concat(tensors_of("concat", *arrays), axis)
 
 
-def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
+def stack(arrays: Sequence[Tensor | np.ndarray], /, *, axis: int = 0) -> Tensor:
     """Tensors of one shape side by side along a new axis."""
-    return _shapes.stack(arrays, axis)
+    return _shapes.stack(tensors_of("stack", *arrays), axis)
 
 
-def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
+def unstack(x: Tensor | np.ndarray, /, *, axis: int = 0) -> tuple[Tensor, ...]:
     """Views of x at every place of an axis."""
+    x = tensor_of("unstack", x)
     place = _shapes.axis_of("unstack", axis, x.ndim)
     return tuple(x.view((slice(None),) * place + (n,)) for n in range(x.shape[place]))
 
 
-def expand_dims(x: Tensor, /, *, axis: int = 0) -> Tensor:
+def expand_dims(x: Tensor | np.ndarray, /, *, axis: int = 0) -> Tensor:
     """x with a new axis of extent 1; a view. Raises IndexError for a place that there is not."""
-    return _shapes.expand_dims(x, axis)
+    return _shapes.expand_dims(tensor_of("expand_dims", x), axis)
 
 
-def squeeze(x: Tensor, /, axis: int | tuple[int, ...]) -> Tensor:
+def squeeze(x: Tensor | np.ndarray, /, axis: int | tuple[int, ...]) -> Tensor:
     """x without axes of extent 1; a view. Raises ValueError where one has another extent."""
-    return _shapes.squeeze(x, axis)
+    return _shapes.squeeze(tensor_of("squeeze", x), axis)
 
 
-def reshape(x: Tensor, /, shape: tuple[int, ...], *, copy: bool | None = None) -> Tensor:
+def reshape(x: Tensor | np.ndarray, /, shape: tuple[int, ...], *, copy: bool | None = None) -> Tensor:
     """The same elements under another shape, a view where that is possible, or a copy where ``copy`` is True.
 
     Raises ValueError for another number of elements, and where ``copy`` is False and a view is not possible.
     """
+    x = tensor_of("reshape", x)
     found = x.reshape(shape)
     if copy is False and found._storage is not x._storage:
         raise ValueError(f"reshape: {x.shape} with strides {x.strides} needs a copy to be {tuple(shape)}")
     return found.astype(found.dtype, copy=True) if copy and found._storage is x._storage else found
 
 
-def permute_dims(x: Tensor, /, axes: tuple[int, ...]) -> Tensor:
+def permute_dims(x: Tensor | np.ndarray, /, axes: tuple[int, ...]) -> Tensor:
     """x with its axes in another order; a view."""
+    x = tensor_of("permute_dims", x)
     if len(axes) != x.ndim:
         raise ValueError(f"permute_dims: {len(axes)} axes for a tensor of {x.ndim}")
     return x.transpose(axes) if axes else x
 
 
-def moveaxis(x: Tensor, source: int | tuple[int, ...], destination: int | tuple[int, ...], /) -> Tensor:
+def moveaxis(x: Tensor | np.ndarray, source: int | tuple[int, ...], destination: int | tuple[int, ...], /) -> Tensor:
     """x with axes moved to other places; a view."""
+    x = tensor_of("moveaxis", x)
     own = [_reductions.axes_of("moveaxis", x, axes) for axes in (source, destination)]
     if len(own[0]) != len(own[1]):
         raise ValueError(f"moveaxis: {len(own[0])} axes and {len(own[1])} places")
     return _indexing.moved(x, *own)
 
 
-def flip(x: Tensor, /, *, axis: Axes = None) -> Tensor:
+def flip(x: Tensor | np.ndarray, /, *, axis: Axes = None) -> Tensor:
     """A copy of x with axes (None: all) in reverse order."""
+    x = tensor_of("flip", x)
     return _shapes.flip(x, _reductions.axes_of("flip", x, axis))
 
 
-def roll(x: Tensor, /, shift: int | tuple[int, ...], *, axis: Axes = None) -> Tensor:
+def roll(x: Tensor | np.ndarray, /, shift: int | tuple[int, ...], *, axis: Axes = None) -> Tensor:
     """x with its elements moved along axes, those at the end to the beginning; without axes, in C order."""
-    return _shapes.roll(x, shift, axis)
+    return _shapes.roll(tensor_of("roll", x), shift, axis)
 
 
-def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> Tensor:
+def repeat(x: Tensor | np.ndarray, repeats: int | Tensor, /, *, axis: int | None = None) -> Tensor:
     """Each element, or place along an axis, ``repeats`` times; an array has a number for each, which the host waits
     for."""
+    x = tensor_of("repeat", x)
     if not isinstance(repeats, Tensor):
         return _shapes.repeat(x, repeats, axis)
     own = x.reshape(-1) if axis is None else x
@@ -98,6 +105,6 @@ def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> T
     return _indexing.take(own, np.repeat(np.arange(own.shape[place]), times), place)
 
 
-def tile(x: Tensor, repetitions: tuple[int, ...], /) -> Tensor:
+def tile(x: Tensor | np.ndarray, repetitions: tuple[int, ...], /) -> Tensor:
     """x laid side by side, so many times along each axis."""
-    return _shapes.tile(x, repetitions)
+    return _shapes.tile(tensor_of("tile", x), repetitions)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from ..compute.arrays import elementwise as _elementwise
-from ..compute.backend import Compute, default_backend
+from ..compute.backend import Compute, default_backend, device_of
 from ..compute.device.device import Device
+from ..compute.device.other_arrays import no_operand
 from ..compute.device.tensor import Tensor
 
 Scalar = bool | int | float
@@ -22,7 +23,21 @@ def tensor_of(name: str, x: Any) -> Tensor:
         return x  # type: ignore[no-any-return]
     if isinstance(x, (np.ndarray, np.generic)):
         return default_backend().tensor(x)
-    raise TypeError(f"{name}: x is a {type(x).__name__}; expected a tensor or an array")
+    raise no_operand(name, x)
+
+
+def tensors_of(name: str, *arrays: Any) -> list[Tensor]:
+    """Arrays as tensors, on the device of those that are some. Raises TypeError for what is none."""
+    for x in arrays:
+        if x.__class__ is not Tensor:
+            break
+    else:
+        return list(arrays)
+    for x in arrays:
+        if not isinstance(x, (Tensor, np.ndarray, np.generic)):
+            raise no_operand(name, x)
+    device = device_of(name, *arrays)
+    return [x if isinstance(x, Tensor) else device.tensor(np.asarray(x)) for x in arrays]
 
 
 def binary(name: str, x1: Any, x2: Any) -> Tensor:
@@ -36,5 +51,9 @@ def binary(name: str, x1: Any, x2: Any) -> Tensor:
 
 
 def device_at(device: Compute | None) -> Device:
-    """The device of a backend; None: the default one's."""
-    return default_backend().opened if device is None else device.opened
+    """The device of a backend; None: the default one's. Raises TypeError for what is no backend."""
+    if device is None:
+        return default_backend().opened
+    if not isinstance(device, Compute):
+        raise TypeError(f"device is {device!r}; expected a grilly.Compute, or None for the default one")
+    return device.opened

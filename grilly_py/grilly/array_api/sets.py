@@ -8,7 +8,7 @@ import numpy as np
 
 from ..compute.arrays import sets as _sets
 from ..compute.device.tensor import Tensor
-from .operands import tensor_of
+from .operands import tensor_of, tensors_of
 
 
 class UniqueAll(NamedTuple):
@@ -59,4 +59,4 @@ def unique_values(x: Tensor | np.ndarray, /) -> Tensor:
 
 def isin(x1: Tensor | np.ndarray, x2: Tensor | np.ndarray, /, *, invert: bool = False) -> Tensor:
     """Whether each element of x1 is among those of x2 (``invert``: is not), bool; NaN never is. Does not wait."""
-    return _sets.isin(tensor_of("isin", x1), tensor_of("isin", x2), invert)
+    return _sets.isin(*tensors_of("isin", x1, x2), invert)

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..compute.arrays import elementwise as _elementwise
 from ..compute.arrays import reductions as _reductions
 from ..compute.arrays import shapes as _shapes
 from ..compute.device.tensor import Tensor
-from .operands import Axes, tensor_of
+from .operands import Axes, tensor_of, tensors_of
 
 
-def all(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def all(x: Tensor | np.ndarray, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Whether no element over axes (None: all) is zero."""
     return _reductions.truth("all", tensor_of("all", x), axis, keepdims)
 
 
-def any(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def any(x: Tensor | np.ndarray, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Whether an element over axes (None: all) is not zero."""
     return _reductions.truth("any", tensor_of("any", x), axis, keepdims)
 
 
 def diff(
-    x: Tensor, /, *, axis: int = -1, n: int = 1, prepend: Tensor | None = None, append: Tensor | None = None
+    x: Tensor | np.ndarray, /, *, axis: int = -1, n: int = 1, prepend: Tensor | np.ndarray | None = None,
+    append: Tensor | np.ndarray | None = None,
 ) -> Tensor:
     """The differences of neighbours along an axis, taken ``n`` times."""
+    x, *more = tensors_of("diff", x, *(one for one in (prepend, append) if one is not None))
+    parts = [*more[: prepend is not None], x, *more[prepend is not None :]]
     place = _shapes.axis_of("diff", axis, x.ndim)
-    parts = [one for one in (prepend, x, append) if one is not None]
     found = _shapes.concat(parts, place) if len(parts) > 1 else x
     lead = (slice(None),) * place
     for _ in range(n):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.metadata
 import importlib.util
 
 from ..registry.names import DTYPES
 from . import CommandError
-from .common import add_device, device_facts, numbers, open_backend
-from .info import versions
+from .common import add_device, measured_on, numbers, open_backend
 from .output import Progress, bytes_text, check_writable, heading, table, time_text, write_json
 
 LENGTHS = (256, 512, 1024, 2048, 4096)
@@ -65,9 +63,7 @@ def run(args: argparse.Namespace) -> int:
             progress.done()
         limits = naive_limits(problems[0], backend.device)
         report = {
-            "versions": {**versions(), **_version("torch")},
-            "device": device_facts(backend.device),
-            "runtime": backend.runtime.name,
+            **measured_on(backend.device, backend.runtime.name),
             "problem": {key: value for key, value in dataclasses.asdict(problems[0]).items() if key != "length"},
             "limits": limits,
             "results": [result.as_dict() for result in results],
@@ -83,13 +79,6 @@ def run(args: argparse.Namespace) -> int:
         if args.json != "-":
             print(f"\nDrawn in {args.plot}")
     return 1 if any(result.failed for result in results) else 0
-
-
-def _version(package: str) -> dict[str, str]:
-    try:
-        return {package: importlib.metadata.version(package)}
-    except importlib.metadata.PackageNotFoundError:
-        return {}
 
 
 def _sweep(methods, problems, repeat, max_seconds, progress, device) -> list:

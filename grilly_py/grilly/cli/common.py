@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime
+import importlib.metadata
+import os
+import platform
+import shlex
+import sys
 from collections.abc import Iterator
 
+from .. import __version__
 from ..compute import Compute, devices, use
 from ..errors import GrillyError
 from ..registry import Registry, identify
@@ -105,6 +112,27 @@ def device_facts(device: DeviceInfo) -> dict:
         "limits": limits,
         "features": sorted(device.features),
         "cooperative_matrix": [list(shape) for shape in device.properties.get("cooperative_matrix", ())],
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of grilly and of what it runs on."""
+    import numpy
+
+    return {"grilly": __version__, "python": platform.python_version(), "numpy": numpy.__version__}
+
+
+def measured_on(device: DeviceInfo, runtime: str) -> dict:
+    """How a file of measured figures begins: the command, the day, versions, and the device."""
+    found = versions()
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        found["torch"] = importlib.metadata.version("torch")
+    return {
+        "command": shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]]),
+        "date": datetime.date.today().isoformat(),
+        "versions": found,
+        "device": device_facts(device),
+        "runtime": runtime,
     }
 
 

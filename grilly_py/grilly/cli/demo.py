@@ -12,8 +12,7 @@ import numpy as np
 
 from ..compute import Compute, Profile, use
 from . import CommandError
-from .common import add_device, open_backend
-from .info import versions
+from .common import add_device, open_backend, versions
 from .output import Progress, check_writable, heading, table, time_text, write_json
 
 #: Three pairs that mean nearly the same in other words, and two sentences that fit none.

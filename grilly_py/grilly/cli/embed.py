@@ -11,6 +11,7 @@ import numpy as np
 
 from . import CommandError
 from .common import add_device, default_device
+from .output import check_writable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,15 +27,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write float32 (lines, width) as a .npy file."""
     try:
-        text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text(encoding="utf-8")
+        # Some editors begin a file with a mark of its encoding.
+        text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"{args.file} cannot be read: {error}") from error
-    lines = text.splitlines()
-    if not lines:
+    # Not splitlines, to which a page break or a separator of Unicode's ends a line too: rows are those of other tools.
+    lines = text.removesuffix("\n").split("\n")
+    if not text:
         raise CommandError(f"{args.file} has no lines")
     if args.file == "-" and args.output is None:
         raise CommandError("--output must say where the vectors of standard input go")
     output = Path(args.output or f"{args.file}.npy")
+    check_writable(str(output))
     with default_device(args) as backend:
         from ..models import SentenceEncoder
 

@@ -21,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="default: %(default)s")
     parser.add_argument("--temperature", type=float, metavar="T",
                         help="draw tokens, with logits divided by T (default: the likeliest)")  # fmt: skip
-    parser.add_argument("--top-k", type=int, default=50, metavar="K", help="draw among the K likeliest")
-    parser.add_argument("--top-p", type=float, default=1.0, metavar="P",
+    parser.add_argument("--top-k", type=int, metavar="K", help="draw among the K likeliest (default: 50)")
+    parser.add_argument("--top-p", type=float, metavar="P",
                         help="draw among the likeliest that together have probability P")  # fmt: skip
     parser.add_argument("--repetition-penalty", type=float, default=1.0, metavar="X",
                         help="divide logits of tokens that the text has by X")  # fmt: skip
@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the text as it comes, and on stderr how fast it came."""
+    _drawing(args)
     with default_device(args) as backend:
         from ..models import Tokenizer, load
         from ..models.generation import Generates
@@ -43,6 +44,15 @@ def run(args: argparse.Namespace) -> int:
         if not isinstance(model, Generates):
             raise CommandError(f"{args.folder}: {type(model).__name__} writes no texts")
         return _print(args, model, tokenizer)
+
+
+def _drawing(args: argparse.Namespace) -> None:
+    """Refuse what would have no effect, or another one than is meant."""
+    if args.temperature == 0:
+        raise CommandError("--temperature must be above 0; leave it out for the likeliest tokens")
+    said = [f"--{name.replace('_', '-')}" for name in ("top_k", "top_p", "seed") if getattr(args, name) is not None]
+    if args.temperature is None and said:
+        raise CommandError(f"{' and '.join(said)} are of drawing; add --temperature 1 to draw")
 
 
 def _print(args: argparse.Namespace, model, tokenizer) -> int:
@@ -63,14 +73,18 @@ def _print(args: argparse.Namespace, model, tokenizer) -> int:
     written, count, first = Written(tokenizer), 0, start
     stream = model.stream(
         ids, mask, max_new_tokens=args.max_new_tokens, do_sample=args.temperature is not None,
-        temperature=args.temperature or 1.0, top_k=args.top_k, top_p=args.top_p,
+        temperature=1.0 if args.temperature is None else args.temperature,
+        top_k=50 if args.top_k is None else args.top_k, top_p=1.0 if args.top_p is None else args.top_p,
         repetition_penalty=args.repetition_penalty, seed=args.seed, stop_strings=args.stop, tokenizer=tokenizer,
     )  # fmt: skip
-    for found in stream:
-        count += 1
-        first = time.perf_counter() if count == 1 else first
-        print(written.add(int(found[0])), end="", flush=True)
-    print(written.rest())
+    try:
+        for found in stream:
+            count += 1
+            first = time.perf_counter() if count == 1 else first
+            print(written.add(int(found[0])), end="", flush=True)
+        print(written.rest(), end="")
+    finally:  # what is said of an interrupt stands on a line of its own
+        print()
     end = time.perf_counter()
     rate = f", then {(count - 1) / (end - first):.1f} a second" if count > 1 else ""
     print(f"{count} tokens: the first after {first - start:.2f} s{rate}", file=sys.stderr)

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import sys
 
-from .. import __version__
 from ..compute import devices
 from ..errors import GrillyError
-from .common import HEAD_DIMS, add_device, choose, chosen_rows, device_facts, device_lines, registry_of, runtimes
+from .common import (
+    HEAD_DIMS,
+    add_device,
+    choose,
+    chosen_rows,
+    device_facts,
+    device_lines,
+    registry_of,
+    runtimes,
+    versions,
+)
 from .output import as_json, facts, heading, table
 
 
@@ -18,13 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_device(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def versions() -> dict[str, str]:
-    """Versions of grilly and of what it runs on."""
-    import numpy
-
-    return {"grilly": __version__, "python": platform.python_version(), "numpy": numpy.__version__}
 
 
 def run(args: argparse.Namespace) -> int:

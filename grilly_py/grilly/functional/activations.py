@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, NoReturn, TypeAlias
 
 from ..compute.arrays import activations as _activations
 from ..compute.backend import device_of
 from ..compute.device.arrays import ArrayT
-from .words import leads
+from .words import no_keyword
 
 #: The two ways of computing GELU, by PyTorch's names.
 Approximate: TypeAlias = Literal["none", "tanh"]
@@ -79,8 +79,7 @@ def gelu_backward(grad_output: ArrayT, input: ArrayT, *, approximate: Approximat
     return _slope("gelu_backward", kind, grad_output, input)
 
 
-@leads
-def relu(input: ArrayT) -> ArrayT:
+def relu(input: ArrayT, **unknown: NoReturn) -> ArrayT:
     """``max(x, 0)`` of each element x.
 
     Parameters
@@ -99,6 +98,8 @@ def relu(input: ArrayT) -> ArrayT:
     TypeError
         For another dtype.
     """
+    if unknown:
+        raise no_keyword("relu", unknown)
     return _one("relu", "relu", input)
 
 
@@ -215,8 +216,7 @@ def tanh_backward(grad_output: ArrayT, input: ArrayT) -> ArrayT:
     return _slope("tanh_backward", "tanh", grad_output, input)
 
 
-@leads
-def silu(input: ArrayT) -> ArrayT:
+def silu(input: ArrayT, **unknown: NoReturn) -> ArrayT:
     """``x / (1 + exp(-x))`` of each element x, also called swish (Elfwing et al. 2017, arXiv:1702.03118).
 
     Parameters
@@ -235,6 +235,8 @@ def silu(input: ArrayT) -> ArrayT:
     TypeError
         For another dtype.
     """
+    if unknown:
+        raise no_keyword("silu", unknown)
     return _one("silu", "silu", input)
 
 

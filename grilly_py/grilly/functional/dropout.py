@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import SupportsIndex, overload
+from typing import NoReturn, SupportsIndex, overload
 
 from ..compute import dropout as _dropout
 from ..compute.backend import device_of
 from ..compute.device.arrays import Array, FloatArray, FloatT, NDArray
 from ..compute.device.tensor import Tensor
-from .words import leads
+from .words import no_keyword
 
 
 @overload
@@ -26,10 +26,9 @@ def dropout(
     input: FloatArray, p: float = ..., training: bool = ..., *, seed: SupportsIndex | Tensor | None = ...,
     offset: SupportsIndex = ...,
 ) -> Array: ...  # fmt: skip
-@leads
 def dropout(
     input: FloatArray, p: float = 0.5, training: bool = True, *, seed: SupportsIndex | Tensor | None = None,
-    offset: SupportsIndex = 0,
+    offset: SupportsIndex = 0, **unknown: NoReturn,
 ) -> Array:  # fmt: skip
     """Elements dropped at random: each becomes 0 with probability p, or is divided by ``1 - p``.
 
@@ -68,4 +67,6 @@ def dropout(
     CaptureError
         In a captured function without a seed.
     """
+    if unknown:
+        raise no_keyword("dropout", unknown)
     return _dropout.dropout(device_of("dropout", input, seed), input, p, training, seed=seed, offset=offset)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import SupportsIndex
+from typing import NoReturn, SupportsIndex
 
 from ..compute.arrays import activations as _activations
 from ..compute.backend import device_of
 from ..compute.device.arrays import ArrayT
 from .activations import Approximate
-from .words import leads
+from .words import no_keyword
 
 
-@leads
-def glu(input: ArrayT, dim: SupportsIndex = -1) -> ArrayT:
+def glu(input: ArrayT, dim: SupportsIndex = -1, **unknown: NoReturn) -> ArrayT:
     """``a * sigmoid(b)``, where a and b are the halves of input along an axis (Dauphin et al. 2016, arXiv:1612.08083).
 
     The second half is the gate. The halves are read where they lie.
@@ -37,6 +36,8 @@ def glu(input: ArrayT, dim: SupportsIndex = -1) -> ArrayT:
     ValueError
         For an odd extent, or an axis that input lacks.
     """
+    if unknown:
+        raise no_keyword("glu", unknown)
     return _activations.glu(device_of("glu", input), input, dim)  # type: ignore[no-any-return]
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import SupportsIndex, overload
+from typing import NoReturn, SupportsIndex, overload
 
 from ..compute import rope as _rope
 from ..compute.backend import device_of
 from ..compute.device.arrays import Array, FloatArray, FloatsLike, FloatT, IntegersLike, NDArray
 from ..compute.device.tensor import Tensor
-from .words import leads
+from .words import no_keyword
 
 
 @overload
@@ -21,10 +21,10 @@ def rope(
     x: Tensor, *, frequencies: FloatsLike | None = ..., base: float = ..., offset: SupportsIndex = ...,
     positions: IntegersLike | None = ..., interleaved: bool = ..., reverse: bool = ..., factor: float = ...,
 ) -> Tensor: ...  # fmt: skip
-@leads
 def rope(
     x: FloatArray, *, frequencies: FloatsLike | None = None, base: float = 10000.0, offset: SupportsIndex = 0,
     positions: IntegersLike | None = None, interleaved: bool = False, reverse: bool = False, factor: float = 1.0,
+    **unknown: NoReturn,
 ) -> Array:  # fmt: skip
     """Turn pairs of elements of each row by angles that grow with its position (Su et al. 2021, arXiv:2104.09864).
 
@@ -63,6 +63,8 @@ def rope(
     ValueError
         For shapes that do not go together, an odd D without frequencies, or negative positions.
     """
+    if unknown:
+        raise no_keyword("rope", unknown)
     return _rope.rope(
         device_of("rope", x, positions), x,
         frequencies=frequencies, base=base, offset=offset, positions=positions, interleaved=interleaved,

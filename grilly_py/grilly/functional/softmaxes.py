@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import SupportsIndex, overload
+from typing import NoReturn, SupportsIndex, overload
 
 from ..compute.backend import device_of
 from ..compute.device.arrays import Array, FloatArray, FloatT, NDArray
 from ..compute.device.tensor import Tensor
 from ..compute.norms import softmax as _softmax
-from .words import leads
+from .words import no_keyword
 
 
 @overload
 def softmax(input: NDArray[FloatT], dim: SupportsIndex = ...) -> NDArray[FloatT]: ...
 @overload
 def softmax(input: Tensor, dim: SupportsIndex = ...) -> Tensor: ...
-@leads
-def softmax(input: FloatArray, dim: SupportsIndex = -1) -> Array:
+def softmax(input: FloatArray, dim: SupportsIndex = -1, **unknown: NoReturn) -> Array:
     """``exp(x) / sum(exp(x))`` along an axis.
 
     Parameters
@@ -43,6 +42,8 @@ def softmax(input: FloatArray, dim: SupportsIndex = -1) -> Array:
     UnsupportedError
         Where a row is longer than the loops of the driver (Mesa 22.3's on processors: 8 million elements).
     """
+    if unknown:
+        raise no_keyword("softmax", unknown)
     return _softmax.softmax(device_of("softmax", input), input, dim)
 
 
@@ -50,8 +51,7 @@ def softmax(input: FloatArray, dim: SupportsIndex = -1) -> Array:
 def log_softmax(input: NDArray[FloatT], dim: SupportsIndex = ...) -> NDArray[FloatT]: ...
 @overload
 def log_softmax(input: Tensor, dim: SupportsIndex = ...) -> Tensor: ...
-@leads
-def log_softmax(input: FloatArray, dim: SupportsIndex = -1) -> Array:
+def log_softmax(input: FloatArray, dim: SupportsIndex = -1, **unknown: NoReturn) -> Array:
     """``x - log(sum(exp(x)))`` along an axis, the logarithm of ``softmax`` without its loss of small numbers.
 
     Parameters
@@ -70,6 +70,8 @@ def log_softmax(input: FloatArray, dim: SupportsIndex = -1) -> Array:
     TypeError, ValueError, UnsupportedError
         As ``softmax``.
     """
+    if unknown:
+        raise no_keyword("log_softmax", unknown)
     return _softmax.log_softmax(device_of("log_softmax", input), input, dim)
 
 

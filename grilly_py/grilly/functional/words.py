@@ -1,14 +1,15 @@
-"""Keyword arguments of other libraries, for what has another name in functions that are not attention's."""
+"""Keyword arguments of other libraries, for what has another name in functions that are not attention's.
+
+Such a function ends with ``**unknown: NoReturn``: type checkers refuse what would go there, and a call pays for no more
+than an empty dictionary.
+"""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Iterable
 
 from ..compute.attention.foreign import unknown
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 _INPLACE = {"inplace": "nothing: results are new arrays"}
 _AXIS = {"axis": "dim", "dtype": "nothing: the result has input's dtype, and sums are float32; cast input before"}
 _MEAN = dict.fromkeys(("size_average", "reduce"), "reduction")
@@ -31,21 +32,9 @@ _WORDS: dict[str, dict[str, str]] = {
 }
 
 
-def leads(function: _Function) -> _Function:
-    """The function, whose error for a keyword of another library's says what to give instead."""
-    name, words = function.__name__, _WORDS[function.__name__]
-
-    @functools.wraps(function)
-    def call(*args: Any, **options: Any) -> Any:
-        try:
-            return function(*args, **options)
-        except TypeError:
-            known = [option for option in options if option in words]
-            if known:
-                raise unknown(name, known, words) from None
-            raise
-
-    return call  # type: ignore[return-value]
+def no_keyword(name: str, given: Iterable[str]) -> TypeError:
+    """The error for keyword arguments that a function does not have, with what to give instead where it is known."""
+    return unknown(name, given, _WORDS[name])
 
 
-__all__ = ["leads"]
+__all__ = ["no_keyword"]

@@ -25,7 +25,9 @@ class BertMaskedLM(Bert):
         weights.at(self.prefix).allow("pooler.dense.weight", "pooler.dense.bias")
         weights.allow("cls.seq_relationship.weight", "cls.seq_relationship.bias")
         head = weights.at(self.head)
-        head.allow("decoder.weight", "decoder.bias")  # the embeddings and the bias below, a second time
+        table = weights.optional(self.prefix).name("embeddings.word_embeddings.weight")
+        head.allow("decoder.weight", copies=table)
+        head.allow("decoder.bias", copies=head.name("bias"))
         self.activation = self._activation(config)
         self.transform = Linear(head, self.layer, self.width, self.width)
         self.transform_norm = LayerNorm(head, self.layer_norm, self.width, config.number("layer_norm_eps", 1e-12))

@@ -139,7 +139,10 @@ def attend(
         )  # fmt: skip
     q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
     if rotary is not None:
-        q, k = (F.rope(x, frequencies=rotary.frequencies, positions=call.positions) for x in (q, k))
+        places = call.positions
+        if places is not None and len(places) == 1:  # the same for all texts
+            places = places.reshape(-1)
+        q, k = (F.rope(x, frequencies=rotary.frequencies, positions=places) for x in (q, k))
     out = F.flash_attention2(
         q, k, v, mask=call.mask, causal=True, window_size=seen, scale=scale, softcap=softcap, precision=call.precision
     )

@@ -26,6 +26,8 @@ DTYPES = {
 FLOATS = {"F64": "float32", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 #: A header may be this long, so that a file that is none is not read whole.
 LONGEST_HEADER = 100_000_000
+#: How the text begins that lies in a file's place where a repository was cloned without Git LFS.
+POINTER = b"version https://git-lfs"
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,10 @@ class Checkpoint:
         """Add a file's tensors, or what is wrong with it."""
         size = file.stat().st_size
         with open(file, "rb") as opened:
+            if opened.read(len(POINTER)) == POINTER:
+                problems.append(f"{file.name} is a pointer of Git LFS, not the file itself; run: git lfs pull")
+                return
+            opened.seek(0)
             length = int.from_bytes(opened.read(8), "little")
             if size < 8 or not 2 <= length <= min(size - 8, LONGEST_HEADER):
                 problems.append(
@@ -134,6 +140,15 @@ class Checkpoint:
             end = stop
         if first + end > size:
             problems.append(f"{file.name} is truncated: {size} bytes, and its tensors need {first + end}")
+
+    def same(self, name: str, other: str) -> bool:
+        """Whether two tensors have the same dtype, shape and bytes."""
+        first, second = self.entries[name], self.entries[other]
+        if (first.kind, first.shape) != (second.kind, second.shape):
+            return False
+        a, b = (self.array(which).reshape(-1) for which in (name, other))
+        # In pieces, of which each comparison takes memory.
+        return all(np.array_equal(a[i : i + 2**24], b[i : i + 2**24], equal_nan=True) for i in range(0, len(a), 2**24))
 
     def array(self, name: str) -> np.ndarray[Any, np.dtype[Any]]:
         """A tensor as it lies in its file, a read-only view of the mapped memory."""

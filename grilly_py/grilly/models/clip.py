@@ -52,7 +52,7 @@ class TextEncoder(nn.Module):
         self.width = config.integer("hidden_size", 512)
         self.rows = config.integer("vocab_size", 49408)
         self.positions = config.integer("max_position_embeddings", 77)
-        self.end = config.fields.get("eos_token_id", END)
+        self.end = config.integer("eos_token_id", END, least=0)
         self.tokens = Embedding(weights, "embeddings.token_embedding", self.rows, self.width)
         self.places = weights.parameter("embeddings.position_embedding.weight", self.positions, self.width)
         self.layers = blocks_of(config, weights, self.width, 2048, 8)

@@ -121,6 +121,10 @@ class Config:
             raise self.error(name, "a list")
         return value
 
+    def default(self, name: str, absent: Any, null: Any) -> Any:
+        """The default of a field for which null says something else than that it is not there."""
+        return null if name in self.fields else absent
+
     def labels(self) -> int:
         """How many classes a classifier has: two where the file does not say."""
         return len(self.fields.get("id2label") or ()) or self.integer("num_labels", 2)

@@ -65,7 +65,7 @@ class Decoder(Generates, Model):
         attention_mask : array or Tensor, optional
             ``(B, S)``: 0 for padding, on either side, which nothing attends to.
         position_ids : array or Tensor of int, optional
-            ``(B, S)``; 0, 1, 2, ... by default, whatever the mask says, as in transformers.
+            ``(B, S)`` or ``(1, S)``; 0, 1, 2, ... by default, whatever the mask says, as in transformers.
         past_key_values : Cache, optional
             Of `make_cache`: the tokens come after those that it holds, and are added to it. Padding and positions then
             follow from its lengths, and are not given.
@@ -90,6 +90,9 @@ class Decoder(Generates, Model):
         if past_key_values is None:
             if position_ids is not None:
                 position_ids, _ = self._numbers("position_ids", position_ids, self.positions or 2**31)
+                if tuple(position_ids.shape) not in ((1, length), (batch, length)):
+                    raise ValueError(f"{name}: position_ids has shape {tuple(position_ids.shape)}; expected "
+                                     f"{(batch, length)}, as input_ids, or {(1, length)}")  # fmt: skip
             x = self._replayed(self._states, ids, self._mask(attention_mask, batch, length), position_ids)
         else:
             if attention_mask is not None or position_ids is not None:

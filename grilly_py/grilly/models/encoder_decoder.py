@@ -58,6 +58,9 @@ class EncoderDecoder(Generates, Model):
 
     def _called(self, inputs: Any, attention_mask: Any, decoder_input_ids: Any, decoder_attention_mask: Any) -> Output:
         states, mask, host = self.encode(inputs, attention_mask)
+        if decoder_input_ids is None:
+            raise ValueError(f"{type(self).__name__}: decoder_input_ids are missing: what was written so far, of which "
+                             f"the first token is decoder_start_token_id, {self.decoder_start_token_id}")  # fmt: skip
         ids, _ = self._ids("decoder_input_ids", decoder_input_ids, self.rows)
         if len(ids) != len(states):
             raise ValueError(f"{type(self).__name__}: {len(states)} inputs and {len(ids)} answers")
@@ -67,9 +70,11 @@ class EncoderDecoder(Generates, Model):
         return Output(host, last_hidden_state=x, encoder_last_hidden_state=states,
                       logits=(lambda: self.head(x)) if self.has_head else None)  # fmt: skip
 
-    def _fits(self, length: int) -> None:
+    def _fits(self, length: int, remedy: str = "") -> None:
         if self.positions is not None and length > self.positions:
-            raise ValueError(f"{type(self).__name__}: {length} tokens are more than the {self.positions} positions")
+            raise ValueError(
+                f"{type(self).__name__}: {length} tokens are more than the {self.positions} positions{remedy}"
+            )
 
     def _call(self, cache: Cache, lengths: Any) -> Call:
         return Call(cache=cache, lengths=lengths, precision=self.precision)
@@ -78,17 +83,23 @@ class EncoderDecoder(Generates, Model):
 
     def _begin(self, input_ids: Any, decoder_input_ids: Any = None) -> NDArray[Any]:
         if decoder_input_ids is not None:
-            return super()._begin(decoder_input_ids)
+            ids = self._numbers("decoder_input_ids", decoder_input_ids, self.rows)[0]
+            if len(ids) != len(input_ids):
+                raise ValueError(f"{type(self).__name__}: {len(input_ids)} inputs and {len(ids)} decoder_input_ids")
+            return super()._begin(ids)
         start = self.decoder_start_token_id
         if start is None:
             raise ValueError(f"{type(self).__name__}: the folder names no decoder_start_token_id; "
                              "give decoder_input_ids")  # fmt: skip
         return np.full((len(input_ids), 1), start, np.int64)
 
+    def _texts(self, begun: NDArray[Any], attention_mask: Any) -> list[NDArray[np.int64]]:
+        return list(begun)  # the mask is that of what was read
+
     def _prompt(self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int) -> tuple[Tensor, State]:
         begun = self._begin(input_ids, decoder_input_ids)
         ids, _ = self._ids("decoder_input_ids", begun, self.rows)
-        self._fits(ids.shape[1] + room)
+        self._fits(ids.shape[1] + room, f"; max_new_tokens may be {(self.positions or 0) - ids.shape[1]} here")
         states, mask, _ = self.encode(input_ids, attention_mask)
         length = -(-(ids.shape[1] + room) // 64) * 64  # in steps, so that answers of nearly one length need one plan
         cache = Cache(self.backend, self.cached[0], len(states), length, *self.cached[1:], self.dtype)

@@ -15,13 +15,18 @@ from .rotary import Rotary
 from .weights import Weights
 
 
+def softcap(name: str, absent: float, config: Config) -> tuple[str, float]:
+    """A field and its default: transformers caps where it is not there, and does not where it is null."""
+    return name, config.default(name, absent=absent, null=0.0)
+
+
 class GemmaAttention(Attention):
     """Scores scaled by a number of the configuration, and soft-capped."""
 
     def __init__(self, config: Config, weights: Weights, number: int, rotary: Rotary, window: int | None) -> None:
         super().__init__(config, weights, number, rotary, window)
         self.scale = config.number("query_pre_attn_scalar") ** -0.5
-        self.softcap = config.number("attn_logit_softcapping", 0.0)
+        self.softcap = config.number(*softcap("attn_logit_softcapping", 50.0, config))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
         """``(B, S, H, D)``."""
@@ -66,7 +71,7 @@ class GemmaLM(LlamaLM):
         config.only(sliding_window_size=config.fields.get("sliding_window", 4096))  # the same, in older files
         config.unused("hidden_act")  # older files have it beside hidden_activation, which is the one that counts
         self.width = config.integer("hidden_size")
-        self.softcap = config.number("final_logit_softcapping", 0.0)
+        self.softcap = config.number(*softcap("final_logit_softcapping", 30.0, config))
 
     def windows(self, config: Config, layers: int) -> list[int | None]:
         """Every other layer has a window, beginning with the first."""

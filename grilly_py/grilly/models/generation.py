@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -28,12 +29,12 @@ def packed(owner: str, input_ids: Any, attention_mask: Any) -> tuple[NDArray[Any
 
     Raises ValueError for arrays that are no prompts, and prompts without a token.
     """
-    ids = np.asarray(input_ids.numpy() if isinstance(input_ids, Tensor) else input_ids)
+    ids = _on_host(input_ids)
     if ids.ndim != 2 or not ids.size:
         raise ValueError(f"{owner}: input_ids has shape {ids.shape}; expected (B, S), neither of them 0")
     if attention_mask is None:
         return ids, np.full(len(ids), ids.shape[1])
-    mask = np.asarray(attention_mask.numpy() if isinstance(attention_mask, Tensor) else attention_mask) != 0
+    mask = _on_host(attention_mask) != 0
     if mask.shape != ids.shape:
         raise ValueError(f"{owner}: attention_mask has shape {mask.shape}; expected {ids.shape}, as input_ids")
     lengths = mask.sum(axis=1)
@@ -78,7 +79,13 @@ class Generates:
         """The tokens that the answer begins with, ``(B, S)`` int64."""
         if decoder_input_ids is not None:
             raise ValueError(f"{type(self).__name__}: decoder_input_ids are for models with an encoder")
-        return np.asarray(input_ids.numpy() if isinstance(input_ids, Tensor) else input_ids).astype(np.int64)
+        return _on_host(input_ids).astype(np.int64)
+
+    def _texts(self, begun: NDArray[Any], attention_mask: Any) -> list[NDArray[np.int64]]:
+        """The tokens of each text of ``_begin``, without padding."""
+        if attention_mask is None:
+            return list(begun)
+        return [row[kept] for row, kept in zip(begun, _on_host(attention_mask) != 0, strict=True)]
 
     def stream(
         self, input_ids: Any, attention_mask: Any = None, *, max_new_tokens: int = 20, do_sample: bool = False,
@@ -93,6 +100,7 @@ class Generates:
         """
         if not self.has_head:
             raise ValueError(f"{type(self).__name__}: this architecture has no head that gives logits")
+        max_new_tokens = _whole("max_new_tokens", max_new_tokens)
         if max_new_tokens < 1:
             raise ValueError(f"{type(self).__name__}: max_new_tokens is {max_new_tokens}; expected at least 1")
         stops = [stop_strings] if isinstance(stop_strings, str) else list(stop_strings or ())
@@ -102,11 +110,13 @@ class Generates:
         ends = self.eos_token_id if eos_token_id is None else eos_token_id
         ends = np.array([] if ends is None else np.atleast_1d(ends), np.int64)
         padding = self.pad_token_id if pad_token_id is None else pad_token_id
+        if attention_mask is None and padding is not None and padding not in ends:
+            attention_mask = _seen(input_ids, padding)
         padding = int(ends[0] if len(ends) else 0) if padding is None else padding
         begun = self._begin(input_ids, decoder_input_ids)
         given = (input_ids, attention_mask, decoder_input_ids, max_new_tokens)
         logits, state = self._making_room(self._prompt, *given)
-        seen = sampler.seen(self.backend, _tokens(begun, attention_mask), logits.shape[-1])
+        seen = sampler.seen(self.backend, self._texts(begun, attention_mask), logits.shape[-1])
         graph = use_graph and max_new_tokens > CAPTURED
         texts: list[list[int]] = [[] for _ in begun]
 
@@ -188,7 +198,8 @@ class Generates:
         input_ids : array or Tensor of int
             Prompts, ``(B, S)``. For models that read something else, what they are called with.
         attention_mask : array or Tensor, optional
-            ``(B, S)``: 0 for padding, on either side. Tokens stand at the places that they have among their like.
+            ``(B, S)``: 0 for padding, on either side. Tokens stand at the places that they have among their like. By
+            default what is ``pad_token_id`` is padding, as in transformers, where that ends no text.
         max_new_tokens : int
             How many tokens are added at most, at least 1.
         do_sample : bool
@@ -256,12 +267,23 @@ def _until_ended(
             return
 
 
-def _tokens(ids: NDArray[Any], attention_mask: Any) -> list[NDArray[np.int64]]:
-    """The tokens of each prompt, without padding."""
-    if attention_mask is None or np.shape(attention_mask) != ids.shape:  # the latter is an encoder's
-        return list(ids)
-    mask = np.asarray(attention_mask.numpy() if isinstance(attention_mask, Tensor) else attention_mask) != 0
-    return [row[kept] for row, kept in zip(ids, mask, strict=True)]
+def _on_host(array: Any) -> NDArray[Any]:
+    return np.asarray(array.numpy() if isinstance(array, Tensor) else array)
+
+
+def _seen(ids: Any, padding: int) -> NDArray[np.int64] | None:
+    """The attention mask of tokens ``(B, S)``; None without padding, and for what are no tokens, such as sounds."""
+    ids = _on_host(ids)
+    tokens = ids.ndim == 2 and ids.dtype.kind in "iu"
+    return (ids != padding).astype(np.int64) if tokens and (ids == padding).any() else None
+
+
+def _whole(name: str, number: Any) -> int:
+    """A whole number. Raises TypeError for anything else, which it names."""
+    try:
+        return operator.index(number)
+    except TypeError:
+        raise TypeError(f"generate: {name} is {number!r}; expected a whole number") from None
 
 
 def _without(logits: Tensor, tokens: Sequence[int] | None) -> Tensor:

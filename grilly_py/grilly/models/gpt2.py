@@ -75,7 +75,7 @@ class GPT2LM(GPT2):
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
         config.only(tie_word_embeddings=True)
-        weights.allow("lm_head.weight")
+        weights.allow("lm_head.weight", copies=weights.optional("transformer").name("wte.weight"))
 
     def head(self, x: Tensor) -> Tensor:
         """``(..., width)`` to ``(..., vocab)``."""

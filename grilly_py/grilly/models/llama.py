@@ -15,6 +15,8 @@ from .weights import Weights
 QKV_BIAS = {"qwen2": True}
 HEAD_NORMS = {"qwen3"}
 WINDOWED = {"mistral": "all", "qwen2": "layers", "qwen3": "layers"}
+#: The width of windows where config.json does not say: that of transformers.
+WINDOW = 4096
 
 
 def windows(config: Config, layers: int) -> list[int | None]:
@@ -24,7 +26,7 @@ def windows(config: Config, layers: int) -> list[int | None]:
         config.only(sliding_window=None, use_sliding_window=False, layer_types=["full_attention"] * layers)
         config.unused("max_window_layers")
         return [None] * layers
-    width = config.integer("sliding_window", None)
+    width = config.integer("sliding_window", config.default("sliding_window", absent=WINDOW, null=None))
     types = config.list("layer_types", None)
     if types is not None:
         if len(types) != layers or not set(types) <= {"full_attention", "sliding_attention"}:
@@ -154,7 +156,7 @@ class LlamaLM(Llama):
         super().__init__(config, weights)
         width = config.integer("hidden_size")
         if config.flag("tie_word_embeddings", False):
-            weights.allow("lm_head.weight")
+            weights.allow("lm_head.weight", copies=weights.optional("model").name("embed_tokens.weight"))
             self.lm_head = None
         else:
             self.lm_head = Linear(weights, "lm_head", width, self.rows, bias=False)

@@ -109,9 +109,9 @@ def load(
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise ModelError(f"{folder} is no folder")
-    if dtype is not None and not is_float(dtype_of(dtype)):
-        raise TypeError(f"load: dtype {dtype_of(dtype)}; expected {FLOATS_TEXT}")
+        raise ModelError(f"{folder} is no folder; a model is read from its files, and not downloaded")
+    if dtype is not None and not _float(dtype):
+        raise TypeError(f"load: dtype {dtype}; expected {FLOATS_TEXT}, or None for that of the files")
     check_precision("load", precision)
     fields = read_json(folder / "config.json")
     make = class_of(folder, fields)
@@ -141,6 +141,13 @@ def load(
             if name in GENERATION and value is not None:
                 setattr(model, name, value)
     return model
+
+
+def _float(dtype: DTypeLike) -> bool:
+    try:
+        return is_float(dtype_of(dtype))
+    except TypeError:  # NumPy does not know it, such as "auto"
+        return False
 
 
 def class_of(folder: Path, fields: dict[str, Any]) -> Callable[[Config, Weights], Model]:

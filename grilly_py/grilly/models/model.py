@@ -30,6 +30,8 @@ class Output:
         self._ready: set[str] = set()
 
     def __getitem__(self, name: str) -> Any:
+        if name not in self._found:
+            raise KeyError(f"this output has no {name!r}; it has {', '.join(self._found)}")
         if name not in self._ready:
             value = self._found[name]
             value = value if isinstance(value, Tensor) else value()

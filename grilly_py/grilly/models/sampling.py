@@ -26,15 +26,19 @@ class Sampler:
         seed: int | None,
     ) -> None:  # fmt: skip
         for name, value in (("temperature", temperature), ("repetition_penalty", repetition_penalty)):
-            if not 0 < value < math.inf:
-                raise ValueError(f"generate: {name} is {value}; expected a finite number above 0")
-        if not 0 < top_p <= 1:
+            if isinstance(value, str) or not 0 < value < math.inf:
+                greedy = "; without do_sample the likeliest token is taken" if name == "temperature" else ""
+                raise ValueError(f"generate: {name} is {value!r}; expected a finite number above 0{greedy}")
+        if isinstance(top_p, str) or not 0 < top_p <= 1:
             raise ValueError(f"generate: top_p is {top_p}; expected a number above 0, at most 1")
-        if top_k is not None and top_k < 0:
+        if top_k is not None and (not hasattr(top_k, "__index__") or top_k < 0):
             raise ValueError(f"generate: top_k is {top_k}; expected a whole number, or None or 0 for all tokens")
         self.do_sample, self.temperature, self.top_k, self.top_p = do_sample, temperature, top_k or 0, top_p
         self.penalty = repetition_penalty
-        self._rng = np.random.default_rng(seed)
+        try:
+            self._rng = np.random.default_rng(seed)
+        except (TypeError, ValueError):
+            raise ValueError(f"generate: seed is {seed!r}; expected a whole number, at least 0, or None") from None
 
     def draws(self, batch: int) -> NDArray[np.float32] | None:
         """Numbers from 0 to below 1, ``(B, 1)``, by which tokens are drawn; None where none are."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +38,24 @@ class SentenceEncoder:
         ("mean_sqrt_len").
     normalized : bool
         Whether vectors are scaled to length 1.
-
-    Attributes
-    ----------
+    lower : bool
+        Whether texts are put in lower case before they become tokens.
+    prompts : dict of str to str
+        What texts are begun with, by name.
+    default_prompt : str or None
+        The name of the one that is used where a call names none.
     graphs : Graphs
         What was captured, as ``grilly.models.Model.graphs``: batches of one size and length are replayed.
     """
 
-    def __init__(self, model: Bert, tokenizer: Tokenizer, pooling: str = "mean", normalized: bool = True) -> None:
+    def __init__(
+        self, model: Bert, tokenizer: Tokenizer, pooling: str = "mean", normalized: bool = True, lower: bool = False,
+        prompts: Mapping[str, str] | None = None, default_prompt: str | None = None,
+    ) -> None:  # fmt: skip
         if pooling not in POOLING:
             raise ValueError(f"SentenceEncoder: pooling is {pooling!r}; expected one of {', '.join(POOLING)}")
         self.model, self.tokenizer, self.pooling, self.normalized = model, tokenizer, pooling, normalized
+        self.lower, self.prompts, self.default_prompt = lower, dict(prompts or {}), default_prompt
         self.graphs = Graphs()
 
     @classmethod
@@ -60,7 +67,8 @@ class SentenceEncoder:
         Parameters
         ----------
         folder : str or Path
-            Also of a bare encoder: its vectors are then the mean of the tokens', scaled to length 1.
+            Also of a bare encoder: its vectors are then the mean of the tokens', scaled to length 1. Prompts are those
+            of config_sentence_transformers.json, lower case and the longest text those of sentence_bert_config.json.
         dtype, backend, **options
             As for ``grilly.models.load``.
 
@@ -72,15 +80,19 @@ class SentenceEncoder:
             Where the package tokenizers is not installed; the message says what to run.
         """
         folder = Path(folder)
-        pooling, normalized = _steps(folder)
-        limits = folder / "sentence_bert_config.json"
-        longest = read_json(limits).get("max_seq_length") if limits.is_file() else None
+        pooling, normalized, pools_prompts = _steps(folder)
+        longest, lower = _limits(folder)
+        prompts, default_prompt = _prompts(folder, pools_prompts)
         model = load(folder, dtype, backend, **options)
         if not isinstance(model, Bert):
             raise ModelError(f"{folder}: sentences are encoded by BERT and RoBERTa; this is {type(model).__name__}")
-        return cls(model, Tokenizer(folder, longest or model.longest), pooling, normalized)
+        tokenizer = Tokenizer(folder, min(longest or model.longest, model.longest))
+        return cls(model, tokenizer, pooling, normalized, lower, prompts, default_prompt)
 
-    def encode(self, sentences: str | Sequence[str], batch_size: int = 32) -> NDArray[np.float32]:
+    def encode(
+        self, sentences: str | Sequence[str], batch_size: int = 32, *, prompt_name: str | None = None,
+        prompt: str | None = None,
+    ) -> NDArray[np.float32]:  # fmt: skip
         """Vectors of sentences, which are cut at the model's longest.
 
         Parameters
@@ -88,6 +100,10 @@ class SentenceEncoder:
         sentences : str or sequence of str
         batch_size : int
             Sentences run together, at least 1; those of like lengths.
+        prompt_name : str, optional
+            Each sentence is begun with this one of ``prompts``, by default ``default_prompt``.
+        prompt : str, optional
+            ... or with this text; "" for none.
 
         Returns
         -------
@@ -99,9 +115,17 @@ class SentenceEncoder:
         TypeError
             For anything but strings.
         ValueError
-            For a batch size below 1.
+            For a batch size below 1, and for prompts that are not there.
         """
         texts, batches = by_length("SentenceEncoder.encode", sentences, batch_size)
+        prompt_name = self.default_prompt if prompt_name is None else prompt_name
+        if prompt is None and prompt_name is not None:
+            if prompt_name not in self.prompts:
+                named = ", ".join(sorted(self.prompts)) or "none"
+                raise ValueError(f"SentenceEncoder: prompt_name is {prompt_name!r}; the folder's prompts: {named}")
+            prompt = self.prompts[prompt_name]
+        texts = [f"{prompt or ''}{text}" for text in texts]
+        texts = [text.lower() for text in texts] if self.lower else texts
         result = np.zeros((len(texts), self.model.width), np.float32)
         found = [self._pooled(*self.tokenizer.encode([texts[i] for i in batch])) for batch in batches]
         for batch, vectors in zip(batches, found, strict=True):  # all are under way before the first is waited for
@@ -145,11 +169,36 @@ def by_length(owner: str, sentences: str | Sequence[str], batch_size: int) -> tu
     return texts, [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
-def _steps(folder: Path) -> tuple[str, bool]:
-    """How the folder's tokens become one vector, and whether it is scaled to length 1."""
+def _limits(folder: Path) -> tuple[int | None, bool]:
+    """How many tokens a text may have, and whether it is put in lower case."""
+    file = folder / "sentence_bert_config.json"
+    if not file.is_file():
+        return None, False
+    config = Config(str(file), read_json(file))
+    return config.integer("max_seq_length", None), config.flag("do_lower_case", False)
+
+
+def _prompts(folder: Path, pooled: bool) -> tuple[dict[str, str], str | None]:
+    """What texts may be begun with, by name, and the name of the default; ``pooled``: whether with their tokens."""
+    file = folder / "config_sentence_transformers.json"
+    fields = read_json(file) if file.is_file() else {}
+    prompts, default = fields.get("prompts") or {}, fields.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not all(isinstance(prompt, str) for prompt in prompts.values()):
+        raise ModelError(f"{file}: prompts is {prompts!r}; expected names, each with a text")
+    if default is not None and default not in prompts:
+        raise ModelError(f"{file}: default_prompt_name is {default!r}; prompts has {', '.join(prompts) or 'none'}")
+    if not pooled and any(prompts.values()):
+        raise ModelError(f"{folder}: include_prompt of the pooling is false, and {file.name} has prompts; vectors "
+                         "without a prompt's tokens are not computed")  # fmt: skip
+    return prompts, default
+
+
+def _steps(folder: Path) -> tuple[str, bool, bool]:
+    """How the folder's tokens become one vector, whether it is scaled to length 1, and whether tokens of a prompt are
+    among them."""
     file = folder / "modules.json"
     if not file.is_file():
-        return "mean", True
+        return "mean", True, True
     try:
         steps = [(step["type"].rsplit(".", 1)[-1], step["path"]) for step in json.loads(file.read_text("utf-8"))]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -159,7 +208,8 @@ def _steps(folder: Path) -> tuple[str, bool]:
         raise ModelError(f"{file}: the steps are {names}; expected Transformer, Pooling and perhaps Normalize")
     where = folder / steps[1][1] / "config.json"
     config = Config(str(where), read_json(where))
-    config.unused("word_embedding_dimension", "embedding_dimension", "include_prompt")
+    config.unused("word_embedding_dimension", "embedding_dimension")
+    pools_prompts = config.flag("include_prompt", True)
     chosen = [name for name in POOLING if config.flag(_FIELDS[name], False)]
     config.only(pooling_mode_weightedmean_tokens=False, pooling_mode_lasttoken=False)
     if "pooling_mode" in config:
@@ -167,7 +217,7 @@ def _steps(folder: Path) -> tuple[str, bool]:
     config.finish()
     if len(chosen) != 1:
         raise ModelError(f"{where}: pooling is {chosen}; expected one of {', '.join(_FIELDS.values())}")
-    return chosen[0], names[-1] == "Normalize"
+    return chosen[0], names[-1] == "Normalize", pools_prompts
 
 
 _FIELDS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens",

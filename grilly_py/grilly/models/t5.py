@@ -128,7 +128,8 @@ class T5(EncoderDecoder):
         self.rows, answers = config.integer("vocab_size"), config.integer("num_decoder_layers", layers)
         self.cached = (answers, config.integer("num_heads"), config.integer("d_kv"))
         self.tokens = Embedding(weights, "shared", self.rows, self.width)
-        weights.allow("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
+        weights.allow("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", copies="shared.weight")
+        weights.allow("lm_head.weight")
         weights.allow("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight")  # of the oldest files
         self.encoder = Stack(config, weights.at("encoder"), layers, decoder=False)
         self.decoder = Stack(config, weights.at("decoder"), answers, decoder=True)

@@ -55,14 +55,15 @@ class Tokenizer:
         self._folder = Path(folder)
 
     def encode(
-        self, texts: Sequence[str], add_special_tokens: bool = True
+        self, texts: str | Sequence[str], add_special_tokens: bool = True
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Tokens ``(B, S)``, padded on the right, and an attention mask ``(B, S)``, 1 for tokens.
+        """Tokens ``(B, S)``, padded on the right, and an attention mask ``(B, S)``, 1 for tokens; B is 1 for one str.
 
         ``add_special_tokens``: those that the folder puts before and after a text. What `apply_chat_template` gives has
         them. Raises ValueError where no text has a token.
         """
-        found = self._tokenizer.encode_batch(list(texts), add_special_tokens=add_special_tokens)
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        found = self._tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens)
         rows = [one.ids for one in found]
         longest = max(map(len, rows), default=0)
         if not longest:
@@ -120,7 +121,12 @@ class Tokenizer:
         return self._chat.render(chat_template, conversation, {**given, **variables})
 
     def decode(self, tokens: Sequence[int] | NDArray[Any]) -> str:
-        """The text of tokens, without those that are no text, such as the one that ends it."""
+        """The text of tokens ``(S,)``, without those that are no text, such as the one that ends it.
+
+        Raises ValueError for tokens of another shape, such as those of several texts.
+        """
+        if np.ndim(tokens) != 1:
+            raise ValueError(f"Tokenizer.decode: tokens have shape {np.shape(tokens)}; expected those of one text")
         return str(self._tokenizer.decode([int(token) for token in tokens]))
 
 

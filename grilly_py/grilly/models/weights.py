@@ -50,6 +50,7 @@ class Weights:
         self.prefix = ""
         self.asked: dict[str, tuple[int, ...]] = {}
         self.allowed: set[str] = set()
+        self._copies: dict[str, str] = {}
         self._report = report
         self._finite: list[tuple[list[str], Tensor]] = []  # tensors that became float16, and whether they fit
 
@@ -70,16 +71,21 @@ class Weights:
 
     def has(self, name: str) -> bool:
         """Whether the files have a tensor."""
-        return self._name(name) in self.checkpoint.entries
+        return self.name(name) in self.checkpoint.entries
 
-    def allow(self, *names: str) -> None:
-        """Tensors that files may have although the model does not use them."""
+    def allow(self, *names: str, copies: str | None = None) -> None:
+        """Tensors that files may have although the model does not use them.
+
+        ``copies``: the name in the files (`name`) of the one that they repeat. `check` refuses them where they do not.
+        """
         self.allowed.update(self.prefix + name for name in names)
+        if copies is not None:
+            self._copies |= {self.prefix + name: copies for name in names}
 
     def parameter(self, name: str, *shape: int) -> nn.Parameter | None:
         """A tensor of this shape."""
         if not shape:  # a number, which becomes an array of one
-            name = self._name(name)
+            name = self.name(name)
             self.asked[name] = ()
             if self.backend is None:
                 return None
@@ -96,16 +102,16 @@ class Weights:
         shapes = [(count, *rest)[::-1] if transposed else (count, *rest) for count in rows]
         for name, shape in zip(names, shapes, strict=True):
             if name is not None:
-                self.asked[self._name(name)] = shape
+                self.asked[self.name(name)] = shape
         if self.backend is None:
             return None
-        full = [None if name is None else self._name(name) for name in names]
+        full = [None if name is None else self.name(name) for name in names]
         if transposed:
             assert len(full) == 1
             return nn.Parameter(self._sent(full, [shapes[0][0]], shapes[0], transposed=True))
         return nn.Parameter(self._sent(full, rows, (sum(rows), *rest)))
 
-    def _name(self, name: str) -> str:
+    def name(self, name: str) -> str:
         """The name in the files. The oldest ones call a normalisation's weight and bias gamma and beta."""
         full = self.prefix + name
         if full not in self.checkpoint.entries and "LayerNorm." in full:
@@ -165,6 +171,11 @@ class Weights:
             f"expected {list(shape)} of a floating dtype"
             for name, shape in self.asked.items()
             if name in entries and (entries[name].shape != shape or entries[name].kind not in FLOATS)
+        ]
+        wrong += [
+            f"{name} differs from {of}, which it should repeat in a model whose configuration ties the two"
+            for name, of in self._copies.items()
+            if name in entries and of in entries and not self.checkpoint.same(name, of)
         ]
         known = self.asked.keys() | self.allowed
         many = [name for name in entries if name not in known and not name.endswith(BUFFERS)]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from .. import functional as F
 from .. import nn
 from ..compute import Tensor
+from ..compute.device.arrays import NDArray
 from .cache import Call, attend
 from .config import Config
 from .encoder import Block
@@ -108,8 +111,8 @@ class Whisper(EncoderDecoder):
         self.cached = (layers, count, width // count)
         self.suppress_tokens = config.fields.get("suppress_tokens")
         self.begin_suppress_tokens = config.fields.get("begin_suppress_tokens")
-        weights.allow("proj_out.weight")
         below = weights.at("model")
+        weights.allow("proj_out.weight", copies=below.name("decoder.embed_tokens.weight"))
         self.encoder = Encoder(config, below.at("encoder"), width, activation)
         below = below.at("decoder")
         self.tokens = Embedding(below, "embed_tokens", self.rows, width)
@@ -138,7 +141,19 @@ class Whisper(EncoderDecoder):
         """``(..., width)`` to ``(..., vocab)``."""
         return self.tokens.logits(x)
 
-    def forward(self, input_features: Any, decoder_input_ids: Any, decoder_attention_mask: Any = None) -> Output:
+    def generate(  # type: ignore[override]  # sounds have the name that transformers' processor gives them
+        self, input_features: Any, attention_mask: Any = None, **options: Any
+    ) -> NDArray[np.int64]:
+        """The tokens of sounds, ``(B, T + n)``: `Generates.generate` has the options.
+
+        They begin with ``decoder_input_ids``, by default ``decoder_start_token_id`` alone: it is `Transcriber` that
+        knows the tokens of languages and tasks. A mask has no effect, as in transformers.
+        """
+        return super().generate(input_features, attention_mask, **options)
+
+    def forward(
+        self, input_features: Any, decoder_input_ids: Any = None, decoder_attention_mask: Any = None
+    ) -> Output:
         """Logits of the tokens that come next.
 
         Parameters

@@ -14,12 +14,13 @@ _BATCH = "nothing: inputs are always (B, S, E) or (S, E)"
 _WHOLE = f"mask. {_IGNORED} ~m for a boolean one"
 _PADDING = f"mask. {_IGNORED} ~m[:, None, None] for m of shape (B, Sk)"
 _CAUSAL = "causal"
+_NO_DROPOUT = "nothing: the layer drops no weights; nn.FlashAttention2 and F.flash_attention2 have dropout_p"
 #: What any layer is asked for, and what some are, by the layer's name.
 _ALL = {"device": _PLACED, "dtype": _PLACED, "inplace": "nothing: results are new arrays"}
 _WORDS: dict[str, dict[str, str]] = {
     "MultiheadAttention": {
         "batch_first": _BATCH,
-        "dropout": "nothing: the layer drops no weights; nn.FlashAttention2 and F.flash_attention2 have dropout_p",
+        **dict.fromkeys(("dropout", "dropout_p", "attention_dropout"), _NO_DROPOUT),
         "attn_mask": _WHOLE,
         "key_padding_mask": _PADDING,
         "attention_mask": "mask=m[:, None, None] for transformers' m of shape (B, Sk), cast to bool",
@@ -43,6 +44,13 @@ _WORDS: dict[str, dict[str, str]] = {
         "tgt_key_padding_mask": _PADDING,
         "memory_key_padding_mask": f"memory_{_PADDING}",
         "tgt_is_causal": _CAUSAL,
+        "memory_is_causal": "memory_mask, numpy.tri(S, M, dtype=bool)",
+    },
+    "CrossEntropyLoss": dict.fromkeys(("size_average", "reduce"), "reduction"),
+    **dict.fromkeys(("Softmax", "LogSoftmax", "GLU"), {"axis": "dim"}),
+    "Embedding": {
+        **dict.fromkeys(("max_norm", "norm_type"), "nothing: rows are not scaled; give a table whose rows are"),
+        **dict.fromkeys(("sparse", "scale_grad_by_freq"), "nothing: the gradient is a whole table, summed"),
     },
     "RoPE": {
         **dict.fromkeys(("theta", "rope_theta"), "base"),
