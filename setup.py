@@ -31,7 +31,7 @@ class BuildWithShaders(build_py):
         built = build(builder, jobs, check=True)
         if built.problems:
             raise SystemExit("\n".join(built.problems))
-        pack_all(builder, built, folder / "grilly/spirv", jobs)
+        pack_all(builder, built, folder / "grilly/spirv", jobs, wheel=True)
         for path in folder.rglob("*"):  # modes are in the wheel too, and a checkout's depend on the user's mask
             path.chmod(0o755 if path.is_dir() else 0o644)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ import grilly.functional as F
 from bench_calls import torch_with_gpu
 from bench_shapes import chain, warm_up
 from grilly.compute.device.dtypes import dtype_of
+from measured import add_json, write
 
 Arrays = dict[str, Any]
 
@@ -155,7 +155,7 @@ def main() -> int:
     parser.add_argument("--dtypes", nargs="+", default=["float16", "float32"])
     parser.add_argument("--seconds", type=float, default=0.1, help="for each figure")
     parser.add_argument("--no-torch", action="store_true")
-    parser.add_argument("--json")
+    add_json(parser)
     options = parser.parse_args()
     backend = grilly.Compute()
     grilly.use(backend)
@@ -188,6 +188,7 @@ def main() -> int:
             try:
                 line["error"] = error_of(work, work.ours(held).numpy(), exact)
                 line["grilly"] = chain(functools.partial(work.ours, held), backend.synchronize, options.seconds)
+                line["GB/s"] = nbytes / line["grilly"] / 1e9
             except Exception as error:  # the others are to be timed all the same
                 line["failed"] = f"{type(error).__name__}: {error}"
                 print(f"{name:9s} {work.name:16s} {line['failed']}", flush=True)
@@ -197,12 +198,10 @@ def main() -> int:
                 call = functools.partial(work.torch, torch, theirs)
                 line["torch"] = chain(call, torch.cuda.synchronize, options.seconds)
             beside = f"  torch {line['torch'] * 1e6:8.1f} us" if "torch" in line else ""
-            rate = f"{line['grilly'] * 1e6:9.1f} us {nbytes / line['grilly'] / 1e9:7.0f} GB/s"
+            rate = f"{line['grilly'] * 1e6:9.1f} us {line['GB/s']:7.0f} GB/s"
             print(f"{name:9s} {work.name:16s} {rate}{beside}  error {line['error']:.1e}", flush=True)
             lines.append(line)
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump(lines, file)
+    write(options.json, backend, lines)
     wrong = [f"{x['dtype']} {x['name']}" for x in lines if not x.get("error", np.inf) <= BOUNDS[x["dtype"]]]
     if wrong:
         print(f"WRONG: {', '.join(wrong)}")

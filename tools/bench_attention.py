@@ -12,7 +12,6 @@ Errors are the largest and the root-mean-square difference from float64 over sam
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 
@@ -23,6 +22,7 @@ from bench_calls import torch_with_gpu
 from grilly.compute.device.trial import pin, view_of
 from grilly.registry import Choice, Request
 from grilly.registry.measured import bucket
+from measured import add_json, spread_of, write
 
 CASES = {  # name: (batch, heads, length, head dimension), causal
     "d64": ((4, 32, 4096, 64), False),
@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--variants", nargs="?", const="", help="every variant whose name holds this text")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--no-torch", action="store_true")
-    parser.add_argument("--json")
+    add_json(parser)
     options = parser.parse_args()
     backend = grilly.Compute()
     print(f"{backend.device.name}, {backend.device.driver} {backend.device.driver_version}")
@@ -169,17 +169,9 @@ def main() -> None:
                 print(
                     f"  {label:42s} {rate:7.1f} TFLOP/s {spread(seconds)}  error {worst:.1e} rms {mean:.1e}", flush=True
                 )
-                lines.append(
-                    {
-                        "dtype": dtype,
-                        "case": name,
-                        "label": label,
-                        "seconds": seconds,
-                        "tflops": rate,
-                        "error": worst,
-                        "rms": mean,
-                    }
-                )
+                by = label if label.startswith("torch ") else "grilly"
+                what = {"case": name, "shape": shape, "causal": causal, "dtype": dtype, "by": by, "kernel": label}
+                lines.append({**what, **spread_of(seconds), "tflops": rate, "error": worst, "rms": mean})
 
             views = [("", backend)]
             if options.variants is not None:
@@ -216,9 +208,7 @@ def main() -> None:
             if not options.no_torch:
                 for label, seconds, found in torch_times(arrays, causal, options.repeats):
                     report(label, seconds, found)
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"device": backend.device.name, "driver": backend.device.driver_version, "figures": lines}, file)
+    write(options.json, backend, lines)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ Operations are counted as is usual: 2.5 times those of the forward pass.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 
@@ -24,6 +23,7 @@ from bench_calls import torch_with_gpu
 from grilly.compute.device.dtypes import dtype_of
 from grilly.compute.device.trial import pin, view_of
 from grilly.registry import Request
+from measured import add_json, spread_of, write
 
 CASES = {  # name: (batch, heads, length, head dimension), causal
     "d64": ((4, 16, 4096, 64), False),
@@ -127,7 +127,7 @@ def show(name: str, seconds: list[float], work: float, off, beside: float | None
     print(f"  {name:44s} {middle * 1e3:9.3f} ms ({cuts[0] * 1e3:.3f} to {cuts[-1] * 1e3:.3f})"
           f" {work / middle / 1e12:7.1f} TFLOP/s{ratio}")  # fmt: skip
     print("      " + "   ".join(f"{n} {a:.1e} / {b:.1e}" for n, (a, b) in zip(("dq", "dk", "dv"), off, strict=True)))
-    return {"name": name, "seconds": middle, "tflops": work / middle / 1e12, "errors": off}
+    return {"name": name, **spread_of(seconds), "tflops": work / middle / 1e12, "errors": off}
 
 
 def run_case(backend, name: str, dtype: str, repeats: int, variants: bool) -> list[dict]:
@@ -162,7 +162,7 @@ def run_case(backend, name: str, dtype: str, repeats: int, variants: bool) -> li
         off = errors([a[0, 0].numpy() for a in found], wanted)
         rows.append(show(label, seconds, work, off, beside) | {"parts": parts})
         print("      " + "   ".join(f"{part} {s * 1e3:.3f} ms" for part, s in parts.items()))
-    return [{"case": name, "dtype": dtype, **row} for row in rows]
+    return [{"case": name, "shape": shape, "causal": causal, "dtype": dtype, **row} for row in rows]
 
 
 def main() -> None:
@@ -172,7 +172,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--variants", action="store_true")
     parser.add_argument("--device")
-    parser.add_argument("--json")
+    add_json(parser)
     options = parser.parse_args()
     rows = []
     with grilly.Compute(options.device) as backend:
@@ -180,9 +180,7 @@ def main() -> None:
         for dtype in options.dtypes:
             for name in options.cases:
                 rows += run_case(backend, name, dtype, options.repeats, options.variants)
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(rows, file, indent=1)
+        write(options.json, backend, rows)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import numpy as np
 
 import grilly
 from grilly import reference
+from measured import add_json, spread_of, write
 
 
 def spread(seconds: list[float]) -> str:
@@ -46,7 +47,22 @@ def check(backend, q, k, v) -> float:
     return float(np.abs(out - reference.naive_attention(q[:1, :1], k[:1, :1], v[:1, :1], dtype=np.float64)[0]).max())
 
 
-def small_calls(backend, repeats: int) -> None:
+def told(rows: list[dict], what: str, by: str, seconds: list[float], shape=(1, 8, 128, 64)) -> None:
+    """Print and keep the times of a small call."""
+    print(f"  {what:28}", spread(seconds))
+    rows.append({"what": what, "by": by, "shape": shape, **spread_of(seconds)})
+
+
+def kept(rows: list[dict], by: str, shape, causal: bool, seconds: list[float], label: str) -> None:
+    """Print and keep the times of a large kernel."""
+    rate = 4 * np.prod(shape) * shape[2] / (2 if causal else 1) / statistics.median(seconds) / 1e12
+    middle = statistics.median(seconds) * 1e3
+    print(f"  {shape} {'causal' if causal else 'full  '} {middle:8.2f} ms {rate:7.1f} TFLOP/s  {label}")
+    what = {"what": "kernel", "by": by, "shape": shape, "causal": causal}
+    rows.append({**what, **spread_of(seconds), "tflops": rate, "kernel": label})
+
+
+def small_calls(backend, repeats: int, rows: list[dict]) -> None:
     q, k, v = arrays((1, 8, 128, 64))
     print(f"  error {check(backend, q, k, v):.2e}")
     tensors = [backend.tensor(a) for a in (q, k, v)]
@@ -56,33 +72,29 @@ def small_calls(backend, repeats: int) -> None:
         run(*tensors)
         backend.synchronize()
 
-    print("  Tensor to Tensor, completed ", spread(measure(tensor_call, repeats)))
-    print("  Tensor to Tensor, not waited", spread(measure(lambda: run(*tensors), repeats)))
+    told(rows, "Tensor to Tensor, completed", "grilly", measure(tensor_call, repeats))
+    told(rows, "Tensor to Tensor, not waited", "grilly", measure(lambda: run(*tensors), repeats))
     backend.synchronize()
-    print("  NumPy to NumPy              ", spread(measure(lambda: run(q, k, v), repeats)))
+    told(rows, "NumPy to NumPy", "grilly", measure(lambda: run(q, k, v), repeats))
     with backend.profile() as profile:
         for _ in range(20):
             run(*tensors)
-    print("  kernel alone                ", spread([t.seconds for t in profile.timings]))
+    told(rows, "kernel alone", "grilly", [t.seconds for t in profile.timings])
 
 
-def kernels(backend, dim: int, repeats: int, kernel) -> None:
+def kernels(backend, dim: int, repeats: int, kernel, rows: list[dict]) -> None:
     shape = (4, 32, 4096, dim)
     q, k, v = arrays(shape)
     print(f"  error {check(backend, q, k, v):.2e}")
     tensors = [backend.tensor(a) for a in (q, k, v)]
     for causal in (False, True):
-        operations = 4 * np.prod(shape) * shape[2] / (2 if causal else 1)
         backend.attention.flash_attention2(*tensors, causal=causal, kernel=kernel)
         with backend.profile() as profile:
             for _ in range(repeats):
                 backend.attention.flash_attention2(*tensors, causal=causal, kernel=kernel)
         per_call = len(profile.timings) // repeats
         seconds = [sum(t.seconds for t in profile.timings[i * per_call : (i + 1) * per_call]) for i in range(repeats)]
-        median = statistics.median(seconds)
-        label = profile.timings[0].label
-        rate = operations / median / 1e12
-        print(f"  {'causal' if causal else 'full  '} {median * 1e3:8.2f} ms {rate:7.1f} TFLOP/s  {label}")
+        kept(rows, "grilly", shape, causal, seconds, profile.timings[0].label)
 
 
 def torch_with_gpu():
@@ -98,7 +110,7 @@ def torch_with_gpu():
     return torch
 
 
-def torch_figures(dims, repeats: int) -> None:
+def torch_figures(dims, repeats: int, rows: list[dict]) -> None:
     torch = torch_with_gpu()
     if torch is None:
         return
@@ -111,10 +123,10 @@ def torch_figures(dims, repeats: int) -> None:
         attend(q, k, v)
         torch.cuda.synchronize()
 
-    print("  (1,8,128,64) on the GPU, completed", spread(measure(call, repeats)))
+    told(rows, "Tensor to Tensor, completed", "torch", measure(call, repeats))
     host = arrays((1, 8, 128, 64))
     whole = measure(lambda: attend(*(torch.from_numpy(a).cuda() for a in host)).cpu().numpy(), repeats)
-    print("  (1,8,128,64) NumPy to NumPy       ", spread(whole))
+    told(rows, "NumPy to NumPy", "torch", whole)
     for dim in dims:
         shape = (4, 32, 4096, dim)
         q, k, v = (torch.from_numpy(a).cuda() for a in arrays(shape))
@@ -128,9 +140,7 @@ def torch_figures(dims, repeats: int) -> None:
                 torch.cuda.synchronize()
                 if turn > 2:
                     seconds.append(start.elapsed_time(end) / 1e3)
-            median = statistics.median(seconds)
-            rate = 4 * np.prod(shape) * 4096 / (2 if causal else 1) / median / 1e12
-            print(f"  D = {dim} {'causal' if causal else 'full  '} {median * 1e3:8.2f} ms {rate:7.1f} TFLOP/s")
+            kept(rows, "torch", shape, causal, seconds, "scaled_dot_product_attention")
 
 
 def main() -> None:
@@ -139,19 +149,22 @@ def main() -> None:
     parser.add_argument("--kernel", help="a shader family, instead of the registry's choice")
     parser.add_argument("--runtime", default="vulkan")
     parser.add_argument("--small", action="store_true", help="leave the large kernels out")
+    add_json(parser)
     options = parser.parse_args()
     start = time.perf_counter()
     backend = grilly.Compute(runtime=options.runtime)
-    print(f"Compute() {time.perf_counter() - start:.3f} s")
+    rows: list[dict] = [{"what": "Compute()", "by": "grilly", "seconds": time.perf_counter() - start}]
+    print(f"Compute() {rows[0]['seconds']:.3f} s")
     print(f"{backend.device.name}, {backend.device.driver} {backend.device.driver_version}, {backend.runtime.name}")
     print("float32 (1, 8, 128, 64)")
-    small_calls(backend, options.repeats)
+    small_calls(backend, options.repeats, rows)
     dims = () if options.small else (64, 128)
     for dim in dims:
         print(f"float32 (4, 32, 4096, {dim})")
-        kernels(backend, dim, 8, options.kernel)
+        kernels(backend, dim, 8, options.kernel, rows)
+    torch_figures(dims, options.repeats, rows)
+    write(options.json, backend, rows)
     backend.close()
-    torch_figures(dims, options.repeats)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import shlex
 import statistics
 import sys
 import time
@@ -27,6 +28,8 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "grilly_py"))
+
+from measured import add_json, write
 
 
 def made(heads: int, length: int, dim: int, seed: int) -> np.ndarray:
@@ -53,29 +56,33 @@ def error(q, k, v, out, causal: bool) -> float:
     return float(worst)
 
 
-def device() -> tuple[int, int, str]:
-    """This process's number and the device that its tasks use."""
+def device() -> tuple[int, str, dict]:
+    """The number and name of the device that this process's tasks use, and how a file of figures names it."""
+    from grilly.cli.common import measured_on
     from grilly.dask import worker_backend
 
-    info = worker_backend().device
-    return os.getpid(), info.index, info.name
+    backend = worker_backend()
+    return backend.device.index, backend.device.name, measured_on(backend.device, backend.runtime.name)
 
 
-def report(name: str, seconds: list[float], args, errors: list[float]) -> float:
+def report(name: str, workers: int, seconds: list[float], args, errors: list[float]) -> dict:
+    """Print what so many workers took, and give it; ``seconds[0]`` is the first run, which makes the pipelines."""
+    first, *seconds = seconds
     flops = 4.0 * args.heads * args.length**2 * args.dim / (2 if args.causal else 1)
     best = statistics.median(seconds)
     print(
         f"{name:12} median {best:7.3f} s of {[round(s, 3) for s in seconds]}, {flops / best / 1e12:7.1f} TFLOP/s, "
         f"largest error {max(errors):.1e}", flush=True,
     )  # fmt: skip
-    return best
+    found = {"workers": workers, "mode": args.mode, "seconds": best, "runs": seconds, "first": first}
+    return {**found, "tflops": flops / best / 1e12, "error": max(errors)}
 
 
 # -- with Dask ---------------------------------------------------------------------------------------------------------
 
 
-def with_dask(workers: int, args) -> float:
-    """Seconds of the call on a cluster of so many processes."""
+def with_dask(workers: int, args) -> tuple[dict, dict]:
+    """The result of the call on a cluster of so many processes, and where it ran."""
     import dask
     import dask.array as da
     import distributed
@@ -91,8 +98,8 @@ def with_dask(workers: int, args) -> float:
         addresses = [names[n] for n in sorted(names)]
         # As tasks: outside of one a process does not know its worker's number, nor so its GPU.
         used = {a: client.submit(device, workers=[a], pure=False).result() for a in addresses}
-        print(f"{workers} worker(s): " + "; ".join(f"{used[a][2]} (device {used[a][1]})" for a in addresses))
-        if len({used[a][1] for a in addresses}) < workers:
+        print(f"{workers} worker(s): " + "; ".join(f"{used[a][1]} (device {used[a][0]})" for a in addresses))
+        if len({used[a][0] for a in addresses}) < workers:
             print("*** the workers share a device: the ratio says nothing about several GPUs")
         begin = time.perf_counter()
         futures, arrays = [], []
@@ -127,7 +134,7 @@ def with_dask(workers: int, args) -> float:
         checks = [dask.delayed(error)(*four, args.causal) for four in zip(*parts, strict=True)]
         errors = client.gather(client.compute(checks))
     print(f"  first run {seconds[0]:.3f} s", flush=True)
-    return report(f"{workers} worker(s)", seconds[1:], args, errors)
+    return report(f"{workers} worker(s)", workers, seconds, args, errors), used[addresses[0]][2]
 
 
 def wait_until_gone(client, name: str) -> None:
@@ -142,6 +149,7 @@ def wait_until_gone(client, name: str) -> None:
 def one_process(index: int, heads: range, args, barrier, results) -> None:
     """Attend to some of the heads on the device of this number."""
     import grilly
+    from grilly.cli.common import measured_on
 
     gpus = [d for d in grilly.devices() if d.kind == "discrete"] or grilly.devices()
     with grilly.Compute(gpus[index % len(gpus)].index) as backend:
@@ -157,10 +165,11 @@ def one_process(index: int, heads: range, args, barrier, results) -> None:
             barrier.wait()
             seconds.append(time.perf_counter() - start)
         errors = [error(*arrays, out, args.causal) for arrays, out in zip(chunks, outs, strict=True)]
-        results.put((seconds, errors, f"{backend.device.name} (device {backend.device.index})"))
+        where = measured_on(backend.device, backend.runtime.name)
+        results.put((seconds, errors, f"{backend.device.name} (device {backend.device.index})", where))
 
 
-def with_processes(workers: int, args) -> float:
+def with_processes(workers: int, args) -> tuple[dict, dict]:
     """The same by plain processes: no scheduler, no tree."""
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(workers), context.Queue()
@@ -174,9 +183,9 @@ def with_processes(workers: int, args) -> float:
     found = [results.get(timeout=args.limit) for _ in processes]
     for process in processes:
         process.join()
-    print(f"{workers} process(es): " + "; ".join(name for _, _, name in found), flush=True)
+    print(f"{workers} process(es): " + "; ".join(f[2] for f in found), flush=True)
     seconds = [max(times) for times in zip(*(f[0] for f in found), strict=True)]
-    return report(f"{workers} process(es)", seconds[1:], args, [e for f in found for e in f[1]])
+    return report(f"{workers} process(es)", workers, seconds, args, [e for f in found for e in f[1]]), found[0][3]
 
 
 def main() -> None:
@@ -192,14 +201,19 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--limit", type=float, default=240, help="seconds to wait for plain processes")
+    add_json(parser)
     args = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([sys.path[0], os.environ.get("PYTHONPATH", "")])
     os.environ.pop("GRILLY_DEVICE", None)  # workers take the GPUs by their numbers
     begin = time.perf_counter()
     print(f"{args.mode}: S = {args.length}, H = {args.heads}, D = {args.dim}, float16, causal = {args.causal}")
-    times = [(with_dask if args.mode == "dask" else with_processes)(n, args) for n in args.workers]
-    for n, seconds in zip(args.workers[1:], times[1:], strict=True):
-        print(f"{args.workers[0]} to {n}: {times[0] / seconds:.3f} times as fast")
+    found = [(with_dask if args.mode == "dask" else with_processes)(n, args) for n in args.workers]
+    results = [result for result, _ in found]
+    for result in results[1:]:
+        ratio = results[0]["seconds"] / result["seconds"]
+        print(f"{results[0]['workers']} to {result['workers']}: {ratio:.3f} times as fast")
+    # A worker says where it ran, but not what was called.
+    write(args.json, {**found[0][1], "command": shlex.join(["bench_dask.py", *sys.argv[1:]])}, results)
     print(f"{time.perf_counter() - begin:.0f} s in all")
 
 

@@ -29,12 +29,14 @@ import numpy as np
 import grilly
 from bench_calls import torch_with_gpu
 from grilly import reference
+from grilly.cli.common import measured_on
 from grilly.compute.attention.decode import FAMILY
 from grilly.compute.attention.forward import flash_attention
 from grilly.compute.attention.kvcache import flash_attention_with_kvcache
 from grilly.compute.attention.record import PLANS
 from grilly.compute.device.trial import pin, view_of
 from grilly.registry import Request
+from measured import add_json, write
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,11 @@ class Bench:
         ]
         self.device = [backend.tensor(array) for array in self.host]
         self.queries = rng.standard_normal((128, 64, 64, 256), dtype=np.float32)
+        self.results: list[dict] = []
+
+    def keep(self, case: Case, setting: str, seconds: float, **more) -> None:
+        """A result: the device's seconds of a call of the case, in a row of such calls."""
+        self.results.append({"case": case.name, "setting": setting, "seconds": seconds, **more})
 
     def parts(self, case: Case, arrays, make_query):
         """(q, k, v) for each part of the arrays that makes a call of the case."""
@@ -176,6 +183,7 @@ def measure(bench: Bench, case: Case, exact, label: str, repeats: int, kernel=No
                 run(*part, kernel=kernel)
         rows.append(profile.seconds / len(turns))
     device = median(rows)
+    bench.keep(case, label, device, alone=alone, error=error)
     if short:
         rate = keys_bytes(case, np.dtype(bench.dtype).itemsize) / device / 1e9
         groups = groups_of(backend)
@@ -233,6 +241,7 @@ def candidates(bench: Bench, case: Case, exact, repeats: int) -> None:
     backend = bench.backend
     name = np.dtype(bench.dtype).name
     opened = backend.opened
+    measure(bench, case, exact, "as chosen", repeats, short=True)
     own, opened.registry = opened.registry, view_of(opened).registry
     known = {v.label: v for v in backend.registry.manifest.by_operation["attention-decode"] if v.dtype == name}
     for label, change in CANDIDATES[case.batch]:
@@ -327,6 +336,7 @@ def few(bench: Bench, seconds: float = 0.25) -> None:
                 print(f"  {told}: {str(problem).splitlines()[0][:120]}")
                 continue
             device = median(rows)
+            bench.keep(case, told, device, alone=alone, error=error)
             seen = 4 * case.dim * pairs(case) / device / 1e12
             rates = f"{keys_bytes(case, 2) / device / 1e9:5.0f} GB/s {seen:4.0f} TFLOP/s"
             steps = [s for found in opened.caches[PLANS].values() for s in found.ready.plan.steps]
@@ -370,6 +380,7 @@ def few_torch(bench: Bench) -> None:
                     end.record()
                     torch.cuda.synchronize()
                 each = begin.elapsed_time(end) / 40 * 1e3
+                bench.keep(case, f"torch {label}", each * 1e-6)
                 print(f"  torch {label:6} {case.name:12} {each:7.1f} us in a row", flush=True)
             except RuntimeError as problem:
                 print(f"  torch {label} {case.name}: {str(problem).splitlines()[0][:90]}")
@@ -446,6 +457,7 @@ def torch_rows(bench: Bench, cases, exacts, repeats: int, short: bool = False) -
                 print(f"  torch {label:28} {str(problem).splitlines()[0][:90]}")
                 continue
             device = median(times)
+            bench.keep(case, f"torch {label}", device, error=error)
             rate = keys_bytes(case, np.dtype(bench.dtype).itemsize) / device / 1e9
             print(
                 f"  torch {label:28} device {device * 1e6:8.1f} us {rate:7.0f} GB/s  call {median(one) * 1e6:7.1f} "
@@ -488,6 +500,7 @@ def measure_pages(bench: Bench, case: Case, repeats: int, page: int = 256) -> No
     for timing in profile.timings:
         times.setdefault(timing.label, []).append(timing.seconds)
     device = sum(sum(seconds) for seconds in times.values()) / len(turns)
+    bench.keep(case, f"pages of {page}", device, error=float(error))
     start = time.perf_counter()
     for table in turns:
         run(table)
@@ -513,6 +526,7 @@ def main() -> None:
     parser.add_argument("--few", action="store_true", help="several queries, and a chunk of a prefill")
     parser.add_argument("--kernel", help="also time this family, say flash-attention3")
     parser.add_argument("--no-torch", action="store_true")
+    add_json(parser)
     options = parser.parse_args()
     if options.candidates and not options.cases:
         options.cases = ["b16", "b1"]
@@ -524,7 +538,7 @@ def main() -> None:
             few(bench)
             if not options.no_torch:
                 few_torch(bench)
-            return
+            return write(options.json, backend, bench.results)
         exacts = {}
         for case in cases:
             if not bench.parts(case, bench.host, np.asarray):
@@ -542,8 +556,10 @@ def main() -> None:
                 measure(bench, case, exacts[case.name], options.kernel, max(options.repeats // 10, 3), options.kernel)
             if options.sweep and case.sweep:
                 sweep(bench, case, exacts[case.name], max(options.repeats // 2, 5))
+        where = measured_on(backend.device, backend.runtime.name)
     if not options.no_torch:
         torch_rows(bench, cases, exacts, options.repeats, options.candidates)
+    write(options.json, where, bench.results)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ no tile is hidden or clear; ``mask-documents`` is one of eight equal documents i
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 
 import numpy as np
 
 import grilly
+from measured import add_json, write
 
 CASES = {"d64": (4, 32, 4096, 64), "long64": (1, 16, 16384, 64), "long128": (1, 16, 16384, 128)}
 BARS = {"causal": 0.60, "window": 0.08, "blocks": 0.33, "mask": 1.25, "mask-documents": 1.25}
@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float16", choices=["float16", "bfloat16", "float32"])
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--length", type=int, help="instead of the cases' own, to try the tool on a slow device")
-    parser.add_argument("--json")
+    add_json(parser)
     options = parser.parse_args()
     backend = grilly.Compute()
     print(f"{backend.device.name}, {backend.device.driver} {backend.device.driver_version}, {options.dtype}")
@@ -126,9 +126,7 @@ def main() -> None:
             bar = f", at most {BARS[feature]}" if feature in BARS else ""
             print(f"  {feature:16}{median * 1e3:9.3f} ms  {median / full:6.3f}{bar}  {kernel}", flush=True)
             lines.append(dict(case=name, feature=feature, seconds=median, ratio=median / full, kernel=kernel))
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(lines, file, indent=1)
+    write(options.json, backend, lines)
 
 
 if __name__ == "__main__":

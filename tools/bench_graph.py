@@ -21,6 +21,7 @@ import grilly
 from grilly import nn
 from grilly.compute.attention.kvcache import flash_attention_with_kvcache
 from grilly.compute.products.linear import linear
+from measured import add_json, write
 
 
 def chain(backend, count: int, width: int):
@@ -51,13 +52,14 @@ def times(backend, call, repeats: int) -> tuple[float, float]:
     return statistics.median(returned), statistics.median(done)
 
 
-def decoding(backend, options) -> None:
-    """Print the times of steps with caches of ``options.caches`` tokens, at several lengths."""
+def decoding(backend, options) -> list[dict]:
+    """Print and give the times of steps with caches of ``options.caches`` tokens, at several lengths."""
     batch, heads, kv_heads, dim = options.heads
     rng = np.random.default_rng(0)
     shapes = [(batch, 1, n, dim) for n in (heads, kv_heads, kv_heads)]
     one = [backend.tensor(rng.standard_normal(shape).astype(options.dtype)) for shape in shapes]
     rope = nn.RoPE(dim)
+    rows = []
     for room in options.caches:
         cache = nn.KVCache(batch, room, kv_heads, dim, dtype=options.dtype, backend=backend)
         for held in (cache.k, cache.v):
@@ -82,11 +84,14 @@ def decoding(backend, options) -> None:
                 raise SystemExit(f"{length} of {room} keys: a replay differs from the call by {error:.1e}")
             host, done = times(backend, replayed, options.repeats)
             _, other = times(backend, planned, options.repeats)
+            rows.append({"keys": length, "room": room, "dispatches": step.dispatches, "host": host, "seconds": done,
+                         "planned": other, "error": error})  # fmt: skip
             print(
                 f"  {batch} x {heads}/{kv_heads} x {dim} {options.dtype}, {length:6} of {room:6} keys: replay of "
                 f"{step.dispatches} dispatches {done * 1e6:.1f} us, host {host * 1e6:.1f}; planned for the length "
                 f"{other * 1e6:.1f}; greatest difference {error:.1e}"
             )
+    return rows
 
 
 def main() -> None:
@@ -97,11 +102,13 @@ def main() -> None:
     parser.add_argument("--heads", type=int, nargs=4, default=[1, 32, 8, 128], help="B, H, Hk, D of the steps")
     parser.add_argument("--dtype", default="float16", help="of the steps")
     parser.add_argument("--repeats", type=int, default=50)
+    add_json(parser)
     options = parser.parse_args()
     with grilly.Compute(runtime="vulkan") as backend:
         print(f"{backend.device.name}, {backend.device.driver} {backend.device.driver_version}")
         if options.caches:
-            return decoding(backend, options)
+            return write(options.json, backend, decoding(backend, options))
+        rows: list[dict] = []
         x = np.random.default_rng(1).standard_normal((4, options.width)).astype(np.float32)
         tensor, before = backend.tensor(x), None
         for count in options.counts:
@@ -124,6 +131,9 @@ def main() -> None:
                 each = (own - before[1]) / (count - before[0])
                 print(f"        {each * 1e6:.2f} us from one dispatch to the next")
             before = count, own
+            rows.append({"dispatches": graph.dispatches, "memory": graph.memory, "captured": captured, "host": host,
+                         "from an array": array, "seconds": done, "without a copy": own, "calls": calls})  # fmt: skip
+        write(options.json, backend, rows)
 
 
 if __name__ == "__main__":

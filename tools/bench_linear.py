@@ -11,7 +11,6 @@ W. Variants take turns, three arrays x rotate so that none is found in the cache
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -27,6 +26,7 @@ from grilly import reference
 from grilly.compute.device.trial import pin, view_of
 from grilly.compute.products.linear import linear
 from grilly.registry import Request
+from measured import add_json, write
 
 SHAPES = {  # rows, columns, depth
     "float16": [(4096, 4096, 4096), (8192, 8192, 8192), (16384, 1024, 1024), (512, 4096, 4096)],
@@ -129,12 +129,16 @@ class Torch:
         return self.call(turn)[rows].to(self.torch.float32).cpu().numpy()
 
 
-def report(name, shape, times, note, rows):
-    """Print and keep one line: TFLOP/s at the median time and at the 90th and 10th percentiles."""
+def report(name, dtype, shape, times, errors, note, rows):
+    """Print and keep one line: TFLOP/s at the median time and at the 90th and 10th percentiles.
+
+    ``errors``: the largest, and that of float32 sums in a fixed order ("plain").
+    """
     work = 2.0 * shape[0] * shape[1] * shape[2] / 1e12
     low, high = np.percentile(times, [10, 90])
     middle = statistics.median(times)
-    row = {"name": name, "shape": shape, "tflops": work / middle, "p90": work / high, "p10": work / low, "note": note}
+    row = {"by": name if name.startswith("torch") else "grilly", "name": name, "dtype": dtype, "shape": shape}
+    row |= {"tflops": work / middle, "p90": work / high, "p10": work / low, **errors, "note": note}
     rows.append(row)
     spread = f"({row['p90']:.1f} to {row['p10']:.1f})"
     print(f"  {name:34} {row['tflops']:7.1f} TFLOP/s {spread} {middle * 1e6:9.1f} us  {note}", flush=True)
@@ -151,13 +155,13 @@ def measure(backend, torch, name, shape, subjects, repeats, rows):
     sample = np.unique(rng.integers(0, shape[0], 32))
     print(f"\n{name} {shape[0]} x {shape[1]} x {shape[2]}", flush=True)
     exact, plain = references(x[sample], weight, bias)
-    able, notes = [], {}
+    able, notes, errors = [], {}, {}
     for subject in subjects:
         begin = time.perf_counter()
         y = subject(sent[0], sent_weight, sent_bias)
         backend.synchronize()
         took = time.perf_counter() - begin
-        mine = error(y.numpy()[sample], exact)
+        errors[subject] = mine = error(y.numpy()[sample], exact)
         notes[subject] = f"error {mine:.2e}, plain float32's {plain:.2e}; first call {took:.2f} s"
         if mine <= 2 * plain:
             able.append(subject)
@@ -186,10 +190,11 @@ def measure(backend, torch, name, shape, subjects, repeats, rows):
                 took = other.seconds(2 * turn + again)
             times[other].append(took)
     for other in theirs:
-        note = f"error {error(other.sample(0, sample), exact):.2e}"
-        report(other.name, shape, times[other], note, rows)
+        wrong = error(other.sample(0, sample), exact)
+        report(other.name, name, shape, times[other], {"error": wrong, "plain": plain}, f"error {wrong:.2e}", rows)
     for subject in able:
-        report(subject.name, shape, times[subject], notes[subject], rows)
+        found = {"error": errors[subject], "plain": plain}
+        report(subject.name, name, shape, times[subject], found, notes[subject], rows)
 
 
 def main() -> int:
@@ -198,7 +203,7 @@ def main() -> int:
     parser.add_argument("--variants", nargs="+", default=["linear-matrix"], help="parts of variants' names")
     parser.add_argument("--shape", nargs=3, type=int, action="append", help="rows, columns and depth, in place of all")
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--json", type=Path)
+    add_json(parser)
     options = parser.parse_args()
     torch = torch_with_gpu()
     backend = grilly.Compute()
@@ -226,8 +231,7 @@ def main() -> int:
                 rows.append({"name": subject.name, "wrong": wrong})
         for shape in [tuple(shape) for shape in options.shape or SHAPES[name]]:
             measure(backend, torch, name, shape, good, options.repeats, rows)
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1))
+    write(options.json, backend, rows)
     backend.close()
     return int(any("wrong" in row for row in rows))
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import json
 import statistics
 import tempfile
 import time
@@ -28,6 +27,7 @@ import grilly
 import random_models
 import torch_models
 from grilly import models
+from measured import add_json, write
 
 
 class Bench:
@@ -43,8 +43,7 @@ class Bench:
         """Print one figure, and keep it."""
         self.figures.append({"model": self.name, "what": what, "value": value, "unit": unit, "note": note})
         print(f"{self.name:14} {what:58} {value:12.3f} {unit}{'  ' + note if note else ''}", flush=True)
-        if self.options.json:
-            Path(self.options.json).write_text(json.dumps(self.figures, indent=1))
+        write(self.options.json, self.backend, self.figures)
 
     @contextlib.contextmanager
     def attempt(self, what: str):
@@ -377,7 +376,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="of each figure, about")
     parser.add_argument("--tokens", type=int, default=256, help="that language models generate")
     parser.add_argument("--kernels", type=int, default=0, help="print so many of the dearest kernels")
-    parser.add_argument("--json", help="a file for the figures")
+    add_json(parser)
     parser.add_argument("--make", action="store_true", help="write the folders and end")
     options = parser.parse_args()
     if options.make:

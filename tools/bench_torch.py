@@ -31,6 +31,7 @@ import grilly.functional as F
 import grilly.torch
 from grilly.compute.backend import default_backend as backend
 from grilly.runtime.vulkan.sharing import VulkanSharing
+from measured import add_json, write
 
 DEVICE = "cuda"
 TURNS = 1000
@@ -349,7 +350,9 @@ def micro(call, wait, calls) -> tuple[float, float, float]:
     return 1e6 * statistics.median(host), 1e6 * statistics.median(done), 1e6 * row
 
 
-def times() -> None:
+def times() -> list[dict]:
+    """Print and give what calls take."""
+    results: list[dict] = []
     print(f"\n{'B, H, S, D':22} {'elements':9} {'':34} {'host':>8} {'done':>8} {'row':>8}  us")
     for *shape, dtype in TIMED:
         kind = getattr(torch, dtype)
@@ -369,15 +372,18 @@ def times() -> None:
         }  # fmt: skip
         for name, (call, wait) in rows.items():
             try:
-                found = "".join(f" {value:8.1f}" for value in micro(call, wait, CALLS))
+                took = micro(call, wait, CALLS)
+                found = "".join(f" {value:8.1f}" for value in took)
+                seconds = {way: value / 1e6 for way, value in zip(("host", "seconds", "row"), took, strict=True)}
+                results.append({"what": name, "shape": shape, "dtype": dtype, **seconds})
             except Exception as error:
                 found = f" {type(error).__name__}: {error}"
             print(f"{', '.join(map(str, shape)):22} {dtype:9} {name:34}{found}", flush=True)
-    parts()
+    return results + parts()
 
 
-def parts() -> None:
-    """What the single steps of a shared call take of the host."""
+def parts() -> list[dict]:
+    """Print and give what the single steps of a shared call take of the host."""
     found = exchange()
     driver, peer = found.driver, found.peer
     stream = peer.current()
@@ -395,13 +401,16 @@ def parts() -> None:
     if not found._sharing.timelines:
         del steps["a signal on the stream"], steps["a wait on the stream"]
     print()
+    results = []
     for name, call in steps.items():
         try:
             host = micro(call, torch.cuda.synchronize, CALLS)[0]
             print(f"{name:42} {host:8.1f} us of the host")
+            results.append({"what": name, "host": host / 1e6})
         except Exception as error:
             print(f"{name:42} {type(error).__name__}: {error}")
     backend().synchronize()
+    return results
 
 
 def main() -> int:
@@ -409,6 +418,7 @@ def main() -> int:
     parser.add_argument("--checks", action="store_true", help="no times")
     parser.add_argument("--only", default="", help="names of checks, with commas, and 'times'")
     parser.add_argument("--no-timelines", action="store_true", help="order by waiting, as without semaphores")
+    add_json(parser)
     asked = parser.parse_args()
     if not torch.cuda.is_available():
         print("PyTorch has no CUDA here")
@@ -446,7 +456,7 @@ def main() -> int:
             faulthandler.cancel_dump_traceback_later()
     if not asked.checks and (not only or "times" in only):
         try:
-            times()
+            write(asked.json, backend(), times())
         except Exception:
             failed += 1
             traceback.print_exc()

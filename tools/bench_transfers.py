@@ -17,8 +17,13 @@ import grilly
 from bench_calls import measure, spread, torch_with_gpu
 from grilly.runtime.vulkan import copier as copying
 from grilly.runtime.vulkan.memory import HostMemory
+from grilly.runtime.vulkan.threads import usable_processors
+from measured import add_json, spread_of, write
 
 SMALL = (1, 8, 128, 64)
+#: What the columns of the first table are, from its left.
+WAYS = ("copied by one thread", "copied by threads", "to the device", "to the device from a host array",
+        "from the device to a new array", "from the device to an array", "from the device to a host array")  # fmt: skip
 
 
 def rate(nbytes: int, seconds: list[float]) -> str:
@@ -35,10 +40,10 @@ def filled(backend, array: np.ndarray) -> np.ndarray:
     return held
 
 
-def bus(backend, megabytes) -> None:
+def bus(backend, megabytes, rows: list[dict]) -> None:
     """Bytes per second to and from the device by size, and of the host's own copies."""
     runtime, copier = backend.runtime, backend.runtime._transfers.copier
-    print(f"copies: {copier.threads} threads of {copying.usable_processors()} processors")
+    print(f"copies: {copier.threads} threads of {usable_processors()} processors")
     print("      MB  one thread | threads | to device: plain | host | from device: new | plain | host")
     for mb in megabytes:
         nbytes = int(mb * (1 << 20))
@@ -64,6 +69,8 @@ def bus(backend, megabytes) -> None:
             measure(lambda t=held, b=buffer: runtime.read(b, t), n, 3),
         ]
         print(f"  {mb:6.2f} ", " | ".join(rate(nbytes, seconds) for seconds in cells))
+        for way, seconds in zip(WAYS, cells, strict=True):
+            rows.append({"what": way, "bytes": nbytes, **spread_of(seconds)})
         runtime.free(buffer)
 
 
@@ -96,7 +103,7 @@ def borrowing(backend):
         del backend.opened.tensor
 
 
-def small_call(backend, repeats: int) -> None:
+def small_call(backend, repeats: int, rows: list[dict]) -> None:
     """Where the time of a small call goes."""
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal(SMALL, dtype=np.float32) for _ in range(3))
@@ -112,7 +119,9 @@ def small_call(backend, repeats: int) -> None:
         backend.synchronize()
 
     def line(name, call, warm=50):
-        print(f"  {name:58}", spread(measure(call, repeats, warm)))
+        seconds = measure(call, repeats, warm)
+        print(f"  {name:58}", spread(seconds))
+        rows.append({"what": name, "by": "grilly", "shape": SMALL, "dtype": "float32", **spread_of(seconds)})
 
     def tensor_lines(name):
         line(f"Tensor to Tensor, completed{name}", completed)
@@ -123,9 +132,9 @@ def small_call(backend, repeats: int) -> None:
     for _ in range(200):
         completed()  # the clock of a device at rest is a fraction of what it is under load
     tensor_lines("")
-    stream._kept = lambda *arguments: None
+    stream._kept.recording = lambda known, commands: None
     tensor_lines(", recorded each time")
-    del stream._kept
+    del stream._kept.recording
     line("NumPy to NumPy", lambda: run(q, k, v))
     line("NumPy to NumPy, from host arrays", lambda: run(*hosts))
     with borrowing(backend):
@@ -145,7 +154,7 @@ def small_call(backend, repeats: int) -> None:
     line("np.empty and a host copy out of a host array", lambda: np.copyto(np.empty_like(q), host_out))
 
 
-def large_call(backend, shape, repeats: int, scan: bool) -> None:
+def large_call(backend, shape, repeats: int, scan: bool, rows: list[dict]) -> None:
     """Whole calls on large float16 arrays, and their parts."""
     rng = np.random.default_rng(0)
     one = rng.standard_normal(shape[2:], dtype=np.float32).astype(np.float16)
@@ -161,6 +170,8 @@ def large_call(backend, shape, repeats: int, scan: bool) -> None:
     def line(name, call):
         seconds = measure(call, repeats, 2)
         print(f"  {name:58} {statistics.median(seconds) * 1e3:8.2f} ms (from {min(seconds) * 1e3:.2f})", flush=True)
+        what = {"what": name, "by": "grilly", "shape": shape, "dtype": "float16"}
+        rows.append({**what, **spread_of(seconds), "least": min(seconds)})
 
     line("plain arrays", lambda: run(q, k, v))
     line("host arrays", lambda: run(*hosts))
@@ -195,7 +206,7 @@ def large_call(backend, shape, repeats: int, scan: bool) -> None:
     copying.LARGEST_CHUNK = made[1]
 
 
-def torch_figures(shape, repeats: int) -> None:
+def torch_figures(shape, repeats: int, rows: list[dict]) -> None:
     torch = torch_with_gpu()
     if torch is None:
         return
@@ -211,6 +222,8 @@ def torch_figures(shape, repeats: int) -> None:
         scale = 1e6 if unit == "us" else 1e3
         median = statistics.median(seconds) * scale
         print(f"  {size} {np.dtype(dtype)}, NumPy to NumPy {median:8.2f} {unit} (from {min(seconds) * scale:.2f})")
+        what = {"what": "NumPy to NumPy", "by": "torch", "shape": size, "dtype": np.dtype(dtype).name}
+        rows.append({**what, **spread_of(seconds), "least": min(seconds)})
 
 
 def main() -> None:
@@ -219,15 +232,18 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7, help="of large calls; small ones take 30 times as many")
     parser.add_argument("--scan", action="store_true", help="try numbers of threads and sizes of chunks")
     parser.add_argument("--megabytes", default="0.25,1,4,16,64,256")
+    add_json(parser)
     options = parser.parse_args()
     shape = tuple(int(extent) for extent in options.shape.split(","))
     backend = grilly.Compute(runtime="vulkan")
     print(f"{backend.device.name}, {backend.device.driver} {backend.device.driver_version}")
-    bus(backend, [float(mb) for mb in options.megabytes.split(",")])
-    small_call(backend, 30 * options.repeats)
-    large_call(backend, shape, options.repeats, options.scan)
+    rows: list[dict] = []
+    bus(backend, [float(mb) for mb in options.megabytes.split(",")], rows)
+    small_call(backend, 30 * options.repeats, rows)
+    large_call(backend, shape, options.repeats, options.scan, rows)
+    torch_figures(shape, options.repeats, rows)
+    write(options.json, backend, rows)
     backend.close()
-    torch_figures(shape, options.repeats)
 
 
 if __name__ == "__main__":

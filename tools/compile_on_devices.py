@@ -6,12 +6,11 @@ Nothing runs on the device, so a stand-in for a GPU will do (mesa-drm-shim; tool
 report. Each binary is compiled for the largest head dimension that it serves; attention with mask, causality,
 log-sum-exp and merging, and where spills are judged (JUDGED), but for NVIDIA, once more without them; split attention
 for several numbers of rows; the others for what tools/pipelines.py has of them. Variants that the registry gives no
-Intel device are left out there: its compiler works for up to minutes on what does not fit its registers. Statistics are
-the driver's (VK_KHR_pipeline_executable_properties).
+such device are left out. Statistics are the driver's (VK_KHR_pipeline_executable_properties).
 
 Exits with 1 when the driver refuses a shader, when there is nothing to compile, or, on judged devices, when a variant
-that the registry could choose spills, when one takes Intel's compiler more than MOST_SECONDS of processor time, or when
-the driver gives no statistics.
+spills, when one takes Intel's compiler more than MOST_SECONDS of processor time, or when the driver gives no
+statistics.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "grilly_py"))
 
 from grilly.registry import Choice, Registry, Request, Variant, serves
+from grilly.registry.names import EXTRAS
 from grilly.runtime import probe
 from grilly.runtime.interface import DeviceInfo, ProgramSpec
 from pipelines import constant_sets, decode_sets, linear_sets
@@ -193,6 +193,15 @@ def obstacle(registry: Registry, variant: Variant) -> str | None:
     return registry._lacks(dataclasses.replace(variant, architectures=shut), request)
 
 
+def most_options(registry: Registry, variant: Variant) -> int:
+    """How many options at most a call has that is given the variant: others may be for calls with more of them."""
+    kind, rank = (variant.operation, variant.dtype), registry.rank(variant)
+    found = (v for v in registry.manifest.variants if (v.operation, v.dtype) == kind and "options" in v.limits)
+    above = (v for v in found if serves(v.architectures, registry.architecture) and registry.rank(v) > rank)
+    fewest = (v.limits["options"][0] - 1 for v in above)
+    return min(fewest, default=len(EXTRAS))
+
+
 def spills(statistics: dict[str, float]) -> float:
     """Registers spilled to memory, and bytes of scratch memory, whatever the driver calls them."""
     names = {name: name.lower() for name in statistics}
@@ -209,12 +218,12 @@ def examine(name: str, compiler: Compiler, only: str | None = None) -> tuple[lis
     for variant in registry.manifest.variants:
         if (only and variant.family != only) or obstacle(registry, variant):
             continue
-        choosable = serves(variant.architectures, registry.architecture)
-        if info.vendor == "intel" and not choosable:
-            continue  # made for other devices' registers: up to minutes of compiling, to no end
+        if not serves(variant.architectures, registry.architecture):
+            continue  # made for other devices' registers, or orders of elements
         choice = Choice(variant, registry._subgroup(variant)[0], registry.manifest)
         if variant.operation == "attention-decode":
-            sets = decode_sets(choice, choice.subgroup_size or info.subgroup_sizes[0])
+            size = choice.subgroup_size or info.subgroup_sizes[0]
+            sets = decode_sets(choice, size, most_options(registry, variant))
         elif variant.operation == "linear":
             sets = linear_sets(choice, info)
         else:
@@ -222,7 +231,7 @@ def examine(name: str, compiler: Compiler, only: str | None = None) -> tuple[lis
         if info.vendor == "nvidia" and variant.operation.startswith("attention") and not only:
             sets = sets[:1]  # its compiler is the slowest
         for constants in sets if judged or only else sets[:1]:
-            row = {"device": name, "variant": variant.name, "constants": constants, "choosable": choosable}
+            row = {"device": name, "variant": variant.name, "constants": constants}
             start, worked = time.perf_counter(), time.process_time()
             try:
                 row["statistics"] = compiler.compile(choice.spec(constants))
@@ -232,9 +241,9 @@ def examine(name: str, compiler: Compiler, only: str | None = None) -> tuple[lis
             row["seconds"], worked = round(time.perf_counter() - start, 3), time.process_time() - worked
             rows.append(row)
             spilled = spills(row["statistics"])
-            if judged and choosable and spilled:
+            if judged and spilled:
                 complaints.append(f"{name}: {variant.name} {constants}: spills ({spilled:g})")
-            if judged and info.vendor == "intel" and choosable and worked > MOST_SECONDS:
+            if judged and info.vendor == "intel" and worked > MOST_SECONDS:
                 complaints.append(f"{name}: {variant.name} {constants}: took {worked:.1f} s to compile")
     if not rows:
         complaints.append(f"{name}: no variant could be compiled")
@@ -259,9 +268,8 @@ def main() -> int:
     slowest = max((row["seconds"] for row in rows), default=0)
     print(
         f"{options.name}: {compiler.info.name}, {compiler.info.driver_version}: {len(rows)} pipelines of "
-        f"{len({row['variant'] for row in rows})} binaries compiled, {len(spilling)} with spills "
-        f"({sum(row['choosable'] for row in spilling)} of variants meant for it), slowest {slowest} s, "
-        f"{len(complaints)} complaints"
+        f"{len({row['variant'] for row in rows})} binaries compiled, {len(spilling)} with spills, "
+        f"slowest {slowest} s, {len(complaints)} complaints"
     )
     return 1 if complaints else 0
 

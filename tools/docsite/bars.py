@@ -1,9 +1,9 @@
-"""Bars in SVG, and numbers out of tables of documents: what charts.py and gallery.py draw with."""
+"""Bars in SVG: what figures.py and gallery.py draw with."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
+import textwrap
 from html import escape
 from pathlib import Path
 
@@ -12,30 +12,8 @@ PICTURES = ROOT / "docs/pictures"
 #: Ours first; those of others are paler.
 COLOURS = ("#00796b", "#f4a259", "#a8b8c4", "#7c9cbf")
 WIDTH, BAR, GAP = 540, 15, 12
-NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
-
-
-def rows(page: str, header: str, holding: str = "") -> list[list[str]]:
-    """The cells of the table in docs/benchmarks/``page`` whose first line is ``header``, one with ``holding`` in it.
-
-    LookupError unless there is exactly one.
-    """
-    lines = (ROOT / "docs/benchmarks" / page).read_text(encoding="utf-8").splitlines()
-    tables = []
-    for start in (n for n, line in enumerate(lines) if line == header):
-        end = start
-        while end < len(lines) and lines[end].startswith("|"):
-            end += 1
-        tables.append(lines[start + 2 : end])
-    tables = [table for table in tables if any(holding in line for line in table)]
-    if len(tables) != 1:
-        raise LookupError(f"{page} has {len(tables)} tables that begin with {header!r}")
-    return [[c.strip().replace("**", "").replace("`", "") for c in line.strip("|").split("|")] for line in tables[0]]
-
-
-def number(cell: str) -> float:
-    """The first number of a cell."""
-    return float(NUMBER.search(cell)[0].replace(",", ""))
+#: Letters of a line at the foot, which a phone's wider letters do not push over the edge.
+FOOT = 84
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +45,8 @@ class Chart:
                 body.append(f'<text x="{left + width + 6:.1f}" y="{y + 11}" font-size="11"{weight}>{value:g}</text>')
                 y += BAR
             y += GAP
-        height = y + 20
+        foot = textwrap.wrap(self.note, FOOT)
+        height = y + 6 + 14 * len(foot)
         legend, x = [], 20
         if len(self.series) > 1:
             for n, name in enumerate(self.series):
@@ -82,6 +61,7 @@ class Chart:
             f'<text x="20" y="28" font-size="15" font-weight="bold">{escape(self.title)}</text>',
             f'<text x="20" y="46" font-size="11.5" fill="#5a6873">{escape(self.unit)}</text>',
             *legend, *body,
-            f'<text x="20" y="{height - 12}" font-size="11" fill="#5a6873">{escape(self.note)}</text>',
+            *(f'<text x="20" y="{y + 8 + 14 * n}" font-size="11" fill="#5a6873">{escape(line)}</text>'
+              for n, line in enumerate(foot)),
             "</svg>", "",
         ])  # fmt: skip

@@ -107,11 +107,16 @@ def facts_text(cases: list[Case], sizes: dict[str, dict], recorded: dict[str, di
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def pack_all(builder: Builder, built: Built, folder: Path, jobs: int) -> None:
-    """Write the folder that a wheel carries (shaderbuild/pack.py). Raises CompileError where sizes are out of date."""
+def pack_all(builder: Builder, built: Built, folder: Path, jobs: int, wheel: bool = False) -> None:
+    """Write a folder of shaders (shaderbuild/pack.py): all, or those that a ``wheel`` carries.
+
+    Raises CompileError where sizes are out of date.
+    """
     recorded = builder.recorded()
     made = []
     for job, binary in built.made:
+        if wheel and not job.case.settings["wheel"]:
+            continue
         builder.check_recorded(job.case, builder.check(job.case, binary), recorded)
         made.append((builder.entry(job.case, recorded), job.key, binary))
     head = {

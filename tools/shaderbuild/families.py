@@ -157,6 +157,7 @@ _SETTINGS = {
     "threads": (lambda v: _integer(v) and v > 0, "a whole number above 0"),
     "shared_bytes": (lambda v: _integer(v) and v >= 0, "a whole number from 0 up"),
     "keys_per_trip": (lambda v: _number(v) and v > 0, "a number above 0"),
+    "wheel": (lambda v: isinstance(v, bool), "true or false"),
     **_SHARED,
 }
 _VARIANT = {
@@ -193,6 +194,7 @@ _DEFAULTS = {
     "keys_per_trip": None,
     "target": "vulkan1.1",
     "optimize": True,
+    "wheel": True,
 }
 
 
@@ -303,7 +305,7 @@ def _shared_sets(text: str, label: str) -> tuple[dict[str, dict], dict[str, int]
 def read_family(path: Path, display: str | None = None) -> list[Case]:
     """All cases of the family in ``path``, in the file's order.
 
-    Raises FamilyError naming file and line for anything that is not in docs/architecture.md's format.
+    Raises FamilyError naming file and line for anything that is not in docs/shader-files.md's format.
     """
     data, lines, fail, check = _load(path.read_text(encoding="utf-8"), display or path.name)
     check(data, {**_FAMILY, **_SHARED}, "the family", ())
