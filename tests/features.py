@@ -166,20 +166,26 @@ class Part:
     runtime: str = "vulkan"
 
 
-#: The short run. Kernels that share their source (flash-tiles.glsl; the llvmpipe family's forms, which are for widths
-#: that are multiples of 8, of 4 and of nothing) share the combined cells; where ``start`` is ``step`` there are none.
+#: The short run. Kernels that share their source (flash-tiles.glsl; those for llvmpipe, whose forms are for texels and
+#: for widths that are multiples of 8, of 4 and of nothing) share the combined cells; where ``start`` is ``step`` there
+#: are none.
 PARTS = [
     Part("attention-naive", "float32", (33, 33)),
     Part("flash-attention2", "float16", (64, 64), start=0, step=2),
     Part("flash-attention3", "float32", (16, 64), start=1, step=2),
-    Part("flash-attention-llvmpipe", "float32", (8, 8), start=0, step=3),
-    Part("flash-attention-llvmpipe", "float16", (9, 7), alone=False, start=1, step=3),
-    Part("flash-attention-llvmpipe", "float32", (12, 20), alone=False, start=2, step=3),
+    Part("flash-attention-texels", "float32", (12, 20), start=0, step=4),
+    Part("flash-attention-llvmpipe", "float16", (9, 7), alone=False, start=1, step=4),
+    Part("flash-attention-llvmpipe", "float32", (12, 20), alone=False, start=2, step=4),
+    Part("flash-attention-llvmpipe", "float32", (8, 8), start=3, step=4),
     Part(None, "bfloat16", (16, 16), start=1, step=1),
     Part(None, "float32", (8, 8), start=1, step=1, runtime="kompute"),
 ]
 #: Strategies that together meet every pair.
-GROUPS = [("attention-naive",), ("flash-attention2", "flash-attention3"), ("flash-attention-llvmpipe",)]
+GROUPS = [
+    ("attention-naive",),
+    ("flash-attention2", "flash-attention3"),
+    ("flash-attention-texels", "flash-attention-llvmpipe"),
+]
 _SHORT_AXES = {axis: variants for axis, variants in AXES.items() if axis != "width"}
 
 

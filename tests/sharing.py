@@ -14,7 +14,7 @@ import pytest
 import drivers
 import grilly
 from conftest import open_or_skip
-from grilly.peers import capsules
+from grilly.compute.device import capsules
 from grilly.peers.exchange import PeerExchange
 
 A, B = 5, 6  # streams

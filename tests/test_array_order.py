@@ -97,6 +97,16 @@ def test_searchsorted(vulkan_backend, first, second, side):
     same(xp.searchsorted(t[:0], v, side=side), np.zeros(values.shape, np.int64))
 
 
+@pytest.mark.parametrize("dtype", ["int64", "float32", "uint8"])
+def test_searchsorted_for_a_part_of_an_array(vulkan_backend, dtype):
+    """Values that begin at any place of their memory, where kernels count 64-bit integers in words of 32 bits."""
+    x, values = np.sort(RNG.integers(0, 99, 300)).astype(dtype), RNG.integers(0, 110, 40).astype(dtype)
+    t, v = vulkan_backend.tensor(x), vulkan_backend.tensor(values)
+    for begin in (1, 3, 16, 17):
+        same(xp.searchsorted(t, v[begin:]), np.searchsorted(x, values[begin:]))
+        same(xp.isin(v[begin:], t[begin:]), np.isin(values[begin:], x[begin:]))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "int16", "bool"])
 def test_distinct_elements(vulkan_backend, dtype):
     x = some(dtype, (40, 31))

@@ -295,6 +295,17 @@ def test_indices_are_numpys(vulkan_backend, data):
     same(t, want)
 
 
+@pytest.mark.parametrize("size", [50, 5000])
+def test_an_index_in_the_memory_that_is_written(vulkan_backend, size):
+    """It is read before anything is written, as NumPy's."""
+    x = RNG.permutation(size)
+    for part in (slice(None), slice(1, None, 3)):
+        t, want = vulkan_backend.tensor(x), x.copy()
+        t[t[part]] = vulkan_backend.tensor(x[::-1][part].copy())
+        want[x[part]] = x[::-1][part]
+        same(t, want)
+
+
 def test_masks_and_assignment(vulkan_backend):
     x = RNG.standard_normal((6, 7)).astype(np.float32)
     t, rows = vulkan_backend.tensor(x), np.array([True, False, True, True, False, False])

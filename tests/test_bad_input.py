@@ -106,6 +106,11 @@ def test_float64_tensor_names_the_cast(backend):
         backend.tensor(np.ones(3))
 
 
+def test_linear_without_an_input(backend):
+    with pytest.raises(TypeError, match="linear: input is a NoneType"):
+        F.linear(None, backend.tensor(Q[0, 0]))
+
+
 def test_arrays_beyond_device_memory(backend):
     with pytest.raises(grilly.OutOfDeviceMemoryError) as caught:
         backend.empty((1 << 20, 1 << 20, 16))

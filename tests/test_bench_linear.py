@@ -16,8 +16,10 @@ def test_every_variant_is_checked_and_timed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tool, "torch_with_gpu", lambda: None)
     monkeypatch.setattr(tool, "RAGGED", tool.RAGGED[:2])
     assert tool.main() == 0
-    rows = json.loads(path.read_text())
-    assert rows and all(row["tflops"] > 0 and "plain float32's" in row["note"] for row in rows)
+    rows = json.loads(path.read_text())["results"]
+    assert rows and all(row["tflops"] > 0 and row["by"] == "grilly" for row in rows)
+    assert all(row["error"] <= 2 * row["plain"] for row in rows)
+    assert all("plain float32's" in row["note"] for row in rows)
     assert "ragged sizes right" in capsys.readouterr().out
 
 

@@ -23,7 +23,7 @@ def test_it_runs(monkeypatch, capsys, tmp_path, name):
     tool.main()
     printed = capsys.readouterr().out
     assert "FAILED" not in printed
-    figures = json.loads((tmp_path / "found").read_text())
+    figures = json.loads((tmp_path / "found").read_text())["results"]
     assert {f["model"] for f in figures} == {name} and all(f["value"] > 0 for f in figures)
     wanted = {"llama-1b": "a captured step", "bert-base": "captured, float32 high", "whisper-large": "12 tokens"}[name]
     assert any(wanted in f["what"] for f in figures)

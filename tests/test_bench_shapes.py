@@ -15,7 +15,7 @@ import bench_shapes as tool
 def run(monkeypatch, tmp_path, *options) -> tuple[int, list[dict]]:
     path = tmp_path / "figures.json"
     monkeypatch.setattr(sys, "argv", ["bench_shapes.py", *options, "--no-torch", "--json", str(path)])
-    return tool.main(), json.loads(path.read_text())
+    return tool.main(), json.loads(path.read_text())["results"]
 
 
 SMALL = [

@@ -193,6 +193,7 @@ def test_bench_json(vulkan_backend, tmp_path):
     assert report["device"]["name"] == vulkan_backend.device.name
     assert report["versions"]["grilly"] == grilly.__version__
     assert report["versions"]["numpy"] == np.__version__
+    assert report["command"].endswith(f"--json {path}") and len(report["date"]) == 10
     methods = {"flash", "flash, NumPy in and out", "naive on the device", "naive in NumPy"}
     if importlib.util.find_spec("torch"):
         methods.add("torch on cpu")

@@ -450,8 +450,8 @@ def test_chosen_where_it_pays(backend, monkeypatch):
     few = "attention-decode" if "texel-buffers" in backend.runtime.features else "attention"
     assert kind(1, 1024) == "attention-decode"
     assert kind(1, 20_000) == "attention-decode"
-    assert kind(1, 64) == kind(2, 1024) == kind(16, 13) == few
-    assert kind(40, 1024) == "attention"
+    assert kind(1, 64) == kind(2, 1024) == kind(8, 13) == few
+    assert kind(9, 13) == kind(40, 1024) == "attention"
 
 
 def test_sizes_that_do_not_align_are_refused_by_name(backend):

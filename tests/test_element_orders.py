@@ -88,6 +88,14 @@ KERNELS = {
         SHARED | QUADS | {"ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "BUFFERS": 2, "RAISE_WHILE": 1, "RETRY": 1,
                           "STEPS": 1}, True
     ),
+    "quads-whole-rows": (
+        SHARED | QUADS | {"ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "BUFFERS": 3, "RAISE_WHILE": 1, "RETRY": 1,
+                          "STEPS": 1, "SPLIT_LOOPS": 1, "WHOLE_ROWS": 1}, True
+    ),
+    "quads-whole-rows-48": (
+        SHARED | QUADS | {"ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "BUFFERS": 3, "CHUNK": 16, "DIM": 48, "VDIM": 48,
+                          "RF": 1, "WHOLE_ROWS": 1}, True
+    ),
     "quads-tiles": (
         SHARED | QUADS | {"EXTRAS": 1, "TILED": 1, "ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "KEYS": 64, "BUFFERS": 2,
                           "RAISE_WHILE": 1, "RETRY": 1, "STEPS": 1}, True

@@ -6,8 +6,8 @@ goes into compiling a kernel for each combination of features. Otherwise the sho
 - each variant of each axis (options, masks, sizes, heads, layout; the width aside) alone, on each strategy, at one
   width and element type a strategy; once more with bfloat16 on what the registry chooses, and on that with kompute;
 - combined cells in which every two variants of two axes (the width aside) meet: all on attention-naive; all on
-  flash-attention2 and flash-attention3 together, whose kernels are one source; all on flash-attention-llvmpipe, on its
-  three forms together. They are chosen so that they need 14 kernels.
+  flash-attention2 and flash-attention3 together, whose kernels are one source; all on flash-attention-texels and
+  flash-attention-llvmpipe together, in their four forms. They are chosen so that they need 14 kernels.
 
 A cell that a strategy does not take is skipped as refused, and the refusal must say which feature is missing. What the
 registry chooses by itself may refuse nothing.
@@ -31,7 +31,8 @@ from grilly.registry import names
 from kernels import pretend, request_of, view_of
 
 FULL = os.environ.get("GRILLY_FULL_FEATURES", "0") not in ("", "0")
-STRATEGIES = [None, "attention-naive", "flash-attention2", "flash-attention3", "flash-attention-llvmpipe"]
+PROCESSORS = ["flash-attention-llvmpipe", "flash-attention-texels"]
+STRATEGIES = [None, "attention-naive", "flash-attention2", "flash-attention3", *PROCESSORS]
 #: Why a kernel that is asked for by name may refuse, besides an option that it does not offer.
 LACKS = (
     "the device lacks",
@@ -228,6 +229,7 @@ def check(backend, strategy, cell):
     assert_as_accurate(lse.numpy(), want.exact_lse, want.plain_lse, f"{cell} lse", magnitude)
 
 
+@pytest.mark.parametrize("kernel", PROCESSORS)
 @pytest.mark.parametrize(
     "axes",
     [
@@ -236,7 +238,7 @@ def check(backend, strategy, cell):
     ],
     ids=lambda axes: "-".join(axes),
 )
-def test_llvmpipe_kernels_on_calls_cut_at_odd_keys(vulkan_backend, monkeypatch, axes):
+def test_llvmpipe_kernels_on_calls_cut_at_odd_keys(vulkan_backend, monkeypatch, axes, kernel):
     """Every dispatch counts its keys from its own first one; the second and later ones have no sink."""
     if vulkan_backend.device.architecture != "llvmpipe":
         pytest.skip("the device is not llvmpipe")
@@ -245,7 +247,7 @@ def test_llvmpipe_kernels_on_calls_cut_at_odd_keys(vulkan_backend, monkeypatch, 
     cell = Cell("float32", tuple((plain | axes).values()))
     call, want = known(cell)
     out, lse = vulkan_backend.attention.flash_attention2(
-        call.q, call.k, call.v, return_lse=True, kernel="flash-attention-llvmpipe", **call.options
+        call.q, call.k, call.v, return_lse=True, kernel=kernel, **call.options
     )
     # Four parts are merged, each rounding once more.
     assert_as_accurate(out, want.exact, want.plain, f"{cell} output", 4 * want.magnitude)

@@ -24,7 +24,10 @@ from grilly.compute.attention import decode
 from grilly.registry import Request
 from kernels import forget, request_of, view_of
 
-FAMILIES = [None, "attention-naive", "flash-attention2", "flash-attention3", "flash-attention-llvmpipe"]
+FAMILIES = [
+    None, "attention-naive", "flash-attention2", "flash-attention3",
+    "flash-attention-llvmpipe", "flash-attention-texels",
+]  # fmt: skip
 SMALL = [c for c in CASES if not c.name.startswith("dim-") or c.dim in (1, 7, 32, 64, 80, 129, 256)]
 
 

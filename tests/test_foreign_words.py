@@ -64,10 +64,18 @@ def test_each_function_says_its_own_words(vulkan_backend):
         (lambda **more: nn.MultiheadAttention(4, 2)(X, **more), "key_padding_mask", r"mask.*~m\[:, None, None\]"),
         (lambda **more: nn.MultiheadAttention(4, 2)(X, **more), "attn_mask", "mask.*~m for a boolean one"),
         (lambda **more: nn.MultiheadAttention(4, 2)(X, **more), "is_causal", "causal"),
+        (lambda **more: nn.MultiheadAttention(4, 2)(X, **more), "dropout_p", "F.flash_attention2 have dropout_p"),
         (lambda **more: nn.MultiheadAttention(4, 2)(X, **more), "past_key_values", "cache"),
         (lambda **more: nn.TransformerEncoderLayer(4, 2, **more), "batch_first", "nothing"),
         (lambda **more: nn.TransformerEncoderLayer(4, 2)(X, **more), "src_key_padding_mask", r"~m\[:, None, None\]"),
         (lambda **more: nn.TransformerDecoderLayer(4, 2)(X, X, **more), "memory_key_padding_mask", "memory_mask"),
+        (lambda **more: nn.TransformerEncoderLayer(4, 2)(**more), "src", "x$"),
+        (lambda **more: nn.TransformerDecoderLayer(4, 2)(memory=X, **more), "tgt", "x$"),
+        (lambda **more: nn.TransformerDecoderLayer(4, 2)(X, X, **more), "memory_is_causal", "memory_mask"),
+        (lambda **more: nn.Softmax(**more), "axis", "dim$"), (lambda **more: nn.LogSoftmax(**more), "axis", "dim$"),
+        (lambda **more: nn.GLU(**more), "axis", "dim$"),
+        (lambda **more: nn.Embedding(3, 4, **more), "sparse", "nothing"),
+        (lambda **more: nn.CrossEntropyLoss(**more), "size_average", "reduction$"),
         (lambda **more: nn.RoPE(4)(Q, **more), "position_ids", "positions$"),
     ],
 )  # fmt: skip
@@ -99,7 +107,9 @@ def test_functions_name_ours(vulkan_backend, call, keyword, word):
 
 def test_words_of_functions_are_not_their_own():
     for name, words in function_words._WORDS.items():
-        assert not words.keys() & inspect.signature(getattr(F, name)).parameters.keys(), name
+        *_, last = inspect.signature(function := getattr(F, name)).parameters.values()
+        assert last.kind is last.VAR_KEYWORD and not hasattr(function, "__wrapped__"), "a call is one call"
+        assert not words.keys() & inspect.signature(function).parameters.keys(), name
 
 
 @pytest.mark.parametrize(
@@ -252,6 +262,33 @@ def test_a_capsule_goes_in_by_from_dlpack(vulkan_backend):
     np.testing.assert_array_equal(vulkan_backend.tensor(OnlyArray()).numpy(), Q)
 
 
-def test_bfloat16_has_no_capsule(vulkan_backend):
-    with pytest.raises(BufferError, match="grilly.torch.to_torch"):
-        vulkan_backend.tensor(Q).astype("bfloat16").__dlpack__(dl_device=(1, 0))
+@pytest.mark.parametrize(
+    "name, way",
+    [
+        ("sum", r"grilly.sum\(t\)"), ("argmax", r"grilly.argmax\(t\)"), ("cumsum", r"grilly.cumulative_sum\(t\)"),
+        ("detach", "t itself"), ("cpu", r"t.numpy\(\)"), ("to", r"t.astype\(dtype\)"),
+        ("half", r"t.astype\(.float16.\)"), ("permute", "t.transpose"), ("flatten", r"t.reshape\(-1\)"),
+        ("copy", "t.astype"),
+    ],
+)  # fmt: skip
+def test_methods_of_others_name_ours(vulkan_backend, name, way):
+    t = vulkan_backend.tensor(X)
+    assert not hasattr(t, name)
+    with pytest.raises(AttributeError, match=f"'Tensor' object has no attribute '{name}'; here give {way}"):
+        getattr(t, name)
+
+
+@pytest.mark.parametrize("name", ["no_such_thing", "_hidden", "__cuda_array_interface__"])
+def test_what_nobody_has_is_only_missing(vulkan_backend, name):
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}'$"):
+        getattr(vulkan_backend.tensor(X), name)
+
+
+def test_heads_after_tokens_are_seen_where_they_do_not_fit(vulkan_backend):
+    """(B, S, H, D) with more keys than queries; where turning would not help, nothing is said of it."""
+    q, k = np.zeros((1, 8, 4, 16), np.float32), np.zeros((1, 9, 4, 16), np.float32)
+    with pytest.raises(ValueError, match=r"k has 9 heads and q has 8; .*turn \(B, S, H, D\) by swapaxes\(1, 2\)"):
+        vulkan_backend.attention.flash_attention2(q, k, k)
+    k = np.zeros((1, 3, 5, 16), np.float32)
+    with pytest.raises(ValueError, match="q's must be a multiple of k's$"):
+        vulkan_backend.attention.flash_attention2(q, k, k)

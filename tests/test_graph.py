@@ -231,6 +231,26 @@ def test_arguments_that_differ(backend, arguments, said):
     equal(graph(random(2, 3), None, 3), F.softmax(backend.tensor(random(2, 3))))
 
 
+def test_values_are_the_same_when_they_are_nan(backend):
+    graph = backend.capture(lambda x, factor: x * factor, random(2, 3), float("nan"))
+    assert np.isnan(graph(random(2, 3), float("nan")).numpy()).all()
+    with pytest.raises(ValueError, match="argument 1 is 1.0; expected nan"):
+        graph(random(2, 3), 1.0)
+
+
+class Foreign:
+    """An array of another library."""
+
+    def __array__(self, *args, **options):
+        raise AssertionError("nobody asks for its elements")
+
+
+def test_arrays_of_other_libraries_are_refused(backend):
+    """As values they would stay what they were in the capture."""
+    with pytest.raises(TypeError, match=r"capture: argument 0\['x'\] is a Foreign; .* numpy.asarray"):
+        backend.capture(lambda x: x, {"x": Foreign()})
+
+
 def test_structures_that_differ(backend):
     graph = backend.capture(lambda given: F.softmax(given["x"]), {"x": random(2, 3)})
     for odd in ({"y": random(2, 3)}, random(2, 3), [random(2, 3)], {"x": (random(2, 3),)}, {}):

@@ -28,7 +28,9 @@ def interrupt(runtime: str, kind: str, *work: str, seconds: int = 12, seed: int 
 
 
 @pytest.mark.parametrize("kind", ["point", "signal", "inside"])
-@pytest.mark.parametrize("work", [("attention", "transfers"), ("finalizers", "close"), ("large",)], ids="-".join)
+@pytest.mark.parametrize(
+    "work", [("attention", "transfers"), ("finalizers", "close"), ("large",), ("pipelines",)], ids="-".join
+)
 def test_nothing_is_lost(kind, work):
     interrupt("vulkan", kind, *work)
 

@@ -11,6 +11,8 @@ import goldens
 from conftest import open_or_skip
 from grilly import Compute, ModelError, models
 from grilly.models import ARCHITECTURES, weights
+from grilly.models.config import Config
+from grilly.models.loading import class_of
 from model_folders import drawn, write_folder, write_safetensors
 
 CASES = goldens.cases("models")
@@ -53,7 +55,7 @@ def test_a_good_folder_reaches_the_device(folder):
 
 
 def test_no_folder_and_no_config(folder):
-    refused(folder / "nowhere", "nowhere is no folder")
+    refused(folder / "nowhere", "nowhere is no folder; a model is read from its files, and not downloaded")
     (folder / "config.json").unlink()
     refused(folder, "config.json is missing")
     (folder / "config.json").write_text("{")
@@ -116,6 +118,53 @@ def test_tensors_are_compared_all_at_once(folder):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("name, copy, of", [
+    ("llama", "lm_head.weight", "model.embed_tokens.weight"),
+    ("gpt2", "lm_head.weight", "transformer.wte.weight"),
+    ("whisper", "proj_out.weight", "model.decoder.embed_tokens.weight"),
+    ("t5", "encoder.embed_tokens.weight", "shared.weight"),
+    ("bert_masked_lm", "cls.predictions.decoder.bias", "cls.predictions.bias"),
+    ("roberta_masked_lm", "lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
+])  # fmt: skip
+def test_a_tied_tensor_may_lie_there_twice_but_not_differ(tmp_path, name, copy, of):
+    """Versions of transformers take either of the two then."""
+    made = write_folder(tmp_path / name, CASES[name].arguments)
+    change(made, tie_word_embeddings=True)
+    tensors = drawn(CASES[name].arguments["tensors"], 0)
+    write_safetensors(made / "model.safetensors", tensors | {copy: tensors[of]})
+    with pytest.raises(AssertionError, match="went on"):
+        models.load(made)
+    other = tensors[of].copy()
+    other[-1] += 1
+    write_safetensors(made / "model.safetensors", tensors | {copy: other})
+    refused(made, f"wrong: {copy} differs from {of}")
+
+
+@pytest.mark.parametrize("name, field, absent, other", [
+    ("mistral", "sliding_window", 4096, None), ("qwen2", "sliding_window", 4096, None),
+    ("gemma2", "attn_logit_softcapping", 50.0, 0.0), ("gemma2", "final_logit_softcapping", 30.0, 0.0),
+])  # fmt: skip
+def test_a_field_that_is_not_there_is_not_null(tmp_path, name, field, absent, other):
+    """Where transformers' default is not what null means."""
+    made = write_folder(tmp_path / name, CASES[name].arguments)
+
+    def on_paper():
+        fields = json.loads((made / "config.json").read_text())
+        checkpoint = weights.Checkpoint(made)
+        return class_of(made, fields)(Config("config.json", fields), weights.Weights(checkpoint, np.dtype("float32")))
+
+    def value(model):
+        if field == "sliding_window":
+            return model.layers[1].attention.window
+        return model.softcap if field.startswith("final") else model.layers[1].attention.softcap
+
+    assert value(on_paper()) not in (absent, other)
+    change(made, **{field: None})
+    assert value(on_paper()) == other
+    change(made, **{field: ...})
+    assert value(on_paper()) == absent
+
+
 def test_truncated_and_damaged_files(folder):
     file = folder / "model.safetensors"
     whole = file.read_bytes()
@@ -132,6 +181,8 @@ def test_truncated_and_damaged_files(folder):
         text = json.dumps(header | {"model.norm.weight": header["model.norm.weight"] | wrong}).encode()
         file.write_bytes(len(text).to_bytes(8, "little") + text + whole[8 + length :])
         refused(folder, "model.safetensors: model.norm.weight")
+    file.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    refused(folder, "model.safetensors is a pointer of Git LFS", "git lfs pull")
     file.unlink()
     (folder / "pytorch_model.bin").write_bytes(b"")
     refused(folder, "neither model.safetensors nor model.safetensors.index.json", "pytorch_model.bin cannot be read")
@@ -169,8 +220,9 @@ def test_shards(folder):
 
 
 def test_dtypes(folder):
-    with pytest.raises(TypeError, match="float64"):
-        models.load(folder, dtype="float64")
+    for dtype in ("float64", "int8", "auto"):
+        with pytest.raises(TypeError, match=f"dtype {dtype}; expected float32, .*, or None for that of the files"):
+            models.load(folder, dtype=dtype)
 
 
 def test_weights_that_float16_does_not_hold(folder, vulkan_backend):

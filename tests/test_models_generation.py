@@ -200,7 +200,11 @@ def test_tensors_stay_on_the_device(model):
     ((np.array([[3, 4]]), np.zeros((1, 2))), {}, "prompt 0 has no token"),
     ((np.array([[3, 4]]), np.ones((1, 3))), {}, "attention_mask has shape"),
     ((IDS,), {"max_new_tokens": 0}, "max_new_tokens is 0"),
-    ((IDS,), {"temperature": 0.0}, "temperature is 0.0"),
+    ((IDS,), {"max_new_tokens": 2.5}, "max_new_tokens is 2.5; expected a whole number"),
+    ((IDS,), {"temperature": 0.0}, "temperature is 0.0; .* without do_sample the likeliest"),
+    ((IDS,), {"temperature": "1"}, "temperature is '1'"),
+    ((IDS,), {"top_k": 2.5}, "top_k is 2.5"),
+    ((IDS,), {"seed": -1}, "seed is -1"),
     ((IDS,), {"top_p": 1.5}, "top_p is 1.5"),
     ((IDS,), {"top_k": -1}, "top_k is -1"),
     ((IDS,), {"stop_strings": "x"}, "need a tokenizer"),
@@ -209,6 +213,60 @@ def test_tensors_stay_on_the_device(model):
 def test_refused(model, arguments, options, match):
     with pytest.raises((TypeError, ValueError), match=match):
         model.generate(*arguments, **options)
+
+
+def test_padding_is_seen_where_no_mask_says_it(model):
+    """As in transformers, where the token of padding is known and ends no text."""
+    mask = np.array([[1] * 9, [0] * 4 + [1] * 5, [0] * 7 + [1] * 2])
+    ids = np.where(mask == 1, IDS, 0)
+    assert model.pad_token_id == 0
+    wanted = model.generate(ids, mask, max_new_tokens=6)
+    np.testing.assert_array_equal(model.generate(ids, max_new_tokens=6), wanted)
+    sent = model.backend.tensor(ids.astype(np.int32))
+    np.testing.assert_array_equal(model.generate(sent, max_new_tokens=6), wanted)
+    as_tokens = model.generate(ids, np.ones_like(mask), max_new_tokens=6, eos_token_id=0)
+    np.testing.assert_array_equal(model.generate(ids, max_new_tokens=6, eos_token_id=0), as_tokens)
+    assert (as_tokens[:, 9:11] != wanted[:, 9:11]).any(), "the case shows nothing otherwise"
+
+
+def test_positions_of_all_texts_at_once(model):
+    wanted = model(IDS).last_hidden_state
+    for places in (np.arange(9)[None], np.tile(np.arange(9), (3, 1))):
+        np.testing.assert_array_equal(model(IDS, position_ids=places).last_hidden_state, wanted)
+    assert np.abs(model(IDS, position_ids=2 * np.arange(9)[None]).last_hidden_state - wanted).max() > 0.01
+    with pytest.raises(ValueError, match=r"position_ids has shape \(1, 8\); expected \(3, 9\), as input_ids, or"):
+        model(IDS, position_ids=np.arange(8)[None])
+
+
+def test_names_that_an_output_lacks(model):
+    with pytest.raises(KeyError, match="no 'pooler_output'; it has last_hidden_state, logits"):
+        model(IDS)["pooler_output"]
+
+
+def test_what_answers_begin_with(tmp_path, vulkan_backend):
+    case = CASES["t5"]
+    own = models.load(write_folder(tmp_path / "t5", case.arguments), backend=vulkan_backend)
+    begun = np.random.RandomState(5).randint(3, 61, case.input_ids.shape)  # of the shape of what is read and its mask
+    wanted = own.generate(case.input_ids, case.attention_mask, decoder_input_ids=begun, repetition_penalty=1e6)
+    for row in wanted:
+        assert len(set(row)) == len(row), "the penalty is for all tokens of an answer, whatever the encoder's mask"
+    with pytest.raises(ValueError, match="3 inputs and 1 decoder_input_ids"):
+        own.generate(case.input_ids, decoder_input_ids=begun[:1])
+    with pytest.raises(TypeError, match="decoder_input_ids is of float64"):
+        own.generate(case.input_ids, decoder_input_ids=[[0.7]] * 3)
+    with pytest.raises(ValueError, match="decoder_input_ids are missing: .* decoder_start_token_id, 0"):
+        own(case.input_ids)
+
+
+def test_sounds_by_their_name(tmp_path, vulkan_backend):
+    case = CASES["whisper"]
+    own = models.load(write_folder(tmp_path / "whisper", case.arguments), backend=vulkan_backend)
+    found = own.generate(input_features=case.input_features, decoder_input_ids=case.tokens[:, :2], max_new_tokens=4)
+    np.testing.assert_array_equal(found, case.tokens[:, :6])
+    with pytest.raises(ValueError, match="81 tokens are more than the 80 positions; max_new_tokens may be 79 here"):
+        own.generate(case.input_features, max_new_tokens=80)
+    with pytest.raises(ValueError, match="decoder_input_ids are missing"):
+        own(case.input_features)
 
 
 def test_positions_end(tmp_path, vulkan_backend):

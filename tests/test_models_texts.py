@@ -40,6 +40,9 @@ def test_tokenizer(folder):
     ids, mask = tokenizer.encode(["w5 w6 w7", "w8"])
     assert ids.tolist() == [[5, 6, 7], [8, 0, 0]] and mask.tolist() == [[1, 1, 1], [1, 0, 0]]
     assert tokenizer.decode(ids[0]) == "w5 w6 w7"
+    assert tokenizer.encode("w5 w6")[0].tolist() == [[5, 6]], "one text, and not one for each letter"
+    with pytest.raises(ValueError, match=r"tokens have shape \(2, 3\); expected those of one text"):
+        tokenizer.decode(ids)
     assert models.Tokenizer(folder, longest=2).encode(["w5 w6 w7"])[0].tolist() == [[5, 6]]
     with pytest.raises(ValueError, match="no tokens"):
         tokenizer.encode([""])
@@ -64,8 +67,102 @@ def test_generate_command(vulkan_backend, folder, capsys):
     assert capsys.readouterr().out == " ".join(WORDS[token] for token in case.tokens[0, :3]) + "\n"
     assert main(["generate", str(folder), prompt, "--temperature", "-1", *device]) == 1
     assert "temperature is -1.0" in capsys.readouterr().err
+    for given, why in (
+        (["--temperature", "0"], "--temperature must be above 0; leave it out for the likeliest"),
+        (["--top-p", "0.9", "--seed", "1"], "--top-p and --seed are of drawing; add --temperature 1"),
+    ):
+        assert main(["generate", str(folder), prompt, *given, *device]) == 1
+        assert why in capsys.readouterr().err
+    drawn = ["--temperature", "2", "--top-k", "1", "--seed", "3"]
+    assert main(["generate", str(folder), prompt, "--max-new-tokens", "2", *drawn, *device]) == 0
+    assert capsys.readouterr().out == " ".join(WORDS[token] for token in case.tokens[0, :2]) + "\n"
     assert main(["generate", str(folder / "none"), prompt, *device]) == 1
     assert "tokenizer.json is missing" in capsys.readouterr().err
+
+
+def test_an_interrupted_text_ends_its_line(vulkan_backend, folder, capsys, monkeypatch):
+    begun, step = [], models.llama.LlamaLM._next
+
+    def interrupted(self, *arguments):
+        begun.append(None)
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+        return step(self, *arguments)
+
+    monkeypatch.setattr(models.llama.LlamaLM, "_next", interrupted)
+    device = ["--device", str(vulkan_backend.device.index)]
+    assert main(["generate", str(folder), "w5 w6", "--max-new-tokens", "3", *device]) == 130
+    out, err = capsys.readouterr()
+    assert out.endswith("\n") and out.strip() and err == "grilly generate: interrupted\n"
+
+
+@pytest.fixture
+def encoder(tmp_path, folder):
+    """A folder of an encoder whose tokens are words, as sentence-transformers writes it."""
+    made = write_folder(tmp_path / "bert", CASES["bert"].arguments)
+    (made / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    steps = [("", "sentence_transformers.models.Transformer"), ("1_Pooling", "sentence_transformers.models.Pooling")]
+    (made / "modules.json").write_text(json.dumps([{"path": path, "type": kind} for path, kind in steps]))
+    (made / "1_Pooling").mkdir()
+    (made / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    return made
+
+
+def test_prompts_and_lower_case(vulkan_backend, encoder):
+    def load(prompts=None, default=None, **limits):
+        named = {"prompts": prompts or {}, "default_prompt_name": default}
+        (encoder / "config_sentence_transformers.json").write_text(json.dumps(named))
+        (encoder / "sentence_bert_config.json").write_text(json.dumps(limits))
+        return models.SentenceEncoder.load(encoder, backend=vulkan_backend)
+
+    plain = load()
+    wanted, alone = plain.encode("w9 w5 w6"), plain.encode("w5 w6")
+    assert np.abs(wanted - alone).max() > 0.01, "the case shows nothing otherwise"
+    prompted = load({"query": "w9 ", "document": ""}, "query", max_seq_length=512)
+    np.testing.assert_array_equal(prompted.encode("w5 w6"), wanted)
+    np.testing.assert_array_equal(prompted.encode("w5 w6", prompt_name="document"), alone)
+    np.testing.assert_array_equal(prompted.encode(["w5 w6"], prompt="")[0], alone)
+    np.testing.assert_array_equal(plain.encode("w5 w6", prompt="w9 "), wanted)
+    np.testing.assert_array_equal(load(max_seq_length=2).encode("w9 w5 w6"), plain.encode("w9 w5"))
+    longest = prompted.encode("w5 " * 200)  # more than max_seq_length, which is more than the model has positions
+    np.testing.assert_array_equal(longest, prompted.encode("w5 " * 100))
+    np.testing.assert_array_equal(load(do_lower_case=True).encode("W9 w5 W6"), wanted)
+    with pytest.raises(ValueError, match="prompt_name is 'passage'; the folder's prompts: document, query"):
+        prompted.encode("w5", prompt_name="passage")
+    with pytest.raises(ModelError, match="default_prompt_name is 'query'; prompts has none"):
+        load({}, "query")
+    (encoder / "1_Pooling" / "config.json").write_text(
+        json.dumps({"pooling_mode_mean_tokens": True, "include_prompt": False})
+    )
+    np.testing.assert_array_equal(load().encode("w5 w6"), alone)
+    with pytest.raises(ModelError, match="include_prompt of the pooling is false"):
+        load({"query": "w9 "})
+
+
+def test_lines_of_a_file_are_those_of_other_tools(vulkan_backend, encoder, tmp_path, capsys):
+    file = tmp_path / "lines.txt"
+    file.write_text("\ufeffw5 w6\n\nw7\x0cw8\u2028w9\r\nw3\n", encoding="utf-8", newline="")
+    device = ["--device", str(vulkan_backend.device.index)]
+    (encoder / "modules.json").unlink()
+    tokens = json.loads((encoder / "tokenizer.json").read_text(encoding="utf-8"))
+    special = {"SpecialToken": {"id": "w1", "type_id": 0}}  # as encoders have, so that an empty line has a token
+    tokens["post_processor"] = {
+        "type": "TemplateProcessing", "single": [special, {"Sequence": {"id": "A", "type_id": 0}}], "pair": [],
+        "special_tokens": {"w1": {"id": "w1", "ids": [1], "tokens": ["w1"]}},
+    }  # fmt: skip
+    (encoder / "tokenizer.json").write_text(json.dumps(tokens), encoding="utf-8")
+    assert main(["embed", str(encoder), str(file), *device]) == 0
+    assert "4 vectors of 32" in capsys.readouterr().out
+    own = models.SentenceEncoder.load(encoder, backend=vulkan_backend)
+    wanted = own.encode(["w5 w6", "", "w7 w8 w9", "w3"])
+    np.testing.assert_allclose(np.load(tmp_path / "lines.txt.npy"), wanted, atol=1e-5)
+
+
+def test_where_vectors_cannot_go_is_said_first(tmp_path, capsys):
+    (tmp_path / "lines.txt").write_text("w5\n", encoding="utf-8")
+    arguments = ["embed", str(tmp_path / "none"), str(tmp_path / "lines.txt"), "--output", str(tmp_path / "no/a.npy")]
+    assert main(arguments) == 1
+    assert "a.npy cannot be written: No such file" in capsys.readouterr().err
 
 
 @weights

@@ -36,21 +36,22 @@ keys_per_trip = 0.02
 """
 SHARED = {
     "MATRIX": 1, "MATRIX_ELEMENTS": 1, "ALIGN": 8, "MATRIX_M": 8, "MATRIX_K": 16, "DIM": 32, "VDIM": 32, "KEYS": 32,
-    "B_ELEMENTS": 16, "STRAIGHT": 0, "HELD_OPTIONS": 99,
+    "B_ELEMENTS": 16, "Q_SHARED": 1, "HELD_OPTIONS": 99,
 }  # fmt: skip
 EIGHT = SHARED | {"MATRIX_N": 8, "SUBGROUP": 8, "A_ELEMENTS": 16, "LOCKSTEP": 1}
 SIXTEEN = SHARED | {"MATRIX_N": 16, "SUBGROUP": 16, "A_ELEMENTS": 8}
 #: Kernels by name, and whether they are right for the order that they are given.
 KERNELS = {
-    "eight": (EIGHT | {"TEAMS": 2, "SHARES": 2, "CHUNK": 32, "Q_SHARED": 1, "STRAIGHT": 1}, True),
-    "eight-chunks": (EIGHT | {"TEAMS": 1, "SHARES": 4, "CHUNK": 16, "Q_SHARED": 0}, True),
-    "eight-crowded": (EIGHT | {"TEAMS": 2, "SHARES": 2, "CHUNK": 16, "Q_SHARED": 1, "HELD_OPTIONS": 0}, True),
-    "sixteen": (SIXTEEN | {"TEAMS": 1, "SHARES": 1, "CHUNK": 32, "Q_SHARED": 1, "STRAIGHT": 1}, True),
-    "sixteen-chunks": (SIXTEEN | {"TEAMS": 1, "SHARES": 1, "CHUNK": 16, "Q_SHARED": 0}, True),
-    "another-order": (SIXTEEN | {"TEAMS": 1, "SHARES": 1, "CHUNK": 32, "Q_SHARED": 1, "OTHER_ORDER": 1}, False),
+    "eight": (EIGHT | {"TEAMS": 2, "SHARES": 2, "SPLITS": 2}, True),
+    "eight-shares": (EIGHT | {"TEAMS": 1, "SHARES": 4, "SPLITS": 4}, True),
+    "eight-twice": (EIGHT | {"TEAMS": 1, "SHARES": 4, "SPLITS": 2, "Q_SHARED": 0}, True),
+    "eight-crowded": (EIGHT | {"TEAMS": 2, "SHARES": 2, "SPLITS": 2, "HELD_OPTIONS": 0}, True),
+    "sixteen": (SIXTEEN | {"TEAMS": 1, "SHARES": 1, "SPLITS": 1}, True),
+    "sixteen-short": (SIXTEEN | {"TEAMS": 1, "SHARES": 1, "SPLITS": 1, "KEYS": 16, "Q_SHARED": 0}, True),
+    "another-order": (SIXTEEN | {"TEAMS": 1, "SHARES": 1, "SPLITS": 1, "OTHER_ORDER": 1}, False),
 }
 #: Those that are tried with all options, with their words in registers and in shared memory.
-WITH_OPTIONS = ("eight-chunks", "eight-crowded")
+WITH_OPTIONS = ("eight-shares", "eight-twice", "eight-crowded")
 #: Options that meet, beside NaN where keys are hidden.
 SHAPE = {"hidden": "nan", "size": (53, 41), "width": (32, 24), "heads": (2, 1), "batch": 2}
 MEETING = {

@@ -11,7 +11,8 @@ from grilly import functional as F
 from grilly import reference
 
 FEW = ["flash-decode", "flash-decode-llvmpipe"]
-FAMILIES = [None, "attention-naive", "flash-attention2", "flash-attention3", "flash-attention-llvmpipe", *FEW]
+PROCESSORS = ["flash-attention-llvmpipe", "flash-attention-texels"]
+FAMILIES = [None, "attention-naive", "flash-attention2", "flash-attention3", *PROCESSORS, *FEW]
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 BAD = {"nan": np.nan, "minus-nan": np.copysign(np.nan, -1), "inf": np.inf}
 ROUNDING = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}

@@ -10,7 +10,7 @@ import pytest
 import drivers
 import grilly
 from grilly import errors
-from grilly.peers import capsules
+from grilly.compute.device import capsules
 from grilly.runtime.vulkan.external import descriptor_of_memory, importable
 from sharing import ARRAY, ORDERS, A, Foreign, sharing, shown
 

@@ -10,7 +10,7 @@ import pytest
 import drivers
 import grilly
 from grilly import errors
-from grilly.peers import capsules
+from grilly.compute.device import capsules
 from grilly.peers.cuda import Cuda
 from grilly.peers.exchange import PeerExchange
 from sharing import ARRAY, A, B, Foreign, drop, mappable_or_skip, sharing, shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -52,11 +53,41 @@ def test_a_repeated_dispatch_is_recorded_once(vulkan):
     for _ in range(40):  # more than may be in flight
         scale(vulkan, x, y, 1000, 1.0, ((2, 0),))
         vulkan.flush()
-    assert len(stream._recordings) == 1
+    assert stream._kept.count == 1
     scale(vulkan, x, y, 1000, 2.0, ((2, 0),))  # other push constants are another dispatch
     vulkan.flush()
-    assert len(stream._recordings) == 1
+    assert stream._kept.count == 1
     assert (download(vulkan, y) == 42).all()
+
+
+def test_calls_that_are_submitted_together_again_have_one_recording(vulkan, monkeypatch):
+    """Of calls that work on each other's results, so that their order shows; then in another order, anew."""
+    from grilly.runtime.vulkan import stream
+
+    monkeypatch.setattr(stream, "CLOSELY_SECONDS", 1e9)
+    count = 1000
+    x, y = upload(vulkan, np.ones(count, np.float32)), upload(vulkan, np.zeros(count, np.float32))
+    held = vulkan._parts.stream
+    held.together = held._wanted = 8
+    expected = np.ones(count), np.zeros(count)
+
+    def group(factors) -> int:
+        for i, factor in enumerate(factors):
+            source, target = (x, y) if i % 2 == 0 else (y, x)
+            scale(vulkan, source, target, count, factor, ((2, 0),))
+            vulkan.flush()
+            expected[1 - i % 2][:] += factor * expected[i % 2]
+        return held._submit.commandBufferCount
+
+    factors = [0.5, -0.25, 0.75, 0.5, -0.5, 0.25, -0.75, 1.0]
+    # Calls seen for the first time share a command buffer, and then a recording. The other shows results to the host.
+    assert [group(factors) for _ in range(4)] == [2, 2, 2, 2]
+    assert held._kept.count == 1
+    # Another order of the same calls: their own recordings, until it is known too.
+    other = factors[2:] + factors[:2]
+    assert [group(other) for _ in range(3)] == [len(other) + 1, 2, 2]
+    assert held._kept.count == 1 + len(other) + 1
+    assert np.allclose(download(vulkan, x), expected[0]) and np.allclose(download(vulkan, y), expected[1])
 
 
 def test_upload_dispatch_and_download_are_one_kept_submission(across_a_bus):
@@ -74,7 +105,7 @@ def test_upload_dispatch_and_download_are_one_kept_submission(across_a_bus):
         runtime.free(x)
         serials.append(stream.serial)
     assert serials == list(range(serials[0], serials[0] + 12))
-    assert 1 <= len(stream._recordings) <= 4  # staging and buffers take turns
+    assert 1 <= stream._kept.count <= 4  # staging and buffers take turns
 
 
 def test_long_submissions(paced):
@@ -93,9 +124,10 @@ def test_long_submissions(paced):
 
 
 def test_recordings_come_and_go(paced, monkeypatch):
-    from grilly.runtime.vulkan import descriptors, stream
+    from grilly.runtime.vulkan import descriptors, kept, stream
 
-    monkeypatch.setattr(stream, "RECORDINGS", 3)
+    monkeypatch.setattr(stream, "RECORDINGS", stream.TOGETHER + 5)
+    monkeypatch.setattr(kept, "SEEN", 9)
     monkeypatch.setattr(descriptors, "MOST", 5)
     y = upload(paced, np.zeros(4096, np.float32))
     total = 0
@@ -124,7 +156,7 @@ def test_held_and_recorded_dispatches_keep_their_order(paced):
         paced.dispatch(program, bindings, struct.pack("<I", count), (-(-count // 64), 1, 1))
         if rng.integers(2):
             paced.flush()
-    assert paced._parts.stream._recordings
+    assert paced._parts.stream._kept.count
     assert np.array_equal(download(paced, buffers[rounds % 2], np.uint32), np.arange(count) + rounds)
 
 
@@ -132,16 +164,19 @@ def test_repeated_calls_find_their_recording(vulkan_backend):
     """What makes recordings pay: a call like the last one gets the same output buffer from the pool."""
     backend = vulkan_backend
     x = backend.tensor(np.ones((1, 2, 24, 8), np.float32))
-    submitted = []
     stream = backend.runtime._parts.stream
-    kept = type(stream)._kept
+    counted = Counter()
 
-    def counting(*arguments):
-        command = kept(stream, *arguments)
-        submitted.append(command is not None)
-        return command
+    def counting(name):
+        method = getattr(type(stream), name)
 
-    stream._kept = counting
+        def call(*arguments):
+            counted[name] += 1
+            return method(stream, *arguments)
+
+        return call
+
+    stream._once, stream._launch = counting("_once"), counting("_launch")
     try:
         y = None
         for _ in range(30):
@@ -149,6 +184,6 @@ def test_repeated_calls_find_their_recording(vulkan_backend):
         for _ in range(30):
             y = backend.attention.flash_attention2(x, backend.attention.flash_attention2(x, x, x), x)
     finally:
-        del stream._kept
-    assert sum(submitted) > 0.7 * len(submitted), submitted
+        del stream._once, stream._launch
+    assert 0 < counted["_once"] < 0.3 * counted["_launch"]
     assert np.allclose(y.numpy(), 1)

@@ -398,12 +398,16 @@ INTEL = [
 def intel():
     """The package's own kernels on an Intel device, as Mesa's driver describes it."""
 
-    def make(name, sizes, shape, prove=None):
+    def make(name, sizes, shape, prove=None, shared_bytes=65536):
         features = {need for v in default_manifest().variants for need in v.requires}
         features = {f for f in features if "matrix" not in f and f != "nvidia-compiler"} | {"subgroup-size-control"}
         if shape:
             features |= {"cooperative-matrix", f"matrix-float16-{shape}", f"matrix-bfloat16-{shape}"}
-        changes = {"vendor": "intel", "vendor_id": 0x8086, "device_id": 0, "name": name, "subgroup_sizes": sizes}
+        limits = GPU.limits | {"shared_bytes": shared_bytes}
+        changes = {
+            "vendor": "intel", "vendor_id": 0x8086, "device_id": 0, "name": name, "subgroup_sizes": sizes,
+            "limits": limits,
+        }  # fmt: skip
         return Registry(dataclasses.replace(GPU, **changes), frozenset(features), default_manifest(), prove)
 
     return make
@@ -428,6 +432,11 @@ def test_intel_is_given_what_its_registers_hold(intel, name, sizes, shape, narro
     decode = Request("attention-decode", "float16", facts={"align": 8, "head_dim": 128, "value_dim": 128, "masked": 0})
     choice = r.resolve(decode)
     assert (choice.variant.label, choice.subgroup_size) == ("flash-decode.slim16", sizes[0])
+    less = intel(name, sizes, shape, shared_bytes=32768)
+    for dim in (64, 96, 128, 256):
+        fits = narrow == "eight" or (narrow and dim < 128)
+        label = less.resolve(plain_attention(dim, "float16")).variant.label
+        assert label == f"flash-attention-narrow.{narrow}-half.d{dim}" if fits else "narrow" not in label
     for row in r.table():
         if row["chosen"]:
             large = ("wide", "tall", "m128", "m128n64", "split16", "split32")
@@ -499,14 +508,16 @@ def test_apple_and_adreno_are_given_what_their_registers_hold(other, dim, rows, 
     ("rows", "extras", "masked", "apple", "adreno"),
     [
         (1, (), 0, "pairs16", "pairs16"),
-        (2, ("bias",), 1, "pairs16", "pairs16"),
+        (2, ("bias",), 1, "crowd16", "pairs16"),
         (8, (), 0, "fours16", "plain16"),
-        (8, ("window",), 1, "fours16", "fours16w4"),
-        (8, ("dropout",), 0, "slim16", "fours16w4"),
+        (8, ("window",), 1, "crowd16", "fours16w4"),
+        (8, ("dropout",), 0, "crowd16", "fours16w4"),
+        (2, ("bias", "lengths", "paged"), 1, "crowd16", "pairs16"),
     ],
 )
 def test_decoding_on_apple_and_adreno(other, rows, extras, masked, apple, adreno):
     facts = {"align": 8, "head_dim": 128, "value_dim": 128, "rows": rows, "extras": extras_bits(extras)}
+    facts["options"] = len(extras)
     request = Request("attention-decode", "float16", facts={**facts, "masked": masked})
     assert other("apple").resolve(request).variant.variant == apple
     assert other("qualcomm-adreno").resolve(request).variant.variant == adreno
@@ -515,7 +526,7 @@ def test_decoding_on_apple_and_adreno(other, rows, extras, masked, apple, adreno
 def test_gradients_under_nvk(other):
     r = other("nvidia")
     for name, dim, wanted in (
-        ("dq", 32, "matrix-lean.d32"), ("dq", 64, "matrix-lean.d64"), ("dq", 128, "matrix.d128"),
+        ("dq", 32, "matrix-lean.d32"), ("dq", 64, "matrix-lean.d64"), ("dq", 128, "matrix-lean.d128"),
         ("dkv", 32, "matrix-lean.d32"), ("dkv", 64, "matrix.d64"), ("dkv", 128, "matrix-lean.d128"),
     ):  # fmt: skip
         facts = {"align": 8, "causal": 0, "extras": 0, "head_dim": dim, "value_dim": dim}

@@ -1,4 +1,4 @@
-"""Sets of settings in the shaders' data files (docs/architecture.md, "Shader families")."""
+"""Sets of settings in the shaders' data files (docs/shader-files.md)."""
 
 import os
 import subprocess

@@ -21,7 +21,7 @@ def test_candidates_are_checked_and_timed(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(os.environ, CHECK_VARIABLE, os.environ.get(CHECK_VARIABLE, ""))  # put back at the end
     monkeypatch.setattr(tool, "torch_with_gpu", lambda: None)
     assert tool.main() == 0
-    rows = json.loads(path.read_text())
+    rows = json.loads(path.read_text())["results"]
     assert {tuple(row["shape"]) for row in rows} == {(1, 72, 64), (20, 40, 16)}
     assert all(row["device"] > 0 and row["call"] > 0 for row in rows)
     assert capsys.readouterr().out.count(" *") == 2

@@ -178,7 +178,11 @@ def test_numpys_arithmetic_is_refused_with_a_way(backend):
         (lambda: np.sum(t, axis=0), "grilly.sum"), (lambda: np.dot(t, SMALL.T), "grilly.matmul"),
         (lambda: np.arctan2(SMALL, t), "grilly.atan2"), (lambda: np.absolute(t), "grilly.abs"),
         (lambda: np.linalg.matrix_power(t, 2), "grilly.linalg.matrix_power"),
-        (lambda: np.einsum("ij->i", t), r"unseen; give t.numpy\(\)$"), (lambda: np.add.reduce(t), "grilly.add"),
+        (lambda: np.einsum("ij->i", t), r"unseen; give t.numpy\(\)$"), (lambda: np.add.reduce(t), "grilly.sum"),
+        (lambda: np.any(t), r"numpy\.any: .* grilly\.any"), (lambda: np.unique(t), "grilly.unique_values"),
+        (lambda: np.linalg.norm(t), "grilly.linalg.vector_norm"), (lambda: np.maximum.reduce(t), "grilly.max"),
+        (lambda: np.fft.fft(t), r"unseen; give t.numpy\(\)$"), (lambda: np.histogram(t), "unseen"),
+        (lambda: np.nanmedian(t), "unseen"), (lambda: np.sinc(t), "unseen"), (lambda: np.bincount(t), "unseen"),
         (lambda: SMALL.copy().__iadd__(t), "grilly.add"), (lambda: np.add(SMALL, t, out=SMALL.copy()), "grilly.add"),
     ):  # fmt: skip
         with pytest.raises(TypeError, match=words):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from buffers import download, scale, upload
-from grilly.runtime.vulkan import copier as module
+from grilly.runtime.vulkan import threads
 from grilly.runtime.vulkan.copier import Copier, Copy, pieces
 from threads import together
 
@@ -149,7 +149,7 @@ def test_copying_threads_end(close):
     def until(count):
         end = time.monotonic() + 30
         while True:
-            frames = [frame for frame in sys._current_frames().values() if frame.f_code is module._work.__code__]
+            frames = [frame for frame in sys._current_frames().values() if frame.f_code is threads._work.__code__]
             if sum(frame.f_locals["queue"] is queue for frame in frames) == count:
                 return
             assert time.monotonic() < end

@@ -250,6 +250,8 @@ def interfaces(q: Floats, tensor: grilly.Tensor, mask: NDArray[np.bool_], starts
     F.flash_attention_varlen(q, q, q, q, starts, 7, 7)  # type: ignore[arg-type]
     F.flash_attention_varlen_backward(q, q, q, q, q, q, starts, starts, 7, 7, kernel="")  # type: ignore[call-overload]
     F.flash_attention_with_kvcache(q, q, q, dropout_p=0.5)  # type: ignore[call-overload]
+    F.relu(q, inplace=True)  # type: ignore[arg-type]
+    F.softmax(q, axis=1)  # type: ignore[call-overload]
 
 
 def steps(q: Floats, half: Halves, tensor: grilly.Tensor, mask: NDArray[np.bool_]) -> None:

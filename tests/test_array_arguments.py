@@ -1,0 +1,130 @@
+"""What the functions of arrays take: NumPy's arrays as well as tensors, numbers of any size; and what they refuse."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+
+import grilly
+from equal import same
+from grilly import array_api as xp
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+ROW = X[0]
+#: How each function is called with NumPy's arrays alone, where not by one floating array.
+CALLS = {
+    "arange": None, "asarray": None, "eye": None, "full": None, "linspace": None, "isdtype": None, "finfo": None,
+    "iinfo": None, "empty": None, "ones": None, "zeros": None, "from_dlpack": None, "e": None, "empty_like": None,
+    "__array_namespace_info__": None, "result_type": None, "can_cast": None,
+    "astype": lambda f, x: f(x, grilly.float16), "broadcast_to": lambda f, x: f(x, (4, 2, 3)),
+    "broadcast_arrays": lambda f, x: f(x, x[0])[1], "concat": lambda f, x: f([x, x]), "stack": lambda f, x: f([x, x]),
+    "clip": lambda f, x: f(x, 1, 2), "diff": lambda f, x: f(x, prepend=x[:, :1]),
+    "full_like": lambda f, x: f(x, 3), "meshgrid": lambda f, x: f(x[0], x[1])[0],
+    "matmul": lambda f, x: f(x, x.T), "moveaxis": lambda f, x: f(x, 0, 1), "nonzero": lambda f, x: f(x)[1],
+    "permute_dims": lambda f, x: f(x, (1, 0)), "repeat": lambda f, x: f(x, 2), "reshape": lambda f, x: f(x, (3, 2)),
+    "roll": lambda f, x: f(x, 1), "searchsorted": lambda f, x: f(x[0], x), "squeeze": lambda f, x: f(x[:1], 0),
+    "take": lambda f, x: f(x, [1], axis=1), "tensordot": lambda f, x: f(x, x.T, axes=1),
+    "take_along_axis": lambda f, x: f(x, np.zeros((2, 1), np.int64), axis=1), "tile": lambda f, x: f(x, (2,)),
+    "topk": lambda f, x: f(x, 1)[0], "unique_all": lambda f, x: f(x)[0], "unique_counts": lambda f, x: f(x)[1],
+    "unique_inverse": lambda f, x: f(x)[1], "unstack": lambda f, x: f(x)[1], "where": lambda f, x: f(x > 1, x, 0),
+    "cumulative_sum": lambda f, x: f(x, axis=0), "cumulative_prod": lambda f, x: f(x, axis=0),
+}  # fmt: skip
+INTEGERS = {"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift", "bitwise_invert"}
+
+
+@pytest.mark.parametrize("name", [n for n in xp.__all__ if callable(getattr(xp, n)) and CALLS.get(n, n) is not None])
+def test_every_function_takes_arrays_of_numpy(vulkan_backend, name):
+    """They go to the device first, to that of the tensors beside them or to the default one; the rest is refused."""
+    function = getattr(xp, name)
+    if isinstance(function, np.dtype):
+        pytest.skip("a dtype")
+    x = X.astype(np.int32) if name in INTEGERS else X
+    operands = [p for p in inspect.signature(function).parameters.values() if p.kind == p.POSITIONAL_ONLY]
+    call = CALLS.get(name) or (lambda f, x: f(*(x for _ in operands)))
+    former = grilly.use(vulkan_backend)
+    try:
+        found, wanted = call(function, x), call(function, grilly.asarray(x))
+        assert isinstance(found, grilly.Tensor)
+        same(found, wanted.numpy())
+        for odd, words in (([1.0, 2.0], r"list.*grilly\.asarray"), (None, "None")):
+
+            def with_odd(first, *more, odd=odd, **named):
+                return function([odd, odd] if isinstance(first, list) else odd, *more, **named)
+
+            with pytest.raises(TypeError, match=words):
+                call(with_odd, x)
+    finally:
+        grilly.use(former)
+
+
+def test_an_array_goes_to_the_tensor_beside_it(vulkan_backend):
+    """And not to the default backend."""
+    with grilly.Compute() as other:
+        former = grilly.use(other)
+        try:
+            t = vulkan_backend.tensor(X)
+            for found in (
+                xp.matmul(t, X.T), xp.matmul(X.T, t), xp.concat([X, t]), xp.isin(t, X), xp.isin(X, t),
+                xp.searchsorted(t[0], X), xp.searchsorted(ROW, t), xp.vecdot(X, t), xp.tensordot(t, X.T, axes=1),
+                xp.where(X > 1, t, X), xp.diff(t, append=X), xp.broadcast_arrays(X, t)[0],
+                grilly.linalg.outer(ROW, t[1]), xp.zeros_like(t),
+            ):  # fmt: skip
+                assert found.backend is vulkan_backend
+        finally:
+            grilly.use(former)
+
+
+def test_what_is_no_backend_is_refused():
+    with pytest.raises(TypeError, match="'cpu'; expected a grilly.Compute"):
+        grilly.zeros(3, device="cpu")
+    with pytest.raises(TypeError, match="list speaks no DLPack; grilly.asarray"):
+        grilly.from_dlpack([1.0])
+
+
+def test_arange_of_any_integers(vulkan_backend):
+    for numbers in ((np.int64(5),), (np.int32(2), np.int32(9), np.int32(3)), (vulkan_backend.tensor(np.array(4)),),
+                    (2**60, 2**60 + 3), (7, -3, -4), (3, 3), (5, 0)):  # fmt: skip
+        same(grilly.arange(*numbers, device=vulkan_backend), np.arange(*(int(n) for n in numbers)))
+    # a quotient that floating numbers round
+    same(grilly.arange(0, 2**60 + 1, 2**60, device=vulkan_backend), np.array([0, 2**60]))
+    for numbers in ((0, 5, 0), (float("nan"),), (0, float("inf"))):
+        with pytest.raises(ValueError, match="arange: from"):
+            grilly.arange(*numbers, device=vulkan_backend)
+    with pytest.raises(TypeError, match="stop is 'a'"):
+        grilly.arange("a", device=vulkan_backend)
+
+
+def test_integers_that_a_dtype_does_not_hold(vulkan_backend):
+    t = vulkan_backend.tensor(np.arange(3, dtype=np.uint8))
+    for call in (
+        lambda: grilly.full((2,), 300, dtype="uint8", device=vulkan_backend),
+        lambda: grilly.full((2,), 2**63, device=vulkan_backend), lambda: grilly.full_like(t, -1),
+        lambda: grilly.arange(300, dtype="uint8", device=vulkan_backend),
+        lambda: t.__setitem__(0, 256), lambda: t.__setitem__(slice(None), [1, 2, -3]), lambda: t + 256,
+    ):  # fmt: skip
+        with pytest.raises(OverflowError, match="out of bounds for (uint8|int64)"):
+            call()
+    for odd in (None, "1", 1j):
+        with pytest.raises(TypeError, match="no number"):
+            t[0] = odd
+    same(t, np.arange(3, dtype=np.uint8))
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "float32", "bool"])
+def test_comparison_with_integers_beyond_64_bits(vulkan_backend, dtype):
+    """As NumPy's: they are above or below all elements."""
+    x = np.array([0, 1, 2**63 - 1]).astype(dtype) if dtype == "int64" else np.arange(3).astype(dtype)
+    t = vulkan_backend.tensor(x)
+    for number in (2**63, 2**70, -(2**63) - 1, -(2**200), 10**400):
+        for name in ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal"):
+            want = np.full(3, getattr(np, name)(0.0, np.inf if number > 0 else -np.inf))
+            same(getattr(xp, name)(t, number), want)
+            same(getattr(xp, name)(number, t), np.full(3, getattr(np, name)(np.inf if number > 0 else -np.inf, 0.0)))
+
+
+def test_an_integer_beyond_float32_is_an_infinity(vulkan_backend):
+    t = vulkan_backend.tensor(ROW)
+    for number, want in ((2**200, np.inf), (-(10**400), -np.inf), (2**100, 2.0**100)):
+        same(t * 0 + number, np.full(3, want, np.float32))

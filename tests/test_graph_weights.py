@@ -1,0 +1,60 @@
+"""Graphs and the split weights of ``precision="high"``, with stand-ins for the parts, so that any device will do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import grilly
+from graphs import equal, random
+from grilly.compute.products import kept
+
+
+@pytest.fixture
+def weight(vulkan_backend):
+    return vulkan_backend.tensor(random(4, 4))
+
+
+def test_what_a_capture_splits_is_its_own(vulkan_backend, weight):
+    """Its memory holds nothing before the first replay, and what a replay left there after it."""
+
+    def call(x):
+        made = weight * 2
+        kept.keep(vulkan_backend.opened, weight, made)
+        assert kept.find(weight) is made, "for the rest of the capture"
+        assert kept.find(weight[1:]) is None
+        return x + made
+
+    graph = vulkan_backend.capture(call, random(4, 4))
+    assert kept.find(weight) is None
+    for factor in (1, 3):
+        weight *= factor
+        equal(graph(random(4, 4)), vulkan_backend.tensor(random(4, 4)) + weight * 2)
+
+
+def test_a_graph_says_that_a_split_weight_was_written_to(vulkan_backend, weight):
+    kept.keep(vulkan_backend.opened, weight, weight * 2)
+    graph = vulkan_backend.capture(lambda x: x + kept.find(weight), random(4, 4))
+    equal(graph(random(4, 4)), vulkan_backend.tensor(random(4, 4)) + weight * 2)
+    weight[0] = 7
+    with pytest.raises(grilly.CaptureError, match="split before the capture was written to since; capture again"):
+        graph(random(4, 4))
+
+
+def test_what_replays_write_to_is_not_kept(vulkan_backend, weight):
+    """Nobody counts what they write."""
+    kept.keep(vulkan_backend.opened, weight, weight * 2)
+
+    def call(x):
+        weight[...] = weight + x
+        return x * 2
+
+    graph = vulkan_backend.capture(call, random(4, 4))
+    for changed in (weight, graph(random(4, 4), copy=False)):
+        assert kept.find(changed) is None
+        kept.keep(vulkan_backend.opened, changed, changed * 2)
+        assert kept.find(changed) is None
+    copied = graph(random(4, 4))
+    kept.keep(vulkan_backend.opened, copied, copied * 2)
+    assert kept.find(copied) is not None, "a copy is as any tensor"
+    np.testing.assert_array_equal(copied.numpy(), 2 * random(4, 4))
