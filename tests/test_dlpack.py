@@ -42,6 +42,8 @@ def other(request):
 
 
 class Jax:
+    passes_copy = False  # it asks for memory and copies where that is not aligned as its own is
+
     def make(self, array):
         import jax.numpy as jnp
 
@@ -55,6 +57,8 @@ class Jax:
 
 
 class Torch:
+    passes_copy = True
+
     def make(self, array):
         import torch
 
@@ -107,8 +111,11 @@ def test_what_is_given_is_a_copy(other, chosen):
     tensor[...] = 9.0
     if tensor.__dlpack_device__() == (1, 0):  # on a shared GPU it is the same memory: tests/test_peers_torch.py
         assert there.tolist() == [0, 1, 2, 3]
-        with pytest.raises((BufferError, ValueError), match="copy"):
-            other.take(tensor, copy=False)
+        with pytest.raises(BufferError, match="copy"):
+            tensor.__dlpack__(copy=False)
+        if other.passes_copy:
+            with pytest.raises((BufferError, ValueError), match="copy"):
+                other.take(tensor, copy=False)
     assert other.take(tensor, copy=True)[0].tolist() == [9] * 4
 
 
