@@ -1,4 +1,4 @@
-"""Generation and caches of grilly.models, against calls without them; sampling against its definition."""
+"""Generation and caches of grilly.models, against calls without them."""
 
 import math
 
@@ -9,7 +9,6 @@ import goldens
 from conftest import open_or_skip
 from grilly import CaptureError, Compute, OutOfDeviceMemoryError, Tensor, models
 from grilly.models.room import room
-from grilly.models.sampling import Sampler
 from hostcalls import counted
 from model_folders import write_folder
 
@@ -156,30 +155,6 @@ def test_seeds(model):
     assert (one != other).any()
     greedy = model.generate(IDS, max_new_tokens=12)
     np.testing.assert_array_equal(model.generate(IDS, seed=3, top_k=1, **options), greedy)
-
-
-@pytest.mark.parametrize("options, wanted", [
-    ({}, [0.1, 0.5, 0.25, 0.15]),
-    ({"top_k": 2}, [0, 2 / 3, 1 / 3, 0]),
-    ({"top_p": 0.7}, [0, 2 / 3, 1 / 3, 0]),
-    ({"top_p": 0.8}, [0, 0.5 / 0.9, 0.25 / 0.9, 0.15 / 0.9]),
-    ({"top_k": 3, "top_p": 0.8}, [0, 2 / 3, 1 / 3, 0]),  # top_p is of what top_k leaves
-    ({"temperature": 0.5}, np.array([0.1, 0.5, 0.25, 0.15]) ** 2 / 0.345),
-    ({"repetition_penalty": 2.0}, np.array([0.1, 0.5, 0.0625, 0.15]) / 0.8125),  # the logit of token 2 is below 0
-])  # fmt: skip
-def test_drawn_tokens_have_their_probabilities(vulkan_backend, options, wanted):
-    count = 4000
-    logits = np.log(np.tile(np.array([[0.1, 0.5, 0.25, 0.15]], np.float32), (count, 1)))
-    given = {"temperature": 1.0, "top_k": None, "top_p": 1.0, "repetition_penalty": 1.0} | options
-    sampler = Sampler(True, seed=0, **given)
-    seen = sampler.seen(vulkan_backend, [np.array([2])] * count, 4)
-    tokens = sampler(vulkan_backend.tensor(logits), vulkan_backend.tensor(sampler.draws(count)), seen).numpy()
-    found = np.bincount(tokens, minlength=4) / count
-    assert np.abs(found - wanted).max() < 5 * np.sqrt(0.25 / count)
-    assert (found[np.array(wanted) == 0] == 0).all()
-    ends = vulkan_backend.tensor(np.repeat(np.array([[0], [1 - 2**-24]], np.float32), count // 2, axis=0))
-    allowed = np.flatnonzero(wanted)
-    assert np.isin(sampler(vulkan_backend.tensor(logits), ends, seen).numpy(), allowed).all()
 
 
 def test_tensors_stay_on_the_device(model):
