@@ -206,7 +206,8 @@ def left_out(registry, item):
     """What is of matrix units alone, where the device has none that a kernel is for."""
     if item.function is not test_matrix_units:
         return None
-    facts = {"align": 8, "causal": 0, "extras": 0, "head_dim": item.callspec.params["dim"], "value_dim": 8}
+    dim = item.callspec.params["dim"]
+    facts = {"align": 8, "causal": 0, "extras": 0, "options": 0, "head_dim": dim, "value_dim": 8}
     for operation in ("attention-backward-dq", "attention-backward-dkv"):
         found = registry.explain(Request(operation, "float16", facts=facts))
         if all(reason for variant, reason in found if variant.unproven):
@@ -220,7 +221,7 @@ def on_matrix_units(backend, **facts):
     hidden = []
     for name in ("dq", "dkv"):
         operation = f"attention-backward-{name}"
-        request = Request(operation, "float16", facts={"align": 8, "causal": 0, "extras": 0, **facts})
+        request = Request(operation, "float16", facts={"align": 8, "causal": 0, "extras": 0, "options": 0, **facts})
         explained = [(v, reason) for v, reason in backend.registry.explain(request) if v.unproven]
         if all(reason for _, reason in explained):
             pytest.skip(f"{explained[0][0].name}: {explained[0][1]}")

@@ -337,6 +337,8 @@ def amd():
 def plain_attention(dim, dtype="float16", **facts):
     sizes = {"head_dim": dim, "value_dim": dim, "keys": 1 << 12, "rows": 1 << 16}
     facts = {"align": 8, **sizes, "high": 0, "causal": 0, **facts}
+    if "extras" in facts:
+        facts["options"] = facts["extras"].bit_count()
     return Request("attention", dtype, facts=facts)
 
 
@@ -360,10 +362,13 @@ def test_nvidia_takes_matrices_for_options_of_wide_heads(compiler):
     features = {need for v in default_manifest().by_operation["attention"] for need in v.requires} - {"nvidia-compiler"}
     r = Registry(GPU, features | ({compiler} if compiler else set()) | {"subgroup-size-control"}, default_manifest())
     gemma, blocks = (extras_bits(names) for names in (("soft-cap", "window"), ("blocks",)))
+    packed = gemma | extras_bits(("segments",))
     for dtype in ("float16", "bfloat16"):
         for dim in (136, 192, 256):
             variant = r.resolve(plain_attention(dim, dtype, extras=gemma)).variant
-            assert (variant.variant, variant.case) == ("matrix-extra", "d256")
+            assert (variant.variant, variant.case) == ("matrix-extra", "d256" if compiler else "d256-few")
+            variant = r.resolve(plain_attention(dim, dtype, extras=packed)).variant
+            assert (variant.variant, variant.case) == ("matrix-extra", "d256" if compiler else "d256-crowd")
             assert not r.resolve(plain_attention(dim, dtype, extras=blocks)).variant.unproven  # it would spill
         assert r.resolve(plain_attention(128, dtype, extras=gemma)).variant.case == "d128"
         # Kernels without options go before it.
@@ -462,6 +467,12 @@ OTHERS = {
     "qualcomm-adreno6": ("Turnip Adreno (TM) 630", 0x5143, (64, 128)),
     "nvidia": ("NVK", 0x10DE, (32, 32)),
 }
+AMD_VECTORS = {
+    "amd-gcn": ("AMD Radeon RX 580 (RADV POLARIS10)", 0x1002, (64, 64)),
+    "amd-rdna1": ("AMD Radeon RX 5700 XT (RADV NAVI10)", 0x1002, (32, 64)),
+    "amd-rdna2": ("AMD Radeon RX 6800 (RADV NAVI21)", 0x1002, (32, 64)),
+    "amd-rdna3": ("AMD Radeon RX 7900 XTX (RADV NAVI31)", 0x1002, (32, 64)),
+}
 
 
 @pytest.fixture
@@ -469,10 +480,10 @@ def other():
     """The package's own kernels on a device of Mesa's other drivers."""
 
     def make(architecture):
-        name, vendor, sizes = OTHERS[architecture]
+        name, vendor, sizes = (OTHERS | AMD_VECTORS)[architecture]
         features = {need for v in default_manifest().variants for need in v.requires}
         features = {f for f in features if "matrix" not in f and f != "nvidia-compiler"}
-        features |= {"subgroup-size-control"} if architecture.startswith("qualcomm-adreno") else set()
+        features |= {"subgroup-size-control"} if architecture.startswith(("amd", "qualcomm-adreno")) else set()
         if architecture == "nvidia":
             features |= {"cooperative-matrix", "matrix-float16-16x16x16"}
         changes = {"vendor": "", "vendor_id": vendor, "device_id": 0, "name": name, "subgroup_sizes": sizes}
@@ -529,11 +540,54 @@ def test_gradients_under_nvk(other):
         ("dq", 32, "matrix-lean.d32"), ("dq", 64, "matrix-lean.d64"), ("dq", 128, "matrix-lean.d128"),
         ("dkv", 32, "matrix-lean.d32"), ("dkv", 64, "matrix.d64"), ("dkv", 128, "matrix-lean.d128"),
     ):  # fmt: skip
-        facts = {"align": 8, "causal": 0, "extras": 0, "head_dim": dim, "value_dim": dim}
-        request = Request(f"attention-backward-{name}", "float16", facts=facts)
+        request = gradient(name, dim)
         assert r.resolve(request).variant.label == f"flash-backward-{name}.{wanted}"
         own = Registry(r.device, r.features | {"nvidia-compiler"}, r.manifest)
         assert own.resolve(request).variant.label == f"flash-backward-{name}.matrix.d{dim}"
+    assert r.resolve(gradient("dq", 128, ("window",))).variant.case == "d128-options"
+    assert r.resolve(gradient("dkv", 128, list(EXTRAS)[:7])).variant.variant == "tile"
+
+
+def gradient(name, dim, extras=(), dtype="float16"):
+    facts = {"align": 8, "causal": 0, "extras": extras_bits(extras), "options": len(extras)}
+    return Request(f"attention-backward-{name}", dtype, facts={**facts, "head_dim": dim, "value_dim": dim})
+
+
+def test_attention_under_nvk(other):
+    r = other("nvidia")
+    own = Registry(r.device, r.features | {"nvidia-compiler"}, r.manifest)
+    window = extras_bits(("window",))
+    for facts, wanted in (({}, "matrix.d64"), ({"extras": window}, "matrix-extra.d64")):
+        request = plain_attention(64, ragged=0, tall=0, keys=512, **facts)
+        assert own.resolve(request).variant.label == f"flash-attention3.{wanted}"
+        assert r.resolve(request).variant.label == f"flash-attention3.{wanted}-lean"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_where_many_options_meet(other, intel, dtype):
+    names = list(EXTRAS)
+    few, many = extras_bits(names[:1]), extras_bits(names[:8])
+    facts = {"ragged": 0, "tall": 0, "rows": 4096}
+    apple, old, (name, sizes, shape, _) = other("apple"), other("qualcomm-adreno6"), INTEL[-1]
+    intels = intel(name, sizes, shape)
+    for dim, usual in ((32, "apple-small"), (64, "short")):
+        assert apple.resolve(plain_attention(dim, dtype, extras=many, **facts)).variant.variant == "crowd"
+        assert apple.resolve(plain_attention(dim, dtype, extras=few, **facts)).variant.variant in (usual, "short")
+    for dim in (64, 128, 256):
+        for count, wanted in ((1, "slim"), (2, "crowd"), (8, "crowd")):
+            assert intels.resolve(gradient("dkv", dim, names[:count], dtype)).variant.variant == wanted
+    if dtype == "float32":
+        found = old.resolve(plain_attention(64, dtype, extras=many, **facts | {"rows": 1 << 20})).variant
+        assert (found.variant, found.case) == ("crowd", "v64-adreno6")
+
+
+@pytest.mark.parametrize("architecture", AMD_VECTORS)
+def test_dropout_on_older_amd(other, architecture):
+    r, dropout = other(architecture), extras_bits(("dropout",))
+    facts = {"ragged": 0, "tall": 0, "rows": 1 << 20}
+    assert r.resolve(plain_attention(64, "float32", **facts)).variant.variant in ("older", "wide")
+    found = r.resolve(plain_attention(64, "float32", extras=dropout, **facts)).variant.variant
+    assert (found == "wide") == (architecture == "amd-rdna3") and found != "older"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -6,7 +6,8 @@ Nothing runs on the device, so a stand-in for a GPU will do (mesa-drm-shim; tool
 report. Each binary is compiled for the largest head dimension that it serves; attention with mask, causality,
 log-sum-exp and merging, and where spills are judged (JUDGED), but for NVIDIA, once more without them; split attention
 for several numbers of rows; the others for what tools/pipelines.py has of them. Variants that the registry gives no
-such device are left out. Statistics are the driver's (VK_KHR_pipeline_executable_properties).
+such device are left out. Where spills are judged, what the registry gives calls in which options meet is compiled too.
+Statistics are the driver's (VK_KHR_pipeline_executable_properties).
 
 Exits with 1 when the driver refuses a shader, when there is nothing to compile, or, on judged devices, when a variant
 spills, when one takes Intel's compiler more than MOST_SECONDS of processor time, or when the driver gives no
@@ -20,6 +21,7 @@ import dataclasses
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "grilly_py"))
@@ -28,7 +30,7 @@ from grilly.registry import Choice, Registry, Request, Variant, serves
 from grilly.registry.names import EXTRAS
 from grilly.runtime import probe
 from grilly.runtime.interface import DeviceInfo, ProgramSpec
-from pipelines import constant_sets, decode_sets, linear_sets
+from pipelines import constant_sets, decode_sets, linear_sets, together
 
 #: Architectures, by their names' beginnings, whose devices must not be given a variant that spills.
 JUDGED = ("amd", "intel", "apple", "qualcomm", "nvidia")
@@ -215,6 +217,32 @@ def examine(name: str, compiler: Compiler, only: str | None = None) -> tuple[lis
     registry = Registry(info, info.features)
     judged = any(serves((name,), registry.architecture) for name in JUDGED)
     rows, complaints = [], []
+    for choice, constants in asked(registry, info, judged, only):
+        row = {"device": name, "variant": choice.variant.name, "constants": constants}
+        start, worked = time.perf_counter(), time.process_time()
+        try:
+            row["statistics"] = compiler.compile(choice.spec(constants))
+        except RuntimeError as error:
+            complaints.append(f"{name}: {choice.variant.name} {constants}: {error}")
+            continue
+        row["seconds"], worked = round(time.perf_counter() - start, 3), time.process_time() - worked
+        rows.append(row)
+        spilled = spills(row["statistics"])
+        if judged and spilled:
+            complaints.append(f"{name}: {choice.variant.name} {constants}: spills ({spilled:g})")
+        if judged and info.vendor == "intel" and worked > MOST_SECONDS:
+            complaints.append(f"{name}: {choice.variant.name} {constants}: took {worked:.1f} s to compile")
+    if not rows:
+        complaints.append(f"{name}: no variant could be compiled")
+    if judged and not any(row["statistics"] for row in rows):
+        complaints.append(f"{name}: the driver gave no statistics, so spills would not be seen")
+    return rows, complaints
+
+
+def asked(
+    registry: Registry, info: DeviceInfo, judged: bool, only: str | None
+) -> Iterator[tuple[Choice, dict[str, int]]]:
+    """Every pipeline that ``examine`` compiles: a variant as chosen for the device, and values of its constants."""
     for variant in registry.manifest.variants:
         if (only and variant.family != only) or obstacle(registry, variant):
             continue
@@ -231,25 +259,9 @@ def examine(name: str, compiler: Compiler, only: str | None = None) -> tuple[lis
         if info.vendor == "nvidia" and variant.operation.startswith("attention") and not only:
             sets = sets[:1]  # its compiler is the slowest
         for constants in sets if judged or only else sets[:1]:
-            row = {"device": name, "variant": variant.name, "constants": constants}
-            start, worked = time.perf_counter(), time.process_time()
-            try:
-                row["statistics"] = compiler.compile(choice.spec(constants))
-            except RuntimeError as error:
-                complaints.append(f"{name}: {variant.name} {constants}: {error}")
-                continue
-            row["seconds"], worked = round(time.perf_counter() - start, 3), time.process_time() - worked
-            rows.append(row)
-            spilled = spills(row["statistics"])
-            if judged and spilled:
-                complaints.append(f"{name}: {variant.name} {constants}: spills ({spilled:g})")
-            if judged and info.vendor == "intel" and worked > MOST_SECONDS:
-                complaints.append(f"{name}: {variant.name} {constants}: took {worked:.1f} s to compile")
-    if not rows:
-        complaints.append(f"{name}: no variant could be compiled")
-    if judged and not any(row["statistics"] for row in rows):
-        complaints.append(f"{name}: the driver gave no statistics, so spills would not be seen")
-    return rows, complaints
+            yield choice, constants
+    if judged:
+        yield from ((choice, own) for choice, own in together(registry) if only in (None, choice.variant.family))
 
 
 def main() -> int:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from collections.abc import Iterator
+from itertools import combinations, product
 
 from grilly.compute.arrays.operations import NUMBERS
 from grilly.compute.attention import decode
 from grilly.compute.device.device import DeviceFacts
 from grilly.compute.products.deal import deal
 from grilly.compute.products.matmul import ACTIVATIONS
-from grilly.registry import Choice, Variant
+from grilly.errors import UnsupportedError
+from grilly.registry import Choice, Registry, Request, Variant
 from grilly.registry.names import EXTRAS
 from grilly.registry.shared import extras_bits, value
 from grilly.runtime.interface import DeviceInfo
@@ -58,6 +60,33 @@ def _together(variant: Variant) -> list[dict[str, int]]:
     if offered:
         found += [{"MASK": mask, "CAUSAL": 1, "FEATURES": extras_bits(offered)} for mask in range(3)]
     return found
+
+
+def together(registry: Registry) -> Iterator[tuple[Choice, dict[str, int]]]:
+    """What the registry gives attention and gradients where options meet, and the values of its constants."""
+    seen = set()
+    for operation, dtype, dim, rows, (mask, names) in product(
+        ("attention", "attention-backward-dq", "attention-backward-dkv"), ("float32", "float16"), (32, 64, 128, 256),
+        (1 << 11, 1 << 20), _MEETING,
+    ):  # fmt: skip
+        facts = {"align": 8, "head_dim": dim, "value_dim": dim, "causal": 1}
+        if operation == "attention":
+            facts |= {"high": 0, "keys": 4096, "rows": rows, "ragged": 0, "tall": int(rows > 1 << 16)}
+        else:
+            names = [name for name in names if name not in ("tiles", "paged")]
+        bits = extras_bits(names)
+        try:
+            choice = registry.resolve(Request(operation, dtype, facts=facts | {"extras": bits, "options": len(names)}))
+        except UnsupportedError:
+            continue  # as float16 where there is no 16-bit storage
+        asked = {"HEAD_DIM": dim, "VALUE_DIM": dim, "MASK": mask, "CAUSAL": 1, "LSE": 1, "FEATURES": bits}
+        constants = dict.fromkeys(choice.variant.constants, 0)
+        constants |= {name: number for name, number in asked.items() if name in constants}
+        constants |= {name: 1 for name in ("GROUP", "PART", "PARTS") if name in constants}  # what is divided by
+        key = (choice.variant.name, *constants.values())
+        if key not in seen:
+            seen.add(key)
+            yield choice, constants
 
 
 def decode_sets(choice: Choice, size: int, most: int = len(EXTRAS)) -> list[dict[str, int]]:
@@ -113,6 +142,11 @@ def linear_sets(choice: Choice, info: DeviceInfo) -> list[dict[str, int]]:
 #: Options whose words take the most registers, of those that a map of blocks and dropout are not beside.
 _LARGE = ("bias", "t5", "lengths", "tiles", "paged")
 
+#: Kinds of masks, and options that meet in one call.
+_MEETING = (
+    (1, ()), (1, ("dropout",)), (0, ("t5", "segments", "lengths")), (2, ("window", "soft-cap", "bias")),
+    (1, tuple(EXTRAS)),
+)
 #: Families that are compiled with each of their options as well, and with many at once.
 _EACH_OPTION = ("flash-attention-narrow",)
 

@@ -226,11 +226,13 @@ class Manifest:
             named.add(variant.name)
             limits = tuple(sorted(variant.limits.items()))
             for model in variant.models:
-                identity = (variant.operation, model, variant.dtype, variant.family, variant.variant, limits)
+                devices = (variant.architectures, frozenset(variant.requires))
+                identity = (variant.operation, model, variant.dtype, variant.family, variant.variant, limits, devices)
                 if identity in seen:
                     raise ShaderError(
                         f"{place}: {variant.name} and {seen[identity]} both serve operation {variant.operation}, "
-                        f"model {model}, {variant.dtype} within the same limits; give one other limits or remove it"
+                        f"model {model}, {variant.dtype} within the same limits, on the same devices; give one others "
+                        "or remove it"
                     )
                 seen[identity] = variant.name
             variants.append(variant)

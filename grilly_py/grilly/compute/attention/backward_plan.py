@@ -88,7 +88,7 @@ def requests(views: Mapping[str, Tensor], call: BackwardCall) -> list[Request]:
     aligned = gcd(ALIGN_MOST, *dims, *places)
     asked = (
         ("align", aligned), ("causal", int(call.causal)), ("extras", call.options.bits), ("head_dim", dims[0]),
-        ("value_dim", dims[1]),
+        ("options", call.options.bits.bit_count()), ("value_dim", dims[1]),
     )  # fmt: skip
     dtype = call.q.dtype.name
     return [Request(f"attention-backward-{name}", dtype, facts=asked) for name in ("dq", "dkv")]

@@ -48,6 +48,11 @@ class OptionFacts(NamedTuple):
         """A word of the header that all dispatches share; 0 where it was not set."""
         return dict(self.header).get(name, 0)
 
+    @property
+    def asked(self) -> tuple[tuple[str, int], ...]:
+        """Facts of a request: what a kernel must offer, and how much of it, as many options at once take registers."""
+        return (("extras", self.bits), ("options", self.bits.bit_count())) if self.bits or self.header else ()
+
 
 NOTHING = OptionFacts()
 

@@ -240,7 +240,7 @@ def _tiled(
     family = request.prefer
     if family is not None and not family.endswith(SUFFIX):
         family += SUFFIX
-    asked = tuple(fact for fact in request.facts if fact[0] not in ("causal", "extras", "high"))
+    asked = tuple(fact for fact in request.facts if fact[0] not in ("causal", "extras", "options", "high"))
     wanted = Request("attention-tiled", request.dtype, facts=asked, prefer=family)
     # Ranks first: one that would not be used need not be checked.
     if not any(reason is None and registry.rank(variant) >= least for variant, reason in registry.explain(wanted)):
@@ -265,6 +265,7 @@ def rather(
         return choice
     asked = dict(request.facts)
     asked["extras"] = asked.get("extras", 0) | TILES
+    asked["options"] = asked["extras"].bit_count()
     try:
         other = registry.resolve(request._replace(facts=tuple(sorted(asked.items()))))
     except UnsupportedError:

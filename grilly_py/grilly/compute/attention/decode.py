@@ -167,7 +167,7 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
     asked = (
         ("align", aligned(call, o._steps)), ("head_dim", head_dim), ("value_dim", value_dim), ("masked", int(masked)),
         *bucket({"rows": group * queries}).items(),
-        *((("extras", bits), ("options", bits.bit_count())) if bits else ()),
+        *options.asked,
     )  # fmt: skip
     try:
         choice = registry.resolve(Request("attention-decode", call.q.dtype.name, facts=asked, prefer=family or long))

@@ -47,7 +47,7 @@ def request(call: AttentionCall, facts: DeviceFacts) -> Request:
         ("high", int(call.high and call.q.dtype == FLOAT32 and head_dim >= SPLIT_DIM)), *counts.items(),
         ("ragged", int(ragged(queries))), ("tall", int(tall(batch * heads, queries, facts.units))),
         ("value_dim", call.v.shape[3]),
-        *((("extras", call.options.bits),) if call.options.header else ()),
+        *call.options.asked,
     )  # fmt: skip
     return Request("attention", call.q.dtype.name, facts=asked, prefer=call.kernel)
 
