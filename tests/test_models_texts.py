@@ -230,6 +230,7 @@ def test_pooling(vulkan_backend, tmp_path, folder, mode):
     wanted = {"cls": lambda x: x[0], "max": lambda x: x.max(0), "mean_sqrt_len": lambda x: x.sum(0) / len(x) ** 0.5}
     found = encoder.encode(["w5 w6 w7 w9", "w8 w3"])
     np.testing.assert_allclose(found, np.stack([wanted[mode](x) for x in states]), atol=1e-5)
+    np.testing.assert_allclose(encoder.encode("w5 w6 w7 w9"), found[0], atol=1e-5)  # without padding
     (made / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_lasttoken": True}))
     with pytest.raises(ModelError, match="pooling_mode_lasttoken is True; expected False"):
         models.SentenceEncoder.load(made, backend=vulkan_backend)

@@ -134,20 +134,31 @@ class SentenceEncoder:
 
     def _pooled(self, ids: NDArray[Any], mask: NDArray[Any]) -> Tensor:
         """The vectors of a batch, float32 ``(B, width)``."""
-        kept = mask[:, :, None].astype(np.float32)
-        count = np.maximum(mask.sum(axis=1, keepdims=True), 1).astype(np.float32)
-        count = count if self.pooling == "mean" else np.sqrt(count)
-        seen = None if mask.all() else (mask != 0)[:, None, None]
         ids = ids.astype(np.int32, copy=False)
+        if mask.all():  # no padding: nothing else to send
+            return self.graphs.run(self.model, self.model.backend, self._vectors, ids)
+        kept = mask[:, :, None].astype(np.float32)
+        count = self._divisor(np.maximum(mask.sum(axis=1, keepdims=True), 1).astype(np.float32))
+        seen = (mask != 0)[:, None, None]
         return self.graphs.run(self.model, self.model.backend, self._vectors, ids, seen, kept, count)
 
-    def _vectors(self, ids: Tensor, seen: Tensor | None, kept: Tensor, count: Tensor) -> Tensor:
-        """... of tokens ``(B, S)``, a mask ``(B, 1, 1, S)``, it as numbers ``(B, S, 1)``, and divisors ``(B, 1)``."""
+    def _divisor(self, tokens: Any) -> Any:
+        return tokens if self.pooling == "mean" else np.sqrt(tokens)
+
+    def _vectors(
+        self, ids: Tensor, seen: Tensor | None = None, kept: Tensor | None = None, count: Tensor | None = None
+    ) -> Tensor:
+        """... of tokens ``(B, S)``, a mask ``(B, 1, 1, S)``, it as numbers ``(B, S, 1)``, and divisors ``(B, 1)``.
+
+        Where there is no padding the last three are None.
+        """
         x = self.model.states(ids, seen, None, None).astype("float32", copy=False)
         if self.pooling == "cls":
             found = x[:, 0]
         elif self.pooling == "max":
-            found = xp.max(xp.where(kept != 0, x, -np.inf), axis=1)
+            found = xp.max(x if kept is None else xp.where(kept != 0, x, -np.inf), axis=1)
+        elif kept is None:
+            found = xp.sum(x, axis=1) / float(self._divisor(x.shape[1]))
         else:
             found = xp.sum(x * kept, axis=1) / count
         if not self.normalized:
