@@ -1,0 +1,56 @@
+"""Where many options meet: what those devices are given then whose registers the usual kernels would pass, on any."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import features
+import test_features
+from features import AXES, Cell
+from kernels import chosen_as_on
+from test_backward import check as check_gradients
+
+#: All that a call may have but pages, and masks of tiles.
+OPTIONS = {
+    "causal": "on", "window": (19, 15), "prefix": "some", "softcap": 30.0, "bias": "full", "alibi": "heads",
+    "t5": "both-ways", "sinks": "heads", "segments": "pair", "lengths": "both", "blocks": (16, 16), "dropout": 0.1,
+}  # fmt: skip
+
+
+def cell(width, mask):
+    plain = {axis: variants[0] for axis, variants in AXES.items()}
+    return Cell("float32", tuple((plain | OPTIONS | {"width": width, "size": (64, 128), "mask": mask}).values()))
+
+
+def used(backend):
+    return {choice.variant.label for choice in backend.opened.registry._choices.values()}
+
+
+@pytest.mark.parametrize("mask", [None, "bool-full"])
+@pytest.mark.parametrize("architecture, width, wanted", [
+    ("apple", (32, 32), "crowd.v32"), ("apple", (33, 31), "crowd-scalar.v32"), ("apple", (64, 64), "crowd.v64"),
+    ("apple", (32, 192), "slim-half"), ("apple", (33, 191), "slim-half-scalar"),
+    ("qualcomm-adreno6", (64, 64), "crowd.v64-adreno6"), ("qualcomm-adreno6", (33, 63), "crowd-scalar.v64-adreno6"),
+])  # fmt: skip
+def test_results(vulkan_backend, architecture, width, wanted, mask):
+    with chosen_as_on(vulkan_backend, architecture) as backend:
+        test_features.check(backend, None, cell(width, mask))
+        assert f"flash-attention2.{wanted}" in used(backend)
+
+
+@pytest.mark.parametrize("architecture, width, wanted", [
+    ("intel-xe2", (64, 64), "dkv.crowd.d128"), ("intel-xe2", (63, 61), "dkv.crowd-scalar.d128"),
+    ("intel-xe2", (128, 96), "dkv.crowd.d128"), ("intel-xe2", (192, 32), "dkv.crowd.d256"),
+    ("intel-xe2", (33, 191), "dkv.crowd-scalar.d256"),
+    ("apple", (32, 32), "dkv.crowd.d32"), ("apple", (64, 64), "dq.crowd"), ("apple", (61, 33), "dq.crowd-scalar"),
+])  # fmt: skip
+def test_gradients(vulkan_backend, architecture, width, wanted):
+    if wanted.endswith("d256") and vulkan_backend.device.limits["shared_bytes"] < 33796:
+        pytest.skip("the device has less than 33,796 bytes of shared memory")
+    call = features.make(cell(width, "add-full"))
+    shape = (*call.q.shape[:3], call.v.shape[3])
+    grad = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+    with chosen_as_on(vulkan_backend, architecture) as backend:
+        check_gradients(backend, grad, (call.q, call.k, call.v), call.clean, call.options, f"{architecture} {width}")
+        assert f"flash-backward-{wanted}" in used(backend)
