@@ -62,12 +62,15 @@ def _together(variant: Variant) -> list[dict[str, int]]:
     return found
 
 
-def together(registry: Registry) -> Iterator[tuple[Choice, dict[str, int]]]:
-    """What the registry gives attention and gradients where options meet, and the values of its constants."""
+def together(registry: Registry, few: bool = False) -> Iterator[tuple[Choice, dict[str, int]]]:
+    """What the registry gives attention and gradients where options meet, and the values of its constants.
+
+    ``few``: of large calls with wider heads only.
+    """
     seen = set()
     for operation, dtype, dim, rows, (mask, names) in product(
-        ("attention", "attention-backward-dq", "attention-backward-dkv"), ("float32", "float16"), (32, 64, 128, 256),
-        (1 << 11, 1 << 20), _MEETING,
+        ("attention", "attention-backward-dq", "attention-backward-dkv"), ("float32", "float16"),
+        (32, 64, 128, 256)[few:], (1 << 11, 1 << 20)[few:], _MEETING,
     ):  # fmt: skip
         facts = {"align": 8, "head_dim": dim, "value_dim": dim, "causal": 1}
         if operation == "attention":
