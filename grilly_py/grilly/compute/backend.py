@@ -185,7 +185,7 @@ class Compute:
         The array must not change before ``runtime.flush()`` or ``Tensor.numpy()``, either of which waits for that.
         Where host and device share memory, the device uses the array in place.
         """
-        return self.opened.borrow(array)
+        return self.opened.borrow(array, passing=False)
 
     def empty(self, shape: Shape, dtype: DTypeLike = np.float32) -> Tensor:
         """A tensor whose contents are undefined.

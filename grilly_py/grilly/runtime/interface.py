@@ -246,10 +246,11 @@ class Runtime(abc.ABC):
     features: frozenset[str]
 
     @abc.abstractmethod
-    def allocate(self, nbytes: int, idle: bool = False) -> Buffer:
+    def allocate(self, nbytes: int, idle: bool = False, passing: bool = False) -> Buffer:
         """Device memory of at least ``nbytes`` bytes (more than 0), its contents undefined.
 
-        ``idle`` asks for memory that no work in flight uses, because the host is about to write it.
+        ``idle`` asks for memory that no work in flight uses, because the host is about to write it. ``passing`` says
+        that the host writes it once and the operation at hand reads it: it need not be memory that can be shared.
         Raises OutOfDeviceMemoryError when the device has no room.
         """
 

@@ -227,7 +227,8 @@ class KomputeRuntime(Runtime):
     def _make(self, size: int, kind):
         return self._manager.tensor_t(np.empty(size // 4, np.uint32), kind)
 
-    def allocate(self, nbytes: int, idle: bool = False) -> KomputeBuffer:  # work here never is in flight
+    def allocate(self, nbytes: int, idle: bool = False, passing: bool = False) -> KomputeBuffer:
+        # Work here is never in flight, and nothing is shared.
         if nbytes < 1:
             raise ValueError(f"allocate: expected at least 1 byte, and received {nbytes}")
         size = -(-nbytes // _ALIGNMENT) * _ALIGNMENT

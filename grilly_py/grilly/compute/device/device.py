@@ -221,7 +221,7 @@ class Device:
 
     def tensor(self, array) -> Tensor:
         """Copy an array to the device: ``Compute.tensor``."""
-        return self._place(array, lend=False)
+        return self._place(array)
 
     def fill(self, tensor: Tensor, array: np.ndarray) -> None:
         """Copy an array to a contiguous tensor of its shape and dtype; waits for work that uses its memory."""
@@ -229,15 +229,16 @@ class Device:
         tensor._storage.version += 1
         self.runtime.write(tensor._storage.buffer, plain(array), tensor._offset * array.itemsize)
 
-    def borrow(self, array) -> Tensor:
+    def borrow(self, array, passing: bool = True) -> Tensor:
         """As ``tensor``, but the device may still be reading an array of ``grilly.pinned.empty`` when this returns.
 
         For operations: the array must not change before their ``runtime.flush()`` or ``Tensor.numpy()``, either of
-        which waits for that. Where host and device share memory, the device uses the array in place.
+        which waits for that. Where host and device share memory, the device uses the array in place. ``passing``:
+        nobody is given the tensor, so it may lie where it is written soonest.
         """
-        return self._place(array, lend=True)
+        return self._place(array, lend=True, passing=passing)
 
-    def _place(self, array, lend: bool) -> Tensor:
+    def _place(self, array, lend: bool = False, passing: bool = False) -> Tensor:
         self.check_open()
         if isinstance(array, Tensor):
             return array if array._storage.device is self.home else self.tensor(array.numpy())
@@ -262,7 +263,7 @@ class Device:
             storage = LentStorage(self, lent[0], array)
             tensor = Tensor(storage, laid.shape, array.dtype, offset=lent[1] // array.itemsize)
         else:
-            storage = Storage(self, array.nbytes, idle=True)
+            storage = Storage(self, array.nbytes, idle=True, passing=passing)
             self.runtime.write(storage.buffer, plain(laid), borrow=lend)
             tensor = Tensor(storage, laid.shape, array.dtype)
         return tensor if order is None else tensor.transpose([order.index(axis) for axis in range(array.ndim)])

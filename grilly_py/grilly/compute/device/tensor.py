@@ -53,10 +53,10 @@ class Storage:
 
     __slots__ = ("device", "buffer", "nbytes", "version", "derived", "address", "replayed", "__weakref__")
 
-    def __init__(self, device: Home, nbytes: int, idle: bool = False):
+    def __init__(self, device: Home, nbytes: int, idle: bool = False, passing: bool = False):
         self.device = device.home
         self.nbytes = max(-(-nbytes // 4) * 4, 4)  # whole words: shaders read byte masks through them
-        self.buffer: Buffer = device.runtime.allocate(self.nbytes, idle)
+        self.buffer: Buffer = device.runtime.allocate(self.nbytes, idle, passing)
         self.version = 0
         self.derived: dict[tuple, tuple[int, Tensor]] | None = None
         self.address: int | None = None

@@ -10,6 +10,7 @@ from .threads import Job, Threads
 
 LARGEST_CHUNK = 4 << 20  # bytes in one piece: large against a submission, small against what is in flight
 SMALLEST_CHUNK = 1 << 20
+SMALLEST_STORE = 1 << 19  # a thread takes some 30 us to begin
 
 
 class Copy(Job):
@@ -37,7 +38,8 @@ class Copier(Threads):
 
     def chunk(self, nbytes: int) -> int:
         """Bytes in one piece of an array of ``nbytes``: a power of two that gives each thread a few."""
-        share = max(nbytes // (2 * self.threads), SMALLEST_CHUNK)
+        smallest = SMALLEST_CHUNK if nbytes < 8 * SMALLEST_CHUNK else 2 * SMALLEST_CHUNK
+        share = max(nbytes // (2 * self.threads), smallest)
         return min(1 << (share.bit_length() - 1), LARGEST_CHUNK) if self.threads > 1 else LARGEST_CHUNK
 
     def copy(self, target: np.ndarray, source: np.ndarray) -> None:
@@ -51,6 +53,21 @@ class Copier(Threads):
             self._copies.append(Copy(target[place : place + piece.size].reshape(piece.shape), piece))
             self.begin(self._copies[-1])
             place += piece.size
+        while self._copies:
+            self._copies[-1].wait()
+            self._copies.pop()
+
+    def store(self, target: np.ndarray, source: np.ndarray, threads: int) -> None:
+        """As ``copy``, to memory across a bus: equal parts for this thread and up to ``threads`` - 1 others."""
+        count = min(self.threads, threads, source.nbytes // SMALLEST_STORE) if source.flags.c_contiguous else 1
+        if count <= 1:
+            np.copyto(target.reshape(source.shape), source)
+            return
+        flat, share = source.reshape(-1), -(-source.size // count)
+        for place in range(share, source.size, share):
+            self._copies.append(Copy(target[place : place + share], flat[place : place + share]))
+            self.begin(self._copies[-1])
+        np.copyto(target[:share], flat[:share])
         while self._copies:
             self._copies[-1].wait()
             self._copies.pop()

@@ -25,6 +25,7 @@ from .device import Device
 
 ALIGNMENT = 256  # at least every device's minStorageBufferOffsetAlignment
 BLOCK = 64 << 20
+PASSING = 128 << 20  # of memory for what passes through
 SMALLEST_BLOCK = 1 << 20  # what is tried where there is no room for more
 
 
@@ -213,6 +214,14 @@ class Pool:
         self.sweep()
         return self._used
 
+    def use(self) -> tuple[int, int, int]:
+        """Bytes in use, at most so far, and taken from the driver."""
+        return self.in_use, self.peak, self.reserved
+
+    def has(self, buffer: VulkanBuffer) -> bool:
+        """Whether a buffer is of this pool."""
+        return buffer.piece.block in self._blocks
+
     @property
     def empty(self) -> bool:
         """Whether no buffer is left, whatever an exception left of the books."""
@@ -380,6 +389,18 @@ def device_pool(device: Device) -> Pool:
     return Pool(device, wishes, device.heap_bytes(plain), exported=device.external.memories)
 
 
+def passing_pool(device: Device) -> Pool | None:
+    """Device memory that the host writes what is used once to, where memory for tensors can be shared with other
+    interfaces: that is memory which the host may not be able to address (NVIDIA). None where none is needed or can be."""
+    local = lib.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
+    host = lib.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | lib.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
+    plain, _ = device.memory_type(0xFFFFFFFF, local, 0)
+    mapped, flags = device.memory_type(0xFFFFFFFF, local | host, 0)
+    if not device.external.memories or flags & (local | host) != local | host:
+        return None
+    return Pool(device, (local | host,), PASSING) if device.heap_bytes(mapped) >= device.heap_bytes(plain) else None
+
+
 def host_pool(device: Device) -> Pool:
     """Host memory that the device copies to and from, for staging and for arrays."""
     host = lib.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | lib.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
@@ -388,4 +409,4 @@ def host_pool(device: Device) -> Pool:
     return Pool(device, wishes, device.heap_bytes(index))
 
 
-__all__ = ["HostMemory", "Piece", "Pool", "VulkanBuffer", "device_pool", "host_pool"]
+__all__ = ["HostMemory", "Piece", "Pool", "VulkanBuffer", "device_pool", "host_pool", "passing_pool"]

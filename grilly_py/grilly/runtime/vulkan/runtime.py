@@ -24,11 +24,11 @@ from ..lifetime import CLOSED, FORKED, check_alive, closed, track
 from .capture import VulkanCapture
 from .device import Device
 from .graph import Graphs, VulkanRecording
-from .memory import HostMemory, VulkanBuffer, device_pool, host_pool
+from .memory import HostMemory, VulkanBuffer, device_pool, host_pool, passing_pool
 from .pipelines import Pipelines, VulkanProgram
 from .sharing import VulkanSharing
 from .stream import Stream
-from .transfer import MAPPED_WRITE, Transfers, VulkanDownload
+from .transfer import MAPPED_MOST, MAPPED_WRITE, Transfers, VulkanDownload
 
 NOTHING_RUNS = (
     "a captured function runs nothing yet, so there is nothing to read, to wait for or to time; return the tensors, "
@@ -52,6 +52,7 @@ class _Parts:
             self.pool = device_pool(self.device)
             self.staging = host_pool(self.device)
             self.host = host_pool(self.device)
+            self.passing = passing_pool(self.device)
             self.pipelines = Pipelines(self.device)
             self.stream = Stream(self.device)
             self.graphs = Graphs(self.device)
@@ -65,8 +66,9 @@ class _Parts:
         if self.device.lost is None:
             self.stream.mend()
             self.graphs.sweep(self.stream.completed)
-            for pool in (self.pool, self.staging, self.host):
-                pool.mend()
+            for pool in (self.pool, self.staging, self.host, self.passing):
+                if pool is not None:
+                    pool.mend()
         self.device.objects.sweep()
 
     def close(self) -> None:
@@ -79,6 +81,8 @@ class _Parts:
             self.graphs.close()
             self.stream.close()
             self.staging.close()
+            if self.passing is not None:
+                self.passing.close()
             self.pool.close()
             self.closed = True
         self.end()
@@ -151,7 +155,7 @@ class VulkanRuntime(Runtime):
 
     # -- memory ----------------------------------------------------------------------------------------------------
 
-    def allocate(self, nbytes: int, idle: bool = False) -> VulkanBuffer:
+    def allocate(self, nbytes: int, idle: bool = False, passing: bool = False) -> VulkanBuffer:
         if self._lock._is_owned():
             raise GrillyError(REENTERED)
         with self._lock:
@@ -161,6 +165,13 @@ class VulkanRuntime(Runtime):
                 buffer = capture.allocate(nbytes)
                 parts.at_work = False
                 return buffer
+            if passing and idle and capture is None and parts.passing is not None and nbytes <= MAPPED_MOST:
+                # Where that memory is full or still in use, the other is as good, but for the way there.
+                with contextlib.suppress(OutOfDeviceMemoryError):
+                    buffer = parts.passing.allocate(nbytes, parts.stream.completed, idle=True)
+                    if buffer is not None:
+                        parts.at_work = False
+                        return buffer
             # What goes through staging waits for nothing, and may go to memory that is still in use.
             idle = idle and (self.device.unified or nbytes <= MAPPED_WRITE)
             buffer = self._allocate(parts, parts.pool, nbytes, idle)
@@ -234,7 +245,8 @@ class VulkanRuntime(Runtime):
     def free(self, buffer: VulkanBuffer) -> None:
         parts = self._parts
         if parts is not None:
-            parts.pool.free(buffer)
+            pool = parts.pool if parts.passing is None or not parts.passing.has(buffer) else parts.passing
+            pool.free(buffer)
 
     def write(self, buffer: VulkanBuffer, array: np.ndarray, offset: int = 0, borrow: bool = False) -> None:
         if array.nbytes:
@@ -371,9 +383,12 @@ class VulkanRuntime(Runtime):
             if parts.graphs.gone:
                 parts.stream.poll()
                 parts.graphs.sweep(parts.stream.completed)
+            pools = [pool] if parts.passing is None else [pool, parts.passing]
             if reset_peak:
-                pool.peak = pool.in_use
-            use = MemoryUse(pool.in_use, pool.peak, pool.reserved, parts.host.in_use)
+                for pool in pools:
+                    pool.peak = pool.in_use
+            in_use, peak, reserved = (sum(numbers) for numbers in zip(*(p.use() for p in pools), strict=True))
+            use = MemoryUse(in_use, peak, reserved, parts.host.in_use)
             parts.at_work = False
             return use
 

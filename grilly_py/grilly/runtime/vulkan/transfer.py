@@ -18,6 +18,8 @@ from .memory import HostMemory, Pool, VulkanBuffer
 from .stream import Stream
 
 MAPPED_WRITE = 1 << 20  # bytes up to which storing across the bus beats a copy by the device
+MAPPED_MOST = 16 << 20  # the same where threads share it, into memory that holds nothing else
+STORING = 3  # threads that then store at once: the bus takes no more
 BORROWED_WRITE = 1 << 16  # the same where the copy needs no wait of its own
 LANDING = 16  # chunks of a download that may be under way
 
@@ -76,7 +78,11 @@ class Transfers:
             piece = buffer.piece
             if (last := piece.last) > stream.completed:
                 self._wait(last)
-            self.copier.copy(np.frombuffer(piece.block.view, array.dtype, array.size, piece.start + offset), array)
+            target = np.frombuffer(piece.block.view, array.dtype, array.size, piece.start + offset)
+            if piece.block.readable:
+                self.copier.copy(target, array)
+            else:
+                self.copier.store(target, array, STORING)
             return None
         chunk = self.copier.chunk(array.nbytes)
         if array.nbytes <= chunk:
@@ -127,7 +133,8 @@ class Transfers:
         if buffer.piece.block.readable:
             return True
         # Across a bus: one thread's stores pay for little data, and only where there is nothing to wait for.
-        return nbytes <= MAPPED_WRITE and buffer.piece.last <= self._stream.completed
+        most = MAPPED_WRITE if buffer.piece.block.exported or self.copier.threads == 1 else MAPPED_MOST
+        return nbytes <= most and buffer.piece.last <= self._stream.completed
 
     # -- to the host -----------------------------------------------------------------------------------------------
 
@@ -220,4 +227,4 @@ def _shown(buffer: VulkanBuffer, dtype, count: int) -> np.ndarray:
     return np.frombuffer(buffer.piece.block.view, dtype, count, buffer.piece.start)
 
 
-__all__ = ["MAPPED_WRITE", "Transfers", "VulkanDownload"]
+__all__ = ["MAPPED_MOST", "MAPPED_WRITE", "Transfers", "VulkanDownload"]
