@@ -17,9 +17,11 @@ import pytest
 from compilers import NO_COMPILER
 from features import Cell
 from grilly.compute import selfcheck
+from grilly.compute.attention import added
 from grilly.registry import Manifest, Registry
 from grilly.registry.checkout import Checkout
 from grilly.registry.names import EXTRAS
+from grilly.registry.shared import extras_in
 from kernels import pin, pretend, view_of, with_classes
 from test_matrix_extras import PLAIN, judge_cell
 
@@ -123,6 +125,21 @@ WITH_OPTIONS = {
          "size": (37, 53), "width": (256, 136), "heads": (2, 1), "batch": 1},
     ),
 }  # fmt: skip
+#: What is added to scores by the kernel that reads it in pairs, and what of it is then read so (``added.features``).
+ADDED_TO = SHARED | QUADS | {
+    "EXTRAS": 1, "ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "KEYS": 64, "CHUNK": 32, "BUFFERS": 2, "RAISE_WHILE": 1,
+    "SPLIT_LOOPS": 1,
+}  # fmt: skip
+ADDED = {
+    "bias": ({"bias": "full", "t5": "both-ways", "size": (54, 70)}, ["bias-pairs"]),
+    "bias-odd": ({"bias": "heads", "alibi": "heads", "causal": "on", "size": (53, 71)}, []),
+    "half": ({"bias": "half", "softcap": 1.5, "size": (54, 70)}, ["bias-halves", "bias-pairs"]),
+    "half-odd": ({"bias": "half", "hidden": "inf", "size": (41, 71)}, ["bias-halves"]),
+    "mask": ({"mask": "add-inf-rows", "alibi": "batch", "hidden": "nan", "size": (54, 70)}, ["mask-pairs"]),
+    "mask-odd": ({"mask": "add-lowest", "softcap": 300.0, "size": (53, 71)}, []),
+    "both": ({"mask": "add-full", "bias": "keys", "t5": "one-way", "causal": "on", "size": (70, 54)},
+             ["bias-pairs", "mask-pairs"]),
+}  # fmt: skip
 
 
 def family_of(defines):
@@ -182,7 +199,7 @@ def manifest(tmp_path_factory):
                 offers=OFFERS[family], form="mask_bits" if family == "emulated-options" else "mask_order",
                 defines=", ".join(f"{define} = {value}" for define, value in defines.items()),
             )
-            for rank, (name, (defines, _)) in enumerate((KERNELS | WITH_OPTIONS).items())
+            for rank, (name, (defines, _)) in enumerate((KERNELS | WITH_OPTIONS | {"quads-added": (ADDED_TO, {})}).items())
             if family_of(defines) == family
         ]  # fmt: skip
         (room / f"{family}.toml").write_text(FAMILY.format(**settings) + "".join(variants))
@@ -219,3 +236,21 @@ def test_options_of_wide_heads(vulkan_backend, manifest, kernel, monkeypatch):
     choice = chosen(vulkan_backend, manifest, kernel, monkeypatch)
     cell = Cell("float16", tuple((PLAIN | WITH_OPTIONS[kernel][1]).values()))
     judge_cell(pin(with_classes(view_of(vulkan_backend)), choice), cell, choice.variant.family)
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_what_is_added(vulkan_backend, manifest, name, monkeypatch):
+    """Biases and additive masks, read two numbers at a time where they lie so, beside what depends on distances."""
+    options, wanted = ADDED[name]
+    choice = chosen(vulkan_backend, manifest, "quads-added", monkeypatch)
+    seen = []
+    monkeypatch.setattr(added, "features", lambda *given, real=added.features: seen.append(real(*given)) or seen[-1])
+    view = pin(view_of(vulkan_backend), choice)
+
+    def change(given):
+        """A bias stays as it is on the device."""
+        return given | ({"attn_bias": view.tensor(given["attn_bias"])} if "attn_bias" in given else {})
+
+    cell = Cell("float16", tuple((PLAIN | {"width": (32, 24), "heads": (4, 2)} | options).values()))
+    judge_cell(view, cell, choice.variant.family, change)
+    assert [extras_in(bits) for bits in seen] == [wanted]

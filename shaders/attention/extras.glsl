@@ -31,6 +31,10 @@ const int BLOCKS = 512;    // a map of blocks of keys that blocks of rows see
 const int DROPOUT = 1024;
 const int TILES = 2048;    // a class for every tile: TILE_HIDDEN, TILE_MIXED or TILE_SEEN
 const int PAGED = 4096;    // keys and values lie in pages that a table orders
+// Of what is added, where a kernel cares:
+const int BIAS_HALVES = 8192;  // the bias has q's 16-bit type, not float32
+const int BIAS_PAIRS = 16384;  // its numbers are read two at a time: they lie beside each other, rows at even places
+const int MASK_PAIRS = 32768;  // likewise an additive mask's
 
 #ifdef TILED
 const int FEATURES = TILES;
@@ -196,13 +200,28 @@ float whole_tanh(float x) {
     return isnan(x) ? x : x < 0.0 ? -t : t;
 }
 
+#if ORDER == 1 && !defined(TILED)  // bend-quads.glsl
+float bias_number(uint at) {
+    if (!on(BIAS_HALVES)) return bias_data[at];
+    uint bits = floatBitsToUint(bias_data[at >> 1]) >> (16u * (at & 1u)) & 0xffffu;
+#ifdef DTYPE_float16
+    return unpackHalf2x16(bits).x;
+#else
+    return uintBitsToFloat(bits << 16);
+#endif
+}
+#define BIAS_NUMBER(at) bias_number(at)
+#else
+#define BIAS_NUMBER(at) bias_data[at]
+#endif
+
 // A base-2 score after soft-cap and biases.
 float bend(float score, uint row, uint key) {
     if (on(SOFT_CAP)) score = x_cap * whole_tanh(score / x_cap);
     int distance = int(key) - int(row) - BASE_SHIFT;
     if (on(BIAS)) {
         // Minus infinity hides the key, the lowest finite number does not.
-        float bias = bias_data[x_bias + row * word(BIAS_ROW) + key * word(BIAS_KEY)];
+        float bias = BIAS_NUMBER(x_bias + row * word(BIAS_ROW) + key * word(BIAS_KEY));
         score = floatBitsToUint(bias) == 0xff800000u ? NEVER : score + floored(bias * LOG2_E);
     }
     if (on(ALIBI) && score > NEVER) score -= x_slope * float(abs(distance));

@@ -53,6 +53,9 @@ EXTRAS = {
     "dropout": "dropout",
     "tiles": "classes of tiles",
     "paged": "paged keys and values",
+    "bias-halves": "biases of 16 bits",
+    "bias-pairs": "biases read in pairs",
+    "mask-pairs": "additive masks read in pairs",
 }
 
 #: Every architecture ``identify`` can answer. A bare vendor name stands for a device of that vendor that is not known.

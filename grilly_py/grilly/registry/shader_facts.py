@@ -46,6 +46,9 @@ FACTS: dict[str, dict[str, int | float]] = {
         "DROPOUT": 1024,
         "TILES": 2048,
         "PAGED": 4096,
+        "BIAS_HALVES": 8192,
+        "BIAS_PAIRS": 16384,
+        "MASK_PAIRS": 32768,
     },
     "forms": {
         "ABSENT": 0,

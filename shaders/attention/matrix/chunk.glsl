@@ -1,6 +1,7 @@
 // A chunk, before the second barrier of a tile and after it: scores, then the maximum, weights and values.
 
 void begin_chunk(uint first_key, uint chunk, bool masked, bool read) {
+    FETCH_ADDED(first_key + chunk)
     if (SEEN_LATER) multiply_scores(chunk);
     else begin_seen(first_key, chunk, masked, read);
 }

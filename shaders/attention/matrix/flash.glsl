@@ -112,7 +112,11 @@
 #include "tiles-options.glsl"
 #include "see.glsl"
 #include "hide-options.glsl"
+#if ORDER == 1
+#include "bend-quads.glsl"
+#else
 #include "bend.glsl"
+#endif
 #else
 #include "hide.glsl"
 #endif

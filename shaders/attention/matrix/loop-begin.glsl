@@ -2,6 +2,7 @@
 
     FIND_INVOCATION
     FIND_ROWS
+    SHARE_ADDED
     begin_extras(batch, head);
     q_base = q_index(batch, head, row_start());
     k_base = k_index(batch, head, key_start());

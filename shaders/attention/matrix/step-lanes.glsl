@@ -5,6 +5,8 @@
 #define FACTOR (masked && SCALED ? 1.0 : SCORE_SCALE)
 #define SEEN_LATER false
 #define FORGET_TESTS forget_tests();
+#define FETCH_ADDED(first_key)
+#define SHARE_ADDED
 #define MULTIPLY_VALUES(chunk) multiply_values(chunk, FACTOR);
 
 void see_scores(uint first_key, uint chunk, bool masked, bool read) {

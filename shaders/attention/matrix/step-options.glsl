@@ -1,6 +1,6 @@
 // What is done with the scores of a chunk before their weights are made, with what attention/extras.glsl has.
 
-#define FACTOR (masked && SCALED ? 1.0 : SCORE_SCALE)
+#define FACTOR (masked && SCALED ? BENT_FACTOR : SCORE_SCALE)
 #define SEEN_LATER true
 #define FORGET_TESTS
 #define MULTIPLY_VALUES(chunk) \

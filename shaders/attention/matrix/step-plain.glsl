@@ -4,6 +4,7 @@
 #define FACTOR (MASK != 0 ? 1.0 : SCORE_SCALE)
 #define SEEN_LATER true
 #define FORGET_TESTS
+#define FETCH_ADDED(first_key)
 #define MULTIPLY_VALUES(chunk) multiply_values(chunk, FACTOR);
 
 #if BUFFERS == 4

@@ -22,6 +22,7 @@ from ...registry.shared import extras_bits
 from ..device.device import LEAST_WORK, DeviceFacts
 from ..device.plan import Layout, Planner, strided
 from ..device.tensor import Tensor
+from . import added
 from .call import BOOLEAN_MASK, NO_MASK, AttentionCall, OptionFacts, mask_kind
 from .pieces import Piece
 
@@ -226,7 +227,10 @@ def kernels(call: AttentionCall, facts: DeviceFacts, registry: Registry, request
         yield tiled
     if choice is None:
         choice = registry.resolve(request)
-    yield choice if call.mask is None else rather(call.mask, facts, registry, request, choice, work)
+    if call.mask is not None:
+        choice = added.rather(call, registry, request, choice, NEAR)
+        choice = rather(call.mask, facts, registry, request, choice, work)
+    yield choice
 
 
 def _tiled(

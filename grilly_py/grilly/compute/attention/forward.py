@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..device.arguments import check_backend, check_precision, four_axes, to_device
 from ..device.caches import Kept
 from ..device.device import Device
@@ -9,9 +11,11 @@ from ..device.record import Ready, key_of
 from ..device.sixteen_bits import widens
 from ..device.tensor import Tensor
 from . import stream, stream_plan
+from .added import WideBias
 from .call import NOTHING, Terms
 from .checks import check_mask, check_qkv, check_scale
-from .options import OFF, prepare, scalar_key
+from .operands import FLOAT32
+from .options import OFF, Options, prepare, scalar_key
 from .record import prepared
 
 #: Plans of calls on Tensors without arrays among their options, by the arguments themselves. Only calls that passed
@@ -65,7 +69,7 @@ def flash_attention(
     full = (*q_shape[:3], k_shape[2])
     if mask is not None:
         mask = check_mask(operation, mask, full)
-    checked = None if options is OFF else prepare(operation, options, full, causal)
+    checked = None if options is OFF else prepare(operation, options, full, causal, _bias_dtype(q, options))
     place = full[3] - full[2] if shift is None else shift
     if stream_plan.needed(device, q, k, v, mask, checked):
         part = stream.Part(operation, causal, scale, kernel, high, checked, place)
@@ -78,7 +82,12 @@ def flash_attention(
         tensors.append(array)
     options_ = NOTHING if checked is None else checked.facts()
     causal = causal if checked is None else checked.causal
-    found = prepared(device, tensors, Terms(causal, scale, return_lse, kernel, high, place, options_))
+    terms = Terms(causal, scale, return_lse, kernel, high, place, options_)
+    try:
+        found = prepared(device, tensors, terms)
+    except WideBias:
+        tensors[4] = options.attn_bias.astype(FLOAT32).broadcast_to(full)
+        found = prepared(device, tensors, terms)
     if key is not None and not options_.contents and all(t is a for t, a in zip(tensors, given, strict=False)):
         device.caches[REPEATED].keep(key, found.ready)
     o, lse = found.run(tensors, found.words_of(device, checked))
@@ -90,3 +99,8 @@ def flash_attention(
     else:
         results = [r.numpy() for r in results]
     return results[0] if lse is None else tuple(results)
+
+
+def _bias_dtype(q, options: Options) -> np.dtype:
+    """What a bias may stay, where the kernel can read it: q's dtype, if both are Tensors."""
+    return q.dtype if isinstance(q, Tensor) and isinstance(options.attn_bias, Tensor) else FLOAT32

@@ -130,21 +130,21 @@ def softcap(operation: str, given) -> float:
     return 0.0 if cap >= MOST_CAP or cap == 0 else max(cap, 1 / MOST_CAP)
 
 
-def bias(operation: str, given, full: tuple[int, ...]):
-    """``attn_bias`` as float32, a NumPy array or a Tensor, checked to broadcast to ``full``."""
+def bias(operation: str, given, full: tuple[int, ...], dtype: np.dtype = FLOAT32):
+    """``attn_bias`` as float32, or as it is where it is of ``dtype``; it is to broadcast to ``full``."""
     if not isinstance(given, (np.ndarray, Tensor)):
         raise no_array(operation, "attn_bias", given)
-    dtype = given.dtype
+    own = given.dtype
     shape = tuple(given.shape)
     padded = (1,) * (len(full) - len(shape)) + shape
     if len(shape) > len(full) or any(m not in (1, f) for m, f in zip(padded, full, strict=True)):
         raise ValueError(
             f"{operation}: attn_bias has shape {shape}, which does not broadcast to (B, H, Sq, Sk) = {tuple(full)}"
         )
-    if not (is_float(dtype) or (dtype == np.float64 and not isinstance(given, Tensor))):
-        raise TypeError(f"{operation}: attn_bias is {dtype}; expected float32, float16 or bfloat16")
+    if not (is_float(own) or (own == np.float64 and not isinstance(given, Tensor))):
+        raise TypeError(f"{operation}: attn_bias is {own}; expected float32, float16 or bfloat16")
     with np.errstate(over="ignore"):
-        return given.astype(FLOAT32)
+        return given if own == dtype else given.astype(FLOAT32, copy=False)
 
 
 def window(operation: str, given) -> tuple[int | None, int | None]:

@@ -99,8 +99,10 @@ class CheckedOptions:
         See ``causal``.
     left : int
         Of the feature "window".
+    bias_dtype : numpy.dtype
+        What a bias may be beside float32.
     bias : numpy.ndarray, Tensor or None
-        Broadcastable to (B, H, Sq, Sk), float32.
+        Broadcastable to (B, H, Sq, Sk), float32 or of ``bias_dtype``.
     sinks, t5_table : numpy.ndarray, Tensor or None
         As checked, float32.
     page_steps : tuple of int
@@ -113,7 +115,8 @@ class CheckedOptions:
         Words of the arrays.
     """
 
-    def __init__(self, heads: int, causal: bool = False):
+    def __init__(self, heads: int, causal: bool = False, bias_dtype: np.dtype = checks.FLOAT32):
+        self.bias_dtype = bias_dtype
         self.bits = 0
         self.causal = causal
         self.right = 0
@@ -213,7 +216,7 @@ def _softcap(operation: str, options: Options, checked: CheckedOptions, full: Sh
 def _bias(operation: str, options: Options, checked: CheckedOptions, full: Shape) -> None:
     if options.attn_bias is not None:
         checked.offer("bias")
-        checked.bias = checks.bias(operation, options.attn_bias, full)
+        checked.bias = checks.bias(operation, options.attn_bias, full, checked.bias_dtype)
 
 
 def _alibi(operation: str, options: Options, checked: CheckedOptions, full: Shape) -> None:
@@ -336,15 +339,19 @@ OPTIONS = (
 )
 
 
-def prepare(operation: str, options: Options, full: Shape, causal: bool) -> CheckedOptions | None:
+def prepare(
+    operation: str, options: Options, full: Shape, causal: bool, bias_dtype: np.dtype = checks.FLOAT32
+) -> CheckedOptions | None:
     """Check the options of a call whose scores have shape ``full``; None where they leave plain attention.
+
+    A bias becomes float32 unless it is of ``bias_dtype``.
 
     Raises
     ------
     TypeError, ValueError
         For arrays and numbers that do not fit, before any device work.
     """
-    checked = CheckedOptions(full[1], causal)
+    checked = CheckedOptions(full[1], causal, bias_dtype)
     for option in OPTIONS:
         option.check(operation, options, checked, full)
     return checked if checked.bits or checked.right or checked.causal != causal else None

@@ -9,8 +9,8 @@ from ...registry import Choice, Registry, Request
 from ...registry.measured import bucket
 from ..device.device import DeviceFacts
 from ..device.plan import Planner
+from . import added, decode, shares
 from . import classes as classes_
-from . import decode, shares
 from .call import MAX_KEYS, AttentionCall, mask_kind
 from .operands import FLOAT32, WORDS, AttentionPlan, aligned, header, operands, outputs, words_slot
 from .pieces import Piece, split
@@ -55,19 +55,21 @@ def request(call: AttentionCall, facts: DeviceFacts) -> Request:
 def planned(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> AttentionPlan:
     """The plan of a call with the kernel that serves it best.
 
-    Raises UnsupportedError where there is none.
+    Raises UnsupportedError where there is none, and WideBias where the bias must be float32.
     """
     if 0 in (*call.q.shape[:3], call.v.shape[3]):
         planner = Planner(facts, [call.q, call.k, call.v, call.mask, call.bias, None])
         return AttentionPlan(planner.plan(*outputs(planner, call)[2]), None, call.counted)
+    wide = added.widened(call) if added.is_narrow(call) else call
+    few = None
     if call.packed is None and (call.kernel is None or call.kernel in decode.FAMILIES):
-        found = decode.plan(call, facts, registry)
-        if found is not None:
-            return found
-    if call.packed is None and call.kernel in (None, shares.FAMILY):
-        found = shares.plan(call, facts, registry)
-        if found is not None:
-            return found
+        few = decode.plan(wide, facts, registry)
+    if few is None and call.packed is None and call.kernel in (None, shares.FAMILY):
+        few = shares.plan(wide, facts, registry)
+    if few is not None:
+        if wide is not call:
+            raise added.WideBias
+        return few
     for choice in classes_.kernels(call, facts, registry, request(call, facts)):
         found = plan(call, facts, choice, registry)
         if found is not None:
@@ -78,7 +80,7 @@ def planned(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Atte
 def plan(call: AttentionCall, facts: DeviceFacts, choice: Choice, registry: Registry) -> AttentionPlan | None:
     """The plan of a call with a kernel; None for one of "attention-tiled" that the call has no classes for.
 
-    ``registry`` is asked for the kernels that make classes of tiles.
+    ``registry`` is asked for the kernels that make classes of tiles. Raises WideBias.
     """
     options = call.options
     planner = Planner(facts, [call.q, call.k, call.v, call.mask, call.bias, WORDS if options.contents else None])
@@ -99,7 +101,9 @@ def plan(call: AttentionCall, facts: DeviceFacts, choice: Choice, registry: Regi
     classes = classes_.plan(facts, registry, choice, pieces, options)
     if classes is None and choice.variant.operation == "attention-tiled":
         return None
-    bits = options.bits if classes is None else options.bits | classes_.TILES
+    bits = options.bits | added.features(choice, pieces, facts)
+    if classes is not None:
+        bits |= classes_.TILES
     headers = []
     if bits:
         tiles = [None] * len(pieces) if classes is None else [c.header() for c in classes]

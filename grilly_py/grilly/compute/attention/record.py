@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from ..device.pace import ready_plan
 from ..device.plan import Layout
 from ..device.record import Ready, key_of, placed
 from ..device.tensor import Storage, Tensor
+from .added import WideBias
 from .call import AttentionCall, Terms
 from .operands import HeaderWords
 from .option_checks import INT32
@@ -52,12 +54,15 @@ class Prepared(NamedTuple):
 
 #: Plans of attention, by what they depend on.
 PLANS: Kept[tuple, Prepared] = Kept("attention plans", 1024)
+#: Those that cannot be, because the bias must be float32.
+WIDE: Kept[tuple, bool] = Kept("attention whose bias must be float32", 1024)
 
 
 def prepared(device: Device, tensors: Sequence[Tensor | None], terms: Terms, keep: bool = True) -> Prepared:
     """The plan for a call on checked four-axis tensors q, k, v, mask and bias (None where there is none).
 
-    ``keep`` says that calls like this one may come, so that the plan is kept: it holds memory of the device.
+    ``keep`` says that calls like this one may come, so that the plan is kept: it holds memory of the device. Raises
+    WideBias where the bias must be float32.
     """
     key = key_of(device, terms, tensors)
     if key is None:
@@ -71,7 +76,14 @@ def prepared(device: Device, tensors: Sequence[Tensor | None], terms: Terms, kee
         layouts = (None if layout is None else Layout(*layout) for layout in key[1:])
         call = AttentionCall(*layouts, *terms)
         live = (call.k.shape[2],) if terms.counted else ()
-        made, ready = ready_plan(device, lambda: planned(call, device.facts, device.registry), (*tensors, None), live)
+        if key in device.caches[WIDE]:
+            raise WideBias
+        try:
+            make = functools.partial(planned, call, device.facts, device.registry)
+            made, ready = ready_plan(device, make, (*tensors, None), live)
+        except WideBias:
+            device.caches[WIDE].keep(key, True)
+            raise
         found = Prepared(ready, made.words, made.counted)
         if keep:
             found = plans.keep(key, found)

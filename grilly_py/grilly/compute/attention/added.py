@@ -1,0 +1,79 @@
+"""What is added to scores, a bias or an additive mask, as kernels can read it: its type, and two numbers at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ...errors import UnsupportedError
+from ...registry import Choice, Registry, Request
+from ...registry.shared import extras_bits
+from ..device.device import DeviceFacts
+from ..device.plan import binding
+from ..device.tensor import Tensor
+from .call import ADDED_MASK, AttentionCall, mask_kind
+from .operands import FLOAT32
+from .pieces import Piece
+
+BIAS_HALVES, BIAS_PAIRS, MASK_PAIRS = (extras_bits((name,)) for name in ("bias-halves", "bias-pairs", "mask-pairs"))
+
+
+class WideBias(Exception):
+    """A call's bias has 16 bits, and the kernel for it reads float32. For the forward call, which converts it."""
+
+
+def is_narrow(call: AttentionCall) -> bool:
+    """Whether a call's bias has 16 bits."""
+    return call.bias is not None and call.bias.dtype != FLOAT32
+
+
+def widened(call: AttentionCall) -> AttentionCall:
+    """The call with such a bias in float32."""
+    assert call.bias is not None
+    return call._replace(bias=call.bias._replace(dtype=FLOAT32))
+
+
+def features(choice: Choice, pieces: Sequence[Piece], facts: DeviceFacts) -> int:
+    """The bits of FEATURES that say how the kernel is to read what is added to the scores of a call's dispatches.
+
+    Raises WideBias where it cannot.
+    """
+    offered, first, bits = choice.variant.offered, pieces[0], 0
+    if first.bias is not None:
+        if first.bias.dtype != FLOAT32:
+            if not offered & BIAS_HALVES:
+                raise WideBias
+            bits |= BIAS_HALVES
+        if offered & BIAS_PAIRS and in_pairs((p.bias for p in pieces), facts):
+            bits |= BIAS_PAIRS
+    if first.mask is not None and mask_kind(first.mask.dtype) == ADDED_MASK:
+        if offered & MASK_PAIRS and in_pairs((p.mask for p in pieces), facts):
+            bits |= MASK_PAIRS
+    return bits
+
+
+def in_pairs(arrays: Iterable[Tensor | None], facts: DeviceFacts) -> bool:
+    """Whether the numbers of a row lie beside each other, an even number of them, and rows begin at even places."""
+    return all(
+        array is not None and array._steps[3] == 1 and array.shape[3] % 2 == 0
+        and not any(step % 2 for step in array._steps[:3]) and binding(facts, array)[1] % 2 == 0
+        for array in arrays
+    )  # fmt: skip
+
+
+def rather(call: AttentionCall, registry: Registry, request: Request, choice: Choice, near: int) -> Choice:
+    """For an additive mask a kernel that reads its numbers in pairs, of at most ``near`` ranks less; else the choice.
+
+    Without options such a kernel is the slower one, and under such a mask two to four times as fast.
+    """
+    if choice.variant.offered & MASK_PAIRS or mask_kind(None if call.mask is None else call.mask.dtype) != ADDED_MASK:
+        return choice
+    asked = dict(request.facts)
+    asked["extras"] = asked.get("extras", 0) | MASK_PAIRS
+    try:
+        other = registry.resolve(request._replace(facts=tuple(sorted(asked.items()))))
+    except UnsupportedError:
+        return choice
+    return other if registry.rank(other.variant) >= registry.rank(choice.variant) - near else choice
+
+
+__all__ = ["WideBias", "features", "is_narrow", "rather", "widened"]

@@ -1,0 +1,196 @@
+// bend.glsl for NVIDIA's order, in which an invocation has pairs of neighbouring columns: what is added is read a pair at a
+// time, before the products of the chunk that it is added to, and what depends on the distance of query and key alone is found
+// once for all scores that are as far apart. Bent scores are not base 2 here: what is added needs no factor then, and the
+// exponentials have theirs anyway.
+
+#include "bend-one.glsl"
+
+layout(set = 0, binding = 3, std430) readonly buffer MaskPairs { uvec2 mask_pairs[]; };
+layout(set = 0, binding = 7, std430) readonly buffer BiasPairs { uvec2 bias_pairs[]; };
+layout(set = 0, binding = 7, std430) readonly buffer BiasWords { uint bias_words[]; };
+
+#define BENT_FACTOR LOG2_E
+#define FETCH_ADDED(first_key) if (masked && ADDS) fetch_added(first_key);
+// Batches that have the same numbers added stand beside each other, so that these are read from memory once.
+#define SHARE_ADDED \
+    if ((on(BIAS) && word(BIAS_BATCH) == 0u) || (MASK == MASK_ADDED && pc.mask_batch == 0u)) { \
+        uint place = batch * gl_NumWorkGroups.y + head; \
+        head = place / gl_NumWorkGroups.z; \
+        batch = place % gl_NumWorkGroups.z; \
+    }
+
+// The pairs of a chunk that an invocation has: pair n has elements 2 (n % 4) and the next of fragment n / 4.
+#define PAIRS (RF * KF * 4)
+#define PAIR_ROW(n) min(MY_ROW + (n) / (KF * 4) * MATRIX_M + PLACE_ROW(2u * ((n) % 4u)), QUERIES - 1u)
+#define PAIR_KEY(n) (first_key + (n) / 4u % KF * MATRIX_N + PLACE_COLUMN(2u * ((n) % 4u)))
+
+uvec2 held_bias[PAIRS];  // with BIAS_HALVES in pairs: both in the first word
+uvec2 held_mask[PAIRS];
+
+// The place of the first of a pair, and of the second. Keys past the end have the last one's.
+#define FIRST_PLACE(base, row_step, n) (base + PAIR_ROW(n) * (row_step) + min(PAIR_KEY(n), (end - 1u) & ~1u))
+#define EACH_PLACE(base, row_step, key_step, n, c) (base + PAIR_ROW(n) * (row_step) + min(PAIR_KEY(n) + c, end - 1u) * (key_step))
+
+uint bias_half(uint at) { return bias_words[at >> 1] >> (16u * (at & 1u)) & 0xffffu; }
+
+// Has what is added to a chunk under way.
+void fetch_added(uint first_key) {
+    uint row_step = word(BIAS_ROW), key_step = word(BIAS_KEY), mask_base = mask_index(batch, head, 0u);
+    if (on(BIAS) && on(BIAS_PAIRS) && on(BIAS_HALVES)) {
+        [[unroll]] for (uint n = 0u; n < PAIRS; ++n) held_bias[n].x = bias_words[FIRST_PLACE(x_bias, row_step, n) >> 1];
+    }
+    if (on(BIAS) && on(BIAS_PAIRS) && !on(BIAS_HALVES)) {
+        [[unroll]] for (uint n = 0u; n < PAIRS; ++n) held_bias[n] = bias_pairs[FIRST_PLACE(x_bias, row_step, n) >> 1];
+    }
+    if (on(BIAS) && !on(BIAS_PAIRS) && on(BIAS_HALVES)) {
+        [[unroll]] for (uint n = 0u; n < PAIRS; ++n) {
+            held_bias[n].x = bias_half(EACH_PLACE(x_bias, row_step, key_step, n, 0u));
+            held_bias[n].x |= bias_half(EACH_PLACE(x_bias, row_step, key_step, n, 1u)) << 16;
+        }
+    }
+    if (on(BIAS) && !on(BIAS_PAIRS) && !on(BIAS_HALVES)) {
+        [[unroll]] for (uint n = 0u; n < PAIRS; ++n) {
+            held_bias[n].x = bias_words[EACH_PLACE(x_bias, row_step, key_step, n, 0u)];
+            held_bias[n].y = bias_words[EACH_PLACE(x_bias, row_step, key_step, n, 1u)];
+        }
+    }
+    if (MASK == MASK_ADDED && on(MASK_PAIRS)) {
+        [[unroll]] for (uint n = 0u; n < PAIRS; ++n) held_mask[n] = mask_pairs[FIRST_PLACE(mask_base, pc.mask_row, n) >> 1];
+    }
+    if (MASK == MASK_ADDED && !on(MASK_PAIRS)) {
+        [[unroll]] for (uint n = 0u; n < PAIRS; ++n) {
+            held_mask[n].x = mask_data[EACH_PLACE(mask_base, pc.mask_row, pc.mask_key, n, 0u)];
+            held_mask[n].y = mask_data[EACH_PLACE(mask_base, pc.mask_row, pc.mask_key, n, 1u)];
+        }
+    }
+}
+
+// Below it a sum could reach minus infinity once it is base 2.
+#define LEAST_ADDED (MASK_FLOOR / LOG2_E)
+
+// Multiplies scores by a factor and adds a bias. Minus infinity hides the key, whatever its score; the lowest finite number
+// does not, and NaN stays. No conditions in loops: see bend.glsl.
+void add_bias(float factor) {
+    float never = minus_infinity(), more[PAIRS * 2], least = LEAST_ADDED;
+    if (!on(BIAS_HALVES)) {
+        [[unroll]] for (uint n = 0u; n < PAIRS * 2; ++n) more[n] = uintBitsToFloat(held_bias[n / 2u][n % 2u]);
+    } else {
+#ifdef DTYPE_float16
+        [[unroll]] for (uint n = 0u; n < PAIRS * 2; ++n) more[n] = unpackHalf2x16(held_bias[n / 2u].x)[n % 2u];
+#else
+        [[unroll]] for (uint n = 0u; n < PAIRS * 2; n += 2u) {
+            more[n] = uintBitsToFloat(held_bias[n / 2u].x << 16);
+            more[n + 1u] = uintBitsToFloat(held_bias[n / 2u].x & 0xffff0000u);
+        }
+#endif
+    }
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint f = 0u; f < KF; ++f) {
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+                float bias = more[(i * KF + f) * ELEMENTS + e];
+                float bent = fma(s_frag[i][f][e], factor, max(bias, least));
+                s_frag[i][f][e] = mix(bias, bent, bias > never);
+            }
+        }
+    }
+}
+
+// The same of an additive mask, whose numbers below MASK_FLOOR hide keys.
+void add_mask(float factor) {
+    float never = minus_infinity(), least = LEAST_ADDED;
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint f = 0u; f < KF; ++f) {
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+                uint n = (i * KF + f) * ELEMENTS + e;
+                float bias = uintBitsToFloat(held_mask[n / 2u][n % 2u]);
+                float bent = fma(s_frag[i][f][e], factor, mix(bias, least, bias < least));
+                s_frag[i][f][e] = mix(bent, never, bias < MASK_FLOOR);
+            }
+        }
+    }
+}
+
+// Columns and rows of a fragment that lie 8 apart move the distance by as much. Scores of distance number 2 (f - i) + h - s +
+// 2 RF - 1 are those of half h of the columns of fragment f and half s of the rows of fragment i.
+#define DISTANCES (2 * (KF + RF) - 1)
+#define DISTANCE_OF(i, f, e) (2u * (f) + (e) / 2u % 2u + uint(2 * RF - 1) - 2u * (i) - (e) / 4u)
+#define DEPENDS_ON_DISTANCE ((FEATURES & (ALIBI | T5)) != 0)
+
+// What T5's table has for a distance.
+float by_bucket(int distance, int reach) {
+    uint bucket = extra_data[word(T5_BUCKETS) + uint(clamp(distance, -reach, reach) + reach)];
+    return uintBitsToFloat(extra_data[word(T5_TABLE) + bucket * word(T5_ROW) + x_head]);
+}
+
+// Multiplies scores by a factor and adds what depends on the distance. Most tiles lie far from the diagonal: there ALiBi is a
+// straight line, and T5's table has one number for all.
+void add_by_distance(uint first_key, float factor) {
+    float near[DISTANCES * 2];
+    int nearest = int(first_key + PLACE_COLUMN(0u)) - int(MY_ROW + PLACE_ROW(0u)) - BASE_SHIFT - 8 * (2 * RF - 1);
+    int least = int(first_key) - int(MY_ROW) - BASE_SHIFT - (ROWS_EACH - 1), most = least + CHUNK + ROWS_EACH - 2;
+    [[unroll]] for (uint n = 0u; n < DISTANCES * 2; ++n) near[n] = 0.0;
+    if (on(ALIBI)) {
+        // Whole numbers below 2^24, so exact.
+        float from = float(nearest), slope = -x_slope / LOG2_E;
+        if (most <= 0 || least >= 0) {
+            float step_ = least >= 0 ? slope : -slope, begin = from * step_;
+            [[unroll]] for (uint n = 0u; n < DISTANCES * 2; ++n) near[n] = fma(float(n / 2u * 8u + n % 2u), step_, begin);
+        } else {
+            [[unroll]] for (uint n = 0u; n < DISTANCES * 2; ++n) near[n] = slope * abs(from + float(n / 2u * 8u + n % 2u));
+        }
+    }
+    if (on(T5)) {
+        int reach = int(word(T5_REACH));
+        if (least >= reach || most <= -reach) {
+            float one = by_bucket(least, reach);
+            [[unroll]] for (uint n = 0u; n < DISTANCES * 2; ++n) near[n] += one;
+        } else {
+            [[unroll]] for (uint n = 0u; n < DISTANCES * 2; ++n) near[n] += by_bucket(nearest + int(n / 2u * 8u + n % 2u), reach);
+        }
+    }
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint f = 0u; f < KF; ++f) {
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+                s_frag[i][f][e] = fma(s_frag[i][f][e], factor, near[DISTANCE_OF(i, f, e) * 2u + e % 2u]);
+            }
+        }
+    }
+}
+
+void cap_scores(float factor) {
+    float cap = x_cap / LOG2_E;
+    if (x_cap <= SMALL_CAP) {
+        float turn = 2.0 * LOG2_E / cap * factor, twice = -2.0 * cap;
+        [[unroll]] for (uint i = 0u; i < RF; ++i) {
+            [[unroll]] for (uint f = 0u; f < KF; ++f) {
+                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+                    s_frag[i][f][e] = fma(twice, 1.0 / (exp2(s_frag[i][f][e] * turn) + 1.0), cap);
+                }
+            }
+        }
+    } else {
+        float inverse = factor / cap;
+        [[unroll]] for (uint i = 0u; i < RF; ++i) {
+            [[unroll]] for (uint f = 0u; f < KF; ++f) {
+                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) s_frag[i][f][e] = cap * bounded_tanh(s_frag[i][f][e] * inverse);
+            }
+        }
+    }
+}
+
+void bend_scores(uint first_key) {
+    float factor = SCORE_SCALE / LOG2_E;  // that scores are still to be multiplied by
+    if (on(SOFT_CAP)) {
+        cap_scores(factor);
+        factor = 1.0;
+    }
+    if (DEPENDS_ON_DISTANCE) {
+        add_by_distance(first_key, factor);
+        factor = 1.0;
+    }
+    if (on(BIAS)) {
+        add_bias(factor);
+        factor = 1.0;
+    }
+    if (MASK == MASK_ADDED) add_mask(factor);
+}
