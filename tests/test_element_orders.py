@@ -20,7 +20,7 @@ from grilly.compute import selfcheck
 from grilly.compute.attention import added
 from grilly.registry import Manifest, Registry
 from grilly.registry.checkout import Checkout
-from grilly.registry.names import EXTRAS
+from grilly.registry.names import OFFERS as EVERY
 from grilly.registry.shared import extras_in
 from kernels import pin, pretend, view_of, with_classes
 from test_matrix_extras import PLAIN, judge_cell
@@ -54,7 +54,7 @@ FAMILIES = {
     "emulated-options": {"operation": "attention", "push_bytes": 120, "more": _EXTRA_ARRAYS, "last": "FEATURES = 6"},
 }  # fmt: skip
 #: What those of each family offer.
-OFFERS = {"emulated": "[]", "emulated-tiles": '["tiles"]', "emulated-options": str(list(EXTRAS))}
+OFFERS = {"emulated": "[]", "emulated-tiles": '["tiles"]', "emulated-options": str(list(EVERY))}
 VARIANT = """\
 [[variant]]
 name = "{name}"

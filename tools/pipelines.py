@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import combinations, product
 
 from grilly.compute.arrays.operations import NUMBERS
@@ -12,7 +12,7 @@ from grilly.compute.products.deal import deal
 from grilly.compute.products.matmul import ACTIVATIONS
 from grilly.errors import UnsupportedError
 from grilly.registry import Choice, Registry, Request, Variant
-from grilly.registry.names import EXTRAS
+from grilly.registry.names import EXTRAS, READINGS
 from grilly.registry.shared import extras_bits, value
 from grilly.runtime.interface import DeviceInfo
 
@@ -86,10 +86,20 @@ def together(registry: Registry, few: bool = False) -> Iterator[tuple[Choice, di
         constants = dict.fromkeys(choice.variant.constants, 0)
         constants |= {name: number for name, number in asked.items() if name in constants}
         constants |= {name: 1 for name in ("GROUP", "PART", "PARTS") if name in constants}  # what is divided by
-        key = (choice.variant.name, *constants.values())
-        if key not in seen:
-            seen.add(key)
-            yield choice, constants
+        for reading in _readings(choice.variant, mask, names):
+            asked = constants | ({"FEATURES": bits | reading} if reading else {})
+            key = (choice.variant.name, *asked.values())
+            if key not in seen:
+                seen.add(key)
+                yield choice, asked
+
+
+def _readings(variant: Variant, mask: int, names: Iterable[str]) -> list[int]:
+    """The ways in which a kernel may read what is added, as bits of FEATURES."""
+    if not set(READINGS) <= set(variant.offers) or (mask != 2 and "bias" not in names):
+        return [0]
+    pairs = extras_bits(("bias-pairs", "mask-pairs"))
+    return [0, pairs, *([pairs | extras_bits(("bias-halves",))] if "bias" in names else [])]
 
 
 def decode_sets(choice: Choice, size: int, most: int = len(EXTRAS)) -> list[dict[str, int]]:

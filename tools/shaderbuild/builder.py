@@ -169,9 +169,9 @@ class Builder:
             tables = shared_facts(paths, self.show)
         except ValueError as error:
             raise CompileError(str(error)) from error
-        described = {name.upper().replace("-", "_") for name in names.EXTRAS}
+        described = {name.upper().replace("-", "_") for name in names.OFFERS}
         if "features" in tables and (odd := sorted(described ^ tables["features"].keys())):
-            raise CompileError(f"features {odd} are in the shaders or in EXTRAS of registry/names.py, and not in both")
+            raise CompileError(f"features {odd} are in the shaders or in OFFERS of registry/names.py, and not in both")
         for table, right in (("features", [1 << n for n in range(99)]), ("header", list(range(999)))):
             values = sorted(tables.get(table, {}).values())
             if values != right[: len(values)]:

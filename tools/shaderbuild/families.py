@@ -139,7 +139,7 @@ _SETTINGS = {
     "models": (lambda v: _list_of(_is_name)(v) and bool(v), "a list of lower-case names"),
     "requires": (_list_of(lambda x: x in names.FEATURES), f"a list of feature names: {', '.join(names.FEATURES)}"),
     "matrix": (lambda v: v in names.MATRIX_SHAPES, f"one of {', '.join(names.MATRIX_SHAPES)}"),
-    "offers": (_list_of(lambda x: x in names.EXTRAS), f"a list of {', '.join(names.EXTRAS)}"),
+    "offers": (_list_of(lambda x: x in names.OFFERS), f"a list of {', '.join(names.OFFERS)}"),
     "architectures": (
         _list_of(lambda v: isinstance(v, str) and _pattern(v.removeprefix("!"))),
         'a list of architecture names or prefixes, with "!" before those that are shut out',

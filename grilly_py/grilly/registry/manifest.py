@@ -17,7 +17,7 @@ from typing import Protocol
 from ..errors import ShaderError
 from ..runtime.lifetime import in_child
 from .checkout import Checkout, checkout_of
-from .names import DTYPES, EXTRAS, FEATURES, SIXTEEN_BITS
+from .names import DTYPES, FEATURES, OFFERS, SIXTEEN_BITS
 from .packed import Packed
 from .shared import extras_bits
 
@@ -63,7 +63,7 @@ class Variant:
     align : int
         The power of two that must divide every offset, stride and dimension, in elements.
     offers : tuple of str
-        Names of ``names.EXTRAS``: what an attention kernel can do beyond masks and causality. ``offered`` has their
+        Names of ``names.OFFERS``: what an attention kernel can do beyond masks and causality. ``offered`` has their
         bits.
     tile : mapping
         Sizes the plan reads, such as ``rows`` and ``keys``.
@@ -163,7 +163,7 @@ def _variant(entry: dict, position: int) -> Variant:
     unknown = [feature for feature in entry["requires"] if feature not in FEATURES]
     if unknown:
         raise ValueError(f"it requires unknown features {unknown}")
-    unknown = [name for name in entry["offers"] if name not in EXTRAS]
+    unknown = [name for name in entry["offers"] if name not in OFFERS]
     if unknown:
         raise ValueError(f"it offers unknown features {unknown}")
     requires = set(entry["requires"])

@@ -53,10 +53,16 @@ EXTRAS = {
     "dropout": "dropout",
     "tiles": "classes of tiles",
     "paged": "paged keys and values",
+}
+#: How a kernel may read what is added to scores, where its plan says so: bits of the same constant, and no call asks for
+#: them (compute/attention/added.py).
+READINGS = {
     "bias-halves": "biases of 16 bits",
     "bias-pairs": "biases read in pairs",
     "mask-pairs": "additive masks read in pairs",
 }
+#: All that a variant may offer.
+OFFERS = EXTRAS | READINGS
 
 #: Every architecture ``identify`` can answer. A bare vendor name stands for a device of that vendor that is not known.
 ARCHITECTURES = (

@@ -13,7 +13,7 @@ from .architecture import identify
 from .choice import Choice, Request
 from .manifest import Manifest, Variant, default_manifest
 from .measured import Verdicts, Winners, check_mode
-from .names import DTYPES, EXTRAS, matches, serves
+from .names import DTYPES, OFFERS, matches, serves
 from .shared import extras_in
 
 _CACHE_SIZE = 4096
@@ -343,7 +343,7 @@ class Registry:
                 return f"{fact} is {value}, it takes {low} to {high}"
         short = facts.get("extras", 0) & ~variant.offered
         if short:
-            return f"it does not offer {', '.join(EXTRAS[name] for name in extras_in(short))}"
+            return f"it does not offer {', '.join(OFFERS[name] for name in extras_in(short))}"
         if facts.get("align", 1) % variant.align:
             return f"offsets, strides or dimensions are not multiples of {variant.align}"
         for what, need, limit in (

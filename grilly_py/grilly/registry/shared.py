@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from .names import EXTRAS
+from .names import OFFERS
 from .shader_facts import FACTS
 
-_FEATURES = {name: name.upper().replace("-", "_") for name in EXTRAS}
+_FEATURES = {name: name.upper().replace("-", "_") for name in OFFERS}
 # One that shaders lack yet has none: what loads them says so.
 _BITS = {name: int(FACTS["features"][fact]) for name, fact in _FEATURES.items() if fact in FACTS["features"]}
 #: The words of a header of options, in their order.
@@ -19,12 +19,12 @@ HEADER = tuple(name.lower() for name, _ in sorted(FACTS["header"].items(), key=l
 
 
 def extras_bits(names: Iterable[str]) -> int:
-    """The bits of FEATURES for names of ``names.EXTRAS``."""
+    """The bits of FEATURES for names of ``names.OFFERS``."""
     return sum(_BITS[name] for name in set(names))
 
 
 def extras_in(bits: int) -> list[str]:
-    """The names of ``names.EXTRAS`` that have their bits in ``bits``."""
+    """The names of ``names.OFFERS`` that have their bits in ``bits``."""
     return [name for name, bit in _BITS.items() if bits & bit]
 
 
