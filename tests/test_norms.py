@@ -14,7 +14,7 @@ from grilly.compute.device.tensor import Storage
 from grilly.compute.norms import backward, forward, softmax
 from grilly.compute.norms.plan import PLANS
 from grilly.registry import Request
-from kernels import pin, plans, pretend, view_of, without_sixteen_bits
+from kernels import chosen_as_on, pin, plans, pretend, view_of, without_sixteen_bits
 
 U = 2.0**-24  # what a float32 rounding errs by at most, of its result
 LENGTHS = [1, 2, 3, 31, 64, 257, 768, 4096, 4097, 20011]
@@ -148,6 +148,23 @@ def test_every_kernel(vulkan_backend, name, held):
     x = draw(6, 700, 33).astype(np.float32)
     check_along(softmax.softmax(view.opened, view.tensor(x), 1).numpy(), x, 1)
     check_gradients(view.opened, draw(6, 4096).astype(np.float32), f"{name}", ("layer_norm",))
+
+
+@pytest.mark.parametrize("dtype", ["float32", *SIXTEEN_BITS])
+def test_weights_that_are_fetched_late(vulkan_backend, dtype):
+    """As on an Adreno 650, where an invocation holds up to six fours of a row, and weights when they are needed."""
+    with chosen_as_on(vulkan_backend, "qualcomm-adreno65") as backend:
+        for cols in (1, 12, 257, 4096, 6144, 6148):
+            x, y = (draw(3, cols, seed=n).astype(dtype) for n in (0, 1))
+            check_layer_norm(backend.opened, x, f"{cols}")
+            check_softmax(backend.opened, x, f"{cols}")
+            x, y, w = (backend.tensor(array) for array in (x, y, draw(cols, seed=2).astype(dtype)))
+            found, total = F.add_layer_norm(x, y, cols, w, w)
+            np.testing.assert_array_equal(total.numpy(), (x + y).numpy())
+            np.testing.assert_array_equal(found.numpy(), F.layer_norm(total, cols, w, w).numpy())
+        used = [choice for choice in backend.opened.registry._choices.values() if choice.variant.family == "norm-rows"]
+        assert {choice.variant.dtype for choice in used} == {np.dtype(dtype).name}
+        assert all(choice.tile["late"] == 1 for choice in used)
 
 
 def test_a_large_mean_loses_nothing(vulkan_backend):

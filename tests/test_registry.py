@@ -465,6 +465,8 @@ OTHERS = {
     "apple": ("Apple M1 (G13G A0)", 0x106B, (32, 32)),
     "qualcomm-adreno": ("Turnip Adreno (TM) 740", 0x5143, (64, 128)),
     "qualcomm-adreno6": ("Turnip Adreno (TM) 630", 0x5143, (64, 128)),
+    "qualcomm-adreno65": ("Turnip Adreno (TM) 650", 0x5143, (64, 128)),
+    "qualcomm-adreno66": ("Turnip Adreno (TM) 660", 0x5143, (64, 128)),
     "nvidia": ("NVK", 0x10DE, (32, 32)),
 }
 AMD_VECTORS = {
@@ -617,14 +619,71 @@ def test_what_an_early_adreno_6_is_given(other):
     assert r.resolve(naive).variant.variant == "rolled"
 
 
-@pytest.mark.parametrize("architecture", ["apple", "qualcomm-adreno6", "qualcomm-adreno", "nvidia"])
-def test_norms_hold_what_fits_the_registers(other, architecture):
+@pytest.mark.parametrize(
+    ("architecture", "float32", "float16"),
+    [("apple", 8, 8), ("qualcomm-adreno6", 8, 8), ("qualcomm-adreno65", 6, 6), ("qualcomm-adreno66", 8, 6),
+     ("qualcomm-adreno", None, None), ("nvidia", None, None)],
+)  # fmt: skip
+def test_norms_hold_what_fits_the_registers(other, architecture, float32, float16):
     r = other(architecture)
-    lean = architecture in ("apple", "qualcomm-adreno6")
-    for gradient, sums in ((0, 0), (1, 0), (0, 1)):
-        choice = r.resolve(Request("norm-rows", "float32", facts={"gradient": gradient, "sums": sums}))
-        assert choice.tile["held"] == (4 if lean and gradient + sums else 8)
-        assert ("lean" in choice.variant.variant) == lean
+    for (dtype, most), (gradient, sums) in itertools.product(
+        (("float32", float32), ("float16", float16)), ((0, 0), (1, 0), (0, 1))
+    ):
+        choice = r.resolve(Request("norm-rows", dtype, facts={"gradient": gradient, "sums": sums}))
+        assert choice.tile["held"] == (8 if most is None else 4 if gradient + sums else most)
+        assert ("lean" in choice.variant.variant) == (most is not None)
+        assert choice.tile.get("late", 0) == (architecture == "qualcomm-adreno65")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_what_the_later_adreno_6_are_given(other, dtype):
+    """The 740's tiles in subgroups of 64, where Turnip has 192 registers, and smaller ones where those spill."""
+    first, later, newest = other("qualcomm-adreno65"), other("qualcomm-adreno66"), other("qualcomm-adreno")
+    for r in (first, later):
+        for name, dim, wanted in (
+            ("dq", 32, "tile"), ("dq", 64, "tile"), ("dq", 128, "tile-64"), ("dq", 256, "tile"),
+            ("dkv", 32, "tile"), ("dkv", 64, "tile-64"), ("dkv", 128, "tile-64"),
+            ("dkv", 256, "tile-64" if r is later else "slim-half-64"),
+        ):  # fmt: skip
+            assert r.resolve(gradient("dkv", 256, ("dropout", "window"), dtype)).variant.variant == "slim-half-64"
+            chosen = r.resolve(gradient(name, dim, dtype=dtype))
+            assert chosen.variant.variant == wanted
+            assert chosen.subgroup_size == (64 if "64" in wanted else None)
+            if "tile" in wanted:
+                assert chosen.tile == newest.resolve(gradient(name, dim, dtype=dtype)).tile
+        for cols, wanted in ((64, (64, 64) if dtype == "float32" else (128, 64)), (128, None)):
+            for align, wide in ((4, (64, 64) if dtype == "float32" else (128, 64)), (1, (128, 128))):
+                facts = {"align": align, "rows": 4096, "cols": cols, "outputs": 1 << 22}
+                tile = r.resolve(Request("attention-output", dtype, facts=facts)).tile
+                assert (tile["rows"], tile["cols"]) == (wanted or wide)
+    wide = plain_attention(256, dtype)
+    assert first.resolve(wide).variant.label == "flash-attention2.slim-half-64"
+    assert later.resolve(wide).variant.label == newest.resolve(wide).variant.label == "flash-attention2.slim-half"
+    for dim, rows in itertools.product((32, 64, 128), (1 << 10, 1 << 13, 1 << 20)):
+        request = plain_attention(dim, dtype, rows=rows)
+        assert first.resolve(request).variant == later.resolve(request).variant == newest.resolve(request).variant
+
+
+def test_few_rows_on_an_adreno_650(other):
+    r, later, newest = other("qualcomm-adreno65"), other("qualcomm-adreno66"), other("qualcomm-adreno")
+    for rows, sixteen, other_case in ((1, "two", "one"), (2, "two", "few"), (4, "few", "few"), (8, "some", "some")):
+        facts = {"align": 8, "depth_align": 8, "rows": rows, "outputs": 4096 * rows}
+        half, single = (Request("linear", dtype, facts=facts) for dtype in ("float16", "float32"))
+        assert r.resolve(half).variant.label == f"linear-rows.words16-adreno65.{sixteen}"
+        assert r.resolve(single).variant.label == f"linear-rows.words32-adreno6.{other_case}"
+        for request in (half, single):
+            assert later.resolve(request).variant == newest.resolve(request).variant
+    for rows, masked, wanted in (
+        (2, 0, "pairs16-adreno65"), (2, 1, "words16-adreno65.pairs"), (8, 0, "words16-adreno65.plain"),
+        (8, 1, "words16-adreno65.masked"),
+    ):  # fmt: skip
+        facts = {"align": 8, "head_dim": 128, "value_dim": 128, "rows": rows, "extras": 0, "masked": masked}
+        request = Request("attention-decode", "float16", facts=facts)
+        assert r.resolve(request).variant.label == f"flash-decode.{wanted}"
+        assert later.resolve(request).variant == newest.resolve(request).variant
+    naive = plain_attention(64, "float16")._replace(prefer="attention-naive")
+    assert r.resolve(naive).variant.variant == "rolled"
+    assert later.resolve(naive).variant.variant == "vector"
 
 
 def test_norms_of_intel(intel):

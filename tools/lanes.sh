@@ -6,12 +6,13 @@
 # And those that need more than this machine's own drivers, run inside the folder that tools/lab makes:
 #   tools/lanes.sh validation   the device tests under the newest Vulkan validation layers, synchronization validation
 #                               included, on the newest CPU driver; any message fails
-#   tools/lanes.sh devices      every shader compiled by the drivers of 22 GPUs that are not here; a refusal, or
+#   tools/lanes.sh devices      every shader compiled by the drivers of 23 GPUs that are not here; a refusal, or
 #                               spilled registers, fails
 #   tools/lanes.sh              all
 # Where root or debootstrap is missing the last two are not run: that is said, and the status is 0
 # (GRILLY_REQUIRE_LANES=1: 1).
-# GRILLY_DEVICES              a pattern of names of devices: these only (default: all)
+# GRILLY_DEVICES              a pattern of names of devices: these only (default: all but qualcomm-adreno640 and -adreno650,
+#                             which are as the 630 and nearly as the 660)
 # GRILLY_VALIDATION_TESTS     what pytest runs under validation (default: tests --devices-only, less those of commands, of
 #                             documents and of kernels that are not shipped, in up to four processes)
 set -euo pipefail
@@ -52,8 +53,12 @@ intel-xe-meteorlake meteor-lake
 intel-xe2-lunarlake lunar-lake
 intel-arc-b580 arc-b580
 intel-xe3-pantherlake panther-lake"
-  for chip in 630 740 750; do
+  for chip in 630 660 740 750; do
     echo "qualcomm-adreno$chip FD_GPU_ID=$chip LD_PRELOAD=$libraries/libfreedreno_noop_drm_shim.so VK_DRIVER_FILES=$drivers/freedreno_icd.json"
+  done
+  # Chips that Debian's stand-in does not know. A colon separates libraries, as a line's words are variables.
+  [[ -z ${GRILLY_DEVICES:-} ]] || for chip in 640 650; do
+    echo "qualcomm-adreno$chip ADRENO_STANDIN=$chip FD_GPU_ID=660 LD_PRELOAD=/grilly/libadreno_standin.so:$libraries/libfreedreno_noop_drm_shim.so VK_DRIVER_FILES=$drivers/freedreno_icd.json"
   done
   echo "apple-m1-honeykrisp LD_PRELOAD=$libraries/libasahi_noop_drm_shim.so VK_DRIVER_FILES=$drivers/asahi_icd.json"
 }
@@ -70,9 +75,12 @@ fill() {
   tar -c --exclude=__pycache__ -C "$(dirname "$package")" vulkan | tar -x -C "$lab/grilly/site"
 }
 
-# Debian has no stand-in for Intel's kernel driver; ours is compiled where it is used.
+# Debian has no stand-in for Intel's kernel driver, and knows few Adrenos; ours are compiled where they are used.
 build_stand_ins() {
-  chroot "$lab" gcc -O1 -shared -fPIC -o /grilly/libi915_standin.so /grilly/tools/standins/i915.c -ldl
+  local name
+  for name in i915 adreno; do
+    chroot "$lab" gcc -O1 -shared -fPIC -o "/grilly/lib${name}_standin.so" "/grilly/tools/standins/$name.c" -ldl
+  done
 }
 
 inside() { # inside COMMAND...: run it in the lab, in the checkout
@@ -176,7 +184,7 @@ done
 lanes=("${rest[@]}"); ((${#lanes[@]})) || exit $status
 lab=$(tools/lab 2>/tmp/grilly-lab-reason.$$) || {
   reason=$(tail -1 /tmp/grilly-lab-reason.$$); rm -f /tmp/grilly-lab-reason.$$
-  not_run "${lanes[*]} (newest validation layers; stand-ins for 22 GPUs)" "$reason" || status=1; exit $status; }
+  not_run "${lanes[*]} (newest validation layers; stand-ins for 23 GPUs)" "$reason" || status=1; exit $status; }
 rm -f /tmp/grilly-lab-reason.$$
 exec 9>"$lab.lock"; flock 9  # one checkout at a time
 fill

@@ -204,6 +204,7 @@ def _chain(variant: Variant) -> list[dict[str, int]]:
 def _norms(variant: Variant) -> list[dict[str, int]]:
     tile = variant.tile
     rows = {"LANES": tile["lanes"], "QUADS": 1, "HELD": tile["held"], "THREADS": variant.threads, "WEIGHT": 1}
+    rows |= {"LATE": tile["late"]} if "late" in tile else {}
     columns = rows | {"LANES": max(variant.threads // tile["rows"], 1), "COLUMNS": 1, "QUADS": 0, "LONG": 1}
     asked = [("LAYER_NORM", {"BIAS": 1}), ("SOFTMAX", {})]
     if variant.limits.get("gradient") != (0, 0):

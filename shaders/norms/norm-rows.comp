@@ -15,7 +15,7 @@
 //     neighbours in a workgroup have neighbouring rows, else the same row; QUADS, 1 where elements are read and written in
 //     fours; HELD, fours of elements that an invocation holds; LONG, 1 where a row is more than its invocations hold; ADDS,
 //     WEIGHT, BIAS, CHANNELS and TERMS (write t), 0 or 1; THREADS, of a workgroup; WHOLE, 1 where a row is exactly what its
-//     invocations hold.
+//     invocations hold; LATE, 1 where registers are too few to fetch weights and biases before they are needed.
 // Push constants: see the block; offsets and strides in elements.
 // Workgroup: THREADS / LANES rows (x and y together count the workgroups). Invocation: every LANES-th element or four of a
 //     row. Held rows are read once; others once for what is found in them, and once more to write.
@@ -32,10 +32,11 @@
 
 layout(constant_id = 1) const uint LANES = 32u;
 #if TEXELS
-const uint COLUMNS = 0u, QUADS = 1u;
+const uint COLUMNS = 0u, QUADS = 1u, LATE = 0u;
 #else
 layout(constant_id = 2) const uint COLUMNS = 0u;
 layout(constant_id = 3) const uint QUADS = 0u;
+layout(constant_id = 13) const uint LATE = 0u;
 #endif
 layout(constant_id = 4) const uint HELD = 1u;
 layout(constant_id = 5) const uint LONG = 0u;
@@ -111,9 +112,9 @@ vec4 held[HELD], gradients[HELD];
 // Few weights and biases are fetched with the row, and wait for what is found in it; not where they take more registers
 // than the row.
 #if defined(DTYPE_float32)
-const bool EARLY = !BACKWARD && LONG == 0u && HELD <= 4u && BIAS == 0u;
+const bool EARLY = !BACKWARD && LONG == 0u && HELD <= 4u && LATE == 0u && BIAS == 0u;
 #else
-const bool EARLY = !BACKWARD && LONG == 0u && HELD <= 4u;
+const bool EARLY = !BACKWARD && LONG == 0u && HELD <= 4u && LATE == 0u;
 #endif
 vec4 held_weights[HELD], held_biases[HELD];
 

@@ -121,8 +121,12 @@ _INTEL_NAMES = (
     ),
 )
 
-# The first of the 6xx, which have no storage of 16 bits, and whose compiler takes more registers: 60x, 61x, 630.
-_EARLY_ADRENO_6 = r"ADRENO +6([01]\d|30)\b"
+# Adreno's 6xx by what fits their registers: docs/benchmarks/devices.md. The first have no storage of 16 bits.
+_ADRENO_NAMES = (
+    (r"ADRENO *6([01]\d|[2348]0|[78]5)\b", "qualcomm-adreno6"),
+    (r"ADRENO *6(2[13]|50)\b", "qualcomm-adreno65"),
+    (r"ADRENO *6(35|4[234]L?|6[03]|90)\b|ADRENO [78]C\+? GEN 3", "qualcomm-adreno66"),
+)
 
 
 def _search(table, text: str) -> str | None:
@@ -155,8 +159,8 @@ def identify(info: DeviceInfo) -> str:
     """The device's architecture, one of ``grilly.registry.ARCHITECTURES``.
 
     Read from vendor, driver, chip name (which Mesa's drivers report), PCI device id, marketing name and subgroup
-    sizes, in this order. RDNA 3.5 counts as "amd-rdna3", of Adreno's
-    6xx only the first (60x, 61x, 630) as "qualcomm-adreno6", and Intel's Xe-LP, Xe-LPG and Xe-HPG all as "intel-xe". A
+    sizes, in this order. RDNA 3.5 counts as "amd-rdna3", Adreno's first 6xx as "qualcomm-adreno6", those like the 650
+    and the 660 as "qualcomm-adreno65" and "-adreno66", and Intel's Xe-LP, Xe-LPG and Xe-HPG all as "intel-xe". A
     device of a known vendor that is not recognised gets the vendor's bare name, and any other "generic".
     """
     name = re.sub(r"\(TM\)|\(tm\)|™|®", "", info.name).upper()
@@ -174,7 +178,7 @@ def identify(info: DeviceInfo) -> str:
     if info.vendor_id == _APPLE or vendor == "apple" or name.startswith("APPLE "):
         return "apple"
     if info.vendor_id == _QUALCOMM or vendor == "qualcomm" or "ADRENO" in name:
-        return "qualcomm-adreno6" if re.search(_EARLY_ADRENO_6, name) else "qualcomm-adreno"
+        return _search(_ADRENO_NAMES, name) or "qualcomm-adreno"
     if info.vendor_id == _ARM or vendor == "arm" or re.search(r"\bMALI\b|IMMORTALIS", name):
         return "arm-mali"
     return "generic"

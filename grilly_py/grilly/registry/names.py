@@ -91,6 +91,8 @@ ARCHITECTURES = (
     "apple",
     "qualcomm-adreno",
     "qualcomm-adreno6",
+    "qualcomm-adreno65",
+    "qualcomm-adreno66",
     "arm-mali",
     "llvmpipe",
     "generic",
