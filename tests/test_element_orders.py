@@ -192,6 +192,7 @@ def manifest(tmp_path_factory):
     for name in ("attention/attention-naive", *masks):
         for ending in ("comp", "toml"):  # what the check compares with and uses
             shutil.copy(ROOT / f"shaders/{name}.{ending}", root / f"shaders/{name}.{ending}")
+    kernels = KERNELS | WITH_OPTIONS | {"quads-added": (ADDED_TO, {})}
     for family, settings in FAMILIES.items():
         variants = [
             VARIANT.format(
@@ -199,7 +200,7 @@ def manifest(tmp_path_factory):
                 offers=OFFERS[family], form="mask_bits" if family == "emulated-options" else "mask_order",
                 defines=", ".join(f"{define} = {value}" for define, value in defines.items()),
             )
-            for rank, (name, (defines, _)) in enumerate((KERNELS | WITH_OPTIONS | {"quads-added": (ADDED_TO, {})}).items())
+            for rank, (name, (defines, _)) in enumerate(kernels.items())
             if family_of(defines) == family
         ]  # fmt: skip
         (room / f"{family}.toml").write_text(FAMILY.format(**settings) + "".join(variants))

@@ -70,7 +70,7 @@ def check(backend, variant, cell: Cell):
 
 
 def judge_cell(view, cell: Cell, family: str, change=dict):
-    """Hold the view's result of a cell against float64. ``change`` makes of the options those that it is called with."""
+    """Hold the view's result of a cell against float64. ``change`` makes of its options those of the call."""
     call, want = known(cell)
 
     def upload(array):

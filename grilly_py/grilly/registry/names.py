@@ -54,7 +54,7 @@ EXTRAS = {
     "tiles": "classes of tiles",
     "paged": "paged keys and values",
 }
-#: How a kernel may read what is added to scores, where its plan says so: bits of the same constant, and no call asks for
+#: How a kernel may read what is added to scores, where its plan says so: bits of the same constant. No call asks for
 #: them (compute/attention/added.py).
 READINGS = {
     "bias-halves": "biases of 16 bits",

@@ -390,8 +390,8 @@ def device_pool(device: Device) -> Pool:
 
 
 def passing_pool(device: Device) -> Pool | None:
-    """Device memory that the host writes what is used once to, where memory for tensors can be shared with other
-    interfaces: that is memory which the host may not be able to address (NVIDIA). None where none is needed or can be."""
+    """Device memory to which the host writes what is used once, where memory for tensors can be shared with other
+    interfaces: the host may not be able to address that (NVIDIA). None where none is needed, or none can be had."""
     local = lib.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
     host = lib.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | lib.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
     plain, _ = device.memory_type(0xFFFFFFFF, local, 0)
