@@ -7,7 +7,7 @@ import pytest
 
 from grilly import reference
 from grilly.reference.philox import MULTIPLIERS, ROUNDS, WEYL
-from grilly.registry.names import EXTRAS
+from grilly.registry.names import OFFERS
 from grilly.registry.shader_facts import FACTS
 from grilly.registry.shared import HEADER, differing, extras_bits
 from shaderbuild.builder import Builder, CompileError
@@ -75,7 +75,7 @@ def test_python_has_them_from_the_shaders():
     assert tables == FACTS and not differing(tables)
     assert (ROOT / "grilly_py/grilly/registry/shader_facts.py").read_text() == python_text(tables)
     assert {name.upper(): place for place, name in enumerate(HEADER)} == tables["header"]
-    assert {name.upper().replace("-", "_"): extras_bits((name,)) for name in EXTRAS} == tables["features"]
+    assert {name.upper().replace("-", "_"): extras_bits((name,)) for name in OFFERS} == tables["features"]
     assert extras_bits(("window", "paged", "window")) == tables["features"]["WINDOW"] | tables["features"]["PAGED"]
 
 
