@@ -8,6 +8,7 @@ shape that is no square, and that the self-check finds out where a driver has an
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 from pathlib import Path
@@ -239,11 +240,17 @@ def test_options_of_wide_heads(vulkan_backend, manifest, kernel, monkeypatch):
     judge_cell(pin(with_classes(view_of(vulkan_backend)), choice), cell, choice.variant.family)
 
 
+@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("name", ADDED)
-def test_what_is_added(vulkan_backend, manifest, name, monkeypatch):
+def test_what_is_added(vulkan_backend, manifest, name, late, monkeypatch):
     """Biases and additive masks, read two numbers at a time where they lie so, beside what depends on distances."""
     options, wanted = ADDED[name]
     choice = chosen(vulkan_backend, manifest, "quads-added", monkeypatch)
+    if late:
+        wanted = [*wanted, "added-late"]
+    else:
+        offers = tuple(name for name in choice.variant.offers if name != "added-late")
+        choice.variant = dataclasses.replace(choice.variant, offers=offers)
     seen = []
     monkeypatch.setattr(added, "features", lambda *given, real=added.features: seen.append(real(*given)) or seen[-1])
     view = pin(view_of(vulkan_backend), choice)

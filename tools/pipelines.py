@@ -30,7 +30,7 @@ def constant_sets(variant: Variant) -> list[dict[str, int]]:
         return [plain | own for own in _ARRAYS[variant.operation](variant)]
     if variant.operation != "attention":
         return [plain]
-    options = {"MASK": 2, "CAUSAL": 1, "LSE": 1, "MERGE": 1}
+    options = {"MASK": 2, "CAUSAL": 1, "LSE": 1, "MERGE": 1, "FEATURES": _late(variant)}
     sets = [plain | {name: value for name, value in options.items() if name in plain}, plain]
     if variant.family in _EACH_OPTION:
         masked = plain | {"MASK": 1, "CAUSAL": 1, "LSE": 1}
@@ -96,10 +96,15 @@ def together(registry: Registry, few: bool = False) -> Iterator[tuple[Choice, di
 
 def _readings(variant: Variant, mask: int, names: Iterable[str]) -> list[int]:
     """The ways in which a kernel may read what is added, as bits of FEATURES."""
-    if not set(READINGS) <= set(variant.offers) or (mask != 2 and "bias" not in names):
+    if not set(READINGS) - {"added-late"} <= set(variant.offers) or (mask != 2 and "bias" not in names):
         return [0]
-    pairs = extras_bits(("bias-pairs", "mask-pairs"))
-    return [0, pairs, *([pairs | extras_bits(("bias-halves",))] if "bias" in names else [])]
+    late, pairs = _late(variant), extras_bits(("bias-pairs", "mask-pairs"))
+    return [late, late | pairs, *([late | pairs | extras_bits(("bias-halves",))] if "bias" in names else [])]
+
+
+def _late(variant: Variant) -> int:
+    """The bit that such a call has where the kernel reads what is added late."""
+    return extras_bits({"added-late"} & set(variant.offers))
 
 
 def decode_sets(choice: Choice, size: int, most: int = len(EXTRAS)) -> list[dict[str, int]]:

@@ -35,6 +35,7 @@ const int PAGED = 4096;    // keys and values lie in pages that a table orders
 const int BIAS_HALVES = 8192;  // the bias has q's 16-bit type, not float32
 const int BIAS_PAIRS = 16384;  // its numbers are read two at a time: they lie beside each other, rows at even places
 const int MASK_PAIRS = 32768;  // likewise an additive mask's
+const int ADDED_LATE = 65536;  // all of it is read after the products, which takes fewer registers
 
 #ifdef TILED
 const int FEATURES = TILES;

@@ -60,6 +60,7 @@ READINGS = {
     "bias-halves": "biases of 16 bits",
     "bias-pairs": "biases read in pairs",
     "mask-pairs": "additive masks read in pairs",
+    "added-late": "biases and additive masks read after the products",
 }
 #: All that a variant may offer.
 OFFERS = EXTRAS | READINGS

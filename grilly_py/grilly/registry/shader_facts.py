@@ -49,6 +49,7 @@ FACTS: dict[str, dict[str, int | float]] = {
         "BIAS_HALVES": 8192,
         "BIAS_PAIRS": 16384,
         "MASK_PAIRS": 32768,
+        "ADDED_LATE": 65536,
     },
     "forms": {
         "ABSENT": 0,

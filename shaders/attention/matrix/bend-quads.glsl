@@ -1,7 +1,7 @@
 // bend.glsl for NVIDIA's order, in which an invocation has pairs of neighbouring columns: what is added is read a pair at a
-// time, before the products of the chunk that it is added to, and what depends on the distance of query and key alone is found
-// once for all scores that are as far apart. Bent scores are not base 2 here: what is added needs no factor then, and the
-// exponentials have theirs anyway.
+// time, before the products of the chunk that it is added to (with ADDED_LATE after them, which takes fewer registers), and what
+// depends on the distance of query and key alone is found once for all scores that are as far apart. Bent scores are not base 2
+// here: what is added needs no factor then, and the exponentials have theirs anyway.
 
 #include "bend-one.glsl"
 
@@ -10,7 +10,11 @@ layout(set = 0, binding = 7, std430) readonly buffer BiasPairs { uvec2 bias_pair
 layout(set = 0, binding = 7, std430) readonly buffer BiasWords { uint bias_words[]; };
 
 #define BENT_FACTOR LOG2_E
-#define FETCH_ADDED(first_key) if (masked && ADDS) fetch_added(first_key);
+#define FETCH_ADDED(first_key) \
+    if (masked && ADDS && !on(ADDED_LATE)) { \
+        fetch_bias(first_key); \
+        fetch_mask_numbers(first_key); \
+    }
 // Batches that have the same numbers added stand beside each other, so that these are read from memory once.
 #define SHARE_ADDED \
     if ((on(BIAS) && word(BIAS_BATCH) == 0u) || (MASK == MASK_ADDED && pc.mask_batch == 0u)) { \
@@ -33,9 +37,9 @@ uvec2 held_mask[PAIRS];
 
 uint bias_half(uint at) { return bias_words[at >> 1] >> (16u * (at & 1u)) & 0xffffu; }
 
-// Has what is added to a chunk under way.
-void fetch_added(uint first_key) {
-    uint row_step = word(BIAS_ROW), key_step = word(BIAS_KEY), mask_base = mask_index(batch, head, 0u);
+// Have what is added to a chunk under way.
+void fetch_bias(uint first_key) {
+    uint row_step = word(BIAS_ROW), key_step = word(BIAS_KEY);
     if (on(BIAS) && on(BIAS_PAIRS) && on(BIAS_HALVES)) {
         [[unroll]] for (uint n = 0u; n < PAIRS; ++n) held_bias[n].x = bias_words[FIRST_PLACE(x_bias, row_step, n) >> 1];
     }
@@ -54,6 +58,9 @@ void fetch_added(uint first_key) {
             held_bias[n].y = bias_words[EACH_PLACE(x_bias, row_step, key_step, n, 1u)];
         }
     }
+}
+void fetch_mask_numbers(uint first_key) {
+    uint mask_base = mask_index(batch, head, 0u);
     if (MASK == MASK_ADDED && on(MASK_PAIRS)) {
         [[unroll]] for (uint n = 0u; n < PAIRS; ++n) held_mask[n] = mask_pairs[FIRST_PLACE(mask_base, pc.mask_row, n) >> 1];
     }
@@ -189,8 +196,12 @@ void bend_scores(uint first_key) {
         factor = 1.0;
     }
     if (on(BIAS)) {
+        if (on(ADDED_LATE)) fetch_bias(first_key);
         add_bias(factor);
         factor = 1.0;
     }
-    if (MASK == MASK_ADDED) add_mask(factor);
+    if (MASK == MASK_ADDED) {
+        if (on(ADDED_LATE)) fetch_mask_numbers(first_key);
+        add_mask(factor);
+    }
 }

@@ -14,7 +14,9 @@ from .call import ADDED_MASK, AttentionCall, mask_kind
 from .operands import FLOAT32
 from .pieces import Piece
 
-BIAS_HALVES, BIAS_PAIRS, MASK_PAIRS = (extras_bits((name,)) for name in ("bias-halves", "bias-pairs", "mask-pairs"))
+BIAS_HALVES, BIAS_PAIRS, MASK_PAIRS, LATE = (
+    extras_bits((name,)) for name in ("bias-halves", "bias-pairs", "mask-pairs", "added-late")
+)
 
 
 class WideBias(Exception):
@@ -39,6 +41,7 @@ def features(choice: Choice, pieces: Sequence[Piece], facts: DeviceFacts) -> int
     """
     offered, first, bits = choice.variant.offered, pieces[0], 0
     if first.bias is not None:
+        bits |= offered & LATE
         if first.bias.dtype != FLOAT32:
             if not offered & BIAS_HALVES:
                 raise WideBias
@@ -48,6 +51,7 @@ def features(choice: Choice, pieces: Sequence[Piece], facts: DeviceFacts) -> int
     if first.mask is not None and mask_kind(first.mask.dtype) == ADDED_MASK:
         if offered & MASK_PAIRS and in_pairs((p.mask for p in pieces), facts):
             bits |= MASK_PAIRS
+        bits |= offered & LATE
     return bits
 
 
