@@ -21,6 +21,7 @@ from kernels import pretend
 from test_matrix import FAMILY, VARIANTS, dtype_of, pinned
 
 EXTRAS = [v for v in VARIANTS if v.offers]
+CLASSED = [v for v in EXTRAS if "tiles" in v.offers]
 FULL = os.environ.get("GRILLY_FULL_FEATURES", "0") not in ("", "0")
 #: What is read in different ways is tried in each.
 CHOSEN = {"mask": ("bool-full", "bool-dead-rows", "add-inf-rows"), "window": ((19, 15), (25, -1)), "scale": (-0.3,)}
@@ -105,7 +106,7 @@ def test_together(backend, variant, cell):
     {"mask": "bool-full", "blocks": (64, 32), "heads": (6, 2), "batch": 2}, {"mask": "bool-full", "blocks": (5, 7)},
     {"blocks": (64, 32), "alibi": "heads"},
 ], ids=str)  # fmt: skip
-@pytest.mark.parametrize("variant", EXTRAS, ids=lambda v: v.label + "." + v.dtype)
+@pytest.mark.parametrize("variant", CLASSED, ids=lambda v: v.label + "." + v.dtype)
 def test_classes_of_tiles(backend, variant, options, monkeypatch):
     """With hidden and clear tiles made out beforehand, as large calls have it."""
     made = []
