@@ -129,7 +129,7 @@ WITH_OPTIONS = {
 #: What is added to scores by the kernel that reads it in pairs, and what of it is then read so (``added.features``).
 ADDED_TO = SHARED | QUADS | {
     "EXTRAS": 1, "ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "KEYS": 64, "CHUNK": 32, "BUFFERS": 2, "RAISE_WHILE": 1,
-    "SPLIT_LOOPS": 1,
+    "SPLIT_LOOPS": 1, "DRAWN_TOGETHER": 4,
 }  # fmt: skip
 ADDED = {
     "bias": ({"bias": "full", "t5": "both-ways", "size": (54, 70)}, ["bias-pairs"]),
@@ -262,3 +262,12 @@ def test_what_is_added(vulkan_backend, manifest, name, late, monkeypatch):
     cell = Cell("float16", tuple((PLAIN | {"width": (32, 24), "heads": (4, 2)} | options).values()))
     judge_cell(view, cell, choice.variant.family, change)
     assert [extras_in(bits) for bits in seen] == [wanted]
+
+
+@pytest.mark.parametrize("cap", [1.5, 4.0, 300.0], ids=["beyond", "both", "near"])
+def test_soft_cap_and_dropout(vulkan_backend, manifest, cap, monkeypatch):
+    """Scores up to half of the cap, and beyond it; and generators that run side by side."""
+    choice = chosen(vulkan_backend, manifest, "quads-added", monkeypatch)
+    options = {"width": (32, 24), "heads": (4, 2), "softcap": cap, "dropout": 0.5, "size": (70, 71)}
+    cell = Cell("float16", tuple((PLAIN | options).values()))
+    judge_cell(pin(view_of(vulkan_backend), choice), cell, choice.variant.family)

@@ -236,12 +236,26 @@ float bend(float score, uint row, uint key) {
 
 // ---- dropout ----
 
+// The counter of the generator that decides on keys 8 n to 8 n + 7 of the whole call: two keys a word, the first by the low
+// half.
+uvec4 drop_counter(uint n, uint row) {
+    return uvec4(n, x_first_row + row, x_head + word(HEADS) * x_batch, word(DROPOUT_OFFSET));
+}
+uvec2 drop_seed() { return uvec2(word(SEED_LOW), word(SEED_HIGH)); }
+
+// Which of those keys' weights dropout keeps, a bit each.
+uint kept_eight(uvec4 words, uint below) {
+    uvec4 first = uvec4(lessThan(words & 0xffffu, uvec4(below))) << uvec4(0u, 2u, 4u, 6u);
+    uvec4 second = uvec4(lessThan(words, uvec4(below << 16))) << uvec4(1u, 3u, 5u, 7u);
+    uvec4 bits = first | second;
+    return bits.x | bits.y | bits.z | bits.w;
+}
+
 // What dropout multiplies a weight by.
 float kept_share(uint row, uint key) {
     if (!on(DROPOUT)) return 1.0;
     uint whole = x_first_key + key;
-    uvec4 counter = uvec4(whole / 4u, x_first_row + row, x_head + word(HEADS) * x_batch, word(DROPOUT_OFFSET));
-    uint drawn = philox(counter, uvec2(word(SEED_LOW), word(SEED_HIGH)))[whole % 4u];
+    uint drawn = philox(drop_counter(whole / 8u, row), drop_seed())[whole / 2u % 4u] >> (16u * (whole & 1u)) & 0xffffu;
     return drawn < word(KEEP_BELOW) ? number(KEEP_SCALE) : 0.0;
 }
 

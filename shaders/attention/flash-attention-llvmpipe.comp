@@ -236,25 +236,19 @@ float bent(float score, int r, uint row, uint key) {
     return score;
 }
 
-// What dropout multiplies the weights of a trip's keys by. They lie in two draws of four words at most.
+// What dropout multiplies the weights of a trip's keys by. They lie in two draws of eight keys at most.
 void keep_shares(uint row, uint key, out float shares[KEYS]) {
-    uint whole = x_first_key + key, skip = whole % 4u;
-    uvec4 counter = uvec4(whole / 4u, x_first_row + row, x_head + word(HEADS) * x_batch, word(DROPOUT_OFFSET));
-    uvec2 seed = uvec2(word(SEED_LOW), word(SEED_HIGH));
-    uvec4 drawn = philox(counter, seed);
-    uvec4 next = drawn;
-    if (skip != 0u) {
+    uint whole = x_first_key + key, skip = whole % 8u;
+    uvec4 counter = drop_counter(whole / 8u, row);
+    uvec2 seed = drop_seed();
+    uint below = word(KEEP_BELOW), kept = kept_eight(philox(counter, seed), below);
+    if (skip + uint(KEYS) > 8u) {
         counter.x++;
-        next = philox(counter, seed);
+        kept |= kept_eight(philox(counter, seed), below) << 8;
     }
-    uint below = word(KEEP_BELOW);
     float share = number(KEEP_SCALE);
     UNROLL for (int j = 0; j < KEYS; j++) {
-        uint at = skip + uint(j);
-        uvec4 words = at < 4u ? drawn : next;
-        at &= 3u;
-        uint mine = at < 2u ? (at == 0u ? words.x : words.y) : (at == 2u ? words.z : words.w);
-        shares[j] = mine < below ? share : 0.0;
+        shares[j] = (kept >> (skip + uint(j)) & 1u) != 0u ? share : 0.0;
     }
 }
 

@@ -3,7 +3,7 @@
 #extension GL_EXT_control_flow_attributes : require
 // What it computes: y = x * scale where the generator's word is below the threshold, and 0 elsewhere. The word of element
 //     i, counted in C order from the first of the whole array, is word i % 4 of Philox4x32-10 with the counter
-//     (i / 4, 0, 0, offset), 64 bits for i / 4: what attention-dropout.comp has for one row of one head.
+//     (i / 4, 0, 0, offset), 64 bits for i / 4.
 // Shapes and layouts: x and y are one row each, contiguous.
 // Bindings: 0 x, 1 seed, 2 y.
 // Specialization constants: TYPE, of x and y; SEED, the type of the seed's element where it lies in memory, 0 where it is

@@ -1,8 +1,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// What it computes: dropout on stored attention weights: out = weight * scale where the generator's word is below the
-//     threshold, and 0 elsewhere. The word for row i, key j, head h, batch b is word j % 4 of Philox4x32-10 with the
-//     counter (j / 4, i, h + H * b, offset), so that every kernel that drops weights drops the same ones.
+// What it computes: dropout on stored attention weights: out = weight * scale where the generator's number is below the
+//     threshold, and 0 elsewhere. The number for row i, key j, head h, batch b is half j % 2, the low one first, of word
+//     j % 8 / 2 of Philox4x32-10 with the counter (j / 8, i, h + H * b, offset), so that every kernel that drops weights
+//     drops the same ones.
 // Shapes and layouts: weights and out (B, H, Sq, Sk) float32. The last axis is contiguous, other strides are arguments.
 // Bindings: 0 weights, 1 out.
 // Specialization constants: none.
@@ -38,12 +39,13 @@ void main() {
     for (uint r = 0u; r < uint(ROWS); r++) {
         uint row = gl_WorkGroupID.y * uint(ROWS) + r;
         if (row >= pc.queries) break;
-        uvec4 words = philox(uvec4(key >> 2, pc.first_row + row, lane, pc.counter_offset),
+        uvec4 words = philox(uvec4(key >> 3, pc.first_row + row, lane, pc.counter_offset),
                              uvec2(pc.seed_low, pc.seed_high));
         uint from = pc.w_offset + batch * pc.w_batch + head * pc.w_head + row * pc.w_row + key;
         uint to = pc.o_offset + batch * pc.o_batch + head * pc.o_head + row * pc.o_row + key;
         for (uint j = 0u; j < min(4u, pc.keys - key); j++) {
-            out_data[to + j] = words[j] < pc.threshold ? weights_data[from + j] * pc.scale : 0.0;
+            uint drawn = words[((key >> 1) + (j >> 1)) & 3u] >> (16u * (j & 1u)) & 0xffffu;
+            out_data[to + j] = drawn < pc.threshold ? weights_data[from + j] * pc.scale : 0.0;
         }
     }
 }

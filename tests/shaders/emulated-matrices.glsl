@@ -142,5 +142,6 @@ SUMS products(FACTOR_A a, FACTOR_B b, SUMS sums) {
 #define subgroupShuffleXor from_xor
 #define subgroupShuffle from_one
 #define subgroupAny any_lane
+#define subgroupAll(each) (!any_lane(!(each)))
 #define subgroupOr or_lanes
 #define subgroupBarrier barrier

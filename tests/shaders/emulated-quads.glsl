@@ -51,3 +51,4 @@ float[8] products(float16_t[8] a, float16_t[8] b, float[8] sums) {
 #define subgroupShuffleXor from_xor
 #define subgroupShuffle from_one
 #define subgroupAny any_lane
+#define subgroupAll(each) (!any_lane(!(each)))

@@ -50,5 +50,6 @@ bool any_lane(bool x) { return or_lanes(uint(x)) != 0u; }
 #define subgroupShuffleXor from_xor
 #define subgroupShuffle from_one
 #define subgroupAny any_lane
+#define subgroupAll(each) (!any_lane(!(each)))
 #define subgroupBarrier barrier
 #endif

@@ -20,7 +20,7 @@ from . import names
 BLOCK = 4 << 20
 # Words of four bytes, most of them small.
 _FILTERS = [
-    {"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 2 * BLOCK, "lc": 2, "lp": 2, "pb": 2, "nice_len": 273}
+    {"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 2 * BLOCK, "lc": 0, "lp": 2, "pb": 2, "nice_len": 273}
 ]
 
 

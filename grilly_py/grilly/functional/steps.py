@@ -219,8 +219,9 @@ def dropout_mask(
     References
     ----------
     The generator is Philox4x32-10: J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011,
-    doi:10.1145/2063384.2063405. Word j % 4 of counter ``(j // 4, i, h + H * b, offset)`` under the key (low half of the
-    seed, high half) decides on key j of row i: it is kept where the word is below ``floor((1 - dropout_p) * 2**32)``.
+    doi:10.1145/2063384.2063405. A number of 16 bits decides on key j of row i: it is kept where that is below
+    ``floor((1 - dropout_p) * 2**16)``, so a probability is met to 2**-16. The number is half j % 2, the low one first,
+    of word j % 8 // 2 of counter ``(j // 8, i, h + H * b, offset)`` under the key (low half of the seed, high half).
     """
     return _dropout.dropout_mask(device_of("dropout_mask"), shape, dropout_p, seed, offset)
 

@@ -6,21 +6,27 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from .attention import common_dtype
-from .philox import dropout_mask
+from .philox import philox
 
 
 def dropout(
     input: ArrayLike, p: float = 0.5, seed: int = 0, offset: int = 0, *, dtype: DTypeLike | None = None
 ) -> np.ndarray:
-    """Elements kept by `dropout_mask` of one row, in C order, divided by ``1 - p``; the others are 0.
+    """Elements kept divided by ``1 - p``; the others are 0.
 
-    The gradient of input is the same function of the result's gradient.
+    Element i, in C order, is kept when word ``i % 4`` of `philox` with the counter ``(i // 4, 0, 0, offset)``, 64 bits
+    for ``i // 4``, and the key (low half of the seed, high half) is below ``(1 - p) * 2**32``, rounded down. The
+    gradient of input is the same function of the result's gradient.
     """
     x = np.asarray(input)
     x = x.astype(common_dtype(x) if dtype is None else dtype, copy=False)
     if p == 1:
         return np.zeros_like(x)
-    mask = dropout_mask((1, 1, 1, x.size), p, seed, offset).reshape(x.shape)
+    place = np.arange(-(-x.size // 4), dtype=np.uint64)
+    zero, low, half = np.zeros_like(place), np.uint64(0xFFFFFFFF), np.uint64(32)
+    counter = np.stack([place & low, place >> half, zero, zero + np.uint64(offset)], axis=-1)
+    words = philox(counter, [seed & 0xFFFFFFFF, seed >> 32]).reshape(-1)[: x.size]
+    mask = (words < min(int((1 - p) * 2**32), 2**32 - 1)).reshape(x.shape)
     return np.where(mask, x / (1 - p), 0).astype(x.dtype)
 
 

@@ -42,9 +42,10 @@ def _rounds(c: list[np.ndarray], k: list[np.ndarray]) -> np.ndarray:
 def dropout_mask(shape: tuple[int, int, int, int], p: float, seed: int = 0, offset: int = 0) -> np.ndarray:
     """Which attention weights dropout keeps: the same on every device, kernel and division into tiles.
 
-    The weight of batch b, query head h, row i and key j is kept when its random word is below ``(1 - p) * 2**32``,
-    rounded down. The word is number ``j % 4`` of `philox` with the counter ``(j // 4, i, h + H * b, offset)`` and the
-    key (low half of the seed, high half of the seed).
+    The weight of batch b, query head h, row i and key j is kept when its random number of 16 bits is below
+    ``(1 - p) * 2**16``, rounded down. The number is half ``j % 2``, the low one first, of word ``j % 8 // 2`` of
+    `philox` with the counter ``(j // 8, i, h + H * b, offset)`` and the key (low half of the seed, high half of the
+    seed).
 
     Parameters
     ----------
@@ -77,13 +78,14 @@ def kept(batch: int, heads: int, rows: slice, keys: slice, p: float, seed: int, 
     shape = (batch, heads, rows.stop - rows.start, keys.stop - keys.start)
     if p == 0 or 0 in shape:
         return np.ones(shape, bool)
-    first = keys.start // 4
+    first = keys.start // 8
     counter = [
-        np.arange(first, -(-keys.stop // 4), dtype=np.uint64),
+        np.arange(first, -(-keys.stop // 8), dtype=np.uint64),
         np.arange(rows.start, rows.stop, dtype=np.uint64)[:, None],
         np.arange(batch * heads, dtype=np.uint64)[:, None, None],
         np.uint64(offset & 0xFFFFFFFF),
     ]
     key = [np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32 & 0xFFFFFFFF)]
-    words = _rounds(counter, key).reshape(*shape[:3], -1)[..., keys.start - 4 * first : keys.stop - 4 * first]
-    return words < np.uint32(int((1 - p) * 2**32))
+    words = _rounds(counter, key)
+    halves = np.stack([words & np.uint32(0xFFFF), words >> np.uint32(16)], axis=-1).reshape(*shape[:3], -1)
+    return halves[..., keys.start - 8 * first : keys.stop - 8 * first] < min(int((1 - p) * 2**16), 2**16 - 1)

@@ -10,11 +10,15 @@ layout(set = 0, binding = 7, std430) readonly buffer BiasPairs { uvec2 bias_pair
 layout(set = 0, binding = 7, std430) readonly buffer BiasWords { uint bias_words[]; };
 
 #define BENT_FACTOR LOG2_E
+// Halves in pairs take few registers: those of the next chunk are under way while this one's weights are made. Under a causal
+// mask that was slower (docs/benchmarks/features.md).
+#define ADDED_AHEAD (on(BIAS) && on(BIAS_HALVES) && on(BIAS_PAIRS) && !on(ADDED_LATE) && MASK != MASK_ADDED && CAUSAL == 0)
 #define FETCH_ADDED(first_key) \
-    if (masked && ADDS && !on(ADDED_LATE)) { \
+    if (masked && ADDS && !on(ADDED_LATE) && !ADDED_AHEAD) { \
         fetch_bias(first_key); \
         fetch_mask_numbers(first_key); \
     }
+#define FETCH_AHEAD(first_key) { if (ADDED_AHEAD) fetch_halves(first_key); }
 // Batches that have the same numbers added stand beside each other, so that these are read from memory once.
 #define SHARE_ADDED \
     if ((on(BIAS) && word(BIAS_BATCH) == 0u) || (MASK == MASK_ADDED && pc.mask_batch == 0u)) { \
@@ -38,11 +42,13 @@ uvec2 held_mask[PAIRS];
 uint bias_half(uint at) { return bias_words[at >> 1] >> (16u * (at & 1u)) & 0xffffu; }
 
 // Have what is added to a chunk under way.
+void fetch_halves(uint first_key) {
+    uint row_step = word(BIAS_ROW);
+    [[unroll]] for (uint n = 0u; n < PAIRS; ++n) held_bias[n].x = bias_words[FIRST_PLACE(x_bias, row_step, n) >> 1];
+}
 void fetch_bias(uint first_key) {
     uint row_step = word(BIAS_ROW), key_step = word(BIAS_KEY);
-    if (on(BIAS) && on(BIAS_PAIRS) && on(BIAS_HALVES)) {
-        [[unroll]] for (uint n = 0u; n < PAIRS; ++n) held_bias[n].x = bias_words[FIRST_PLACE(x_bias, row_step, n) >> 1];
-    }
+    if (on(BIAS) && on(BIAS_PAIRS) && on(BIAS_HALVES)) fetch_halves(first_key);
     if (on(BIAS) && on(BIAS_PAIRS) && !on(BIAS_HALVES)) {
         [[unroll]] for (uint n = 0u; n < PAIRS; ++n) held_bias[n] = bias_pairs[FIRST_PLACE(x_bias, row_step, n) >> 1];
     }
@@ -129,8 +135,8 @@ float by_bucket(int distance, int reach) {
     return uintBitsToFloat(extra_data[word(T5_TABLE) + bucket * word(T5_ROW) + x_head]);
 }
 
-// Multiplies scores by a factor and adds what depends on the distance. Most tiles lie far from the diagonal: there ALiBi is a
-// straight line, and T5's table has one number for all.
+// Multiplies scores by a factor and adds what depends on the distance. Most tiles lie far from the diagonal: there T5's table
+// has one number for all.
 void add_by_distance(uint first_key, float factor) {
     float near[DISTANCES * 2];
     int nearest = int(first_key + PLACE_COLUMN(0u)) - int(MY_ROW + PLACE_ROW(0u)) - BASE_SHIFT - 8 * (2 * RF - 1);
@@ -139,12 +145,7 @@ void add_by_distance(uint first_key, float factor) {
     if (on(ALIBI)) {
         // Whole numbers below 2^24, so exact.
         float from = float(nearest), slope = -x_slope / LOG2_E;
-        if (most <= 0 || least >= 0) {
-            float step_ = least >= 0 ? slope : -slope, begin = from * step_;
-            [[unroll]] for (uint n = 0u; n < DISTANCES * 2; ++n) near[n] = fma(float(n / 2u * 8u + n % 2u), step_, begin);
-        } else {
-            [[unroll]] for (uint n = 0u; n < DISTANCES * 2; ++n) near[n] = slope * abs(from + float(n / 2u * 8u + n % 2u));
-        }
+        [[unroll]] for (uint n = 0u; n < DISTANCES * 2; ++n) near[n] = slope * abs(from + float(n / 2u * 8u + n % 2u));
     }
     if (on(T5)) {
         int reach = int(word(T5_REACH));
@@ -164,22 +165,34 @@ void add_by_distance(uint first_key, float factor) {
     }
 }
 
+// cap tanh(score / cap), to 6e-7 of itself. Up to half of the cap, which is where nearly all scores are, it needs no exponential:
+// a minimax fit of tanh(x) / x in x^2. Beyond, an exponential past the largest number is infinity, and its reciprocal zero.
+#define NEAR_ZERO 0.5
+float near_zero(float x, float cap) {
+    float z = x * x;
+    return x * fma(fma(fma(-0.04478947 * cap, z, 0.13206715 * cap), z, -0.33328265 * cap), z, cap);
+}
 void cap_scores(float factor) {
-    float cap = x_cap / LOG2_E;
-    if (x_cap <= SMALL_CAP) {
-        float turn = 2.0 * LOG2_E / cap * factor, twice = -2.0 * cap;
+    float cap = x_cap / LOG2_E, inverse = factor / cap, most = 0.0;
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint f = 0u; f < KF; ++f) {
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) most = max(most, abs(s_frag[i][f][e]));
+        }
+    }
+    if (subgroupAll(most * inverse <= NEAR_ZERO)) {  // not so with NaN
         [[unroll]] for (uint i = 0u; i < RF; ++i) {
             [[unroll]] for (uint f = 0u; f < KF; ++f) {
-                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                    s_frag[i][f][e] = fma(twice, 1.0 / (exp2(s_frag[i][f][e] * turn) + 1.0), cap);
-                }
+                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) s_frag[i][f][e] = near_zero(s_frag[i][f][e] * inverse, cap);
             }
         }
     } else {
-        float inverse = factor / cap;
         [[unroll]] for (uint i = 0u; i < RF; ++i) {
             [[unroll]] for (uint f = 0u; f < KF; ++f) {
-                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) s_frag[i][f][e] = cap * bounded_tanh(s_frag[i][f][e] * inverse);
+                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+                    float x = s_frag[i][f][e] * inverse;
+                    float far = fma(-2.0 * cap, 1.0 / (exp2(2.0 * LOG2_E * x) + 1.0), cap);
+                    s_frag[i][f][e] = mix(far, near_zero(x, cap), abs(x) <= NEAR_ZERO);
+                }
             }
         }
     }

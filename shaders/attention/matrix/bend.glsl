@@ -4,6 +4,7 @@
 
 #define BENT_FACTOR 1.0
 #define FETCH_ADDED(first_key)
+#define FETCH_AHEAD(first_key) {}
 #define SHARE_ADDED
 
 void cap_scores() {

@@ -58,6 +58,7 @@
 //                                  which takes SUBGROUPS MATRIX_M (DIM / 8 + 1) words of 16 bytes. With ORDER and Q_SHARED 0,
 //                                  not with SPLIT, EXTRAS or SHARED_KEYS
 //   LOCKSTEP                       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
+//   DRAWN_TOGETHER                 with EXTRAS: random generators that an invocation runs side by side for dropout (1)
 //   RAISE_WHILE                    1: the rare branch is written as a loop that runs at most once: compilers place it elsewhere
 // HEAD_DIM, VALUE_DIM, offsets and strides are multiples of 8 (ALIGN 8), with SPLIT of 4 (ALIGN 4).
 

@@ -5,6 +5,7 @@
 void main() {
 #include "loop-begin.glsl"
 
+    if (first_key < end) FETCH_AHEAD(first_key)
     bool clear = is_clear(first_key), read = !next_seen;
     [[dont_unroll]] while (first_key < end) {
 #if SPLIT_LOOPS

@@ -97,16 +97,14 @@ void hide_scores(uint bits) {
     }
 }
 
-// Of which keys of a chunk dropout keeps the weights. A generator's four words are those of four keys of the call, of which a
+// Of which keys of a chunk dropout keeps the weights. A generator's words are those of eight keys of the call, of which a
 // dispatch may begin with any.
 uint find_kept(uint first_key) {
-    uint off = x_first_key & 3u, stream = x_head + word(HEADS) * x_batch, kept = 0u;
-    [[dont_unroll]] for (uint n = 0u; n < CHUNK + off; n += 4u) {
-        uvec4 counter = uvec4((x_first_key + first_key + n) / 4u, x_first_row + my_row(), stream, word(DROPOUT_OFFSET));
-        bvec4 stays = lessThan(philox(counter, uvec2(word(SEED_LOW), word(SEED_HIGH))), uvec4(word(KEEP_BELOW)));
-        uvec4 bits = uvec4(stays) << uvec4(0u, 1u, 2u, 3u);
-        uint four = bits.x | bits.y | bits.z | bits.w;
-        kept |= n < off ? four >> off : four << n - off;
+    uint off = x_first_key & 7u, kept = 0u;
+    [[dont_unroll]] for (uint n = 0u; n < CHUNK + off; n += 8u) {
+        uvec4 counter = drop_counter((x_first_key + first_key + n) / 8u, my_row());
+        uint eight = kept_eight(philox(counter, drop_seed()), word(KEEP_BELOW));
+        kept |= n < off ? eight >> off : eight << n - off;
     }
     return kept;
 }

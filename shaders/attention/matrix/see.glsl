@@ -168,22 +168,50 @@ bool find_seen(uint first_key, bool read) {
     return subgroupAny(any_ != 0u) && seen;
 }
 
-// Finds kept_keys of a tile. A generator's four words are those of four keys of the call, of which a dispatch may begin
-// with any.
+// Generators of a tile, one for eight keys of a row, and those that a lane runs side by side, as each is a chain of operations
+// that wait for each other.
+#define EIGHTHS (KEYS / 8)
+#define DRAWS (ROWS_EACH * EIGHTHS / SUBGROUP)
+#ifndef DRAWN_TOGETHER
+#define DRAWN_TOGETHER 1
+#endif
+#define DRAWN_AT_ONCE (DRAWS < DRAWN_TOGETHER ? DRAWS : DRAWN_TOGETHER)
+#if SPAN == 32
+#define EIGHT_STEPS 2u
+#elif SPAN == 16
+#define EIGHT_STEPS 1u
+#else
+#define EIGHT_STEPS 0u
+#endif
+
+// Finds kept_keys of a tile. A generator's words are those of eight keys of the call, of which a dispatch may begin with any.
 void find_kept(uint first_key) {
     SYNC_SUBGROUP;
-    uint off = x_first_key & 3u, stream = x_head + word(HEADS) * x_batch, offset = word(DROPOUT_OFFSET);
-    uvec2 seed = uvec2(word(SEED_LOW), word(SEED_HIGH));
-    uvec4 below = uvec4(word(KEEP_BELOW));
-    uint turns = off == 0u ? 1u : 2u;
-    [[dont_unroll]] for (uint n = 0u; n < ROUNDS; ++n) {
-        uint row = x_first_row + ROUND_ROW(n), whole = (x_first_key + ROUND_KEY(n)) / 4u, four = 0u;
-        [[dont_unroll]] for (uint turn = 0u; turn < turns; ++turn) {
-            bvec4 kept = lessThan(philox(uvec4(whole + turn, row, stream, offset), seed), below);
-            uvec4 bits = uvec4(kept) << uvec4(0u, 1u, 2u, 3u);
-            four |= (bits.x | bits.y | bits.z | bits.w) << (4u * turn);
+    uint off = x_first_key & 7u, below = word(KEEP_BELOW);
+    uvec4 counter = drop_counter(0u, 0u);
+    uvec2 seed = drop_seed();
+    [[dont_unroll]] for (uint n = 0u; n < DRAWS; n += DRAWN_AT_ONCE) {
+        uint eight[DRAWN_AT_ONCE];
+        [[unroll]] for (uint c = 0u; c < DRAWN_AT_ONCE; ++c) eight[c] = 0u;
+        [[dont_unroll]] for (uint turn = 0u; turn <= min(off, 1u); ++turn) {
+            uvec4 words[DRAWN_AT_ONCE];
+            uvec2 key = seed;
+            [[unroll]] for (uint c = 0u; c < DRAWN_AT_ONCE; ++c) {
+                uint at = (n + c) * SUBGROUP + lane, first = x_first_key + first_key + at % EIGHTHS * 8u;
+                words[c] = uvec4(first / 8u + turn, counter.y + MY_ROW + at / EIGHTHS, counter.zw);
+            }
+            [[dont_unroll]] for (int round = 0; round < PHILOX_ROUNDS; ++round) {
+                [[unroll]] for (uint c = 0u; c < DRAWN_AT_ONCE; ++c) words[c] = philox_round(words[c], key);
+                key += uvec2(PHILOX_WEYL_0, PHILOX_WEYL_1);
+            }
+            [[unroll]] for (uint c = 0u; c < DRAWN_AT_ONCE; ++c) eight[c] |= kept_eight(words[c], below) << 8u * turn;
         }
-        gather_bits(n, four >> off & 15u);
+        [[unroll]] for (uint c = 0u; c < DRAWN_AT_ONCE; ++c) {
+            uint at = ((n + c) * SUBGROUP + lane) / (SPAN / 8);
+            uint bits = (eight[c] >> off & 255u) << 8u * (lane % (SPAN / 8));
+            [[unroll]] for (uint step_ = 0u; step_ < EIGHT_STEPS; ++step_) bits |= subgroupShuffleXor(bits, 1u << step_);
+            if (lane % (SPAN / 8) == 0u) tile[MY_SCRATCH + at / 4u][at % 4u] = bits;
+        }
     }
     SYNC_SUBGROUP;
     FIND_PLACES

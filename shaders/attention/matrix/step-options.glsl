@@ -9,6 +9,7 @@
 
 void see_scores(uint first_key, uint chunk, bool masked, bool read) {
     if (masked && SCALED) bend_scores(first_key + chunk);
+    if (masked) FETCH_AHEAD(chunk + CHUNK < KEYS ? first_key + chunk + CHUNK : tile_after)
     if (masked) hide_scores(first_key, chunk, read);
 }
 

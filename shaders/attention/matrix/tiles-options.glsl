@@ -19,6 +19,7 @@
 
 #include "masks/mask-bits.glsl"
 
+uint tile_after;                  // where the next tile that counts begins
 uint clear_from, clear_to;        // every row of the workgroup sees all keys between, as far as indices say
 
 #include "next-tile.glsl"

@@ -177,8 +177,8 @@ def dropout(operation: str, p, seed, offset) -> tuple[float, int, int]:
 
 
 def keep_words(p: float) -> dict:
-    """What a generator's word must be below to keep a weight, and what the weight is then multiplied by."""
-    return {"keep_below": min(math.floor((1.0 - p) * 2**32), 2**32 - 1), "keep_scale": 1.0 / (1.0 - p)}
+    """What a generator's 16-bit number must be below to keep a weight, and what the weight is then multiplied by."""
+    return {"keep_below": min(math.floor((1.0 - p) * 2**16), 2**16 - 1), "keep_scale": 1.0 / (1.0 - p)}
 
 
 def block_size(operation: str, given, queries: int, keys: int) -> tuple[int, int]:

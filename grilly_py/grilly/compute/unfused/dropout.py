@@ -34,10 +34,10 @@ def attention_dropout(device: Device, weights, *, dropout_p, dropout_seed, dropo
         return weights
     if 0 in weights.shape:
         return finish(device, device.empty(weights.shape), weights)
-    keep_below = min(int((1.0 - p) * 2**32), 2**32 - 1)
+    words = option_checks.keep_words(p)
     generator = (seed & 0xFFFFFFFF, seed >> 32, offset)
     tensors = (to_device(device, weights),)
-    (out,) = run(device, PLANS, plan, (keep_below, 1.0 / (1.0 - p)), tensors, generator)
+    (out,) = run(device, PLANS, plan, (words["keep_below"], words["keep_scale"]), tensors, generator)
     return finish(device, out, weights)
 
 
