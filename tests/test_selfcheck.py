@@ -19,6 +19,7 @@ from grilly.compute import selfcheck
 from grilly.compute.attention import classes as tiles
 from grilly.registry import Manifest, Registry, Request, default_manifest
 from grilly.registry.checkout import Checkout
+from grilly.registry.shared import extras_bits
 from grilly.runtime.interface import DeviceInfo
 from kernels import pretend
 from manifests import Joined, entry, name_of, write_manifest
@@ -369,15 +370,18 @@ def test_difference():
 # -- on a device ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("asked", [(), ("tiles", "mask-pairs"), ("bias", "bias-halves")], ids=str)
 @pytest.mark.parametrize("family", ["attention-naive", "flash-attention2", "flash-attention3"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_right_kernels_pass(vulkan_backend, family, dtype):
+def test_right_kernels_pass(vulkan_backend, family, dtype, asked):
+    """Also where the first call to want one asks for what the naive kernel, which it is held against, lacks."""
     registry = vulkan_backend.registry
     able = [v for v, why in registry.explain(wide_requests(dtype)._replace(prefer=family)) if why is None]
     if not able:
         pytest.skip(f"this device has no {dtype} kernel of {family}")
     best = max(able, key=registry.rank)
-    assert selfcheck.prove(vulkan_backend.opened, registry.choice(best), FACTS) is None
+    facts = FACTS | {"extras": extras_bits(asked), "options": len(asked)}
+    assert selfcheck.prove(vulkan_backend.opened, registry.choice(best), facts) is None
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -81,6 +81,9 @@ def prove(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | Non
 
 def proven(device: Device, operation: str, dtype: str, facts: Mapping[str, int], family: str | None = None) -> Choice:
     """The best variant that needs no proof, to compare with. Raises UnsupportedError where there is none."""
+    if family == NAIVE:
+        # It has every option, and no use for classes of tiles and ways to read, which the request may ask for.
+        facts = {name: fact for name, fact in facts.items() if name not in ("extras", "options")}
     request = Request(operation, dtype, facts=tuple(sorted(facts.items())), prefer=family)
     found = [v for v, reason in device.registry.explain(request) if reason is None and not v.unproven]
     if not found:
