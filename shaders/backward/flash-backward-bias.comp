@@ -37,7 +37,7 @@ float slope_of(uint batch, uint head, uint row, uint key) {
     sum = vec4(0.0);
     for (int d = 0; d < VALUE_DIM; d += 4) sum += load_g4(g + uint(d), VALUE_DIM - d) * load_v4(v + uint(d), VALUE_DIM - d);
     float dp = (sum.x + sum.y) + (sum.z + sum.w);
-    return pair(batch, head, row, key, true, stats_data[stats_base(batch, head) + row].xyz, raw, dp);
+    return pair(batch, head, row, key, key, true, stats_data[stats_base(batch, head) + row].xyz, raw, dp);
 }
 
 void main() {

@@ -226,7 +226,7 @@ void weigh_each(uint first, uint query_head, uint stats) {
                 uint key = OWNER_KEYS != 0 ? own : walked;
                 vec3 stat = stats_data[stats + min(row, query_rows() - 1u)].xyz;
                 float raw = s[i][f][e], dp = t[i][f][e];
-                pair(batch, query_head, row, key, true, stat, raw, dp);
+                pair(batch, query_head, row, key, key, true, stat, raw, dp);
                 if (non_finite(stat.y) && raw != 0.0) raw = stat.y;
                 s[i][f][e] = raw;
                 t[i][f][e] = dp;
