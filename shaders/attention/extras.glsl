@@ -251,13 +251,12 @@ uint kept_eight(uvec4 words, uint below) {
     return bits.x | bits.y | bits.z | bits.w;
 }
 
-// What dropout multiplies a weight by. `column` is as far from a multiple of 8 as the key is: one for many keys takes fewer
-// registers.
-float kept_share(uint row, uint key, uint column) {
+// What dropout multiplies a weight by. `like` is odd where the key is: one for many keys takes fewer registers.
+float kept_share(uint row, uint key, uint like) {
     if (!on(DROPOUT)) return 1.0;
-    uint place = x_first_key + column;
-    uint drawn = philox(drop_counter((x_first_key + key) / 8u, row), drop_seed())[place / 2u % 4u];
-    return drawn << (~place << 4 & 16u) < word(KEEP_BELOW) << 16 ? number(KEEP_SCALE) : 0.0;
+    uint whole = x_first_key + key;
+    uint drawn = philox(drop_counter(whole / 8u, row), drop_seed())[whole / 2u % 4u];
+    return drawn << (~(x_first_key + like) << 4 & 16u) < word(KEEP_BELOW) << 16 ? number(KEEP_SCALE) : 0.0;
 }
 float kept_share(uint row, uint key) { return kept_share(row, key, key); }
 

@@ -237,24 +237,19 @@ void mask_scores(uint first_key) {
     }
 }
 
-// What dropout multiplies a weight by.
-#if TX % 8 == 0
-#define KEPT_COLUMN(j) (first_key + tx)
-#else
-#define KEPT_COLUMN(j) (first_key + tx + TX * (j))
-#endif
+// What dropout multiplies a weight by (TX is even).
 #ifdef HELD_OPTIONS
 uint kept;  // weights that stay, a bit each: one generator at a time has registers enough
 void find_kept(uint first_key) {
     kept = 0u;
     [[dont_unroll]] for (uint n = 0u; n < TM * KT; ++n) {
-        float share = kept_share(first_row + ty + TY * (n / KT), first_key + tx + TX * (n % KT), KEPT_COLUMN(n % KT));
+        float share = kept_share(first_row + ty + TY * (n / KT), first_key + tx + TX * (n % KT), first_key + tx);
         kept |= (share != 0.0 ? 1u : 0u) << n;
     }
 }
 #define KEPT_SHARE(i, j) ((kept >> ((i) * KT + (j)) & 1u) != 0u ? number(KEEP_SCALE) : 0.0)
 #else
-#define KEPT_SHARE(i, j) kept_share(first_row + ty + TY * i, first_key + tx + TX * j, KEPT_COLUMN(j))
+#define KEPT_SHARE(i, j) kept_share(first_row + ty + TY * i, first_key + tx + TX * j, first_key + tx)
 #endif
 
 #ifdef SHUFFLE

@@ -192,14 +192,8 @@ GATHER(gather_a, HEAD_DIM, load_walk_a4, walk_a, WALK_A_ROW, t, sum_a)
 GATHER(gather_b, VALUE_DIM, load_walk_b4, walk_b, WALK_B_ROW, s, sum_b)
 #endif
 
-// As far from a multiple of 8 as the key is.
-#if OWNER_KEYS && THREADS / TX % 8 == 0
-#define DROP_COLUMN(first, key) (first_own + ty)
-#elif !OWNER_KEYS && TX % 8 == 0
-#define DROP_COLUMN(first, key) ((first) + tx)
-#else
-#define DROP_COLUMN(first, key) key
-#endif
+// Odd where the key is, as TX and TY are even.
+#define LIKE_KEY(first) (OWNER_KEYS != 0 ? first_own + ty : (first) + tx)
 
 // Makes weights and dS of the products.
 void weigh(uint first, uint query_head, uint stats, bool some_hidden) {
@@ -214,7 +208,7 @@ void weigh(uint first, uint query_head, uint stats, bool some_hidden) {
             uint key = OWNER_KEYS != 0 ? own : walked;
             vec4 stat = stats_data[stats + min(row, query_rows() - 1u)];
             float rest = OWNER_KEYS != 0 ? stat.z : 0.0;
-            pair(batch, query_head, row, key, DROP_COLUMN(first, key), some_hidden, vec3(stat.xy, rest), s[i][j], t[i][j]);
+            pair(batch, query_head, row, key, LIKE_KEY(first), some_hidden, vec3(stat.xy, rest), s[i][j], t[i][j]);
 #if !OWNER_KEYS
             tile_total += pair_weight;
 #endif

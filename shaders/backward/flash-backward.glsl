@@ -169,9 +169,9 @@ float pair_weight;
 // Turns raw = q . k and dp = g . v of a row and a key into the weight and dS, both as their factors in the products:
 // raw becomes m P, dp becomes dS bend', and `pulled` is dS itself, the gradient of what is added to the score. `stat` is
 // the row's lse, delta and rest. `some_hidden`: not every pair of this tile may attend; the pair may then lie outside the
-// arrays. What is hidden gives zeros, whatever raw, dp and stat are. `column`: attention/extras.glsl.
+// arrays. What is hidden gives zeros, whatever raw, dp and stat are. `like`: attention/extras.glsl.
 float pair(
-    uint batch, uint head, uint row, uint key, uint column, bool some_hidden, vec3 stat, inout float raw, inout float dp
+    uint batch, uint head, uint row, uint key, uint like, bool some_hidden, vec3 stat, inout float raw, inout float dp
 ) {
     bool allowed = true;
     if (some_hidden) allowed = row < QUERIES && key < KEY_COUNT && sees(row, key);
@@ -199,7 +199,7 @@ float pair(
     // Subtracted in natural units, where the score and lse are about equal and the difference is nearly exact.
     float weight = exp2((score - stat.x) * LOG2_E - stat.z);
     pair_weight = allowed ? weight : 0.0;
-    float share = on(DROPOUT) && allowed ? kept_share(row, key, column) : 1.0;
+    float share = on(DROPOUT) && allowed ? kept_share(row, key, like) : 1.0;
     float pulled = allowed ? weight * ((share == 0.0 ? 0.0 : share * dp) - stat.y) : 0.0;
     raw = allowed ? weight * share : 0.0;
     dp = allowed ? pulled * slope : 0.0;
