@@ -115,9 +115,9 @@ def time_calls(backend, names, chosen, dtype, length: int | None, rng) -> list[d
             given = make()
             calls = [partial(backend.attention.flash_attention2, q, k, v, causal=c, **given) for c in (False, True)]
             for call in calls:
-                call()  # compiled and checked: seconds, in which the GPU's clock falls
+                call()  # compiled and checked: seconds, in which the GPU rests
             if backend.device.kind != "cpu":
-                warm_up(backend, 0.5)
+                warm_up(backend, 0.5, calls[0])
             seconds = [chain(call, backend.synchronize, 0.15) for call in calls]
             plain = plain or seconds
             ratios = [p / s for p, s in zip(plain, seconds, strict=True)]
