@@ -255,7 +255,7 @@ def torch_figures(torch, shape: Shape, arrays, seconds: float, gradients: bool) 
 
 
 def warm_up(backend, seconds: float = 0.7, call=None) -> None:
-    """Work until a GPU has its full rate, without pauses: with ``call``, as matrix units have theirs later than others."""
+    """Work until a GPU has its full rate, without pauses: with ``call``, as matrix units have theirs last."""
     if call is None:
         x = backend.tensor(np.ones((4, 16, 1024, 64), np.float32))
         call = partial(backend.attention.flash_attention2, x, x, x)
