@@ -22,12 +22,21 @@ def dropout(
     x = x.astype(common_dtype(x) if dtype is None else dtype, copy=False)
     if p == 1:
         return np.zeros_like(x)
-    place = np.arange(-(-x.size // 4), dtype=np.uint64)
-    zero, low, half = np.zeros_like(place), np.uint64(0xFFFFFFFF), np.uint64(32)
-    counter = np.stack([place & low, place >> half, zero, zero + np.uint64(offset)], axis=-1)
-    words = philox(counter, [seed & 0xFFFFFFFF, seed >> 32]).reshape(-1)[: x.size]
-    mask = (words < min(int((1 - p) * 2**32), 2**32 - 1)).reshape(x.shape)
+    mask = _kept(x.size, p, seed, offset).reshape(x.shape)
     return np.where(mask, x / (1 - p), 0).astype(x.dtype)
+
+
+def _kept(count: int, p: float, seed: int, offset: int) -> np.ndarray:
+    """Which of so many elements `dropout` keeps."""
+    if not 0 <= p < 1:
+        raise ValueError(f"dropout: p is {p}; it must be at least 0 and at most 1")
+    if p == 0:
+        return np.ones(count, bool)
+    place = np.arange(-(-count // 4), dtype=np.uint64)
+    zero, low, half = np.zeros_like(place), np.uint64(0xFFFFFFFF), np.uint64(32)
+    counter = np.stack([place & low, place >> half, zero, zero + np.uint64(offset & 0xFFFFFFFF)], axis=-1)
+    words = philox(counter, [seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF]).reshape(-1)[:count]
+    return words < min(int((1 - p) * 2**32), 2**32 - 1)
 
 
 def embedding(input: ArrayLike, weight: ArrayLike) -> np.ndarray:
