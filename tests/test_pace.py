@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ def seconds(monkeypatch):
         runtime.synchronize()
         ready.run(inputs, only=slice(number, number + 1))
         runtime.synchronize()
+        told["timed"] = told.get("timed", 0) + 1
         return told["per operation"] * ready.plan.steps[number].work
 
     monkeypatch.setattr(pace, "_time", tell)
@@ -42,7 +44,7 @@ def test_pieces_grow_with_what_was_seen(backend, seconds, causal):
     case = Case("pace", batch=2, heads=4, kv_heads=2, queries=70, keys=90, dim=8, causal=causal)
     want = attend(backend, case)
     seconds["per operation"] = 0.25 / (8 * LIMIT)  # eight times as fast as was taken for granted
-    with smaller(backend, work_limit=LIMIT) as dispatches:
+    with smaller(backend, work_limit=LIMIT, units=1) as dispatches:
         got = attend(backend, case)
         first = len(dispatches)
         assert np.allclose(got, want, rtol=0, atol=3e-6)
@@ -51,12 +53,52 @@ def test_pieces_grow_with_what_was_seen(backend, seconds, causal):
         assert (again == got).all()
         kind, seen = next(iter(backend.opened.facts.paces.items()))
         assert seen == pytest.approx(8 * LIMIT / 0.25) and causal in kind
-    with smaller(backend, work_limit=LIMIT, paces={"nothing like it": 1.0}) as dispatches:
+        timed = seconds.pop("timed")
+    with smaller(backend, work_limit=LIMIT, units=1, paces={"nothing like it": 1.0}) as dispatches:
         seconds["per operation"] = 0.25 / LIMIT
         attend(backend, case)
-        slow = len(dispatches) - 2
-    assert first == after + 2  # two were timed
+        slow = len(dispatches) - seconds["timed"]
+    assert first == after + timed and 2 <= timed <= 3
     assert 5 * after < slow
+
+
+def test_a_device_at_rest_or_partly_idle_is_looked_at_again(backend, monkeypatch):
+    """Workgroups beyond the first take no longer as long as multiprocessors are idle, and the clock goes up."""
+    units, slow, times = 16, [8.0, 4.0, 2.0, 1.0], []
+
+    def tell(ready, number, inputs, live):
+        step = ready.plan.steps[number]
+        groups = math.prod(step.groups)
+        # At its best the device does 64 times LIMIT in a quarter of a second.
+        times.append(-(-groups // units) * units * step.work / groups / (4 * 64 * LIMIT) * slow[min(len(times), 3)])
+        return times[-1]
+
+    monkeypatch.setattr(pace, "_time", tell)
+    monkeypatch.setattr(pace, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(pace, "SPENT", math.inf)
+    case = Case("rest", batch=2, heads=32, queries=120, keys=24, dim=8)
+    want = attend(backend, case)
+    with smaller(backend, work_limit=LIMIT, units=units) as dispatches:
+        got = attend(backend, case)
+        (seen,) = backend.opened.facts.paces.values()
+        taken = len(dispatches) - len(times)
+    assert np.allclose(got, want, rtol=0, atol=3e-6)
+    assert 4 <= len(times) <= 7 and max(times) < 4 * 0.25  # no submission took much longer than it should
+    assert 0.5 * 4 * 64 * LIMIT < seen <= 4 * 64 * LIMIT * 1.001
+    assert taken <= 4
+
+
+def test_little_of_a_call_goes_into_timing(backend, monkeypatch):
+    times = []
+
+    def tell(ready, number, inputs, live):
+        times.append(0.25 * 0.5 ** len(times))  # always faster, always for a long time
+        return times[-1]
+
+    monkeypatch.setattr(pace, "_time", tell)
+    with smaller(backend, work_limit=LIMIT, units=1):
+        attend(backend, Case("little", batch=2, heads=4, queries=70, keys=90, dim=8))
+    assert len(times) <= 4  # of two dozen
 
 
 def test_gradients_too(backend, seconds):

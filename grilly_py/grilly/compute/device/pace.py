@@ -1,15 +1,17 @@
 """How fast a device runs a kernel, seen on the device itself, so that dispatches are as large as its time limit allows.
 
 A call that must be cut is cut small at first, by what the slowest device could do. Small dispatches leave a large
-device partly idle. So before the first such call of a kernel runs, two of its dispatches are timed, and the plan is
-made again with what was seen.
+device partly idle, and the first ones find it at rest. So before the first such call of a kernel runs, two of its
+dispatches are timed, and the plan is made again with what was seen; then one of the larger dispatches is timed, until
+they get no faster.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Container, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 from .device import Device, DeviceFacts
 from .plan import Plan
@@ -17,6 +19,9 @@ from .record import Ready
 from .tensor import Tensor
 
 LEAST_SECONDS = 1e-3  # a dispatch that ends earlier says little
+FASTER = 1.25  # than before: then still larger dispatches are looked at
+SPENT = 0.1  # of a call's time may go into that
+GROWTH = 4.0  # of a pace at a time, beyond what was seen: a submission may take as many times as long as it should
 
 
 class HasPlan(Protocol):
@@ -39,38 +44,65 @@ def ready_plan(
     """
     made = make()
     ready = Ready(device, made.plan)
-    unknown = {} if device.runtime.capturing else _unknown(device.facts, made.plan)
-    if not unknown:
-        return made, ready
-    for kind, numbers in unknown.items():
-        pace = _seen(ready, numbers, inputs, live)
-        if pace is not None:
-            device.facts.paces[kind] = pace
-    made = make()
-    return made, Ready(device, made.plan)
+    facts = device.facts
+    watched = {} if device.runtime.capturing else dict.fromkeys(_unknown(facts, made.plan), _Watched())
+    while watched:
+        numbers = _steps(made.plan, watched)
+        for kind, before in list(watched.items()):
+            seen = _seen(ready, numbers[kind], before, inputs, live)
+            watched[kind] = seen
+            if seen.pace:
+                facts.paces[kind] = seen.pace
+            total = sum(made.plan.steps[number].work for number in numbers[kind])
+            if seen.pace < FASTER * before.pace or seen.spent * seen.pace > SPENT * total or not seen.pace:
+                del watched[kind]
+        made = make()
+        ready = Ready(device, made.plan)
+    return made, ready
 
 
-def _unknown(facts: DeviceFacts, plan: Plan) -> dict[tuple, list[int]]:
-    """Steps by kinds that nobody has timed, where they take more than a submission in all."""
+class _Watched(NamedTuple):
+    """What is known of a kind of steps: its pace, seconds of timing, and which end of the call takes long."""
+
+    pace: float = 0.0
+    spent: float = 0.0
+    end: int | None = None
+
+
+def _steps(plan: Plan, kinds: Container[tuple | None]) -> dict[tuple, list[int]]:
+    """The numbers of the steps of these kinds."""
     found: dict[tuple, list[int]] = {}
     for number, step in enumerate(plan.steps):
-        if step.kind is not None and step.kind not in facts.paces:
+        if step.kind is not None and step.kind in kinds:
             found.setdefault(step.kind, []).append(number)
-    return {
-        kind: numbers
-        for kind, numbers in found.items()
+    return found
+
+
+def _unknown(facts: DeviceFacts, plan: Plan) -> list[tuple]:
+    """Kinds that nobody has timed, whose steps take more than a submission in all."""
+    new = {step.kind for step in plan.steps if step.kind not in facts.paces}
+    return [
+        kind
+        for kind, numbers in _steps(plan, new).items()
         if sum(plan.steps[number].work for number in numbers) > facts.work_limit
-    }
+    ]
 
 
 def _seen(
-    ready: Ready, numbers: list[int], inputs: Sequence[Tensor | None], live: Sequence[int]
-) -> float | None:
+    ready: Ready, numbers: list[int], before: _Watched, inputs: Sequence[Tensor | None], live: Sequence[int]
+) -> _Watched:
     # Causal pieces at one end do nearly nothing, those at the other end all that is said of them.
-    ends = [(ready.plan.steps[number].work, _time(ready, number, inputs, live)) for number in {numbers[0], numbers[-1]}]
-    if max(seconds for _, seconds in ends) < LEAST_SECONDS:
-        return None
-    return min(work / seconds for work, seconds in ends)
+    ends = sorted({0, len(numbers) - 1}) if before.end is None else [before.end and len(numbers) - 1]
+    times = {end: _time(ready, numbers[end], inputs, live) for end in ends}
+    end = max(times, key=times.__getitem__)
+    spent = before.spent + sum(times.values())
+    if times[end] < LEAST_SECONDS:
+        return _Watched(spent=spent)
+    step = ready.plan.steps[numbers[end]]
+    # Workgroups that leave multiprocessors idle take as long as more of them would. GROWTH, because their number may
+    # be a guess, and where memory is the limit it is not so.
+    idle = ready.device.facts.units / math.prod(step.groups)
+    return _Watched(min(max(idle, 1.0), GROWTH) * step.work / times[end], spent, end)
 
 
 def _time(ready: Ready, number: int, inputs: Sequence[Tensor | None], live: Sequence[int]) -> float:
