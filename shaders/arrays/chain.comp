@@ -110,7 +110,7 @@ uint taken(uint from, Made made) {
 // The bits of a step's result.
 uint stepped(uint step, uint from, Made made) {
     uint y = from >> 5 & 31u, z = from >> 10 & 31u, type = step >> 12 & 15u;
-    uvec2 found = operated(step & 255u, step >> 8 & 3u, width_of(type) == 16u, uvec2(taken(from & 31u, made), 0u),
+    uvec2 found = operated(step & 255u, step >> 8 & 3u, digits_of(type), uvec2(taken(from & 31u, made), 0u),
         y != NONE, uvec2(taken(y, made), 0u), z != NONE, uvec2(taken(z, made), 0u));
     return element(type, step >> 10 & 3u, found).x;
 }

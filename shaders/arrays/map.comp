@@ -140,7 +140,7 @@ void main() {
             : number(KIND, TYPE_B, FORM_B == REPEATED ? b[0] : b[k]);
         uvec2 third = FORM_C == NUMBER ? uvec2(pc.c_low, pc.c_high)
             : FORM_C == ABSENT ? uvec2(0u) : number(KIND, TYPE_C, FORM_C == REPEATED ? c[0] : c[k]);
-        y[k] = element(TYPE_Y, RESULT, operated(OPERATION, KIND, width_of(TYPE_Y) == 16u, first,
+        y[k] = element(TYPE_Y, RESULT, operated(OPERATION, KIND, digits_of(TYPE_Y), first,
             FORM_B != ABSENT, second, FORM_C != ABSENT, third));
     }
     y_run(pc.y_offset + i, pc.y_offset + pc.count, y);

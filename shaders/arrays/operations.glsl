@@ -43,16 +43,16 @@ bool equal_of(uint kind, uvec2 x, uvec2 y) {
 
 #include "activations.glsl"
 
-// An activation or its slope, times y and plus z, or times y and z, where these are there. NARROW: for 16 bits.
-float activation(uint operation, bool narrow, float x, bool has_y, float y, bool has_z, float z) {
+// An activation or its slope, times y and plus z, or times y and z, where these are there. DIGITS: of the result.
+float activation(uint operation, uint digits, float x, bool has_y, float y, bool has_z, float z) {
     float factor = has_y ? y : 1.0;
     if (operation >= RELU_SLOPE) {
         if (has_z) factor *= z;
         // What relu does not let through may be infinite or NaN.
         if (operation == RELU_SLOPE) return is_above_zero(x) || is_nan(x) ? factor : 0.0;
-        return activation_slope(operation - RELU_SLOPE + ACTIVATION_RELU, x, narrow) * factor;
+        return activation_slope(operation - RELU_SLOPE + ACTIVATION_RELU, x, digits < 24u) * factor;
     }
-    float found = activated(operation - RELU + ACTIVATION_RELU, x, narrow);
+    float found = activated(operation - RELU + ACTIVATION_RELU, x, digits);
     if (has_y) found *= factor;
     if (has_z) found += z;
     return found;
@@ -62,10 +62,10 @@ float activation(uint operation, bool narrow, float x, bool has_y, float y, bool
 
 #if FUNCTIONS == 1 || FUNCTIONS == 3
 
-float elementary(uint operation, bool narrow, float x, float y) {
+float elementary(uint operation, uint digits, float x, float y) {
     switch (operation) {
     case SQRT: return root(x);
-    case EXP: return narrow ? exponential_for_16_bits(x) : exponential(x);
+    case EXP: return digits < 24u ? exponential_for_16_bits(x) : exponential(x);
     case LOG: return logarithm(x);
     case TANH: return hyperbolic_tangent(x);
     case ERF: return error_function(x);
@@ -203,11 +203,11 @@ uvec2 arithmetic(uint operation, uint kind, uvec2 x, uvec2 y, uvec2 z) {
 
 #endif
 
-// The operation on numbers of a kind, of which y and z may not be there; NARROW: for 16 bits. Comparisons and tests give
+// The operation on numbers of a kind, of which y and z may not be there; DIGITS: of the result. Comparisons and tests give
 // an integer that is 0 or 1.
-uvec2 operated(uint operation, uint kind, bool narrow, uvec2 x, bool has_y, uvec2 y, bool has_z, uvec2 z) {
+uvec2 operated(uint operation, uint kind, uint digits, uvec2 x, bool has_y, uvec2 y, bool has_z, uvec2 z) {
 #if FUNCTIONS == 2
-    float found = activation(operation, narrow, of_bits(x.x), has_y, of_bits(y.x), has_z, of_bits(z.x));
+    float found = activation(operation, digits, of_bits(x.x), has_y, of_bits(y.x), has_z, of_bits(z.x));
     return uvec2(floatBitsToUint(found), 0u);
 #endif
 #if FUNCTIONS == 1 || FUNCTIONS == 3
@@ -215,7 +215,7 @@ uvec2 operated(uint operation, uint kind, bool narrow, uvec2 x, bool has_y, uvec
 #if FUNCTIONS == 1
         if (kind != FLOATING) return power64(x, y);
 #endif
-        return uvec2(floatBitsToUint(elementary(operation, narrow, of_bits(x.x), of_bits(y.x))), 0u);
+        return uvec2(floatBitsToUint(elementary(operation, digits, of_bits(x.x), of_bits(y.x))), 0u);
     }
 #endif
 #if FUNCTIONS == 0 || FUNCTIONS == 3

@@ -18,6 +18,9 @@ const uint FLOAT32 = 8u, FLOAT16 = 9u, BFLOAT16 = 10u;
 // facts: kinds
 const uint FLOATING = 0u, INTEGER = 1u, LONG = 2u;
 
+// Binary digits of floating types.
+uint digits_of(uint type) { return type == FLOAT16 ? 11u : type == BFLOAT16 ? 8u : 24u; }
+
 uint width_of(uint type) {
     return type <= UINT8 ? 8u : type <= UINT16 || type >= FLOAT16 ? 16u : type == INT64 ? 64u : 32u;
 }

@@ -1,7 +1,8 @@
 // Activation functions of float32 and their slopes, for elementwise operations and for what products do at their end.
 // Sums and products round right on every device; a quotient is off by 2.5 units in the last place at most (Vulkan's
-// bound), and nothing else of a device is used, but for NARROW results its exp2. NARROW results are off by less than 2^-15 of themselves and are to be
-// rounded to 16 bits; docs/layers.md has the bounds of the others. Polynomials were fitted. Results below 2^-119 may be zero.
+// bound), and nothing else of a device is used, but for 16-bit results its exp2. DIGITS: of the result, 24, or 11 and 8 of
+// float16 and bfloat16. Those are off by less than 2^-15 of themselves and are to be rounded; docs/layers.md has the bounds
+// of float32's. Polynomials were fitted. Results below 2^-119 may be zero, of float16 those below 2^-27.
 
 #ifndef GRILLY_ACTIVATIONS_GLSL
 #define GRILLY_ACTIVATIONS_GLSL
@@ -72,15 +73,39 @@ float share(uint kind, float x, bool narrow, out float slope) {
     return x < 0.0 ? e * whole : whole;
 }
 
+// The share that a logistic activation lets through, for 16-bit results and x from -100 on: 1 / (1 + 2^-v).
+float narrow_share(uint kind, float x) {
+    float v = x * 1.44269504;
+    if (kind == ACTIVATION_QUICK_GELU) v = x * 2.45546696;
+    if (kind == ACTIVATION_GELU_TANH) v = x * (2.30220819 + 0.102943240 * (x * x));
+    return 1.0 / (1.0 + exp2(-v));
+}
+
+// GELU to 11 digits: max(x, 0) - a P(-a), a = |x|, where the logarithm of the normal distribution P is a polynomial. It was
+// fitted up to 6, where a P(-a) is below half of float16's smallest number, and goes down beyond.
+float gelu_of_11_digits(float x) {
+    float a = min(abs(x), 100.0);
+    float power = -0.999995291 + a * (-1.15125108 + a * (-0.458464384 + a * (-0.0539600700 + a * (0.00850789063
+        + a * (-0.000930524780 + a * (6.15982863e-05 + a * -1.83481097e-06))))));
+    return max(x, 0.0) - a * exp2(power);
+}
+
 bool is_no_number(float x) { return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u; }
 bool is_above_zero(float x) { return floatBitsToInt(x) > 0; }  // also numbers that a device takes for zero; and some NaN
 
 // An activation's value; at infinities its limit, and NaN of NaN.
-float activated(uint kind, float x, bool narrow) {
+float activated(uint kind, float x, uint digits) {
     if (kind == ACTIVATION_NONE) return x;
+    const bool narrow = digits < 24u;
     float found;
     if (kind == ACTIVATION_RELU) {
         found = is_above_zero(x) ? x : 0.0;
+    } else if (kind == ACTIVATION_GELU && digits == 11u) {
+        found = gelu_of_11_digits(x);
+    } else if (kind != ACTIVATION_GELU && narrow) {
+        float near = max(x, -100.0);
+        found = narrow_share(kind, near);
+        if (kind != ACTIVATION_SIGMOID) found *= near;
     } else {
         float slope, part = share(kind, clamp(x, -100.0, 100.0), narrow, slope);
         found = kind == ACTIVATION_SIGMOID ? part : max(x, -100.0) * part;

@@ -9,12 +9,14 @@ layout(constant_id = 10) const uint ACTIVATION = 0u;
 layout(constant_id = 11) const int HAS_RESIDUAL = 0;
 
 #if defined(DTYPE_float32)
-#define NARROW false
+#define DIGITS 24u
+#elif defined(DTYPE_bfloat16)
+#define DIGITS 8u
 #else
-#define NARROW true
+#define DIGITS 11u
 #endif
 
-float activation(float value) { return activated(ACTIVATION, value, NARROW); }
+float activation(float value) { return activated(ACTIVATION, value, DIGITS); }
 
 vec4 activation(vec4 value) {
     if (ACTIVATION == ACTIVATION_NONE) return value;
