@@ -30,12 +30,14 @@ from .memory import VulkanBuffer
 from .objects import Handle
 from .pipelines import VulkanProgram
 from .recording import Recorder
+from .threads import usable_processors
 from .timing import Stamps
 
 DISPATCHES = 64  # in one submission at most
 COMMANDS = 4 * DISPATCHES  # dispatches and copies
 IN_FLIGHT = 16  # submissions the host may run ahead
 SPIN_SECONDS = 150e-6  # polling this long is cheaper than the wake-up after a wait
+YIELD_SECONDS = 8e-3  # and this long with other threads let through, where processors are left for them
 HELD = 8  # commands of a call whose recording may be kept, at most
 TOGETHER = 8  # calls in one submission, at most
 CLOSELY_SECONDS = 200e-6  # between the ends of calls that are submitted together
@@ -125,6 +127,7 @@ class Stream:
         self._descriptors = Descriptors(device)
         self._recorder = Recorder()
         self._spin = 0.0 if device.info.kind == "cpu" else SPIN_SECONDS
+        self._yield = YIELD_SECONDS if self._spin and usable_processors() > 2 else 0.0
         info = ffi.new("VkCommandPoolCreateInfo*")
         info.sType = lib.VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO
         info.flags = lib.VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT
@@ -442,18 +445,22 @@ class Stream:
                 return False
 
     def wait(self, serial: int) -> None:
-        """Wait until submission ``serial`` has finished: poll for a moment, then sleep."""
+        """Wait until submission ``serial`` has finished: poll for some time, then sleep."""
         if serial >= self.serial:
             self.flush()
         if serial == self.serial - 1:  # the device will have nothing to do, and is not to wait for several calls
             self._wanted = 1
         while self.completed < serial and self._flying:
             slot = self._flying[0]
-            give_up = time.perf_counter() + self._spin
+            hot = time.perf_counter() + self._spin
+            give_up = hot + self._yield
             while True:
                 result = lib.vkGetFenceStatus(self._device.handle, slot.fences[0])
-                if result != 1 or time.perf_counter() >= give_up:
+                now = time.perf_counter()
+                if result != 1 or now >= give_up:
                     break
+                if now > hot:
+                    time.sleep(0)
             while result == 1:  # VK_NOT_READY
                 # In slices, so that an interrupt from the keyboard is noticed.
                 result = lib.vkWaitForFences(self._device.handle, 1, slot.fences, 1, 500_000_000)
