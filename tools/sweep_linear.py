@@ -1,6 +1,7 @@
 """Times every kernel and tiling that can serve linear at some shapes, beside PyTorch, and checks each against float64.
 
-    python tools/sweep_linear.py [--types ...] [--shape ROWS COLUMNS DEPTH ...] [--seconds 60] [--best 6] [--json FILE]
+    python tools/sweep_linear.py [--types ...] [--shape ROWS COLUMNS DEPTH ...] [--activation gelu] [--seconds 60]
+                                 [--best 6] [--json FILE]
 
 A candidate is a variant and numbers of its data file's `tile`: what stands in TILES in turn, deals that come out alike
 once. For each, two times in microseconds: on the device, the median of single dispatches by timestamps; and of a call,
@@ -65,8 +66,8 @@ class Candidate:
         self.view = pin(view_of(backend.opened), choice)
         self.name = choice.variant.name
 
-    def __call__(self, x, weight, bias):
-        return linear(self.view, x, weight, bias, precision="high")
+    def __call__(self, x, weight, bias, activation=None):
+        return linear(self.view, x, weight, bias, precision="high", activation=activation)
 
     def told(self, facts, shape, itemsize: int) -> str:
         """The deal in short, or the tile of kernels that have but one."""
@@ -167,7 +168,7 @@ def torch_times(torch, name: str, x, weight, copies: int, bias, count: int) -> t
     return statistics.median(events[3:]), (time.perf_counter() - begin) / (4 * count)
 
 
-def sweep(backend, torch, name: str, shape, until: float, count: int, best: int, rows: list) -> None:
+def sweep(backend, torch, name: str, shape, activation, until: float, count: int, best: int, rows: list) -> None:
     """Time all candidates at one shape and print the best."""
     dtype = dtype_of(name)
     outputs, depth = shape[1:]
@@ -182,6 +183,8 @@ def sweep(backend, torch, name: str, shape, until: float, count: int, best: int,
     some = np.unique(rng.integers(0, outputs, 64))
     factors = x[some_rows].astype(np.float64), weight[some].astype(np.float64).T
     exact = factors[0] @ factors[1] + bias[some]
+    if activation is not None:
+        exact = grilly.reference.activation(activation, exact)
     magnitude = np.abs(factors[0]) @ np.abs(factors[1]) + np.abs(bias[some].astype(np.float64))
     moved = weight.nbytes + x.nbytes + shape[0] * outputs * dtype.itemsize
     work = 2.0 * shape[0] * outputs * depth
@@ -205,7 +208,7 @@ def sweep(backend, torch, name: str, shape, until: float, count: int, best: int,
         told = subject.told(backend.opened.facts, shape, dtype.itemsize)
 
         def call(w, subject=subject):
-            return subject(sent, w, sent_bias)
+            return subject(sent, w, sent_bias, activation)
 
         try:
             found = wrong(call(weights[0]).numpy()[np.ix_(some_rows, some)], exact, magnitude, name)
@@ -231,6 +234,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--types", nargs="+", default=list(SHAPES), choices=list(SHAPES))
     parser.add_argument("--shape", nargs=3, type=int, action="append", help="rows, columns and depth, in place of all")
+    parser.add_argument("--activation", help="at the end of grilly's products; torch's are without")
     parser.add_argument("--seconds", type=float, default=60.0, help="after which only the registry's choices are timed")
     parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--best", type=int, default=6, help="candidates to print")
@@ -248,7 +252,7 @@ def main() -> int:
         # What is left of the time in equal shares, so that the last shapes have candidates too.
         now = time.perf_counter()
         until = now + max(begin + options.seconds - now, 0.0) / (len(todo) - number)
-        sweep(backend, torch, name, shape, until, options.repeats, options.best, rows)
+        sweep(backend, torch, name, shape, options.activation, until, options.repeats, options.best, rows)
     print(f"\n{time.perf_counter() - begin:.0f} s")
     write(options.json, backend, rows)
     backend.close()
