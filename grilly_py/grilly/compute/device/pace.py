@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Container, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from .device import Device, DeviceFacts
 from .plan import Plan
@@ -69,16 +69,16 @@ class _Watched(NamedTuple):
     end: int | None = None
 
 
-def _steps(plan: Plan, kinds: Container[tuple | None]) -> dict[tuple, list[int]]:
+def _steps(plan: Plan, kinds: Container[tuple[Any, ...] | None]) -> dict[tuple[Any, ...], list[int]]:
     """The numbers of the steps of these kinds."""
-    found: dict[tuple, list[int]] = {}
+    found: dict[tuple[Any, ...], list[int]] = {}
     for number, step in enumerate(plan.steps):
         if step.kind is not None and step.kind in kinds:
             found.setdefault(step.kind, []).append(number)
     return found
 
 
-def _unknown(facts: DeviceFacts, plan: Plan) -> list[tuple]:
+def _unknown(facts: DeviceFacts, plan: Plan) -> list[tuple[Any, ...]]:
     """Kinds that nobody has timed, whose steps take more than a submission in all."""
     new = {step.kind for step in plan.steps if step.kind not in facts.paces}
     return [
