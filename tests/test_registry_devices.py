@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from grilly.compute.products.deal import choose
+from grilly.compute.products.deal import choose, deal
 from grilly.errors import SelfCheckWarning
 from grilly.registry import Registry, Request, default_manifest
 from grilly.registry.names import EXTRAS
@@ -409,3 +409,20 @@ def test_products_take_the_tiles_that_an_h200_ends_with_first(rows, cols, depth,
     facts = {"align": 8, "rows": rows, "cols": cols, "outputs": rows * cols, "depth_align": 8, "high": 0}
     choice = choose(registry, Request("linear", "float16", facts=facts), SimpleNamespace(units=132), rows, cols, depth)
     assert choice.variant.name.split(".")[1] == expected
+
+
+@pytest.mark.parametrize(
+    "rows, cols, depth, expected, splits",
+    [(128, 768, 768, "m32n64k128", 1), (256, 1024, 1024, "m32n64k128", 1), (128, 2304, 768, "m64", 1),
+     (512, 768, 768, "m64", 1), (128, 768, 3072, "m64", 4), (128, 4096, 4096, "m64", 2)],
+)  # fmt: skip
+def test_a_depth_is_divided_where_that_spares_more_than_joining_takes(rows, cols, depth, expected, splits):
+    """As measured on an H200: docs/benchmarks/h200-linear.md."""
+    features = {need for v in default_manifest().by_operation["linear"] for need in v.requires}
+    registry = Registry(GPU, frozenset(features), default_manifest())
+    sizes = {"rows": rows, "cols": cols, "outputs": rows * cols, "depth": depth}
+    facts = {"align": 8, **sizes, "depth_align": 8, "high": 0}
+    device = SimpleNamespace(units=132)
+    choice = choose(registry, Request("linear", "float16", facts=facts), device, rows, cols, depth)
+    assert choice.variant.name.split(".")[1] == expected
+    assert deal(choice, device, rows, cols, depth, 2).splits == splits

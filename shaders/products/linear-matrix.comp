@@ -103,6 +103,9 @@ const int LEAVING = SUBGROUPS_M * SUBGROUPS_N * LEAVE_STRIDE;  // a row of each 
 const int PANELS = BUFFERS * PANEL;
 const int LEAVE_HALF = WM % (2 * MATRIX_M) == 0 && WM / 2 * LEAVING <= PANELS ? WM / 2 : MATRIX_M;
 const int LEAVE_ROWS = WM * LEAVING <= PANELS ? WM : LEAVE_HALF;
+// Rows that a subgroup takes up at a time, and in one piece of code: a long piece, run once, comes slower than it is done.
+const int LEAVE_STEP = SUBGROUP / (LEAVE / 4);
+const int MADE_ROWS = min(4 * LEAVE_STEP, LEAVE_ROWS);
 shared uvec4 panels[PANELS > LEAVE_ROWS * LEAVING ? PANELS : LEAVE_ROWS * LEAVING];
 
 #define FRAGMENT_A coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_K, gl_MatrixUseA>
@@ -251,7 +254,7 @@ void main() {
 #endif
 
 #ifdef SPLIT
-#define COLUMN_POWER(col, col_power, e) col_power[e] = int(b_data[b_first + uint((col) + e) * b_step + tail].x);
+#define COLUMN_POWER(col, col_power, e) col_power[e] = int(b_data[b_first + uint(col) * b_step + tail].x);
 #else
 #define COLUMN_POWER(col, col_power, e)
 #endif
@@ -260,24 +263,25 @@ void main() {
     vec4 bias = vec4(0.0); \
     ivec4 col_power = ivec4(0); \
     [[unroll]] for (int e = 0; e < 4; e++) { \
-        if ((col) + e < cols) { \
-            if (HAS_BIAS == 1) bias[e] = float(bias_data[pc.bias_offset + uint((col) + e)]); \
-            COLUMN_POWER(col, col_power, e) \
-        } \
+        const int near_col = min((col) + e, cols - 1); \
+        if (HAS_BIAS == 1) bias[e] = float(bias_data[pc.bias_offset + uint(near_col)]); \
+        COLUMN_POWER(near_col, col_power, e) \
     }
 
     const int lane = int(gl_SubgroupInvocationID);
     const int leave_at = int(gl_SubgroupID) * LEAVE_ROWS * LEAVE_STRIDE;
     const int lane_col = lane % (LEAVE / 4) * 4;
     const int lane_row = lane / (LEAVE / 4);
-#ifdef BIAS_FIRST
-    vec4 early[WN / LEAVE];
-    ivec4 early_power[WN / LEAVE];
-    [[unroll]] for (int j = 0; j < WN; j += LEAVE) {
-        OF_COLUMNS(col_first + own_col + j + lane_col, bias, col_power)
-        early[j / LEAVE] = bias;
-        early_power[j / LEAVE] = col_power;
+    vec4 biases[WN / LEAVE];
+    ivec4 col_powers[WN / LEAVE];
+#define OF_ALL_COLUMNS \
+    [[unroll]] for (int j = 0; j < WN; j += LEAVE) { \
+        OF_COLUMNS(col_first + own_col + j + lane_col, bias, col_power) \
+        biases[j / LEAVE] = bias; \
+        col_powers[j / LEAVE] = col_power; \
     }
+#ifdef BIAS_FIRST
+    OF_ALL_COLUMNS
 #endif
 
     FETCH(own_first)
@@ -306,16 +310,21 @@ void main() {
     const uint c_first = pc.c_offset + batch * pc.c_batch + head * pc.c_head;
     const uint residual_first = pc.residual_offset + batch * pc.residual_batch + head * pc.residual_head;
 #define RESIDUAL_AT(row, col) (residual_first + uint(row) * pc.residual_row + uint(col))
+    // A result is made wherever it lies and kept where it is of y: with a test around all of it, each would wait for the one
+    // before. What it takes from memory past the end is that of the last row or columns.
 #ifdef SPLIT
     const bool vectors = ((c_first | pc.c_row | pc.cols) & 3u) == 0u;
-#define FINISH(row, col, value, bias, col_power) { \
-    const uint at = c_first + uint(row) * pc.c_row + uint(col); \
-    const int row_power = int(a_data[a_first + uint(row) * a_step + tail].x); \
+#define MAKE(row, col, value, bias, col_power) { \
+    const int near_row = min(row, rows - 1); \
+    const int row_power = int(a_data[a_first + uint(near_row) * a_step + tail].x); \
     [[unroll]] for (int e = 0; e < 4; e++) value[e] = scaled(value[e], row_power + col_power[e]); \
     value = activation(value * pc.scale + bias); \
     if (HAS_RESIDUAL == 1) { \
-        [[unroll]] for (int e = 0; e < 4; e++) if (col + e < cols) value[e] += residual_data[RESIDUAL_AT(row, col) + uint(e)]; \
+        [[unroll]] for (int e = 0; e < 4; e++) value[e] += residual_data[RESIDUAL_AT(near_row, min(col + e, cols - 1))]; \
     } \
+}
+#define KEEP(row, col, value) { \
+    const uint at = c_first + uint(row) * pc.c_row + uint(col); \
     if (vectors) { \
         c_data[at / 4u] = value; \
     } else { \
@@ -323,47 +332,54 @@ void main() {
     } \
 }
 #else
-#define FINISH(row, col, value, bias, col_power) { \
+#define MAKE(row, col, value, bias, col_power) { \
     value = activation(value * pc.scale + bias); \
-    if (HAS_RESIDUAL == 1) value += vec4(residual_data[RESIDUAL_AT(row, col) / 4u]); \
-    c_data[(c_first + uint(row) * pc.c_row + uint(col)) / 4u] = f16vec4(ROUNDED(value)); \
+    if (HAS_RESIDUAL == 1) value += vec4(residual_data[RESIDUAL_AT(min(row, rows - 1), min(col, cols - 4)) / 4u]); \
 }
+#define KEEP(row, col, value) c_data[(c_first + uint(row) * pc.c_row + uint(col)) / 4u] = f16vec4(ROUNDED(value));
 #endif
     const uint team = (batch * gl_NumWorkGroups.y + gl_WorkGroupID.y) * gl_NumWorkGroups.x + gl_WorkGroupID.x;
     const uint own_part = (team * uint(SPLITS) + split) * uint(BM * BN);
-    [[unroll]] for (int j = 0; j < WN; j += LEAVE) {
-        const int block_col = own_col + j + lane_col;
-        const int col = col_first + block_col;
-#ifdef BIAS_FIRST
-        const vec4 bias = early[j / LEAVE];
-        const ivec4 col_power = early_power[j / LEAVE];
-#else
-        OF_COLUMNS(col, bias, col_power)
+#ifndef BIAS_FIRST
+    OF_ALL_COLUMNS
 #endif
-        [[unroll]] for (int i = 0; i < WM; i += LEAVE_ROWS) {
-            [[unroll]] for (int down = 0; down < LEAVE_ROWS; down += MATRIX_M) {
-                [[unroll]] for (int part = 0; part < LEAVE / MATRIX_N; part++) {
-                    coopMatStore(
-                        sum[(i + down) / MATRIX_M][j / MATRIX_N + part], panels,
-                        leave_at + down * LEAVE_STRIDE + part * (MATRIX_N / 4), LEAVE_STRIDE, gl_CooperativeMatrixLayoutRowMajor
-                    );
-                }
-            }
-            subgroupBarrier();
-            [[unroll]] for (int step = 0; step < LEAVE_ROWS; step += SUBGROUP / (LEAVE / 4)) {
-                const int block_row = own_row + i + step + lane_row;
-                const int row = row_first + block_row;
-                if (row < rows && col < cols) {
-                    vec4 value = uintBitsToFloat(panels[leave_at + (step + lane_row) * LEAVE_STRIDE + lane_col / 4]);
-                    if (SPLITS == 1) {
-                        FINISH(row, col, value, bias, col_power)
-                    } else {
-                        [[unroll]] for (int e = 0; e < 4; e++) parts[own_part + uint(block_row * BN + block_col + e)] = value[e];
-                    }
-                }
-            }
-            subgroupBarrier();
-        }
+#define LEAVE_TILE(WITHIN) \
+    [[unroll]] for (int j = 0; j < WN; j += LEAVE) { \
+        const int block_col = own_col + j + lane_col; \
+        const int col = col_first + block_col; \
+        const vec4 bias = biases[j / LEAVE]; \
+        const ivec4 col_power = col_powers[j / LEAVE]; \
+        [[unroll]] for (int i = 0; i < WM; i += LEAVE_ROWS) { \
+            [[unroll]] for (int down = 0; down < LEAVE_ROWS; down += MATRIX_M) { \
+                [[unroll]] for (int part = 0; part < LEAVE / MATRIX_N; part++) { \
+                    coopMatStore( \
+                        sum[(i + down) / MATRIX_M][j / MATRIX_N + part], panels, \
+                        leave_at + down * LEAVE_STRIDE + part * (MATRIX_N / 4), LEAVE_STRIDE, gl_CooperativeMatrixLayoutRowMajor \
+                    ); \
+                } \
+            } \
+            subgroupBarrier(); \
+            [[dont_unroll]] for (int steps = 0; steps < LEAVE_ROWS; steps += MADE_ROWS) \
+            [[unroll]] for (int step = 0; step < MADE_ROWS; step += LEAVE_STEP) { \
+                const int down = steps + step + lane_row; \
+                const int block_row = own_row + i + down; \
+                const int row = row_first + block_row; \
+                vec4 value = uintBitsToFloat(panels[leave_at + down * LEAVE_STRIDE + lane_col / 4]); \
+                if (SPLITS == 1) { \
+                    MAKE(row, col, value, bias, col_power) \
+                    if (WITHIN) KEEP(row, col, value) \
+                } else if (WITHIN) { \
+                    [[unroll]] for (int e = 0; e < 4; e++) parts[own_part + uint(block_row * BN + block_col + e)] = value[e]; \
+                } \
+            } \
+            subgroupBarrier(); \
+        } \
+    }
+    // Most tiles lie within y as a whole, and ask for none of their elements.
+    if (WHOLE != 0 || row_first + BM <= rows && col_first + BN <= cols) {
+        LEAVE_TILE(true)
+    } else {
+        LEAVE_TILE(row < rows && col < cols)
     }
     if (SPLITS > 1) {
         if (last_of_team(team, uint(SPLITS))) {
@@ -377,7 +393,8 @@ void main() {
                         const uint at = (team * uint(SPLITS) + s) * uint(BM * BN) + uint(n);
                         value += vec4(parts[at], parts[at + 1u], parts[at + 2u], parts[at + 3u]);
                     }
-                    FINISH(row, col, value, bias, col_power)
+                    MAKE(row, col, value, bias, col_power)
+                    KEEP(row, col, value)
                 }
             }
         }

@@ -64,6 +64,8 @@ def _tiles(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int)
     splits, wanted = 1, tile.get("fill", 0) * facts.units
     while 2 * splits * blocks <= wanted and depth >= 2 * splits * tile["least"] and splits < tile["splits"]:
         splits *= 2
+    if depth - depth / splits < tile.get("join", 0):
+        splits = 1
     return Deal(tile["rows"], tile["cols"], splits, {"SPLITS": splits})
 
 
