@@ -212,9 +212,10 @@ def main() -> None:
     print(f"{args.mode}: S = {args.length}, H = {args.heads}, D = {args.dim}, float16, causal = {args.causal}")
     found = [(with_dask if args.mode == "dask" else with_processes)(n, args) for n in args.workers]
     results = [result for result, _ in found]
-    for result in results[1:]:
-        ratio = results[0]["seconds"] / result["seconds"]
-        print(f"{results[0]['workers']} to {result['workers']}: {ratio:.3f} times as fast")
+    fewest, *more = sorted(results, key=lambda result: result["workers"])
+    for result in more:
+        ratio = fewest["seconds"] / result["seconds"]
+        print(f"{fewest['workers']} to {result['workers']}: {ratio:.3f} times as fast")
     # A worker says where it ran, but not what was called.
     write(args.json, {**found[0][1], "command": shlex.join(["bench_dask.py", *sys.argv[1:]])}, results)
     print(f"{time.perf_counter() - begin:.0f} s in all")
