@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from .attention import common_dtype
-from .philox import philox
+from .philox import words_in_order
 
 
 def dropout(
@@ -32,11 +32,7 @@ def _kept(count: int, p: float, seed: int, offset: int) -> np.ndarray:
         raise ValueError(f"dropout: p is {p}; it must be at least 0 and at most 1")
     if p == 0:
         return np.ones(count, bool)
-    place = np.arange(-(-count // 4), dtype=np.uint64)
-    zero, low, half = np.zeros_like(place), np.uint64(0xFFFFFFFF), np.uint64(32)
-    counter = np.stack([place & low, place >> half, zero, zero + np.uint64(offset & 0xFFFFFFFF)], axis=-1)
-    words = philox(counter, [seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF]).reshape(-1)[:count]
-    return words < min(int((1 - p) * 2**32), 2**32 - 1)
+    return words_in_order(count, 0, seed, offset) < min(int((1 - p) * 2**32), 2**32 - 1)
 
 
 def embedding(input: ArrayLike, weight: ArrayLike) -> np.ndarray:

@@ -39,6 +39,18 @@ def _rounds(c: list[np.ndarray], k: list[np.ndarray]) -> np.ndarray:
     return np.stack(np.broadcast_arrays(*c), axis=-1).astype(np.uint32)
 
 
+def words_in_order(count: int, stream: int, seed: int, offset: int) -> np.ndarray:
+    """So many words of `philox`, four for each counter ``(number's low half, its high half, stream, offset)``.
+
+    The key is the seed's low half and high half; of the offset 32 bits count.
+    """
+    number = np.arange(-(-count // 4), dtype=np.uint64)
+    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    rest = [np.full_like(number, word & 0xFFFFFFFF) for word in (stream, offset)]
+    counter = np.stack([number & low, number >> half, *rest], axis=-1)
+    return philox(counter, [seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF]).reshape(-1)[:count]
+
+
 def dropout_mask(shape: tuple[int, int, int, int], p: float, seed: int = 0, offset: int = 0) -> np.ndarray:
     """Which attention weights dropout keeps: the same on every device, kernel and division into tiles.
 

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .philox import philox
+from .philox import words_in_order
 
 _STREAM = 0xFFFFFFFF  # the counter's third word, which in dropout is a head's number
-
-
-def _words(count: int, seed: int, offset: int) -> np.ndarray:
-    """So many random words, four for each counter ``(number, 0, 2**32 - 1, offset)``."""
-    numbers = np.arange(-(-count // 4), dtype=np.uint64)
-    rest = [np.full_like(numbers, word) for word in (0, _STREAM, offset)]
-    counter = np.stack([numbers, *rest], -1)
-    return philox(counter, [seed & 0xFFFFFFFF, seed >> 32]).reshape(-1)
 
 
 def random_uniform(
@@ -22,7 +14,7 @@ def random_uniform(
 ) -> np.ndarray:
     """Numbers from ``low`` on and below ``high``: the upper 24 bits of one word each, as a fraction. float64."""
     count = int(np.prod(shape))
-    words = _words(count, seed, offset)[:count]
+    words = words_in_order(count, _STREAM, seed, offset)
     return (low + (high - low) * ((words >> np.uint32(8)) / 2.0**24)).reshape(shape)
 
 
@@ -36,7 +28,7 @@ def random_normal(
     first number is the cosine's, the second the sine's.
     """
     count = int(np.prod(shape))
-    words = _words(count, seed, offset).reshape(-1, 2) >> np.uint32(8)
+    words = words_in_order(count + count % 2, _STREAM, seed, offset).reshape(-1, 2) >> np.uint32(8)
     length = np.sqrt(-2.0 * np.log((words[:, 0] + 1.0) / 2.0**24))
     turn = words[:, 1] / 2.0**24
     quarter = np.floor(4 * turn + 0.5)
@@ -56,7 +48,7 @@ def random_integers(
     Two words, the upper half first, times the number of integers; the product's lower 64 bits are left out.
     """
     count = int(np.prod(shape))
-    words = _words(-(-2 * count // 8) * 8, seed, offset).astype(np.uint64).reshape(-1, 2)
+    words = words_in_order(2 * count, _STREAM, seed, offset).astype(np.uint64).reshape(-1, 2)
     span = np.uint64(high - low)
     found = (words[:, 0] * span + (words[:, 1] * span >> np.uint64(32))) >> np.uint64(32)
     return (found[:count].astype(np.int64) + low).reshape(shape)
