@@ -187,3 +187,37 @@ def test_repeated_calls_find_their_recording(vulkan_backend):
         del stream._once, stream._launch
     assert 0 < counted["_once"] < 0.3 * counted["_launch"]
     assert np.allclose(y.numpy(), 1)
+
+
+def test_a_wait_polls_lets_others_through_and_then_sleeps(vulkan, monkeypatch):
+    """GPUs' way of waiting, on any device: each of its three parts comes to the same end."""
+    from grilly.runtime.vulkan import stream
+
+    held, slept, waited = vulkan._parts.stream, [], []
+    lib = stream.lib
+
+    class Counting:
+        def __getattr__(self, name):
+            return getattr(lib, name)
+
+        def vkGetFenceStatus(self, *args):  # not ready for the first looks
+            looks.append(args)
+            return 1 if len(looks) < 5 else lib.vkGetFenceStatus(*args)
+
+        def vkWaitForFences(self, *args):
+            waited.append(args)
+            return lib.vkWaitForFences(*args)
+
+    monkeypatch.setattr(stream, "lib", Counting())
+    monkeypatch.setattr(stream.time, "sleep", slept.append)
+    x, y = upload(vulkan, np.ones(1000, np.float32)), upload(vulkan, np.zeros(1000, np.float32))
+    for spin, rest, sleeps, waits in ((60.0, 0.0, False, False), (0.0, 60.0, True, False), (0.0, 0.0, False, True)):
+        looks: list = []
+        slept.clear()
+        waited.clear()
+        monkeypatch.setattr(held, "_spin", spin)
+        monkeypatch.setattr(held, "_yield", rest)
+        scale(vulkan, x, y, 1000, 1.0, ((2, 0),))
+        vulkan.synchronize()
+        assert bool(slept) == sleeps and set(slept) <= {0} and bool(waited) == waits
+    assert (download(vulkan, y) == 3).all()
