@@ -12,6 +12,7 @@ from grilly import reference
 from grilly.compute.device import record
 from grilly.compute.device.tensor import Storage
 from grilly.compute.norms import backward, forward, softmax
+from grilly.compute.norms import plan as norm_plan
 from grilly.compute.norms.plan import PLANS
 from grilly.registry import Request
 from kernels import chosen_as_on, pin, plans, pretend, view_of, without_sixteen_bits
@@ -210,6 +211,19 @@ def test_views(vulkan_backend, dtype):
         check_softmax(vulkan_backend.opened, np.ascontiguousarray(view(x)), name, view(sent))
     rows = vulkan_backend.tensor(x[0, 0])[:, None].broadcast_to((6, 5, 20))
     check_softmax(vulkan_backend.opened, np.ascontiguousarray(np.broadcast_to(x[0, 0][:, None], (6, 5, 20))), "", rows)
+
+
+def test_float16_written_as_the_device_rounds_it(vulkan_backend, monkeypatch):
+    """As NVIDIA's compiler is asked to. Other devices may round to a neighbour of the nearest number."""
+    monkeypatch.setattr(norm_plan, "halves", lambda registry: 1)
+    with chosen_as_on(vulkan_backend, "generic"):
+        for cols in (20, 64, 1000, 4096):
+            x = draw(9, cols).astype(np.float16)
+            found = F.softmax(vulkan_backend.tensor(x)).numpy()
+            exact = reference.softmax(x.astype(np.float64))
+            assert (np.abs(found - exact) <= 1.01 * np.spacing(exact.astype(np.float16)).astype(np.float64)).all()
+        made = plans(vulkan_backend, PLANS)
+    assert {dict(step.constants)["HALVES"] for ready in made for step in ready.plan.steps} == {1}
 
 
 def check_along(found, x, dim):

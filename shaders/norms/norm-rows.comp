@@ -15,7 +15,8 @@
 //     neighbours in a workgroup have neighbouring rows, else the same row; QUADS, 1 where elements are read and written in
 //     fours; HELD, fours of elements that an invocation holds; LONG, 1 where a row is more than its invocations hold; ADDS,
 //     WEIGHT, BIAS, CHANNELS and TERMS (write t), 0 or 1; THREADS, of a workgroup; WHOLE, 1 where a row is exactly what its
-//     invocations hold; LATE, 1 where registers are too few to fetch weights and biases before they are needed.
+//     invocations hold; LATE, 1 where registers are too few to fetch weights and biases before they are needed; HALVES
+//     (words.glsl), 1 where packHalf2x16 rounds as it should.
 // Push constants: see the block; offsets and strides in elements.
 // Workgroup: THREADS / LANES rows (x and y together count the workgroups). Invocation: every LANES-th element or four of a
 //     row. Held rows are read once; others once for what is found in them, and once more to write.
@@ -32,11 +33,12 @@
 
 layout(constant_id = 1) const uint LANES = 32u;
 #if TEXELS
-const uint COLUMNS = 0u, QUADS = 1u, LATE = 0u;
+const uint COLUMNS = 0u, QUADS = 1u, LATE = 0u, HALVES = 0u;
 #else
 layout(constant_id = 2) const uint COLUMNS = 0u;
 layout(constant_id = 3) const uint QUADS = 0u;
 layout(constant_id = 13) const uint LATE = 0u;
+layout(constant_id = 14) const uint HALVES = 0u;
 #endif
 layout(constant_id = 4) const uint HELD = 1u;
 layout(constant_id = 5) const uint LONG = 0u;
@@ -57,6 +59,15 @@ layout(push_constant, std430) uniform Push {
     float epsilon, w_add;
 } pc;
 
+// Four 16-bit elements are read as two words: vectors of them some compilers take apart.
+vec4 floats_of(uvec2 pairs) {
+#if defined(DTYPE_float16)
+    return vec4(unpackHalf2x16(pairs.x), unpackHalf2x16(pairs.y));
+#else
+    return uintBitsToFloat(uvec4(pairs.x << 16, pairs.x & 0xffff0000u, pairs.y << 16, pairs.y & 0xffff0000u));
+#endif
+}
+
 #if TEXELS
 layout(set = 0, binding = 0) uniform usamplerBuffer x_texels;
 layout(set = 0, binding = 1) uniform usamplerBuffer r_texels;
@@ -69,34 +80,37 @@ vec4 four_of(usamplerBuffer array, uint at) {
     return uintBitsToFloat(texelFetch(array, int(at >> 2)));
 #else
     uvec4 word = texelFetch(array, int(at >> 3));
-    uvec2 pairs = (at & 4u) != 0u ? word.zw : word.xy;
-#if defined(DTYPE_float16)
-    return vec4(unpackHalf2x16(pairs.x), unpackHalf2x16(pairs.y));
-#else
-    return uintBitsToFloat(uvec4(pairs.x << 16, pairs.x & 0xffff0000u, pairs.y << 16, pairs.y & 0xffff0000u));
-#endif
+    return floats_of((at & 4u) != 0u ? word.zw : word.xy);
 #endif
 }
 #define FOUR(NAME, AT) four_of(NAME##_texels, AT)
 #define ONE(NAME, AT) four_of(NAME##_texels, (AT) & ~3u)[(AT) & 3u]
 #else
-layout(set = 0, binding = 0, std430) readonly buffer X { IO_SCALAR x_data[]; };
-layout(set = 0, binding = 0, std430) readonly buffer XFours { IO_VECTOR x_vectors[]; };
-layout(set = 0, binding = 1, std430) readonly buffer R { IO_SCALAR r_data[]; };
-layout(set = 0, binding = 1, std430) readonly buffer RFours { IO_VECTOR r_vectors[]; };
-layout(set = 0, binding = 2, std430) readonly buffer W { IO_SCALAR w_data[]; };
-layout(set = 0, binding = 2, std430) readonly buffer WFours { IO_VECTOR w_vectors[]; };
-layout(set = 0, binding = 3, std430) readonly buffer B { IO_SCALAR b_data[]; };
-layout(set = 0, binding = 3, std430) readonly buffer BFours { IO_VECTOR b_vectors[]; };
-#define FOUR(NAME, AT) IO_LOAD4(NAME##_vectors[(AT) >> 2])
+#if defined(DTYPE_float32)
+#define FOUR_ELEMENTS vec4
+#define FOUR(NAME, AT) NAME##_fours[(AT) >> 2]
+#else
+#define FOUR_ELEMENTS uvec2
+#define FOUR(NAME, AT) floats_of(NAME##_fours[(AT) >> 2])
+#endif
 #define ONE(NAME, AT) IO_LOAD(NAME##_data[AT])
+layout(set = 0, binding = 0, std430) readonly buffer X { IO_SCALAR x_data[]; };
+layout(set = 0, binding = 0, std430) readonly buffer XFours { FOUR_ELEMENTS x_fours[]; };
+layout(set = 0, binding = 1, std430) readonly buffer R { IO_SCALAR r_data[]; };
+layout(set = 0, binding = 1, std430) readonly buffer RFours { FOUR_ELEMENTS r_fours[]; };
+layout(set = 0, binding = 2, std430) readonly buffer W { IO_SCALAR w_data[]; };
+layout(set = 0, binding = 2, std430) readonly buffer WFours { FOUR_ELEMENTS w_fours[]; };
+layout(set = 0, binding = 3, std430) readonly buffer B { IO_SCALAR b_data[]; };
+layout(set = 0, binding = 3, std430) readonly buffer BFours { FOUR_ELEMENTS b_fours[]; };
 #endif
 layout(set = 0, binding = 4, std430) writeonly buffer Y { IO_SCALAR y_data[]; };
-layout(set = 0, binding = 4, std430) writeonly buffer YFours { IO_VECTOR y_vectors[]; };
+layout(set = 0, binding = 4, std430) writeonly buffer YVectors { IO_VECTOR y_vectors[]; };
+layout(set = 0, binding = 4, std430) writeonly buffer YWords { uvec2 y_words[]; };
 layout(set = 0, binding = 5, std430) writeonly buffer S { IO_SCALAR s_data[]; };
-layout(set = 0, binding = 5, std430) writeonly buffer SFours { IO_VECTOR s_vectors[]; };
+layout(set = 0, binding = 5, std430) writeonly buffer SVectors { IO_VECTOR s_vectors[]; };
+layout(set = 0, binding = 5, std430) writeonly buffer SWords { uvec2 s_words[]; };
 layout(set = 0, binding = 6, std430) writeonly buffer T { float t_data[]; };
-layout(set = 0, binding = 6, std430) writeonly buffer TFours { vec4 t_vectors[]; };
+layout(set = 0, binding = 6, std430) writeonly buffer TVectors { vec4 t_vectors[]; };
 
 const uint THREADS = gl_WorkGroupSize.x;
 const uint ROWS = THREADS / LANES;
@@ -148,16 +162,33 @@ uint bounded(uint at, uint count) { return WHOLE == 1u ? at : min(at, pc.cols - 
 vec4 some(vec4 x, bvec4 which) { return mix(vec4(0.0), x, which); }
 float sum_of(vec4 x) { return (x.x + x.y) + (x.z + x.w); }
 
-#define WRITE(DATA, VECTORS, ROW, BLOCK_AT, I, VALUE, STORE, STORE4) \
+#if defined(DTYPE_float32)
+#define WRITE_FOUR(NAME, AT, VALUE) NAME##_vectors[AT] = VALUE;
+#elif defined(DTYPE_bfloat16)
+#define WRITE_FOUR(NAME, AT, VALUE) { \
+    uvec4 words = bfloat16_words(VALUE); \
+    NAME##_words[AT] = words.xz | words.yw << 16; \
+}
+#else
+#define WRITE_FOUR(NAME, AT, VALUE) { \
+    if (HALVES == 1u) NAME##_words[AT] = uvec2(packHalf2x16(VALUE.xy), packHalf2x16(VALUE.zw)); \
+    else NAME##_vectors[AT] = IO_STORE4(VALUE); \
+}
+#endif
+#define WRITE_FLOATS(NAME, AT, VALUE) NAME##_vectors[AT] = VALUE;
+#define WRITE(NAME, ROW, BLOCK_AT, I, VALUE, STORE, STORE_FOUR) \
     if (mine) { \
         vec4 value = VALUE; \
         if (QUADS == 1u) { \
             uint at = place(BLOCK_AT, I, 0u); \
-            if (WHOLE == 1u || at < pc.cols) VECTORS[(ROW + at) >> 2] = STORE4(value); \
+            if (WHOLE == 1u || at < pc.cols) { \
+                at = (ROW + at) >> 2; \
+                STORE_FOUR(NAME, at, value) \
+            } \
         } else { \
             [[unroll]] for (uint k = 0u; k < 4u; k++) { \
                 uint at = place(BLOCK_AT, I, k); \
-                if (at < pc.cols) DATA[ROW + at * pc.y_step] = STORE(value[k]); \
+                if (at < pc.cols) NAME##_data[ROW + at * pc.y_step] = STORE(value[k]); \
             } \
         } \
     }
@@ -181,7 +212,7 @@ void load(uint block, bool writes) {
     if (ADDS == 1u) {
         [[unroll]] for (uint i = 0u; i < HELD; i++) {
             held[i] = stored(held[i] + gradients[i]);
-            if (writes) WRITE(s_data, s_vectors, y_row, block, i, held[i], IO_STORE, IO_STORE4)
+            if (writes) WRITE(s, y_row, block, i, held[i], IO_STORE, WRITE_FOUR)
         }
     }
     if (CENTRED) {
@@ -340,7 +371,12 @@ void main() {
         + (COLUMNS == 1u ? id % ROWS : id / LANES);
     mine = row < pc.rows;
     row = min(row, pc.rows - 1u);
-    uint last = row % pc.e_2, middle = row / pc.e_2 % pc.e_1, first = row / pc.e_2 / pc.e_1;
+    uint last = row, middle = 0u, first = 0u;
+    if (pc.e_2 < pc.rows) {  // most arrays have one axis of rows, and quotients are long
+        last = row % pc.e_2;
+        middle = row / pc.e_2 % pc.e_1;
+        first = row / pc.e_2 / pc.e_1;
+    }
     x_row = pc.x_offset + first * pc.x_0 + middle * pc.x_1 + last * pc.x_2;
     r_row = pc.r_offset + first * pc.r_0 + middle * pc.r_1 + last * pc.r_2;
     y_row = pc.y_offset + first * pc.y_0 + middle * pc.y_1 + last * pc.y_2;
@@ -407,11 +443,11 @@ void main() {
                 if (CENTRED) y -= found.centre;
                 y *= factor;
                 if (TERMS == 1u) {
-                    WRITE(t_data, t_vectors, y_row, block, i, y * gradients[i], float, vec4)
+                    WRITE(t, y_row, block, i, y * gradients[i], float, WRITE_FLOATS)
                 }
                 y = (weighted(block, i) - found.gradient - y * more) * factor;
             }
-            WRITE(y_data, y_vectors, y_row, block, i, y, IO_STORE, IO_STORE4)
+            WRITE(y, y_row, block, i, y, IO_STORE, WRITE_FOUR)
         }
     }
 }

@@ -11,6 +11,7 @@ from ...registry import Choice, Registry, Request
 from ...registry.shared import value
 from ..arrays.axes import fewest_axes
 from ..arrays.map import emit as emit_map
+from ..arrays.map import halves
 from ..arrays.operations import spec
 from ..device.caches import Kept
 from ..device.device import DeviceFacts
@@ -197,7 +198,7 @@ def _dispatch(planner: Planner, registry: Registry, terms: Terms, rows: _Rows) -
         "HELD": held, "LONG": int(is_long), "ADDS": int(s is not None), "WEIGHT": int(w is not None),
         "BIAS": int(b is not None), "CHANNELS": int(groups > 0), "TERMS": int(t is not None),
         "THREADS": choice.threads, "WHOLE": int(cols == 4 * held * lanes),
-        "LATE": choice.tile.get("late", 0),
+        "LATE": choice.tile.get("late", 0), "HALVES": halves(registry),
     }  # fmt: skip
     constants = {name: value for name, value in constants.items() if name in choice.variant.constants}
     # What is not written is y once more: the runtime would put an array there that others may read meanwhile, and those
