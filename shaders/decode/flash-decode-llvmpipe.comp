@@ -25,6 +25,7 @@
 #define WITHOUT_TILES
 #define O_ELEMENT IO_VECTOR
 #include "attention/attention.glsl"
+#include "pairs.glsl"
 
 layout(constant_id = 12) const int ROWS = 1;
 layout(constant_id = 13) const int LONG = 0;
@@ -53,11 +54,7 @@ vec4 quad(uvec4 word, int i) {
     return uintBitsToFloat(word);
 #else
     uvec2 pairs = i == 0 ? word.xy : word.zw;
-#if defined(DTYPE_float16)
-    return vec4(unpackHalf2x16(pairs.x), unpackHalf2x16(pairs.y));
-#else
-    return uintBitsToFloat(uvec4(pairs.x << 16, pairs.x & 0xffff0000u, pairs.y << 16, pairs.y & 0xffff0000u));
-#endif
+    return FLOATS_OF(pairs);
 #endif
 }
 

@@ -29,6 +29,7 @@
 
 #include "elements.glsl"
 #include "float16.glsl"
+#include "pairs.glsl"
 #include "norms/found.glsl"
 
 layout(constant_id = 1) const uint LANES = 32u;
@@ -61,11 +62,7 @@ layout(push_constant, std430) uniform Push {
 
 // Four 16-bit elements are read as two words: vectors of them some compilers take apart.
 vec4 floats_of(uvec2 pairs) {
-#if defined(DTYPE_float16)
-    return vec4(unpackHalf2x16(pairs.x), unpackHalf2x16(pairs.y));
-#else
-    return uintBitsToFloat(uvec4(pairs.x << 16, pairs.x & 0xffff0000u, pairs.y << 16, pairs.y & 0xffff0000u));
-#endif
+    return FLOATS_OF(pairs);
 }
 
 #if TEXELS

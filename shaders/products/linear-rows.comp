@@ -21,6 +21,7 @@
 //     and b, and N.
 
 #include "elements.glsl"
+#include "pairs.glsl"
 
 layout(constant_id = 0) const int HAS_BIAS = 0;
 layout(constant_id = 1) const int ROWS = 1;
@@ -71,11 +72,7 @@ vec4 quad(WORD word, int i) {
     return uintBitsToFloat(word);
 #else
     uvec2 pairs = i == 0 ? word.xy : word.zw;
-#if defined(DTYPE_float16)
-    return vec4(unpackHalf2x16(pairs.x), unpackHalf2x16(pairs.y));
-#else
-    return uintBitsToFloat(uvec4(pairs.x << 16, pairs.x & 0xffff0000u, pairs.y << 16, pairs.y & 0xffff0000u));
-#endif
+    return FLOATS_OF(pairs);
 #endif
 }
 

@@ -1,5 +1,7 @@
 // Four elements of texels of 16 bytes, as floats.
 
+#include "pairs.glsl"
+
 #if defined(DTYPE_float32)
 #define TEXEL(element) int((element) >> 2)
 #else
@@ -12,10 +14,6 @@ vec4 four_of(uvec4 texel, uint element) {
     return uintBitsToFloat(texel);
 #else
     const uvec2 pairs = (element & 4u) != 0u ? texel.zw : texel.xy;
-#if defined(DTYPE_float16)
-    return vec4(unpackHalf2x16(pairs.x), unpackHalf2x16(pairs.y));
-#else
-    return uintBitsToFloat(uvec4(pairs.x << 16, pairs.x & 0xffff0000u, pairs.y << 16, pairs.y & 0xffff0000u));
-#endif
+    return FLOATS_OF(pairs);
 #endif
 }
