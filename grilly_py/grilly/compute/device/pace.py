@@ -62,7 +62,7 @@ def ready_plan(
 
 
 class _Watched(NamedTuple):
-    """What is known of a kind of steps: its pace, seconds of timing, and which end of the call takes long."""
+    """What is known of a kind of steps: its pace, seconds of timing, and the end of them, 0 or -1, that takes longer."""
 
     pace: float = 0.0
     spent: float = 0.0
@@ -92,17 +92,17 @@ def _seen(
     ready: Ready, numbers: list[int], before: _Watched, inputs: Sequence[Tensor | None], live: Sequence[int]
 ) -> _Watched:
     # Causal pieces at one end do nearly nothing, those at the other end all that is said of them.
-    ends = sorted({0, len(numbers) - 1}) if before.end is None else [before.end and len(numbers) - 1]
-    times = {end: _time(ready, numbers[end], inputs, live) for end in ends}
-    end = max(times, key=times.__getitem__)
+    ends = {numbers[end]: end for end in ((0, -1) if before.end is None else (before.end,))}
+    times = {number: _time(ready, number, inputs, live) for number in ends}
+    longest = max(times, key=times.__getitem__)
     spent = before.spent + sum(times.values())
-    if times[end] < LEAST_SECONDS:
+    if times[longest] < LEAST_SECONDS:
         return _Watched(spent=spent)
-    step = ready.plan.steps[numbers[end]]
+    step = ready.plan.steps[longest]
     # Workgroups that leave multiprocessors idle take as long as more of them would. GROWTH, because their number may
     # be a guess, and where memory is the limit it is not so.
     idle = ready.device.facts.units / math.prod(step.groups)
-    return _Watched(min(max(idle, 1.0), GROWTH) * step.work / times[end], spent, end)
+    return _Watched(min(max(idle, 1.0), GROWTH) * step.work / times[longest], spent, ends[longest])
 
 
 def _time(ready: Ready, number: int, inputs: Sequence[Tensor | None], live: Sequence[int]) -> float:
