@@ -62,7 +62,7 @@ def ready_plan(
 
 
 class _Watched(NamedTuple):
-    """What is known of a kind of steps: its pace, seconds of timing, and the end of them, 0 or -1, that takes longer."""
+    """What is known of a kind of steps: its pace, seconds of timing, and their end, 0 or -1, that takes longer."""
 
     pace: float = 0.0
     spent: float = 0.0
