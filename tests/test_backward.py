@@ -91,7 +91,7 @@ def chosen_kernels(backend):
     def noted(*arguments):
         made = original(*arguments)
         own = {s.choice.variant: s.choice for s in made.plan.steps}
-        chosen.extend(c for v, c in own.items() if v.operation in ("attention-backward-dq", "attention-backward-dkv"))
+        chosen.extend(c for v, c in own.items() if v.operation.startswith("attention-backward-d"))
         return made
 
     forget(backend)
@@ -208,7 +208,7 @@ def left_out(registry, item):
         return None
     dim = item.callspec.params["dim"]
     facts = {"align": 8, "causal": 0, "extras": 0, "options": 0, "head_dim": dim, "value_dim": 8}
-    for operation in ("attention-backward-dq", "attention-backward-dkv"):
+    for operation in ("attention-backward-dq", "attention-backward-dkv", "attention-backward-dq-stored"):
         found = registry.explain(Request(operation, "float16", facts=facts))
         if all(reason for variant, reason in found if variant.unproven):
             return f"{operation} on matrix units: the device has none that a kernel is for"
@@ -219,7 +219,7 @@ def left_out(registry, item):
 def on_matrix_units(backend, **facts):
     """Matrix variants go first, and pass their self-check; skips, saying why, where the device has none."""
     hidden = []
-    for name in ("dq", "dkv"):
+    for name in ("dq", "dkv", "dq-stored"):
         operation = f"attention-backward-{name}"
         request = Request(operation, "float16", facts={"align": 8, "causal": 0, "extras": 0, "options": 0, **facts})
         explained = [(v, reason) for v, reason in backend.registry.explain(request) if v.unproven]
@@ -240,21 +240,34 @@ def on_matrix_units(backend, **facts):
         forget(backend)
 
 
+@pytest.mark.parametrize("workspace", ["none", "whole", "shares"])
 @pytest.mark.parametrize("dim", [16, 48])
 @pytest.mark.parametrize("options", [
     {}, {"causal": True}, {"mask": "bool"}, {"window_size": (9, 4), "softcap": 3.0}, {"dropout_p": 0.4},
     {"alibi_slopes": np.float32([0.1, 0.2, 0.3, 0.4]), "seqlens_k": np.int32([40, 61]), "causal": True},
+    {"prefix_len": np.int32([20, 3]), "causal": True, "seqlens_q": np.int32([50, 31])}, {"window_size": (3, -1)},
 ], ids=lambda options: "-".join(options) or "plain")  # fmt: skip
-def test_matrix_units(vulkan_backend, options, dim):
-    """The kernels on matrix units by themselves; what hidden keys hold does not matter."""
+def test_matrix_units(vulkan_backend, monkeypatch, options, dim, workspace):
+    """The kernels on matrix units, with dS in memory and without; what hidden keys hold does not matter."""
     backend, options = vulkan_backend, {"scale": None, **options}
+    facts = (("align", 8), ("causal", 0), ("extras", 0), ("head_dim", dim), ("options", 0), ("value_dim", 8))
+    product = Request("attention-backward-dq-stored", "float16", facts=facts)
+    able = [v for v, reason in backend.registry.explain(product) if reason is None]
+    if not able:
+        pytest.skip("attention-backward-dq-stored: the device has none that a kernel is for")
+    # Of two shares at a time, each a key head with its two query heads: 50 rows by 61 keys are less than a tile.
+    share = 2 * 2 * max(able[0].tile["stored"], 64) ** 2
+    pretend(monkeypatch, backend, workspace={"none": 0, "whole": 2**28, "shares": 2 * share}[workspace], units=1)
     case = Case("matrix", batch=2, heads=4, kv_heads=2, queries=50, keys=61, dim=dim, value_dim=8)
     q, k, v, _ = make_arrays(case, np.float16)
     if options.get("mask") == "bool":
         options["mask"] = np.random.default_rng(4).random((2, 1, 50, 61)) < 0.8
         options["mask"][:, :, :, 7] = False
     with on_matrix_units(backend, head_dim=dim, value_dim=8):
-        check(backend, gradient(case, np.float16), (q, k, v), (q, k, v), options, "matrix")
+        with chosen_kernels(backend) as chosen:
+            check(backend, gradient(case, np.float16), (q, k, v), (q, k, v), options, "matrix")
+        products = [choice for choice in chosen if choice.variant.operation == product.operation]
+        assert bool(products) == (workspace != "none")
         if "mask" in options:
             dirty = [a.copy() for a in (k, v)]
             for array, poison in zip(dirty, (np.nan, np.inf), strict=True):

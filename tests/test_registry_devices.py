@@ -244,7 +244,7 @@ def test_gradients_under_nvk(other):
     r = other("nvidia")
     for name, dim, wanted in (
         ("dq", 32, "matrix-lean.d32"), ("dq", 64, "matrix-lean.d64"), ("dq", 128, "matrix-lean.d128"),
-        ("dkv", 32, "matrix-lean.d32"), ("dkv", 64, "matrix.d64"), ("dkv", 128, "matrix-lean.d128"),
+        ("dkv", 32, "matrix-lean.d32"), ("dkv", 64, "matrix-lean.d64"), ("dkv", 128, "matrix-lean.d128"),
     ):  # fmt: skip
         request = gradient(name, dim)
         assert r.resolve(request).variant.label == f"flash-backward-{name}.{wanted}"

@@ -151,8 +151,10 @@ def run_case(backend, name: str, dtype: str, repeats: int, variants: bool) -> li
     view = grilly.Compute.over(view_of(backend.opened))
     choices = [("chosen", None)]
     if variants:
-        facts = {"align": 16, "causal": int(causal), "extras": 0, "head_dim": dim, "value_dim": dim}
-        for kernel in ("dq", "dkv"):
+        facts = {
+            "align": 16, "causal": int(causal), "extras": 0, "head_dim": dim, "options": 0, "value_dim": dim,
+        }  # fmt: skip
+        for kernel in ("dq", "dq-stored", "dkv"):
             request = Request(f"attention-backward-{kernel}", dtype, facts=facts)
             choices += [(choice.variant.label, choice) for choice in backend.registry.candidates(request)]
     for label, choice in choices:

@@ -16,6 +16,9 @@ from grilly.registry.names import EXTRAS, READINGS
 from grilly.registry.shared import extras_bits, value
 from grilly.runtime.interface import DeviceInfo
 
+#: Constants that are 1: what is divided by, and storing dS, which takes registers.
+_ONES = ("GROUP", "PART", "PARTS", "STORES")
+
 
 def constant_sets(variant: Variant) -> list[dict[str, int]]:
     """Values for the variant's specialization constants: with every option on and, for attention, plain."""
@@ -23,7 +26,7 @@ def constant_sets(variant: Variant) -> list[dict[str, int]]:
     for constant, fact in (("HEAD_DIM", "head_dim"), ("VALUE_DIM", "value_dim")):
         if constant in plain:
             plain[constant] = variant.limits.get(fact, (1, 128))[1] // variant.align * variant.align
-    plain |= {name: 1 for name in ("GROUP", "PART", "PARTS") if name in plain}  # what is divided by
+    plain |= {name: 1 for name in _ONES if name in plain}
     if variant.operation == "attention-tiled":
         return [plain | {"MASK": mask, "LSE": 1, "MERGE": 1} for mask in (1, 0)]
     if variant.operation in _ARRAYS:
@@ -85,7 +88,7 @@ def together(registry: Registry, few: bool = False) -> Iterator[tuple[Choice, di
         asked = {"HEAD_DIM": dim, "VALUE_DIM": dim, "MASK": mask, "CAUSAL": 1, "LSE": 1, "FEATURES": bits}
         constants = dict.fromkeys(choice.variant.constants, 0)
         constants |= {name: number for name, number in asked.items() if name in constants}
-        constants |= {name: 1 for name in ("GROUP", "PART", "PARTS") if name in constants}  # what is divided by
+        constants |= {name: 1 for name in _ONES if name in constants}
         for reading in _readings(choice.variant, mask, names):
             asked = constants | ({"FEATURES": bits | reading} if reading else {})
             key = (choice.variant.name, *asked.values())

@@ -9,8 +9,9 @@
 // bank conflicts. Both products of a tile read it by columns, the sums read it by rows.
 //
 // One thing is assumed of the order of elements: that an accumulator and a first factor have the same (NVIDIA, llvmpipe),
-// so that weights become a factor element by element. Numbers of a row (lse, delta) are loaded as matrices with a stride of
-// zero. Where rows and columns of elements matter, at a tile's hidden keys and with options, a matrix of positions tells.
+// so that weights become a factor element by element. With ORDER 1 which elements an invocation holds is known, too
+// (attention/matrix/quads.glsl). Without, numbers of a row (lse, delta) are loaded as matrices with a stride of zero, and
+// where rows and columns of elements matter, at a tile's hidden keys and with options, a matrix of positions tells.
 //
 // In a tile with hidden pairs, walked numbers that are not finite are read as zeros: zero times infinity would be NaN on
 // matrix units. A row that holds one and is seen has an lse or a delta that is not finite, which shows in all it touches.
@@ -20,46 +21,23 @@
 //   SUBGROUP, SUBGROUPS            invocations in a subgroup (full), subgroups in the workgroup
 //   RF, WALK                       row fragments of a subgroup, rows of a walked tile
 //   DIM, VDIM                      head dimensions rounded up to whole fragments; HEAD_DIM <= DIM, VALUE_DIM <= VDIM
-//   PREFETCH                       1: the next tile is loaded into registers while the present one is computed
+//   PREFETCH                       1: the next tile is loaded into registers while the present one is computed; 2: and stored
+//                                  into a second buffer, which spares a barrier
+//   STORED                         rows and keys in whose multiples dS is stored: OWN and WALK divide it
 //   LOCKSTEP                       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
 // HEAD_DIM, VALUE_DIM, offsets and strides are multiples of 8 (ALIGN 8).
 
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
-#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
-#extension GL_EXT_control_flow_attributes : require
-
-#ifdef LOCKSTEP
-#define SYNC_SUBGROUP subgroupMemoryBarrierShared()
-#else
-#define SYNC_SUBGROUP subgroupBarrier()
+#include "attention/longest-first.glsl"
+#include "flash-backward-factors.glsl"
+#if ORDER == 1
+#include "attention/matrix/quads.glsl"
 #endif
 
-#include "attention/longest-first.glsl"
-
-#define THREADS (SUBGROUPS * SUBGROUP)
-layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
-
-#define ELEMENTS 8
-#define OWN_EACH (MATRIX_M * RF)
-#define OWN (SUBGROUPS * OWN_EACH)
-#define WF (WALK / MATRIX_N)
+#ifndef TURN
+#define TURN (WALK / MATRIX_N)
+#endif
 #define AF (DIM / MATRIX_K)
 #define BF (VDIM / MATRIX_K)
-#define MOST(a, b) ((a) > (b) ? (a) : (b))
-#define PER_THREAD(vectors) (((vectors) + THREADS - 1) / THREADS)
-
-// To the nearest 16-bit number: conversions to bfloat16 may cut (NVIDIA's do), so they are of numbers that fit.
-#if defined(DTYPE_bfloat16)
-#define ROUNDED(x) uintBitsToFloat((floatBitsToUint(x) + 0x8000u) & 0xffff0000u)
-uint pack_pair(vec2 x) { return bfloat16_word(x.x) | bfloat16_word(x.y) << 16; }
-const uint EXPONENTS = 0x7f807f80u;
-#else
-#define ROUNDED(x) (x)
-uint pack_pair(vec2 x) { return packFloat2x16(f16vec2(x)); }
-const uint EXPONENTS = 0x7c007c00u;
-#endif
 
 #if OWNER_KEYS
 #define OWNED key_rows()
@@ -76,6 +54,8 @@ const uint EXPONENTS = 0x7c007c00u;
 #define STATS WALK
 GRILLY_RESULT(dk, 9)
 GRILLY_RESULT(dv, 10)
+layout(constant_id = 8) const int STORES = 0;  // 1: dS is stored
+layout(set = 0, binding = 11, std430) restrict writeonly buffer Stored { uvec4 stored_data[]; };
 #else
 #define OWNED query_rows()
 #define WALKED key_rows()
@@ -99,31 +79,33 @@ GRILLY_RESULT(dq, 9)
 #define A_STRIDE (A8 + 1)
 #define B_STRIDE (B8 + 1)
 #define B_START (WALK * A_STRIDE)
-#define PASS_STRIDE (MATRIX_K / 8 + 1)
-#define PASS_VECTORS MOST(MATRIX_M * PASS_STRIDE, MATRIX_M * MATRIX_N / 4)
-#define TILE_VECTORS MOST(B_START + WALK * B_STRIDE, SUBGROUPS * PASS_VECTORS)
+#define BUFFER_VECTORS (B_START + WALK * B_STRIDE)
+#define BUFFERS (PREFETCH == 2 ? 2 : 1)
 
-#define FACTOR_A coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_K, gl_MatrixUseA>
-#define FACTOR_B coopmat<float16_t, gl_ScopeSubgroup, MATRIX_K, MATRIX_N, gl_MatrixUseB>
-#define SUMS coopmat<float, gl_ScopeSubgroup, MATRIX_M, MATRIX_N, gl_MatrixUseAccumulator>
-const int ROW_MAJOR = gl_CooperativeMatrixLayoutRowMajor;
-const int COLUMN_MAJOR = gl_CooperativeMatrixLayoutColumnMajor;
-
-shared uvec4 tile[TILE_VECTORS];
-shared float tile_lse[STATS];    // base 2
+shared uvec4 tile[MOST(BUFFERS * BUFFER_VECTORS, SUBGROUPS * PASS_VECTORS)];
+// lse, base 2, and delta.
+#if ORDER != 1
+shared float tile_lse[STATS];
 shared float tile_delta[STATS];
 shared float iota[MATRIX_M * MATRIX_N];
+#elif OWNER_KEYS
+shared vec4 tile_stats[BUFFERS * STATS / 2];  // of two rows
+#else
+vec2 row_stats[RF][SLOTS];  // of the rows that the invocation holds elements of
+#endif
 
 uint thread, lane, subgroup, batch, head, first_own, walk_a, walk_b;
+uint tile_start, stats_start;  // of the walked tile under work, where there are two buffers
+uint turn;  // the first fragment of walked rows that is under work, counted in the tile
 float base2_scale;
 FACTOR_A own_a[RF][AF];
 FACTOR_A own_b[RF][BF];
-SUMS s[RF][WF];
-SUMS t[RF][WF];
-FACTOR_A pulls[RF][WF];
+SUMS s[RF][TURN];
+SUMS t[RF][TURN];
+FACTOR_A pulls[RF][TURN];
 SUMS sum_a[RF][AF];
 #if OWNER_KEYS
-FACTOR_A weights[RF][WF];
+FACTOR_A weights[RF][TURN];
 SUMS sum_b[RF][BF];
 #endif
 uvec4 held_a[PER_THREAD(WALK * A8)];
@@ -143,42 +125,63 @@ void fetch(uint first) {
     }
 }
 
-// With zeros for what is not finite.
-uvec4 finite(uvec4 words) {
-    uvec4 low = words & (EXPONENTS & 0xffffu), high = words & (EXPONENTS & 0xffff0000u);
-    return words & mix(uvec4(0xffffu), uvec4(0u), equal(low, uvec4(EXPONENTS & 0xffffu)))
-         | words & mix(uvec4(0xffff0000u), uvec4(0u), equal(high, uvec4(EXPONENTS & 0xffff0000u)));
-}
-
 void store(bool some_hidden) {
     [[unroll]] for (uint n = 0u; n < PER_THREAD(WALK * A8); ++n) {
         uint e = thread + n * THREADS;
         if (some_hidden) held_a[n] = finite(held_a[n]);
-        if (e < WALK * A8) tile[e / A8 * A_STRIDE + e % A8] = held_a[n];
+        if (e < WALK * A8) tile[tile_start + e / A8 * A_STRIDE + e % A8] = held_a[n];
     }
     [[unroll]] for (uint n = 0u; n < PER_THREAD(WALK * B8); ++n) {
         uint e = thread + n * THREADS;
         if (some_hidden) held_b[n] = finite(held_b[n]);
-        if (e < WALK * B8) tile[B_START + e / B8 * B_STRIDE + e % B8] = held_b[n];
+        if (e < WALK * B8) tile[tile_start + B_START + e / B8 * B_STRIDE + e % B8] = held_b[n];
     }
 }
 
+vec2 stats_of(uint stats, uint row) {
+    vec2 stat = stats_data[stats + min(row, query_rows() - 1u)].xy;
+    return vec2(min(stat.x, 2.0e38) * LOG2_E, stat.y);
+}
+
+#if OWNER_KEYS && ORDER == 1
+// Those of the walked rows go with the tile.
+vec4 held_stats;
+void fetch_stats(uint stats, uint first) {
+    if (thread < STATS / 2) held_stats = vec4(stats_of(stats, first + 2u * thread), stats_of(stats, first + 2u * thread + 1u));
+}
+void store_stats() {
+    if (thread < STATS / 2) tile_stats[stats_start + thread] = held_stats;
+}
+#elif OWNER_KEYS
+void fetch_stats(uint stats, uint first) {}
+#endif
+
+#if !OWNER_KEYS || ORDER != 1
 void store_stats(uint stats, uint first) {
+#if ORDER != 1
     for (uint n = thread; n < STATS; n += THREADS) {
-        vec2 stat = stats_data[stats + min(first + n, query_rows() - 1u)].xy;
-        tile_lse[n] = min(stat.x, 2.0e38) * LOG2_E;
+        vec2 stat = stats_of(stats, first + n);
+        tile_lse[n] = stat.x;
         tile_delta[n] = stat.y;
     }
+#else
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint r = 0u; r < SLOTS; ++r) {
+            row_stats[i][r] = stats_of(stats, first + subgroup * OWN_EACH + i * MATRIX_M + SLOT_ROW(lane, r));
+        }
+    }
+#endif
 }
+#endif
 
 #define MULTIPLY(OWN_FRAGMENTS, COUNT, START, STRIDE, PRODUCT) \
     [[unroll]] for (uint i = 0u; i < RF; ++i) { \
-        [[unroll]] for (uint f = 0u; f < WF; ++f) PRODUCT[i][f] = SUMS(0.0); \
+        [[unroll]] for (uint f = 0u; f < TURN; ++f) PRODUCT[i][f] = SUMS(0.0); \
     } \
     [[unroll]] for (uint d = 0u; d < COUNT; ++d) { \
-        [[unroll]] for (uint f = 0u; f < WF; ++f) { \
+        [[unroll]] for (uint f = 0u; f < TURN; ++f) { \
             FACTOR_B other; \
-            coopMatLoad(other, tile, START + f * MATRIX_N * STRIDE + d * (MATRIX_K / 8), STRIDE, COLUMN_MAJOR); \
+            coopMatLoad(other, tile, tile_start + START + (turn + f) * MATRIX_N * STRIDE + d * (MATRIX_K / 8), STRIDE, COLUMN_MAJOR); \
             [[unroll]] for (uint i = 0u; i < RF; ++i) { \
                 PRODUCT[i][f] = coopMatMulAdd(OWN_FRAGMENTS[i][d], other, PRODUCT[i][f]); \
             } \
@@ -186,10 +189,10 @@ void store_stats(uint stats, uint first) {
     }
 
 #define GATHER(WEIGHTS, COUNT, START, STRIDE, SUM) \
-    [[unroll]] for (uint f = 0u; f < WF; ++f) { \
+    [[unroll]] for (uint f = 0u; f < TURN; ++f) { \
         [[unroll]] for (uint c = 0u; c < COUNT; ++c) { \
             FACTOR_B other; \
-            coopMatLoad(other, tile, START + f * MATRIX_K * STRIDE + c * (MATRIX_N / 8), STRIDE, ROW_MAJOR); \
+            coopMatLoad(other, tile, tile_start + START + (turn + f) * MATRIX_K * STRIDE + c * (MATRIX_N / 8), STRIDE, ROW_MAJOR); \
             [[unroll]] for (uint i = 0u; i < RF; ++i) SUM[i][c] = coopMatMulAdd(WEIGHTS[i][f], other, SUM[i][c]); \
         } \
     }
@@ -197,16 +200,26 @@ void store_stats(uint stats, uint first) {
 // Makes weights and dS of the products where every pair may attend and nothing bends scores.
 void weigh_all() {
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint f = 0u; f < WF; ++f) {
+        [[unroll]] for (uint f = 0u; f < TURN; ++f) {
+#if ORDER != 1
             SUMS lse;
             SUMS delta;
-            uint at = OWNER_KEYS != 0 ? f * MATRIX_N : subgroup * OWN_EACH + i * MATRIX_M;
+            uint at = OWNER_KEYS != 0 ? (turn + f) * MATRIX_N : subgroup * OWN_EACH + i * MATRIX_M;
             coopMatLoad(lse, tile_lse, at, 0, OWNER_KEYS != 0 ? ROW_MAJOR : COLUMN_MAJOR);
             coopMatLoad(delta, tile_delta, at, 0, OWNER_KEYS != 0 ? ROW_MAJOR : COLUMN_MAJOR);
+#define STAT(e) vec2(lse[e], delta[e])
+#elif OWNER_KEYS
+            uint at = stats_start + ((turn + f) * MATRIX_N + LANE_COLUMN(lane)) / 2u;
+            vec4 near = tile_stats[at], far = tile_stats[at + 4u];  // eight columns on
+#define STAT(e) (COLUMN_AFTER(e) == 0u ? near.xy : COLUMN_AFTER(e) == 1u ? near.zw : COLUMN_AFTER(e) == 8u ? far.xy : far.zw)
+#else
+#define STAT(e) row_stats[i][SLOT(e)]
+#endif
             [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                float weight = exp2(s[i][f][e] * base2_scale - lse[e]);
+                vec2 stat = STAT(e);
+                float weight = exp2(s[i][f][e] * base2_scale - stat.x);
                 s[i][f][e] = weight;
-                t[i][f][e] = weight * (t[i][f][e] - delta[e]);
+                t[i][f][e] = weight * (t[i][f][e] - stat.y);
             }
         }
     }
@@ -214,14 +227,19 @@ void weigh_all() {
 
 // The same, one pair at a time.
 void weigh_each(uint first, uint query_head, uint stats) {
+#if ORDER == 1
+#define PLACE(e) uvec2(SLOT_ROW(lane, SLOT(e)), LANE_COLUMN(lane) + COLUMN_AFTER(e))
+#else
     SUMS place;
     coopMatLoad(place, iota, 0, MATRIX_N, ROW_MAJOR);
+#define PLACE(e) uvec2(uint(place[e]) / MATRIX_N, uint(place[e]) % MATRIX_N)
+#endif
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint f = 0u; f < WF; ++f) {
+        [[unroll]] for (uint f = 0u; f < TURN; ++f) {
             [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                uint at = uint(place[e]);
-                uint own = first_own + subgroup * OWN_EACH + i * MATRIX_M + at / MATRIX_N;
-                uint walked = first + f * MATRIX_N + at % MATRIX_N;
+                uvec2 at = PLACE(e);
+                uint own = first_own + subgroup * OWN_EACH + i * MATRIX_M + at.x;
+                uint walked = first + (turn + f) * MATRIX_N + at.y;
                 uint row = OWNER_KEYS != 0 ? walked : own;
                 uint key = OWNER_KEYS != 0 ? own : walked;
                 vec3 stat = stats_data[stats + min(row, query_rows() - 1u)].xyz;
@@ -235,49 +253,107 @@ void weigh_each(uint first, uint query_head, uint stats) {
     }
 }
 
+#if OWNER_KEYS
+// Stores dS for flash-backward-dq-stored.comp.
+void store_pulls(uint query_head, uint first) {
+    uint rows = FRAGMENTS(pc.queries);
+    uint at = (batch * gl_NumWorkGroups.y * GROUP + query_head) * FRAGMENTS(pc.keys);
+    at = (at + (first_own + subgroup * OWN_EACH) / MATRIX_M) * rows + first / MATRIX_N + turn;
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint f = 0u; f < TURN; ++f) {
+#define PAIR(e) PACKED(pulls[i][f][e], pulls[i][f][e + 1])
+            stored_data[(at + i * rows + f) * FRAGMENT + lane] = uvec4(PAIR(0), PAIR(2), PAIR(4), PAIR(6));
+#undef PAIR
+        }
+    }
+}
+#endif
+
 bool hides(uint first, uint end) {
     uint last_own = first_own + OWN - 1u, last = first + WALK - 1u;
     if (MASK != 0 || on(BIAS) || last >= end || last_own >= OWNED) return true;
     return OWNER_KEYS != 0 ? !sees_all(first, last, first_own, last_own) : !sees_all(first_own, last_own, first, last);
 }
 
-// Walks the rows from `begin` to `end` of one query head.
-void walk(uint query_head, uint begin, uint end) {
-    uint stats = stats_base(batch, query_head) + row_start();
-    if (OWNER_KEYS == 0) store_stats(stats, first_own);
-#if PREFETCH
-    if (begin < end) fetch(begin);
-#endif
-    [[dont_unroll]] for (uint first = begin; first < end; first += WALK) {
-        bool some_hidden = hides(first, end);
-#if !PREFETCH
-        fetch(first);
-#endif
-        store(some_hidden);
-        if (OWNER_KEYS != 0) store_stats(stats, first);
-        barrier();
-#if PREFETCH
-        if (first + WALK < end) fetch(first + WALK);
-#endif
+// What a tile of walked rows, which begins at `first`, adds to the results.
+void work(uint query_head, uint stats, uint first, bool some_hidden) {
+    [[dont_unroll]] for (turn = 0u; turn < WALK / MATRIX_N; turn += TURN) {
         MULTIPLY(own_a, AF, 0u, A_STRIDE, s)
         MULTIPLY(own_b, BF, B_START, B_STRIDE, t)
         if (some_hidden || BENDS || on(DROPOUT)) weigh_each(first, query_head, stats);
         else weigh_all();
         [[unroll]] for (uint i = 0u; i < RF; ++i) {
-            [[unroll]] for (uint f = 0u; f < WF; ++f) {
-                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                    pulls[i][f][e] = float16_t(ROUNDED(t[i][f][e]));
-#if OWNER_KEYS
-                    weights[i][f][e] = float16_t(ROUNDED(s[i][f][e]));
-#endif
-                }
+            [[unroll]] for (uint f = 0u; f < TURN; ++f) {
+                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) pulls[i][f][e] = float16_t(ROUNDED(t[i][f][e]));
             }
         }
+#if OWNER_KEYS
+        if (STORES != 0) store_pulls(query_head, first);
+        [[unroll]] for (uint i = 0u; i < RF; ++i) {
+            [[unroll]] for (uint f = 0u; f < TURN; ++f) {
+                [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) weights[i][f][e] = float16_t(ROUNDED(s[i][f][e]));
+            }
+        }
+#endif
         GATHER(pulls, AF, 0u, A_STRIDE, sum_a)
 #if OWNER_KEYS
         GATHER(weights, BF, B_START, B_STRIDE, sum_b)
 #endif
+    }
+}
+
+// Walks the rows from `begin` to `end` of one query head; where dS is stored, of whole tiles of those who read it.
+void walk(uint query_head, uint begin, uint end) {
+    uint beyond = end;
+#if OWNER_KEYS
+    if (STORES != 0 && begin < end) {
+        begin = begin / STORED * STORED;
+        beyond = (end + STORED - 1u) / STORED * STORED;
+    }
+#endif
+    uint stats = stats_base(batch, query_head) + row_start();
+#if OWNER_KEYS && ORDER == 1
+#define FETCH(first) fetch(first); fetch_stats(stats, first)
+#define STORE(first, some_hidden) store(some_hidden); store_stats()
+#elif OWNER_KEYS
+#define FETCH(first) fetch(first)
+#define STORE(first, some_hidden) store(some_hidden); store_stats(stats, first)
+#else
+#define FETCH(first) fetch(first)
+#define STORE(first, some_hidden) store(some_hidden)
+    store_stats(stats, first_own);
+#endif
+    bool some_hidden = hides(begin, end);
+#if PREFETCH
+    if (begin < beyond) { FETCH(begin); }
+#if PREFETCH == 2
+    if (begin < beyond) { STORE(begin, some_hidden); }
+    barrier();
+#endif
+#endif
+    [[dont_unroll]] for (uint first = begin; first < beyond; first += WALK) {
+        uint next = first + WALK;
+#if PREFETCH == 2
+        if (next < beyond) { FETCH(next); }
+        work(query_head, stats, first, some_hidden);
+        some_hidden = hides(next, end);
+        tile_start = BUFFER_VECTORS - tile_start;
+        stats_start = STATS / 2 - stats_start;
+        if (next < beyond) { STORE(next, some_hidden); }
         barrier();
+#else
+#if PREFETCH == 0
+        FETCH(first);
+#endif
+        STORE(first, some_hidden);
+        barrier();
+#if PREFETCH
+        if (next < beyond) { FETCH(next); }
+#endif
+        work(query_head, stats, first, some_hidden);
+        some_hidden = hides(next, end);
+        barrier();
+#endif
     }
 }
 
@@ -298,25 +374,6 @@ void walk(uint query_head, uint begin, uint end) {
         } \
     }
 
-// The results of the subgroup's own rows.
-#define STORE_SUMS(SUM, COUNT, WIDTH, SCALE, STORE) \
-    [[unroll]] for (uint i = 0u; i < RF; ++i) { \
-        const uint words = MATRIX_N / 8; \
-        uint own = first_own + subgroup * OWN_EACH + i * MATRIX_M + lane / words; \
-        [[unroll]] for (uint c = 0u; c < COUNT; ++c) { \
-            uint start = subgroup * PASS_VECTORS; \
-            coopMatStore(SUM[i][c], tile, start, MATRIX_N / 4, ROW_MAJOR); \
-            SYNC_SUBGROUP; \
-            uint column = c * MATRIX_N + 8u * (lane % words); \
-            if (lane < MATRIX_M * words && own < OWNED && column < WIDTH) { \
-                vec4 low = uintBitsToFloat(tile[start + 2u * lane]) * SCALE; \
-                vec4 high = uintBitsToFloat(tile[start + 2u * lane + 1u]) * SCALE; \
-                STORE((result + own) * WIDTH + column, low, high); \
-            } \
-            SYNC_SUBGROUP; \
-        } \
-    }
-
 void main() {
     lane = gl_SubgroupInvocationID;
     subgroup = gl_SubgroupID;
@@ -324,6 +381,7 @@ void main() {
     head = gl_WorkGroupID.y;
     batch = gl_WorkGroupID.z;
     base2_scale = pc.scale * LOG2_E;
+    tile_start = stats_start = 0u;
     // Under a causal mask late rows see more keys, and early keys are seen by more rows: the longest start first.
     uint block = gl_WorkGroupID.x;
     if (CAUSAL != 0) {
@@ -335,7 +393,9 @@ void main() {
     begin_extras(batch, OWNER_KEYS != 0 ? head * GROUP : head);
     if (on(LENGTHS) && first_own >= OWNED) return;
 
+#if ORDER != 1
     for (uint n = thread; n < MATRIX_M * MATRIX_N; n += THREADS) iota[n] = float(n);
+#endif
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
         [[unroll]] for (uint c = 0u; c < AF; ++c) sum_a[i][c] = SUMS(0.0);
 #if OWNER_KEYS

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import ClosedError, DeviceLostError, GrillyError, OutOfDeviceMemoryError, UnsupportedError
 from ..registry import Choice, Request
-from .attention import backward, forward
+from .attention import backward, backward_stored, forward
 from .attention.backward_plan import BackwardTerms
 from .attention.options import OFF, Options
 from .device.device import Device
@@ -62,7 +62,7 @@ def prove(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | Non
     checks = {
         "attention": _attention, "attention-tiled": _tiled_attention, "attention-shares": _shares,
         "attention-decode": _decode, "linear": _linear,
-        "attention-backward-dq": _backward, "attention-backward-dkv": _backward,
+        "attention-backward-dq": _backward, "attention-backward-dkv": _backward, backward_stored.OPERATION: _backward,
     }  # fmt: skip
     check = checks.get(choice.variant.operation)
     if check is None:
@@ -304,7 +304,9 @@ def _backward(device: Device, choice: Choice, facts: Mapping[str, int]) -> str |
     """Gradients of grouped heads over odd numbers of rows, some hidden ones NaN, against those of vector units."""
     variant, dtype = choice.variant, dtype_of(choice.variant.dtype)
     dim, value_dim = facts["head_dim"], facts["value_dim"]
-    trusted = proven(device, variant.operation, variant.dtype, facts)
+    operation = variant.operation
+    stored = operation == backward_stored.OPERATION
+    trusted = proven(device, "attention-backward-dq" if stored else operation, variant.dtype, facts)
     queries, keys = 2 * variant.tile["rows"] + 77, 2 * variant.tile["rows"] + 101
     for name in ("plain", "causal", "masked"):
         rng = np.random.default_rng([dim, value_dim])

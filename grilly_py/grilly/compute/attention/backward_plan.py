@@ -2,7 +2,8 @@
 
 Three kernels (Dao 2023, "FlashAttention-2", algorithm 2): one finds delta, a number for each row; one walks the keys
 for each tile of queries and gives dq; one walks the queries for each tile of keys and gives dk and dv. No two
-workgroups add to one number, so there are no atomics and every run gives the same bits.
+workgroups add to one number, so there are no atomics and every run gives the same bits. Where memory allows, the last
+one stores dS, and dq is a product with it (backward_stored.py).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ..device.cut import parts
 from ..device.device import DeviceFacts
 from ..device.plan import ALIGN_MOST, Layout, Planner, strided
 from ..device.tensor import Tensor
+from . import backward_stored as stored
 from .backward_pieces import Piece, bind_results, split
 from .call import MAX_KEYS, NOTHING, OptionFacts, mask_kind
 from .operands import FLOAT32, WORDS, AttentionPlan, bias_words, words_slot
@@ -78,6 +80,15 @@ class BackwardCall(NamedTuple):
         }  # fmt: skip
 
 
+class _Job(NamedTuple):
+    """A dispatch: its kernel, what it is given, whether its results are float32, and where dS is stored, or None."""
+
+    choice: Choice
+    piece: Piece
+    wide: bool
+    ds: Tensor | None = None
+
+
 def requests(views: Mapping[str, Tensor], call: BackwardCall) -> list[Request]:
     """What the registry is asked for: a kernel for dq, and one for dk and dv."""
     layouts = (call.q, call.k, call.v, call.g)
@@ -113,21 +124,17 @@ def plan(
         views["g"] = Tensor(g._storage, (*q.shape[:3], v.shape[3]), g.dtype, (0, *g._steps[1:]), g._offset)
         views["stats"] = Tensor(stats._storage, (*q.shape[:3], 4), FLOAT32, (0, 4 * total, 4, 1))
     views = {name: view for name, view in views.items() if view is not None}
-    if choices is None:
-        choices = [registry.resolve(request) for request in requests(views, call)]
-    jobs, results = [], []
-    for choice in choices:
-        arrays, pieces = _cut(planner, choice, views, call)
-        jobs += [(choice, piece, arrays[0].dtype == FLOAT32) for piece in pieces]
-        results += arrays
+    jobs, results = _jobs(planner, registry, views, call, choices)
     bits = call.options.bits
-    headers = [header(facts, piece) for _, piece, _ in jobs] if bits else []
+    headers = [header(facts, job.piece) for job in jobs] if bits else []
     words, made = words_slot(planner, call, given, headers)
-    for number, (choice, piece, wide) in enumerate(jobs):
+    for number, (choice, piece, wide, ds) in enumerate(jobs):
         constants = {
             **call.constants(piece.views), "GROUP": piece.group, "WIDE": int(wide),
             "ACCUMULATE": _ADD * piece.accumulate + _FOLLOW * piece.more,
         }  # fmt: skip
+        if "STORES" in choice.variant.constants:
+            constants["STORES"] = int(ds is not None)
         written = piece.results
         windows, row = bind_results(facts, written)
         width = written[0].shape[3]
@@ -137,10 +144,54 @@ def plan(
         groups = (-(-owned // choice.tile["rows"]), heads, batch)
         names = [name for name in ("dq", "dk", "dv") if name in piece.views]
         planner.dispatch(
-            choice, constants, {**arrays, **dict(zip(names, windows, strict=True))}, push, groups, piece.flops(),
-            _kind(choice, call),
+            choice, constants, {**arrays, **dict(zip(names, windows, strict=True)), "stored": ds}, push, groups,
+            piece.flops() if choice.variant.operation != stored.OPERATION else stored.flops(piece), _kind(choice, call),
         )  # fmt: skip
     return AttentionPlan(planner.plan(*results, stats), made)
+
+
+def _jobs(
+    planner: Planner, registry: Registry, views: dict[str, Tensor], call: BackwardCall,
+    choices: Sequence[Choice] | None,
+) -> tuple[list[_Job], list[Tensor]]:  # fmt: skip
+    """The dispatches in order, and the results dq, dk and dv; or those of ``choices`` only."""
+    if choices is None or choices[0].variant.operation == stored.OPERATION:
+        for_dq, for_dkv = requests(views, call)
+        dkv = registry.resolve(for_dkv)
+        product = stored.stored_dq(registry, for_dq, dkv) if choices is None else choices[0]
+        if product is not None:
+            mark = planner.mark()
+            found = _stored(planner, views, call, dkv, product)
+            if found is not None:
+                jobs, results = found
+                return jobs, results if choices is None else results[:1]
+            planner.back(mark)
+        choices = [registry.resolve(for_dq), dkv] if choices is None else [registry.resolve(for_dq)]
+    jobs, results = [], []
+    for choice in choices:
+        arrays, pieces = _cut(planner, choice, views, call)
+        jobs += [_Job(choice, piece, arrays[0].dtype == FLOAT32) for piece in pieces]
+        results += arrays
+    return jobs, results
+
+
+def _stored(
+    planner: Planner, views: dict[str, Tensor], call: BackwardCall, dkv: Choice, product: Choice
+) -> tuple[list[_Job], list[Tensor]] | None:
+    """As ``_jobs``, with dS in memory; None where it is not to be."""
+    arrays, pieces = _cut(planner, dkv, views, call)
+    shares = stored.shares(planner.facts, pieces, dkv, views["q"].shape[2], views["k"].shape[2])
+    if shares is None:
+        return None
+    dq, seen = _result(planner, call, "dq", views["q"].shape, views["q"].dtype)
+    # A share's dS lies where that of the one before the last did, whose dq is done by then.
+    largest = max(stored.nbytes(share, dkv) for share in shares)
+    places = [planner.empty((largest // 4,)) for _ in shares[:2]]
+    jobs = []
+    for number, share in enumerate(shares):
+        place = places[number % 2]
+        jobs += [_Job(dkv, share, False, place), _Job(product, stored.for_dq(share, seen), False, place)]
+    return jobs, [dq, *arrays]
 
 
 def row_stats(planner: Planner, registry: Registry, g: Tensor, o: Tensor, lse: Tensor) -> Tensor:

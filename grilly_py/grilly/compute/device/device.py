@@ -27,6 +27,8 @@ _UNITS = {"cpu": 8, "integrated": 12}
 # Where the driver ends loops silently (docs/shader-files.md): trips of an invocation, with room for a kernel's outer
 # loops and for the trip in which it looks at a tile's class.
 LOOP_TRIPS = {"llvmpipe": 64_000}
+#: The part of a device's memory that a call may take as workspace is one of so many.
+WORKSPACE_SHARE = 16
 #: An attention call of fewer floating-point operations takes about as long as the dispatch that makes classes of tiles.
 LEAST_WORK = 2.0**30
 
@@ -59,6 +61,8 @@ class DeviceFacts:
         Floating-point operations from which on classes of tiles are made (attention/classes.py).
     class_read : float
         Such operations for each byte of mask that is read for them.
+    workspace : int
+        Bytes that a call may take for what it hands from one kernel to the next, where that makes it faster.
     paces : dict
         Floating-point operations a second that this device was seen to do, by ``Step.kind``; it grows (pace.py).
     """
@@ -76,6 +80,7 @@ class DeviceFacts:
     loop_trips: float = math.inf
     class_work: float = LEAST_WORK
     class_read: float = 1024.0
+    workspace: int = 2**28
     paces: dict[tuple, float] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -94,6 +99,7 @@ class DeviceFacts:
             units_of(info),
             info.subgroup_sizes[0],
             LOOP_TRIPS.get(info.architecture, math.inf),
+            workspace=info.memory_bytes // WORKSPACE_SHARE,
         )
 
     def most_work(self, kind: tuple | None) -> float:

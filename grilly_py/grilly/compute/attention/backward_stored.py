@@ -1,0 +1,80 @@
+"""dS in memory: the kernel for dk and dv stores it, and dq is one product in place of three.
+
+dS has a number of 16 bits for each query and key. It is kept where a share of the device's memory holds it
+(``DeviceFacts.workspace``), for all heads or for some at a time, whose two products then take turns with those of the
+next ones. Longer sequences find dq as they do without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...registry import Choice, Registry, Request
+from ..device.device import DeviceFacts
+from ..device.tensor import Tensor
+from .backward_pieces import Piece
+from .pieces import cut_up
+
+OPERATION = "attention-backward-dq-stored"
+
+
+def stored_dq(registry: Registry, request: Request, dkv: Choice) -> Choice | None:
+    """The kernel for dq that reads what ``dkv`` stores; None where there is none. ``request`` is that for dq."""
+    stored = dkv.tile.get("stored")
+    if stored is None:
+        return None
+    for choice in registry.candidates(request._replace(operation=OPERATION)):
+        if choice.tile["stored"] == stored:
+            return choice
+    return None
+
+
+def nbytes(piece: Piece, choice: Choice) -> int:
+    """Bytes of dS of a piece: of whole tiles of both kernels."""
+    batch, heads, queries, _ = piece.views["q"].shape
+    whole = choice.tile["stored"]
+    rows, keys = (-(-count // whole) * whole for count in (queries, piece.views["k"].shape[2]))
+    return 2 * batch * heads * rows * keys
+
+
+def shares(
+    facts: DeviceFacts, pieces: Sequence[Piece], dkv: Choice, queries: int, keys: int
+) -> list[Piece] | None:
+    """The dispatches for dk and dv whose dS is stored at a time; None where dS is not to be stored.
+
+    ``pieces`` are the dispatches that do it without, for all ``queries`` and ``keys``. Two shares' dS are in memory at
+    once, or that of the only one. Shares that would leave the device partly idle are not worth it.
+    """
+    if any(p.accumulate or (p.views["q"].shape[2], p.views["k"].shape[2]) != (queries, keys) for p in pieces):
+        return None
+    if len(pieces) == 1 and nbytes(pieces[0], dkv) <= min(facts.workspace, facts.storage_range):
+        return list(pieces)
+    most = min(facts.workspace // 2, facts.storage_range)
+
+    def place(piece: Piece) -> tuple[str, int] | None:
+        batch, kv_heads = piece.views["k"].shape[:2]
+        if nbytes(piece, dkv) <= most or (batch == 1 and kv_heads == 1):
+            return None
+        return ("batch", batch // 2) if batch > 1 else ("head", kv_heads // 2)
+
+    found = [share for piece in pieces for share in cut_up(piece, place)]
+    tiles = -(-keys // dkv.tile["rows"])
+    for share in found:
+        batch, kv_heads = share.views["k"].shape[:2]
+        if nbytes(share, dkv) > most or tiles * batch * kv_heads < 2 * facts.units:
+            return None
+    return found
+
+
+def for_dq(share: Piece, dq: Tensor) -> Piece:
+    """The dispatch that finds the rows of ``dq``, (B, H, Sq, D) of the whole call, that belong to a share."""
+    batch, heads = share.views["q"].shape[:2]
+    at = (slice(share.first[0], share.first[0] + batch), slice(share.first[1], share.first[1] + heads))
+    views = {name: view for name, view in share.views.items() if name not in ("dk", "dv")}
+    return Piece({**views, "dq": dq[at]}, share.shift, first=share.first)
+
+
+def flops(piece: Piece) -> float:
+    """Floating-point operations of the product with dS."""
+    batch, heads, queries, dim = piece.views["q"].shape
+    return 2.0 * batch * heads * queries * piece.views["k"].shape[2] * dim

@@ -1,0 +1,89 @@
+// What the kernels of attention's gradients on matrix units share (VK_KHR_cooperative_matrix): types of matrices, factors of
+// 16 bits, and how results leave matrices.
+//
+// The including shader defines
+//   MATRIX_M, MATRIX_N, MATRIX_K   the matrix shape: MATRIX_M * MATRIX_N / SUBGROUP is 8, MATRIX_N is MATRIX_K
+//   SUBGROUP, SUBGROUPS            invocations in a subgroup (full), subgroups in the workgroup
+//   RF                             row fragments of a subgroup, of MATRIX_M rows
+//   LOCKSTEP                       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
+// and before STORE_SUMS the shared array `tile` of 16-byte words, SUBGROUPS * PASS_VECTORS or more, and these variables:
+//   lane, subgroup                 the invocation's place
+//   first_own                      the workgroup's first row, of OWNED
+
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_EXT_control_flow_attributes : require
+
+#ifdef LOCKSTEP
+#define SYNC_SUBGROUP subgroupMemoryBarrierShared()
+#else
+#define SYNC_SUBGROUP subgroupBarrier()
+#endif
+
+#define THREADS (SUBGROUPS * SUBGROUP)
+layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
+
+#define OWN_EACH (MATRIX_M * RF)
+#define OWN (SUBGROUPS * OWN_EACH)
+#define MOST(a, b) ((a) > (b) ? (a) : (b))
+#define PER_THREAD(vectors) (((vectors) + THREADS - 1) / THREADS)
+
+// 16-byte words of the shared array through which a subgroup's fragments pass.
+#define PASS_STRIDE (MATRIX_K / 8 + 1)
+#define PASS_VECTORS MOST(MATRIX_M * PASS_STRIDE, MATRIX_M * MATRIX_N / 4)
+
+// dS where it is stored: of a fragment, the elements of each invocation of a subgroup, whatever their order. So it can
+// only be read as it was written, as a first factor. Fragments lie one after the other, by batch and head, fragment of
+// keys and fragment of rows; of so many keys and rows that those of all tiles of both kernels have a place.
+#define ELEMENTS 8
+#define FRAGMENT SUBGROUP  // 16-byte words
+#define FRAGMENTS(count) (((count) + STORED - 1u) / STORED * (STORED / MATRIX_M))
+
+// To the nearest 16-bit number: conversions to bfloat16 may cut (NVIDIA's do), so they are of numbers that fit.
+#if defined(DTYPE_bfloat16)
+#define ROUNDED(x) uintBitsToFloat((floatBitsToUint(x) + 0x8000u) & 0xffff0000u)
+uint pack_pair(vec2 x) { return bfloat16_word(x.x) | bfloat16_word(x.y) << 16; }
+#define PACKED(a, b) (floatBitsToUint(float(a)) >> 16 | floatBitsToUint(float(b)) & 0xffff0000u)
+#define UNPACKED(word) vec2(uintBitsToFloat((word) << 16), uintBitsToFloat((word) & 0xffff0000u))
+const uint EXPONENTS = 0x7f807f80u;
+#else
+#define ROUNDED(x) (x)
+uint pack_pair(vec2 x) { return packFloat2x16(f16vec2(x)); }
+#define PACKED(a, b) packFloat2x16(f16vec2(a, b))
+#define UNPACKED(word) unpackFloat2x16(word)
+const uint EXPONENTS = 0x7c007c00u;
+#endif
+
+#define FACTOR_A coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_K, gl_MatrixUseA>
+#define FACTOR_B coopmat<float16_t, gl_ScopeSubgroup, MATRIX_K, MATRIX_N, gl_MatrixUseB>
+#define SUMS coopmat<float, gl_ScopeSubgroup, MATRIX_M, MATRIX_N, gl_MatrixUseAccumulator>
+const int ROW_MAJOR = gl_CooperativeMatrixLayoutRowMajor;
+const int COLUMN_MAJOR = gl_CooperativeMatrixLayoutColumnMajor;
+
+// With zeros for what is not finite.
+uvec4 finite(uvec4 words) {
+    uvec4 low = words & (EXPONENTS & 0xffffu), high = words & (EXPONENTS & 0xffff0000u);
+    return words & mix(uvec4(0xffffu), uvec4(0u), equal(low, uvec4(EXPONENTS & 0xffffu)))
+         | words & mix(uvec4(0xffff0000u), uvec4(0u), equal(high, uvec4(EXPONENTS & 0xffff0000u)));
+}
+
+// The results of the subgroup's own rows.
+#define STORE_SUMS(SUM, COUNT, WIDTH, SCALE, STORE) \
+    [[unroll]] for (uint i = 0u; i < RF; ++i) { \
+        const uint words = MATRIX_N / 8; \
+        uint own = first_own + subgroup * OWN_EACH + i * MATRIX_M + lane / words; \
+        [[unroll]] for (uint c = 0u; c < COUNT; ++c) { \
+            uint start = subgroup * PASS_VECTORS; \
+            coopMatStore(SUM[i][c], tile, start, MATRIX_N / 4, ROW_MAJOR); \
+            SYNC_SUBGROUP; \
+            uint column = c * MATRIX_N + 8u * (lane % words); \
+            if (lane < MATRIX_M * words && own < OWNED && column < WIDTH) { \
+                vec4 low = uintBitsToFloat(tile[start + 2u * lane]) * SCALE; \
+                vec4 high = uintBitsToFloat(tile[start + 2u * lane + 1u]) * SCALE; \
+                STORE((result + own) * WIDTH + column, low, high); \
+            } \
+            SYNC_SUBGROUP; \
+        } \
+    }
