@@ -16,6 +16,8 @@ from cases import CASES, DTYPES, Case, assert_as_accurate, make_arrays
 from features import CELLS, Cell
 from grilly import reference
 from grilly.compute.attention import backward, backward_plan
+from grilly.compute.device import record
+from grilly.errors import OutOfDeviceMemoryError
 from grilly.reference import attention as internals
 from grilly.reference import sums
 from grilly.registry import Request
@@ -204,9 +206,9 @@ def test_every_option(vulkan_backend, cell):
 
 def left_out(registry, item):
     """What is of matrix units alone, where the device has none that a kernel is for."""
-    if item.function is not test_matrix_units:
+    if item.function not in (test_matrix_units, test_no_room_for_ds):
         return None
-    dim = item.callspec.params["dim"]
+    dim = item.callspec.params.get("dim", 16)
     facts = {"align": 8, "causal": 0, "extras": 0, "options": 0, "head_dim": dim, "value_dim": 8}
     for operation in ("attention-backward-dq", "attention-backward-dkv", "attention-backward-dq-stored"):
         found = registry.explain(Request(operation, "float16", facts=facts))
@@ -255,8 +257,9 @@ def test_matrix_units(vulkan_backend, monkeypatch, options, dim, workspace):
     able = [v for v, reason in backend.registry.explain(product) if reason is None]
     if not able:
         pytest.skip("attention-backward-dq-stored: the device has none that a kernel is for")
-    # Of two shares at a time, each a key head with its two query heads: 50 rows by 61 keys are less than a tile.
-    share = 2 * 2 * max(able[0].tile["stored"], 64) ** 2
+    # Of two shares at a time, each a key head with its two query heads, or a sample where that is a single workgroup.
+    stored = able[0].tile["stored"]
+    share = 2 * (2 if stored < 61 else 4) * max(stored, 64) ** 2
     pretend(monkeypatch, backend, workspace={"none": 0, "whole": 2**28, "shares": 2 * share}[workspace], units=1)
     case = Case("matrix", batch=2, heads=4, kv_heads=2, queries=50, keys=61, dim=dim, value_dim=8)
     q, k, v, _ = make_arrays(case, np.float16)
@@ -273,6 +276,35 @@ def test_matrix_units(vulkan_backend, monkeypatch, options, dim, workspace):
             for array, poison in zip(dirty, (np.nan, np.inf), strict=True):
                 array[:, :, 7] = poison
             check(backend, gradient(case, np.float16), (q, *dirty), (q, k, v), options, "hidden")
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_no_room_for_ds(vulkan_backend, monkeypatch, repeated):
+    """Where memory is too short for dS, at the first call or at a later one, dq is found without."""
+    backend = vulkan_backend
+    case = Case("room", heads=2, queries=50, keys=61, dim=16, value_dim=16)
+    q, k, v, _ = make_arrays(case, np.float16)
+    out, lse = F.flash_attention2(*(tensors := [backend.tensor(a) for a in (q, k, v)]), return_lse=True)
+    grad = backend.tensor(gradient(case, np.float16))
+    made = record.Storage
+
+    def short(device, nbytes, **more):
+        if nbytes > 2 * 64 * 61:  # more than any result
+            raise OutOfDeviceMemoryError("none left")
+        return made(device, nbytes, **more)
+
+    with on_matrix_units(backend, head_dim=16, value_dim=16), chosen_kernels(backend) as chosen:
+        results = []
+        for _ in range(3):
+            if repeated == bool(results):
+                monkeypatch.setattr(record, "Storage", short)
+            results.append(F.flash_attention2_backward(grad, *tensors, out, lse))
+        operations = [choice.variant.operation for choice in chosen]
+        assert operations[:2] == ["attention-backward-dkv", "attention-backward-dq-stored"]
+        assert set(operations[2:]) == {"attention-backward-dkv", "attention-backward-dq"}
+    for one in results[1:]:
+        for a, b in zip(one, results[0], strict=True):
+            np.testing.assert_allclose(a.numpy().astype(np.float32), b.numpy().astype(np.float32), atol=4e-3)
 
 
 # -- plans and layouts ------------------------------------------------------------------------------------------------

@@ -16,8 +16,11 @@ from grilly.registry.names import EXTRAS, READINGS
 from grilly.registry.shared import extras_bits, value
 from grilly.runtime.interface import DeviceInfo
 
-#: Constants that are 1: what is divided by, and storing dS, which takes registers.
-_ONES = ("GROUP", "PART", "PARTS", "STORES")
+
+def _ones(variant: Variant, constants: Iterable[str]) -> dict[str, int]:
+    """Constants that are 1: what is divided by, and storing dS, which takes registers, where it is done."""
+    names = ("GROUP", "PART", "PARTS", *(["STORES"] if "stored" in variant.tile else []))
+    return {name: 1 for name in names if name in constants}
 
 
 def constant_sets(variant: Variant) -> list[dict[str, int]]:
@@ -26,7 +29,7 @@ def constant_sets(variant: Variant) -> list[dict[str, int]]:
     for constant, fact in (("HEAD_DIM", "head_dim"), ("VALUE_DIM", "value_dim")):
         if constant in plain:
             plain[constant] = variant.limits.get(fact, (1, 128))[1] // variant.align * variant.align
-    plain |= {name: 1 for name in _ONES if name in plain}
+    plain |= _ones(variant, plain)
     if variant.operation == "attention-tiled":
         return [plain | {"MASK": mask, "LSE": 1, "MERGE": 1} for mask in (1, 0)]
     if variant.operation in _ARRAYS:
@@ -88,7 +91,7 @@ def together(registry: Registry, few: bool = False) -> Iterator[tuple[Choice, di
         asked = {"HEAD_DIM": dim, "VALUE_DIM": dim, "MASK": mask, "CAUSAL": 1, "LSE": 1, "FEATURES": bits}
         constants = dict.fromkeys(choice.variant.constants, 0)
         constants |= {name: number for name, number in asked.items() if name in constants}
-        constants |= {name: 1 for name in _ONES if name in constants}
+        constants |= _ones(choice.variant, constants)
         for reading in _readings(choice.variant, mask, names):
             asked = constants | ({"FEATURES": bits | reading} if reading else {})
             key = (choice.variant.name, *asked.values())

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...errors import OutOfDeviceMemoryError
 from ...registry import Choice
 from ..device.arguments import FLOAT32, check_backend, check_float, four_axes, to_device
 from ..device.caches import Kept
@@ -15,6 +16,7 @@ from ..device.pace import ready_plan
 from ..device.plan import Layout
 from ..device.record import Ready, key_of, placed
 from ..device.tensor import Tensor
+from . import backward_stored
 from .backward_plan import BackwardCall, BackwardTerms, plan
 from .backward_sums import bias_gradient, sinks_gradient, t5_gradient
 from .checks import check_mask, check_qkv, check_scale
@@ -79,9 +81,8 @@ def flash_attention_backward(
         if plain and scalars is not None and (mask is None or type(mask) is Tensor):
             tensors = (q, k, v, grad_out, out, lse, mask, None, None)
             key = key_of(device, (scalars, causal, scale), tensors)
-            ready = device.caches[REPEATED].get(key)
-            if ready is not None:
-                results = ready.run(tensors)
+            results = _again(device, key, tensors)
+            if results is not None:
                 device.runtime.flush()
                 return tuple(results[:3])
     if options is not OFF:
@@ -119,8 +120,7 @@ def flash_attention_backward(
             if array is not None:
                 array = (array if isinstance(array, Tensor) else device.tensor(array)).broadcast_to(full)
             call.append(array)
-        found = prepared(device, call, terms)
-        *results, stats = found.run_all(call, found.words_of(device, checked))
+        found, (*results, stats) = _recorded(device, call, terms, checked)
         narrow = results[0].dtype == results[1].dtype == dtype
         if key is not None and unchanged and narrow and not terms.options.contents:
             device.caches[REPEATED].keep(key, found.ready)
@@ -140,9 +140,14 @@ def flash_attention_backward(
     return tuple(results)
 
 
-def prepared(device: Device, tensors: Sequence[Tensor | None], terms: BackwardTerms) -> Prepared:
-    """The plan for checked tensors q, k, v, g, o, lse, mask and bias, the last two None where there are none."""
-    key = key_of(device, terms, tensors)
+def prepared(
+    device: Device, tensors: Sequence[Tensor | None], terms: BackwardTerms, stores: bool = True
+) -> Prepared:
+    """The plan for checked tensors q, k, v, g, o, lse, mask and bias, the last two None where there are none.
+
+    ``stores`` says that dS may be kept in memory.
+    """
+    key = key_of(device, (terms, stores), tensors)
     bias = tensors[7]
     if bias is not None and bias._offset:  # it stands among the words of the header
         key = (*key[:8], placed(bias))
@@ -151,7 +156,8 @@ def prepared(device: Device, tensors: Sequence[Tensor | None], terms: BackwardTe
     if found is None:
         layouts = (None if layout is None else Layout(*layout) for layout in key[1:])
         call = BackwardCall(*layouts, *terms)
-        made, ready = ready_plan(device, lambda: plan(call, device.facts, device.registry), (*tensors, None))
+        facts = device.facts if stores else backward_stored.without(device.facts)
+        made, ready = ready_plan(device, lambda: plan(call, facts, device.registry), (*tensors, None))
         found = plans.keep(key, Prepared(ready, made.words))
     return found
 
@@ -160,8 +166,36 @@ def attention_gradients(
     device: Device, tensors: Sequence[Tensor | None], terms: BackwardTerms, checked: CheckedOptions | None
 ) -> list[Tensor]:
     """Record dq, dk, dv and the rows' stats of checked tensors, as ``prepared`` takes them."""
+    return _recorded(device, tensors, terms, checked)[1]
+
+
+def _recorded(
+    device: Device, tensors: Sequence[Tensor | None], terms: BackwardTerms, checked: CheckedOptions | None
+) -> tuple[Prepared, list[Tensor]]:
+    """The plan that was recorded, and its results; where there is no room for dS, the plan that does without."""
     found = prepared(device, tensors, terms)
-    return found.run_all(tensors, found.words_of(device, checked))
+    words = found.words_of(device, checked)
+    try:
+        return found, found.run_all(tensors, words)
+    except OutOfDeviceMemoryError:
+        if not backward_stored.stores(found.ready.plan):
+            raise
+    found = prepared(device, tensors, terms, stores=False)
+    return found, found.run_all(tensors, found.words_of(device, checked))
+
+
+def _again(device: Device, key: tuple | None, tensors: Sequence[Tensor | None]) -> list[Tensor] | None:
+    """The results of a call that was seen before; None of others, and where there is no room for dS any more."""
+    ready = device.caches[REPEATED].get(key)
+    if ready is None:
+        return None
+    try:
+        return ready.run(tensors)
+    except OutOfDeviceMemoryError:
+        if not backward_stored.stores(ready.plan):
+            raise
+        device.caches[REPEATED].pop(key, None)
+        return None
 
 
 def gradients_by(

@@ -2,15 +2,17 @@
 
 dS has a number of 16 bits for each query and key. It is kept where a share of the device's memory holds it
 (``DeviceFacts.workspace``), for all heads or for some at a time, whose two products then take turns with those of the
-next ones. Longer sequences find dq as they do without.
+next ones. Where it does not fit, dq is found as without.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from ...registry import Choice, Registry, Request
 from ..device.device import DeviceFacts
+from ..device.plan import Plan
 from ..device.tensor import Tensor
 from .backward_pieces import Piece
 from .pieces import cut_up
@@ -78,3 +80,13 @@ def flops(piece: Piece) -> float:
     """Floating-point operations of the product with dS."""
     batch, heads, queries, dim = piece.views["q"].shape
     return 2.0 * batch * heads * queries * piece.views["k"].shape[2] * dim
+
+
+def stores(plan: Plan) -> bool:
+    """Whether a plan of gradients keeps dS in memory."""
+    return any(step.choice.variant.operation == OPERATION for step in plan.steps)
+
+
+def without(facts: DeviceFacts) -> DeviceFacts:
+    """The facts of the device, with no memory for dS."""
+    return dataclasses.replace(facts, workspace=0)
