@@ -206,7 +206,7 @@ def test_every_option(vulkan_backend, cell):
 
 def left_out(registry, item):
     """What is of matrix units alone, where the device has none that a kernel is for."""
-    if item.function not in (test_matrix_units, test_no_room_for_ds):
+    if item.function not in (test_matrix_units, test_packed_sequences_on_matrix_units, test_no_room_for_ds):
         return None
     dim = item.callspec.params.get("dim", 16)
     facts = {"align": 8, "causal": 0, "extras": 0, "options": 0, "head_dim": dim, "value_dim": 8}
@@ -276,6 +276,27 @@ def test_matrix_units(vulkan_backend, monkeypatch, options, dim, workspace):
             for array, poison in zip(dirty, (np.nan, np.inf), strict=True):
                 array[:, :, 7] = poison
             check(backend, gradient(case, np.float16), (q, *dirty), (q, k, v), options, "hidden")
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_packed_sequences_on_matrix_units(vulkan_backend, monkeypatch, causal):
+    """Sequences of several lengths one after the other, with dS in memory: each as it is alone."""
+    backend, starts = vulkan_backend, np.int32([0, 17, 17, 90, 101])
+    pretend(monkeypatch, backend, units=1)
+    rng = np.random.default_rng(3)
+    arrays = [rng.standard_normal((101, heads, 16)).astype(np.float16) for heads in (4, 4, 2, 2)]
+    grad, q, k, v = (backend.tensor(a) for a in arrays)
+    call = {"cu_seqlens_q": starts, "cu_seqlens_k": starts, "max_seqlen_q": 73, "max_seqlen_k": 73, "causal": causal}
+    out, lse = F.flash_attention_varlen(q, k, v, **call, return_lse=True)
+    with on_matrix_units(backend, head_dim=16, value_dim=16), chosen_kernels(backend) as chosen:
+        got = F.flash_attention_varlen_backward(grad, q, k, v, out, lse, **call)
+        for low, high in ((0, 17), (17, 90), (90, 101)):
+            alone = [a[low:high].swapaxes(0, 1)[None] for a in (grad, q, k, v, out)]
+            wanted = F.flash_attention2_backward(*alone, lse[:, low:high][None], causal=causal)
+            for a, b in zip(got, wanted, strict=True):
+                a, b = (x.numpy().astype(np.float32) for x in (a[low:high].swapaxes(0, 1)[None], b))
+                np.testing.assert_allclose(a, b, rtol=4e-3, atol=4e-3 * np.abs(b).max())
+    assert {c.variant.operation for c in chosen} == {"attention-backward-dkv", "attention-backward-dq-stored"}
 
 
 @pytest.mark.parametrize("repeated", [False, True])

@@ -21,8 +21,7 @@
 //   SUBGROUP, SUBGROUPS            invocations in a subgroup (full), subgroups in the workgroup
 //   RF, WALK                       row fragments of a subgroup, rows of a walked tile
 //   DIM, VDIM                      head dimensions rounded up to whole fragments; HEAD_DIM <= DIM, VALUE_DIM <= VDIM
-//   PREFETCH                       1: the next tile is loaded into registers while the present one is computed; 2: and stored
-//                                  into a second buffer, which spares a barrier
+//   PREFETCH                       1: the next tile is loaded into registers while the present one is computed
 //   STORED                         rows and keys in whose multiples dS is stored: OWN and WALK divide it
 //   LOCKSTEP                       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
 // HEAD_DIM, VALUE_DIM, offsets and strides are multiples of 8 (ALIGN 8).
@@ -79,23 +78,21 @@ GRILLY_RESULT(dq, 9)
 #define A_STRIDE (A8 + 1)
 #define B_STRIDE (B8 + 1)
 #define B_START (WALK * A_STRIDE)
-#define BUFFER_VECTORS (B_START + WALK * B_STRIDE)
-#define BUFFERS (PREFETCH == 2 ? 2 : 1)
+#define TILE_VECTORS MOST(B_START + WALK * B_STRIDE, SUBGROUPS * PASS_VECTORS)
 
-shared uvec4 tile[MOST(BUFFERS * BUFFER_VECTORS, SUBGROUPS * PASS_VECTORS)];
+shared uvec4 tile[TILE_VECTORS];
 // lse, base 2, and delta.
 #if ORDER != 1
 shared float tile_lse[STATS];
 shared float tile_delta[STATS];
 shared float iota[MATRIX_M * MATRIX_N];
 #elif OWNER_KEYS
-shared vec4 tile_stats[BUFFERS * STATS / 2];  // of two rows
+shared vec4 tile_stats[STATS / 2];  // of two rows
 #else
 vec2 row_stats[RF][SLOTS];  // of the rows that the invocation holds elements of
 #endif
 
 uint thread, lane, subgroup, batch, head, first_own, walk_a, walk_b;
-uint tile_start, stats_start;  // of the walked tile under work, where there are two buffers
 uint turn;  // the first fragment of walked rows that is under work, counted in the tile
 float base2_scale;
 FACTOR_A own_a[RF][AF];
@@ -129,12 +126,12 @@ void store(bool some_hidden) {
     [[unroll]] for (uint n = 0u; n < PER_THREAD(WALK * A8); ++n) {
         uint e = thread + n * THREADS;
         if (some_hidden) held_a[n] = finite(held_a[n]);
-        if (e < WALK * A8) tile[tile_start + e / A8 * A_STRIDE + e % A8] = held_a[n];
+        if (e < WALK * A8) tile[e / A8 * A_STRIDE + e % A8] = held_a[n];
     }
     [[unroll]] for (uint n = 0u; n < PER_THREAD(WALK * B8); ++n) {
         uint e = thread + n * THREADS;
         if (some_hidden) held_b[n] = finite(held_b[n]);
-        if (e < WALK * B8) tile[tile_start + B_START + e / B8 * B_STRIDE + e % B8] = held_b[n];
+        if (e < WALK * B8) tile[B_START + e / B8 * B_STRIDE + e % B8] = held_b[n];
     }
 }
 
@@ -144,19 +141,16 @@ vec2 stats_of(uint stats, uint row) {
 }
 
 #if OWNER_KEYS && ORDER == 1
-// Those of the walked rows go with the tile.
+// Those of the walked rows are fetched and stored with the tile.
 vec4 held_stats;
 void fetch_stats(uint stats, uint first) {
     if (thread < STATS / 2) held_stats = vec4(stats_of(stats, first + 2u * thread), stats_of(stats, first + 2u * thread + 1u));
 }
-void store_stats() {
-    if (thread < STATS / 2) tile_stats[stats_start + thread] = held_stats;
+void store_stats(uint stats, uint first) {
+    if (thread < STATS / 2) tile_stats[thread] = held_stats;
 }
-#elif OWNER_KEYS
+#else
 void fetch_stats(uint stats, uint first) {}
-#endif
-
-#if !OWNER_KEYS || ORDER != 1
 void store_stats(uint stats, uint first) {
 #if ORDER != 1
     for (uint n = thread; n < STATS; n += THREADS) {
@@ -181,7 +175,7 @@ void store_stats(uint stats, uint first) {
     [[unroll]] for (uint d = 0u; d < COUNT; ++d) { \
         [[unroll]] for (uint f = 0u; f < TURN; ++f) { \
             FACTOR_B other; \
-            coopMatLoad(other, tile, tile_start + START + (turn + f) * MATRIX_N * STRIDE + d * (MATRIX_K / 8), STRIDE, COLUMN_MAJOR); \
+            coopMatLoad(other, tile, START + (turn + f) * MATRIX_N * STRIDE + d * (MATRIX_K / 8), STRIDE, COLUMN_MAJOR); \
             [[unroll]] for (uint i = 0u; i < RF; ++i) { \
                 PRODUCT[i][f] = coopMatMulAdd(OWN_FRAGMENTS[i][d], other, PRODUCT[i][f]); \
             } \
@@ -192,7 +186,7 @@ void store_stats(uint stats, uint first) {
     [[unroll]] for (uint f = 0u; f < TURN; ++f) { \
         [[unroll]] for (uint c = 0u; c < COUNT; ++c) { \
             FACTOR_B other; \
-            coopMatLoad(other, tile, tile_start + START + (turn + f) * MATRIX_K * STRIDE + c * (MATRIX_N / 8), STRIDE, ROW_MAJOR); \
+            coopMatLoad(other, tile, START + (turn + f) * MATRIX_K * STRIDE + c * (MATRIX_N / 8), STRIDE, ROW_MAJOR); \
             [[unroll]] for (uint i = 0u; i < RF; ++i) SUM[i][c] = coopMatMulAdd(WEIGHTS[i][f], other, SUM[i][c]); \
         } \
     }
@@ -209,7 +203,7 @@ void weigh_all() {
             coopMatLoad(delta, tile_delta, at, 0, OWNER_KEYS != 0 ? ROW_MAJOR : COLUMN_MAJOR);
 #define STAT(e) vec2(lse[e], delta[e])
 #elif OWNER_KEYS
-            uint at = stats_start + ((turn + f) * MATRIX_N + LANE_COLUMN(lane)) / 2u;
+            uint at = ((turn + f) * MATRIX_N + LANE_COLUMN(lane)) / 2u;
             vec4 near = tile_stats[at], far = tile_stats[at + 4u];  // eight columns on
 #define STAT(e) (COLUMN_AFTER(e) == 0u ? near.xy : COLUMN_AFTER(e) == 1u ? near.zw : COLUMN_AFTER(e) == 8u ? far.xy : far.zw)
 #else
@@ -275,6 +269,11 @@ bool hides(uint first, uint end) {
     return OWNER_KEYS != 0 ? !sees_all(first, last, first_own, last_own) : !sees_all(first_own, last_own, first, last);
 }
 
+void fetch_all(uint stats, uint first) {
+    fetch(first);
+    if (OWNER_KEYS != 0) fetch_stats(stats, first);
+}
+
 // What a tile of walked rows, which begins at `first`, adds to the results.
 void work(uint query_head, uint stats, uint first, bool some_hidden) {
     [[dont_unroll]] for (turn = 0u; turn < WALK / MATRIX_N; turn += TURN) {
@@ -312,48 +311,27 @@ void walk(uint query_head, uint begin, uint end) {
     }
 #endif
     uint stats = stats_base(batch, query_head) + row_start();
-#if OWNER_KEYS && ORDER == 1
-#define FETCH(first) fetch(first); fetch_stats(stats, first)
-#define STORE(first, some_hidden) store(some_hidden); store_stats()
-#elif OWNER_KEYS
-#define FETCH(first) fetch(first)
-#define STORE(first, some_hidden) store(some_hidden); store_stats(stats, first)
-#else
-#define FETCH(first) fetch(first)
-#define STORE(first, some_hidden) store(some_hidden)
+#if !OWNER_KEYS
     store_stats(stats, first_own);
 #endif
-    bool some_hidden = hides(begin, end);
 #if PREFETCH
-    if (begin < beyond) { FETCH(begin); }
-#if PREFETCH == 2
-    if (begin < beyond) { STORE(begin, some_hidden); }
-    barrier();
-#endif
+    if (begin < beyond) fetch_all(stats, begin);
 #endif
     [[dont_unroll]] for (uint first = begin; first < beyond; first += WALK) {
-        uint next = first + WALK;
-#if PREFETCH == 2
-        if (next < beyond) { FETCH(next); }
-        work(query_head, stats, first, some_hidden);
-        some_hidden = hides(next, end);
-        tile_start = BUFFER_VECTORS - tile_start;
-        stats_start = STATS / 2 - stats_start;
-        if (next < beyond) { STORE(next, some_hidden); }
-        barrier();
-#else
-#if PREFETCH == 0
-        FETCH(first);
+        bool some_hidden = hides(first, end);
+#if !PREFETCH
+        fetch_all(stats, first);
 #endif
-        STORE(first, some_hidden);
+        store(some_hidden);
+#if OWNER_KEYS
+        store_stats(stats, first);
+#endif
         barrier();
 #if PREFETCH
-        if (next < beyond) { FETCH(next); }
+        if (first + WALK < beyond) fetch_all(stats, first + WALK);
 #endif
         work(query_head, stats, first, some_hidden);
-        some_hidden = hides(next, end);
         barrier();
-#endif
     }
 }
 
@@ -381,7 +359,6 @@ void main() {
     head = gl_WorkGroupID.y;
     batch = gl_WorkGroupID.z;
     base2_scale = pc.scale * LOG2_E;
-    tile_start = stats_start = 0u;
     // Under a causal mask late rows see more keys, and early keys are seen by more rows: the longest start first.
     uint block = gl_WorkGroupID.x;
     if (CAUSAL != 0) {

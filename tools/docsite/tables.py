@@ -99,7 +99,7 @@ def decoding(data: Measured) -> Rows:
 
 
 def gradients(data: Measured) -> Rows:
-    rows, shape = [["", "grilly, ms", "torch, ms", "TFLOP/s, torch's", "ratio", "rows, dq, dk and dv, ms"]], None
+    rows, shape = [["", "grilly, ms", "torch, ms", "TFLOP/s, torch's", "ratio", "rows, dk and dv, dq, ms"]], None
     for own in data.all(name="chosen", dtype="float16"):
         other = data.one(name="torch flash", **{name: own[name] for name in ("shape", "causal", "dtype")})
         label = "causal" if own["causal"] and own["shape"] == shape else f"D = {own['shape'][3]}"
