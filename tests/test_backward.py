@@ -242,8 +242,7 @@ def on_matrix_units(backend, **facts):
         forget(backend)
 
 
-@pytest.mark.parametrize("workspace", ["none", "whole", "shares"])
-@pytest.mark.parametrize("dim", [16, 48])
+@pytest.mark.parametrize(("dim", "workspace"), [(16, "none"), (16, "shares"), (48, "whole")])
 @pytest.mark.parametrize("options", [
     {}, {"causal": True}, {"mask": "bool"}, {"window_size": (9, 4), "softcap": 3.0}, {"dropout_p": 0.4},
     {"alibi_slopes": np.float32([0.1, 0.2, 0.3, 0.4]), "seqlens_k": np.int32([40, 61]), "causal": True},
