@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from ...errors import UnsupportedError
 from ...registry import Choice, Registry, Request
 from ..device.device import DeviceFacts
 from ..device.plan import Plan
@@ -22,13 +23,13 @@ OPERATION = "attention-backward-dq-stored"
 
 def stored_dq(registry: Registry, request: Request, dkv: Choice) -> Choice | None:
     """The kernel for dq that reads what ``dkv`` stores; None where there is none. ``request`` is that for dq."""
-    stored = dkv.tile.get("stored")
-    if stored is None:
+    if "stored" not in dkv.tile:
         return None
-    for choice in registry.candidates(request._replace(operation=OPERATION)):
-        if choice.tile["stored"] == stored:
-            return choice
-    return None
+    try:
+        choice = registry.resolve(request._replace(operation=OPERATION))
+    except UnsupportedError:
+        return None
+    return choice if choice.tile["stored"] == dkv.tile["stored"] else None
 
 
 def nbytes(piece: Piece, choice: Choice) -> int:

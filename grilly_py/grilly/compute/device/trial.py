@@ -35,21 +35,14 @@ class _Pin:
                 return self.pinned
             if request.operation in ("attention-tiled", "attention-shares") and operation == "attention":
                 raise UnsupportedError("the view is to attend with another kernel")
+            if (operation, request.operation) == ("attention-backward-dq", "attention-backward-dq-stored"):
+                raise UnsupportedError("the view is to find dq with another kernel")
         return self.registry.resolve(request)
 
     def equals(self, request: Request) -> list[Choice]:
         if self.pinned is not None and self.pinned.variant.operation == request.operation:
             return [self.pinned]
         return self.registry.equals(request)
-
-    def candidates(self, request: Request) -> list[Choice]:
-        if self.pinned is not None:
-            operation = self.pinned.variant.operation
-            if operation == request.operation:
-                return [self.pinned]
-            if (operation, request.operation) == ("attention-backward-dq", "attention-backward-dq-stored"):
-                return []  # the view is to find dq with the other kernel
-        return self.registry.candidates(request)
 
     def __getattr__(self, name):
         return getattr(self.registry, name)
