@@ -83,10 +83,11 @@ bool hides(uint first) {
     return MASK != 0 || on(BIAS) || last_own >= OWNED || !sees_all(first_own, last_own, first, last);
 }
 
-// Whether the kernel for dk and dv went through the tile: it walks the rows between these two for each key.
+// Whether the kernel for dk and dv went through the tile: it walks the rows between these two, if there are any, for each
+// key.
 bool stored(uint first) {
-    uint last = min(first + WALK, key_rows()) - 1u;
-    return first_seeing_row(first) < first_own + OWN && seeing_rows(last) > first_own;
+    uint begin = first_seeing_row(first), end = seeing_rows(min(first + WALK, key_rows()) - 1u);
+    return begin < min(end, first_own + OWN) && end > first_own;
 }
 
 // Multiplies the tile at `first`, and fetches the one AHEAD tiles on.

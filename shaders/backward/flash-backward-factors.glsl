@@ -16,19 +16,11 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_control_flow_attributes : require
 
-#ifdef LOCKSTEP
-#define SYNC_SUBGROUP subgroupMemoryBarrierShared()
-#else
-#define SYNC_SUBGROUP subgroupBarrier()
-#endif
-
-#define THREADS (SUBGROUPS * SUBGROUP)
-layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
+#include "subgroups.glsl"
 
 #define OWN_EACH (MATRIX_M * RF)
 #define OWN (SUBGROUPS * OWN_EACH)
 #define MOST(a, b) ((a) > (b) ? (a) : (b))
-#define PER_THREAD(vectors) (((vectors) + THREADS - 1) / THREADS)
 
 // 16-byte words of the shared array through which a subgroup's fragments pass.
 #define PASS_STRIDE (MATRIX_K / 8 + 1)
@@ -37,7 +29,6 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 // dS where it is stored: of a fragment, the elements of each invocation of a subgroup, whatever their order. So it can
 // only be read as it was written, as a first factor. Fragments lie one after the other, by batch and head, fragment of
 // keys and fragment of rows; of so many keys and rows that those of all tiles of both kernels have a place.
-#define ELEMENTS 8
 #define FRAGMENT SUBGROUP  // 16-byte words
 #define FRAGMENTS(count) (((count) + STORED - 1u) / STORED * (STORED / MATRIX_M))
 

@@ -150,7 +150,6 @@ void store_stats(uint stats, uint first) {
     if (thread < STATS / 2) tile_stats[thread] = held_stats;
 }
 #else
-void fetch_stats(uint stats, uint first) {}
 void store_stats(uint stats, uint first) {
 #if ORDER != 1
     for (uint n = thread; n < STATS; n += THREADS) {
@@ -271,7 +270,9 @@ bool hides(uint first, uint end) {
 
 void fetch_all(uint stats, uint first) {
     fetch(first);
-    if (OWNER_KEYS != 0) fetch_stats(stats, first);
+#if OWNER_KEYS && ORDER == 1
+    fetch_stats(stats, first);
+#endif
 }
 
 // What a tile of walked rows, which begins at `first`, adds to the results.

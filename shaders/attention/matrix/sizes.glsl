@@ -18,18 +18,8 @@
 #define CHUNK KEYS
 #endif
 
-// Within a branch that only some subgroups of a workgroup take. llvmpipe would wait there for the whole workgroup; its
-// subgroups run in lockstep and need memory order only.
-#ifdef LOCKSTEP
-#define SYNC_SUBGROUP subgroupMemoryBarrierShared()
-#else
-#define SYNC_SUBGROUP subgroupBarrier()
-#endif
+#include "subgroups.glsl"
 
-#define THREADS (SUBGROUPS * SUBGROUP)
-layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
-
-#define ELEMENTS 8  // of an accumulator, that an invocation holds
 #define ROWS_EACH (MATRIX_M * RF)
 #define ROWS (SUBGROUPS * ROWS_EACH)
 #define QF (DIM / MATRIX_K)
@@ -38,7 +28,6 @@ layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 #define PF (CHUNK / MATRIX_K)
 #define D8 (DIM / 8)
 #define V8 (VDIM / 8)
-#define PER_THREAD(vectors) (((vectors) + THREADS - 1) / THREADS)
 #define MY_ROW (first_row + subgroup * ROWS_EACH)
 
 #if RAISE_WHILE
