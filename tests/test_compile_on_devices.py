@@ -1,5 +1,6 @@
 """tools/compile_on_devices.py: that it would see a spill and a refusal. The GPUs themselves are tools/lanes.sh's."""
 
+import collections
 import dataclasses
 import itertools
 import sys
@@ -14,7 +15,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tools"))
 import compile_on_devices as tool
 import pipelines
 from buffers import scale_spec
-from grilly.registry import Manifest, Registry, default_manifest
+from grilly.registry import Choice, Manifest, Registry, default_manifest
 from grilly.registry.shared import extras_bits
 
 
@@ -41,6 +42,17 @@ def test_constants_follow_the_variants_limits(tmp_path):
     plain = {"HEAD_DIM": 64, "VALUE_DIM": 128, "MASK": 0, "CAUSAL": 0}
     assert tool.constant_sets(variant) == [plain | {"MASK": 2, "CAUSAL": 1}, plain]
     assert tool.constant_sets(dataclasses.replace(variant, operation="rope")) == [plain]
+
+
+def test_halves_share_the_pipelines():
+    """No half is left with little of an operation."""
+    found = collections.defaultdict(lambda: [0, 0])
+    for variant in default_manifest().variants:
+        choice = Choice(variant, 32, default_manifest())
+        for constants in tool.constant_sets(variant):
+            found[variant.operation][tool.half_of(choice, constants)] += 1
+    for operation, halves in found.items():
+        assert min(halves) >= sum(halves) // 4, operation
 
 
 def test_any_two_options_meet():

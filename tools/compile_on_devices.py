@@ -1,6 +1,6 @@
 """Compiles every shader that a device can take with the device's own driver, and reports registers and spills.
 
-    python tools/compile_on_devices.py NAME [--report FILE] [--only FAMILY]
+    python tools/compile_on_devices.py NAME [--report FILE] [--only FAMILY] [--half 0|1]
 
 Nothing runs on the device, so a stand-in for a GPU will do (mesa-drm-shim; tools/lanes.sh lists them). NAME is for the
 report. Each binary is compiled for the largest head dimension that it serves; attention with mask, causality,
@@ -21,6 +21,7 @@ import dataclasses
 import json
 import sys
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -211,13 +212,25 @@ def spills(statistics: dict[str, float]) -> float:
     return sum(statistics[name] for name in found if not name.endswith("to reg"))  # NVK's, between register files
 
 
-def examine(name: str, compiler: Compiler, only: str | None = None) -> tuple[list[dict], list[str]]:
-    """Compile what the device can take, of family ``only`` if given; returns a row a pipeline, and the complaints."""
+def half_of(choice: Choice, constants: dict[str, int]) -> int:
+    """0 or 1: in which half of the pipelines one is, the same for every device."""
+    return zlib.crc32(f"{choice.variant.name} {sorted(constants.items())}".encode()) & 1
+
+
+def examine(
+    name: str, compiler: Compiler, only: str | None = None, half: int | None = None
+) -> tuple[list[dict], list[str]]:
+    """Compile what the device can take, of family ``only`` if given; returns a row a pipeline, and the complaints.
+
+    ``half`` leaves out the other half of the pipelines.
+    """
     info: DeviceInfo = compiler.info
     registry = Registry(info, info.features)
     judged = any(serves((name,), registry.architecture) for name in JUDGED)
     rows, complaints = [], []
     for choice, constants in asked(registry, info, judged, only):
+        if half is not None and half_of(choice, constants) != half:
+            continue
         row = {"device": name, "variant": choice.variant.name, "constants": constants}
         start, worked = time.perf_counter(), time.process_time()
         try:
@@ -270,9 +283,10 @@ def main() -> int:
     parser.add_argument("name", help="the device's name in the report")
     parser.add_argument("--report", type=Path, help="write all statistics to this file, as JSON")
     parser.add_argument("--only", metavar="FAMILY", help="this shader family only")
+    parser.add_argument("--half", type=int, choices=(0, 1), help="this half of the pipelines only")
     options = parser.parse_args()
     compiler = Compiler()
-    rows, complaints = examine(options.name, compiler, options.only)
+    rows, complaints = examine(options.name, compiler, options.only, options.half)
     if options.report:
         options.report.write_text(json.dumps(rows, indent=1))
     for complaint in complaints:

@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 # Checks beside the tests:
 #   tools/lanes.sh faults       every call of the driver fails once, at every position there is time for, and grilly is
-#                               interrupted at thousands of random points (GRILLY_FAULT_SECONDS, default 400, for the
-#                               faults of both runtimes; GRILLY_INTERRUPT_SECONDS, default 120)
+#                               interrupted at thousands of random points (GRILLY_FAULT_SECONDS, default 200, for the
+#                               faults of both runtimes; GRILLY_INTERRUPT_SECONDS, default 60)
 # And those that need more than this machine's own drivers, run inside the folder that tools/lab makes:
 #   tools/lanes.sh validation   the device tests under the newest Vulkan validation layers, synchronization validation
 #                               included, on the newest CPU driver; any message fails
-#   tools/lanes.sh devices      every shader compiled by the drivers of 23 GPUs that are not here; a refusal, or
-#                               spilled registers, fails
+#   tools/lanes.sh devices      every shader compiled by the drivers of 23 GPUs that are not here, each pipeline for half of
+#                               a vendor's chips; a refusal, or spilled registers, fails
 #   tools/lanes.sh              all
 # Where root or debootstrap is missing the last two are not run: that is said, and the status is 0
 # (GRILLY_REQUIRE_LANES=1: 1).
-# GRILLY_DEVICES              a pattern of names of devices: these only (default: all but qualcomm-adreno640 and -adreno650,
-#                             which are as the 630 and nearly as the 660)
+# GRILLY_DEVICES              a pattern of names of devices: these only, and every pipeline for each of them; "." for all,
+#                             after a change to shaders (default: all but qualcomm-adreno640 and -adreno650, which are as the
+#                             630 and nearly as the 660)
 # GRILLY_VALIDATION_TESTS     what pytest runs under validation (default: tests --devices-only, less those of commands, of
 #                             documents and of kernels that are not shipped, in up to four processes)
 set -euo pipefail
@@ -139,22 +140,25 @@ SETTINGS
     chroot "$lab" dpkg-query -W -f '${Package} ${Version}' mesa-vulkan-drivers))"
 }
 
-compile_one() { # compile_one NAME VARIABLE=VALUE...
-  local name=$1; shift
-  inside env "$@" MESA_SHADER_CACHE_DISABLE=1 python3 tools/compile_on_devices.py "$name" --report "reports/$name.json" \
-    >"$lab/grilly/reports/$name.log" 2>&1
+compile_one() { # compile_one HALF NAME VARIABLE=VALUE...: that half of the pipelines; of "", all
+  local half=$1 name=$2; shift 2
+  inside env "$@" MESA_SHADER_CACHE_DISABLE=1 python3 tools/compile_on_devices.py "$name" ${half:+--half "$half"} \
+    --report "reports/$name.json" >"$lab/grilly/reports/$name.log" 2>&1
   local status=$?
   cat "$lab/grilly/reports/$name.log"
   return $status
 }
 
 compile_all() {
-  local line failed=0 running=0
+  local line half turn=0 failed=0 running=0
   mkdir -p "$lab/grilly/reports"
   build_stand_ins
   while read -r line; do
+    half=$((turn++ % 2))
+    # A chip that is asked for compiles all, and so does a vendor's only one.
+    if [[ -n ${GRILLY_DEVICES:-} || $line == apple-* ]]; then half=; fi
     # shellcheck disable=SC2086  # the line is a name and variables
-    compile_one $line & running=$((running + 1))
+    compile_one "$half" $line & running=$((running + 1))
     if ((running >= $(nproc))); then wait -n || failed=1; running=$((running - 1)); fi
   done < <(devices | grep -E "^[^ ]*(${GRILLY_DEVICES:-})")
   while ((running > 0)); do wait -n || failed=1; running=$((running - 1)); done
@@ -164,7 +168,7 @@ compile_all() {
 }
 
 faults() { # with the runtimes that can be opened here; GRILLY_REQUIRE_RUNTIMES names those that must
-  local seconds=${GRILLY_FAULT_SECONDS:-400} interrupts=${GRILLY_INTERRUPT_SECONDS:-120} status=0 runtimes=vulkan
+  local seconds=${GRILLY_FAULT_SECONDS:-200} interrupts=${GRILLY_INTERRUPT_SECONDS:-60} status=0 runtimes=vulkan
   if "$python" -c 'import kp' 2>/dev/null; then runtimes+=" kompute"; fi
   "$python" tools/faults.py --seconds $((seconds * 4 / 5)) || status=1
   if [[ $runtimes == *kompute* ]]; then "$python" tools/faults.py --seconds $((seconds / 5)) --runtime kompute || status=1; fi
@@ -173,12 +177,14 @@ faults() { # with the runtimes that can be opened here; GRILLY_REQUIRE_RUNTIMES 
   return $status
 }
 
+part() { echo "== lane: $1 (after $((SECONDS / 60)) min)"; }
+
 lanes=("$@"); (($#)) || lanes=(faults validation devices)
 status=0
 rest=()
 for lane in "${lanes[@]}"; do
   if [[ $lane != faults ]]; then rest+=("$lane"); continue; fi
-  echo "== lane: faults"
+  part faults
   faults || { echo "faults: FAILED"; status=1; }
 done
 lanes=("${rest[@]}"); ((${#lanes[@]})) || exit $status
@@ -189,7 +195,7 @@ rm -f /tmp/grilly-lab-reason.$$
 exec 9>"$lab.lock"; flock 9  # one checkout at a time
 fill
 for lane in "${lanes[@]}"; do
-  echo "== lane: $lane"
+  part "$lane"
   case $lane in
     validation) validation || { echo "validation: FAILED"; status=1; } ;;
     devices) compile_all || { echo "devices: FAILED"; status=1; } ;;

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...errors import OutOfDeviceMemoryError
+from ...errors import OutOfDeviceMemoryError, UnsupportedError
 from ...registry import Choice
 from ..device.arguments import FLOAT32, check_backend, check_float, four_axes, to_device
 from ..device.caches import Kept
@@ -201,7 +201,14 @@ def _again(device: Device, key: tuple | None, tensors: Sequence[Tensor | None]) 
 def gradients_by(
     device: Device, choice: Choice, tensors: Sequence[Tensor | None], terms: BackwardTerms
 ) -> list[Tensor]:
-    """Record what one of the two kernels gives: dq, or dk and dv; of tensors as ``prepared`` takes them, no options."""
+    """Record what one kernel gives: dq, or dk and dv; of tensors as ``prepared`` takes them, no options.
+
+    A kernel that needs dS in memory gets it, whatever share of the memory that is: UnsupportedError where it cannot.
+    """
     layouts = (Layout.of(tensor, device.facts) for tensor in tensors)
-    made = plan(BackwardCall(*layouts, *terms), device.facts, device.registry, [choice])
+    reads = choice.variant.operation == backward_stored.OPERATION
+    facts = backward_stored.with_room(device.facts) if reads else device.facts
+    made = plan(BackwardCall(*layouts, *terms), facts, device.registry, [choice])
+    if reads and not backward_stored.stores(made.plan):
+        raise UnsupportedError(f"{choice.variant.name} was not run: dS of the call cannot be stored")
     return Ready(device, made.plan).run((*tensors, None))[:-1]

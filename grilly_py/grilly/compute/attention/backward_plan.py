@@ -159,7 +159,7 @@ def _jobs(
         for_dq, for_dkv = requests(views, call)
         dkv = registry.resolve(for_dkv)
         product = stored.stored_dq(registry, for_dq, dkv) if choices is None else choices[0]
-        if product is not None:
+        if product is not None and product.tile["stored"] == dkv.tile.get("stored"):
             mark = planner.mark()
             found = _stored(planner, views, call, dkv, product)
             if found is not None:

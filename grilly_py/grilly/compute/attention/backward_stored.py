@@ -22,14 +22,13 @@ OPERATION = "attention-backward-dq-stored"
 
 
 def stored_dq(registry: Registry, request: Request, dkv: Choice) -> Choice | None:
-    """The kernel for dq that reads what ``dkv`` stores; None where there is none. ``request`` is that for dq."""
+    """The kernel for dq that reads dS; None where ``dkv`` cannot store it. ``request`` is that for dq."""
     if "stored" not in dkv.tile:
         return None
     try:
-        choice = registry.resolve(request._replace(operation=OPERATION))
+        return registry.resolve(request._replace(operation=OPERATION))
     except UnsupportedError:
         return None
-    return choice if choice.tile["stored"] == dkv.tile["stored"] else None
 
 
 def nbytes(piece: Piece, choice: Choice) -> int:
@@ -91,3 +90,8 @@ def stores(plan: Plan) -> bool:
 def without(facts: DeviceFacts) -> DeviceFacts:
     """The facts of the device, with no memory for dS."""
     return dataclasses.replace(facts, workspace=0)
+
+
+def with_room(facts: DeviceFacts) -> DeviceFacts:
+    """The facts of the device, with as much memory for dS as a buffer can have."""
+    return dataclasses.replace(facts, workspace=facts.storage_range)
