@@ -17,6 +17,7 @@ import grilly
 from compilers import NO_COMPILER
 from grilly.compute import selfcheck
 from grilly.compute.attention import classes as tiles
+from grilly.compute.selfcheck import comparing
 from grilly.registry import Manifest, Registry, Request, default_manifest
 from grilly.registry.checkout import Checkout
 from grilly.registry.shared import extras_bits
@@ -357,14 +358,14 @@ def test_grilly_shaders_says_what_failed_and_what_was_not_checked(make, capsys):
 
 def test_difference():
     one = np.linspace(-1, 1, 50)
-    assert selfcheck.difference(one, one, np.float64(0.0), "float16") is None
-    assert "error 0.5" in selfcheck.difference(one + 0.5, one, np.float64(0.1), "float16")
-    assert "error nan" in selfcheck.difference(np.where(one > 0, np.nan, one), one, np.float64(0.1), "float16")
-    assert "root mean square" in selfcheck.difference(one * 1.01, one, np.float64(0.1), "float16")
-    assert selfcheck.difference(one * 1.001, one, np.float64(0.1), "float16") is None
+    assert comparing.difference(one, one, np.float64(0.0), "float16") is None
+    assert "error 0.5" in comparing.difference(one + 0.5, one, np.float64(0.1), "float16")
+    assert "error nan" in comparing.difference(np.where(one > 0, np.nan, one), one, np.float64(0.1), "float16")
+    assert "root mean square" in comparing.difference(one * 1.01, one, np.float64(0.1), "float16")
+    assert comparing.difference(one * 1.001, one, np.float64(0.1), "float16") is None
     low = np.where(one > 0.9, -np.inf, one)
-    assert selfcheck.difference(low, low, np.float64(0.0), "float32") is None
-    assert selfcheck.difference(one, low, np.float64(9.0), "float32") == "wrong infinities"
+    assert comparing.difference(low, low, np.float64(0.0), "float32") is None
+    assert comparing.difference(one, low, np.float64(9.0), "float32") == "wrong infinities"
 
 
 # -- on a device ------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import time
 import numpy as np
 
 import grilly
-from bench_calls import torch_with_gpu
+from bench_calls import on_cuda, torch_with_gpu
 from grilly.compute.device.trial import pin, view_of
 from grilly.registry import Choice, Request
 from grilly.registry.measured import bucket
@@ -100,12 +100,7 @@ def torch_times(arrays, causal: bool, repeats: int):
         else [("efficient", SDPBackend.EFFICIENT_ATTENTION)]
     )
 
-    def to_torch(a):
-        if a.dtype.name == "bfloat16":
-            return torch.from_numpy(a.view(np.int16)).cuda().view(torch.bfloat16)
-        return torch.from_numpy(a).cuda()
-
-    sets = [[to_torch(a) for a in group] for group in arrays]
+    sets = [[on_cuda(a) for a in group] for group in arrays]
     for name, kind in kinds:
         with sdpa_kernel(kind):
 

@@ -19,7 +19,7 @@ import time
 import numpy as np
 
 import grilly
-from bench_calls import torch_with_gpu
+from bench_calls import on_cuda, torch_with_gpu
 from grilly.compute.device.dtypes import dtype_of
 from grilly.compute.device.trial import pin, view_of
 from grilly.registry import Request
@@ -91,12 +91,7 @@ def torch_backward(arrays, causal: bool, repeats: int):
         return None
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    def to_torch(a):
-        if a.dtype.name == "bfloat16":
-            return torch.from_numpy(a.view(np.int16)).cuda().view(torch.bfloat16)
-        return torch.from_numpy(a).cuda()
-
-    g, *qkv = (to_torch(a) for a in arrays)
+    g, *qkv = (on_cuda(a) for a in arrays)
     qkv = [a.requires_grad_() for a in qkv]
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         out = torch.nn.functional.scaled_dot_product_attention(*qkv, is_causal=causal)

@@ -110,6 +110,15 @@ def torch_with_gpu():
     return torch
 
 
+def on_cuda(array):
+    """A NumPy array, bfloat16 too, as a tensor of torch on the GPU."""
+    import torch
+
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).cuda().view(torch.bfloat16)
+    return torch.from_numpy(array).cuda()
+
+
 def torch_figures(dims, repeats: int, rows: list[dict]) -> None:
     torch = torch_with_gpu()
     if torch is None:

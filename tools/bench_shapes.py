@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 import grilly
-from bench_calls import torch_with_gpu
+from bench_calls import on_cuda, torch_with_gpu
 from grilly.compute.device.dtypes import dtype_of
 from measured import add_json, write
 
@@ -221,12 +221,7 @@ def torch_figures(torch, shape: Shape, arrays, seconds: float, gradients: bool) 
     else:
         kinds = {"FA2": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION}
 
-    def to_torch(a):
-        if a.dtype.name == "bfloat16":
-            return torch.from_numpy(a.view(np.int16)).cuda().view(torch.bfloat16)
-        return torch.from_numpy(a).cuda()
-
-    q, k, v = (to_torch(a) for a in arrays)
+    q, k, v = (on_cuda(a) for a in arrays)
     if gradients:
         for tensor in (q, k, v):
             tensor.requires_grad_(True)

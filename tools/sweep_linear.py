@@ -32,7 +32,7 @@ from bench_linear import dtype_of
 from grilly.compute.device.trial import pin, request_of, view_of
 from grilly.compute.products.deal import deal
 from grilly.compute.products.linear import linear
-from grilly.compute.selfcheck import ROUNDING
+from grilly.compute.selfcheck.comparing import ROUNDING
 from grilly.registry.measured import CHECK_VARIABLE
 from measured import add_json, write
 

@@ -42,16 +42,9 @@ uint header_word(uint n);
 
 #define ORDER 4
 #define SUM_COLUMNS 0
-#define ELEMENTS 8
-#ifdef LOCKSTEP
-#define SYNC_SUBGROUP subgroupMemoryBarrierShared()
-#else
-#define SYNC_SUBGROUP subgroupBarrier()
-#endif
 // Without a mask no branch leaves o as it is where a maximum stays: fewer instructions, and more registers, as Mesa has them.
 #define IN_LINE (MASK == 0)
 #define SUBGROUPS (TEAMS * SHARES)
-#define THREADS (SUBGROUPS * SUBGROUP)
 #define ROWS (TEAMS * SUBGROUP)
 #define ROWS_EACH (SUBGROUP / SHARES)  // rows that a subgroup takes in compute_rows()
 #define QF (DIM / 16)
@@ -68,8 +61,8 @@ uint header_word(uint n);
 #define MEETING (Q_START + (Q_SHARED != 0 ? TEAMS * Q_WORDS : 0))
 #define MEETING_WORDS ((SPLITS + 3) / 4)  // of an invocation's row: a number of each share of the keys
 #define SHARED_WORDS (MEETING + ROWS * MEETING_WORDS)
-layout(local_size_x = THREADS, local_size_y = 1, local_size_z = 1) in;
 
+#include "subgroups.glsl"
 #include "matrix/factors.glsl"
 #include "matrix/options.glsl"
 
@@ -82,6 +75,7 @@ float base2_scale;
 
 // numbers-16.glsl has what again.glsl and the last step need.
 #define HELD_VALUES 1
+#undef PER_THREAD
 #define PER_THREAD(vectors) 1
 #include "matrix/numbers-16.glsl"
 // A workgroup has all keys of its rows.

@@ -3,7 +3,7 @@
 #extension GL_EXT_control_flow_attributes : require
 
 // What the gradients of attention need of each row: stats[i] = (lse[i], delta[i], 0, 0), delta[i] = sum_d g[i,d] o[i,d].
-// The zeros are for the kernel that finds dq (include/flash-backward.glsl).
+// The zeros are for the kernel that finds dq (backward/flash-backward.glsl).
 // A row with nothing to attend to (lse of minus infinity) gets the largest lse, so that every weight becomes zero.
 //
 // g, o (B, H, queries, VALUE_DIM)   lse (B, H, queries) float32   stats (B, H, queries, 4) float32

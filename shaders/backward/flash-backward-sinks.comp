@@ -2,7 +2,7 @@
 
 // The gradient of attention sinks: -sum over batches and rows of exp(sink - lse) delta.
 //
-// stats (B, H, queries, 4) float32, contiguous: lse, delta and rest (include/flash-backward.glsl). sinks, result (H,) float32.
+// stats (B, H, queries, 4) float32, contiguous: lse, delta and rest (backward/flash-backward.glsl). sinks, result (H,) float32.
 // Workgroup x owns head x. Accumulates in float32.
 
 layout(local_size_x = 128) in;

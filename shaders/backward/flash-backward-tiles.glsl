@@ -5,7 +5,7 @@
 //   OWNER_KEYS 0  a = q, b = g         a = k, b = v         dq = scale sum (dS bend') k
 //   OWNER_KEYS 1  a = k, b = v         a = q, b = g         dk = scale sum (dS bend') q,  dv = sum (m P) g
 // with the weights and dS made anew of the products a a^T and b b^T. dq is divided by the sum of its row's weights, and
-// that sum is left for the other kernels (include/flash-backward.glsl), where it differs from 1 by no more than rounding.
+// that sum is left for the other kernels (backward/flash-backward.glsl), where it differs from 1 by no more than rounding.
 // Float32 results are added up in memory, BLOCK walked rows at a time, so that rounding grows with BLOCK and with the
 // number of blocks.
 // Owning keys, it walks the queries of all GROUP query

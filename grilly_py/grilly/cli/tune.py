@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..compute import Compute, selfcheck
+from ..compute import Compute
 from ..compute.attention.forward import flash_attention
 from ..compute.device.dtypes import dtype_of
 from ..compute.device.trial import pin, request_of, view_of
 from ..compute.products.linear import linear
+from ..compute.selfcheck import comparing
 from ..errors import ClosedError, DeviceLostError, GrillyError, OutOfDeviceMemoryError
 from ..registry import DTYPES, Choice, Registry, Request
 from . import CommandError
@@ -170,9 +171,9 @@ class Problem:
     def _judge_attention(self):
         q, k, v = self.tensors
         queries, keys = q.shape[2], k.shape[2]
-        naive = selfcheck.proven(
+        naive = comparing.proven(
             self.view.opened, "attention", self.dtype,
-            {**dict(self.request.facts), "rows": CHECKED}, selfcheck.NAIVE,
+            {**dict(self.request.facts), "rows": CHECKED}, comparing.NAIVE,
         )  # fmt: skip
         rows = min(queries, CHECKED)
         # The first and the last rows of the first batch, with the keys that bottom-right alignment gives them.
@@ -182,14 +183,14 @@ class Problem:
         pin(self.view.opened, naive)
         for where, count in parts:
             some = [q[:1, :, where], k[:1, :, :count], v[:1, :, :count]]
-            expected.append((where, self.call(some, kernel=selfcheck.NAIVE).numpy(), np.abs(some[2].numpy())))
+            expected.append((where, self.call(some, kernel=comparing.NAIVE).numpy(), np.abs(some[2].numpy())))
 
         def judge(out):
             for where, exact, values in expected:
                 # The sum of an output's terms is at most the largest value of its column.
                 most = np.repeat(values.max(2, keepdims=True), q.shape[1] // k.shape[1], axis=1).astype(np.float64)
-                bound = selfcheck.attention_bound(most, 8.0, self.dtype)
-                off = selfcheck.difference(out[:1, :, where].numpy(), exact, bound, self.dtype)
+                bound = comparing.attention_bound(most, 8.0, self.dtype)
+                off = comparing.difference(out[:1, :, where].numpy(), exact, bound, self.dtype)
                 if off is not None:
                     return off
             return None
@@ -198,14 +199,14 @@ class Problem:
 
     def _judge_linear(self):
         x, weight = self.tensors
-        other = selfcheck.proven(self.view.opened, "linear", self.dtype, dict(self.request.facts))
+        other = comparing.proven(self.view.opened, "linear", self.dtype, dict(self.request.facts))
         rows = min(x.shape[0], CHECKED)
         pin(self.view.opened, other)
         some = x[x.shape[0] - rows :]
         exact = self.call([some, weight]).numpy()
         wide = [np.abs(t.numpy().astype(np.float64)) for t in (some, weight)]
-        bound = selfcheck.product_bound(exact.astype(np.float64), wide[0] @ wide[1].T, self.dtype)
-        return lambda out: selfcheck.difference(out[-rows:].numpy(), exact, bound, self.dtype)
+        bound = comparing.product_bound(exact.astype(np.float64), wide[0] @ wide[1].T, self.dtype)
+        return lambda out: comparing.difference(out[-rows:].numpy(), exact, bound, self.dtype)
 
 
 def _measure(problem: Problem, choices, seconds: float, progress: Progress, label: str) -> list[Measured]:

@@ -234,8 +234,8 @@ def _checked(array: np.ndarray, extent: int, axis: int) -> np.ndarray:
     """Indices from 0 on. Raises IndexError for what is out of bounds."""
     array = array.astype(np.int64)
     if array.size and not (-extent <= array.min() and array.max() < extent):
-        raise IndexError(f"an index in {array.min()} to {array.max()} is out of bounds for axis {axis} "
-                         f"with size {extent}")  # fmt: skip
+        wrong = array.min() if array.min() < -extent else array.max()
+        raise IndexError(f"index {wrong} is out of bounds for axis {axis} with size {extent}")
     return np.where(array < 0, array + extent, array)
 
 

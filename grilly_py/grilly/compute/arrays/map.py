@@ -161,7 +161,7 @@ def emit(planner: Planner, registry: Registry, asked, result: Tensor, operands: 
             _emit_put(planner, registry, asked, result, operands)
             return
         for number in strided:
-            operands[number] = _gathered(planner, registry, operands[number], offsets[number])
+            operands[number] = gathered(planner, registry, operands[number], offsets[number])
             offsets[number] = _ALIGNED
         emit(planner, registry, asked, result, operands, offsets)
         return
@@ -292,7 +292,7 @@ def _spec(asked: Spec | Gather) -> Spec:
     return asked.spec if isinstance(asked, Gather) else asked
 
 
-def _gathered(planner: Planner, registry: Registry, operand: Tensor, offset: int) -> Tensor:
+def gathered(planner: Planner, registry: Registry, operand: Tensor, offset: int) -> Tensor:
     """The operand's elements in C order, in memory of the plan's."""
     copied = planner.empty(operand.shape, operand.dtype)
     emit(planner, registry, spec_of("copy", operand.dtype), copied, [operand, None, None], [offset, None, None])

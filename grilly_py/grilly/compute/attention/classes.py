@@ -229,7 +229,7 @@ def kernels(call: AttentionCall, facts: DeviceFacts, registry: Registry, request
         choice = registry.resolve(request)
     if call.mask is not None:
         choice = added.rather(call, registry, request, choice, NEAR)
-        choice = rather(call.mask, facts, registry, request, choice, work)
+        choice = rather(call.mask, registry, request, choice, work)
     yield choice
 
 
@@ -261,9 +261,7 @@ def _tiled(
     return choice
 
 
-def rather(
-    mask: Layout, facts: DeviceFacts, registry: Registry, request: Request, choice: Choice, work: float
-) -> Choice:
+def rather(mask: Layout, registry: Registry, request: Request, choice: Choice, work: float) -> Choice:
     """A kernel of about the same rank that offers classes of tiles, where a call with a mask would use them."""
     if choice.variant.offered & TILES or work < LEAST_WORK or work < WORK_PER_BYTE * _mask_bytes(mask):
         return choice

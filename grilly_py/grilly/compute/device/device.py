@@ -149,7 +149,7 @@ class Device:
     convert : callable
         ``convert(tensor, dtype)``: a contiguous copy on the device (copy.py, which stands on this file).
     prove : callable
-        ``prove(device, choice, facts)`` checks a kernel that the registry does not trust yet (selfcheck.py).
+        ``prove(device, choice, facts)`` checks a kernel that the registry does not trust yet (selfcheck/).
     arrays : ArrayOperations
         What tensors' operators and indices do (compute/arrays, which stands on this file).
 

@@ -10,9 +10,7 @@ from ...errors import UnsupportedError
 from ...registry import Choice, Registry, Request
 from ...registry.shared import value
 from ..arrays.axes import fewest_axes
-from ..arrays.map import emit as emit_map
-from ..arrays.map import halves
-from ..arrays.operations import spec
+from ..arrays.map import gathered, halves
 from ..device.caches import Kept
 from ..device.device import DeviceFacts
 from ..device.plan import At, Layout, Plan, Planner, fits_binding
@@ -105,24 +103,17 @@ def plan(given: tuple[Terms], layouts: Sequence[Layout | None], facts: DeviceFac
     given_arrays = [x, r]
     for number, array in enumerate(given_arrays):
         if array is not None and _viewed(terms, array) is None:
-            given_arrays[number], offsets[number] = _copied(planner, registry, array, offsets[number]), _ALIGNED
+            given_arrays[number], offsets[number] = gathered(planner, registry, array, offsets[number]), _ALIGNED
     arrays = [None if array is None else _viewed(terms, array) for array in (*given_arrays, y, s, t)]
     if len(fewest_axes(arrays[0].shape[:-1], [a._steps[:-1] for a in arrays[:3] if a is not None])[0]) > _OUTER_AXES:
         for number, array in enumerate(arrays[:2]):
             if array is not None:
-                arrays[number], offsets[number] = _copied(planner, registry, array, offsets[number]), _ALIGNED
+                arrays[number], offsets[number] = gathered(planner, registry, array, offsets[number]), _ALIGNED
     x_rows, r_rows, y_rows, s_rows, t_rows = arrays
     w, b = (None if a is None else a.reshape(a.size) for a in (w, b))
     aligned = all(offset is None or offset % 4 == 0 for offset in offsets)
     _emit(planner, registry, terms, _Rows(x_rows, r_rows, w, b, y_rows, s_rows, t_rows, terms.groups, aligned))
     return planner.plan(y, s, t)
-
-
-def _copied(planner: Planner, registry: Registry, array: Tensor, offset: int) -> Tensor:
-    """The array's elements in C order, in memory of the plan's."""
-    copied = planner.empty(array.shape, array.dtype)
-    emit_map(planner, registry, spec("copy", array.dtype), copied, [array, None, None], [offset, None, None])
-    return copied
 
 
 def _viewed(terms: Terms, array: Tensor) -> Tensor | None:

@@ -1,0 +1,41 @@
+"""Self-checks of products with a layer's weight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ...registry import Choice
+from ..device.device import Device
+from ..device.dtypes import dtype_of
+from ..device.trial import pin, view_of
+from ..products.linear import linear
+from .comparing import difference, product_bound, proven
+
+
+def check(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | None:
+    variant, dtype = choice.variant, dtype_of(choice.variant.dtype)
+    align, tile = variant.align, variant.tile
+    step = max(align, variant.limits.get("depth_align", (1, 1))[0])  # of the depth
+    odd_cols = align if align > 1 else 3
+    block_rows, block_cols = 2 * tile["rows"], 2 * tile["cols"]
+    odd = (block_rows + 5, block_cols + odd_cols, 193 // step * step)
+    problems = [odd, (block_rows, block_cols, 256)]  # whole blocks may be another program
+    if "fill" in tile:  # and so may a depth that subgroups and workgroups divide
+        problems.append((tile["rows"] - 1, 16 + odd_cols, 4201 // step * step))
+    for rows, cols, depth in problems:
+        facts = {"align": align, "rows": rows, "cols": cols, "outputs": rows * cols, "high": 0}
+        trusted = pin(view_of(device), proven(device, "linear", variant.dtype, facts))
+        tested = pin(view_of(device), choice)
+        rng = np.random.default_rng([rows, cols])
+        x, weight, bias = (rng.standard_normal(shape).astype(dtype) for shape in ((rows, depth), (cols, depth), cols))
+        bias = bias if (rows, cols, depth) == odd else None
+        got, expected = (linear(where, x, weight, bias) for where in (tested, trusted))
+        magnitude = np.abs(x.astype(np.float64)) @ np.abs(weight.astype(np.float64)).T
+        magnitude += 0 if bias is None else np.abs(bias.astype(np.float64))
+        bound = product_bound(expected.astype(np.float64), magnitude, variant.dtype)
+        off = difference(got, expected, bound, variant.dtype)
+        if off is not None:
+            return f"linear, {rows} x {cols} x {depth}: {off}"
+    return None
