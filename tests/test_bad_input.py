@@ -76,7 +76,7 @@ def test_attention_refuses(backend, monkeypatch, operation, arrays, options, err
     [
         ({"num_heads": 3}, "no multiple"),
         ({"num_heads": 4, "head_dim": 5}, "4 * 5"),
-        ({"num_heads": 0}, "no multiple"),
+        ({"num_heads": 0}, "num_heads is 0"),
     ],
 )
 def test_flash_attention3_joined_heads_refused(backend, options, words):
@@ -226,3 +226,32 @@ def test_damaged_shaders_are_named(packed, tmp_path, damage):
     assert "caught" in done.stdout, done.stderr
     assert (".xz" in done.stdout) or ("manifest.json" in done.stdout)
     assert "--pack" in done.stdout, "the cure"
+
+
+@pytest.mark.parametrize(
+    ("q_shape", "k_shape", "options", "words"),
+    [
+        ((2, 4, 5, 6), (2, 2, 5, 6), {"num_kv_heads": 3}, "num_kv_heads is 3"),
+        ((2, 5, 24), (2, 5, 24), {"num_kv_heads": 7}, "num_kv_heads is 7.*need num_heads too"),
+        ((2, 5, 24), (2, 5, 12), {"num_heads": 4, "num_kv_heads": 5}, "no multiple of num_kv_heads, 5"),
+        ((2, 5, 24), (2, 5, 12), {"num_heads": 4, "num_kv_heads": 0}, "num_kv_heads is 0"),
+        ((2, 5, 24), (2, 5, 12), {"num_heads": 4, "num_kv_heads": 2, "head_dim": 5}, r"num_heads \* head_dim = 4 \* 5"),
+    ],
+)  # fmt: skip
+def test_numbers_of_key_heads(vulkan_backend, q_shape, k_shape, options, words):
+    q, k = np.ones(q_shape, np.float32), np.ones(k_shape, np.float32)
+    with pytest.raises(ValueError, match=words):
+        vulkan_backend.attention.flash_attention3(q, k, k, **options)
+
+
+def test_joined_keys_that_are_no_array(vulkan_backend):
+    q = np.ones((2, 5, 24), np.float32)
+    with pytest.raises(TypeError, match="k is a list"):
+        vulkan_backend.attention.flash_attention3(q, q.tolist(), q, num_heads=4)
+
+
+def test_a_mask_without_axes_is_for_all(vulkan_backend):
+    q = np.ones((1, 1, 3, 8), np.float32)
+    attend = vulkan_backend.attention.flash_attention2
+    np.testing.assert_array_equal(attend(q, q, q, mask=np.array(True)), attend(q, q, q))
+    np.testing.assert_array_equal(attend(q, q, q, mask=np.array(False)), np.zeros_like(q))

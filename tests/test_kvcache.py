@@ -423,3 +423,30 @@ def test_layer_refuses(vulkan_backend):
     with pytest.raises(ValueError, match="KVCache: batch"):
         nn.KVCache(1, 4, 0, 8)
     assert "max_len=4" in repr(cache) and cache.max_len == 4
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda cache, q, k: cache.attend(q.tolist(), k, k), TypeError, "q is a list"),
+        (lambda cache, q, k: cache.attend(q, k.tolist(), k, rotary=nn.RoPE(8)), TypeError, "k is a list"),
+        (lambda cache, q, k: cache.attend(q, k[0, 0, 0], k, rotary=nn.RoPE(8)), ValueError, "four axes"),
+        (lambda cache, q, k: cache.attend(q, k, k, rotary=5), TypeError, "rotary"),
+        (lambda cache, q, k: cache.fill(None, None), TypeError, "k is a NoneType"),
+        (lambda cache, q, k: cache.fill(k.astype(np.float16), k.astype(np.float16)), TypeError, "the cache float32"),
+        (lambda cache, q, k: cache.truncate(2.5), TypeError, "length is 2.5"),
+        (lambda cache, q, k: cache.positions(None), TypeError, "count is None"),
+        (lambda cache, q, k: nn.KVCache(2, 5, 2, 8, backend="x"), TypeError, "grilly.Compute"),
+        (lambda cache, q, k: nn.KVCache(2, 5, 2, 8, dtype=int), TypeError, "dtype is int64"),
+        (lambda cache, q, k: nn.KVCache(2, 5, 2, 300), ValueError, "at most 256"),
+        (lambda cache, q, k: F.flash_attention_with_kvcache(q, None, cache.v), TypeError, "k_cache is a NoneType"),
+    ],
+)  # fmt: skip
+def test_errors_that_name_the_argument(vulkan_backend, call, error, words):
+    """And the cache is as it was."""
+    cache = nn.KVCache(2, 5, 2, 8, backend=vulkan_backend)
+    q = np.ones((2, 1, 2, 8), np.float32)
+    cache.attend(q, q, q)
+    with pytest.raises(error, match=words):
+        call(cache, q, q)
+    assert cache.lengths.tolist() == [1, 1]

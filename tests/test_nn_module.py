@@ -211,3 +211,20 @@ def test_every_public_name_has_a_docstring():
             if callable(value) and not attribute.startswith("_") and not isinstance(value, property):
                 inherited = any(getattr(getattr(base, attribute, None), "__doc__", None) for base in thing.__mro__)
                 assert inherited, f"{name}.{attribute}"
+
+
+def test_another_child_stands_in_the_place_of_the_one_before():
+    row = nn.Sequential({"up": nn.Linear(3, 3, rng=0), "act": nn.ReLU()})
+    row.up = nn.Linear(3, 3, rng=1)
+    assert [name for name, _ in row.named_children()] == ["up", "act"]
+    layer = nn.Linear(3, 3, rng=0)
+    layer.weight = nn.Parameter(np.zeros((3, 3), np.float32))
+    assert list(layer.state_dict()) == ["weight", "bias"]
+    layer.bias = nn.ReLU()  # another kind: it leaves the one home for the other
+    assert list(layer.state_dict()) == ["weight"] and [name for name, _ in layer.named_children()] == ["bias"]
+
+
+def test_a_slice_of_a_sequential_takes_more():
+    tail = nn.Sequential(*(nn.ReLU() for _ in range(4)))[1:]
+    tail.append(nn.ReLU()).append(nn.ReLU())
+    assert [name for name, _ in tail.named_children()] == ["1", "2", "3", "4", "5"]

@@ -117,3 +117,51 @@ def test_bad_input(backend):
         layer(x, x[:1])
     with pytest.raises(TypeError, match="memory is a list"):
         layer(x, [1.0])
+
+
+class Doubled(nn.Linear):
+    """A layer of somebody's own."""
+
+    def forward(self, input):
+        return super().forward(input) * 2
+
+
+class NoLinear(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 16, rng=3)
+
+    def forward(self, input):
+        return self.inner(input)
+
+
+@pytest.mark.parametrize("decoder", [False, True])
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("activation", nn.SiLU()), ("activation", nn.GELU("tanh")), ("activation", nn.Tanh()),
+        ("linear1", Doubled(8, 16, rng=3)), ("linear1", NoLinear()), ("norm1", nn.RMSNorm(8)), ("norm2", nn.Identity()),
+    ],
+    ids=["silu", "gelu", "tanh", "subclass", "module", "rms", "identity"],
+)  # fmt: skip
+def test_another_part_is_used(vulkan_backend, decoder, name, part):
+    """After eval() as after train(): steps are joined only where parts are what they were made as."""
+    kind = nn.TransformerDecoderLayer if decoder else nn.TransformerEncoderLayer
+    layer = kind(8, 2, 16, dropout=0.0, rng=1).to(vulkan_backend).eval()
+    x = np.random.default_rng(0).standard_normal((2, 5, 8), dtype=np.float32)
+    arrays = (x, x[:, :3]) if decoder else (x,)
+    plain = layer(*arrays)
+    setattr(layer, name, part)
+    found = layer.to(vulkan_backend).eval()(*arrays)
+    np.testing.assert_allclose(found, layer.train()(*arrays), rtol=1e-5, atol=1e-5)
+    assert np.abs(found - plain).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["dropout", "dropout1"])
+def test_dropout_that_trains_in_a_layer_that_does_not(vulkan_backend, name):
+    """As for estimates of uncertainty (Gal and Ghahramani 2016)."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.5, rng=1).to(vulkan_backend).eval()
+    x = np.ones((1, 5, 8), np.float32)
+    assert np.array_equal(layer(x), layer(x))
+    getattr(layer, name).train()
+    assert not np.array_equal(layer(x), layer(x))

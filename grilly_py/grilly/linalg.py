@@ -16,7 +16,7 @@ from .array_api.creation import eye
 from .array_api.elementwise import abs, multiply, pow, sqrt, square, subtract
 from .array_api.linear_algebra import matmul, matrix_transpose, tensordot, vecdot
 from .array_api.manipulation import broadcast_to, expand_dims, moveaxis, stack
-from .array_api.operands import tensor_of, tensors_of
+from .array_api.operands import tensor_of, tensors_of, wide
 from .array_api.statistical import max, min, sum
 from .compute.arrays.elementwise import cast, check_broadcast
 from .compute.arrays.promotion import FLOAT32, kind_of
@@ -54,11 +54,12 @@ def cross(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     least = builtins.min(x1.ndim, x2.ndim)
     if not -least <= axis < (len(shape) if x1.ndim == x2.ndim else 0) or x1.shape[axis] != 3 or x2.shape[axis] != 3:
         raise ValueError(f"cross: shapes {x1.shape} and {x2.shape}; expected 3 elements along axis {axis} of both")
+    x1, x2, dtype = wide(x1, x2)
     a, b = (moveaxis(broadcast_to(x, shape), axis, 0) for x in (x1, x2))
     parts = []
     for first, second in ((1, 2), (2, 0), (0, 1)):
         parts.append(subtract(multiply(a[first], b[second]), multiply(a[second], b[first])))
-    return moveaxis(stack(parts, axis=0), 0, axis)
+    return moveaxis(stack(parts, axis=0), 0, axis).astype(dtype, copy=False)
 
 
 def diagonal(x: Tensor, /, *, offset: int = 0) -> Tensor:

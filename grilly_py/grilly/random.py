@@ -53,7 +53,7 @@ def normal(
     TypeError
         For another dtype, and a shape or seed that is not of integers.
     ValueError
-        For a seed or an offset out of range.
+        For a seed or an offset out of range, and a mean or deviation that float32 does not hold.
     """
     opened, seed, offset = _source(device, seed, offset)
     return _draws.floats(opened, _draws.NORMAL, "normal", shape, float(mean), float(std), dtype, seed, offset)

@@ -95,12 +95,12 @@ def full(
 
 def zeros(shape: int | tuple[int, ...], *, dtype: Any = None, device: Compute | None = None) -> Tensor:
     """Zeros, float32 unless told otherwise."""
-    return _creation.full(device_at(device), shape, 0, FLOAT32 if dtype is None else dtype)
+    return _creation.full(device_at(device), shape, 0, FLOAT32 if dtype is None else dtype, "zeros")
 
 
 def ones(shape: int | tuple[int, ...], *, dtype: Any = None, device: Compute | None = None) -> Tensor:
     """Ones, float32 unless told otherwise."""
-    return _creation.full(device_at(device), shape, 1, FLOAT32 if dtype is None else dtype)
+    return _creation.full(device_at(device), shape, 1, FLOAT32 if dtype is None else dtype, "ones")
 
 
 def _like(name: str, x: Any, device: Compute | None) -> tuple[Any, Compute | None]:
@@ -174,6 +174,8 @@ def meshgrid(*arrays: Tensor | np.ndarray, indexing: str = "xy") -> list[Tensor]
     if indexing not in ("xy", "ij"):
         raise ValueError(f"meshgrid: indexing is {indexing!r}; expected 'xy' or 'ij'")
     arrays = tensors_of("meshgrid", *arrays)
+    if any(x.ndim != 1 for x in arrays):
+        raise ValueError(f"meshgrid: shapes {[x.shape for x in arrays]}; expected one axis each")
     order = list(range(len(arrays)))
     if indexing == "xy" and len(arrays) > 1:
         order[:2] = [1, 0]

@@ -43,7 +43,7 @@ def _casts(source: np.dtype, to: np.dtype) -> builtins.bool:
 
 
 def can_cast(from_: Any, to: Any, /) -> builtins.bool:
-    """Whether type promotion leads from a dtype, or a tensor's, to another."""
+    """Whether the standard's promotion, which mixes no kinds, leads from a dtype, or a tensor's, to another."""
     return _casts(from_.dtype if isinstance(from_, (Tensor, np.ndarray)) else dtype_of(from_), dtype_of(to))
 
 

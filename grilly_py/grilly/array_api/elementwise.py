@@ -301,8 +301,10 @@ def multiply(x1: Operand, x2: Operand, /) -> Tensor:
 
 
 def nextafter(x1: Operand, x2: Operand, /) -> Tensor:
-    """The number next to x1 on the way to x2."""
-    return binary("nextafter", x1, x2)
+    """The number next to x1 on the way to x2, in the dtype to which they promote."""
+    if x1.__class__ is not Tensor and x2.__class__ is not Tensor:
+        x1 = tensor_of("nextafter", x1)
+    return _elementwise.next_after(x1, x2)
 
 
 def not_equal(x1: Operand, x2: Operand, /) -> Tensor:

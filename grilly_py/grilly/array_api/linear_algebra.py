@@ -11,7 +11,7 @@ from ..compute.arrays import products as _products
 from ..compute.arrays import reductions as _reductions
 from ..compute.device.tensor import Tensor
 from .manipulation import permute_dims
-from .operands import binary, tensor_of, tensors_of
+from .operands import binary, tensor_of, tensors_of, wide
 
 
 def matmul(x1: Tensor | np.ndarray, x2: Tensor | np.ndarray, /) -> Tensor:
@@ -30,6 +30,8 @@ def tensordot(
     """The sums of products over axes: the last of x1 with as many first ones of x2, or pairs that are named."""
     x1, x2 = tensors_of("tensordot", x1, x2)
     if isinstance(axes, int):
+        if not 0 <= axes <= min(x1.ndim, x2.ndim):
+            raise ValueError(f"tensordot: {axes} axes of shapes {x1.shape} and {x2.shape}")
         first, second = tuple(range(x1.ndim - axes, x1.ndim)), tuple(range(axes))
     else:
         first = _reductions.axes_of("tensordot", x1, tuple(axes[0]))
@@ -53,5 +55,5 @@ def vecdot(x1: Tensor | np.ndarray, x2: Tensor | np.ndarray, /, *, axis: int = -
         raise ValueError(f"vecdot: axis {axis}; expected a negative one that both have")
     if x1.shape[axis] != x2.shape[axis]:
         raise ValueError(f"vecdot: axis {axis} has {x1.shape[axis]} and {x2.shape[axis]} elements")
-    product = binary("multiply", x1, x2)
-    return _reductions.sum_of("sum", product, axis, product.dtype)
+    x1, x2, dtype = wide(x1, x2)
+    return _reductions.sum_of("sum", binary("multiply", x1, x2), axis, dtype)

@@ -93,15 +93,20 @@ def roll(x: Tensor | np.ndarray, /, shift: int | tuple[int, ...], *, axis: Axes 
     return _shapes.roll(tensor_of("roll", x), shift, axis)
 
 
-def repeat(x: Tensor | np.ndarray, repeats: int | Tensor, /, *, axis: int | None = None) -> Tensor:
+def repeat(x: Tensor | np.ndarray, repeats: int | Tensor | np.ndarray, /, *, axis: int | None = None) -> Tensor:
     """Each element, or place along an axis, ``repeats`` times; an array has a number for each, which the host waits
     for."""
     x = tensor_of("repeat", x)
-    if not isinstance(repeats, Tensor):
+    if not isinstance(repeats, (Tensor, np.ndarray)):
         return _shapes.repeat(x, repeats, axis)
     own = x.reshape(-1) if axis is None else x
     place = _shapes.axis_of("repeat", 0 if axis is None else axis, own.ndim)
-    times = np.broadcast_to(repeats.numpy(), (own.shape[place],))
+    counts = repeats.numpy() if isinstance(repeats, Tensor) else repeats
+    if counts.dtype.kind not in "iu" or counts.size and counts.min() < 0:
+        raise ValueError("repeat: repeats are other than integers from 0 on")
+    if counts.shape not in ((), (1,), (own.shape[place],)):
+        raise ValueError(f"repeat: repeats have shape {counts.shape} for an axis of {own.shape[place]}")
+    times = np.broadcast_to(counts, (own.shape[place],))
     return _indexing.take(own, np.repeat(np.arange(own.shape[place]), times), place)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..compute.arrays import elementwise as _elementwise
+from ..compute.arrays.promotion import FLOAT32, kind_of, promoted
 from ..compute.backend import Compute, default_backend, device_of
 from ..compute.device.device import Device
 from ..compute.device.other_arrays import no_operand
@@ -38,6 +39,14 @@ def tensors_of(name: str, *arrays: Any) -> list[Tensor]:
             raise no_operand(name, x)
     device = device_of(name, *arrays)
     return [x if isinstance(x, Tensor) else device.tensor(np.asarray(x)) for x in arrays]
+
+
+def wide(x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor, np.dtype]:
+    """Factors whose products are added, those of 16 bits as float32; and the dtype that they promote to."""
+    dtype = promoted(x1.dtype, x2.dtype)
+    if kind_of(dtype) == "floating" and dtype.itemsize == 2:
+        return _elementwise.cast(x1, FLOAT32), _elementwise.cast(x2, FLOAT32), dtype
+    return x1, x2, dtype
 
 
 def binary(name: str, x1: Any, x2: Any) -> Tensor:

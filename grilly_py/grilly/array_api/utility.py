@@ -25,7 +25,9 @@ def diff(
     x: Tensor | np.ndarray, /, *, axis: int = -1, n: int = 1, prepend: Tensor | np.ndarray | None = None,
     append: Tensor | np.ndarray | None = None,
 ) -> Tensor:
-    """The differences of neighbours along an axis, taken ``n`` times."""
+    """The differences of neighbours along an axis, taken ``n`` times. Raises ValueError for a negative ``n``."""
+    if n < 0:
+        raise ValueError(f"diff: n is {n}; expected 0 or more")
     x, *more = tensors_of("diff", x, *(one for one in (prepend, append) if one is not None))
     parts = [*more[: prepend is not None], x, *more[prepend is not None :]]
     place = _shapes.axis_of("diff", axis, x.ndim)

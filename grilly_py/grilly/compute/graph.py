@@ -12,7 +12,8 @@ from ..runtime.interface import Buffer, Recording
 from .arrays.chains import fuse
 from .device.arguments import no_array
 from .device.device import Device
-from .device.dtypes import is_storable, plain
+from .device.dtypes import dtype_of, is_storable, plain
+from .device.other_arrays import called
 from .device.tensor import Storage, Tensor
 
 Returned = TypeVar("Returned")
@@ -126,10 +127,6 @@ class Graph(Generic[Returned]):
                     'graph: a weight that precision="high" had split before the capture was written to since; capture '
                     "again"
                 )
-        for counted, growth in self._grown:
-            first = counted.begin(growth)
-            if first is not None:
-                sources.append(first)
         found, wanted = [], []
         if copy:
             for own, start, nbytes in self._own:
@@ -139,9 +136,17 @@ class Graph(Generic[Returned]):
                     wanted.append((own._storage.buffer, start, storage.buffer, nbytes))
         else:
             found += [own.tensor for own in self._own]
-        device.runtime.replay(self._recording, sources, wanted)
-        for counted, growth in self._grown:
-            counted.end(growth)
+        if self._grown:
+            with device.home.growing:  # what one thread has begun another must not count on
+                for counted, growth in self._grown:
+                    first = counted.begin(growth)
+                    if first is not None:
+                        sources.append(first)
+                device.runtime.replay(self._recording, sources, wanted)
+                for counted, growth in self._grown:
+                    counted.end(growth)
+        else:
+            device.runtime.replay(self._recording, sources, wanted)
         results = self._results
         if results.__class__ is _Place:
             return cast(Returned, found[results.number])
@@ -219,10 +224,14 @@ def _span(tensor: Tensor) -> _Result:
 def _source(device: Device, given: _Given, target: Tensor, value) -> tuple[Buffer, np.ndarray | Buffer, int, int]:
     """An argument as Runtime.replay takes it."""
     array = value.__class__ is Tensor
-    if not array and not isinstance(value, np.ndarray):
-        raise ValueError(
-            f"graph: {given.name} is a {type(value).__name__}; expected a Tensor or an array, {_said(target)}"
-        )
+    if not array:
+        if not isinstance(value, np.ndarray):
+            raise ValueError(
+                f"graph: {given.name} is a {called(value)}; expected a grilly.Tensor or a numpy.ndarray, "
+                f"{_said(target)}"
+            )
+        if not value.dtype.isnative:
+            value = value.astype(dtype_of(value.dtype))
     if value.shape != target.shape or value.dtype != target.dtype:
         raise ValueError(f"graph: {given.name} is {_said(value)}; expected {_said(target)}, as in the capture")
     if not array:

@@ -10,6 +10,7 @@ from .attention import backward
 from .attention.forward import flash_attention
 from .attention.keywords import AttentionKeywords, GradientKeywords, JoinedKeywords, OptionKeywords
 from .attention.options import options_of
+from .device.arguments import no_array
 from .device.arrays import (
     Architecture,
     Array,
@@ -145,14 +146,21 @@ class Attention:
         name = "flash_attention3"
         if num_heads is None or len(getattr(q, "shape", ())) != 3:
             check_heads(name, q, num_heads, head_dim)
+            if num_kv_heads is not None:
+                shape, heads = tuple(getattr(k, "shape", ())), integer(name, "num_kv_heads", num_kv_heads)
+                if len(shape) != 4 or shape[1] != heads:
+                    raise ValueError(f"{name}: num_kv_heads is {heads} and k has shape {shape}; joined heads, "
+                                     "(B, S, num_kv_heads * head_dim), need num_heads too")  # fmt: skip
             return flash_attention(name, self._device, q, k, v, **options)
         for label, count in (("num_heads", num_heads), ("num_kv_heads", num_kv_heads), ("head_dim", head_dim)):
             if count is not None:
                 integer(name, label, count)
-        kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        kv_heads, of_keys = (num_heads, "num_heads") if num_kv_heads is None else (num_kv_heads, "num_kv_heads")
         q, k, v = (
-            split_heads(name, label, array, heads, head_dim if label != "v" else None)
-            for label, array, heads in (("q", q, num_heads), ("k", k, kv_heads), ("v", v, kv_heads))
+            split_heads(name, label, array, heads, head_dim if label != "v" else None, of)
+            for label, array, heads, of in (
+                ("q", q, num_heads, "num_heads"), ("k", k, kv_heads, of_keys), ("v", v, kv_heads, of_keys)
+            )
         )
         result = flash_attention(name, self._device, q, k, v, **options)
         return (join_heads(result[0]), *result[1:]) if return_lse else join_heads(result)
@@ -251,16 +259,26 @@ def check_heads(operation: str, q: Any, num_heads: SupportsIndex | None, head_di
             raise ValueError(f"{operation}: {name} is {value} and q has shape {shape}, where it is {got}")
 
 
-def split_heads(operation: str, name: str, array: ArrayT, num_heads: int, head_dim: int | None = None) -> ArrayT:
-    """``(B, S, H * D)`` as ``(B, H, S, D)``, a view. Raises ValueError when the last axis does not divide."""
-    shape = tuple(getattr(array, "shape", ()))
+def split_heads(
+    operation: str, name: str, array: ArrayT, num_heads: int, head_dim: int | None = None, of: str = "num_heads"
+) -> ArrayT:
+    """``(B, S, H * D)`` as ``(B, H, S, D)``, a view; ``of`` is what errors call the number of heads.
+
+    Raises TypeError for what is no array, and ValueError when the last axis does not divide.
+    """
+    if not isinstance(array, (np.ndarray, Tensor)):
+        raise no_array(operation, name, array)
+    shape = tuple(array.shape)
     if len(shape) != 3:
         raise ValueError(f"{operation}: {name} has shape {shape}; expected (B, S, num_heads * head_dim) like q")
-    if num_heads < 1 or shape[2] % num_heads or (head_dim is not None and shape[2] != num_heads * head_dim):
-        want = "num_heads" if head_dim is None else f"num_heads * head_dim = {num_heads} * {head_dim}"
-        raise ValueError(f"{operation}: {name}'s last axis has {shape[2]} elements, which is no multiple of {want}"
-                         if head_dim is None else
-                         f"{operation}: {name}'s last axis has {shape[2]} elements; expected {want}")  # fmt: skip
+    if num_heads < 1:
+        raise ValueError(f"{operation}: {of} is {num_heads}; expected 1 or more")
+    if head_dim is not None and shape[2] != num_heads * head_dim:
+        raise ValueError(f"{operation}: {name}'s last axis has {shape[2]} elements; expected {of} * head_dim = "
+                         f"{num_heads} * {head_dim}")  # fmt: skip
+    if shape[2] % num_heads:
+        raise ValueError(f"{operation}: {name}'s last axis has {shape[2]} elements, which is no multiple of {of}, "
+                         f"{num_heads}")  # fmt: skip
     return array.reshape(shape[0], shape[1], num_heads, shape[2] // num_heads).transpose(0, 2, 1, 3)
 
 

@@ -46,7 +46,10 @@ class _Row(Module):
 
     def append(self: RowT, module: Module) -> RowT:
         """Add a module at the end. Returns the container. Raises TypeError for what is no module."""
-        self._named(str(len(self)), module)
+        number = len(self)
+        while str(number) in self._modules:  # a slice of a Sequential keeps its names
+            number += 1
+        self._named(str(number), module)
         return self
 
     def extend(self: RowT, modules: Iterable[Module]) -> RowT:

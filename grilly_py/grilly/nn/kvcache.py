@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import operator
 from typing import Any, Literal, SupportsIndex, TypeAlias, overload
 
 import numpy as np
@@ -11,11 +10,13 @@ from numpy.typing import DTypeLike
 
 from ..compute.attention import foreign
 from ..compute.attention.cache_lengths import Lengths
+from ..compute.attention.checks import MAX_DIM
 from ..compute.attention.keywords import StepKeywords
 from ..compute.attention.kvcache import flash_attention_with_kvcache
 from ..compute.backend import Compute, default_backend, device_of
+from ..compute.device.arguments import check_float
 from ..compute.device.arrays import FloatArray, FloatsLike, IntegersLike, NDArray, Unpack
-from ..compute.device.dtypes import dtype_of
+from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
 from ..compute.device.numbers import integer
 from ..compute.device.tensor import Tensor
 from ..errors import CaptureError
@@ -94,9 +95,16 @@ class KVCache:
                 f"KVCache: batch, max_len, num_heads, head_dim and value_dim are {sizes}; "
                 "expected at least 0, 0, 1, 1 and 1"
             )
+        if max(sizes[3:]) > MAX_DIM:
+            raise ValueError(f"KVCache: head_dim and value_dim are {sizes[3:]}; expected at most {MAX_DIM}")
+        dtype = dtype_of(dtype)
+        if not is_float(dtype):
+            raise TypeError(f"KVCache: dtype is {dtype}; expected {FLOATS_TEXT}")
         backend = default_backend() if backend is None else backend
-        self.k = backend.empty((*sizes[:3], sizes[3]), dtype_of(dtype))
-        self.v = backend.empty((*sizes[:3], sizes[4]), dtype_of(dtype))
+        if not isinstance(backend, Compute):
+            raise TypeError(f"KVCache: backend is {backend!r}; expected a grilly.Compute")
+        self.k = backend.empty((*sizes[:3], sizes[3]), dtype)
+        self.v = backend.empty((*sizes[:3], sizes[4]), dtype)
         self._lengths = Lengths(backend.opened, *sizes[:2])
 
     @property
@@ -187,11 +195,13 @@ class KVCache:
         if isinstance(rotary, RoPE):
             if rotary_interleaved is not None:
                 raise ValueError("KVCache.attend: rotary_interleaved is given beside a RoPE, which has it: interleaved")
-            pair, interleaved = self._tables(rotary, 0 if k is None else k.shape[1]), rotary.interleaved
+            shape = getattr(k, "shape", ())
+            pair, interleaved = self._tables(rotary, shape[1] if len(shape) > 1 else 0), rotary.interleaved
         else:
             pair, interleaved = rotary, bool(rotary_interleaved)
         others = (options.get(name) for name in ("alibi_slopes", "t5_table", "sinks"))
-        device = device_of("KVCache.attend", q, self.k, k, v, *(pair or ()), *others)
+        tables = pair if isinstance(pair, (tuple, list)) else ()
+        device = device_of("KVCache.attend", q, self.k, k, v, *tables, *others)
         return flash_attention_with_kvcache(
             device, q, self.k, self.v, k, v, self._lengths, rotary=pair, rotary_interleaved=interleaved,
             return_lse=return_lse, **options,
@@ -229,9 +239,10 @@ class KVCache:
         """
         self._lengths.outside("KVCache.fill")
         batch, room = self.k.shape[:2]
+        dtype = check_float("KVCache.fill", k=k, v=v)
+        if dtype != self.k.dtype:
+            raise TypeError(f"KVCache.fill: k and v are {dtype} and the cache {self.k.dtype}; cast one of them")
         for name, array, held in (("k", k, self.k), ("v", v, self.v)):
-            if array.dtype != held.dtype:
-                raise TypeError(f"KVCache.fill: {name} is {array.dtype} and the cache {held.dtype}; cast one of them")
             if len(array.shape) != 4 or array.shape[:2] != (batch, k.shape[1]) or array.shape[2:] != held.shape[2:]:
                 wanted = f"({batch}, S, {held.shape[2]}, {held.shape[3]})"
                 raise ValueError(f"KVCache.fill: {name} has shape {tuple(array.shape)}; expected {wanted}")
@@ -251,7 +262,7 @@ class KVCache:
         For embeddings of positions and ``grilly.functional.rope``. In a captured function they are those of each
         replay. Raises ValueError for a count below 1.
         """
-        count = operator.index(count)
+        count = integer("KVCache.positions", "count", count)
         if count < 1:
             raise ValueError(f"KVCache.positions: count is {count}; expected 1 or more")
         backend = self.k.backend
@@ -268,7 +279,7 @@ class KVCache:
         Between replays, not in a captured function (CaptureError). Raises ValueError below 0.
         """
         self._lengths.outside("KVCache.truncate")
-        length = operator.index(length)
+        length = integer("KVCache.truncate", "length", length)
         if length < 0:
             raise ValueError(f"KVCache.truncate: length is {length}; expected 0 or more")
         self._lengths.cut(min(length, self.max_len))

@@ -17,6 +17,26 @@ from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
 from .changes import changed
 from .foreign import refuse
 
+
+def _as_they_are(values: dict[str, Any]) -> dict[str, Any]:
+    """Values by names, with copies of arrays of NumPy's, also of those in mappings."""
+    found = {}
+    for name, value in values.items():
+        found[name] = value.copy() if isinstance(value, np.ndarray) else value
+        if isinstance(value, dict):
+            found[name] = _as_they_are(value)
+    return found
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    """Tensors among values, and in tuples of them."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, tuple):
+            yield from _tensors(value)
+
+
 ModuleT = TypeVar("ModuleT", bound="Module")
 
 
@@ -72,7 +92,7 @@ class Parameter:
         if not is_float(value.dtype):
             raise TypeError(f"Parameter: dtype {value.dtype}; expected {FLOATS_TEXT}: use .astype(numpy.float32)")
         self._data = value
-        self._copies: dict[int, Tensor] = {}
+        self._copies: dict[int, tuple[Tensor, int]] = {}  # and the version of the value's memory
         changed()
 
     @property
@@ -95,9 +115,11 @@ class Parameter:
 
     def on(self, backend: Compute) -> Tensor:
         """The values in ``backend``'s device memory, copied there at the first call and kept until ``data`` changes."""
-        tensor = self._copies.get(id(backend))
-        if tensor is None or tensor.backend is not backend:
-            tensor = self._copies[id(backend)] = backend.tensor(self._data)
+        tensor, version = self._copies.get(id(backend), (None, 0))
+        now = self._data._storage.version if isinstance(self._data, Tensor) else 0
+        if tensor is None or tensor.backend is not backend or version != now:
+            tensor = backend.tensor(self._data)
+            self._copies[id(backend)] = tensor, now
         return tensor
 
     def __getstate__(self) -> tuple[Any, NDArray[np.float32] | None]:
@@ -178,7 +200,7 @@ class Module:
         self.training = True
         self._backend: Compute | None = None
         self._keeps = False
-        self._kept: dict[str, Any] | None = None
+        self._kept: tuple[dict[str, Any], list[tuple[Any, int]]] | None = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the layer computes; subclasses define it."""
@@ -194,17 +216,27 @@ class Module:
             parameter.grad = None
 
     def _keep(self, **what: Any) -> None:
-        """Keep what ``backward`` will need, after ``train()``."""
+        """Keep what ``backward`` will need, after ``train()``; arrays of NumPy's as they are now."""
         if self._keeps:
-            self._kept = what
+            kept = _as_they_are(what)
+            self._kept = kept, [(tensor._storage, tensor._storage.version) for tensor in _tensors(kept.values())]
 
     def _take(self) -> dict[str, Any]:
-        """What the last ``forward`` kept, no longer kept. Raises RuntimeError where it kept nothing."""
-        kept, self._kept = self._kept, None
-        if kept is None:
-            name = type(self).__name__
+        """What the last ``forward`` kept, no longer kept.
+
+        Raises RuntimeError where it kept nothing, and where a Tensor was written to since.
+        """
+        found, self._kept = self._kept, None
+        name = type(self).__name__
+        if found is None:
             raise RuntimeError(
                 f"{name}.backward: no forward() was kept; call train(), then forward() before each backward()"
+            )
+        kept, versions = found
+        if any(storage.version != version for storage, version in versions):
+            raise RuntimeError(
+                f"{name}.backward: a Tensor that forward() was given or gave was changed in place since, so that the "
+                "gradient would be another's; change a copy, or after backward()"
             )
         return kept
 
@@ -236,9 +268,11 @@ class Module:
         if "_parameters" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__}: call super().__init__() before setting attributes")
         if isinstance(value, (Parameter, Module)):
+            own: Any = self._parameters if isinstance(value, Parameter) else self._modules
             for home in (self.__dict__, self._parameters, self._modules):
-                home.pop(name, None)
-            (self._parameters if isinstance(value, Parameter) else self._modules)[name] = value
+                if home is not own:
+                    home.pop(name, None)
+            own[name] = value  # in the place of the one before, as Sequential goes by it
             changed()
             return
         if name in self._parameters and value is not None:

@@ -38,9 +38,9 @@ class MultiheadAttention(Module):
     """Multi-head attention with its projections (Vaswani et al. 2017, section 3.2.2).
 
     Loads ``torch.nn.MultiheadAttention``'s state dict unchanged, and with ``architecture="t5"`` that of Hugging Face's
-    T5Attention. Two things differ from PyTorch's layer: **a boolean mask is True where a query attends** (PyTorch's
-    layer reads True as "ignore"; its scaled_dot_product_attention reads it as here), and inputs are always
-    ``(B, S, E)`` or ``(S, E)``.
+    T5Attention. It differs from PyTorch's layer: **a boolean mask is True where a query attends** (PyTorch's layer
+    reads True as "ignore"; its scaled_dot_product_attention reads it as here), inputs are always ``(B, S, E)`` or
+    ``(S, E)``, ``average_attn_weights`` is False by default, and a query that sees nothing attends to nothing.
 
     Parameters
     ----------

@@ -23,9 +23,9 @@ _ACTIVATIONS = {"relu": ReLU, "gelu": GELU, "gelu_tanh": lambda: GELU("tanh"), "
 class _TransformerLayer(Module):
     """What encoder and decoder layers share: parts that are added to what they are given.
 
-    After ``train()``, and where elements are dropped, every step is a layer of its own, which keeps what its
-    ``backward`` needs. Otherwise steps are joined: an addition with the normalisation after it, a product with its
-    activation.
+    After ``train()``, where elements are dropped, and where a part is another layer than it was made as, every step is
+    a layer of its own, which keeps what its ``backward`` needs. Otherwise steps are joined: an addition with the
+    normalisation after it, a product with its activation.
     """
 
     def __init__(
@@ -44,21 +44,26 @@ class _TransformerLayer(Module):
         self.linear1 = Linear(d_model, dim_feedforward, bias, rng=rng, **options)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, bias, rng=rng, **options)
-        self._activation = activation
         self.activation = _ACTIVATIONS[activation]()
 
     def _whole(self) -> bool:
         """Whether steps may be joined."""
-        return not self._keeps and not (self.training and self.dropout.p)
+        if self._keeps or _name_of(self.activation) is None:
+            return False
+        for name, part in self._modules.items():
+            kind = next((kind for start, kind in _JOINED.items() if name.startswith(start)), None)
+            if kind is not None and type(part) is not kind or kind is Dropout and part.training and part.p:
+                return False
+        return True
 
     def _attend(self, x: Tensor, mask: MaskArray | None, causal: bool) -> Tensor:
         return self.self_attn(x, mask=mask, causal=causal, need_weights=False)[0]
 
     def _widened(self, x: Tensor) -> Tensor:
         """The feed-forward network up to its second product, its steps joined."""
-        first = self.linear1
+        first, activation = self.linear1, _name_of(self.activation)
         bias = None if first.bias is None else first.bias.on(x.backend)
-        return F.linear(x, first.weight.on(x.backend), bias, precision=first.precision, activation=self._activation)
+        return F.linear(x, first.weight.on(x.backend), bias, precision=first.precision, activation=activation)
 
     def _narrowed(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         second = self.linear2
@@ -70,6 +75,17 @@ class _TransformerLayer(Module):
 
     def _feed_forward_backward(self, grad: Tensor) -> Tensor:
         return self.linear1.backward(self.activation.backward(self.dropout.backward(self.linear2.backward(grad))))
+
+
+#: What the parts of a layer are made as, by the beginnings of their names.
+_JOINED: dict[str, type[Module]] = {"linear": Linear, "norm": LayerNorm, "dropout": Dropout}
+
+
+def _name_of(activation: Module) -> str | None:
+    """What ``F.linear`` calls an activation; None where it knows none."""
+    if type(activation) is GELU:
+        return "gelu_tanh" if activation.approximate == "tanh" else "gelu"
+    return {ReLU: "relu", SiLU: "silu"}.get(type(activation))  # type: ignore[call-overload, no-any-return]
 
 
 def _added(norm: LayerNorm, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:

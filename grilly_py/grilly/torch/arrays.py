@@ -36,7 +36,10 @@ def tensor_of(array: np.ndarray) -> torch.Tensor:
 
 
 def check_dense(operation: str, **tensors: object) -> None:
-    """Raise TypeError for what is no dense tensor of the CPU or of CUDA; None passes."""
+    """Raise TypeError for what is no dense tensor of the CPU or of CUDA; None passes.
+
+    Raises NotImplementedError for tensors with a tangent: results would be without one.
+    """
     for name, tensor in tensors.items():
         if tensor is None:
             continue
@@ -49,6 +52,22 @@ def check_dense(operation: str, **tensors: object) -> None:
             )
         if tensor.layout != torch.strided:
             raise TypeError(f"{operation}: {name} is {tensor.layout}; expected a dense tensor: give {name}.to_dense()")
+        if torch.compiler.is_compiling():
+            continue
+        if torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
+            raise NotImplementedError(
+                f"{operation}: {name} has a tangent, and there are no derivatives in forward mode (torch.func.jvp); "
+                "use those in reverse mode (torch.func.vjp)"
+            )
+
+
+def in_autocast(*tensors: Any) -> tuple[Any, ...]:
+    """Tensors in the dtype of ``torch.autocast`` where it is on, as PyTorch has operands of its own attention there."""
+    first = tensors[0]
+    if not isinstance(first, torch.Tensor) or not torch.is_autocast_enabled(first.device.type):
+        return tensors
+    dtype = torch.get_autocast_dtype(first.device.type)
+    return tuple(one.to(dtype) if isinstance(one, torch.Tensor) and one.dtype in FLOATS else one for one in tensors)
 
 
 def from_torch(tensor: torch.Tensor, backend: Any = None) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from ..compute.attention import foreign
 from ..compute.device.arrays import Precision, Unpack
 from ..compute.device.numbers import integer, number
-from .arrays import FLOATS, check_dense
+from .arrays import FLOATS, check_dense, in_autocast
 from .operators import attend, attend_at_once, nobody_looks
 
 NAME = "grilly.torch.attention"
@@ -41,6 +41,9 @@ def run(
 
 def check_floats(operation: str, **tensors: torch.Tensor) -> None:
     """Raise TypeError unless the named tensors are on one device and of one floating dtype that kernels know."""
+    for name, tensor in tensors.items():
+        if tensor is None:
+            raise TypeError(f"{operation}: {name} is None; expected a torch.Tensor")
     check_dense(operation, **tensors)
     (first, one), *others = tensors.items()
     for name, tensor in others:
@@ -170,11 +173,14 @@ window_size, prefix_len, segment_ids, seqlens_q, seqlens_k, block_map, block_siz
         As ``flash_attention2``.
     RuntimeError
         For a mask or alibi_slopes that requires grad: grilly finds no gradient of them.
+    NotImplementedError
+        For tensors with a tangent: there are no derivatives in forward mode.
     UnsupportedError
         When no kernel for the device and dtype exists, and as ``grilly.torch.cuda_device`` for CUDA tensors.
     """
     if unknown:
         raise foreign.unknown(NAME, unknown)
+    q, k, v = in_autocast(q, k, v)
     check_floats(NAME, q=q, k=k, v=v)
     rank = q.dim()
     if rank not in (2, 3, 4) or k.dim() != rank or v.dim() != rank:
@@ -203,9 +209,9 @@ window_size, prefix_len, segment_ids, seqlens_q, seqlens_k, block_map, block_siz
             arrays["dropout_seed"] = torch.tensor([seed - 2**64 if seed >= 2**63 else seed], dtype=torch.int64)
     if rank < 4:
         q, k, v = (tensor[(None,) * (4 - rank)] for tensor in (q, k, v))
+    scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else number(NAME, "scale", scale)
     out, lse = run(
-        q, k, v, return_lse, **arrays,
-        causal=bool(causal), scale=1 / math.sqrt(q.shape[-1]) if scale is None else number(NAME, "scale", scale),
+        q, k, v, return_lse, **arrays, causal=bool(causal), scale=scale,
         softcap=number(NAME, "softcap", softcap), left=left, right=right, t5_bidirectional=bool(t5_bidirectional),
         t5_max_distance=t5_max_distance, block_size=() if block_size is None else tuple(block_size),
         dropout_p=number(NAME, "dropout_p", dropout_p), dropout_offset=dropout_offset, kernel=kernel,

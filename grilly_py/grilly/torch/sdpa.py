@@ -8,8 +8,9 @@ from typing import Any, NoReturn
 import torch
 
 from ..compute.attention import foreign
+from ..compute.device.numbers import number
 from . import quick
-from .arrays import check_dense
+from .arrays import check_dense, in_autocast
 from .attention import check_floats, drop_seed, run
 
 NAME = "grilly.torch.scaled_dot_product_attention"
@@ -75,6 +76,7 @@ def scaled_dot_product_attention(
     """
     if unknown:
         raise foreign.unknown(NAME, unknown, foreign.SDPA_WORDS)
+    query, key, value, attn_mask = in_autocast(query, key, value, attn_mask)
     known = None
     if attn_mask is None and not dropout_p and type(query) is type(key) is type(value) is torch.Tensor:
         if query.is_cuda and not torch.compiler.is_compiling() and (scale is None or type(scale) is float):
@@ -84,6 +86,7 @@ def scaled_dot_product_attention(
                 return found
     check_floats(NAME, query=query, key=key, value=value)
     check_dense(NAME, attn_mask=attn_mask)
+    scale, dropout_p = None if scale is None else number(NAME, "scale", scale), number(NAME, "dropout_p", dropout_p)
     if not 0.0 <= dropout_p <= 1.0:
         raise ValueError(f"{NAME}: dropout_p is {dropout_p}; expected 0 to 1")
     if attn_mask is not None and is_causal:
@@ -92,7 +95,7 @@ def scaled_dot_product_attention(
     length, keys = query.shape[-2], key.shape[-2]
     q, k, v = _four(query, lead), _four(key, kv_lead), _four(value, kv_lead)
     options: dict[str, Any] = {
-        "scale": 1 / math.sqrt(query.shape[-1]) if scale is None else scale, "lowest_is_never": False,
+        "scale": 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else scale, "lowest_is_never": False,
     }  # fmt: skip
     if attn_mask is not None:
         mask = _mask(attn_mask, lead, (length, keys))

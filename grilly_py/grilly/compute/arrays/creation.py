@@ -8,17 +8,17 @@ import numpy as np
 
 from ..device.capsules import on_host
 from ..device.device import Device
-from ..device.dtypes import dtype_of, is_storable
+from ..device.dtypes import dtype_of, is_storable, refused
 from ..device.numbers import extents, integer, number
 from ..device.tensor import Tensor
 from .elementwise import cast
 from .map import mapped
 from .operations import spec
-from .promotion import FLOAT32, INT64, check_range, default_of, kind_of
+from .promotion import BOOL, FLOAT32, INT64, check_range, default_of, kind_of
 
 
-def full(device: Device, shape, value, dtype=None) -> Tensor:
-    """A tensor of one value; in the value's own dtype where none is named.
+def full(device: Device, shape, value, dtype=None, name: str = "full") -> Tensor:
+    """A tensor of one value; in the value's own dtype where none is named. ``name`` is what errors call the function.
 
     Raises
     ------
@@ -32,11 +32,11 @@ def full(device: Device, shape, value, dtype=None) -> Tensor:
     if isinstance(value, np.generic):
         value = value.item()
     if not isinstance(value, (bool, int, float)):
-        raise TypeError(f"full: the value is a {type(value).__name__}; expected a number")
+        raise TypeError(f"{name}: the value is a {type(value).__name__}; expected a number")
     dtype = default_of(type(value)) if dtype is None else dtype_of(dtype)
-    shape = extents("full", shape)
+    shape = extents(name, shape)
     if isinstance(value, int):
-        check_range("full", dtype, value)
+        check_range(name, dtype, value)
     kind_of(dtype)
     # One element goes to the device, is repeated by a view and copied: the value is no part of a plan.
     one = device.tensor(np.asarray(value).astype(dtype))
@@ -59,21 +59,51 @@ def asarray(device: Device, value, dtype=None, copy: bool | None = None) -> Tens
         return cast(value, asked or value.dtype, copy=bool(copy))
     if copy is False:
         raise ValueError("asarray: what is on the host needs a copy to be on the device; grilly.pinned has such memory")
-    if isinstance(value, (np.ndarray, np.generic)):
+    if isinstance(value, (np.ndarray, np.generic)) and not isinstance(value, float):
         return device.tensor(np.asarray(value) if asked is None else np.asarray(value).astype(asked))
-    other = hasattr(value, "__dlpack__") or hasattr(value, "__array__")
+    if not isinstance(value, float) and (hasattr(value, "__dlpack__") or hasattr(value, "__array__")):
+        array = _of_another_library(value)
+        if not is_storable(array.dtype) and asked is None:  # it keeps its dtype, as NumPy's does
+            raise TypeError(refused(array.dtype))
+        return device.tensor(array if asked is None else array.astype(asked))
+    return device.tensor(host_numbers("asarray", value, asked))
+
+
+def _of_another_library(value) -> np.ndarray:
+    if hasattr(value, "__array__"):
+        try:
+            return np.asarray(value)
+        except TypeError:  # of a dtype that NumPy lacks, such as bfloat16
+            if not hasattr(value, "__dlpack__"):
+                raise
+    return on_host(value)
+
+
+def host_numbers(name: str, value, dtype: np.dtype | None) -> np.ndarray:
+    """Python numbers, and nested lists of them, as an array; float32, int64 or bool where no dtype is named.
+
+    Raises
+    ------
+    TypeError
+        For what are no numbers.
+    OverflowError
+        For integers that the dtype does not hold.
+    """
     if isinstance(value, (list, tuple)):
         value = _plain(value)
-    array = np.asarray(value) if hasattr(value, "__array__") or not other else on_host(value)
-    if other and is_storable(array.dtype):  # another library's array keeps its dtype, as NumPy's does
-        return device.tensor(array if asked is None else array.astype(asked))
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"asarray: {type(value).__name__} of {array.dtype}; expected numbers")
-    if asked is None:
-        asked = FLOAT32 if array.dtype.kind == "f" else INT64 if array.dtype.kind in "iu" else array.dtype
-    if array.dtype.kind in "iu" and array.size:
-        check_range("asarray", asked, int(array.min()), int(array.max()))
-    return device.tensor(array.astype(asked))
+    array = np.asarray(value)
+    if array.dtype.kind in "fO" and (dtype is None or dtype.kind != "f"):
+        whole = np.asarray(value, object)  # integers beyond 64 bits, or with others beyond 63, are not kept by NumPy
+        array = whole if all(type(one) is int for one in whole.flat) and whole.size else array
+    if array.dtype.kind == "O" and dtype is not None and kind_of(dtype) == "floating":
+        array = np.asarray([number(name, "a value", one) for one in array.flat]).reshape(array.shape)
+    if array.dtype.kind not in "biuf" and not (array.size and all(type(one) is int for one in array.flat)):
+        raise TypeError(f"{name}: {type(value).__name__} of {array.dtype}; expected numbers")
+    if dtype is None:
+        dtype = FLOAT32 if array.dtype.kind == "f" else BOOL if array.dtype.kind == "b" else INT64
+    if array.dtype.kind in "iuO" and array.size:
+        check_range(name, dtype, int(array.min()), int(array.max()))
+    return array.astype(dtype)
 
 
 def _plain(value):
@@ -123,6 +153,7 @@ def linspace(device: Device, start, stop, num: int, dtype=None, endpoint: bool =
     asked = FLOAT32 if dtype is None else dtype_of(dtype)
     if kind_of(asked) != "floating":
         raise TypeError(f"linspace: dtype {asked.name}; expected a floating one")
+    start, stop = number("linspace", "start", start), number("linspace", "stop", stop)
     return device.tensor(np.linspace(start, stop, num, endpoint=endpoint).astype(asked))
 
 

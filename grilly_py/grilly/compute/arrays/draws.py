@@ -27,11 +27,17 @@ _PIECE = 2**28  # elements of a dispatch at most
 
 
 def floats(device: Device, draw: int, name: str, shape, first: float, second: float, dtype, seed, offset) -> Tensor:
-    """``first + second * number`` of uniform or normal numbers. Raises TypeError for other than floating dtypes."""
+    """``first + second * number`` of uniform or normal numbers.
+
+    Raises TypeError for other than floating dtypes, and ValueError for numbers beyond float32.
+    """
     dtype = dtype_of(dtype)
     if kind_of(dtype) != "floating":
         raise TypeError(f"{name}: dtype {dtype.name}; expected a floating one")
-    words = struct.unpack("=2I", struct.pack("=2f", first, second))
+    try:
+        words = struct.unpack("=2I", struct.pack("=2f", first, second))
+    except OverflowError:
+        raise ValueError(f"{name}: numbers of {first} and {second} times what is drawn are beyond float32") from None
     return _drawn(device, draw, name, shape, dtype, (words[0], 0, words[1]), seed, offset)
 
 

@@ -15,7 +15,7 @@ from ..device.tensor import Tensor
 from .assign import assign
 from .map import PLANS, map_into, mapped, replaceable, words
 from .operations import TESTS, Spec, spec
-from .promotion import FLOAT32, INT64, default_of, kind_of, promoted, with_scalar
+from .promotion import FLOAT32, INT32, INT64, default_of, kind_of, promoted, with_scalar
 
 _NUMBERS = (int, float, bool)
 
@@ -127,6 +127,33 @@ def binary(name: str, x, y) -> Tensor:
     return found[0]
 
 
+def next_after(x, y) -> Tensor:
+    """The number next to x on the way to y; both as for ``binary``."""
+    device = (x if isinstance(x, Tensor) else y)._storage.device
+    x, y = operand("nextafter", device, x), operand("nextafter", device, y)
+    pair = [one.dtype if isinstance(one, Tensor) else one for one in (x, y)]
+    tensors = [one for one in pair if isinstance(one, np.dtype)]
+    dtype = promoted(*tensors) if len(tensors) == 2 else tensors[0]
+    if kind_of(dtype) != "floating" or dtype.itemsize != 2:
+        return binary("nextafter", x, y)
+    # By the bits: kernels compute in float32, whose next number rounds back to x.
+    x, y = (
+        cast(one if isinstance(one, Tensor) else device.tensor(np.asarray(one).astype(dtype)), dtype) for one in (x, y)
+    )
+    bits = cast(_as_bits(x, np.dtype(np.int16)), INT32)
+    away = binary("not_equal", binary("less", x, y), binary("less", bits, 0))
+    least = where(unary("signbit", y), -0x7FFF, 1)
+    moved = where(binary("bitwise_and", bits, 0x7FFF), binary("add", bits, where(away, 1, -1)), least)
+    found = _as_bits(cast(moved, np.dtype(np.int16)), dtype)
+    found = where(binary("logical_or", unary("isnan", x), unary("isnan", y)), math.nan, found)
+    return where(binary("equal", x, y), y, found)
+
+
+def _as_bits(x: Tensor, dtype: np.dtype) -> Tensor:
+    """A view of the elements' bits as another dtype of the same size."""
+    return Tensor(x._storage, x.shape, dtype, x._steps, x._offset)
+
+
 def in_place(name: str, x: Tensor, y) -> Tensor:
     """``x`` with its elements replaced by the result of ``binary``; what views the same memory sees it.
 
@@ -135,11 +162,12 @@ def in_place(name: str, x: Tensor, y) -> Tensor:
     TypeError
         Where the result would have another dtype, and as ``binary``.
     ValueError
-        Where it would have another shape, and as ``binary``.
+        Where it would have another shape, where x has an element at several places, and as ``binary``.
     """
     device = x._storage.device
     if y.__class__ is not Tensor and y.__class__ not in _NUMBERS:
         y = operand(name, device, y)
+    check_writable(name, x)
     asked, operands, live = _bound(name, x, y)
     if asked.gives != x.dtype:
         raise TypeError(f"{name}: the result is {asked.gives.name}, which does not replace a tensor of {x.dtype.name}")
@@ -151,6 +179,13 @@ def in_place(name: str, x: Tensor, y) -> Tensor:
         assign(device, x, mapped(device, asked, operands, live))
     device.runtime.flush()
     return x
+
+
+def check_writable(name: str, x: Tensor) -> None:
+    """Raise ValueError for a view that has an element at several places."""
+    if x.size and any(step == 0 and extent > 1 for extent, step in zip(x.shape, x._steps, strict=True)):
+        raise ValueError(f"{name}: the tensor of shape {x.shape} is a broadcast view, whose elements stand at several "
+                         "places; write to a copy")  # fmt: skip
 
 
 def check_broadcast(name: str, *operands: Tensor | None) -> tuple[int, ...]:
@@ -182,6 +217,8 @@ def _three(name: str, dtype: np.dtype, device: Device, first: Tensor, others: li
 def where(condition: Tensor, x, y) -> Tensor:
     """Elements of x where ``condition`` is true, else of y; both may be numbers."""
     device = condition._storage.device
+    if kind_of(condition.dtype) == "floating":  # the kernel asks for bits that are not zero, as those of -0.0
+        condition = binary("not_equal", condition, 0)
     x, y = operand("where", device, x), operand("where", device, y)
     if isinstance(x, Tensor) and isinstance(y, Tensor):
         dtype = promoted(x.dtype, y.dtype)

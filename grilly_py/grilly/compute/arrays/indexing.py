@@ -14,10 +14,11 @@ from ..device.device import Device
 from ..device.dtypes import is_storable
 from ..device.tensor import Tensor, reshaped
 from .assign import assign, scatter
-from .elementwise import binary, cast, clip, where
+from .creation import host_numbers
+from .elementwise import binary, cast, check_writable, clip, where
 from .map import Gather, mapped
 from .operations import spec
-from .promotion import BOOL, INT64, check_range, kind_of
+from .promotion import BOOL, INT64, kind_of
 from .shapes import flip
 
 _ARRAYS = (Tensor, np.ndarray, list)
@@ -46,6 +47,7 @@ def selected(x: Tensor, index) -> Tensor:
 def assigned(x: Tensor, index, value) -> None:
     """``x[index] = value``, as Tensor.__setitem__ says."""
     device = x._storage.device
+    check_writable("assignment", x)
     items = _items(x, index)
     if not any(isinstance(item, _ARRAYS) for item in items):
         items, turned = _forward(x, items)
@@ -132,7 +134,7 @@ def _items(x: Tensor, index) -> tuple:
         if isinstance(item, (bool, np.bool_)):
             raise TypeError("a single truth value is no index of a tensor")
         if isinstance(item, (Tensor, np.ndarray)):
-            if kind_of(item.dtype) == "floating":
+            if item.dtype.kind == "f" or kind_of(item.dtype) == "floating":
                 raise TypeError(f"an index is {item.dtype}; expected integers or bool")
             if not item.shape and item.dtype != BOOL and isinstance(item, np.ndarray):
                 item = int(item)
@@ -192,10 +194,12 @@ def _advanced(x: Tensor, items: tuple) -> tuple[Tensor, list[int], list, int, tu
             item = slice(None)
         basic.append(item)
         axis += 1
-    items, turned = _forward(x, tuple(basic))
-    view = x.view(items)
+    forward, turned = _forward(x, tuple(basic))
+    view = x.view(forward)
     places = [n for n, kind in enumerate(kinds) if kind]
-    together = places == list(range(places[0], places[0] + len(places)))
+    # As in NumPy, "..." stands between arrays also where it is for no axis.
+    cut = next((n for n, item in enumerate(items) if item is Ellipsis), 0)
+    together = places == list(range(places[0], places[0] + len(places))) and not places[0] < cut <= places[-1]
     return view, axes, arrays, places[0] if together else 0, turned
 
 
@@ -310,12 +314,13 @@ def _values(x: Tensor, value, shape: tuple[int, ...]) -> Tensor:
     """What is assigned, as a tensor of x's dtype that broadcasts to a shape."""
     device = x._storage.device
     if not isinstance(value, Tensor):
-        array = np.asarray(value)
-        if array.dtype.kind not in "biuf" and not is_storable(array.dtype):
-            raise TypeError(f"a value of {array.dtype} is no number for a tensor of {x.dtype.name}")
-        if array.dtype.kind in "iu" and not isinstance(value, (np.ndarray, np.generic)) and array.size:
-            check_range("a value", x.dtype, int(array.min()), int(array.max()))
-        value = device.tensor(array.astype(x.dtype))
+        if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__array__"):
+            array = np.asarray(value)
+            if array.dtype.kind not in "biuf" and not is_storable(array.dtype):
+                raise TypeError(f"a value of {array.dtype} is no number for a tensor of {x.dtype.name}")
+            value = device.tensor(array.astype(x.dtype))
+        else:
+            value = device.tensor(host_numbers("a value", value, x.dtype))
     value = cast(value, x.dtype)
     while value.ndim > len(shape) and value.shape[0] == 1:
         value = value.view(0)

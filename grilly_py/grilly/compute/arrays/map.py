@@ -34,6 +34,7 @@ _MOST = 2**30  # elements of a dispatch
 _AXES = 4
 _DEEP_AXES = 8
 _FLOAT = struct.Struct("=f")
+_HALF = struct.Struct("=e")
 _BITS = struct.Struct("=I")
 
 
@@ -46,7 +47,7 @@ class Gather(NamedTuple):
 
 
 def words(spec: Spec, value) -> tuple[int, int]:
-    """A Python number as kernels get it.
+    """A Python number as kernels get it, rounded to the operation's dtype where that is a floating one.
 
     Raises
     ------
@@ -55,9 +56,14 @@ def words(spec: Spec, value) -> tuple[int, int]:
     """
     if spec.kind == FLOATING:
         try:
-            return _BITS.unpack(_FLOAT.pack(value))[0], 0
+            if spec.dtype.name == "float16":
+                (value,) = _HALF.unpack(_HALF.pack(value))
+            (bits,) = _BITS.unpack(_FLOAT.pack(value))
         except (OverflowError, struct.error):  # of floats and of integers
-            return (0x7F800000 if value > 0 else 0xFF800000), 0
+            bits = 0x7F800000 if value > 0 else 0xFF800000
+        if spec.dtype.name == "bfloat16" and value == value:
+            bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000  # to nearest, ties to even; infinities stay
+        return bits, 0
     low, high = integer_range(spec.dtype)
     value = int(value)
     if not low <= value <= high:

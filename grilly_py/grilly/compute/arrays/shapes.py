@@ -75,7 +75,9 @@ def concat(arrays: Sequence[Tensor], axis: int | None = 0) -> Tensor:
     dtype = first.dtype
     for x in arrays[1:]:
         dtype = promoted(dtype, x.dtype)
-        if x.shape[:axis] != first.shape[:axis] or x.shape[axis + 1 :] != first.shape[axis + 1 :] or x.ndim < 1:
+        if x.ndim != first.ndim:
+            raise ValueError(f"concat: shapes {first.shape} and {x.shape} have unlike numbers of axes")
+        if x.shape[:axis] != first.shape[:axis] or x.shape[axis + 1 :] != first.shape[axis + 1 :]:
             raise ValueError(f"concat: shapes {first.shape} and {x.shape} differ beyond axis {axis}")
     device = first._storage.device
     found = device.empty((*first.shape[:axis], sum(x.shape[axis] for x in arrays), *first.shape[axis + 1 :]), dtype)
@@ -132,7 +134,7 @@ def roll(x: Tensor, shift, axis=None) -> Tensor:
         cut = -operator.index(by) % extent if extent else 0
         lead = (slice(None),) * place
         x = concat([x.view((*lead, slice(cut, None))), x.view((*lead, slice(0, cut)))], place)
-    return x
+    return x if axes else cast(x, x.dtype, copy=True)
 
 
 def repeat(x: Tensor, repeats: int, axis: int | None = None) -> Tensor:
@@ -177,7 +179,8 @@ def triangle(name: str, x: Tensor, k: int) -> Tensor:
         raise ValueError(f"{name}: x has {x.ndim} axes; expected at least two")
     rows, columns = x.shape[-2:]
     device = x._storage.device
-    row = device.tensor(np.arange(rows, dtype=np.int32)[:, None] + np.int32(operator.index(k)))
+    k = max(-rows, min(operator.index(k), columns))  # beyond, nothing changes any more
+    row = device.tensor(np.arange(rows, dtype=np.int32)[:, None] + np.int32(k))
     column = device.tensor(np.arange(columns, dtype=np.int32)[None, :])
     kept = binary("less_equal" if name == "tril" else "greater_equal", column, row)
     return where(kept, x, False if x.dtype == np.bool_ else 0)

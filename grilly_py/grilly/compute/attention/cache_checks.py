@@ -41,7 +41,7 @@ def checked_call(device: Device, given: dict, lengths, table, rotary, interleave
     q, k_cache, v_cache, k, v = given.values()
     if (k is None) != (v is None):
         raise ValueError(f"{NAME}: one of k and v is given; give both or neither")
-    arrays = {name: array for name, array in given.items() if array is not None}
+    arrays = {name: array for name, array in given.items() if array is not None or name not in ("k", "v")}
     dtype = check_float(NAME, **arrays)
     for name, array in arrays.items():
         if len(array.shape) != 4:

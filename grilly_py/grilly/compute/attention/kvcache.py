@@ -104,7 +104,8 @@ def _attended(
     high, causal = check_precision(NAME, precision), bool(causal)
     given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v}
     key = None
-    whole = counted is not None and q.shape[1:2] <= (MANY_QUERIES,)  # planned for all that a sample has room for
+    # Planned for all that a sample has room for?
+    whole = counted is not None and getattr(q, "shape", ())[1:2] <= (MANY_QUERIES,)
     if page_table is None and type(q) is type(k_cache) is type(v_cache) is Tensor and scale.__class__ in _SCALES:
         key, results = _again(device, tuple(given.values()), cache_seqlens, rotary, options,
                               (causal, scale, bool(return_lse), kernel, high, bool(rotary_interleaved)), whole)

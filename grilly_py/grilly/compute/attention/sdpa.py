@@ -8,6 +8,7 @@ import numpy as np
 
 from ..device.arguments import check_float, no_array, to_device
 from ..device.device import Device
+from ..device.numbers import number
 from ..device.tensor import Tensor
 from ..random import next_dropout
 from .forward import flash_attention
@@ -64,7 +65,7 @@ def scaled_dot_product_attention(
 
 
 def _probability(value) -> float:
-    value = float(value)
+    value = number(NAME, "dropout_p", value)
     if not 0.0 <= value <= 1.0:
         raise ValueError(f"{NAME}: dropout_p is {value}; expected 0 to 1")
     return value

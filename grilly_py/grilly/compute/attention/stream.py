@@ -20,6 +20,7 @@ from ...errors import UnsupportedError
 from ...registry.shared import extras_bits
 from ..device.arguments import check_precision
 from ..device.device import Device
+from ..device.dtypes import dtype_of
 from ..device.sixteen_bits import widens
 from ..device.tensor import Tensor
 from . import decode, merge, option_checks
@@ -92,7 +93,7 @@ def attend(part: Part, device: Device, q: np.ndarray, k: np.ndarray, v: np.ndarr
     q, k, v = (a[(None,) * (4 - rank)] for a in (q, k, v))
     bias = None if part.checked is None else part.checked.bias
     biases = tuple(None if b is None else b[(None,) * (4 - len(b.shape))] for b in (mask, bias))
-    o = np.zeros((*q.shape[:3], v.shape[3]), q.dtype)
+    o = np.zeros((*q.shape[:3], v.shape[3]), dtype_of(q.dtype))
     sums = np.full(q.shape[:3], -np.inf, np.float32)
     if o.size:
         _Streamed(part, device, q, k, v, biases).run(o, sums)

@@ -54,7 +54,8 @@ def option_bytes(checked: CheckedOptions | None, mask, full: tuple[int, ...], va
     if mask is not None or checked is not None and checked.bits & extras_bits(("blocks", "segments")):
         found += tiles
     if mask is not None and mask.dtype == np.bool_:
-        found += math.prod(mask.shape[:-1]) * (-(-mask.shape[-1] // 32) * 4 + 4 * TILE)
+        rows, columns = mask.shape[:-1], mask.shape[-1] if mask.ndim else 1
+        found += math.prod(rows) * (-(-columns // 32) * 4 + 4 * TILE)
     if queries <= FEW:
         found += 4 * batch * heads * queries * (value_dim + 4) * -(-keys // decode.FEWEST_KEYS)
     return found

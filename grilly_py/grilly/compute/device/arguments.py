@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .device import Device
-from .dtypes import FLOATS_TEXT, is_float
+from .dtypes import FLOATS_TEXT, dtype_of, is_float
 from .other_arrays import called, is_torch
 from .tensor import Tensor
 
@@ -39,12 +39,15 @@ def no_array(operation: str, name: str, given) -> TypeError:
 
 
 def check_float(operation: str, **arrays) -> np.dtype:
-    """The common dtype of the named arrays. Raises TypeError unless all are of one floating type of ours."""
+    """The common dtype of the named arrays, in this machine's byte order, whatever theirs is.
+
+    Raises TypeError unless all are of one floating type of ours.
+    """
     first = None
     for name, array in arrays.items():
         if array.__class__ is not Tensor and not isinstance(array, (np.ndarray, Tensor)):
             raise no_array(operation, name, array)
-        dtype = array.dtype
+        dtype = array.dtype if array.__class__ is Tensor else dtype_of(array.dtype)
         if not is_float(dtype):
             raise TypeError(
                 f"{operation}: {name} is {dtype}; expected {FLOATS_TEXT}; cast with {name}.astype(numpy.float32)"
@@ -55,7 +58,7 @@ def check_float(operation: str, **arrays) -> np.dtype:
             raise TypeError(
                 f"{operation}: {name} is {dtype} and {first[0]} is {first[1]}; give both the same dtype"
             )
-    return np.dtype(first[1])
+    return first[1]
 
 
 def check_precision(operation: str, precision) -> bool:

@@ -197,6 +197,8 @@ class Device:
             self.info, runtime.features, prove=functools.partial(prove, self), changed=lambda: self.caches.forget()
         )
         self.home: Device = self
+        #: Held by a replay while it counts the keys that it adds to caches.
+        self.growing = threading.Lock()
         self.backend: Any = None
         self.exchange: Exchange | UnsupportedError | None = None
         self.sixteen_bits = "float16-storage" in runtime.features

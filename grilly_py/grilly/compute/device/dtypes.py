@@ -44,7 +44,7 @@ def refused(dtype: np.dtype) -> str:
 
 
 def dtype_of(dtype) -> np.dtype:
-    """``numpy.dtype(dtype)`` that also knows "bfloat16".
+    """``numpy.dtype(dtype)`` that also knows "bfloat16"; in the byte order of this machine, which tensors have.
 
     Raises
     ------
@@ -59,7 +59,8 @@ def dtype_of(dtype) -> np.dtype:
         except ModuleNotFoundError as error:
             raise ImportError("bfloat16 needs ml_dtypes; run: pip install 'grilly-vulkan[bfloat16]'") from error
         return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(dtype)
+    found = np.dtype(dtype)
+    return found if found.isnative else np.dtype(found.type)
 
 
 def epsilon(dtype: np.dtype) -> float:

@@ -212,7 +212,8 @@ class Operators(NumPyFunctions):
         return self._arrays().unary("bitwise_invert", self)
 
     def __pos__(self: T) -> T:
-        return self
+        own: Any = self
+        return own.astype(own.dtype)  # type: ignore[no-any-return]
 
     def __matmul__(self: T, other: Any) -> T:
         if not _takes(other):
@@ -294,10 +295,14 @@ class Operators(NumPyFunctions):
         return self._storage.device.backend  # type: ignore[attr-defined]
 
     def to_device(self: T, device: Any, /, *, stream: None = None) -> T:
-        """The tensor on another ``grilly.Compute``: a copy by way of the host, or itself where it is there already."""
+        """The tensor on another ``grilly.Compute``: a copy by way of the host, or itself where it is there already.
+
+        None is the default one, as in ``__array_namespace_info__().devices()``. Raises TypeError for no backend.
+        """
         if stream is not None:
             raise ValueError("to_device: there are no streams; expected None")
-        return device.tensor(self)  # type: ignore[no-any-return]
+        space = importlib.import_module(__name__.partition(".")[0] + ".array_api.operands")
+        return space.device_at(device).tensor(self)  # type: ignore[no-any-return]
 
     @property
     def mT(self: T) -> T:

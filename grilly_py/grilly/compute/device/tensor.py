@@ -174,9 +174,12 @@ class Tensor(Operators):
         return self._view([self.shape[a] for a in order], [self._steps[a] for a in order])
 
     def swapaxes(self, first: int, second: int) -> Tensor:
-        """Exchange two axes; a view."""
+        """Exchange two axes; a view. Raises ValueError for an axis that there is not."""
         order = list(range(self.ndim))
-        order[first], order[second] = order[second], order[first]
+        try:
+            order[first], order[second] = order[second], order[first]
+        except IndexError:
+            raise ValueError(f"swapaxes: axes {first} and {second}; the tensor has {self.ndim}") from None
         return self.transpose(order)
 
     def reshape(self, *shape: SupportsIndex | Sequence[SupportsIndex]) -> Tensor:
@@ -269,9 +272,11 @@ class Tensor(Operators):
 
     def broadcast_to(self, shape: tuple[int, ...]) -> Tensor:
         """A view repeated to ``shape`` by NumPy's broadcasting rules. Raises ValueError where they do not allow it."""
-        shape = tuple(shape)
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
         missing = len(shape) - self.ndim
-        if missing < 0 or any(e not in (1, s) for e, s in zip(self.shape, shape[missing:], strict=True)):
+        if missing < 0 or min(shape, default=0) < 0 or any(
+            e not in (1, s) for e, s in zip(self.shape, shape[missing:], strict=True)
+        ):
             raise ValueError(f"broadcast_to: {self.shape} does not broadcast to {shape}")
         own = [step if e == s else 0 for e, s, step in zip(self.shape, shape[missing:], self._steps, strict=True)]
         return self._view(shape, [0] * missing + own)
@@ -318,12 +323,16 @@ class Tensor(Operators):
 
         Raises
         ------
+        TypeError
+            When ``out`` is no array of NumPy's.
         ValueError
-            When ``out`` has another shape or dtype.
+            When it has another shape or dtype.
         ClosedError
             After the backend was closed.
         """
         if out is not None:
+            if not isinstance(out, np.ndarray):
+                raise TypeError(f"numpy: out is a {type(out).__name__}; expected a numpy.ndarray")
             if out.shape != self.shape or out.dtype != self.dtype:
                 raise ValueError(
                     f"numpy: out is {out.dtype} {out.shape}; expected {self.dtype} {self.shape}, as the tensor is"
@@ -343,7 +352,16 @@ class Tensor(Operators):
         self._storage.device.runtime.read(self._storage.buffer, plain(flat), self._offset * self.dtype.itemsize)
         view = np.ndarray(self.shape, self.dtype, plain(flat), 0, self.strides)
         # Repeated or sparsely used memory would surprise whoever writes to the result.
-        return view if span == self.size else view.copy()
+        return view if self._is_dense() else view.copy()
+
+    def _is_dense(self) -> bool:
+        """Whether the elements lie without gaps and none twice, in whatever order of the axes."""
+        want = 1
+        for step, extent in sorted((s, e) for e, s in zip(self.shape, self._steps, strict=True) if e > 1):
+            if step != want:
+                return False
+            want *= extent
+        return True
 
     def download(self) -> Download:
         """Begin to copy the elements to the host, without waiting; ``download().numpy()`` gives them.

@@ -31,7 +31,7 @@ def attention_dropout(device: Device, weights, *, dropout_p, dropout_seed, dropo
         )
     p, seed, offset = option_checks.dropout(name, dropout_p, dropout_seed, dropout_offset)
     if p == 0.0:
-        return weights
+        return weights.astype(weights.dtype)  # a copy
     if 0 in weights.shape:
         return finish(device, device.empty(weights.shape), weights)
     words = option_checks.keep_words(p)

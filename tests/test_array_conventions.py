@@ -1,0 +1,178 @@
+"""What NumPy and the array API standard say of edges: numbers beside 16 bits, views, orders of bytes."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import grilly
+
+SIXTEEN = [np.float16, ml_dtypes.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN)
+@pytest.mark.parametrize("value", [0.1, 2049, 70000.0, -1e39, 1e-9, -0.0, float("inf"), float("nan"), 3.0e38])
+def test_a_number_beside_16_bits_is_rounded_to_them(default, dtype, value):
+    """As the standard has it: the number becomes an array of the tensor's dtype."""
+    x = np.array([0.1, 2049.0, 65504.0, -1.0]).astype(dtype)
+    with np.errstate(all="ignore"):
+        number = np.asarray(value).astype(dtype)
+        for name in ("equal", "less", "greater_equal", "maximum", "add", "multiply", "floor_divide"):
+            wanted = getattr(np, name)(x.astype(np.float32), number.astype(np.float32))
+            wanted = wanted if wanted.dtype == bool else wanted.astype(dtype)
+            found = getattr(grilly, name)(grilly.asarray(x), value).numpy()
+            np.testing.assert_array_equal(found.astype(np.float32), wanted.astype(np.float32), err_msg=name)
+            if np.isfinite(value):  # and zeros of either sign are told apart
+                np.testing.assert_array_equal(np.signbit(found), np.signbit(wanted), err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN)
+def test_nextafter_of_16_bits(default, dtype):
+    """Every kind of number beside every other, and random ones."""
+    rng = np.random.default_rng(0)
+    kinds = np.array([0, 0x8000, 1, 0x8001, 0x3C00, 0x7C00, 0xFC00, 0x7BFF, 0x7F80, 0xFF80, 0x7F7F, 0x7FC0], np.uint16)
+    x = np.concatenate([np.repeat(kinds, len(kinds)), rng.integers(0, 2**16, 999, np.uint16)]).view(dtype)
+    y = np.concatenate([np.tile(kinds, len(kinds)), rng.integers(0, 2**16, 999, np.uint16)]).view(dtype)
+    with np.errstate(all="ignore"):
+        wanted = np.where(x == y, y, np.nextafter(x, y))
+    found = grilly.nextafter(grilly.asarray(x), grilly.asarray(y)).numpy()
+    nan = np.isnan(wanted.astype(np.float32))
+    np.testing.assert_array_equal(np.isnan(found.astype(np.float32)), nan)
+    np.testing.assert_array_equal(found.view(np.uint16)[~nan], wanted.view(np.uint16)[~nan])
+    assert grilly.nextafter(grilly.asarray(x[:1]), 2.0).dtype == dtype
+
+
+def test_where_takes_minus_zero_for_false(default):
+    for dtype in ("float32", "float16", "bfloat16"):
+        condition = grilly.asarray([-0.0, 0.0, float("nan"), 2.0], dtype=dtype)
+        assert grilly.where(condition, 1, 2).tolist() == [2, 2, 1, 1]
+
+
+def test_products_of_16_bits_are_added_in_float32(default):
+    large = grilly.asarray([400.0, -400.0, 1.0, 1.0], dtype=grilly.float16)
+    found = grilly.vecdot(grilly.full((4,), 200.0, dtype=grilly.float16), large)
+    assert found.dtype == np.float16 and found.item() == 400.0
+    x, y = (grilly.asarray(row, dtype=grilly.float16) for row in ([0, 200, 200], [0, 400, 400]))
+    assert grilly.linalg.cross(x, y).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_downloaded_view_holds_no_element_twice(default):
+    found = grilly.arange(6)[::5].broadcast_to((3, 2)).numpy()
+    found[0, 0] = 9
+    assert found.tolist() == [[9, 5], [0, 5], [0, 5]]
+
+
+def test_integers_beyond_64_bits(default):
+    z = grilly.zeros(2, dtype=grilly.int64)
+    for call in (
+        lambda: grilly.asarray([1, 2**63], dtype=grilly.int64), lambda: grilly.asarray([1, 2**63]),
+        lambda: grilly.asarray(2**70), lambda: z.__setitem__(slice(None), [1, 2**63]),
+    ):  # fmt: skip
+        with pytest.raises(OverflowError, match="out of bounds for int64"):
+            call()
+    x = grilly.zeros(2)
+    x[0] = 2**70
+    assert x.tolist() == [2.0**70, 0.0] and grilly.asarray([1, 2**70], dtype="float32").tolist() == [1.0, 2.0**70]
+    assert grilly.asarray([2**63, 0.5]).tolist() == [2.0**63, 0.5]
+
+
+@pytest.mark.parametrize("code", ["i4", "f4", "f2"])
+def test_a_byte_order_that_is_named_changes_nothing(default, code):
+    other = np.dtype(code).newbyteorder("S")
+    for found in (
+        grilly.asarray([1, 2]).astype(other) + 0, grilly.asarray([1, 2], dtype=other),
+        grilly.zeros(2, dtype=other) + grilly.asarray([1, 2]).astype(code), default.tensor(np.array([1, 2], other)),
+    ):  # fmt: skip
+        assert found.dtype == np.dtype(code) and found.dtype.isnative and found.tolist() == [1, 2]
+    graph = default.capture(lambda a: a + 1, np.array([5, 6], other))
+    assert graph(np.array([1, 2], other)).tolist() == [2, 3]
+    if code == "f4":
+        np.testing.assert_array_equal(grilly.functional.relu(np.array([-1, 2], other)), [0, 2])
+
+
+def test_arrays_of_other_libraries(default):
+    class Array:
+        def __init__(self, array):
+            self.array = array
+
+        def __array__(self, dtype=None, copy=None):
+            return self.array
+
+    with pytest.raises(TypeError, match="float64 cannot live on the device"):
+        grilly.asarray(Array(np.ones(2)))
+    assert grilly.asarray(Array(np.ones(2)), dtype="float32").tolist() == [1.0, 1.0]
+    assert grilly.asarray(np.float64(1.5)).dtype == np.float32
+
+
+def test_an_ellipsis_for_no_axis_stands_between_arrays(default):
+    x, n = grilly.zeros((2, 3, 4)), np.zeros((2, 3, 4), np.float32)
+    values = np.float32([[1, 2], [3, 4]])
+    x[:, np.array([0, 1]), ..., 0] = grilly.asarray(values)
+    n[:, np.array([0, 1]), ..., 0] = values
+    np.testing.assert_array_equal(x.numpy(), n)
+    n, rows = np.arange(54).reshape(2, 3, 9), np.array([0, 1, 2])
+    found = grilly.asarray(n)[:, rows, ..., rows]
+    np.testing.assert_array_equal(found.numpy(), n[:, rows, ..., rows])
+
+
+def test_broadcast_views_are_not_written_to(default):
+    b = grilly.asarray([1.0, 2.0])
+    wide = grilly.broadcast_to(b, (3, 2))
+    for call in (lambda: wide.__iadd__(1.0), lambda: wide.__setitem__((0, 0), 9)):
+        with pytest.raises(ValueError, match="broadcast view.*write to a copy"):
+            call()
+    assert b.tolist() == [1.0, 2.0]
+    row = wide[0]  # which has each element once
+    row += 1
+    assert b.tolist() == [2.0, 3.0]
+
+
+def test_what_gives_an_array_gives_another_one(default):
+    x = grilly.ones(2)
+    for made in (+x, grilly.roll(x, (), axis=())):
+        made += 1
+    assert x.tolist() == [1.0, 1.0]
+    weights = np.ones((2, 2), np.float32)
+    found = grilly.functional.attention_dropout(weights, dropout_p=0.0, dropout_seed=1)
+    found += 1
+    assert weights.max() == 1
+
+
+@pytest.mark.parametrize("k", [2**31 - 1, 2**40, -(2**40)])
+def test_triangles_beyond_the_matrix(default, k):
+    x = np.ones((3, 3), np.float32)
+    for name in ("tril", "triu"):
+        np.testing.assert_array_equal(getattr(grilly, name)(grilly.asarray(x), k=k).numpy(), getattr(np, name)(x, k))
+
+
+def test_repeats_in_an_array(default):
+    x = grilly.asarray([1, 2])
+    assert grilly.repeat(x, np.array([1, 2])).tolist() == [1, 2, 2]
+    for odd in (np.array([-1, 1]), np.array([1.0, 2.0]), np.array([1, 2, 3])):
+        with pytest.raises(ValueError, match="repeat: repeats"):
+            grilly.repeat(x, odd)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda x: grilly.tensordot(x, x, axes=-1), ValueError, "-1 axes"),
+        (lambda x: grilly.tensordot(x, x, axes=3), ValueError, "3 axes"),
+        (lambda x: grilly.diff(x, n=-1), ValueError, "n is -1"),
+        (lambda x: grilly.broadcast_to(x, (2, -1)), ValueError, "does not broadcast"),
+        (lambda x: grilly.concat([x, x[0]], axis=1), ValueError, "unlike numbers of axes"),
+        (lambda x: grilly.meshgrid(x), ValueError, "one axis each"),
+        (lambda x: x.swapaxes(0, 5), ValueError, "axes 0 and 5"),
+        (lambda x: x.to_device("cpu"), TypeError, "grilly.Compute"),
+        (lambda x: x.numpy(out=[1]), TypeError, "out is a list"),
+        (lambda x: x[np.array([0.0])], TypeError, "expected integers"),
+        (lambda x: grilly.zeros(2.0), TypeError, "zeros: "),
+        (lambda x: grilly.random.normal(3, mean=1e39), ValueError, "beyond float32"),
+        (lambda x: grilly.random.uniform(3, low=-3e38, high=3e38), ValueError, "beyond float32"),
+    ],
+)
+def test_errors_that_name_what_is_wrong(default, call, error, words):
+    with pytest.raises(error, match=words):
+        call(grilly.ones((2, 2)))
+    assert grilly.ones(1).to_device(None).tolist() == [1.0]

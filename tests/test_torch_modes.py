@@ -1,0 +1,67 @@
+"""Attention of PyTorch's tensors under PyTorch's modes: autocast, and derivatives in forward mode."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+import grilly.functional as F
+
+pytestmark = pytest.mark.needs("torch")
+if importlib.util.find_spec("torch"):
+    import torch
+
+    import grilly.torch as gt
+
+
+@pytest.fixture
+def q(default):
+    return torch.randn((1, 2, 5, 8), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda q: gt.scaled_dot_product_attention(q, q, q), lambda q: gt.attention(q, q, q),
+        lambda q: gt.lift(F.softmax)(q),
+    ],
+    ids=["sdpa", "attention", "lift"],
+)  # fmt: skip
+def test_there_is_no_forward_mode(q, call):
+    """A tangent that is left out would be a derivative of zero."""
+    with pytest.raises(NotImplementedError, match="forward mode"):
+        torch.func.jvp(call, (q,), (q,))
+    assert call(q).shape == q.shape
+
+
+def test_autocast_is_as_for_pytorchs_own(q):
+    mixed = (q, q.bfloat16(), q)
+    mask = torch.zeros(5, 5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        wanted = torch.nn.functional.scaled_dot_product_attention(*mixed, attn_mask=mask)
+        found = gt.scaled_dot_product_attention(*mixed, attn_mask=mask)
+        other = gt.attention(*mixed)
+    assert found.dtype == other.dtype == wanted.dtype == torch.bfloat16
+    for one in (found, other):
+        torch.testing.assert_close(one, wanted, rtol=0.02, atol=0.02)
+    with pytest.raises(TypeError, match="one dtype"):
+        gt.attention(*mixed)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"key": None}, TypeError, "key is None"), ({"scale": "a"}, TypeError, "scale is 'a'"),
+        ({"dropout_p": None}, TypeError, "dropout_p is None"),
+    ],
+)  # fmt: skip
+def test_arguments_of_the_wrong_kind(q, change, error, words):
+    with pytest.raises(error, match=words):
+        gt.scaled_dot_product_attention(**{"query": q, "key": q, "value": q, **change})
+
+
+def test_heads_without_columns(q):
+    for call in (gt.scaled_dot_product_attention, gt.attention):
+        with pytest.raises(ValueError, match="head dimension"):
+            call(q[..., :0], q[..., :0], q)
