@@ -130,3 +130,17 @@ def test_a_fork_between(driver):
 
         graph = backend.capture(forks, X)
         np.testing.assert_array_equal(graph(X).numpy(), several(backend.tensor(X)).numpy())
+
+
+def test_a_thread_that_is_slow_to_forget_keeps_no_pipeline(driver, monkeypatch):
+    """A job that is done may be in a thread's hand until long after the device is closed."""
+    held, begin = [], threads.Threads.begin
+
+    def keeping(self, job):
+        held.append(job)
+        begin(self, job)
+
+    monkeypatch.setattr(threads.Threads, "begin", keeping)
+    with Compute(runtime="vulkan") as backend:
+        backend.capture(several, X)
+    assert held and not driver.counts()

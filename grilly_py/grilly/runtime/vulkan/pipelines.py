@@ -52,7 +52,8 @@ class Making(Job):
 
     def __init__(self, handle: Handle, place, call: Callable[[object], int], needed: tuple):
         super().__init__()
-        self.handle, self.place, self.result = handle, place, 0
+        self.handle: Handle | None = handle  # until it is done: the place is filled in however the program fares
+        self.place, self.result = place, 0
         self._call = call
         self._needed = needed  # what the driver reads meanwhile
 
@@ -62,7 +63,8 @@ class Making(Job):
             self.place[0] = NULL  # undefined after a failure, and to be destroyed if an interrupt lost the job
 
     def let_go(self) -> None:
-        self._needed = ()
+        # The handle as well: a thread may hold the job for longer than the device lasts.
+        self._needed, self.handle = (), None
 
 
 class Pipelines:
@@ -112,14 +114,13 @@ class Pipelines:
             making.run()
         try:
             handle = self._device.objects.made(
-                making.handle, making.place, making.result, "vkCreateComputePipelines"
+                program.handle, making.place, making.result, "vkCreateComputePipelines"
             )
         except (DeviceLostError, OutOfDeviceMemoryError):
             raise
         except GrillyError as error:
             driver = self._device.info.driver
             raise ShaderError(f"{program.spec.name}: {driver} could not compile it: {error}") from error
-        program.handle = handle
         program.pipeline = handle.value
 
     def settle(self) -> None:
@@ -213,6 +214,7 @@ class Pipelines:
             stage.flags = lib.VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT
         program.layout, program.set_layout = layout.value, set_layout
         handle, place = self._device.objects.begin("Pipeline")
+        program.handle = handle
         device, cache = self._device.handle, self._cache.value
         return Making(
             handle, place, lambda place: lib.vkCreateComputePipelines(device, cache, 1, info, NULL, place),
