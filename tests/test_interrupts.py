@@ -16,7 +16,7 @@ TOOL = TOOLS / "interrupts.py"
 pytestmark = pytest.mark.skipif(not TOOL.exists(), reason="tools/interrupts.py is not in an installed package")
 
 
-def interrupt(runtime: str, kind: str, *work: str, seconds: int = 12, seed: int = 0) -> str:
+def interrupt(runtime: str, kind: str, *work: str, seconds: int = 6, seed: int = 0) -> str:
     import grilly
 
     open_or_skip(runtime, lambda: grilly.Compute(runtime=runtime)).close()

@@ -7,8 +7,11 @@ import pytest
 
 import grilly
 from grilly import nn
+from grilly.compute.backend import default_backend
 
 RNG = np.random.default_rng(0)
+#: Random directions in which each gradient is compared.
+DIRECTIONS = {"vulkan": 4, "kompute": 1}  # kp takes ten times as long for a small call, and the kernels are the same
 
 
 def normal(*shape):
@@ -23,14 +26,14 @@ def default(backend):
     grilly.use(former)
 
 
-def assert_gradient(loss, array, found, what, directions=4):
+def assert_gradient(loss, array, found, what):
     """Directional derivatives of ``loss`` at ``array``, by central differences of a float32 function.
 
     Each loss rounds, so the step is large and the loss nearly quadratic over it; the bound is what that leaves.
     """
     found = np.asarray(found, np.float64)
     assert found.shape == array.shape, what
-    for _ in range(directions):
+    for _ in range(DIRECTIONS[default_backend().runtime.name]):
         way = RNG.standard_normal(array.shape)
         way /= np.linalg.norm(way)
         step = 0.02

@@ -157,9 +157,12 @@ def _jobs(
     """The dispatches in order, and the results dq, dk and dv; or those of ``choices`` only."""
     if choices is None or choices[0].variant.operation == stored.OPERATION:
         for_dq, for_dkv = requests(views, call)
-        dkv = registry.resolve(for_dkv)
-        product = stored.stored_dq(registry, for_dq, dkv) if choices is None else choices[0]
-        if product is not None and product.tile["stored"] == dkv.tile.get("stored"):
+        if choices is None:
+            dkv = registry.resolve(for_dkv)
+            product = stored.stored_dq(registry, for_dq, dkv)
+        else:
+            dkv, product = stored.storing(registry, for_dkv, choices[0])
+        if product is not None:
             mark = planner.mark()
             found = _stored(planner, views, call, dkv, product)
             if found is not None:

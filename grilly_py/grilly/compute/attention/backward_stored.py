@@ -22,13 +22,28 @@ OPERATION = "attention-backward-dq-stored"
 
 
 def stored_dq(registry: Registry, request: Request, dkv: Choice) -> Choice | None:
-    """The kernel for dq that reads dS; None where ``dkv`` cannot store it. ``request`` is that for dq."""
+    """The kernel for dq that reads what ``dkv`` stores; None where there is none. ``request`` is that for dq."""
     if "stored" not in dkv.tile:
         return None
     try:
-        return registry.resolve(request._replace(operation=OPERATION))
+        choice = registry.resolve(request._replace(operation=OPERATION))
     except UnsupportedError:
         return None
+    return choice if choice.tile["stored"] == dkv.tile["stored"] else None
+
+
+def storing(registry: Registry, request: Request, product: Choice) -> tuple[Choice, Choice | None]:
+    """A kernel for dk and dv, which ``request`` asks for, and ``product`` where it stores what that reads.
+
+    It need not be the one that calls get: a check of the product comes before anybody asked for it.
+    """
+    able = [
+        variant for variant, reason in registry.explain(request)
+        if reason is None and variant.tile.get("stored") == product.tile["stored"]
+    ]  # fmt: skip
+    if not able:
+        return registry.resolve(request), None
+    return registry.choice(max(able, key=registry.rank)), product
 
 
 def nbytes(piece: Piece, choice: Choice) -> int:
