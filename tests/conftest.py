@@ -21,6 +21,7 @@ _LEFT_OUT = pytest.StashKey[Counter]()
 
 def pytest_addoption(parser):
     parser.addoption("--devices-only", action="store_true", help="leave out the tests that take no fixture of a device")
+    parser.addoption("--every", type=int, default=1, metavar="N", help="of each test's cases only every N-th")
 
 
 def pytest_configure(config):
@@ -30,10 +31,19 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(config, items):
     if config.getoption("--devices-only"):
         chosen = [item for item in items if {"runtime", "backend", "vulkan_backend"} & set(item.fixturenames)]
-        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
         items[:] = chosen
     items[:], out, config.stash[_LEFT_OUT] = leftout.sort_out(items)
     config.hook.pytest_deselected(items=out)
+    every, seen, chosen = config.getoption("--every"), Counter(), []
+    for item in items:
+        test = (item.nodeid.partition("[")[0], "kompute" in item.nodeid)
+        if seen[test] % every == 0:
+            chosen.append(item)
+        seen[test] += 1
+    if len(chosen) < len(items):
+        config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
+        items[:] = chosen
 
 
 def pytest_sessionfinish(session):

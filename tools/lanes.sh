@@ -14,8 +14,8 @@
 # GRILLY_DEVICES              a pattern of names of devices: these only, and every pipeline for each of them; "." for all,
 #                             after a change to shaders (default: all but qualcomm-adreno640 and -adreno650, which are as the
 #                             630 and nearly as the 660)
-# GRILLY_VALIDATION_TESTS     what pytest runs under validation (default: tests --devices-only, less those of commands, of
-#                             documents and of kernels that are not shipped, in up to four processes)
+# GRILLY_VALIDATION_TESTS     what pytest runs under validation (default: tests --devices-only --every 2, less those of
+#                             commands, of documents and of kernels that are not shipped, in up to four processes)
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 python=${PYTHON:-$([[ -x .venv/bin/python ]] && echo .venv/bin/python || echo python3)}
@@ -97,7 +97,7 @@ validate_part() { # validate_part PART PARTS COMMAND...: the tests of every PART
     # Commands and documents have no need of it, nor has what no device gets.
     mapfile -t tests < <(find tests -name 'test_*.py' -printf '%s %p\n' | sort -rn | cut -d' ' -f2 |
       grep -vE '/test_(cli|pages|examples|adding_[a-z_]+|element_orders)\.py$' | awk -v part="$part" -v parts="$parts" 'NR % parts == part')
-    tests+=(--devices-only)
+    tests+=(--devices-only --every 2)
   fi
   inside "$@" python3 -m pytest -q -s -p no:cacheprovider --durations 10 -k "not kompute" "${tests[@]}"
 }
