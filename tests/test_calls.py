@@ -70,7 +70,7 @@ def test_a_repeated_call_is_quick(default, name):
     call = calls(default)[name]
     for _ in range(3):
         call()
-    default.synchronize()
+        default.synchronize()  # or whether the result's memory is free again, and so recorded, is a matter of luck
     found = counted(call)
     assert found.total() <= MOST[name], found.most_common()
     assert found.total() > 5, "a call that enters nothing was not counted"

@@ -64,7 +64,8 @@ def test_what_does_not_fit_leaves_the_cache_alone(backend):
     k, v = states(9)
     cache.fill(k, v)
     wrong = [
-        (TypeError, "k is float16 and the cache float32", (k.astype(np.float16), v)),
+        (TypeError, "k and v are float16 and the cache float32", (k.astype(np.float16), v.astype(np.float16))),
+        (TypeError, "v is float32 and k is float16", (k.astype(np.float16), v)),
         (ValueError, r"v has shape \(2, 8, 2, 8\); expected \(2, S, 2, 8\)", (k, v[:, :8])),
         (ValueError, r"k has shape \(1, 9, 2, 16\)", (k[:1], v)),
         (ValueError, "k has 41 rows; there is room for 40", states(41)),

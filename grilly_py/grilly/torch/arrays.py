@@ -64,7 +64,9 @@ def check_dense(operation: str, **tensors: object) -> None:
 def in_autocast(*tensors: Any) -> tuple[Any, ...]:
     """Tensors in the dtype of ``torch.autocast`` where it is on, as PyTorch has operands of its own attention there."""
     first = tensors[0]
-    if not isinstance(first, torch.Tensor) or not torch.is_autocast_enabled(first.device.type):
+    if not isinstance(first, torch.Tensor) or first.device.type not in ("cpu", "cuda"):
+        return tensors  # which are refused; autocast knows no meta
+    if not torch.is_autocast_enabled(first.device.type):
         return tensors
     dtype = torch.get_autocast_dtype(first.device.type)
     return tuple(one.to(dtype) if isinstance(one, torch.Tensor) and one.dtype in FLOATS else one for one in tensors)

@@ -56,12 +56,12 @@ def words(spec: Spec, value) -> tuple[int, int]:
     """
     if spec.kind == FLOATING:
         try:
-            if spec.dtype.name == "float16":
+            if spec.dtype.char == "e":
                 (value,) = _HALF.unpack(_HALF.pack(value))
             (bits,) = _BITS.unpack(_FLOAT.pack(value))
         except (OverflowError, struct.error):  # of floats and of integers
             bits = 0x7F800000 if value > 0 else 0xFF800000
-        if spec.dtype.name == "bfloat16" and value == value:
+        if spec.dtype.kind == "V" and value == value:
             bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000  # to nearest, ties to even; infinities stay
         return bits, 0
     low, high = integer_range(spec.dtype)

@@ -53,6 +53,7 @@ def _tiled(rng, seen: np.ndarray, rows: int, keys: int) -> Options:
 
 
 def check(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | None:
+    """Attention by a kernel of whole tiles: plain, causal, masked and with options, at odd sizes."""
     variant, dtype = choice.variant, dtype_of(choice.variant.dtype)
     dim, value_dim = facts["head_dim"], facts["value_dim"]
     naive = proven(device, "attention", variant.dtype, facts, NAIVE)

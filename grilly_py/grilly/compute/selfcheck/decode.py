@@ -17,7 +17,7 @@ from .comparing import NAIVE, ROUNDING, SPREAD, attention_bound, difference, lon
 
 
 def check(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | None:
-    """As ``_attention``, for kernels that are given few queries and split the keys."""
+    """Attention of few queries, by kernels that split the keys: plain, causal and with options."""
     variant, dtype = choice.variant, dtype_of(choice.variant.dtype)
     dim, value_dim = facts["head_dim"], facts["value_dim"]
     naive = proven(device, "attention", variant.dtype, facts, NAIVE)

@@ -15,6 +15,7 @@ from .comparing import difference, product_bound, proven
 
 
 def check(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | None:
+    """Products at sizes of whole blocks and at odd ones, with and without a bias."""
     variant, dtype = choice.variant, dtype_of(choice.variant.dtype)
     align, tile = variant.align, variant.tile
     step = max(align, variant.limits.get("depth_align", (1, 1))[0])  # of the depth
