@@ -25,7 +25,7 @@ class Prepared(onnx.backend.base.BackendRep):
         Parameters
         ----------
         inputs : sequence or mapping of arrays
-            In the order of the model's inputs, or by their names.
+            In the order of the model's inputs, or by their names; inputs that have defaults by their names only.
 
         Returns
         -------
@@ -90,8 +90,8 @@ class Backend(onnx.backend.base.Backend):
         Parameters
         ----------
         node : onnx.NodeProto
-        inputs : sequence of numpy.ndarray
-            For its named inputs, in order.
+        inputs : list or tuple of numpy.ndarray
+            For its named inputs, in order; one for those of one name.
         device, outputs_info
             They make no difference.
 
@@ -101,7 +101,12 @@ class Backend(onnx.backend.base.Backend):
             As ``Model`` and ``Model.run``.
         """
         names = list(dict.fromkeys(name for name in node.input if name))
+        if not isinstance(inputs, (list, tuple)):
+            raise TypeError(f"inputs is {type(inputs).__name__}; expected a list of arrays, one for each named input")
+        if len(inputs) != len(names):
+            raise ValueError(f"{len(inputs)} inputs are given; the node's are {', '.join(names) or 'none'}")
         arrays = [np.asarray(value) for value in inputs]
+        arrays = [value.astype(value.dtype.newbyteorder("="), copy=False) for value in arrays]
         kinds = [onnx.helper.np_dtype_to_tensor_dtype(value.dtype) for value in arrays]
         infos = [
             onnx.helper.make_tensor_value_info(name, kind, value.shape)

@@ -10,13 +10,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
+import onnx.checker
+import onnx.external_data_helper
 import onnx.inliner
 import onnx.numpy_helper
 import onnx.shape_inference
 
 from ..errors import ModelError, UnsupportedError
 from .folding import Fold
+from .names import graphs, inner, label, read, require_defined, unique
 from .operators import OPERATORS
+from .schemas import require_complete
 from .table import Operator
 
 #: The first operator set in which elementwise operators broadcast as NumPy's.
@@ -66,11 +70,13 @@ class Node(NamedTuple):
 class Loaded(NamedTuple):
     """A graph as it runs.
 
-    ``host`` are the inputs that decide shapes, ``held`` the names that operators read on the host.
+    ``optional`` are the inputs that a constant stands for where they are not given, ``host`` the inputs that decide
+    shapes, ``held`` the names that operators read on the host.
     """
 
     nodes: list[Node]
     inputs: tuple[Input, ...]
+    optional: tuple[Input, ...]
     outputs: tuple[str, ...]
     constants: dict[str, np.ndarray]
     host: frozenset[str]
@@ -84,7 +90,7 @@ def load(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Loaded:
     Raises
     ------
     ModelError
-        For what is no model of ONNX.
+        For what is no model of ONNX: names that nobody makes, attributes that are missing, data that cannot be read.
     UnsupportedError
         For operators, versions and types of inputs that grilly lacks; all operators are named at once.
     """
@@ -108,55 +114,35 @@ def load(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Loaded:
     if missing:
         named = ", ".join(f"{name} ({count})" for name, count in sorted(missing.items()))
         raise UnsupportedError(f"the model has operators that grilly lacks: {named}")
-    if proto.graph.sparse_initializer:
+    if any(graph.sparse_initializer for graph in graphs(proto.graph)):
         raise UnsupportedError("the model has sparse initializers; store them dense")
+    require_complete((node for graph in graphs(proto.graph) for node in graph.node), proto.opset_import)
+    require_defined(proto.graph)
+    proto = unique(proto)
     constants = {
-        each.name: onnx.numpy_helper.to_array(each, folder)
-        for graph in _graphs(proto.graph) for each in graph.initializer
+        each.name: _read_tensor(each, folder, f"initializer {each.name!r}")
+        for graph in graphs(proto.graph) for each in graph.initializer
     }  # fmt: skip
     inputs = tuple(_input(each) for each in proto.graph.input if each.name not in constants)
+    optional = tuple(_input(each) for each in proto.graph.input if each.name in constants)
     for each in proto.graph.output:
         if each.type.WhichOneof("value") not in (None, "tensor_type"):
             raise UnsupportedError(f"output {each.name} is a {each.type.WhichOneof('value')}; grilly gives tensors")
     outputs = tuple(each.name for each in proto.graph.output)
     nodes = _nodes(proto.graph, proto.opset_import, outputs, folder)
-    host, held = _host_inputs(proto, nodes, inputs), frozenset(_held(nodes))
-    return Loaded(nodes, inputs, outputs, constants, host, held, version)
+    host, held = _host_inputs(proto, nodes, (*inputs, *optional)), frozenset(_held(nodes))
+    return Loaded(nodes, inputs, optional, outputs, constants, host, held, version)
 
 
 def lacking(model: onnx.ModelProto) -> Counter[str]:
     """The operators of a model that grilly lacks, and how many nodes have each."""
-    nodes = (node for graph in _graphs(model.graph) for node in graph.node)
+    nodes = (node for graph in graphs(model.graph) for node in graph.node)
     return Counter(name for name in map(_name, nodes) if name not in OPERATORS)
 
 
 def _name(node: onnx.NodeProto) -> str:
     """The operator's name, with its domain before it where it is not ONNX's own."""
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph, and those in its nodes."""
-    yield graph
-    for node in graph.node:
-        for inner in _inner(node).values():
-            yield from _graphs(inner)
-
-
-def _inner(node: onnx.NodeProto) -> dict[str, onnx.GraphProto]:
-    return {each.name: each.g for each in node.attribute if each.type == onnx.AttributeProto.GRAPH}
-
-
-def _read(node: onnx.NodeProto) -> set[str]:
-    """The names that a node needs, those that its branches take from outside among them."""
-    found = set(node.input)
-    for graph in _inner(node).values():
-        own = {each.name for each in (*graph.initializer, *graph.input)}
-        for inner in graph.node:
-            found.update(_read(inner) - own)
-            own.update(inner.output)
-        found.update(each.name for each in graph.output if each.name not in own)
-    return found
 
 
 def _parsed(said: str, read: Any) -> onnx.ModelProto:
@@ -186,32 +172,47 @@ def _input(value: onnx.ValueInfoProto) -> Input:
 def _nodes(graph: onnx.GraphProto, opsets: Any, outputs: Iterable[str], folder: str) -> list[Node]:
     last: dict[str, int] = {}
     for place, node in enumerate(graph.node):
-        last.update(dict.fromkeys((*_read(node), *node.output), place))
+        last.update(dict.fromkeys((*read(node), *node.output), place))
     last = {name: place for name, place in last.items() if name and name not in set(outputs)}
     ends: dict[int, list[str]] = {}
     for name, place in last.items():
         ends.setdefault(place, []).append(name)
     found = []
     for place, node in enumerate(graph.node):
-        inner = _inner(node)
+        inside = inner(node)
         branches = {}
-        for name, branch in inner.items():
+        for name, branch in inside.items():
             results = tuple(each.name for each in branch.output)
             takes = tuple(each.name for each in branch.input)
             branches[name] = Branch(_nodes(branch, opsets, results, folder), takes, results)
         found.append(Node(
-            f"{node.op_type} {node.name!r}" if node.name else node.op_type, OPERATORS[_name(node)], _name(node),
-            {each.name: _attribute(each, folder) for each in node.attribute if each.name not in inner},
+            label(node), OPERATORS[_name(node)], _name(node),
+            {each.name: _attribute(each, folder, label(node)) for each in node.attribute if each.name not in inside},
             tuple(node.input), tuple(node.output), tuple(ends.get(place, ())), Fold(node, opsets), branches,
         ))  # fmt: skip
     return found
 
 
-def _attribute(attribute: onnx.AttributeProto, folder: str) -> Any:
+def _attribute(attribute: onnx.AttributeProto, folder: str, node: str) -> Any:
     value = onnx.helper.get_attribute_value(attribute)
     if isinstance(value, bytes):
         return value.decode()
-    return onnx.numpy_helper.to_array(value, folder) if isinstance(value, onnx.TensorProto) else value
+    said = f"{node}: attribute {attribute.name!r}"
+    return _read_tensor(value, folder, said) if isinstance(value, onnx.TensorProto) else value
+
+
+def _read_tensor(tensor: onnx.TensorProto, folder: str, said: str) -> np.ndarray:
+    """The array of a tensor, which may lie in a file beside the model's."""
+    try:
+        return onnx.numpy_helper.to_array(tensor, folder)
+    # onnx's ValidationError is no ValueError, and its reading of files raises what Python's does.
+    except (OSError, ValueError, TypeError, RuntimeError, onnx.checker.ValidationError) as error:
+        if onnx.external_data_helper.uses_external_data(tensor):
+            place = next((each.value for each in tensor.external_data if each.key == "location"), "")
+            beside = f"in {folder}" if folder else "in the working folder, as the model is given without its path"
+            raise ModelError(f"{said} cannot be read from its file {place!r} {beside}: is the file there, and whole? "
+                             f"{error}") from error  # fmt: skip
+        raise ModelError(f"{said} is damaged: {error}") from error
 
 
 def _host_inputs(proto: onnx.ModelProto, nodes: list[Node], inputs: tuple[Input, ...]) -> frozenset[str]:
@@ -263,7 +264,7 @@ def _floating(proto: onnx.ModelProto) -> frozenset[str]:
     small = onnx.ModelProto()
     small.CopyFrom(proto)
     del small.graph.initializer[:]
-    known: Mapping[str, int] = {each.name: each.data_type for g in _graphs(proto.graph) for each in g.initializer}
+    known: Mapping[str, int] = {each.name: each.data_type for g in graphs(proto.graph) for each in g.initializer}
     listed = {each.name for each in small.graph.input}
     small.graph.input.extend(
         onnx.helper.make_tensor_value_info(each.name, each.data_type, list(each.dims))
@@ -271,7 +272,7 @@ def _floating(proto: onnx.ModelProto) -> frozenset[str]:
     )  # fmt: skip
     values = onnx.shape_inference.infer_shapes(small).graph
     found = {name for name, kind in known.items() if kind in _FLOATING}
-    for graph in _graphs(values):
+    for graph in graphs(values):
         for each in (*graph.input, *graph.value_info, *graph.output):
             if each.type.tensor_type.elem_type in _FLOATING:
                 found.add(each.name)

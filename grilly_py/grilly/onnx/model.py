@@ -13,6 +13,7 @@ import onnx
 from ..compute import Compute, Tensor, default_backend
 from ..compute.graph import Graph
 from ..errors import CaptureError, GrillyError, ModelError, UnsupportedError
+from .feeds import checked
 from .graphs import Branch, Input, Loaded, Node, load
 from .table import Call
 
@@ -38,6 +39,8 @@ class Model:
     ----------
     inputs : tuple of Input
         What ``run`` takes: names, dtypes and shapes.
+    optional : tuple of Input
+        What it takes too, and has a default for: inputs that are also initializers.
     outputs : tuple of str
         Names of what it gives.
     folded, executed : int
@@ -50,7 +53,7 @@ class Model:
     Raises
     ------
     ModelError
-        For what is no model of ONNX.
+        For what is no model of ONNX: names that nobody makes, attributes that are missing, data that cannot be read.
     UnsupportedError
         For operators that grilly lacks, all of which are named before anything is on the device, for operator sets
         before 7, and for dtypes that no Tensor has.
@@ -60,6 +63,7 @@ class Model:
         self._loaded: Loaded = load(model)
         self.backend = default_backend() if backend is None else backend
         self.inputs: tuple[Input, ...] = self._loaded.inputs
+        self.optional: tuple[Input, ...] = self._loaded.optional
         self.outputs: tuple[str, ...] = self._loaded.outputs
         self.folded = self.executed = 0
         self.graph: Graph[Any] | None = None
@@ -80,7 +84,8 @@ class Model:
         Parameters
         ----------
         feeds : mapping of str to array
-            An array for each input, of its dtype and a shape that goes with its own.
+            An array for each input, of its dtype and a shape that goes with its own; and for optional ones where their
+            defaults are not wanted.
         capture : bool
             Capture the work as one graph at the first run with these shapes, and replay it from then on. Inputs of
             integers that decide shapes have to have the same values then; others make another graph. Where a shape
@@ -91,13 +96,13 @@ class Model:
         ValueError
             For inputs that are missing, unknown, or of another shape than the model says.
         TypeError
-            For inputs of another dtype.
+            For inputs that are no arrays, or of another dtype.
         ModelError
             Where a node refuses what it is given; the message names it.
         UnsupportedError
             Where a node asks for what its operator lacks here.
         """
-        given = self._checked(feeds)
+        given = checked(feeds, self.inputs, self.optional)
         host = {name: _array(value) for name, value in given.items() if name in self._loaded.host}
         device = {name: self._sent(f"input {name}", value) for name, value in given.items() if name not in host}
         self.graph = self.uncaptured = None
@@ -114,26 +119,9 @@ class Model:
                 self._graphs[key] = found
             if isinstance(found, Graph):
                 self.graph = found
-                return {name: _array(value) for name, value in found(device).items()}
+                return {name: _own(value) for name, value in found(device).items()}
             self.uncaptured = found
-        return {name: _array(value) for name, value in self._pass({**device, **host}).items()}
-
-    def _checked(self, feeds: Mapping[str, np.ndarray | Tensor]) -> dict[str, np.ndarray | Tensor]:
-        named = {each.name: each for each in self.inputs}
-        wrong = [*(f"{name} is missing" for name in named if name not in feeds),
-                 *(f"{name} is no input" for name in feeds if name not in named)]  # fmt: skip
-        if wrong:
-            raise ValueError(f"{'; '.join(wrong)}; the model's inputs are {', '.join(named) or 'none'}")
-        for name, value in feeds.items():
-            asked = named[name]
-            if value.dtype != asked.dtype:
-                raise TypeError(f"input {name} is {value.dtype.name}; expected {asked.dtype.name}")
-            if asked.shape is not None and (
-                len(asked.shape) != len(value.shape)
-                or any(isinstance(e, int) and e != f for e, f in zip(asked.shape, value.shape, strict=True))
-            ):
-                raise ValueError(f"input {name} has shape {tuple(value.shape)}; expected {asked.shape}")
-        return {name: feeds[name] for name in named}
+        return {name: _own(value) for name, value in self._pass({**device, **host}).items()}
 
     def _sent(self, said: str, value: np.ndarray | Tensor) -> Tensor:
         try:
@@ -156,20 +144,20 @@ class Model:
         values = {**self._constants, **values, "": None}
         self.folded = self.executed = 0
         self._go(self._loaded.nodes, values)
-        return {name: values[name] for name in self.outputs}
+        return {name: _named(values, name) for name in self.outputs}
 
     def _go(self, nodes: list[Node], values: dict[str, Any]) -> None:
         """The nodes of a graph one after the other, from values to values."""
         for node in nodes:
             try:
-                found = self._node(node, [values[name] for name in node.inputs], values)
+                found = self._node(node, [_named(values, name) for name in node.inputs], values)
             except CaptureError as error:
                 raise CaptureError(f"{node.label}: {error}") from error
             except UnsupportedError as error:
                 raise UnsupportedError(f"{node.label}: {error}") from error
             except GrillyError:
                 raise
-            except (ValueError, TypeError, IndexError, OverflowError) as error:
+            except (ValueError, TypeError, IndexError, ArithmeticError) as error:
                 raise ModelError(f"{node.label}: {error}") from error
             values.update((name, value) for name, value in zip(node.outputs, found, strict=False) if name)
             for name in node.last:
@@ -179,7 +167,7 @@ class Model:
         """The outputs of a graph in a node, which is given its inputs."""
         own = {**values, **dict(zip(branch.inputs, given, strict=True))}
         self._go(branch.nodes, own)
-        return tuple(own[name] for name in branch.outputs)
+        return tuple(_named(own, name) for name in branch.outputs)
 
     def _node(self, node: Node, inputs: list[Value], values: dict[str, Any]) -> tuple[Value, ...]:
         on_host = all(value is None or isinstance(value, np.ndarray) for value in inputs)
@@ -201,17 +189,31 @@ class Model:
         found = takes.function(call, *operands)
         found = found if isinstance(found, tuple) else (found,)
         self.executed += any(isinstance(value, Tensor) for value in found)
+        # Operators that do not fold take arrays of the host too; those of no inputs are constants as they stand.
+        self.folded += on_host and bool(inputs) and all(isinstance(value, np.ndarray) for value in found)
         return found
 
     def _uploaded(self, name: str, value: np.ndarray) -> Tensor:
         """A constant's tensor is kept, unless it is made in a capture, whose memory is the graph's own."""
-        if name in self._on_device:
+        is_constant = self._constants.get(name) is value  # and not what the caller gave in its place
+        if is_constant and name in self._on_device:
             return self._on_device[name]
         found = self._sent(name, value)
-        if name in self._loaded.constants and not self._capturing:
+        if is_constant and not self._capturing:
             self._on_device[name] = found
         return found
 
 
 def _array(value: np.ndarray | Tensor) -> np.ndarray:
     return value.numpy() if isinstance(value, Tensor) else value
+
+
+def _own(value: Any) -> Any:
+    """An output as an array of the caller's own: arrays on the host may be constants, or what the caller gave."""
+    return value.copy() if isinstance(value, np.ndarray) else _array(value)
+
+
+def _named(values: Mapping[str, Any], name: str) -> Any:
+    if name not in values:  # all names are defined: its node's operator gave fewer outputs than the graph names
+        raise UnsupportedError(f"{name!r} is an output that grilly's operator does not give")
+    return values[name]

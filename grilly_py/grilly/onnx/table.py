@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,6 +58,41 @@ class Call(NamedTuple):
     def refuse(self, why: str) -> UnsupportedError:
         """The error of an operator that cannot do what the node asks."""
         return UnsupportedError(why)
+
+
+def within(index: int, count: int, said: str = "axis") -> int:
+    """An axis, or another place, of so many; from the beginning where it counts from the end.
+
+    Raises
+    ------
+    ValueError
+        For one beyond the last or before the first.
+    """
+    if not -count <= index < count:
+        room = f"expected one from {-count} to {count - 1}" if count else "there is none"
+        raise ValueError(f"{said} {index} is out of range; {room}")
+    return index + count if index < 0 else index
+
+
+def all_within(axes: Iterable[int], count: int) -> tuple[int, ...]:
+    """Several axes of so many, each by its number from the beginning. Raises ValueError, also for one named twice."""
+    given = tuple(axes)
+    found = tuple(within(int(axis), count) for axis in given)
+    if len(set(found)) < len(found):
+        raise ValueError(f"axes {list(given)} name one of {count} twice")
+    return found
+
+
+def integral(dtype: np.dtype[Any], exponent: np.ndarray) -> np.ndarray:
+    """A floating exponent of integers as integers of their dtype, where it is integral and none is negative.
+
+    Powers of integers are exact then, where their dtype holds them. Others stay as they are.
+    """
+    if dtype.kind not in "iu" or exponent.dtype.kind in "iub":
+        return exponent
+    y = exponent.astype(np.float64)
+    # Beyond 63 only powers of 0, 1 and -1 are held, and int8 must hold the exponent too.
+    return exponent.astype(dtype) if ((y >= 0) & (y <= 63) & (y == np.floor(y))).all() else exponent
 
 
 class Operator(NamedTuple):

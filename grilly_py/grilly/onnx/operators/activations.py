@@ -8,7 +8,7 @@ from typing import Any
 from ... import array_api as xp
 from ... import functional as F
 from ...compute import Tensor
-from ..table import Call, is_floating, operator, wide
+from ..table import Call, is_floating, operator, wide, within
 
 
 def _rounded_once(*names: str) -> Callable[[Any], Any]:
@@ -132,7 +132,7 @@ def _by_rows(call: Call, x: Tensor, function: Callable[..., Tensor]) -> Tensor:
     """A softmax along an axis; before version 13 of rows that begin at the axis."""
     if call.version >= 13:
         return function(x, call.get("axis", -1))
-    axis = call.get("axis", 1) % max(x.ndim, 1)
+    axis = within(int(call.get("axis", 1)), x.ndim) if x.ndim else 0
     rows = 1
     for extent in x.shape[:axis]:
         rows *= extent
@@ -156,8 +156,9 @@ def hardmax(call: Call, x: Tensor) -> Tensor:
     """1 at the first of the largest elements, else 0."""
 
     def of_rows(rows: Tensor, axis: int) -> Tensor:
+        axis = within(int(axis), rows.ndim)
         places = xp.arange(rows.shape[axis], device=call.backend)
-        places = places.reshape(tuple(-1 if a == axis % rows.ndim else 1 for a in range(rows.ndim)))
+        places = places.reshape(tuple(-1 if a == axis else 1 for a in range(rows.ndim)))
         return xp.equal(places, xp.argmax(rows, axis=axis, keepdims=True)).astype(rows.dtype, copy=False)
 
     return _by_rows(call, x, of_rows)

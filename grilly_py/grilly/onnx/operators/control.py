@@ -9,7 +9,7 @@ import numpy as np
 
 from ... import array_api as xp
 from ...compute import Tensor
-from ..table import Call, operator
+from ..table import Call, operator, within
 
 Value = Tensor | np.ndarray
 
@@ -59,12 +59,13 @@ def scan(call: Call, *given: Value) -> Any:
     body, several = call.branches["body"], int(call.attributes["num_scan_inputs"])
     states, arrays = tuple(given[: len(given) - several]), given[len(given) - several :]
     axes = call.get("scan_input_axes", [0] * several)
+    axes = [within(int(axis), array.ndim) for array, axis in zip(arrays, axes, strict=True)]
     backwards = call.get("scan_input_directions", [0] * several)
     count = arrays[0].shape[axes[0]]
     rows = []
     for number in range(count):
         parts = [
-            array[(slice(None),) * (axis % array.ndim) + (count - 1 - number if turned else number,)]
+            array[(slice(None),) * axis + (count - 1 - number if turned else number,)]
             for array, axis, turned in zip(arrays, axes, backwards, strict=True)
         ]
         found = body(*states, *parts)

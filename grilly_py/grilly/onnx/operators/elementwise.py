@@ -10,7 +10,7 @@ import onnx
 
 from ... import array_api as xp
 from ...compute import Tensor
-from ..table import Call, is_floating, operator, wide
+from ..table import Call, integral, is_floating, operator, wide
 
 _UNARY = {
     "Abs": xp.abs, "Neg": xp.negative, "Sign": xp.sign, "Floor": xp.floor, "Ceil": xp.ceil, "Round": xp.round,
@@ -58,9 +58,10 @@ def modulo(call: Call, x: Tensor, y: Tensor) -> Tensor:
     return xp.where(xp.less(x, 0), xp.negative(left), left)
 
 
-@operator("Pow")
-def power(call: Call, x: Tensor, y: Tensor) -> Tensor:
-    """The power, in the base's dtype."""
+@operator("Pow", either=(1,))
+def power(call: Call, x: Tensor, y: Tensor | np.ndarray) -> Tensor:
+    """The power, in the base's dtype; of integers exact where the exponent is one too, or a constant that is whole."""
+    y = call.tensor(integral(x.dtype, y) if isinstance(y, np.ndarray) else y)
     if is_floating(x):
         return xp.pow(wide(x), y.astype(np.float32, copy=False)).astype(x.dtype, copy=False)
     if is_floating(y):

@@ -9,7 +9,7 @@ import numpy as np
 
 from ... import array_api as xp
 from ...compute import Tensor
-from ..table import Call, operator
+from ..table import Call, operator, within
 
 
 def from_zero(index: Tensor, extent: int) -> Tensor:
@@ -20,7 +20,7 @@ def from_zero(index: Tensor, extent: int) -> Tensor:
 @operator("Gather", either=(1,))
 def gather(call: Call, x: Tensor, indices: Tensor | np.ndarray) -> Tensor:
     """Elements along an axis at indices, whose axes take its place."""
-    axis = int(call.get("axis", 0)) % x.ndim
+    axis = within(int(call.get("axis", 0)), x.ndim)
     if isinstance(indices, np.ndarray) and indices.ndim == 0:
         return x[(slice(None),) * axis + (int(indices),)]
     if isinstance(indices, Tensor):
@@ -31,7 +31,7 @@ def gather(call: Call, x: Tensor, indices: Tensor | np.ndarray) -> Tensor:
 @operator("GatherElements")
 def gather_elements(call: Call, x: Tensor, indices: Tensor) -> Tensor:
     """For each index the element at it along an axis, and at its own place along the others."""
-    axis = int(call.get("axis", 0)) % x.ndim
+    axis = within(int(call.get("axis", 0)), x.ndim)
     x = x[tuple(slice(None) if a == axis else slice(0, extent) for a, extent in enumerate(indices.shape))]
     return xp.take_along_axis(x, from_zero(indices, x.shape[axis]), axis=axis)
 
@@ -61,8 +61,7 @@ def gather_nd(call: Call, x: Tensor, indices: Tensor) -> Tensor:
 @operator("OneHot", host=(1,))
 def one_hot(call: Call, indices: Tensor, depth: np.ndarray, values: Tensor) -> Tensor:
     """The second value where an index names the place along a new axis, the first elsewhere."""
-    count, axis = int(depth.item()), int(call.get("axis", -1))
-    axis = axis % (indices.ndim + 1)
+    count, axis = int(depth.item()), within(int(call.get("axis", -1)), indices.ndim + 1)
     index = indices.astype(np.int64, copy=False)
     index = xp.expand_dims(xp.where(xp.less(index, 0), xp.add(index, count), index), axis=axis)
     shape = [1] * index.ndim
@@ -80,6 +79,9 @@ def top_k(call: Call, x: Tensor, k: np.ndarray | None = None) -> Any:
 @operator("NonZero")
 def nonzero(call: Call, x: Tensor) -> Tensor:
     """Indices of elements that are not zero, a row for each axis; waits for their number."""
+    if x.ndim == 0:  # no axes, and so no rows; NumPy's function has no answer
+        count = xp.nonzero(x.reshape((1,)))[0].shape[0]
+        return call.tensor(np.zeros((0, count), np.int64))
     return xp.stack(xp.nonzero(x), axis=0)
 
 
@@ -95,7 +97,7 @@ def compress(call: Call, x: Tensor, condition: np.ndarray) -> Tensor:
 @operator("ReverseSequence")
 def reverse_sequence(call: Call, x: Tensor, lengths: Tensor) -> Tensor:
     """The first elements along an axis in reverse order, as many as each sample has."""
-    time, batch = int(call.get("time_axis", 0)), int(call.get("batch_axis", 1))
+    time, batch = (within(int(call.get(f"{key}_axis", n)), x.ndim) for n, key in enumerate(("time", "batch")))
     lengths = lengths.reshape(tuple(-1 if a == batch else 1 for a in range(x.ndim)))
     steps = xp.arange(x.shape[time], dtype=np.int64, device=call.backend)
     steps = steps.reshape(tuple(-1 if a == time else 1 for a in range(x.ndim)))

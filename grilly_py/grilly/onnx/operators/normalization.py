@@ -10,12 +10,12 @@ import numpy as np
 from ... import array_api as xp
 from ... import functional as F
 from ...compute import Tensor
-from ..table import Call, operator, wide
+from ..table import Call, operator, wide, within
 from .shapes import padded
 
 
 def _row_axis(call: Call, x: Tensor) -> int:
-    return int(call.get("axis", -1)) % x.ndim
+    return within(int(call.get("axis", -1)), x.ndim)
 
 
 def _weight(given: Tensor | None, x: Tensor, shape: tuple[int, ...]) -> Tensor | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ... import array_api as xp
 from ...compute import Tensor
-from ..table import Call, operator, wide
+from ..table import Call, operator, wide, within
 from .elementwise import dtype_of
 from .products import padding
 from .shapes import padded
@@ -20,7 +20,7 @@ def _spread(call: Call, given: Tensor, x: Tensor) -> Tensor:
     """Scales or zeros so that they broadcast to x: one, one for each place along an axis, or one for each block."""
     if given.size == 1:
         return given.reshape(())
-    axis, block = int(call.get("axis", 1)) % x.ndim, int(call.get("block_size", 0))
+    axis, block = within(int(call.get("axis", 1)), x.ndim), int(call.get("block_size", 0))
     if block:
         whole = xp.repeat(given, block, axis=axis)
         return whole[tuple(slice(0, extent) for extent in x.shape)]

@@ -8,7 +8,7 @@ import numpy as np
 
 from ... import array_api as xp
 from ...compute import Tensor
-from ..table import Call, is_floating, operator, wide
+from ..table import Call, all_within, is_floating, operator, wide, within
 
 Axes = tuple[int, ...]
 
@@ -64,7 +64,7 @@ def reduce(call: Call, x: Tensor, axes: np.ndarray | None = None) -> Tensor:
     named, keep = call.axes(axes), bool(call.get("keepdims", 1))
     if not named and call.get("noop_with_empty_axes", 0):
         return _ALONE[call.name](x) if call.name in _ALONE else x
-    over = tuple(sorted(axis % x.ndim for axis in named)) if named else tuple(range(x.ndim))
+    over = tuple(sorted(all_within(named, x.ndim))) if named else tuple(range(x.ndim))
     if not over:
         return _ALONE[call.name](x) if call.name in _ALONE else x
     return _REDUCTIONS[call.name](wide(x), over, keep).astype(x.dtype, copy=False)
@@ -73,7 +73,7 @@ def reduce(call: Call, x: Tensor, axes: np.ndarray | None = None) -> Tensor:
 @operator("ArgMax", "ArgMin")
 def argument(call: Call, x: Tensor) -> Tensor:
     """The index of the largest or smallest element; of several the first, or the last where asked."""
-    axis, keep = int(call.get("axis", 0)) % x.ndim, bool(call.get("keepdims", 1))
+    axis, keep = within(int(call.get("axis", 0)), x.ndim), bool(call.get("keepdims", 1))
     find = xp.argmax if call.name == "ArgMax" else xp.argmin
     if not call.get("select_last_index", 0):
         return find(x, axis=axis, keepdims=keep)
@@ -83,7 +83,7 @@ def argument(call: Call, x: Tensor) -> Tensor:
 @operator("CumSum", "CumProd", host=(1,))
 def cumulative(call: Call, x: Tensor, axis: np.ndarray) -> Tensor:
     """Running sums or products along an axis, from either end, with or without each element itself."""
-    place = int(axis.item()) % x.ndim
+    place = within(int(axis.item()), x.ndim)
     run = xp.cumulative_sum if call.name == "CumSum" else xp.cumulative_prod
     ahead = xp.flip(x, axis=place) if call.get("reverse", 0) else x
     if call.get("exclusive", 0):

@@ -9,7 +9,7 @@ import numpy as np
 
 from ... import array_api as xp
 from ...compute import Tensor
-from ..table import Call, operator, wide
+from ..table import Call, all_within, operator, wide
 
 _ROUNDED = {
     "round_prefer_floor": lambda x: np.ceil(x - 0.5), "round_prefer_ceil": lambda x: np.floor(x + 0.5),
@@ -113,7 +113,7 @@ def resize(
         raise call.refuse(f"mode is {mode!r}")
     if mode == "nearest" and call.get("antialias", 0):
         raise call.refuse("antialias for nearest elements")
-    axes = [axis % x.ndim for axis in call.get("axes", range(x.ndim))]
+    axes = all_within(call.get("axes", range(x.ndim)), x.ndim)
     new, by = _sizes(call, [x.shape[axis] for axis in axes], scales, sizes)
     cropped = call.get("coordinate_transformation_mode") == "tf_crop_and_resize"
     crop = roi.reshape(2, -1).T if cropped and roi is not None and roi.size else np.tile([0.0, 1.0], (len(axes), 1))

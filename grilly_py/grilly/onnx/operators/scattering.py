@@ -10,7 +10,7 @@ import numpy as np
 
 from ... import array_api as xp
 from ...compute import Tensor
-from ..table import Call, operator, wide
+from ..table import Call, operator, wide, within
 from .indexing import flat_index, from_zero
 
 _REDUCTIONS: dict[str, Callable[[Any, Any], Tensor]] = {
@@ -50,7 +50,7 @@ def _reduced(call: Call, x: Tensor, places: Tensor, updates: Tensor) -> Tensor:
 @operator("ScatterElements", "Scatter")
 def scatter_elements(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     """A copy of x with elements replaced at indices along an axis, or added to and the like."""
-    axis = int(call.get("axis", 0)) % x.ndim
+    axis = within(int(call.get("axis", 0)), x.ndim)
     places: list[Any] = list(np.indices(indices.shape))
     places[axis] = from_zero(indices, x.shape[axis])
     if call.get("reduction", "none") == "none":
@@ -80,7 +80,7 @@ def scatter_nd(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Tenso
 @operator("TensorScatter")
 def tensor_scatter(call: Call, cache: Tensor, update: Tensor, begin: Tensor | None = None) -> Tensor:
     """A copy of a cache with new elements along an axis, for each sample from an index of its own on."""
-    axis = int(call.get("axis", -2)) % cache.ndim
+    axis = within(int(call.get("axis", -2)), cache.ndim)
     count, batch = update.shape[axis], cache.shape[0]
     rows: Any = np.arange(count, dtype=np.int64)[None].repeat(batch, 0)
     if begin is not None:

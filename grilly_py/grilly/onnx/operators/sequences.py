@@ -8,7 +8,8 @@ import numpy as np
 
 from ... import array_api as xp
 from ...compute import Tensor
-from ..table import Call, operator
+from ..table import Call, operator, within
+from .shapes import check_parts
 
 Value = Tensor | np.ndarray
 
@@ -34,20 +35,20 @@ def length(call: Call, given: list[Value]) -> np.ndarray:
 @operator("SequenceAt", host=(1,), folds=False)
 def element(call: Call, given: list[Value], place: np.ndarray) -> Value:
     """The array at a place."""
-    return given[int(place.item())]
+    return given[within(int(place.item()), len(given), "place")]
 
 
 @operator("SequenceInsert", host=(2,), folds=False)
 def inserted(call: Call, given: list[Value], value: Value, place: np.ndarray | None = None) -> list[Value]:
     """The sequence with an array at a place, or at its end."""
-    at = len(given) if place is None else int(place.item())
+    at = len(given) if place is None else within(int(place.item()), len(given) + 1, "place")
     return [*given[:at], value, *given[at:]]
 
 
 @operator("SequenceErase", host=(1,), folds=False)
 def erased(call: Call, given: list[Value], place: np.ndarray | None = None) -> list[Value]:
     """The sequence without the array at a place, or without its last."""
-    at = (-1 if place is None else int(place.item())) % len(given)
+    at = within(-1 if place is None else int(place.item()), len(given), "place")
     return [*given[:at], *given[at + 1 :]]
 
 
@@ -63,12 +64,14 @@ def joined(call: Call, given: list[Value]) -> Value:
 @operator("SplitToSequence", host=(1,), folds=False)
 def divided(call: Call, x: Value, sizes: np.ndarray | None = None) -> list[Value]:
     """Parts along an axis: of sizes that are given, of one size but for the last, or single places; views."""
-    axis = int(call.get("axis", 0)) % x.ndim
+    axis = within(int(call.get("axis", 0)), x.ndim)
     before, extent = (slice(None),) * axis, x.shape[axis]
     if sizes is None:
         keep = call.get("keepdims", 1)
         return [x[(*before, slice(n, n + 1) if keep else n)] for n in range(extent)]
     step = int(sizes.item()) if sizes.ndim == 0 else 0
+    if not step:
+        check_parts(sizes.reshape(-1).tolist(), extent, axis)
     ends = [*range(step, extent, step), extent] if step else np.cumsum(sizes).tolist()
     return [x[(*before, slice(begin, end))] for begin, end in zip([0, *ends], ends, strict=False)]
 

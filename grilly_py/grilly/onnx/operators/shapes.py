@@ -10,8 +10,10 @@ import numpy as np
 
 from ... import array_api as xp
 from ...compute import Tensor
-from ..table import Call, operator
+from ..table import Call, all_within, operator, within
 from .elementwise import dtype_of
+
+Value = Tensor | np.ndarray
 
 
 @operator("Shape", either=(0,))
@@ -38,11 +40,11 @@ def reshape(call: Call, x: Tensor, given: np.ndarray | None = None) -> Tensor:
     return x.reshape(tuple(asked))
 
 
-@operator("Flatten")
-def flatten(call: Call, x: Tensor) -> Tensor:
+@operator("Flatten", folds=False)
+def flatten(call: Call, x: Value) -> Value:
     """Two axes: those before an axis as one, and the others."""
     axis = int(call.get("axis", 1))
-    axis = axis if axis >= 0 else axis + x.ndim
+    axis = x.ndim if axis == x.ndim else within(axis, x.ndim)  # all axes may come before
     return x.reshape((math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
 
 
@@ -57,14 +59,14 @@ def squeeze(call: Call, x: Tensor, axes: np.ndarray | None = None) -> Tensor:
     """Without axes of extent 1: those named, or all."""
     named = call.axes(axes)
     named = tuple(a for a, extent in enumerate(x.shape) if extent == 1) if named is None else named
-    return xp.squeeze(x, named) if named else x
+    return xp.squeeze(x, all_within(named, x.ndim)) if named else x
 
 
-@operator("Unsqueeze", host=(1,))
-def unsqueeze(call: Call, x: Tensor, axes: np.ndarray | None = None) -> Tensor:
+@operator("Unsqueeze", host=(1,), folds=False)
+def unsqueeze(call: Call, x: Value, axes: np.ndarray | None = None) -> Value:
     """With axes of extent 1 at places of the result."""
     named = call.axes(axes) or ()
-    places = {axis % (x.ndim + len(named)) for axis in named}
+    places = all_within(named, x.ndim + len(named))
     extents = iter(x.shape)
     return x.reshape(tuple(1 if a in places else next(extents) for a in range(x.ndim + len(named))))
 
@@ -87,14 +89,24 @@ def concat(call: Call, *given: Tensor) -> Tensor:
     return xp.concat(given, axis=int(call.attributes["axis"]))
 
 
-@operator("Split", host=(1,))
-def split(call: Call, x: Tensor, sizes: np.ndarray | None = None) -> Any:
+def check_parts(sizes: Sequence[int], extent: int, axis: int) -> None:
+    """Raise ValueError where parts of an axis are not all of it."""
+    if min(sizes, default=0) < 0 or sum(sizes) != extent:
+        raise ValueError(f"parts of {list(sizes)} along axis {axis}, which has {extent} elements; expected sizes from "
+                         "0 on that add up to them")  # fmt: skip
+
+
+@operator("Split", host=(1,), folds=False)
+def split(call: Call, x: Value, sizes: np.ndarray | None = None) -> Any:
     """Parts along an axis, of sizes that are given or as equal as can be; views."""
-    axis = int(call.get("axis", 0)) % x.ndim
+    axis = within(int(call.get("axis", 0)), x.ndim)
     named = call.axes(sizes, "split")
     if named is None:
         step = -(-x.shape[axis] // len(call.wanted))
         named = tuple(min(step, max(x.shape[axis] - step * n, 0)) for n in range(len(call.wanted)))
+    elif len(named) != len(call.wanted):
+        raise ValueError(f"{len(named)} sizes of parts for {len(call.wanted)} outputs")
+    check_parts(named, x.shape[axis], axis)
     found, begin = [], 0
     for part in named:
         found.append(x[(slice(None),) * axis + (slice(begin, begin + part),)])
@@ -114,7 +126,7 @@ def slices(
     by = (1,) * len(first) if steps is None else tuple(steps.tolist())
     index = [slice(None)] * x.ndim
     for axis, start, end, step in zip(over, first, last, by, strict=True):
-        index[axis] = slice(start, end, step)
+        index[within(axis, x.ndim)] = slice(start, end, step)
     return x[tuple(index)]
 
 
@@ -138,7 +150,7 @@ def pad(
 ) -> Tensor:  # fmt: skip
     """More elements before and after axes: a number, the last element, or a mirrored or repeated array."""
     named = call.axes(axes)
-    over = range(x.ndim) if named is None else [axis % x.ndim for axis in named]
+    over = range(x.ndim) if named is None else all_within(named, x.ndim)
     asked = call.axes(pads, "pads") or ()
     before, after = [0] * x.ndim, [0] * x.ndim
     for place, axis in enumerate(over):
@@ -159,7 +171,7 @@ def center(call: Call, x: Tensor, shape: np.ndarray) -> Tensor:
     """The middle of axes, or zeros on both sides of them; of an odd number one more behind."""
     named = call.axes(None)
     before, after = [0] * x.ndim, [0] * x.ndim
-    for axis, extent in zip(range(x.ndim) if named is None else named, shape.tolist(), strict=True):
+    for axis, extent in zip(range(x.ndim) if named is None else all_within(named, x.ndim), shape.tolist(), strict=True):
         more = extent - x.shape[axis]
         before[axis] = more // 2 if more >= 0 else -(-more // 2)
         after[axis] = more - before[axis]
@@ -191,9 +203,11 @@ def constant_of_shape(call: Call, given: np.ndarray) -> Tensor:
     return xp.full(tuple(given.tolist()), value.item(), dtype=value.dtype, device=call.backend)
 
 
-@operator("Range", host=(0, 1, 2))
+@operator("Range", host=(0, 1, 2), folds=False)
 def numbers(call: Call, start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> np.ndarray:
     """A row of numbers; on the host, as its length is a shape."""
+    if not delta.item():
+        raise ValueError("delta is 0; expected another step from start to limit")
     count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)
     return (start.item() + np.arange(count) * delta.item()).astype(start.dtype)
 

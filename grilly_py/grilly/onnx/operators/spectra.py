@@ -9,7 +9,7 @@ import numpy as np
 
 from ... import array_api as xp
 from ...compute import Tensor
-from ..table import Call, operator, wide
+from ..table import Call, operator, wide, within
 from .elementwise import dtype_of
 
 #: Elements of a transform's matrix: of 2,896 complex numbers, or the half spectrum of 5,791 real ones.
@@ -61,12 +61,13 @@ def fourier_transform(
     """The discrete Fourier transform along an axis, of numbers of one part (real) or two (complex)."""
     inverse, half = bool(call.get("inverse", 0)), bool(call.get("onesided", 0))
     place = call.get("axis", 1 if call.version < 20 else -2) if axis is None else int(axis.item())
-    moved = xp.moveaxis(x, place % x.ndim, -2)
+    place = within(place, x.ndim)
+    moved = xp.moveaxis(x, place, -2)
     if length is not None:
         count = int(length.item())
     else:
         count = 2 * (moved.shape[-2] - 1) if inverse and half else moved.shape[-2]
-    return xp.moveaxis(_transformed(call, moved, count, inverse, half), -2, place % x.ndim)
+    return xp.moveaxis(_transformed(call, moved, count, inverse, half), -2, place)
 
 
 @operator("STFT", host=(1, 3))
