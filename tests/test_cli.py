@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import os
@@ -429,3 +430,54 @@ def test_a_closed_pipe(vulkan_backend):
     os.read(read, 1)
     os.close(read)
     assert "Traceback" not in process.communicate(timeout=120)[1]
+
+
+def into(stdout, *arguments, stderr=subprocess.PIPE) -> subprocess.CompletedProcess:
+    """``python -m grilly`` with these arguments, whose output goes there."""
+    command = [sys.executable, "-m", "grilly", *arguments]
+    variables = children.environment(PYTHONUNBUFFERED="")  # where it is set, argparse sees that help is not read
+    return subprocess.run(command, env=variables, stdout=stdout, stderr=stderr, text=True, timeout=300)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["bench", "--help"], ["info"], ["info", "--json"]],
+                         ids=" ".join)  # fmt: skip
+def test_nobody_reads(vulkan_backend, arguments):
+    """A closed pipe is left without a word, the interpreter's at its exit included; stderr may be one too."""
+    read, write = os.pipe()
+    os.close(read)
+    done = into(write, *arguments)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert into(write, *arguments, stderr=write).returncode == 1
+    os.close(write)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
+@pytest.mark.parametrize("arguments", [["--help"], ["info"]], ids=" ".join)
+def test_a_full_disk(vulkan_backend, arguments):
+    with open("/dev/full", "w") as full:
+        done = into(full, *arguments)
+    name = "grilly" if arguments[0].startswith("-") else f"grilly {arguments[0]}"
+    assert (done.returncode, done.stderr) == (1, f"{name}: No space left on device\n")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the shell's >&- is not there")
+@pytest.mark.parametrize("arguments", [["--version"], ["info"]], ids=" ".join)
+def test_without_standard_output(vulkan_backend, arguments):
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "grilly", *arguments]
+    done = subprocess.run(command, env=children.environment(), capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("error, said", [
+    (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+    (PermissionError(errno.EACCES, "Permission denied", "model/config.json"), "model/config.json: Permission denied"),
+    (FileNotFoundError(errno.ENOENT, "No such file or directory", "a.npy"), "a.npy: No such file or directory"),
+    (OSError("the file ends too early"), "the file ends too early"),
+], ids=repr)  # fmt: skip
+def test_errors_of_the_system(monkeypatch, capsys, error, said):
+    def run(args):
+        raise error
+
+    monkeypatch.setattr(bench, "run", run)
+    assert main(["bench"]) == 1
+    assert capsys.readouterr() == ("", f"grilly bench: {said}\n")

@@ -12,7 +12,7 @@ from conftest import open_or_skip
 from grilly import Compute, ModelError, models
 from grilly.models import ARCHITECTURES, weights
 from grilly.models.config import Config
-from grilly.models.loading import class_of
+from grilly.models.loading import _Progress, class_of
 from model_folders import drawn, write_folder, write_safetensors
 
 CASES = goldens.cases("models")
@@ -75,7 +75,7 @@ def test_unknown_architecture(folder):
     ("num_hidden_layers", 0, "num_hidden_layers is 0; expected a whole number, at least 1"),
     ("num_key_value_heads", 3, "num_attention_heads is 4; expected a multiple of num_key_value_heads"),
     ("hidden_act", "mish", "hidden_act is 'mish'; expected one of gelu"),
-    ("rms_norm_eps", True, "rms_norm_eps is True; expected a number"),
+    ("rms_norm_eps", True, "rms_norm_eps is True; expected a finite number"),
     ("mlp_bias", 1, "mlp_bias is 1; expected true or false"),
     ("sliding_window", 7, "sliding_window is 7; expected None"),
     ("attention_sinks", 4, "not known: attention_sinks"),
@@ -355,3 +355,78 @@ def test_each_family_refuses_what_it_does_not_know(tmp_path, name):
     made = write_folder(tmp_path / name, CASES[name].arguments)
     change(made, spin=1)
     refused(made, "config.json: not known: spin")
+
+
+def test_a_whole_file_goes_before_an_index(folder):
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": "gone.safetensors"}}))
+    with pytest.raises(AssertionError, match="went on"):
+        models.load(folder)
+    (folder / "model.safetensors").unlink()
+    refused(folder, "gone.safetensors is missing")
+
+
+@pytest.mark.parametrize("name, value, expected", [
+    ("eos_token_id", "</s>", "a token or a list of tokens"),
+    ("eos_token_id", [2, "</s>"], "a token or a list of tokens"),
+    ("pad_token_id", [0], "a token"),
+    ("decoder_start_token_id", 1.5, "a token"),
+    ("suppress_tokens", 5, "a list of tokens"),
+    ("begin_suppress_tokens", {"5": 1}, "a list of tokens"),
+    ("repetition_penalty", 0, "a finite number above 0"),
+    ("repetition_penalty", "1.1", "a finite number above 0"),
+])  # fmt: skip
+def test_generation_config_of_other_kinds(folder, name, value, expected):
+    file = folder / "generation_config.json"
+    file.write_text(json.dumps({name: value}))
+    refused(folder, f"generation_config.json: {name} is {value!r}; expected {expected}")
+    file.unlink()
+    change(folder, **{name: value})
+    refused(folder, f"config.json: {name} is {value!r}; expected {expected}")
+
+
+def test_generation_config_is_read_before_weights_are_on_the_device(folder):
+    (folder / "generation_config.json").write_text("[" * 100_000)
+    refused(folder, "generation_config.json cannot be read as JSON")
+
+
+@pytest.mark.parametrize("case, fields, said", [
+    ("llama", {"rms_norm_eps": -1e-6}, "rms_norm_eps is -1e-06; expected a finite number, at least 0"),
+    ("llama", {"rms_norm_eps": float("nan")}, "rms_norm_eps is nan; expected a finite number"),
+    ("llama", {"rms_norm_eps": 10**400}, "expected a finite number"),
+    ("llama", {"rope_theta": 0}, "rope_theta is 0; expected a finite number above 0"),
+    ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar is 0; expected a finite number above 0"),
+    ("gemma2", {"layer_types": [["full_attention"]] * 99}, "layer_types is"),
+    ("mistral", {"layer_types": [["full_attention"]] * 99}, "layer_types is"),
+    ("vit_classifier", {"id2label": 3}, "id2label is 3; expected an object of names by number"),
+])  # fmt: skip
+def test_fields_of_other_kinds(tmp_path, case, fields, said):
+    if case not in CASES:
+        case = next(name for name, one in CASES.items() if "ForImageClass" in str(one.arguments["config"]))
+    made = write_folder(tmp_path / "model", CASES[case].arguments)
+    change(made, **fields)
+    refused(made, said)
+
+
+def test_headers_of_other_kinds(folder):
+    file = folder / "model.safetensors"
+    for shape, places in (([1.0], [0, 4]), ([1], [0, 4.0]), ([True], [0, 4])):
+        text = json.dumps({"x": {"dtype": "F32", "shape": shape, "data_offsets": places}}).encode()
+        file.write_bytes(len(text).to_bytes(8, "little") + text + bytes(4))
+        refused(folder, "expected dtype (of", "shape, data_offsets")
+
+
+@pytest.mark.parametrize("options, said", [
+    ({"ignore": "spin"}, "ignore is 'spin'; expected a list"),
+    ({"backend": "cpu"}, "backend is 'cpu'; expected a grilly.Compute"),
+])  # fmt: skip
+def test_arguments_of_other_kinds(folder, options, said):
+    with pytest.raises(TypeError, match=said):
+        models.load(folder, **options)
+
+
+def test_progress_without_a_console(folder, monkeypatch):
+    monkeypatch.setattr("sys.stderr", None)
+    for progress in (None, True):
+        with pytest.raises(AssertionError, match="went on"):
+            models.load(folder, progress=progress)
+        assert not _Progress("model", 8, progress)._shown

@@ -1,6 +1,10 @@
 """Generation and caches of grilly.models, against calls without them."""
 
+import copy
+import json
 import math
+import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -148,6 +152,36 @@ def test_repetition_penalty(model):
     assert len(set(held[9:])) == 16 and not set(held[9:]) & set(held[:9])
 
 
+def test_what_the_folder_says(tmp_path, vulkan_backend):
+    folder = write_folder(tmp_path / "llama", CASES["llama"].arguments)
+    plain = models.load(folder, backend=vulkan_backend)
+    assert (plain.repetition_penalty, plain.not_applied) == (1.0, {})
+    said = {"repetition_penalty": 1.5, "num_beams": 4, "min_length": 0, "guidance_scale": None, "pad_token_id": -1,
+            "no_repeat_ngram_size": 3, "temperature": 0.6, "eos_token_id": [-1], "forced_eos_token_id": 0}  # fmt: skip
+    (folder / "generation_config.json").write_text(json.dumps(said))
+    model = models.load(folder, backend=vulkan_backend)
+    assert model.pad_token_id is None and model.eos_token_id is None, "a negative token stands for none"
+    assert model.not_applied == {"num_beams": 4, "no_repeat_ngram_size": 3, "forced_eos_token_id": 0}
+    with pytest.warns(UserWarning, match="no_repeat_ngram_size=3, num_beams=4, which is not applied") as warned:
+        found = model.generate(IDS[:1], max_new_tokens=16)
+    assert warned[0].filename == __file__
+    model.not_applied.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(model.generate(IDS[:1], max_new_tokens=16), found)
+    kwargs = {"max_new_tokens": 16, "eos_token_id": [999]}
+    np.testing.assert_array_equal(plain.generate(IDS[:1], repetition_penalty=1.5, **kwargs), found)
+    np.testing.assert_array_equal(model.generate(IDS[:1], repetition_penalty=1.0, **kwargs),
+                                  plain.generate(IDS[:1], **kwargs))  # fmt: skip
+
+
+def test_an_output_can_be_copied(model):
+    out = model(IDS)
+    logits = out.logits
+    for copied in (copy.copy(out), copy.deepcopy(out), pickle.loads(pickle.dumps(model(IDS)))):
+        np.testing.assert_array_equal(copied.logits, logits)
+
+
 def test_seeds(model):
     options = {"max_new_tokens": 12, "do_sample": True, "temperature": 2.0}
     one, same, other = (model.generate(IDS, seed=seed, **options) for seed in (1, 1, 2))
@@ -182,7 +216,11 @@ def test_tensors_stay_on_the_device(model):
     ((IDS,), {"seed": -1}, "seed is -1"),
     ((IDS,), {"top_p": 1.5}, "top_p is 1.5"),
     ((IDS,), {"top_k": -1}, "top_k is -1"),
+    ((IDS,), {"temperature": None}, "temperature is None"),
+    ((IDS,), {"top_p": None}, "top_p is None"),
+    ((IDS,), {"repetition_penalty": "2"}, "repetition_penalty is '2'"),
     ((IDS,), {"stop_strings": "x"}, "need a tokenizer"),
+    ((IDS,), {"stop_strings": ""}, "stop_strings is an empty text"),
     ((IDS,), {"decoder_input_ids": IDS}, "for models with an encoder"),
 ])  # fmt: skip
 def test_refused(model, arguments, options, match):
@@ -238,17 +276,19 @@ def test_sounds_by_their_name(tmp_path, vulkan_backend):
     own = models.load(write_folder(tmp_path / "whisper", case.arguments), backend=vulkan_backend)
     found = own.generate(input_features=case.input_features, decoder_input_ids=case.tokens[:, :2], max_new_tokens=4)
     np.testing.assert_array_equal(found, case.tokens[:, :6])
-    with pytest.raises(ValueError, match="81 tokens are more than the 80 positions; max_new_tokens may be 79 here"):
-        own.generate(case.input_features, max_new_tokens=80)
+    with pytest.raises(ValueError, match="81 tokens are more than the 80 positions; max_new_tokens may be 80 here"):
+        own.generate(case.input_features, max_new_tokens=81)
     with pytest.raises(ValueError, match="decoder_input_ids are missing"):
         own(case.input_features)
 
 
 def test_positions_end(tmp_path, vulkan_backend):
     gpt2 = models.load(write_folder(tmp_path / "gpt2", CASES["gpt2"].arguments), backend=vulkan_backend)
-    assert gpt2.generate(IDS, max_new_tokens=71).shape == (3, 80)
-    with pytest.raises(ValueError, match="max_new_tokens may be 71"):
-        gpt2.generate(IDS, max_new_tokens=72)
+    assert gpt2.generate(IDS, max_new_tokens=72).shape == (3, 81), "nothing reads the last token"
+    with pytest.raises(ValueError, match="max_new_tokens may be 72"):
+        gpt2.generate(IDS, max_new_tokens=73)
+    with pytest.raises(ValueError, match="the prompt alone is too long"):
+        gpt2.generate(np.zeros((1, 82), int))
     with pytest.raises(ValueError, match="81 tokens are more than the 80 positions"):
         gpt2(np.zeros((1, 81), int))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import sys
@@ -54,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        Exit status: 0, or 1 when the command failed (its reason is on stderr), or 130 when interrupted.
+        Exit status: 0, or 1 when the command failed (its reason is on stderr, unless nobody reads what it prints any
+        more), or 130 when interrupted.
 
     Raises
     ------
@@ -62,22 +64,52 @@ def main(argv: Sequence[str] | None = None) -> int:
         With status 2 for wrong arguments, and 0 after ``--help`` and ``--version``.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    args = _parser(next((word for word in argv if word in COMMANDS), None)).parse_args(argv)
-    command = importlib.import_module(f".{args.command}", __name__)
+    command = next((word for word in argv if word in COMMANDS), None)
+    name = "grilly" if command is None else f"grilly {command}"
+    if sys.stdout is None:  # closed by the shell's >&-
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")
     try:
-        status = command.run(args)
-        sys.stdout.flush()
-        return status
+        return _run(argv, command)
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        return 1
     except (GrillyError, CommandError) as error:
-        print(f"grilly {args.command}: {error}", file=sys.stderr)
-        return 1
+        return _failed(f"{name}: {error}")
+    except OSError as error:
+        where = "" if error.filename is None else f"{error.filename}: "
+        return _failed(f"{name}: {where}{error.strerror or error}")
     except KeyboardInterrupt:
-        print(f"grilly {args.command}: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough; keep the interpreter from complaining when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return _failed(f"{name}: interrupted", 130)
+    finally:
+        _let_go()
+
+
+def _run(argv: Sequence[str], command: str | None) -> int:
+    """The status of the command. That standard output cannot be written is an error too."""
+    try:
+        args = _parser(command).parse_args(argv)
+    finally:
+        sys.stdout.flush()  # what --help printed
+    status: int = importlib.import_module(f".{args.command}", __name__).run(args)
+    sys.stdout.flush()
+    return status
+
+
+def _failed(text: str, status: int = 1) -> int:
+    with contextlib.suppress(OSError):  # where stderr cannot be written either, the status alone tells
+        print(text, file=sys.stderr, flush=True)
+    return status
+
+
+def _let_go() -> None:
+    """Let what could not be written go nowhere: the interpreter, which writes it at exit, would complain."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
 
 
 __all__ = ["COMMANDS", "CommandError", "main"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from . import CommandError
-from .common import add_device, default_device
+from .common import add_device, add_loading, default_device
 from .output import check_writable
 
 
@@ -20,21 +21,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a text in UTF-8, of which each line is a sentence; - for stdin")
     parser.add_argument("--output", metavar="FILE", help="default: FILE with .npy at its end")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="default: %(default)s")
-    parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), help="default: that of the weights")
+    add_loading(parser)
     add_device(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Write float32 (lines, width) as a .npy file."""
-    try:
-        # Some editors begin a file with a mark of its encoding.
-        text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"{args.file} cannot be read: {error}") from error
+    text = _text(args.file)
     # Not splitlines, to which a page break or a separator of Unicode's ends a line too: rows are those of other tools.
     lines = text.removesuffix("\n").split("\n")
     if not text:
-        raise CommandError(f"{args.file} has no lines")
+        raise CommandError(f"{_called(args.file)} has no lines")
     if args.file == "-" and args.output is None:
         raise CommandError("--output must say where the vectors of standard input go")
     output = Path(args.output or f"{args.file}.npy")
@@ -42,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     with default_device(args) as backend:
         from ..models import SentenceEncoder
 
-        encoder = SentenceEncoder.load(args.folder, args.dtype, backend)
+        encoder = SentenceEncoder.load(args.folder, args.dtype, backend, ignore=args.ignore)
         start = time.perf_counter()
         vectors = encoder.encode(lines, args.batch_size)
         seconds = time.perf_counter() - start
@@ -53,3 +50,24 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(f"{output} cannot be written: {error.strerror}") from error
     print(f"{output}: {len(lines)} vectors of {vectors.shape[1]}; {len(lines) / seconds:.1f} lines a second")
     return 0
+
+
+def _called(file: str) -> str:
+    return "standard input" if file == "-" else file
+
+
+def _text(file: str) -> str:
+    """What a file or standard input holds: UTF-8, which a locale's encoding need not be."""
+    try:
+        if file != "-":
+            data = Path(file).read_bytes()
+        elif sys.stdin is None:  # closed by the shell's <&-
+            raise CommandError("standard input cannot be read: it is closed")
+        else:
+            data = sys.stdin.buffer.read()
+        # Some editors begin a file with a mark of its encoding.
+        return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig").read()
+    except OSError as error:
+        raise CommandError(f"{_called(file)} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{_called(file)} cannot be read: {error}") from error

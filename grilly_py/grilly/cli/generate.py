@@ -7,7 +7,7 @@ import sys
 import time
 
 from . import CommandError
-from .common import add_device, default_device
+from .common import add_device, add_loading, default_device
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,11 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top-k", type=int, metavar="K", help="draw among the K likeliest (default: 50)")
     parser.add_argument("--top-p", type=float, metavar="P",
                         help="draw among the likeliest that together have probability P")  # fmt: skip
-    parser.add_argument("--repetition-penalty", type=float, default=1.0, metavar="X",
-                        help="divide logits of tokens that the text has by X")  # fmt: skip
+    parser.add_argument("--repetition-penalty", type=float, metavar="X",
+                        help="divide logits of tokens that the text has by X (default: the folder's)")  # fmt: skip
     parser.add_argument("--stop", action="append", metavar="TEXT", help="end where the text has this; may come again")
     parser.add_argument("--seed", type=int, metavar="N", help="of the drawing")
-    parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), help="default: that of the weights")
+    add_loading(parser)
     add_device(parser)
 
 
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         from ..models.generation import Generates
 
         tokenizer = Tokenizer(args.folder)
-        model = load(args.folder, args.dtype, backend)
+        model = load(args.folder, args.dtype, backend, ignore=args.ignore)
         if not isinstance(model, Generates):
             raise CommandError(f"{args.folder}: {type(model).__name__} writes no texts")
         return _print(args, model, tokenizer)

@@ -7,7 +7,7 @@ import sys
 import time
 
 from . import CommandError
-from .common import add_device, default_device
+from .common import add_device, add_loading, default_device
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", metavar="TASK", help="transcribe, or translate into English (default: transcribe)")
     parser.add_argument("--max-new-tokens", type=int, metavar="N",
                         help="of each piece of 30 s (default: as many as the model has room for)")  # fmt: skip
-    parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), help="default: that of the weights")
+    add_loading(parser)
     add_device(parser)
 
 
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
             samples, rate = read_wav(args.file)
         except OSError as error:
             raise CommandError(f"{args.file} cannot be read: {error.strerror or error}") from error
-        transcriber = Transcriber.load(args.folder, args.dtype, backend)
+        transcriber = Transcriber.load(args.folder, args.dtype, backend, ignore=args.ignore)
         wanted = transcriber.features.sampling_rate
         if rate != wanted:
             raise CommandError(f"{args.file} has {rate} samples a second; the model takes {wanted}; "

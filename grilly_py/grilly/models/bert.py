@@ -19,7 +19,7 @@ class Layer(nn.Module):
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__()
-        width, eps = config.integer("hidden_size"), config.number("layer_norm_eps", 1e-12)
+        width, eps = config.integer("hidden_size"), config.eps("layer_norm_eps", 1e-12)
         self.heads = config.integer("num_attention_heads")
         names = [f"attention.self.{name}" for name in ("query", "key", "value")]
         self.qkv = Linear(weights, names, width, [width] * 3)
@@ -50,13 +50,16 @@ class Bert(Model):
         super().__init__(config, weights)
         config.only(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False,
                     chunk_size_feed_forward=0)  # fmt: skip
-        config.unused("tie_word_embeddings")
+        config.unused("tie_word_embeddings", "num_labels")  # id2label says how many there are
+        # Of old files: of the programs that trained them.
+        config.unused("_num_labels", "directionality", "pooler_fc_size", "pooler_num_attention_heads",
+                      "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type", "xla_device")  # fmt: skip
         self.width, self.rows = config.integer("hidden_size"), config.integer("vocab_size")
         if self.width % config.integer("num_attention_heads"):
             raise config.error("hidden_size", "a multiple of num_attention_heads")
         self.positions = config.integer("max_position_embeddings")
         self.types = config.integer("type_vocab_size", 2)
-        eps = config.number("layer_norm_eps", 1e-12)
+        eps = config.eps("layer_norm_eps", 1e-12)
         self.padding = config.integer("pad_token_id", 1 if self.first_position else 0, least=0)
         weights = weights.optional(self.prefix)
         below = weights.at("embeddings")
@@ -83,7 +86,8 @@ class Bert(Model):
         attention_mask : array or Tensor, optional
             ``(B, S)``: 0 for padding, which nothing attends to.
         token_type_ids, position_ids : array or Tensor of int, optional
-            ``(B, S)``: 0 and the place in the text by default; for RoBERTa the place among what is not padding.
+            ``(B, S)``, or ``(1, S)`` for all texts: 0 and the place in the text by default; for RoBERTa the place among
+            what is not padding.
 
         Returns
         -------
@@ -117,10 +121,19 @@ class Bert(Model):
 
     def _encode(self, input_ids: Any, mask: Any, types: Any, places: Any) -> tuple[Tensor, bool]:
         ids, host = self._numbers("input_ids", input_ids, self.rows)
-        if places is not None and not isinstance(places, Tensor):
-            places = self._numbers("position_ids", places, self.positions)[0]
-        types = None if types is None else self._numbers("token_type_ids", types, self.types)[0]
+        places = self._of_tokens("position_ids", places, self.positions, tuple(ids.shape))
+        types = self._of_tokens("token_type_ids", types, self.types, tuple(ids.shape))
         return self._replayed(self.states, ids, self._mask(mask, *ids.shape), types, places), host
+
+    def _of_tokens(self, name: str, numbers: Any, rows: int, shape: tuple[int, ...]) -> Any:
+        """A number for each token, or None. Raises ValueError for another shape."""
+        if numbers is None:
+            return None
+        numbers = self._numbers(name, numbers, rows)[0]
+        if tuple(numbers.shape) not in (shape, (1, shape[1])):
+            raise ValueError(f"{type(self).__name__}: {name} has shape {tuple(numbers.shape)}; expected {shape}, as "
+                             f"input_ids, or {(1, shape[1])}")  # fmt: skip
+        return numbers
 
     def states(self, ids: Tensor, mask: Tensor | None, types: Tensor | None, places: Tensor | None) -> Tensor:
         """Hidden states ``(B, S, width)`` of tokens ``(B, S)``, with a mask ``(B, 1, 1, S)``.

@@ -30,7 +30,7 @@ class BertMaskedLM(Bert):
         head.allow("decoder.bias", copies=head.name("bias"))
         self.activation = self._activation(config)
         self.transform = Linear(head, self.layer, self.width, self.width)
-        self.transform_norm = LayerNorm(head, self.layer_norm, self.width, config.number("layer_norm_eps", 1e-12))
+        self.transform_norm = LayerNorm(head, self.layer_norm, self.width, config.eps("layer_norm_eps", 1e-12))
         self.bias = head.parameter("bias", self.rows)
 
     def _activation(self, config: Config) -> str:

@@ -70,10 +70,10 @@ class Checkpoint:
         problems: list[str] = []
         index = folder / "model.safetensors.index.json"
         single = folder / "model.safetensors"
-        if index.is_file():
-            self._read_shards(index, problems)
-        elif single.is_file():
+        if single.is_file():  # also beside an index, which an earlier save may have left
             self._read(single, problems)
+        elif index.is_file():
+            self._read_shards(index, problems)
         else:
             found = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".h5", ".gguf", ".msgpack"))
             other = f"; {', '.join(found)} cannot be read: save the model as safetensors" if found else ""
@@ -85,7 +85,7 @@ class Checkpoint:
         try:
             places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
             files = sorted(set(places.values()))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             problems.append(f"{index.name}: no weight_map of tensors to files ({error!r})")
             return
         for name in files:
@@ -117,13 +117,15 @@ class Checkpoint:
                 header = json.loads(opened.read(length))
                 header.pop("__metadata__", None)
                 listed = sorted(header.items(), key=lambda item: item[1]["data_offsets"])
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 problems.append(f"{file.name}: its header is no JSON object of tensors ({error!r})")
                 return
         first, end = 8 + length, 0
         for name, facts in listed:
             try:
                 kind, shape, (start, stop) = facts["dtype"], tuple(facts["shape"]), facts["data_offsets"]
+                if not all(type(number) is int for number in (*shape, start, stop)):
+                    raise TypeError("a shape and offsets are whole numbers")
                 wanted = math.prod(shape) * DTYPES[kind].itemsize
             except (KeyError, TypeError, ValueError):
                 dtypes = ", ".join(DTYPES)

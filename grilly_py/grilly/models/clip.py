@@ -30,7 +30,7 @@ def blocks_of(config: Config, weights: Weights, width: int, inner: int, heads: i
     heads, inner = config.integer("num_attention_heads", heads), config.integer("intermediate_size", inner)
     if width % heads:
         raise config.error("num_attention_heads", "a divisor of hidden_size")
-    activation, eps = config.text("hidden_act", ACTIVATIONS, "quick_gelu"), config.number("layer_norm_eps", 1e-5)
+    activation, eps = config.text("hidden_act", ACTIVATIONS, "quick_gelu"), config.eps("layer_norm_eps", 1e-5)
     return nn.ModuleList(
         Block(weights.at("encoder.layers", i), NAMES, width, heads, inner, activation, eps)
         for i in range(config.integer("num_hidden_layers", 12))
@@ -56,7 +56,7 @@ class TextEncoder(nn.Module):
         self.tokens = Embedding(weights, "embeddings.token_embedding", self.rows, self.width)
         self.places = weights.parameter("embeddings.position_embedding.weight", self.positions, self.width)
         self.layers = blocks_of(config, weights, self.width, 2048, 8)
-        self.norm = LayerNorm(weights, "final_layer_norm", self.width, config.number("layer_norm_eps", 1e-5))
+        self.norm = LayerNorm(weights, "final_layer_norm", self.width, config.eps("layer_norm_eps", 1e-5))
 
     def forward(self, ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """``(B, S)`` to ``(B, S, width)`` and ``(B, width)``."""
@@ -77,7 +77,7 @@ class PictureEncoder(nn.Module):
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__()
         without_effect(config)
-        self.width, eps = config.integer("hidden_size", 768), config.number("layer_norm_eps", 1e-5)
+        self.width, eps = config.integer("hidden_size", 768), config.eps("layer_norm_eps", 1e-5)
         self.patches = Patches(
             weights, "embeddings.patch_embedding", config.integer("num_channels", 3),
             config.integer("image_size", 224), config.integer("patch_size", 32), self.width, bias=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import operator
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -36,7 +37,7 @@ def read_json(file: Path) -> dict[str, Any]:
         found = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelError(f"{file} is missing") from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise ModelError(f"{file} cannot be read as JSON: {error}") from None
     if not isinstance(found, dict):
         raise ModelError(f"{file} holds a {type(found).__name__}; expected an object with fields")
@@ -90,14 +91,27 @@ class Config:
             raise self.error(name, expected)
         return value
 
-    def number(self, name: str, default: Any = REQUIRED) -> Any:
-        """A number; ``default`` where there is none."""
-        value = self._get(name, default, "a number")
+    def number(self, name: str, default: Any = REQUIRED, *, least: float = -math.inf, above: float = -math.inf) -> Any:
+        """A finite number, at least ``least`` and above ``above``; ``default`` where there is none."""
+        bound = f" above {above:g}" if above > -math.inf else f", at least {least:g}" if least > -math.inf else ""
+        expected = f"a finite number{bound}"
+        value = self._get(name, default, expected)
         if value is default:
             return value
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise self.error(name, "a number")
-        return float(value)
+            raise self.error(name, expected)
+        try:
+            found = float(value)
+        except OverflowError:  # a whole number of hundreds of digits
+            raise self.error(name, expected) from None
+        if not math.isfinite(found) or found < least or found <= above:  # JSON's reader takes NaN and Infinity
+            raise self.error(name, expected)
+        return found
+
+    def eps(self, name: str, default: float) -> float:
+        """What a norm adds to a variance."""
+        found: float = self.number(name, default, least=0.0)
+        return found
 
     def flag(self, name: str, default: Any = REQUIRED) -> Any:
         """true or false; ``default`` where there is none."""
@@ -127,7 +141,10 @@ class Config:
 
     def labels(self) -> int:
         """How many classes a classifier has: two where the file does not say."""
-        return len(self.fields.get("id2label") or ()) or self.integer("num_labels", 2)
+        named = self._get("id2label", {}, "an object of names by number")
+        if not isinstance(named, Mapping):
+            raise self.error("id2label", "an object of names by number")
+        return len(named) or self.integer("num_labels", 2)
 
     def inner(self, name: str) -> Config | None:
         """The object that a field holds, or None."""
@@ -158,7 +175,7 @@ class Config:
         if unknown:
             raise ModelError(
                 f"{self.where}: not known: {', '.join(unknown)}; if they do not change what the model computes, "
-                f"load(folder, ignore={unknown!r})"
+                f"load(folder, ignore={unknown!r}), or --ignore {unknown[0]} for a command"
             )
         for inner in self._inner:
             inner.finish()

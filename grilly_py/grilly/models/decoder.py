@@ -112,11 +112,12 @@ class Decoder(Generates, Model):
     def _prompt(self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int) -> tuple[Tensor, State]:
         ids, lengths = packed(type(self).__name__, input_ids, attention_mask)
         self._ids("input_ids", ids, self.rows)
-        longest = int(lengths.max()) + room
+        longest = int(lengths.max()) + room - 1  # nothing reads the last token
         if self.positions is not None and longest > self.positions:
+            most = self.positions + 1 - int(lengths.max())
             raise ValueError(
                 f"{type(self).__name__}: {longest} tokens are more than the model's {self.positions} positions; "
-                f"max_new_tokens may be {self.positions - int(lengths.max())} here"
+                + (f"max_new_tokens may be {most} here" if most > 0 else "the prompt alone is too long")
             )
         batch, length = ids.shape
         # Room in steps of 64, so that texts of nearly one length need one plan.

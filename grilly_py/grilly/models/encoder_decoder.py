@@ -99,7 +99,9 @@ class EncoderDecoder(Generates, Model):
     def _prompt(self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int) -> tuple[Tensor, State]:
         begun = self._begin(input_ids, decoder_input_ids)
         ids, _ = self._ids("decoder_input_ids", begun, self.rows)
-        self._fits(ids.shape[1] + room, f"; max_new_tokens may be {(self.positions or 0) - ids.shape[1]} here")
+        most = (self.positions or 0) + 1 - ids.shape[1]  # nothing reads the last token
+        remedy = f"max_new_tokens may be {most} here" if most > 0 else "decoder_input_ids alone are too long"
+        self._fits(ids.shape[1] + room - 1, f"; {remedy}")
         states, mask, _ = self.encode(input_ids, attention_mask)
         length = -(-(ids.shape[1] + room) // 64) * 64  # in steps, so that answers of nearly one length need one plan
         cache = Cache(self.backend, self.cached[0], len(states), length, *self.cached[1:], self.dtype)

@@ -10,7 +10,7 @@ from ..compute import Tensor
 from .cache import Call, attend
 from .config import Config
 from .layers import ACTIVATIONS, GatedMLP, RMSNorm
-from .llama import Attention, LlamaLM
+from .llama import KINDS, Attention, LlamaLM
 from .rotary import Rotary
 from .weights import Weights
 
@@ -25,8 +25,8 @@ class GemmaAttention(Attention):
 
     def __init__(self, config: Config, weights: Weights, number: int, rotary: Rotary, window: int | None) -> None:
         super().__init__(config, weights, number, rotary, window)
-        self.scale = config.number("query_pre_attn_scalar") ** -0.5
-        self.softcap = config.number(*softcap("attn_logit_softcapping", 50.0, config))
+        self.scale = config.number("query_pre_attn_scalar", above=0) ** -0.5
+        self.softcap = config.number(*softcap("attn_logit_softcapping", 50.0, config), least=0)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
         """``(B, S, H, D)``."""
@@ -40,7 +40,7 @@ class GemmaLayer(nn.Module):
 
     def __init__(self, config: Config, weights: Weights, number: int, rotary: Rotary, window: int | None) -> None:
         super().__init__()
-        width, eps, inner = config.integer("hidden_size"), config.number("rms_norm_eps", 1e-6), "intermediate_size"
+        width, eps, inner = config.integer("hidden_size"), config.eps("rms_norm_eps", 1e-6), "intermediate_size"
 
         def norm(name: str) -> RMSNorm:
             return RMSNorm(weights, name, width, eps, offset=1.0)
@@ -71,13 +71,13 @@ class GemmaLM(LlamaLM):
         config.only(sliding_window_size=config.fields.get("sliding_window", 4096))  # the same, in older files
         config.unused("hidden_act")  # older files have it beside hidden_activation, which is the one that counts
         self.width = config.integer("hidden_size")
-        self.softcap = config.number(*softcap("final_logit_softcapping", 30.0, config))
+        self.softcap = config.number(*softcap("final_logit_softcapping", 30.0, config), least=0)
 
     def windows(self, config: Config, layers: int) -> list[int | None]:
         """Every other layer has a window, beginning with the first."""
         width = config.integer("sliding_window", 4096)
         types = config.list("layer_types", ["sliding_attention", "full_attention"] * layers)[:layers]
-        if len(types) < layers or not set(types) <= {"full_attention", "sliding_attention"}:
+        if len(types) < layers or not all(kind in KINDS for kind in types):
             raise config.error("layer_types", f"{layers} of full_attention and sliding_attention")
         return [width if kind == "sliding_attention" else None for kind in types]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -55,6 +56,8 @@ class State:
 class Generates:
     """``generate`` and ``stream`` of models that continue texts, or write one for another.
 
+    Both warn (UserWarning) of what the folder asks for and is not computed: ``not_applied``.
+
     A subclass has ``_prompt`` and ``_next``, and for encoders with decoders ``_begin``.
     """
 
@@ -63,6 +66,8 @@ class Generates:
     _beside: Callable[[str, Cache], AbstractContextManager[None]]
     eos_token_id: Any
     pad_token_id: Any
+    repetition_penalty: float
+    not_applied: dict[str, Any]
     suppress_tokens: Any
     begin_suppress_tokens: Any
     has_head = True
@@ -89,7 +94,7 @@ class Generates:
 
     def stream(
         self, input_ids: Any, attention_mask: Any = None, *, max_new_tokens: int = 20, do_sample: bool = False,
-        temperature: float = 1.0, top_k: int | None = 50, top_p: float = 1.0, repetition_penalty: float = 1.0,
+        temperature: float = 1.0, top_k: int | None = 50, top_p: float = 1.0, repetition_penalty: float | None = None,
         eos_token_id: int | Sequence[int] | None = None, pad_token_id: int | None = None, seed: int | None = None,
         decoder_input_ids: Any = None, stop_strings: str | Sequence[str] | None = None,
         tokenizer: Tokenizer | None = None, use_graph: bool = True,
@@ -103,10 +108,17 @@ class Generates:
         max_new_tokens = _whole("max_new_tokens", max_new_tokens)
         if max_new_tokens < 1:
             raise ValueError(f"{type(self).__name__}: max_new_tokens is {max_new_tokens}; expected at least 1")
+        if stop_strings == "":
+            raise ValueError(f"{type(self).__name__}: stop_strings is an empty text, which is in every text")
         stops = [stop_strings] if isinstance(stop_strings, str) else list(stop_strings or ())
         if stops and (tokenizer is None or not all(isinstance(stop, str) and stop for stop in stops)):
             raise ValueError(f"{type(self).__name__}: stop_strings are texts, and need a tokenizer that gives texts")
-        sampler = Sampler(do_sample, temperature, top_k, top_p, repetition_penalty, seed)
+        penalty = self.repetition_penalty if repetition_penalty is None else repetition_penalty
+        sampler = Sampler(do_sample, temperature, top_k, top_p, penalty, seed)
+        if self.not_applied:
+            said = ", ".join(f"{name}={value!r}" for name, value in self.not_applied.items())
+            warnings.warn(f"{type(self).__name__}.generate: the folder asks for {said}, which is not applied here; "
+                          "model.not_applied.clear() ends this warning", UserWarning, stacklevel=3)  # fmt: skip
         ends = self.eos_token_id if eos_token_id is None else eos_token_id
         ends = np.array([] if ends is None else np.atleast_1d(ends), np.int64)
         padding = self.pad_token_id if pad_token_id is None else pad_token_id
@@ -186,7 +198,7 @@ class Generates:
 
     def generate(
         self, input_ids: Any, attention_mask: Any = None, *, max_new_tokens: int = 20, do_sample: bool = False,
-        temperature: float = 1.0, top_k: int | None = 50, top_p: float = 1.0, repetition_penalty: float = 1.0,
+        temperature: float = 1.0, top_k: int | None = 50, top_p: float = 1.0, repetition_penalty: float | None = None,
         eos_token_id: int | Sequence[int] | None = None, pad_token_id: int | None = None, seed: int | None = None,
         decoder_input_ids: Any = None, stop_strings: str | Sequence[str] | None = None,
         tokenizer: Tokenizer | None = None, use_graph: bool = True,
@@ -199,7 +211,7 @@ class Generates:
             Prompts, ``(B, S)``. For models that read something else, what they are called with.
         attention_mask : array or Tensor, optional
             ``(B, S)``: 0 for padding, on either side. Tokens stand at the places that they have among their like. By
-            default what is ``pad_token_id`` is padding, as in transformers, where that ends no text.
+            default what is ``pad_token_id`` is padding, as in transformers' language models, where that ends no text.
         max_new_tokens : int
             How many tokens are added at most, at least 1.
         do_sample : bool
@@ -211,9 +223,10 @@ class Generates:
         top_p : float
             Draw among the most probable tokens that together have this probability, in (0, 1]. Only with
             ``do_sample``.
-        repetition_penalty : float
+        repetition_penalty : float, optional
             Above 0: logits of tokens that the text has, its prompt included and padding not, are divided by it where
-            they are above 0, and multiplied where below (Keskar et al. 2019, arXiv:1909.05858).
+            they are above 0, and multiplied where below (Keskar et al. 2019, arXiv:1909.05858). By default what the
+            folder says, else 1.
         eos_token_id : int or sequence of int, optional
             A text ends with any of these. By default what the model's folder says.
         pad_token_id : int, optional

@@ -16,7 +16,7 @@ class Block(nn.Module):
 
     def __init__(self, config: Config, weights: Weights, number: int) -> None:
         super().__init__()
-        width, eps = config.integer("n_embd"), config.number("layer_norm_epsilon", 1e-5)
+        width, eps = config.integer("n_embd"), config.eps("layer_norm_epsilon", 1e-5)
         inner = config.integer("n_inner", 4 * width)
         self.number, self.heads, self.width = number, config.integer("n_head"), width
         self.attention_norm = LayerNorm(weights, "ln_1", width, eps)
@@ -57,7 +57,7 @@ class GPT2(Decoder):
         self.tokens = Embedding(below, "wte", self.rows, width)
         self.places = Embedding(below, "wpe", self.positions, width)
         self.blocks = nn.ModuleList(Block(config, below.at("h", i), i) for i in range(self.cached[0]))
-        self.norm = LayerNorm(below, "ln_f", width, config.number("layer_norm_epsilon", 1e-5))
+        self.norm = LayerNorm(below, "ln_f", width, config.eps("layer_norm_epsilon", 1e-5))
 
     def hidden(self, ids: Tensor, call: Call) -> Tensor:
         """``(B, S)`` to ``(B, S, width)``."""

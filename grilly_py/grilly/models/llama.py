@@ -15,6 +15,8 @@ from .weights import Weights
 QKV_BIAS = {"qwen2": True}
 HEAD_NORMS = {"qwen3"}
 WINDOWED = {"mistral": "all", "qwen2": "layers", "qwen3": "layers"}
+#: Kinds of attention that layer_types may name.
+KINDS = ("full_attention", "sliding_attention")
 #: The width of windows where config.json does not say: that of transformers.
 WINDOW = 4096
 
@@ -29,7 +31,7 @@ def windows(config: Config, layers: int) -> list[int | None]:
     width = config.integer("sliding_window", config.default("sliding_window", absent=WINDOW, null=None))
     types = config.list("layer_types", None)
     if types is not None:
-        if len(types) != layers or not set(types) <= {"full_attention", "sliding_attention"}:
+        if len(types) != layers or not all(kind in KINDS for kind in types):
             raise config.error("layer_types", f"{layers} of full_attention and sliding_attention")
     elif kind == "all":
         types = ["sliding_attention"] * layers
@@ -54,7 +56,7 @@ class Attention(nn.Module):
         rows = [self.heads * self.dim, self.key_heads * self.dim, self.key_heads * self.dim]
         self.qkv = Linear(weights, ["q_proj", "k_proj", "v_proj"], width, rows, bias)
         self.output = Linear(weights, "o_proj", rows[0], width, config.flag("attention_bias", False))
-        eps = config.number("rms_norm_eps", 1e-6)
+        eps = config.eps("rms_norm_eps", 1e-6)
         normed = family in HEAD_NORMS
         self.q_norm = RMSNorm(weights, "q_norm", self.dim, eps) if normed else None
         self.k_norm = RMSNorm(weights, "k_norm", self.dim, eps) if normed else None
@@ -78,7 +80,7 @@ class Layer(nn.Module):
 
     def __init__(self, config: Config, weights: Weights, number: int, rotary: Rotary, window: int | None) -> None:
         super().__init__()
-        width, eps = config.integer("hidden_size"), config.number("rms_norm_eps", 1e-6)
+        width, eps = config.integer("hidden_size"), config.eps("rms_norm_eps", 1e-6)
         self.attention_norm = RMSNorm(weights, "input_layernorm", width, eps)
         self.attention = Attention(config, weights.at("self_attn"), number, rotary, window)
         self.norm = RMSNorm(weights, "post_attention_layernorm", width, eps)
@@ -125,7 +127,7 @@ class Llama(Decoder):
             self.layer(config, below.at("layers", i), i, self.rotary, window)
             for i, window in enumerate(self.windows(config, layers))
         )
-        self.norm = self.final_norm(below, width, config.number("rms_norm_eps", 1e-6))
+        self.norm = self.final_norm(below, width, config.eps("rms_norm_eps", 1e-6))
 
     def windows(self, config: Config, layers: int) -> list[int | None]:
         """How many keys a token sees in each layer."""

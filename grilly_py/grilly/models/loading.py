@@ -18,6 +18,7 @@ from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
 from ..errors import ModelError
 from .checkpoint import FLOATS, Checkpoint
 from .config import Config, read_json
+from .defaults import Defaults
 from .model import Model
 from .room import mib, room
 from .weights import Weights
@@ -54,11 +55,6 @@ ARCHITECTURES = {
     "ViTModel": "vit.ViT",
     "ViTForImageClassification": "vit.ViTClassifier",
 }
-
-#: What generation takes from the folder; generation_config.json goes before config.json.
-GENERATION = (
-    "eos_token_id", "pad_token_id", "decoder_start_token_id", "suppress_tokens", "begin_suppress_tokens",
-)  # fmt: skip
 
 Report = Callable[[int, int], None]
 
@@ -99,7 +95,7 @@ def load(
         not computed, and files or tensors that are missing, damaged, of another shape, or too many. It lists them, and
         nothing is on the device then. Also for numbers that float16 does not hold.
     TypeError
-        For another dtype.
+        For another dtype, a backend that is none, and ``ignore`` that is one text.
     ValueError
         For another precision.
     ImportError
@@ -113,6 +109,10 @@ def load(
     if dtype is not None and not _float(dtype):
         raise TypeError(f"load: dtype {dtype}; expected {FLOATS_TEXT}, or None for that of the files")
     check_precision("load", precision)
+    if isinstance(ignore, str):
+        raise TypeError(f"load: ignore is {ignore!r}; expected a list of fields, such as [{ignore!r}]")
+    if backend is not None and not isinstance(backend, Compute):
+        raise TypeError(f"load: backend is {backend!r}; expected a grilly.Compute, or None for the default one")
     fields = read_json(folder / "config.json")
     make = class_of(folder, fields)
     checkpoint = Checkpoint(folder)
@@ -122,6 +122,7 @@ def load(
     on_paper = Weights(checkpoint, dtype_of(dtype))
     make(config, on_paper)
     config.finish()
+    defaults = Defaults(folder, fields)
     on_paper.check()
     total = sum(checkpoint.entries[name].nbytes for name in on_paper.asked)
     report = _Progress(folder.name, total, progress)
@@ -135,11 +136,9 @@ def load(
         weights.finish()
     finally:
         report.end()
-    generation = folder / "generation_config.json"
-    if generation.is_file():
-        for name, value in read_json(generation).items():
-            if name in GENERATION and value is not None:
-                setattr(model, name, value)
+    for name, value in defaults.tokens.items():
+        setattr(model, name, value)
+    model.repetition_penalty, model.not_applied = defaults.repetition_penalty, defaults.not_applied
     return model
 
 
@@ -169,7 +168,8 @@ class _Progress:
     def __init__(self, name: str, total: int, progress: Report | bool | None) -> None:
         self._name, self._done, self._total = name, 0, total
         self._call = progress if callable(progress) else None
-        self._shown = progress is True or (progress is None and sys.stderr.isatty())
+        self._terminal = sys.stderr is not None and sys.stderr.isatty()  # None in programs without a console
+        self._shown = sys.stderr is not None and (progress is True or (progress is None and self._terminal))
         self._last = time.monotonic()
 
     def add(self, nbytes: int) -> None:
@@ -183,11 +183,10 @@ class _Progress:
             self._write(f"loading {self._name}: {self._done / 2**20:.0f} of {self._total / 2**20:.0f} MiB")
 
     def _write(self, text: str) -> None:
-        terminal = sys.stderr.isatty()
-        sys.stderr.write(f"\r\x1b[K{text}" if terminal else f"{text}\n" if text else "")
+        sys.stderr.write(f"\r\x1b[K{text}" if self._terminal else f"{text}\n" if text else "")
         sys.stderr.flush()
 
     def end(self) -> None:
         """Clear the line."""
-        if self._shown and sys.stderr.isatty():
+        if self._shown and self._terminal:
             self._write("")

@@ -40,9 +40,17 @@ class Output:
         return self._found[name]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name not in self._found:
+        if name.startswith("_"):  # _found is not there yet when a copy is made
+            raise AttributeError(name)
+        if name not in self._found:
             raise AttributeError(f"this output has no {name}; it has {', '.join(self._found)}")
         return self[name]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickle: all of it computed, as what computes cannot be written down."""
+        for name in self._found:
+            self[name]
+        return self.__dict__
 
     def __contains__(self, name: object) -> bool:
         return name in self._found
@@ -72,6 +80,11 @@ class Model(nn.Module):
         What the folder says of generation.
     suppress_tokens, begin_suppress_tokens : list of int or None
         Tokens that are never generated, or not as the first one.
+    repetition_penalty : float
+        Of ``generate`` where it is given none.
+    not_applied : dict of str to object
+        What the folder asks of generation that is not computed here, such as ``num_beams``. ``generate`` warns of it;
+        ``model.not_applied.clear()`` says that it is not wanted.
     graphs : Graphs
         What was captured: ``graphs.memory`` bytes. ``graphs.clear()`` gives them back, ``graphs.kept = 0`` captures
         nothing from then on.
@@ -84,11 +97,13 @@ class Model(nn.Module):
         if weights.backend is not None:
             self.backend = weights.backend
         self.dtype, self.precision = weights.dtype, weights.precision
+        self.eos_token_id: Any = None
+        self.pad_token_id: Any = None
+        self.decoder_start_token_id: Any = None
         self.suppress_tokens: Any = None
         self.begin_suppress_tokens: Any = None
-        self.eos_token_id: Any = config.fields.get("eos_token_id")
-        self.pad_token_id: Any = config.fields.get("pad_token_id")
-        self.decoder_start_token_id: Any = config.fields.get("decoder_start_token_id")
+        self.repetition_penalty = 1.0
+        self.not_applied: dict[str, Any] = {}
         self.graphs = Graphs()
         self.training = False
 

@@ -48,7 +48,7 @@ def rotary_of(config: Config, dim: int, positions: int) -> Rotary:
     ModelError
         For a kind of scaling that is not there, and fields that it needs or does not know.
     """
-    base = config.number("rope_theta", 10000.0)
+    base = config.number("rope_theta", 10000.0, above=0)
     name = "rope_parameters" if "rope_parameters" in config else "rope_scaling"
     config.unused("rope_parameters", "rope_scaling")
     given = config.inner(name)

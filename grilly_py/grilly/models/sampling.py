@@ -26,11 +26,11 @@ class Sampler:
         seed: int | None,
     ) -> None:  # fmt: skip
         for name, value in (("temperature", temperature), ("repetition_penalty", repetition_penalty)):
-            if isinstance(value, str) or not 0 < value < math.inf:
+            if not _number(value) or not 0 < value < math.inf:
                 greedy = "; without do_sample the likeliest token is taken" if name == "temperature" else ""
                 raise ValueError(f"generate: {name} is {value!r}; expected a finite number above 0{greedy}")
-        if isinstance(top_p, str) or not 0 < top_p <= 1:
-            raise ValueError(f"generate: top_p is {top_p}; expected a number above 0, at most 1")
+        if not _number(top_p) or not 0 < top_p <= 1:
+            raise ValueError(f"generate: top_p is {top_p!r}; expected a number above 0, at most 1")
         if top_k is not None and (not hasattr(top_k, "__index__") or top_k < 0):
             raise ValueError(f"generate: top_k is {top_k}; expected a whole number, or None or 0 for all tokens")
         self.do_sample, self.temperature, self.top_k, self.top_p = do_sample, temperature, top_k or 0, top_p
@@ -81,3 +81,8 @@ class Sampler:
         place = xp.sum((sums <= draws * total).astype("int32", copy=False), axis=-1, keepdims=True)
         place = xp.minimum(place, last)
         return (place if tokens is None else xp.take_along_axis(tokens, place, axis=-1))[:, 0]
+
+
+def _number(value: object) -> bool:
+    """Whether this is one real number, of Python or of NumPy."""
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)

@@ -63,7 +63,7 @@ class Block(nn.Module):
 
     def __init__(self, config: Config, weights: Weights, number: int, decoder: bool) -> None:
         super().__init__()
-        width, eps = config.integer("d_model"), config.number("layer_norm_epsilon", 1e-6)
+        width, eps = config.integer("d_model"), config.eps("layer_norm_epsilon", 1e-6)
         self.number, below = number, weights.at("layer")
         self.attention_norm = RMSNorm(below, "0.layer_norm", width, eps)
         self.attention = Attention(config, below.at(0, "SelfAttention"), cross=False)
@@ -98,7 +98,7 @@ class Stack(nn.Module):
         first = weights.at("block.0.layer.0.SelfAttention")
         self.table = first.parameter("relative_attention_bias.weight", buckets, config.integer("num_heads"))
         self.blocks = nn.ModuleList(Block(config, weights.at("block", i), i, decoder) for i in range(layers))
-        eps = config.number("layer_norm_epsilon", 1e-6)
+        eps = config.eps("layer_norm_epsilon", 1e-6)
         self.norm = RMSNorm(weights, "final_layer_norm", config.integer("d_model"), eps)
 
     def places(self) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class Tokenizer:
         self._tokenizer.no_truncation()
         if longest is not None:
             self._tokenizer.enable_truncation(longest)
-        self._padding = padding if isinstance(padding, int) else 0
+        self._padding = padding if isinstance(padding, int) and padding >= 0 else 0  # -1 stands for none
         self._folder = Path(folder)
 
     def encode(

@@ -25,7 +25,7 @@ class ViT(Model):
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
-        width, eps = config.integer("hidden_size"), config.number("layer_norm_eps", 1e-12)
+        width, eps = config.integer("hidden_size"), config.eps("layer_norm_eps", 1e-12)
         heads, inner = config.integer("num_attention_heads"), config.integer("intermediate_size")
         if width % heads:
             raise config.error("hidden_size", "a multiple of num_attention_heads")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import wave
 from pathlib import Path
 
@@ -21,7 +22,8 @@ def read_wav(file: str | Path) -> tuple[NDArray[np.float32], int]:
     Parameters
     ----------
     file : str or Path
-        Samples are whole numbers of 8, 16, 24 or 32 bits; channels are averaged.
+        Samples are whole numbers of 8, 16, 24 or 32 bits; channels are averaged. Where a program that wrote to a pipe
+        left the sizes open, the sound goes to the end of the file.
 
     Returns
     -------
@@ -38,8 +40,9 @@ def read_wav(file: str | Path) -> tuple[NDArray[np.float32], int]:
         For a file that is no WAV file, is truncated, or holds samples of another kind, such as floats; the message says
         what to run.
     """
+    whole = _sized(Path(file).read_bytes())
     try:
-        with wave.open(str(file), "rb") as opened:
+        with wave.open(io.BytesIO(whole), "rb") as opened:
             width, channels, rate = opened.getsampwidth(), opened.getnchannels(), opened.getframerate()
             count = opened.getnframes()
             data = opened.readframes(count)
@@ -60,3 +63,26 @@ def read_wav(file: str | Path) -> tuple[NDArray[np.float32], int]:
         numbers = np.frombuffer(data, f"<i{width}").astype(np.float64)
     mono = numbers.reshape(count, channels).mean(axis=1) / 2.0 ** (8 * width - 1)
     return mono.astype(np.float32), rate
+
+
+def _sized(data: bytes) -> bytes:
+    """A file with its sizes in place, where its writer could not go back to put them in: they are 0 or all ones."""
+    if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
+        return data
+    start = 12
+    while data[start : start + 4] != b"data":
+        if start + 8 > len(data):
+            return data
+        size = int.from_bytes(data[start + 4 : start + 8], "little")
+        start += 8 + size + size % 2
+    size, rest = data[start + 4 : start + 8], data[start + 8 :]
+    if size not in (bytes(4), b"\xff" * 4) or (size == bytes(4) and _is_chunk(rest)) or len(data) >= 2**32:
+        return data
+    whole, sound = ((length).to_bytes(4, "little") for length in (len(data) - 8, len(rest)))
+    return b"".join((data[:4], whole, data[8 : start + 4], sound, rest))
+
+
+def _is_chunk(data: bytes) -> bool:
+    """Whether another part of the file stands here: then the sound before it is empty indeed."""
+    size = int.from_bytes(data[4:8], "little")
+    return len(data) >= 8 + size and all(32 <= letter < 127 for letter in data[:4])

@@ -109,8 +109,6 @@ class Whisper(EncoderDecoder):
                 raise config.error(name, "a divisor of d_model")
         self.rows, self.positions = config.integer("vocab_size"), config.integer("max_target_positions", 448)
         self.cached = (layers, count, width // count)
-        self.suppress_tokens = config.fields.get("suppress_tokens")
-        self.begin_suppress_tokens = config.fields.get("begin_suppress_tokens")
         below = weights.at("model")
         weights.allow("proj_out.weight", copies=below.name("decoder.embed_tokens.weight"))
         self.encoder = Encoder(config, below.at("encoder"), width, activation)

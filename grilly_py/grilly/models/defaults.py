@@ -1,0 +1,87 @@
+"""What a model's folder says of generation, and which of it is not computed here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .config import Config, read_json
+
+#: Fields of tokens, and whether they hold one, or may hold several.
+ONE, SOME, MANY = "a token", "a token or a list of tokens", "a list of tokens"
+TOKENS = {
+    "eos_token_id": SOME, "pad_token_id": ONE, "decoder_start_token_id": ONE, "suppress_tokens": MANY,
+    "begin_suppress_tokens": MANY,
+}  # fmt: skip
+#: Those that config.json may say where generation_config.json does not.
+SHARED = ("eos_token_id", "pad_token_id", "decoder_start_token_id")
+
+
+def _nothing(value: Any) -> bool:
+    return value is None or value is False or value == 0 or value in ([], {})
+
+
+def _none(value: Any) -> bool:
+    return value is None
+
+
+def _one(value: Any) -> bool:
+    return value is None or value == 1
+
+
+#: Fields that transformers lets change even the likeliest tokens, and the values with which they do not.
+NOT_APPLIED: dict[str, Callable[[Any], bool]] = {
+    "bad_words_ids": _nothing, "diversity_penalty": _nothing, "encoder_no_repeat_ngram_size": _nothing,
+    "encoder_repetition_penalty": _one, "exponential_decay_length_penalty": _nothing, "forced_bos_token_id": _none,
+    "forced_eos_token_id": _none, "guidance_scale": _one, "min_length": _nothing, "min_new_tokens": _nothing,
+    "no_repeat_ngram_size": _nothing, "num_beams": _one, "penalty_alpha": _nothing, "sequence_bias": _nothing,
+}  # fmt: skip
+
+
+class Defaults:
+    """Generation's defaults in a folder: generation_config.json, or config.json where that is not there.
+
+    Parameters
+    ----------
+    folder : Path
+    fields : dict
+        Those of config.json.
+
+    Attributes
+    ----------
+    tokens : dict of str to int, list of int or None
+        By the names of `TOKENS`; a negative token stands for none.
+    repetition_penalty : float
+    not_applied : dict of str to object
+        What the folder asks for and is not computed.
+
+    Raises
+    ------
+    ModelError
+        For a file that is no JSON object, and values of another kind; it names the file and the field.
+    """
+
+    def __init__(self, folder: Path, fields: dict[str, Any]) -> None:
+        whole = Config(str(folder / "config.json"), fields)
+        file = folder / "generation_config.json"
+        own = Config(str(file), read_json(file)) if file.is_file() else whole
+        self.tokens: dict[str, Any] = {}
+        for name, kind in TOKENS.items():
+            config = whole if name in SHARED and name not in own else own
+            self.tokens[name] = _tokens(config, name, kind)
+        self.repetition_penalty = own.number("repetition_penalty", 1.0, above=0.0)
+        self.not_applied = {
+            name: own.fields[name] for name, harmless in NOT_APPLIED.items() if not harmless(own.fields.get(name))
+        }
+
+
+def _tokens(config: Config, name: str, kind: str) -> Any:
+    value = config.fields.get(name)
+    several = isinstance(value, list) and kind != ONE
+    given = value if several else [] if value is None else [value]
+    if (kind == MANY and given and not several) or not all(type(token) is int for token in given):
+        raise config.error(name, kind)
+    kept = [token for token in given if token >= 0]
+    return kept or None if several else next(iter(kept), None)
+

@@ -1,0 +1,185 @@
+"""What ``grilly generate``, ``embed`` and ``transcribe`` read: folders, files, standard input."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+
+import goldens
+from grilly import ModelError, models
+from grilly.cli import embed, main
+from grilly.models import wav
+from model_folders import write_folder
+from sounds import write_wav, write_whisper
+
+BERT = goldens.cases("models")["bert"]
+
+
+# -- texts ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "utf-16"])
+@pytest.mark.parametrize("data, lines", [
+    ("é w3\n".encode(), "é w3\n"), ("\ufeffé w3\n".encode(), "é w3\n"), (b"w3\r\nw4\rw5", "w3\nw4\nw5"),
+])  # fmt: skip
+def test_standard_input_is_utf8(tmp_path, monkeypatch, encoding, data, lines):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding=encoding))
+    (tmp_path / "lines.txt").write_bytes(data)
+    assert embed._text("-") == embed._text(str(tmp_path / "lines.txt")) == lines
+
+
+@pytest.mark.parametrize("data, why", [
+    (b"", "standard input has no lines"), (b"\xff w3", "standard input cannot be read: 'utf-8' codec can't decode"),
+    (None, "standard input cannot be read: it is closed"),
+])  # fmt: skip
+def test_standard_input_that_is_no_text(tmp_path, monkeypatch, capsys, data, why):
+    monkeypatch.setattr(sys, "stdin", None if data is None else io.TextIOWrapper(io.BytesIO(data), encoding="latin-1"))
+    assert main(["embed", str(tmp_path), "-", "--output", str(tmp_path / "out.npy")]) == 1
+    assert capsys.readouterr().err.startswith(f"grilly embed: {why}")
+
+
+@pytest.mark.parametrize("name, why", [("none.txt", "No such file or directory"), (".", "Is a directory")])
+def test_a_file_that_is_none(tmp_path, capsys, name, why):
+    file = tmp_path / name
+    assert main(["embed", str(tmp_path), str(file)]) == 1
+    assert capsys.readouterr().err == f"grilly embed: {file} cannot be read: {why}\n"
+
+
+# -- sounds -----------------------------------------------------------------------------------------------------------
+
+OPEN = 0xFFFFFFFF
+
+
+def sized(file, whole, sound, after=b""):
+    """A WAV file with these sizes in its header, of the file and of the sound, and bytes after the sound."""
+    data = bytearray(file.read_bytes() + after)
+    place = data.index(b"data") + 4
+    for where, size in ((4, whole), (place, sound)):
+        data[where : where + 4] = size.to_bytes(4, "little")
+    file.write_bytes(data)
+    return file
+
+
+@pytest.mark.parametrize("width, channels", [(1, 1), (2, 1), (2, 2), (3, 2)])
+@pytest.mark.parametrize("whole, sound", [(OPEN, OPEN), (0, 0), (36, 0), (OPEN, 0), (0, OPEN)])
+@pytest.mark.parametrize("after", [b"", b"\x01"], ids=["whole", "cut"])
+def test_a_sound_from_a_pipe(tmp_path, width, channels, whole, sound, after):
+    numbers = np.arange(-50, 50)[:, None] * np.ones((1, channels), int)
+    file = write_wav(tmp_path / "a.wav", numbers, width, 8000)
+    wanted, _ = models.read_wav(file)
+    samples, rate = models.read_wav(sized(file, whole, sound, after if width * channels > 1 else b""))
+    assert rate == 8000
+    np.testing.assert_array_equal(samples, wanted)
+
+
+def test_a_sound_from_a_pipe_after_other_parts(tmp_path):
+    file = write_wav(tmp_path / "a.wav", np.arange(9)[:, None])
+    data = file.read_bytes()
+    file.write_bytes(data[:12] + b"LIST\3\0\0\0abc\0" + data[12:])  # as ffmpeg writes: a part of 3 bytes, and one more
+    samples, _ = models.read_wav(sized(file, OPEN, OPEN))
+    np.testing.assert_array_equal(samples * 32768, np.arange(9))
+
+
+def test_sounds_that_are_empty(tmp_path):
+    """Nothing after the header, or other parts of the file, which are no sound."""
+    file = write_wav(tmp_path / "a.wav", np.zeros((0, 1), int))
+    assert len(models.read_wav(file)[0]) == 0
+    for whole in (0, OPEN, 48):
+        assert len(models.read_wav(sized(file, whole, 0))[0]) == 0
+    assert len(models.read_wav(sized(file, 52, 0, b"id3 \4\0\0\0abcd"))[0]) == 0
+
+
+@pytest.mark.parametrize("data", [b"", b"RIFF", b"RIFF\0\0\0\0WAVE", b"RIFF\0\0\0\0WAVEdata", b"\0" * 40])
+def test_headers_that_end_too_early(tmp_path, data):
+    assert wav._sized(data) == data
+    (tmp_path / "a.wav").write_bytes(data)
+    with pytest.raises(ValueError, match="a.wav is no WAV file"):
+        models.read_wav(tmp_path / "a.wav")
+
+
+@pytest.mark.parametrize("name, why", [("none.wav", "No such file or directory"), (".", "Is a directory")])
+def test_a_sound_that_is_none(vulkan_backend, tmp_path, capsys, name, why):
+    file = tmp_path / name
+    assert main(["transcribe", str(tmp_path), str(file), "--device", str(vulkan_backend.device.index)]) == 1
+    assert capsys.readouterr().err == f"grilly transcribe: {file} cannot be read: {why}\n"
+    with pytest.raises(OSError, match=why):
+        models.read_wav(file)
+
+
+# -- fields of config.json --------------------------------------------------------------------------------------------
+
+#: What older programs wrote beside BERT.
+OLDER = {
+    "_num_labels": 2, "num_labels": 2, "directionality": "bidi", "gradient_checkpointing": False, "use_cache": True,
+    "position_embedding_type": "absolute", "classifier_dropout": None, "pooler_fc_size": 768,
+    "pooler_num_attention_heads": 12, "pooler_num_fc_layers": 3, "pooler_size_per_head": 128,
+    "pooler_type": "first_token_transform", "output_past": True, "xla_device": True,
+}  # fmt: skip
+
+
+def write_bert(folder, **fields):
+    """The folder of a small BERT with more fields."""
+    return write_folder(folder, {**BERT.arguments, "config": {**BERT.arguments["config"], **fields}})
+
+
+def test_fields_of_older_berts(vulkan_backend, tmp_path):
+    out = models.load(write_bert(tmp_path, **OLDER), backend=vulkan_backend)(BERT.input_ids)
+    plain = models.load(write_bert(tmp_path), backend=vulkan_backend)(BERT.input_ids)
+    np.testing.assert_array_equal(out.last_hidden_state, plain.last_hidden_state)
+    with pytest.raises(ModelError, match="position_embedding_type is 'relative_key'; expected 'absolute'"):
+        models.load(write_bert(tmp_path, position_embedding_type="relative_key"), backend=vulkan_backend)
+
+
+@pytest.mark.parametrize("name", ["generate", "embed", "transcribe"])
+def test_fields_to_ignore(vulkan_backend, tmp_path, capsys, monkeypatch, name):
+    """--ignore reaches load: only what is named is passed over."""
+    pytest.importorskip("tokenizers")
+    if name == "transcribe":
+        folder, file = write_whisper(tmp_path / "model"), write_wav(tmp_path / "a.wav", np.zeros((400, 1), int))
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "spin": 1, "charm": 2}))
+        given = [str(file), "--max-new-tokens", "1", "--language", "en"]
+    else:
+        import tokenizers
+
+        folder, file = write_bert(tmp_path / "model", spin=1, charm=2), tmp_path / "lines.txt"
+        words = {f"w{number}": number for number in range(61)}
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+        tokenizer.save(str(folder / "tokenizer.json"))
+        file.write_text("w3\n")
+        given = [str(file)] if name == "embed" else ["w3"]
+    arguments = [name, str(folder), *given, "--device", str(vulkan_backend.device.index)]
+    for more, unknown in (([], "charm, spin;"), (["--ignore", "spin"], "charm;")):
+        assert main([*arguments, *more]) == 1
+        assert f"config.json: not known: {unknown}" in capsys.readouterr().err
+    status = main([*arguments, "--ignore", "spin", "--ignore", "charm"])
+    error = capsys.readouterr().err
+    assert "not known" not in error
+    # BERT writes no texts, which is found after it was loaded.
+    assert (status, "Bert writes no texts" in error) == ((1, True) if name == "generate" else (0, False)), error
+
+
+# -- numbers of tokens ------------------------------------------------------------------------------------------------
+
+
+def test_numbers_of_other_shapes(vulkan_backend, tmp_path):
+    bert = models.load(write_bert(tmp_path), backend=vulkan_backend)
+    ids = np.array([[3, 4, 5], [6, 7, 8]])
+    for name in ("token_type_ids", "position_ids"):
+        for shape in ((2, 2), (2, 1), (3, 3), (1, 4)):
+            numbers = np.zeros(shape, np.int32)
+            for given in (numbers, vulkan_backend.tensor(numbers)):
+                said = f"Bert: {name} has shape \\({shape[0]}, {shape[1]}\\); expected \\(2, 3\\), as input_ids, or"
+                with pytest.raises(ValueError, match=said):
+                    bert(ids, **{name: given})
+        with pytest.raises(ValueError, match=f"Bert: {name} has shape \\(3,\\); expected \\(B, S\\)"):
+            bert(ids, **{name: np.zeros(3, np.int32)})
+        with pytest.raises(ValueError, match=f"Bert: {name} is int32 \\(3,\\); expected integers"):
+            bert(ids, **{name: vulkan_backend.tensor(np.zeros(3, np.int32))})
+        row = np.array([[0, 1, 1]])
+        wanted = bert(ids, **{name: np.tile(row, (2, 1))}).last_hidden_state
+        np.testing.assert_array_equal(bert(ids, **{name: row}).last_hidden_state, wanted)
