@@ -41,13 +41,12 @@ def agree(found, wanted, mask=None):
     assert np.abs(found[kept] - wanted[kept]).max() <= 1e-4 * np.abs(wanted[kept]).max()
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "mpnet"])
 def test_encoders(loaded, name):
     case = CASES[name]
-    out = loaded(name)(
-        input_ids=case.input_ids, attention_mask=MASKS["right"], token_type_ids=case.token_type_ids
-    )
-    agree(out.last_hidden_state, case.last_hidden_state, MASKS["right"])
+    mask = MASKS["right"] if case.attention_mask is None else case.attention_mask
+    out = loaded(name)(input_ids=case.input_ids, attention_mask=mask, token_type_ids=case.token_type_ids)
+    agree(out.last_hidden_state, case.last_hidden_state, mask)
     if case.pooler_output is not None:
         agree(out.pooler_output, case.pooler_output)
 
@@ -58,7 +57,10 @@ def test_masked_language_model(loaded):
     agree(out.logits, case.logits_left, MASKS["left"])
 
 
-@pytest.mark.parametrize("name", ["bert_texts", "bert_tokens", "roberta_masked_lm", "roberta_texts", "roberta_tokens"])
+@pytest.mark.parametrize("name", [
+    "bert_texts", "bert_tokens", "roberta_masked_lm", "roberta_texts", "roberta_tokens", "distilbert_masked_lm",
+    "distilbert_texts", "distilbert_tokens",
+])  # fmt: skip
 def test_heads_of_encoders(loaded, name):
     case = CASES[name]
     out = loaded(name)(input_ids=case.input_ids, attention_mask=MASKS["right"])
@@ -156,19 +158,20 @@ def test_sixteen_bits(vulkan_backend, tmp_path, name, dtype):
     model = models.load(write_folder(tmp_path / name, case.arguments), dtype, vulkan_backend)
     inputs = {"input_ids", "token_type_ids", "attention_mask", "pixel_values", "input_features", "decoder_input_ids"}
     sent = {key: getattr(case, key) for key in inputs if getattr(case, key) is not None}
-    side = "right" if name == "bert" else "left" if case.logits_left is not None else None
+    masked = case.attention_mask is None and case.last_hidden_state is not None
+    side = "right" if masked else "left" if case.logits_left is not None else None
     if side:
         sent["attention_mask"] = MASKS[side]
     out = model(**sent)
     wanted = next(a for a in (case.logits_left, case.logits, case.last_hidden_state) if a is not None)
-    found = out.last_hidden_state if name == "bert" else out.logits
+    found = out.last_hidden_state if case.last_hidden_state is not None else out.logits
     assert found.dtype.name == dtype
     kept = MASKS[side] != 0 if side else ...
     error = np.abs(found.astype(np.float32)[kept] - wanted[kept]).max()
     assert 0 < error <= 2 * getattr(case, f"{dtype}_error")
 
 
-@pytest.mark.parametrize("name", ["bert_masked_lm", "clip", "qwen3", "t5_gated", "whisper"])
+@pytest.mark.parametrize("name", ["bert_masked_lm", "clip", "mpnet", "qwen3", "t5_gated", "whisper"])
 def test_every_product_is_of_the_precision_asked_for(loaded, vulkan_backend, tmp_path, monkeypatch, name):
     case, found = CASES[name], []
     model = models.load(write_folder(tmp_path / name, case.arguments), backend=vulkan_backend, precision="high")
@@ -183,7 +186,7 @@ def test_every_product_is_of_the_precision_asked_for(loaded, vulkan_backend, tmp
 
         monkeypatch.setattr(F, function.__name__, watched)
     out = model(**sent)
-    part = "logits_per_image" if name == "clip" else "logits"
+    part = {"clip": "logits_per_image", "mpnet": "pooler_output"}.get(name, "logits")
     result = out[part]
     if hasattr(model, "generate"):
         model.generate(case.input_ids if case.input_features is None else case.input_features, max_new_tokens=2)

@@ -324,6 +324,10 @@ def test_shards_dtypes_and_progress(folder, vulkan_backend):
 OLD = {
     "bert": {"gradient_checkpointing": False, "position_embedding_type": "absolute", "_name_or_path": "x"},
     "roberta": {"output_past": True, "mlm_probability": 0.15},
+    "distilbert": {"tie_weights_": True, "sinusoidal_pos_embds": True, "qa_dropout": 0.1},
+    "mpnet": {"relative_attention_num_buckets": 32, "hidden_dropout_prob": 0.1},
+    "phi3": {"original_max_position_embeddings": 4096, "embd_pdrop": 0.0, "auto_map": {}, "attention_bias": False},
+    "gemma": {"hidden_activation": "gelu_pytorch_tanh", "rope_theta": 10000.0},
     "gpt2": {"n_ctx": 80, "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}}},
     "llama": {"pretraining_tp": 1, "torch_dtype": "bfloat16", "max_length": 20},
     "mistral": {"rope_theta": 10000.0, "attention_dropout": 0.0},

@@ -1,6 +1,7 @@
 """Writes tests/golden/models.npz: what transformers computes with small models of random weights.
 
-    python tests/golden/make_models.py [encoders] [decoders] [scaled] [translators] [pictures] [both] [sounds] [halves]
+    python tests/golden/make_models.py [encoders] [more_encoders] [decoders] [more_decoders] [scaled] [translators]
+        [pictures] [both] [sounds] [halves]
 
 Needs torch and transformers; the tests do not. Each case has the config.json that transformers saves, the names and
 shapes of the tensors that it saves, and a seed: tests/model_folders.py makes the same weights of these. Seeds are such
@@ -131,6 +132,34 @@ def encoders():
     case("roberta_tokens", T.RobertaForTokenClassification, T.RobertaConfig(**SMALL), classes)
 
 
+def more_encoders():
+    def states(model):
+        ids = ids_of(1)
+        out = model(input_ids=torch.tensor(ids), attention_mask=torch.tensor(MASKS["right"]))
+        return {"input_ids": ids, "last_hidden_state": out.last_hidden_state}
+
+    def logits(model):
+        ids = ids_of(1)
+        out = model(input_ids=torch.tensor(ids), attention_mask=torch.tensor(MASKS["right"]))
+        return {"input_ids": ids, "logits": out.logits}
+
+    def mpnet(model):
+        ids = np.where(np.array(MASKS["right"]) == 1, ids_of(1), 1)
+        ids, mask = np.tile(ids, 5), np.tile(MASKS["right"], 5)  # as long as distances that share a bucket
+        ids[mask == 0] = 1
+        out = model(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask))
+        return {"input_ids": ids, "attention_mask": mask, "last_hidden_state": out.last_hidden_state,
+                "pooler_output": out.pooler_output}  # fmt: skip
+
+    small = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "vocab_size": 61, "max_position_embeddings": 96}
+    three = {"id2label": {0: "a", 1: "b", 2: "c"}}
+    case("distilbert", T.DistilBertModel, T.DistilBertConfig(**small, activation="relu"), states)
+    case("distilbert_masked_lm", T.DistilBertForMaskedLM, T.DistilBertConfig(**small), logits)
+    case("distilbert_texts", T.DistilBertForSequenceClassification, T.DistilBertConfig(**small, **three), logits)
+    case("distilbert_tokens", T.DistilBertForTokenClassification, T.DistilBertConfig(**small), logits)
+    case("mpnet", T.MPNetModel, T.MPNetConfig(**SMALL), mpnet)
+
+
 def decoders():
     text("gpt2", T.GPT2LMHeadModel, T.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=61, n_positions=80,
          bos_token_id=None, eos_token_id=None))  # fmt: skip
@@ -148,6 +177,13 @@ def decoders():
     gemma = T.Gemma2Config(**LLAMA, head_dim=16, sliding_window=5, query_pre_attn_scalar=12,
                            attn_logit_softcapping=5.0, final_logit_softcapping=3.0)  # fmt: skip
     text("gemma2", T.Gemma2ForCausalLM, gemma, both=False, embeddings=0.15)
+
+
+def more_decoders():
+    phi = {**LLAMA, "sliding_window": 6, "rms_norm_eps": 1e-5}
+    text("phi3", T.Phi3ForCausalLM, T.Phi3Config(**phi, original_max_position_embeddings=96), both=False)
+    gemma = T.GemmaConfig(**LLAMA, head_dim=16, hidden_act="gelu")
+    text("gemma", T.GemmaForCausalLM, gemma, both=False, embeddings=0.15)
 
 
 def scaled():
@@ -253,7 +289,9 @@ def sounds():
 #: What is compared in 16 bits: the case, its class, what it computes, and the side of its padding.
 HALVES = (
     ("bert", T.BertModel, "last_hidden_state", "right"), ("llama", T.LlamaForCausalLM, "logits", "left"),
+    ("distilbert", T.DistilBertModel, "last_hidden_state", "right"), ("mpnet", T.MPNetModel, "last_hidden_state", None),
     ("gpt2", T.GPT2LMHeadModel, "logits", "left"), ("gemma2", T.Gemma2ForCausalLM, "logits", "left"),
+    ("phi3", T.Phi3ForCausalLM, "logits", "left"), ("gemma", T.GemmaForCausalLM, "logits", "left"),
     ("t5_gated", T.T5ForConditionalGeneration, "logits", None),
     ("whisper", T.WhisperForConditionalGeneration, "logits", None),
 )  # fmt: skip
@@ -285,7 +323,8 @@ def halves():
 if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    made = {make.__name__: make for make in (encoders, decoders, scaled, translators, pictures, both, sounds, halves)}
+    makers = (encoders, more_encoders, decoders, more_decoders, scaled, translators, pictures, both, sounds, halves)
+    made = {make.__name__: make for make in makers}
     file = Path(__file__).parent / "models.npz"
     if sys.argv[1:]:  # the others are kept
         with np.load(file) as kept:

@@ -1,7 +1,11 @@
-"""BERT (Devlin et al. 2019, arXiv:1810.04805) and RoBERTa (Liu et al. 2019, arXiv:1907.11692): encoders of text."""
+"""BERT (Devlin et al. 2019, arXiv:1810.04805) and RoBERTa (Liu et al. 2019, arXiv:1907.11692): encoders of text.
+
+What differs from them by its names, and a little more, is a subclass in a file of its own.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from .. import array_api as xp
@@ -13,29 +17,43 @@ from .layers import ACTIVATIONS, MLP, Embedding, LayerNorm, Linear
 from .model import Model, Output
 from .weights import Weights
 
+#: Names in a layer of BERT: see `Layer`.
+NAMES = (
+    "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
+    "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm",
+)  # fmt: skip
+
 
 class Layer(nn.Module):
-    """Attention of all tokens to all, then two linear layers; each is added to its input and normalised."""
+    """Attention of all tokens to all, then two linear layers; each is added to its input and normalised.
 
-    def __init__(self, config: Config, weights: Weights) -> None:
+    Parameters
+    ----------
+    weights : Weights
+    names : sequence of str
+        Of the layers of q, k, v and of the output, a norm, the two linear layers, and a norm.
+    width, heads, inner : int
+    activation : str
+    eps : float
+    """
+
+    def __init__(
+        self, weights: Weights, names: Sequence[str], width: int, heads: int, inner: int, activation: str, eps: float
+    ) -> None:
         super().__init__()
-        width, eps = config.integer("hidden_size"), config.eps("layer_norm_eps", 1e-12)
-        self.heads = config.integer("num_attention_heads")
-        names = [f"attention.self.{name}" for name in ("query", "key", "value")]
-        self.qkv = Linear(weights, names, width, [width] * 3)
-        self.output = Linear(weights, "attention.output.dense", width, width)
-        self.attention_norm = LayerNorm(weights, "attention.output.LayerNorm", width, eps)
-        activation = config.text("hidden_act", ACTIVATIONS, "gelu")
-        names = ("intermediate.dense", "output.dense")
-        self.mlp = MLP(weights, names, width, config.integer("intermediate_size"), activation)
-        self.norm = LayerNorm(weights, "output.LayerNorm", width, eps)
+        self.heads = heads
+        self.qkv = Linear(weights, names[:3], width, [width] * 3)
+        self.output = Linear(weights, names[3], width, width)
+        self.attention_norm = LayerNorm(weights, names[4], width, eps)
+        self.mlp = MLP(weights, names[5:7], width, inner, activation)
+        self.norm = LayerNorm(weights, names[7], width, eps)
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """``(B, S, width)``."""
+    def forward(self, x: Tensor, mask: Tensor | None, places: dict[str, Any]) -> Tensor:
+        """``(B, S, width)``; ``places`` are the options of attention that tell positions."""
         width = x.shape[-1]
         qkv = self.qkv(x)
         q, k, v = (qkv[..., i * width : (i + 1) * width] for i in range(3))
-        attended = F.flash_attention3(q, k, v, num_heads=self.heads, mask=mask, precision=self.qkv.precision)
+        attended = F.flash_attention3(q, k, v, num_heads=self.heads, mask=mask, precision=self.qkv.precision, **places)
         x = self.attention_norm(self.output(attended, residual=x))
         return self.norm(self.mlp(x, residual=x))
 
@@ -43,8 +61,11 @@ class Layer(nn.Module):
 class Bert(Model):
     """BERT without a head: ``last_hidden_state``, and ``pooler_output`` where the files have the pooler."""
 
-    prefix = "bert"
+    prefix, encoder, names = "bert", "encoder", NAMES
+    sizes = ("hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size")
+    act = "hidden_act"
     first_position = 0
+    typed = True
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
@@ -54,21 +75,25 @@ class Bert(Model):
         # Of old files: of the programs that trained them.
         config.unused("_num_labels", "directionality", "pooler_fc_size", "pooler_num_attention_heads",
                       "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type", "xla_device")  # fmt: skip
-        self.width, self.rows = config.integer("hidden_size"), config.integer("vocab_size")
-        if self.width % config.integer("num_attention_heads"):
-            raise config.error("hidden_size", "a multiple of num_attention_heads")
+        (self.width, heads, layers, inner), self.rows = map(config.integer, self.sizes), config.integer("vocab_size")
+        if self.width % heads:
+            raise config.error(self.sizes[0], f"a multiple of {self.sizes[1]}")
         self.positions = config.integer("max_position_embeddings")
-        self.types = config.integer("type_vocab_size", 2)
+        self.types = config.integer("type_vocab_size", 2) if self.typed else 0
         eps = config.eps("layer_norm_eps", 1e-12)
         self.padding = config.integer("pad_token_id", 1 if self.first_position else 0, least=0)
         weights = weights.optional(self.prefix)
         below = weights.at("embeddings")
         self.word_embeddings = Embedding(below, "word_embeddings", self.rows, self.width)
         self.position_embeddings = Embedding(below, "position_embeddings", self.positions, self.width)
-        self.token_type_embeddings = Embedding(below, "token_type_embeddings", self.types, self.width)
+        self.token_type_embeddings = None
+        if self.typed:
+            self.token_type_embeddings = Embedding(below, "token_type_embeddings", self.types, self.width)
         self.norm = LayerNorm(below, "LayerNorm", self.width, eps)
+        self.activation = config.text(self.act, ACTIVATIONS, "gelu")
         self.layers = nn.ModuleList(
-            Layer(config, weights.at("encoder.layer", i)) for i in range(config.integer("num_hidden_layers"))
+            Layer(weights.at(self.encoder, "layer", i), self.names, self.width, heads, inner, self.activation, eps)
+            for i in range(layers)
         )
         self.pooler = None
         if weights.has("pooler.dense.weight"):
@@ -86,8 +111,8 @@ class Bert(Model):
         attention_mask : array or Tensor, optional
             ``(B, S)``: 0 for padding, which nothing attends to.
         token_type_ids, position_ids : array or Tensor of int, optional
-            ``(B, S)``, or ``(1, S)`` for all texts: 0 and the place in the text by default; for RoBERTa the place among
-            what is not padding.
+            ``(B, S)``, or ``(1, S)`` for all texts: 0 and the place in the text by default; for RoBERTa and MPNet the
+            place among what is not padding. DistilBERT and MPNet have no types.
 
         Returns
         -------
@@ -119,7 +144,13 @@ class Bert(Model):
         """What is added for the places of tokens, ``(S, width)`` or of each text."""
         return self.position_embeddings.weight.data[: ids.shape[1]]
 
+    def _options(self) -> dict[str, Any]:
+        """The options of attention that tell positions."""
+        return {}
+
     def _encode(self, input_ids: Any, mask: Any, types: Any, places: Any) -> tuple[Tensor, bool]:
+        if types is not None and not self.typed:
+            raise ValueError(f"{type(self).__name__}: token_type_ids are given; this architecture has no types")
         ids, host = self._numbers("input_ids", input_ids, self.rows)
         places = self._of_tokens("position_ids", places, self.positions, tuple(ids.shape))
         types = self._of_tokens("token_type_ids", types, self.types, tuple(ids.shape))
@@ -143,11 +174,13 @@ class Bert(Model):
         if ids.shape[1] > self.longest:
             raise ValueError(f"{type(self).__name__}: {ids.shape[1]} tokens are more than the {self.longest} positions")
         # Where a row of a table is the same for all texts it is added as it lies.
-        kind = self.token_type_embeddings.weight.data[0] if types is None else self.token_type_embeddings(types)
-        place = self._placed(ids) if places is None else self.position_embeddings(places)
-        x = self.norm(self.word_embeddings(ids) + kind + place)
+        x, table = self.word_embeddings(ids), self.token_type_embeddings
+        if table is not None:
+            x = x + (table.weight.data[0] if types is None else table(types))
+        x = self.norm(x + (self._placed(ids) if places is None else self.position_embeddings(places)))
+        options = self._options()
         for layer in self.layers:
-            x = layer(x, mask)
+            x = layer(x, mask, options)
         return x
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from .. import functional as F
 from ..compute import Tensor
+from ..functional.products import Activation
 from .bert import Bert, Roberta
 from .config import Config
 from .layers import ACTIVATIONS, LayerNorm, Linear
@@ -28,17 +29,17 @@ class BertMaskedLM(Bert):
         table = weights.optional(self.prefix).name("embeddings.word_embeddings.weight")
         head.allow("decoder.weight", copies=table)
         head.allow("decoder.bias", copies=head.name("bias"))
-        self.activation = self._activation(config)
         self.transform = Linear(head, self.layer, self.width, self.width)
         self.transform_norm = LayerNorm(head, self.layer_norm, self.width, config.eps("layer_norm_eps", 1e-12))
         self.bias = head.parameter("bias", self.rows)
 
-    def _activation(self, config: Config) -> str:
-        return ACTIVATIONS[config.text("hidden_act", ACTIVATIONS, "gelu")]
+    def head_activation(self) -> Activation:
+        """That of the layers."""
+        return ACTIVATIONS[self.activation]
 
     def _logits(self, x: Tensor) -> Tensor:
         assert self.bias is not None
-        x = self.transform_norm(self.transform(x, activation=self.activation))
+        x = self.transform_norm(self.transform(x, activation=self.head_activation()))
         return F.linear(x, self.word_embeddings.weight.data, self.bias.data, precision=self.precision)
 
     def _output(self, host: bool, x: Tensor) -> Output:
@@ -50,8 +51,9 @@ class RobertaMaskedLM(BertMaskedLM, Roberta):
 
     head, layer, layer_norm = "lm_head", "dense", "layer_norm"
 
-    def _activation(self, config: Config) -> str:
-        return ACTIVATIONS["gelu"]  # whatever the layers have
+    def head_activation(self) -> Activation:
+        """GELU, whatever the layers have."""
+        return "gelu"
 
 
 class BertTokenClassifier(Bert):

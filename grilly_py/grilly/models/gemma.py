@@ -1,4 +1,4 @@
-"""Gemma 2 (Gemma Team 2024, arXiv:2408.00118): what it does otherwise than Llama."""
+"""Gemma (Gemma Team 2024, arXiv:2403.08295) and Gemma 2 (arXiv:2408.00118): what they do otherwise than Llama."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..compute import Tensor
 from .cache import Call, attend
 from .config import Config
 from .layers import ACTIVATIONS, GatedMLP, RMSNorm
-from .llama import KINDS, Attention, LlamaLM
+from .llama import KINDS, Attention, Layer, LlamaLM
 from .rotary import Rotary
 from .weights import Weights
 
@@ -38,12 +38,14 @@ class GemmaAttention(Attention):
 class GemmaLayer(nn.Module):
     """Attention and a gated MLP; each is normalised before and after, and then added to its input."""
 
+    offset = 1.0
+
     def __init__(self, config: Config, weights: Weights, number: int, rotary: Rotary, window: int | None) -> None:
         super().__init__()
         width, eps, inner = config.integer("hidden_size"), config.eps("rms_norm_eps", 1e-6), "intermediate_size"
 
         def norm(name: str) -> RMSNorm:
-            return RMSNorm(weights, name, width, eps, offset=1.0)
+            return RMSNorm(weights, name, width, eps, self.offset)
 
         self.attention_norm, self.attended_norm = norm("input_layernorm"), norm("post_attention_layernorm")
         self.attention = GemmaAttention(config, weights.at("self_attn"), number, rotary, window)
@@ -59,18 +61,43 @@ class GemmaLayer(nn.Module):
         return x + self.last_norm(self.mlp(h))
 
 
-class GemmaLM(LlamaLM):
-    """Gemma 2 with logits from the table of tokens, soft-capped."""
+class Gemma1Layer(Layer):
+    """Llama's, with an offset of the norms' weights and GELU's approximation by tanh."""
 
-    layer = GemmaLayer
+    offset = 1.0
+
+    def activation(self, config: Config) -> str:
+        """The first files say gelu, and mean the approximation too."""
+        config.only(hidden_activation="gelu_pytorch_tanh")
+        found: str = config.text("hidden_act", ACTIVATIONS, "gelu_pytorch_tanh")
+        return "gelu_pytorch_tanh" if found == "gelu" else found
+
+
+class Gemma1LM(LlamaLM):
+    """Gemma with logits from the table of tokens."""
+
+    layer: type[nn.Module] = Gemma1Layer
 
     def __init__(self, config: Config, weights: Weights) -> None:
         config.fields.setdefault("tie_word_embeddings", True)
         super().__init__(config, weights)
         config.only(use_bidirectional_attention=(False, None))
+        self.width = config.integer("hidden_size")
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """``(B, S)`` to ``(B, S, width)``, times the root of the width."""
+        return self.tokens(ids) * math.sqrt(self.width)
+
+
+class GemmaLM(Gemma1LM):
+    """Gemma 2 with logits from the table of tokens, soft-capped."""
+
+    layer = GemmaLayer
+
+    def __init__(self, config: Config, weights: Weights) -> None:
+        super().__init__(config, weights)
         config.only(sliding_window_size=config.fields.get("sliding_window", 4096))  # the same, in older files
         config.unused("hidden_act")  # older files have it beside hidden_activation, which is the one that counts
-        self.width = config.integer("hidden_size")
         self.softcap = config.number(*softcap("final_logit_softcapping", 30.0, config), least=0)
 
     def windows(self, config: Config, layers: int) -> list[int | None]:
@@ -80,14 +107,6 @@ class GemmaLM(LlamaLM):
         if len(types) < layers or not all(kind in KINDS for kind in types):
             raise config.error("layer_types", f"{layers} of full_attention and sliding_attention")
         return [width if kind == "sliding_attention" else None for kind in types]
-
-    def final_norm(self, weights: Weights, width: int, eps: float) -> RMSNorm:
-        """What the last layer's output goes through."""
-        return RMSNorm(weights, "norm", width, eps, offset=1.0)
-
-    def embed(self, ids: Tensor) -> Tensor:
-        """``(B, S)`` to ``(B, S, width)``, times the root of the width."""
-        return self.tokens(ids) * math.sqrt(self.width)
 
     def head(self, x: Tensor) -> Tensor:
         """``(..., width)`` to ``(..., vocab)``."""

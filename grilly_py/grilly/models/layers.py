@@ -113,15 +113,19 @@ class MLP(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """``down(activation(gate(x)) * up(x))`` (Shazeer 2020, arXiv:2002.05202): names of gate, up and down."""
+    """``down(activation(gate(x)) * up(x))`` (Shazeer 2020, arXiv:2002.05202): names of gate, up and down.
+
+    Or of gate and up, which the files have as one tensor, and down.
+    """
 
     def __init__(
         self, weights: Weights, names: Sequence[str], width: int, inner: int, activation: str, bias: bool = False
     ) -> None:
         super().__init__()
         self.activation = ACTIVATIONS[activation]
-        self.widen = Linear(weights, names[:2], width, (inner, inner), bias)
-        self.narrow = Linear(weights, names[2], inner, width, bias)
+        *first, last = names
+        self.widen = Linear(weights, first, width, [2 * inner // len(first)] * len(first), bias)
+        self.narrow = Linear(weights, last, inner, width, bias)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Of x's shape, with ``residual`` added."""

@@ -1,4 +1,4 @@
-"""Llama (Touvron et al. 2023, arXiv:2302.13971), and what differs from it by its fields: Mistral, Qwen2, Qwen3."""
+"""Llama (Touvron et al. 2023, arXiv:2302.13971), and what differs by its fields: Mistral, Qwen2, Qwen3, Phi-3."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from .layers import ACTIVATIONS, Embedding, GatedMLP, Linear, RMSNorm, heads, jo
 from .rotary import Rotary, rotary_of
 from .weights import Weights
 
-#: What the families have: biases of q, k and v; norms of the heads of q and k; whether config.json says bias; windows.
+#: What the families have: biases of q, k and v; norms of the heads of q and k; one tensor for q, k and v, and for gate
+#: and up; windows; another eps where config.json does not say.
 QKV_BIAS = {"qwen2": True}
 HEAD_NORMS = {"qwen3"}
-WINDOWED = {"mistral": "all", "qwen2": "layers", "qwen3": "layers"}
+JOINED = {"phi3"}
+WINDOWED = {"mistral": "all", "phi3": "all", "qwen2": "layers", "qwen3": "layers"}
+EPS = {"phi3": 1e-5}
 #: Kinds of attention that layer_types may name.
 KINDS = ("full_attention", "sliding_attention")
 #: The width of windows where config.json does not say: that of transformers.
@@ -28,7 +31,8 @@ def windows(config: Config, layers: int) -> list[int | None]:
         config.only(sliding_window=None, use_sliding_window=False, layer_types=["full_attention"] * layers)
         config.unused("max_window_layers")
         return [None] * layers
-    width = config.integer("sliding_window", config.default("sliding_window", absent=WINDOW, null=None))
+    absent = None if config.fields.get("model_type") == "phi3" else WINDOW
+    width = config.integer("sliding_window", config.default("sliding_window", absent=absent, null=None))
     types = config.list("layer_types", None)
     if types is not None:
         if len(types) != layers or not all(kind in KINDS for kind in types):
@@ -44,6 +48,11 @@ def windows(config: Config, layers: int) -> list[int | None]:
     return [width if kind == "sliding_attention" else None for kind in types]
 
 
+def eps_of(config: Config) -> float:
+    """What the norms add to a mean square."""
+    return config.eps("rms_norm_eps", EPS.get(config.fields.get("model_type", ""), 1e-6))
+
+
 class Attention(nn.Module):
     """Causal attention with rotary positions; key heads may serve several query heads."""
 
@@ -54,9 +63,11 @@ class Attention(nn.Module):
         self.heads, self.key_heads, self.dim = shape_of(config)
         bias = QKV_BIAS.get(str(family), False) or config.flag("attention_bias", False)
         rows = [self.heads * self.dim, self.key_heads * self.dim, self.key_heads * self.dim]
-        self.qkv = Linear(weights, ["q_proj", "k_proj", "v_proj"], width, rows, bias)
+        joined = family in JOINED
+        names = ["qkv_proj"] if joined else ["q_proj", "k_proj", "v_proj"]
+        self.qkv = Linear(weights, names, width, [sum(rows)] if joined else rows, bias)
         self.output = Linear(weights, "o_proj", rows[0], width, config.flag("attention_bias", False))
-        eps = config.eps("rms_norm_eps", 1e-6)
+        eps = eps_of(config)
         normed = family in HEAD_NORMS
         self.q_norm = RMSNorm(weights, "q_norm", self.dim, eps) if normed else None
         self.k_norm = RMSNorm(weights, "k_norm", self.dim, eps) if normed else None
@@ -78,15 +89,22 @@ class Attention(nn.Module):
 class Layer(nn.Module):
     """Attention and a gated MLP, each on a normalised input and added to it."""
 
+    offset = 0.0  # of the norms' weights
+
     def __init__(self, config: Config, weights: Weights, number: int, rotary: Rotary, window: int | None) -> None:
         super().__init__()
-        width, eps = config.integer("hidden_size"), config.eps("rms_norm_eps", 1e-6)
-        self.attention_norm = RMSNorm(weights, "input_layernorm", width, eps)
+        width, eps = config.integer("hidden_size"), eps_of(config)
+        self.attention_norm = RMSNorm(weights, "input_layernorm", width, eps, self.offset)
         self.attention = Attention(config, weights.at("self_attn"), number, rotary, window)
-        self.norm = RMSNorm(weights, "post_attention_layernorm", width, eps)
-        names, inner = ("gate_proj", "up_proj", "down_proj"), config.integer("intermediate_size")
-        activation = config.text("hidden_act", ACTIVATIONS, "silu")
-        self.mlp = GatedMLP(weights.at("mlp"), names, width, inner, activation, config.flag("mlp_bias", False))
+        self.norm = RMSNorm(weights, "post_attention_layernorm", width, eps, self.offset)
+        first = ("gate_up_proj",) if config.fields.get("model_type") in JOINED else ("gate_proj", "up_proj")
+        inner, bias = config.integer("intermediate_size"), config.flag("mlp_bias", False)
+        self.mlp = GatedMLP(weights.at("mlp"), (*first, "down_proj"), width, inner, self.activation(config), bias)
+
+    def activation(self, config: Config) -> str:
+        """That of the MLP."""
+        found: str = config.text("hidden_act", ACTIVATIONS, "silu")
+        return found
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
         """``(B, S, width)``."""
@@ -107,7 +125,7 @@ def shape_of(config: Config) -> tuple[int, int, int]:
 
 
 class Llama(Decoder):
-    """Llama, Mistral, Qwen2 or Qwen3, without a head."""
+    """Llama, Mistral, Qwen2, Qwen3 or Phi-3, without a head."""
 
     has_head = False
     layer = Layer
@@ -115,7 +133,7 @@ class Llama(Decoder):
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
         config.only(pretraining_tp=1, rope_interleaved=False, quantization_config=None, use_mrope=False)
-        config.unused("tie_word_embeddings")
+        config.unused("tie_word_embeddings", "original_max_position_embeddings")  # the last: see `rotary_of`
         width, layers = config.integer("hidden_size"), config.integer("num_hidden_layers")
         _, key_heads, dim = shape_of(config)
         self.rows, self.cached = config.integer("vocab_size"), (layers, key_heads, dim)
@@ -127,7 +145,7 @@ class Llama(Decoder):
             self.layer(config, below.at("layers", i), i, self.rotary, window)
             for i, window in enumerate(self.windows(config, layers))
         )
-        self.norm = self.final_norm(below, width, config.eps("rms_norm_eps", 1e-6))
+        self.norm = self.final_norm(below, width, eps_of(config))
 
     def windows(self, config: Config, layers: int) -> list[int | None]:
         """How many keys a token sees in each layer."""
@@ -135,7 +153,7 @@ class Llama(Decoder):
 
     def final_norm(self, weights: Weights, width: int, eps: float) -> RMSNorm:
         """What the last layer's output goes through."""
-        return RMSNorm(weights, "norm", width, eps)
+        return RMSNorm(weights, "norm", width, eps, self.layer.offset)
 
     def embed(self, ids: Tensor) -> Tensor:
         """``(B, S)`` to ``(B, S, width)``."""

@@ -85,7 +85,8 @@ class SentenceEncoder:
         prompts, default_prompt = _prompts(folder, pools_prompts)
         model = load(folder, dtype, backend, **options)
         if not isinstance(model, Bert):
-            raise ModelError(f"{folder}: sentences are encoded by BERT and RoBERTa; this is {type(model).__name__}")
+            raise ModelError(f"{folder}: sentences are encoded by BERT, RoBERTa, DistilBERT and MPNet; this is "
+                             f"{type(model).__name__}")  # fmt: skip
         tokenizer = Tokenizer(folder, min(longest or model.longest, model.longest))
         return cls(model, tokenizer, pooling, normalized, lower, prompts, default_prompt)
 
