@@ -182,6 +182,11 @@ def decoders():
 def more_decoders():
     phi = {**LLAMA, "sliding_window": 6, "rms_norm_eps": 1e-5}
     text("phi3", T.Phi3ForCausalLM, T.Phi3Config(**phi, original_max_position_embeddings=96), both=False)
+    part = {"rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75, "factor": 3.0,
+            "original_max_position_embeddings": 80, "short_factor": [1.0, 1.2, 1.5],
+            "long_factor": [1.0, 2.0, 4.0]}  # fmt: skip
+    phi = {**LLAMA, "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "original_max_position_embeddings": 80}
+    text("phi3_partial", T.Phi3ForCausalLM, T.Phi3Config(**phi, rope_parameters=part), both=False, embeddings=0.15)
     gemma = T.GemmaConfig(**LLAMA, head_dim=16, hidden_act="gelu")
     text("gemma", T.GemmaForCausalLM, gemma, both=False, embeddings=0.15)
 

@@ -129,7 +129,7 @@ def attend(
         ``(B, S, H, D)``.
     """
     seen = None if window is None else (window - 1, 0)
-    if rotary is not None and rotary.factor != 1:  # on queries and keys, so its square on the scores
+    if rotary is not None and rotary.whole and rotary.factor != 1:  # on queries and keys, so its square on the scores
         scale = (q.shape[-1] ** -0.5 if scale is None else scale) * rotary.factor**2
     if call.cache is not None:
         keys, values = call.cache.k[layer], call.cache.v[layer]
@@ -142,7 +142,8 @@ def attend(
         places = call.positions
         if places is not None and len(places) == 1:  # the same for all texts
             places = places.reshape(-1)
-        q, k = (F.rope(x, frequencies=rotary.frequencies, positions=places) for x in (q, k))
+        factor = 1.0 if rotary.whole else rotary.factor
+        q, k = (F.rope(x, frequencies=rotary.frequencies, positions=places, factor=factor) for x in (q, k))
     out = F.flash_attention2(
         q, k, v, mask=call.mask, causal=True, window_size=seen, scale=scale, softcap=softcap, precision=call.precision
     )

@@ -19,29 +19,33 @@ TYPES = ("default", "linear", "llama3", "yarn", "dynamic", "longrope")
 
 @dataclass(frozen=True)
 class Rotary:
-    """Radians per position of each pair of elements i and i + P, ``(P,)``; a factor of queries and keys; and how long a
-    text may be, None where that does not matter."""
+    """Radians per position of each pair of elements i and i + P, ``(P,)``; a factor of what is turned; how long a text
+    may be, None where that does not matter; and whether heads are turned as a whole."""
 
     frequencies: NDArray[np.float64]
     factor: float = 1.0
     longest: int | None = None
+    whole: bool = True
 
     def tables(self, backend: Compute, length: int) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of the first positions, ``(length, P)`` each, without the factor."""
-        angles = np.arange(length)[:, None] * self.frequencies
-        return backend.tensor(np.cos(angles).astype(np.float32)), backend.tensor(np.sin(angles).astype(np.float32))
+        """Cosines and sines of the first positions, ``(length, P)`` each; with the factor where heads are not whole."""
+        angles, factor = np.arange(length)[:, None] * self.frequencies, 1.0 if self.whole else self.factor
+        cosines, sines = (factor * function(angles) for function in (np.cos, np.sin))
+        return backend.tensor(cosines.astype(np.float32)), backend.tensor(sines.astype(np.float32))
 
 
-def rotary_of(config: Config, dim: int, positions: int) -> Rotary:
+def rotary_of(config: Config, dim: int, positions: int, partial: bool = False) -> Rotary:
     """The angles that ``rope_parameters``, or ``rope_theta`` and ``rope_scaling`` of older files, describe.
 
     Parameters
     ----------
     config : Config
     dim : int
-        Elements of a head, all of which are turned.
+        Elements of a head.
     positions : int
         ``max_position_embeddings``.
+    partial : bool
+        Whether ``partial_rotary_factor`` may say that only the first elements are turned.
 
     Raises
     ------
@@ -52,10 +56,12 @@ def rotary_of(config: Config, dim: int, positions: int) -> Rotary:
     name = "rope_parameters" if "rope_parameters" in config else "rope_scaling"
     config.unused("rope_parameters", "rope_scaling")
     given = config.inner(name)
+    share = _share(config, 1.0, partial)
     if given is None:
-        return Rotary(*rope_scaling(dim, base))
+        turned = _turned(config, dim, share)
+        return Rotary(*rope_scaling(turned, base), whole=turned == dim)
+    turned = _turned(given, dim, _share(given, share, partial))
     kind = given.text("rope_type", TYPES, given.text("type", TYPES, "default"))
-    given.only(partial_rotary_factor=1.0)
     scaling = {"rope_type": "default", **given.fields}
     scaling.pop("partial_rotary_factor", None)
     if "type" in scaling:
@@ -68,6 +74,22 @@ def rotary_of(config: Config, dim: int, positions: int) -> Rotary:
     elif kind == "dynamic":
         longest = positions
     try:
-        return Rotary(*rope_scaling(dim, base, scaling, max_seq_len=positions), longest)
+        return Rotary(*rope_scaling(turned, base, scaling, max_seq_len=positions), longest, turned == dim)
     except (ValueError, TypeError) as error:
         raise ModelError(f"{given.where}: {str(error).removeprefix('rope: ')}") from None
+
+
+def _share(config: Config, default: float, partial: bool) -> float:
+    """The part of a head that is turned."""
+    if not partial:
+        config.only(partial_rotary_factor=1.0)
+    share: float = config.number("partial_rotary_factor", default, above=0.0)
+    return share
+
+
+def _turned(config: Config, dim: int, share: float) -> int:
+    """How many elements of a head that is."""
+    turned = int(dim * share)
+    if turned % 2 or not 2 <= turned <= dim:
+        raise config.error("partial_rotary_factor", f"a part of a head of {dim} that is an even number of elements")
+    return turned
