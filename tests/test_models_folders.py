@@ -402,7 +402,7 @@ def test_generation_config_is_read_before_weights_are_on_the_device(folder):
     ("gemma2", {"layer_types": [["full_attention"]] * 99}, "layer_types is"),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5; expected 1.0"),
     ("phi3", {"partial_rotary_factor": 0.4, "rope_parameters": None}, "0.4; expected a part of a head of 8 that is an"),
-    ("phi3", {"partial_rotary_factor": 2, "rope_parameters": None}, "2; expected a part of a head of 8 that is an even"),
+    ("phi3", {"partial_rotary_factor": 2, "rope_parameters": None}, "2; expected a part of a head of 8 that is an"),
     ("mistral", {"layer_types": [["full_attention"]] * 99}, "layer_types is"),
     ("vit_classifier", {"id2label": 3}, "id2label is 3; expected an object of names by number"),
 ])  # fmt: skip
