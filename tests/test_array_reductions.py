@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from equal import same
+from grilly import UnsupportedError
 from grilly import array_api as xp
 from kernels import pretend
 
@@ -95,3 +96,9 @@ def test_edges_of_reductions(vulkan_backend):
     assert xp.sum(many).item() == xp.sum(many).item()
     wide = np.full(3, 2**62)
     assert xp.sum(vulkan_backend.tensor(wide)).item() == int(wide.sum()), "wraps as NumPy's"
+
+
+def test_a_broadcast_row_of_more_elements_than_a_word_counts(vulkan_backend):
+    x = vulkan_backend.tensor(np.ones(1, np.float32))
+    with pytest.raises(UnsupportedError, match="sum: a row of 8,589,934,592 elements; expected fewer than 2"):
+        xp.sum(xp.broadcast_to(x, (2**33,)))

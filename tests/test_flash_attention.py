@@ -316,3 +316,10 @@ def test_flash_attention3_layouts(backend):
     got = backend.attention.flash_attention3(*joined, num_heads=8, head_dim=64)
     assert got.shape == (2, 17, 512)
     assert np.allclose(got.reshape(2, 17, 8, 64).transpose(0, 2, 1, 3), want, rtol=0, atol=1e-6)
+
+
+def test_steps_that_no_word_holds(vulkan_backend):
+    """Of an axis of one element, which takes any."""
+    q = vulkan_backend.tensor(np.random.default_rng(0).standard_normal((1, 2, 8, 16)).astype(np.float32))
+    found = vulkan_backend.attention.flash_attention2(q[:, :, :: 2**33], q, q)
+    np.testing.assert_array_equal(found.numpy(), vulkan_backend.attention.flash_attention2(q[:, :, :1], q, q).numpy())

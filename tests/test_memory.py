@@ -120,6 +120,11 @@ def test_profile_of_rows(vulkan_backend):
     assert counts == [64, 6]
     assert all(timing.seconds > 0 for timing in profile.timings)
     assert "2 rows" in repr(profile)
+    with backend.profile() as outer:
+        with pytest.raises(grilly.GrillyError, match="measured already"), backend.profile():
+            pass
+        backend.attention.flash_attention2(x, x, x)
+    assert len(outer.timings) == 1
     with pytest.raises(ValueError, match="'dispatch' or 'row'"), backend.profile(by="call"):
         pass
 

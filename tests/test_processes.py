@@ -381,6 +381,50 @@ def test_fork_in_the_middle_of_another_threads_call(runtime_name, child_opens):
 
 
 @needs_fork
+def test_an_interrupt_while_a_fork_waits_for_a_lock(runtime_name, child_opens):
+    """Whatever it ends, no backend stays locked."""
+    said = run(
+        runtime_name,
+        """
+        import signal
+        from grilly.runtime import lifetime
+        first()
+        one = grilly.compute.backend.default_backend()
+        backends = [one, grilly.Compute(runtime=one.runtime.name)]
+        held = list(lifetime._open)[1]
+        begun = threading.Event()
+        def call_of_another_thread():
+            with held._lock:
+                begun.set()
+                time.sleep(1.5)
+        thread = threading.Thread(target=call_of_another_thread)
+        thread.start()
+        begun.wait()
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        sys.unraisablehook = lambda told: None
+        try:
+            if not (pid := os.fork()):
+                os._exit(0)
+            os.waitpid(pid, 0)
+            time.sleep(0.5)
+        except KeyboardInterrupt:
+            pass
+        thread.join()
+        faulthandler.cancel_dump_traceback_later()
+        done = []
+        def use():
+            done.extend(bool((b.tensor(np.ones(3, np.float32)).numpy() == 1).all()) for b in backends)
+        use()
+        other = threading.Thread(target=use, daemon=True)
+        other.start()
+        other.join(20)
+        print(done)
+        """,
+    )
+    assert said.strip() == "[True, True, True, True]"
+
+
+@needs_fork
 def test_fork_before_the_first_use(runtime_name, child_opens):
     said = run(runtime_name, "print(forked(lambda: first() or 0)); first()")
     assert said.split() == ["0"]

@@ -283,9 +283,15 @@ def test_tensors_are_not_streamed(vulkan_backend):
 
 
 def test_the_limit(monkeypatch):
-    for value in (0, -1, 2.5, "much"):
-        with pytest.raises(ValueError, match="Compute: memory_limit is .*; expected a number of bytes"):
-            grilly.Compute(memory_limit=value)
+    with grilly.Compute(device=np.int64(0), memory_limit=np.int64(10**9)) as backend:
+        for value in (0, -1, 2.5, "much", True):
+            with pytest.raises(ValueError, match="Compute: memory_limit is .*; expected a number of bytes"):
+                grilly.Compute(memory_limit=value)
+            with pytest.raises(ValueError, match="Compute: memory_limit is .*; expected a number of bytes"):
+                backend.memory_limit = value
+        assert backend.memory_limit == 10**9
+        backend.memory_limit = None
+        assert backend.memory_limit is None
     monkeypatch.setenv("GRILLY_MEMORY_LIMIT", "some")
     with pytest.raises(ValueError, match="GRILLY_MEMORY_LIMIT is 'some'"):
         grilly.Compute()

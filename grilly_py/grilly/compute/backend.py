@@ -14,9 +14,10 @@ from typing import Any, Literal, TypeVar, overload
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from ..errors import GrillyError
 from ..registry import Registry, identify
 from ..runtime import open_runtime
-from ..runtime.interface import DeviceInfo, MemoryUse, Runtime, Timing
+from ..runtime.interface import REENTERED, DeviceInfo, MemoryUse, Runtime, Timing
 from ..runtime.lifetime import hold_over_fork, in_child
 from .arrays import operations_of_tensors as operations
 from .arrays.convert import convert
@@ -131,7 +132,7 @@ class Compute:
 
     @memory_limit.setter
     def memory_limit(self, limit: int | None) -> None:
-        self.opened.memory_limit = limit
+        self.opened.memory_limit = None if limit is None else _memory_limit(limit)
 
     @property
     def progress(self) -> Callable[[Progress], None] | None:
@@ -322,8 +323,12 @@ class Compute:
             If ``by`` is neither.
         UnsupportedError
             If the device or the runtime has no timestamps.
+        GrillyError
+            Inside another ``profile`` of this backend: one would take the other's times.
         """
         self.check_open()
+        if self.opened.home.profiled:
+            raise GrillyError("profile: this grilly.Compute() is measured already; leave the other with block first")
         if by not in Profile.PLURAL:
             raise ValueError(f"profile: by must be 'dispatch' or 'row', got {by!r}")
         profile = Profile(by)
@@ -362,13 +367,14 @@ def devices() -> list[DeviceInfo]:
 
 
 def _memory_limit(given: int | None) -> int | None:
-    """The limit in bytes, or None for none. Raises ValueError."""
+    """The limit in bytes, or None for none: that of the environment where none is given. Raises ValueError."""
     name = "memory_limit" if given is not None else "GRILLY_MEMORY_LIMIT"
     value = given if given is not None else os.environ.get("GRILLY_MEMORY_LIMIT") or None
     if value is None:
         return None
     try:
-        limit = int(value) if isinstance(value, str) else operator.index(value)
+        limit = int(value) if given is None and isinstance(value, str) else operator.index(value)
+        limit = 0 if isinstance(value, bool) else limit
     except (TypeError, ValueError):
         limit = 0
     if limit < 1:
@@ -377,7 +383,7 @@ def _memory_limit(given: int | None) -> int | None:
 
 
 _default: Compute | None = None
-_default_lock = threading.Lock()
+_default_lock = threading.RLock()
 hold_over_fork(_default_lock)
 
 
@@ -393,6 +399,8 @@ def default_backend() -> Compute:
     global _default
     backend = _default
     if backend is None or backend._closed:
+        if _default_lock._is_owned():  # type: ignore[attr-defined]
+            raise GrillyError(REENTERED)
         with _default_lock:
             if _default is None or _default._closed:
                 _default = Compute()

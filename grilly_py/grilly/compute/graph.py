@@ -7,8 +7,8 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from ..errors import CaptureError
-from ..runtime.interface import Buffer, Recording
+from ..errors import CaptureError, GrillyError
+from ..runtime.interface import REENTERED, Buffer, Recording
 from .arrays.chains import fuse
 from .device.arguments import no_array
 from .device.device import Device
@@ -71,6 +71,7 @@ class Graph(Generic[Returned]):
         self._own = own
         self._grown = tuple(grown.items())
         self._kept = tuple(kept.items())
+        self._into = {each.tensor._storage.buffer for each in given if each.tensor is not None}
         self._flat = not any(isinstance(argument, (tuple, list, dict)) for argument in arguments)
         self.memory = recording.nbytes
         self.dispatches = recording.dispatches
@@ -117,6 +118,11 @@ class Graph(Generic[Returned]):
         for given, value in zip(self._given, leaves, strict=True):
             if given.tensor is not None:
                 source = _source(device, given, given.tensor, value)
+                if value.__class__ is Tensor and source[1] in self._into:  # given out by copy=False
+                    if source[1] is source[0]:
+                        continue  # it is there
+                    # Another argument may be copied there first.
+                    source = _source(device, given, given.tensor, value.astype(value.dtype))
                 if source[3]:
                     sources.append(source)
             elif not _same(given.value, value):
@@ -137,6 +143,8 @@ class Graph(Generic[Returned]):
         else:
             found += [own.tensor for own in self._own]
         if self._grown:
+            if device.home.growing._is_owned():
+                raise GrillyError(REENTERED)
             with device.home.growing:  # what one thread has begun another must not count on
                 for counted, growth in self._grown:
                     first = counted.begin(growth)
@@ -174,6 +182,7 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
             raise no_array("capture", name, value)
     captured = runtime.capture()
     device.captured.grown, device.captured.kept = grown, kept = {}, {}
+    device.captured.words, device.captured.parts = {}, {}  # of a capture whose end was interrupted
     try:
         captured.active = True
         given = [
@@ -199,7 +208,9 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
     own: list[_Result] = []
 
     def place(leaf):
-        if not isinstance(leaf, Tensor) or not captured.owns(leaf._storage.buffer):
+        if not isinstance(leaf, Tensor) or leaf._storage.device is not device.home:
+            return leaf
+        if not captured.owns(leaf._storage.buffer):
             return leaf
         leaf._storage.written_by_replays()
         own.append(_span(leaf))

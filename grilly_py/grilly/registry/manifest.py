@@ -263,7 +263,7 @@ class Manifest:
         return found
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 in_child(_lock._at_fork_reinit)
 _default: Manifest | None = None
 

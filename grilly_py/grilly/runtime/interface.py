@@ -141,13 +141,18 @@ REENTERED = (
 class Buffer:
     """A piece of device memory, given back when the last reference to this goes.
 
-    Opaque: only the runtime that made it looks inside.
+    Opaque but for what stands here: only the runtime that made it looks inside.
     """
 
     __slots__ = ("nbytes",)
 
     def __init__(self, nbytes: int):
         self.nbytes = nbytes
+
+    @property
+    def replayed(self) -> bool:
+        """Whether it lies in the memory of a graph, to which replays write."""
+        return False
 
 
 class Download:

@@ -555,7 +555,8 @@ class KomputeRuntime(Runtime):
     def after_fork(self, child: bool) -> None:
         """See lifetime.Mortal."""
         if not child:
-            self._lock.release()
+            if self._lock._is_owned():
+                self._lock.release()
             return
         self._lock = threading.RLock()
         if self._closed is None:

@@ -35,7 +35,7 @@ class Mortal(Protocol):
         """Take the lock and leave nothing for the driver's threads to do."""
 
     def after_fork(self, child: bool) -> None:
-        """Let go of the lock; in the child, with a lock of its own, forget the device without touching it."""
+        """Let go of the lock, if held; in the child, with a lock of its own, forget the device without touching it."""
 
     def end(self, patience: float) -> None:
         """Close, after at most ``patience`` seconds of waiting for other threads; leave the device open after that."""
@@ -82,23 +82,27 @@ def closed(why: str) -> ClosedError:
 
 
 def _before_fork() -> None:
-    _forking[:] = list(_open)
-    for runtime in _forking:
-        runtime.before_fork()
+    _forking.clear()
+    for runtime in list(_open):
+        _forking.append(runtime)
+        runtime.before_fork()  # an interrupt ends its waiting for the lock and all that follows, but not the fork
 
 
 def _after_fork(child: bool) -> None:
     global fork_hint
-    if child and _forking:
+    if child and _open:
         fork_hint = (
             "This process was forked from one that has a device open, and some drivers, NVIDIA's among them, cannot be "
             "used in such a child. Start it with multiprocessing's \"spawn\" method, or fork before the first use."
         )
         _leave_drivers_alone()
-    while _forking:
-        runtime = _forking.pop()
-        if child:
-            _open.discard(runtime)
+    if child:
+        held = list(_open)
+        _forking.clear()
+        _open.clear()
+    else:
+        held, _forking[:] = _forking[:], []
+    for runtime in held:
         runtime.after_fork(child)
 
 

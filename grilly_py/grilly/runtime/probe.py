@@ -6,6 +6,7 @@ runtime that keeps its own instance describes its device with the same code that
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Sequence
 
@@ -455,6 +456,8 @@ def select(devices: Sequence[DeviceInfo], device: int | str | None = None) -> De
     listing = "\n".join(f"  {d.index}: {d.name} ({d.kind}, {d.driver})" for d in devices)
     if isinstance(device, str) and device.strip().isdecimal():
         device = int(device)
+    elif hasattr(device, "__index__") and not isinstance(device, bool):
+        device = operator.index(device)  # NumPy's integers too
     if device is None:
         usable = [d for d in devices if _refusal(d) is None] or list(devices)
         if not usable:

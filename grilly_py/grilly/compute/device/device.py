@@ -198,7 +198,7 @@ class Device:
         )
         self.home: Device = self
         #: Held by a replay while it counts the keys that it adds to caches.
-        self.growing = threading.Lock()
+        self.growing = threading.RLock()
         self.backend: Any = None
         self.exchange: Exchange | UnsupportedError | None = None
         self.sixteen_bits = "float16-storage" in runtime.features

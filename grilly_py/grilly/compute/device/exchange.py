@@ -42,7 +42,7 @@ class Exchange(abc.ABC):
         """
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 hold_over_fork(_lock)
 _open: Callable[[Any], Exchange] | None = None
 

@@ -196,7 +196,8 @@ def strided(name: str, tensor: Tensor | None, axes: Sequence[str] = ("batch", "h
     """The words NAME_offset and NAME_AXIS of a tensor's leading axes, as kernels call them; 0 where it is None."""
     words: dict = {f"{name}_offset": At(tensor, unit)}
     for axis, label in enumerate(axes):
-        words[f"{name}_{label}"] = 0 if tensor is None else tensor._steps[axis] // unit
+        # The step of an axis of one element may be any number, also one that no word holds.
+        words[f"{name}_{label}"] = 0 if tensor is None or tensor.shape[axis] == 1 else tensor._steps[axis] // unit
     return words
 
 

@@ -48,7 +48,7 @@ def keep(device: Device, weight: Tensor, parts: Tensor) -> None:
         device.captured.parts[(storage, *place)] = storage.version, parts
         return
     # The host, CUDA or a graph may write to it.
-    if isinstance(storage, LentStorage) or storage.address is not None or storage.replayed:
+    if isinstance(storage, LentStorage) or storage.address is not None or storage.replayed or storage.buffer.replayed:
         return
     home = device.home
     cache = home.caches[_ALL]

@@ -25,6 +25,7 @@ class GraphPiece:
     """The memory of a buffer that was allocated in a capture; like memory.Piece once it has its place."""
 
     __slots__ = ("size", "start", "holder", "arena")
+    replayed = True
 
     def __init__(self, size: int):
         self.size = size

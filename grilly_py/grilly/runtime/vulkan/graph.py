@@ -72,7 +72,13 @@ class Graphs:
         beginnings = _beginnings(capture, stream, allocate)
         commands = [*beginnings, *capture.commands]
         recorded = Recorded()
-        recorded.buffers = tuple({held for command in commands for held in _helds(command) if _real(held)})
+        own = set(capture.pieces)
+        # What lies in another graph's memory is used there, and keeps all of that memory.
+        recorded.buffers = tuple({
+            held if _real(held) else held.arena
+            for command in commands for held in _helds(command)
+            if held not in own and (_real(held) or held.arena is not None)
+        })  # fmt: skip
         recorded.arenas = _placed(capture, commands, allocate, most)
         recorded.descriptors = Descriptors(self._device)
         recording = VulkanRecording(recorded)

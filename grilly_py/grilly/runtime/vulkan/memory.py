@@ -123,6 +123,7 @@ class Piece:
     Where it is ``shared`` another interface to the GPU may use it too: sharing.py."""
 
     __slots__ = ("block", "start", "size", "serial", "graphs", "shared")
+    replayed = False  # as Buffer.replayed
 
     def __init__(self, block: Block, start: int, size: int, serial: int):
         self.block = block
@@ -142,6 +143,10 @@ class VulkanBuffer(Buffer):
     """A piece that somebody uses; it goes back when this does."""
 
     __slots__ = ("piece", "end", "__weakref__")
+
+    @property
+    def replayed(self) -> bool:
+        return self.piece.replayed
 
 
 class _End(weakref.ref):

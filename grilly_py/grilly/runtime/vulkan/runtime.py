@@ -518,7 +518,8 @@ class VulkanRuntime(Runtime):
     def after_fork(self, child: bool) -> None:
         """See lifetime.Mortal."""
         if not child:
-            self._lock.release()
+            if self._lock._is_owned():
+                self._lock.release()
             return
         self._lock = threading.RLock()
         self._ended = FORKED
