@@ -253,7 +253,9 @@ def flash_attention2_backward(
         dV = P^T dO     dP = dO V^T     dS = P (dP - rowsum(dO O))     dQ = scale dS K     dK = scale dS^T Q
 
     Sums are float32 whatever the inputs are, every run gives the same bits, and grouped key heads get the sum over
-    their query heads. A row with nothing to attend to contributes nothing.
+    their query heads. A row with nothing to attend to contributes nothing. A row that sees nothing but keys of large
+    negative numbers, such as -1e9, has a log-sum-exp with no room for the logarithm of how many they are: its gradients
+    are so many times too large. A mask that says "never" has none of this.
 
     Parameters
     ----------
