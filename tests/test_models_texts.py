@@ -13,7 +13,7 @@ from grilly import ModelError, models
 from grilly.cli import main
 from grilly.integrations import minilm
 from grilly.models import ARCHITECTURES
-from model_folders import write_folder
+from model_folders import write_folder, write_safetensors
 from sounds import write_whisper
 from standalone import BLOCK
 from test_minilm import KNOWN, SENTENCES, weights
@@ -137,6 +137,45 @@ def test_prompts_and_lower_case(vulkan_backend, encoder):
     np.testing.assert_array_equal(load().encode("w5 w6"), alone)
     with pytest.raises(ModelError, match="include_prompt of the pooling is false"):
         load({"query": "w9 "})
+
+
+def test_layers_after_the_pooling(vulkan_backend, encoder):
+    random = np.random.RandomState(0)
+    kinds = ["Transformer", "Pooling", "Dense", "Dense", "Normalize"]
+    paths = ["", "1_Pooling", "2_Dense", "3_Dense", "4_Normalize"]
+    parts = zip(paths, kinds, strict=True)
+    steps = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in parts]
+    plain = models.SentenceEncoder.load(encoder, backend=vulkan_backend)
+    (encoder / "modules.json").write_text(json.dumps(steps))
+    layers = []
+    for name, inputs, outputs, bias, kind in (("2_Dense", 32, 20, True, "activation.Tanh"),
+                                              ("3_Dense", 20, 7, False, "linear.Identity")):  # fmt: skip
+        (encoder / name).mkdir()
+        tensors = {"linear.weight": random.standard_normal((outputs, inputs)).astype(np.float32) / 6}
+        if bias:
+            tensors["linear.bias"] = random.standard_normal(outputs).astype(np.float32)
+        write_safetensors(encoder / name / "model.safetensors", tensors)
+        told = {"in_features": inputs, "out_features": outputs, "bias": bias,
+                "activation_function": f"torch.nn.modules.{kind}"}  # fmt: skip
+        (encoder / name / "config.json").write_text(json.dumps(told))
+        layers.append((tensors, told))
+    sentences = ["w5 w6 w7 w9", "w8 w3"]
+    x = plain.encode(sentences)
+    (first, _), (second, told) = layers
+    x = np.tanh(x @ first["linear.weight"].T + first["linear.bias"]) @ second["linear.weight"].T
+    made = models.SentenceEncoder.load(encoder, backend=vulkan_backend)
+    assert made.width == 7
+    np.testing.assert_allclose(made.encode(sentences), x / np.linalg.norm(x, axis=1, keepdims=True), atol=1e-5)
+    for change, said in (({"in_features": 21}, "wrong: linear.weight has shape"),
+                         ({"activation_function": "torch.nn.Mish"}, "activation_function is 'torch.nn.Mish'"),
+                         ({"spin": 1}, "not known: spin")):  # fmt: skip
+        (encoder / "3_Dense/config.json").write_text(json.dumps({**told, **change}))
+        with pytest.raises(ModelError, match=said):
+            models.SentenceEncoder.load(encoder, backend=vulkan_backend)
+    (encoder / "3_Dense/config.json").write_text(json.dumps({**told, "in_features": 21}))
+    write_safetensors(encoder / "3_Dense/model.safetensors", {"linear.weight": np.zeros((7, 21), np.float32)})
+    with pytest.raises(ModelError, match="3_Dense/config.json: in_features is 21; expected 20"):
+        models.SentenceEncoder.load(encoder, backend=vulkan_backend)
 
 
 def test_lines_of_a_file_are_those_of_other_tools(vulkan_backend, encoder, tmp_path, capsys):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,11 @@ from ..compute import Compute, Tensor
 from ..compute.device.arrays import NDArray
 from ..errors import ModelError
 from .bert import Bert
-from .config import Config, read_json
 from .graphs import Graphs
 from .loading import load
+from .sentence_folder import POOLING, Dense, Steps, limits
+from .sentence_folder import prompts as prompts_of
 from .tokenizer import Tokenizer
-
-#: How one vector is made of a text's tokens.
-POOLING = ("cls", "mean", "max", "mean_sqrt_len")
 
 
 class SentenceEncoder:
@@ -44,18 +41,23 @@ class SentenceEncoder:
         What texts are begun with, by name.
     default_prompt : str or None
         The name of the one that is used where a call names none.
+    dense : list of nn.Module
+        Layers that the pooled vectors go through.
+    width : int
+        Elements of a vector.
     graphs : Graphs
         What was captured, as ``grilly.models.Model.graphs``: batches of one size and length are replayed.
     """
 
     def __init__(
         self, model: Bert, tokenizer: Tokenizer, pooling: str = "mean", normalized: bool = True, lower: bool = False,
-        prompts: Mapping[str, str] | None = None, default_prompt: str | None = None,
+        prompts: Mapping[str, str] | None = None, default_prompt: str | None = None, dense: Sequence[Dense] = (),
     ) -> None:  # fmt: skip
         if pooling not in POOLING:
             raise ValueError(f"SentenceEncoder: pooling is {pooling!r}; expected one of {', '.join(POOLING)}")
         self.model, self.tokenizer, self.pooling, self.normalized = model, tokenizer, pooling, normalized
         self.lower, self.prompts, self.default_prompt = lower, dict(prompts or {}), default_prompt
+        self.dense, self.width = list(dense), dense[-1].outputs if dense else model.width
         self.graphs = Graphs()
 
     @classmethod
@@ -80,15 +82,22 @@ class SentenceEncoder:
             Where the package tokenizers is not installed; the message says what to run.
         """
         folder = Path(folder)
-        pooling, normalized, pools_prompts = _steps(folder)
-        longest, lower = _limits(folder)
-        prompts, default_prompt = _prompts(folder, pools_prompts)
+        steps = Steps.of(folder)
+        longest, lower = limits(folder)
+        prompts, default_prompt = prompts_of(folder, steps.pools_prompts)
+        steps.layers()  # compared with their files before anything is on the device
         model = load(folder, dtype, backend, **options)
         if not isinstance(model, Bert):
             raise ModelError(f"{folder}: sentences are encoded by BERT, RoBERTa, DistilBERT and MPNet; this is "
                              f"{type(model).__name__}")  # fmt: skip
         tokenizer = Tokenizer(folder, min(longest or model.longest, model.longest))
-        return cls(model, tokenizer, pooling, normalized, lower, prompts, default_prompt)
+        dense = steps.layers(model.backend)
+        width = model.width
+        for where, layer in zip(steps.dense, dense, strict=True):
+            if layer.inputs != width:
+                raise ModelError(f"{where / 'config.json'}: in_features is {layer.inputs}; expected {width}")
+            width = layer.outputs
+        return cls(model, tokenizer, steps.pooling, steps.normalized, lower, prompts, default_prompt, dense)
 
     def encode(
         self, sentences: str | Sequence[str], batch_size: int = 32, *, prompt_name: str | None = None,
@@ -127,7 +136,7 @@ class SentenceEncoder:
             prompt = self.prompts[prompt_name]
         texts = [f"{prompt or ''}{text}" for text in texts]
         texts = [text.lower() for text in texts] if self.lower else texts
-        result = np.zeros((len(texts), self.model.width), np.float32)
+        result = np.zeros((len(texts), self.width), np.float32)
         found = [self._pooled(*self.tokenizer.encode([texts[i] for i in batch])) for batch in batches]
         for batch, vectors in zip(batches, found, strict=True):  # all are under way before the first is waited for
             result[batch] = vectors.numpy()
@@ -162,6 +171,8 @@ class SentenceEncoder:
             found = xp.sum(x, axis=1) / float(self._divisor(x.shape[1]))
         else:
             found = xp.sum(x * kept, axis=1) / count
+        for layer in self.dense:
+            found = layer(found)
         if not self.normalized:
             return found
         return found / xp.maximum(xp.sqrt(xp.sum(found * found, axis=-1, keepdims=True)), 1e-12)
@@ -179,58 +190,3 @@ def by_length(owner: str, sentences: str | Sequence[str], batch_size: int) -> tu
         raise ValueError(f"{owner}: batch_size is {batch_size}; it must be at least 1")
     order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
     return texts, [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-
-
-def _limits(folder: Path) -> tuple[int | None, bool]:
-    """How many tokens a text may have, and whether it is put in lower case."""
-    file = folder / "sentence_bert_config.json"
-    if not file.is_file():
-        return None, False
-    config = Config(str(file), read_json(file))
-    return config.integer("max_seq_length", None), config.flag("do_lower_case", False)
-
-
-def _prompts(folder: Path, pooled: bool) -> tuple[dict[str, str], str | None]:
-    """What texts may be begun with, by name, and the name of the default; ``pooled``: whether with their tokens."""
-    file = folder / "config_sentence_transformers.json"
-    fields = read_json(file) if file.is_file() else {}
-    prompts, default = fields.get("prompts") or {}, fields.get("default_prompt_name")
-    if not isinstance(prompts, dict) or not all(isinstance(prompt, str) for prompt in prompts.values()):
-        raise ModelError(f"{file}: prompts is {prompts!r}; expected names, each with a text")
-    if default is not None and default not in prompts:
-        raise ModelError(f"{file}: default_prompt_name is {default!r}; prompts has {', '.join(prompts) or 'none'}")
-    if not pooled and any(prompts.values()):
-        raise ModelError(f"{folder}: include_prompt of the pooling is false, and {file.name} has prompts; vectors "
-                         "without a prompt's tokens are not computed")  # fmt: skip
-    return prompts, default
-
-
-def _steps(folder: Path) -> tuple[str, bool, bool]:
-    """How the folder's tokens become one vector, whether it is scaled to length 1, and whether tokens of a prompt are
-    among them."""
-    file = folder / "modules.json"
-    if not file.is_file():
-        return "mean", True, True
-    try:
-        steps = [(step["type"].rsplit(".", 1)[-1], step["path"]) for step in json.loads(file.read_text("utf-8"))]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{file} is no list of steps with type and path ({error!r})") from None
-    names = [name for name, _ in steps]
-    if names not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]) or steps[0][1] != "":
-        raise ModelError(f"{file}: the steps are {names}; expected Transformer, Pooling and perhaps Normalize")
-    where = folder / steps[1][1] / "config.json"
-    config = Config(str(where), read_json(where))
-    config.unused("word_embedding_dimension", "embedding_dimension")
-    pools_prompts = config.flag("include_prompt", True)
-    chosen = [name for name in POOLING if config.flag(_FIELDS[name], False)]
-    config.only(pooling_mode_weightedmean_tokens=False, pooling_mode_lasttoken=False)
-    if "pooling_mode" in config:
-        chosen.append(config.text("pooling_mode", POOLING))
-    config.finish()
-    if len(chosen) != 1:
-        raise ModelError(f"{where}: pooling is {chosen}; expected one of {', '.join(_FIELDS.values())}")
-    return chosen[0], names[-1] == "Normalize", pools_prompts
-
-
-_FIELDS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens",
-           "mean_sqrt_len": "pooling_mode_mean_sqrt_len_tokens"}  # fmt: skip

@@ -1,0 +1,146 @@
+"""The folder of a SentenceEncoder, as sentence-transformers writes it: how texts begin, and what follows the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from .. import functional as F
+from .. import nn
+from ..compute import Compute, Tensor
+from ..errors import ModelError
+from .checkpoint import Checkpoint
+from .config import Config, read_json
+from .layers import Linear
+from .weights import Weights
+
+#: How one vector is made of a text's tokens, and the field that says so in older files.
+POOLING = {
+    "cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens",
+    "mean_sqrt_len": "pooling_mode_mean_sqrt_len_tokens",
+}  # fmt: skip
+#: What a Dense step's activation_function may end with.
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "Identity": lambda x: x, "Tanh": F.tanh, "ReLU": F.relu, "GELU": F.gelu, "Sigmoid": F.sigmoid, "SiLU": F.silu,
+}  # fmt: skip
+
+
+class Dense(nn.Module):
+    """A layer on vectors, and its activation.
+
+    Raises
+    ------
+    ModelError
+        For fields of its config.json that are missing, unknown or of other values.
+    """
+
+    def __init__(self, config: Config, weights: Weights) -> None:
+        super().__init__()
+        config.only(module_input_name="sentence_embedding", module_output_name=(None, "sentence_embedding"))
+        self.inputs, self.outputs = config.integer("in_features"), config.integer("out_features")
+        name = config.fields.get("activation_function", "Tanh")
+        last = name.rsplit(".", 1)[-1] if isinstance(name, str) else None
+        if last not in ACTIVATIONS:
+            raise config.error("activation_function", f"one that ends with {', '.join(ACTIVATIONS)}")
+        config.unused("activation_function")
+        self.activation = ACTIVATIONS[last]
+        self.linear = Linear(weights, "linear", self.inputs, self.outputs, config.flag("bias", True))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, in_features)`` to ``(B, out_features)``."""
+        return self.activation(self.linear(x))
+
+
+@dataclass
+class Steps:
+    """What makes one vector of a text's tokens.
+
+    Attributes
+    ----------
+    pooling : str
+        One of `POOLING`.
+    normalized : bool
+        Whether vectors are scaled to length 1.
+    pools_prompts : bool
+        Whether a prompt's tokens are among those that are pooled.
+    dense : list of Path
+        The folders of layers between the two.
+    """
+
+    pooling: str = "mean"
+    normalized: bool = True
+    pools_prompts: bool = True
+    dense: list[Path] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, folder: Path) -> Steps:
+        """What modules.json says; without it the mean, scaled. Raises ModelError for other steps."""
+        file = folder / "modules.json"
+        if not file.is_file():
+            return cls()
+        try:
+            steps = [(step["type"].rsplit(".", 1)[-1], step["path"]) for step in json.loads(file.read_text("utf-8"))]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ModelError(f"{file} is no list of steps with type and path ({error!r})") from None
+        names = [name for name, _ in steps]
+        last = names[-1:] == ["Normalize"]
+        between = names[2 : len(names) - last]
+        if names[:2] != ["Transformer", "Pooling"] or set(between) - {"Dense"} or steps[0][1] != "":
+            raise ModelError(
+                f"{file}: the steps are {names}; expected Transformer, Pooling and perhaps Dense, and perhaps Normalize"
+            )
+        where = folder / steps[1][1] / "config.json"
+        config = Config(str(where), read_json(where))
+        config.unused("word_embedding_dimension", "embedding_dimension")
+        pools_prompts = config.flag("include_prompt", True)
+        chosen = [name for name, told in POOLING.items() if config.flag(told, False)]
+        config.only(pooling_mode_weightedmean_tokens=False, pooling_mode_lasttoken=False)
+        if "pooling_mode" in config:
+            chosen.append(config.text("pooling_mode", POOLING))
+        config.finish()
+        if len(chosen) != 1:
+            raise ModelError(f"{where}: pooling is {chosen}; expected one of {', '.join(POOLING.values())}")
+        return cls(chosen[0], last, pools_prompts, [folder / path for name, path in steps if name == "Dense"])
+
+    def layers(self, backend: Compute | None = None) -> list[Dense]:
+        """Those of `dense`, of float32; without a backend only compared with their files. Raises ModelError."""
+        found = []
+        for folder in self.dense:
+            config = Config(str(folder / "config.json"), read_json(folder / "config.json"))
+            weights = Weights(Checkpoint(folder), np.dtype(np.float32), backend)
+            found.append(Dense(config, weights))
+            config.finish()
+            if backend is None:
+                weights.check()
+        return found
+
+
+def limits(folder: Path) -> tuple[int | None, bool]:
+    """How many tokens a text may have, and whether it is put in lower case."""
+    file = folder / "sentence_bert_config.json"
+    if not file.is_file():
+        return None, False
+    config = Config(str(file), read_json(file))
+    return config.integer("max_seq_length", None), config.flag("do_lower_case", False)
+
+
+def prompts(folder: Path, pooled: bool) -> tuple[dict[str, str], str | None]:
+    """What texts may be begun with, by name, and the name of the default; ``pooled``: whether with their tokens."""
+    file = folder / "config_sentence_transformers.json"
+    fields = read_json(file) if file.is_file() else {}
+    named, default = fields.get("prompts") or {}, fields.get("default_prompt_name")
+    if not isinstance(named, dict) or not all(isinstance(prompt, str) for prompt in named.values()):
+        raise ModelError(f"{file}: prompts is {named!r}; expected names, each with a text")
+    if default is not None and default not in named:
+        raise ModelError(f"{file}: default_prompt_name is {default!r}; prompts has {', '.join(named) or 'none'}")
+    if not pooled and any(named.values()):
+        raise ModelError(f"{folder}: include_prompt of the pooling is false, and {file.name} has prompts; vectors "
+                         "without a prompt's tokens are not computed")  # fmt: skip
+    return named, default
+
+
+__all__ = ["POOLING", "Dense", "Steps", "limits", "prompts"]
