@@ -196,8 +196,10 @@ def strided(name: str, tensor: Tensor | None, axes: Sequence[str] = ("batch", "h
     """The words NAME_offset and NAME_AXIS of a tensor's leading axes, as kernels call them; 0 where it is None."""
     words: dict = {f"{name}_offset": At(tensor, unit)}
     for axis, label in enumerate(axes):
-        # The step of an axis of one element may be any number, also one that no word holds.
-        words[f"{name}_{label}"] = 0 if tensor is None or tensor.shape[axis] == 1 else tensor._steps[axis] // unit
+        step = 0 if tensor is None else tensor._steps[axis] // unit
+        if step >= 2**32 and tensor is not None and tensor.shape[axis] == 1:  # which no word holds, and nothing needs
+            step = 0
+        words[f"{name}_{label}"] = step
     return words
 
 
