@@ -14,9 +14,9 @@
 # GRILLY_DEVICES              a pattern of names of devices: these only, and every pipeline for each of them; "." for all,
 #                             after a change to shaders (default: all but qualcomm-adreno640 and -adreno650, which are as the
 #                             630 and nearly as the 660)
-# GRILLY_VALIDATION_TESTS     what pytest runs under validation (default: tests --devices-only --every 8, less those of
+# GRILLY_VALIDATION_TESTS     what pytest runs under validation (default: tests --devices-only --every 12, less those of
 #                             commands, of documents and of kernels that are not shipped, in up to four processes)
-# GRILLY_VALIDATION_EVERY     of each test's cases every so many (default 8; 1 for all of them, which takes an hour or two)
+# GRILLY_VALIDATION_EVERY     of each test's cases every so many (default 12; 1 for all of them, which takes an hour or two)
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 python=${PYTHON:-$([[ -x .venv/bin/python ]] && echo .venv/bin/python || echo python3)}
@@ -98,7 +98,7 @@ validate_part() { # validate_part PART PARTS COMMAND...: the tests of every PART
     # Commands and documents have no need of it, nor has what no device gets.
     mapfile -t tests < <(find tests -name 'test_*.py' -printf '%s %p\n' | sort -rn | cut -d' ' -f2 |
       grep -vE '/test_(cli|pages|examples|adding_[a-z_]+|element_orders)\.py$' | awk -v part="$part" -v parts="$parts" 'NR % parts == part')
-    tests+=(--devices-only --every "${GRILLY_VALIDATION_EVERY:-8}")
+    tests+=(--devices-only --every "${GRILLY_VALIDATION_EVERY:-12}")
   fi
   inside "$@" python3 -m pytest -q -s -p no:cacheprovider --durations 10 -k "not kompute" "${tests[@]}"
 }
