@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import signal
 
 import numpy as np
 import pytest
@@ -122,7 +121,6 @@ def test_a_tensor_of_another_runtime_may_be_returned(vulkan_backend):
         np.testing.assert_array_equal(ours.numpy(), X + 1)
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no interval timers")
 def test_a_replay_in_the_midst_of_another_says_so(vulkan_backend):
     """Of a graph whose cache grows, which takes a lock of its own."""
     cache = nn.KVCache(1, 4000, 1, 16, backend=vulkan_backend)

@@ -156,16 +156,6 @@ class Bert(Model):
         types = self._of_tokens("token_type_ids", types, self.types, tuple(ids.shape))
         return self._replayed(self.states, ids, self._mask(mask, *ids.shape), types, places), host
 
-    def _of_tokens(self, name: str, numbers: Any, rows: int, shape: tuple[int, ...]) -> Any:
-        """A number for each token, or None. Raises ValueError for another shape."""
-        if numbers is None:
-            return None
-        numbers = self._numbers(name, numbers, rows)[0]
-        if tuple(numbers.shape) not in (shape, (1, shape[1])):
-            raise ValueError(f"{type(self).__name__}: {name} has shape {tuple(numbers.shape)}; expected {shape}, as "
-                             f"input_ids, or {(1, shape[1])}")  # fmt: skip
-        return numbers
-
     def states(self, ids: Tensor, mask: Tensor | None, types: Tensor | None, places: Tensor | None) -> Tensor:
         """Hidden states ``(B, S, width)`` of tokens ``(B, S)``, with a mask ``(B, 1, 1, S)``.
 

@@ -23,14 +23,18 @@ class BertMaskedLM(Bert):
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
         config.only(tie_word_embeddings=True)
+        table = weights.optional(self.prefix).name("embeddings.word_embeddings.weight")
+        self._read_head(weights, table, config.eps("layer_norm_eps", 1e-12))
+
+    def _read_head(self, weights: Weights, table: str, eps: float) -> None:
+        """The head's tensors. ``table`` is the name of the table of tokens, which it may repeat."""
         weights.at(self.prefix).allow("pooler.dense.weight", "pooler.dense.bias")
         weights.allow("cls.seq_relationship.weight", "cls.seq_relationship.bias")
         head = weights.at(self.head)
-        table = weights.optional(self.prefix).name("embeddings.word_embeddings.weight")
         head.allow("decoder.weight", copies=table)
         head.allow("decoder.bias", copies=head.name("bias"))
         self.transform = Linear(head, self.layer, self.width, self.width)
-        self.transform_norm = LayerNorm(head, self.layer_norm, self.width, config.eps("layer_norm_eps", 1e-12))
+        self.transform_norm = LayerNorm(head, self.layer_norm, self.width, eps)
         self.bias = head.parameter("bias", self.rows)
 
     def head_activation(self) -> Activation:

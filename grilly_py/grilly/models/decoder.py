@@ -10,7 +10,7 @@ from .. import functional as F
 from ..compute import Tensor
 from .cache import Cache, Call
 from .config import Config
-from .generation import Generates, State, packed
+from .generation import Generates, State, fewer, packed
 from .model import Model, Output
 from .rotary import Rotary
 from .weights import Weights
@@ -88,11 +88,7 @@ class Decoder(Generates, Model):
         if self.positions is not None and longest > self.positions:
             raise ValueError(f"{name}: {longest} tokens are more than the {self.positions} positions")
         if past_key_values is None:
-            if position_ids is not None:
-                position_ids, _ = self._numbers("position_ids", position_ids, self.positions or 2**31)
-                if tuple(position_ids.shape) not in ((1, length), (batch, length)):
-                    raise ValueError(f"{name}: position_ids has shape {tuple(position_ids.shape)}; expected "
-                                     f"{(batch, length)}, as input_ids, or {(1, length)}")  # fmt: skip
+            position_ids = self._of_tokens("position_ids", position_ids, self.positions or 2**31, (batch, length))
             x = self._replayed(self._states, ids, self._mask(attention_mask, batch, length), position_ids)
         else:
             if attention_mask is not None or position_ids is not None:
@@ -114,10 +110,9 @@ class Decoder(Generates, Model):
         self._ids("input_ids", ids, self.rows)
         longest = int(lengths.max()) + room - 1  # nothing reads the last token
         if self.positions is not None and longest > self.positions:
-            most = self.positions + 1 - int(lengths.max())
             raise ValueError(
                 f"{type(self).__name__}: {longest} tokens are more than the model's {self.positions} positions; "
-                + (f"max_new_tokens may be {most} here" if most > 0 else "the prompt alone is too long")
+                + fewer(self.positions, int(lengths.max()), "the prompt alone is")
             )
         batch, length = ids.shape
         # Room in steps of 64, so that texts of nearly one length need one plan.

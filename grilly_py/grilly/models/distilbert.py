@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .. import functional as F
 from ..compute import Tensor
 from .bert import Bert
+from .bert_heads import BertMaskedLM, BertTokenClassifier
 from .config import Config
-from .layers import ACTIVATIONS, LayerNorm, Linear
+from .layers import LayerNorm, Linear
 from .model import Output
 from .weights import Weights
 
@@ -29,25 +29,14 @@ class DistilBert(Bert):
         config.unused("qa_dropout", "seq_classif_dropout", "tie_weights_")
 
 
-class DistilBertMaskedLM(DistilBert):
-    """With the head that says which token stands where one is hidden: ``logits`` ``(B, S, vocab)``."""
+class DistilBertMaskedLM(BertMaskedLM, DistilBert):
+    """DistilBERT with the head that says which token stands where one is hidden."""
 
-    def __init__(self, config: Config, weights: Weights) -> None:
-        super().__init__(config, weights)
-        config.only(tie_word_embeddings=True)
-        table = weights.optional(self.prefix).name("embeddings.word_embeddings.weight")
+    def _read_head(self, weights: Weights, table: str, eps: float) -> None:
         weights.allow("vocab_projector.weight", copies=table)
         self.transform = Linear(weights, "vocab_transform", self.width, self.width)
-        self.transform_norm = LayerNorm(weights, "vocab_layer_norm", self.width, 1e-12)
+        self.transform_norm = LayerNorm(weights, "vocab_layer_norm", self.width, eps)
         self.bias = weights.parameter("vocab_projector.bias", self.rows)
-
-    def _logits(self, x: Tensor) -> Tensor:
-        assert self.bias is not None
-        x = self.transform_norm(self.transform(x, activation=ACTIVATIONS[self.activation]))
-        return F.linear(x, self.word_embeddings.weight.data, self.bias.data, precision=self.precision)
-
-    def _output(self, host: bool, x: Tensor) -> Output:
-        return Output(host, last_hidden_state=x, logits=lambda: self._logits(x))
 
 
 class DistilBertClassifier(DistilBert):
@@ -64,12 +53,5 @@ class DistilBertClassifier(DistilBert):
         )
 
 
-class DistilBertTokenClassifier(DistilBert):
-    """With classes of tokens: ``logits`` ``(B, S, labels)``."""
-
-    def __init__(self, config: Config, weights: Weights) -> None:
-        super().__init__(config, weights)
-        self.classifier = Linear(weights, "classifier", self.width, config.labels())
-
-    def _output(self, host: bool, x: Tensor) -> Output:
-        return Output(host, last_hidden_state=x, logits=lambda: self.classifier(x))
+class DistilBertTokenClassifier(BertTokenClassifier, DistilBert):
+    """DistilBERT with classes of tokens."""

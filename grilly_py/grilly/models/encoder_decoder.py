@@ -11,7 +11,7 @@ import numpy as np
 from ..compute import Tensor
 from ..compute.device.arrays import NDArray
 from .cache import Cache, Call
-from .generation import Generates, State
+from .generation import Generates, State, fewer
 from .model import Model, Output
 
 
@@ -99,9 +99,8 @@ class EncoderDecoder(Generates, Model):
     def _prompt(self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, room: int) -> tuple[Tensor, State]:
         begun = self._begin(input_ids, decoder_input_ids)
         ids, _ = self._ids("decoder_input_ids", begun, self.rows)
-        most = (self.positions or 0) + 1 - ids.shape[1]  # nothing reads the last token
-        remedy = f"max_new_tokens may be {most} here" if most > 0 else "decoder_input_ids alone are too long"
-        self._fits(ids.shape[1] + room - 1, f"; {remedy}")
+        remedy = fewer(self.positions or 0, ids.shape[1], "decoder_input_ids alone are")
+        self._fits(ids.shape[1] + room - 1, f"; {remedy}")  # nothing reads the last token
         states, mask, _ = self.encode(input_ids, attention_mask)
         length = -(-(ids.shape[1] + room) // 64) * 64  # in steps, so that answers of nearly one length need one plan
         cache = Cache(self.backend, self.cached[0], len(states), length, *self.cached[1:], self.dtype)

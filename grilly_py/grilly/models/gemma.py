@@ -10,7 +10,7 @@ from ..compute import Tensor
 from .cache import Call, attend
 from .config import Config
 from .layers import ACTIVATIONS, GatedMLP, RMSNorm
-from .llama import KINDS, Attention, Layer, LlamaLM
+from .llama import KINDS, Attention, Layer, LlamaLM, eps_of
 from .rotary import Rotary
 from .weights import Weights
 
@@ -42,7 +42,7 @@ class GemmaLayer(nn.Module):
 
     def __init__(self, config: Config, weights: Weights, number: int, rotary: Rotary, window: int | None) -> None:
         super().__init__()
-        width, eps, inner = config.integer("hidden_size"), config.eps("rms_norm_eps", 1e-6), "intermediate_size"
+        width, eps, inner = config.integer("hidden_size"), eps_of(config), "intermediate_size"
 
         def norm(name: str) -> RMSNorm:
             return RMSNorm(weights, name, width, eps, self.offset)

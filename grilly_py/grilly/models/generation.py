@@ -45,6 +45,12 @@ def packed(owner: str, input_ids: Any, attention_mask: Any) -> tuple[NDArray[Any
     return np.take_along_axis(ids, order, axis=1)[:, : lengths.max()], lengths
 
 
+def fewer(positions: int, length: int, alone: str) -> str:
+    """What to say where a text of this length and its new tokens, the last of which nothing reads, are too many."""
+    most = positions + 1 - length
+    return f"max_new_tokens may be {most} here" if most > 0 else f"{alone} too long"
+
+
 @dataclass
 class State:
     """What a step of generation needs: the cache, and of an encoder what the decoder's layers made of it."""

@@ -146,15 +146,11 @@ class Llama(Decoder):
             self.layer(config, below.at("layers", i), i, self.rotary, window)
             for i, window in enumerate(self.windows(config, layers))
         )
-        self.norm = self.final_norm(below, width, eps_of(config))
+        self.norm = RMSNorm(below, "norm", width, eps_of(config), self.layer.offset)
 
     def windows(self, config: Config, layers: int) -> list[int | None]:
         """How many keys a token sees in each layer."""
         return windows(config, layers)
-
-    def final_norm(self, weights: Weights, width: int, eps: float) -> RMSNorm:
-        """What the last layer's output goes through."""
-        return RMSNorm(weights, "norm", width, eps, self.layer.offset)
 
     def embed(self, ids: Tensor) -> Tensor:
         """``(B, S)`` to ``(B, S, width)``."""

@@ -150,6 +150,19 @@ class Model(nn.Module):
             raise ValueError(f"{model}: {name} go from {ids.min()} to {ids.max()}; expected 0 to {rows - 1}")
         return ids.astype(np.int32), True
 
+    def _of_tokens(self, name: str, numbers: Any, rows: int, shape: tuple[int, ...]) -> Any:
+        """A number for each token of ``(B, S)``, or None: as `_numbers`, of that shape or of one text for all.
+
+        Raises TypeError and ValueError as that, and ValueError for another shape.
+        """
+        if numbers is None:
+            return None
+        numbers = self._numbers(name, numbers, rows)[0]
+        if tuple(numbers.shape) not in (shape, (1, shape[1])):
+            raise ValueError(f"{type(self).__name__}: {name} has shape {tuple(numbers.shape)}; expected {shape}, as "
+                             f"input_ids, or {(1, shape[1])}")  # fmt: skip
+        return numbers
+
     def _sent(self, array: Any) -> Tensor:
         """An array on the device, of the dtype that it has."""
         return array if isinstance(array, Tensor) else self.backend.tensor(array)

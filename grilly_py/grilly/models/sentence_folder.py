@@ -67,14 +67,14 @@ class Steps:
         Whether vectors are scaled to length 1.
     pools_prompts : bool
         Whether a prompt's tokens are among those that are pooled.
-    dense : list of Path
-        The folders of layers between the two.
+    dense : list of (Config, Checkpoint)
+        Of each layer between the two its config.json and its tensors.
     """
 
     pooling: str = "mean"
     normalized: bool = True
     pools_prompts: bool = True
-    dense: list[Path] = field(default_factory=list)
+    dense: list[tuple[Config, Checkpoint]] = field(default_factory=list)
 
     @classmethod
     def of(cls, folder: Path) -> Steps:
@@ -104,14 +104,17 @@ class Steps:
         config.finish()
         if len(chosen) != 1:
             raise ModelError(f"{where}: pooling is {chosen}; expected one of {', '.join(POOLING.values())}")
-        return cls(chosen[0], last, pools_prompts, [folder / path for name, path in steps if name == "Dense"])
+        dense = [
+            (Config(str(at / "config.json"), read_json(at / "config.json")), Checkpoint(at))
+            for at in (folder / path for name, path in steps if name == "Dense")
+        ]
+        return cls(chosen[0], last, pools_prompts, dense)
 
     def layers(self, backend: Compute | None = None) -> list[Dense]:
         """Those of `dense`, of float32; without a backend only compared with their files. Raises ModelError."""
         found = []
-        for folder in self.dense:
-            config = Config(str(folder / "config.json"), read_json(folder / "config.json"))
-            weights = Weights(Checkpoint(folder), np.dtype(np.float32), backend)
+        for config, checkpoint in self.dense:
+            weights = Weights(checkpoint, np.dtype(np.float32), backend)
             found.append(Dense(config, weights))
             config.finish()
             if backend is None:

@@ -93,9 +93,9 @@ class SentenceEncoder:
         tokenizer = Tokenizer(folder, min(longest or model.longest, model.longest))
         dense = steps.layers(model.backend)
         width = model.width
-        for where, layer in zip(steps.dense, dense, strict=True):
+        for (config, _), layer in zip(steps.dense, dense, strict=True):
             if layer.inputs != width:
-                raise ModelError(f"{where / 'config.json'}: in_features is {layer.inputs}; expected {width}")
+                raise config.error("in_features", str(width))
             width = layer.outputs
         return cls(model, tokenizer, steps.pooling, steps.normalized, lower, prompts, default_prompt, dense)
 

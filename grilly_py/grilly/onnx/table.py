@@ -10,6 +10,9 @@ import numpy as np
 from ..compute import Compute, Tensor
 from ..errors import UnsupportedError
 
+#: What operators take that compute on the host too.
+Value = Tensor | np.ndarray
+
 
 class Call(NamedTuple):
     """What a node says beside its inputs.

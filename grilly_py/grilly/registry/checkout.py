@@ -20,7 +20,7 @@ from ..errors import ShaderError
 
 _INSTALL = "a source checkout compiles its shaders; run: pip install -e '.[compile]'"
 _BUILD = "grilly_shaderbuild"  # tools/shaderbuild among the loaded modules
-_loading = threading.RLock()
+_loading = threading.RLock()  # a signal handler may come here in the midst of it
 
 
 def checkout_of(package: Path) -> Path | None:

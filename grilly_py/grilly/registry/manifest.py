@@ -263,7 +263,7 @@ class Manifest:
         return found
 
 
-_lock = threading.RLock()
+_lock = threading.RLock()  # a signal handler may come here in the midst of it
 in_child(_lock._at_fork_reinit)
 _default: Manifest | None = None
 

@@ -96,12 +96,10 @@ def _after_fork(child: bool) -> None:
             "used in such a child. Start it with multiprocessing's \"spawn\" method, or fork before the first use."
         )
         _leave_drivers_alone()
+    held = list(_open if child else _forking)
+    _forking.clear()
     if child:
-        held = list(_open)
-        _forking.clear()
         _open.clear()
-    else:
-        held, _forking[:] = _forking[:], []
     for runtime in held:
         runtime.after_fork(child)
 

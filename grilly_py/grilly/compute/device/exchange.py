@@ -42,7 +42,7 @@ class Exchange(abc.ABC):
         """
 
 
-_lock = threading.RLock()
+_lock = threading.RLock()  # a signal handler may come here in the midst of it
 hold_over_fork(_lock)
 _open: Callable[[Any], Exchange] | None = None
 

@@ -9,9 +9,7 @@ import numpy as np
 
 from ... import array_api as xp
 from ...compute import Tensor
-from ..table import Call, operator, within
-
-Value = Tensor | np.ndarray
+from ..table import Call, Value, operator, within
 
 
 @operator("If", host=(0,))

@@ -7,11 +7,8 @@ from typing import Any
 import numpy as np
 
 from ... import array_api as xp
-from ...compute import Tensor
-from ..table import Call, operator, within
+from ..table import Call, Value, operator, within
 from .shapes import check_parts
-
-Value = Tensor | np.ndarray
 
 
 @operator("SequenceEmpty", folds=False)

@@ -10,10 +10,8 @@ import numpy as np
 
 from ... import array_api as xp
 from ...compute import Tensor
-from ..table import Call, all_within, operator, within
+from ..table import Call, Value, all_within, operator, within
 from .elementwise import dtype_of
-
-Value = Tensor | np.ndarray
 
 
 @operator("Shape", either=(0,))
