@@ -4,11 +4,12 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
 // What it computes: a linear layer of few rows, y = activation(scale * x W^T + b) + residual; GATED, W's rows are those
-//     of a gate and then as many others: y = activation(gate) * other + residual. W is read once and nothing else weighs,
-//     so the kernel is made to keep many loads under way.
-// Shapes and layouts: x (B, H, M, K), W (N, K), b (N), y and residual (B, H, M, N), GATED W (2 N, K), b (2 N); push
-//     constants as in products/matmul.glsl. x and W are read in words of 16 bytes.
-// Specialization constants: HAS_BIAS, those of products/epilogue.glsl, GATED (COLUMNS is then even), and
+//     of a gate and then as many others: y = activation(gate) * other + residual. NORM, x stands for
+//     x / sqrt(mean(x^2) + norm_eps) * (g + norm_added), not rounded; the division comes after the sums. W is read once
+//     and nothing else weighs, so the kernel is made to keep many loads under way.
+// Shapes and layouts: x (B, H, M, K), W (N, K), b (N), g (K), y and residual (B, H, M, N), GATED W (2 N, K), b (2 N); push
+//     constants as in products/matmul.glsl. x, W and g are read in words of 16 bytes.
+// Specialization constants: HAS_BIAS, those of products/epilogue.glsl, GATED (COLUMNS is then even), NORM, and
 //     ROWS     rows of x of a workgroup             COLUMNS  rows of W of a subgroup
 //     UNROLL   words of each that an invocation loads before it uses the first
 //     DEEP     subgroups that share their rows of W and divide the depth
@@ -17,8 +18,8 @@
 //     y / row blocks, batch z.
 // Invocation: every SUBGROUP * DEEP-th word of its rows, so that neighbours read neighbouring words.
 // Accumulation: float32, words first, then the invocation's words, then invocations and subgroups.
-// Preconditions: SUBGROUP * DEEP divides THREADS; offsets, strides and K are multiples of 8 (float32: 4), but those of y
-//     and b, and N.
+// Preconditions: SUBGROUP * DEEP divides THREADS; ROWS <= SUBGROUP; offsets, strides and K are multiples of 8 (float32: 4),
+//     but those of y and b, and N.
 
 #include "elements.glsl"
 #include "pairs.glsl"
@@ -31,6 +32,7 @@ layout(constant_id = 4) const int DEEP = 1;
 layout(constant_id = 5) const int SUBGROUP = 8;
 layout(local_size_x_id = 6) in;
 layout(constant_id = 12) const int GATED = 0;
+layout(constant_id = 13) const int NORM = 0;
 
 // Words: 16 bytes.
 #define WORD uvec4
@@ -56,6 +58,8 @@ layout(push_constant, std430) uniform Push {
     int shift;
     float scale;
     uint residual_offset, residual_batch, residual_head, residual_row;
+    uint norm_offset;
+    float norm_eps, norm_added;
 } pc;
 
 layout(set = 0, binding = 0, std430) restrict readonly buffer Left { WORD a_data[]; };
@@ -63,9 +67,11 @@ layout(set = 0, binding = 1, std430) restrict readonly buffer Right { WORD b_dat
 layout(set = 0, binding = 2, std430) restrict writeonly buffer Result { IO_SCALAR c_data[]; };
 layout(set = 0, binding = 3, std430) restrict readonly buffer Bias { IO_SCALAR bias_data[]; };
 layout(set = 0, binding = 4, std430) restrict readonly buffer Residual { IO_SCALAR residual_data[]; };
+layout(set = 0, binding = 5, std430) restrict readonly buffer Norm { WORD norm_data[]; };
 #include "epilogue.glsl"
 
 shared float sums[SUBGROUPS * VALUES];
+shared float squares[SUBGROUPS * ROWS];  // of x
 
 vec4 quad(WORD word, int i) {
 #if defined(DTYPE_float32)
@@ -86,6 +92,7 @@ void main() {
     const uint own_col = col_first + gl_SubgroupID / uint(DEEP) * uint(COLUMNS / PAIRED);
     const uint own_word = gl_SubgroupID % uint(DEEP) * uint(SUBGROUP) + gl_SubgroupInvocationID;
     const uint words = pc.depth / wide;
+    const uint norm_first = pc.norm_offset / wide;
     // Rows past the end are computed from the last one and not stored.
     const uint a_first = (pc.a_offset + batch * pc.a_batch + head * pc.a_head) / wide;
     const uint b_first = (pc.b_offset + batch * pc.b_batch + head / pc.group * pc.b_head) / wide;
@@ -99,6 +106,8 @@ void main() {
 
     float sum[VALUES];
     [[unroll]] for (int i = 0; i < VALUES; i++) sum[i] = 0.0;
+    float square[ROWS];
+    [[unroll]] for (int r = 0; r < ROWS; r++) square[r] = 0.0;
     const uint stride = uint(SUBGROUP * DEEP);
     const uint step = stride * uint(UNROLL);
     WORD loaded[UNROLL * COLUMNS];
@@ -108,10 +117,21 @@ void main() {
     [[unroll]] for (int c = 0; c < COLUMNS; c++) { \
         [[unroll]] for (int i = 0; i < QUADS; i++) w[c * QUADS + i] = quad(loaded[(u) * COLUMNS + c], i); \
     } \
+    vec4 g[QUADS]; \
+    if (NORM == 1) { \
+        WORD factors = norm_data[norm_first + (word)]; \
+        [[unroll]] for (int i = 0; i < QUADS; i++) g[i] = quad(factors, i) + pc.norm_added; \
+    } \
     [[unroll]] for (int r = 0; r < ROWS; r++) { \
         WORD held = a_data[a_at[r] + (word)]; \
         vec4 x[QUADS]; \
-        [[unroll]] for (int i = 0; i < QUADS; i++) x[i] = quad(held, i); \
+        [[unroll]] for (int i = 0; i < QUADS; i++) { \
+            x[i] = quad(held, i); \
+            if (NORM == 1) { \
+                square[r] += dot(x[i], x[i]); \
+                x[i] *= g[i]; \
+            } \
+        } \
         [[unroll]] for (int c = 0; c < COLUMNS; c++) { \
             float part = x[0].x * w[c * QUADS].x; \
             [[unroll]] for (int e = 1; e < WIDE; e++) part = fma(x[e / 4][e % 4], w[c * QUADS + e / 4][e % 4], part); \
@@ -144,6 +164,12 @@ void main() {
         float total = subgroupAdd(sum[i]);
         if (gl_SubgroupInvocationID == uint(i % SUBGROUP)) sums[gl_SubgroupID * uint(VALUES) + uint(i)] = total;
     }
+    if (NORM == 1) {
+        [[unroll]] for (int r = 0; r < ROWS; r++) {
+            float total = subgroupAdd(square[r]);
+            if (gl_SubgroupInvocationID == uint(r)) squares[gl_SubgroupID * uint(ROWS) + uint(r)] = total;
+        }
+    }
     barrier();
     const uint c_first = pc.c_offset + batch * pc.c_batch + head * pc.c_head;
     const uint residual_first = pc.residual_offset + batch * pc.residual_batch + head * pc.residual_head;
@@ -154,15 +180,21 @@ void main() {
             // The place of W's row in the workgroup; its neighbour's sum is the next one.
             const uint own = i % uint(OWN) * uint(PAIRED);
             uint at = own / uint(COLUMNS) * uint(DEEP * VALUES) + i / uint(OWN) * uint(COLUMNS) + own % uint(COLUMNS);
+            float scale = pc.scale;
+            if (NORM == 1) {
+                float all = 0.0;
+                for (uint d = 0u; d < uint(DEEP); d++) all += squares[d * uint(ROWS) + i / uint(OWN)];
+                scale /= sqrt(all / float(pc.depth) + pc.norm_eps);
+            }
             float value = 0.0;
             for (uint d = 0u; d < uint(DEEP); d++) value += sums[at + d * uint(VALUES)];
-            value *= pc.scale;
+            value *= scale;
             if (HAS_BIAS == 1) value += IO_LOAD(bias_data[pc.bias_offset + col]);
             value = activation(value);
             if (GATED == 1) {
                 float other = 0.0;
                 for (uint d = 0u; d < uint(DEEP); d++) other += sums[at + 1u + d * uint(VALUES)];
-                other *= pc.scale;
+                other *= scale;
                 if (HAS_BIAS == 1) other += IO_LOAD(bias_data[pc.bias_offset + pc.cols + col]);
                 value *= other;
             }

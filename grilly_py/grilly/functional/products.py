@@ -17,25 +17,30 @@ Activation: TypeAlias = Literal["gelu", "gelu_tanh", "silu", "relu", "quick_gelu
 def linear(
     input: NDArray[FloatT], weight: NDArray[FloatT], bias: NDArray[FloatT] | None = ..., *, precision: Precision = ...,
     activation: Activation | None = ..., gated: bool = ..., residual: NDArray[FloatT] | None = ...,
+    norm_weight: NDArray[FloatT] | None = ..., norm_eps: float | None = ..., norm_offset: float = ...,
 ) -> NDArray[FloatT]: ...  # fmt: skip
 @overload
 def linear(
     input: Tensor, weight: FloatArray, bias: FloatArray | None = ..., *, precision: Precision = ...,
     activation: Activation | None = ..., gated: bool = ..., residual: FloatArray | None = ...,
+    norm_weight: FloatArray | None = ..., norm_eps: float | None = ..., norm_offset: float = ...,
 ) -> Tensor: ...  # fmt: skip
 @overload
 def linear(
     input: FloatArray, weight: Tensor, bias: FloatArray | None = ..., *, precision: Precision = ...,
     activation: Activation | None = ..., gated: bool = ..., residual: FloatArray | None = ...,
+    norm_weight: FloatArray | None = ..., norm_eps: float | None = ..., norm_offset: float = ...,
 ) -> Tensor: ...  # fmt: skip
 @overload
 def linear(
     input: FloatArray, weight: FloatArray, bias: FloatArray | None = ..., *, precision: Precision = ...,
     activation: Activation | None = ..., gated: bool = ..., residual: FloatArray | None = ...,
+    norm_weight: FloatArray | None = ..., norm_eps: float | None = ..., norm_offset: float = ...,
 ) -> Array: ...  # fmt: skip
 def linear(
     input: FloatArray, weight: FloatArray, bias: FloatArray | None = None, *, precision: Precision = "highest",
     activation: Activation | None = None, gated: bool = False, residual: FloatArray | None = None,
+    norm_weight: FloatArray | None = None, norm_eps: float | None = None, norm_offset: float = 0.0,
 ) -> Array:  # fmt: skip
     """``y = x W^T + b``, accumulated in float32; and ``activation(x W^T + b) + residual``, rounded once.
 
@@ -63,6 +68,12 @@ def linear(
         to x's dtype before a second one.
     residual : numpy.ndarray or grilly.Tensor, optional
         Of the result's shape and dtype.
+    norm_weight : numpy.ndarray or grilly.Tensor, optional
+        ``(K,)``, of x's dtype. x then stands for ``rms_norm(x, K, norm_weight, norm_eps, norm_offset)``, as before the
+        projections of Llama and its kin. With few rows, as in a decoding step, it is part of the one dispatch, and the
+        normalised x is not rounded; with many it is a dispatch before, which rounds it to x's dtype.
+    norm_eps, norm_offset : float, optional
+        ``eps`` and ``weight_offset`` of ``rms_norm``.
 
     Returns
     -------
@@ -74,7 +85,8 @@ def linear(
     TypeError
         For dtypes other than float32, float16 and bfloat16, or differing ones.
     ValueError
-        For shapes that do not go together, another precision or activation, and gated without an activation.
+        For shapes that do not go together, another precision or activation, gated without an activation, and
+        as ``rms_norm`` raises it.
 
     References
     ----------
@@ -82,8 +94,9 @@ def linear(
     FP32 theoretical peak performance", 2022.
     """
     return _linear.linear(
-        device_of("linear", input, weight, bias, residual), input, weight, bias,
+        device_of("linear", input, weight, bias, residual, norm_weight), input, weight, bias,
         precision=precision, activation=activation, gated=gated, residual=residual,
+        norm_weight=norm_weight, norm_eps=norm_eps, norm_offset=norm_offset,
     )  # fmt: skip
 
 

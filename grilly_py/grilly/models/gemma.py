@@ -56,7 +56,7 @@ class GemmaLayer(nn.Module):
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
         """``(B, S, width)``."""
-        attended = self.attention(self.attention_norm(x), call)
+        attended = self.attention(x, call, norm=self.attention_norm)
         h, x = self.norm.added(self.attended_norm(attended), x)
         return x + self.last_norm(self.mlp(h))
 

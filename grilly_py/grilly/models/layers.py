@@ -41,13 +41,21 @@ class Linear(nn.Module):
         self.bias = weights.joined(biases, rows) if any(has) else None
 
     def forward(
-        self, x: Tensor, residual: Tensor | None = None, activation: Activation | None = None, gated: bool = False
-    ) -> Tensor:
-        """``(..., inputs)`` to ``activation(y) + residual``, ``(..., sum of outputs)``; half of that if ``gated``."""
+        self, x: Tensor, residual: Tensor | None = None, activation: Activation | None = None, gated: bool = False,
+        norm: RMSNorm | None = None,
+    ) -> Tensor:  # fmt: skip
+        """``(..., inputs)`` to ``activation(y) + residual``, ``(..., sum of outputs)``; half of that if ``gated``.
+
+        With a ``norm`` x is normalised first, which for few rows takes no dispatch of its own.
+        """
         bias = None if self.bias is None else self.bias.data
+        given = {} if norm is None or norm.weight is None else {
+            "norm_weight": norm.weight.data, "norm_eps": norm.eps, "norm_offset": norm.weight_offset
+        }  # fmt: skip
         return F.linear(
-            x, self.weight.data, bias, precision=self.precision, activation=activation, gated=gated, residual=residual
-        )
+            x, self.weight.data, bias, precision=self.precision, activation=activation, gated=gated, residual=residual,
+            **given,
+        )  # fmt: skip
 
 
 class Embedding(nn.Module):
@@ -107,9 +115,9 @@ class MLP(nn.Module):
         self.widen = Linear(weights, names[0], width, inner, bias, transposed)
         self.narrow = Linear(weights, names[1], inner, width, bias, transposed)
 
-    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Of x's shape, with ``residual`` added."""
-        return self.narrow(self.widen(x, activation=self.activation), residual)
+    def forward(self, x: Tensor, residual: Tensor | None = None, norm: RMSNorm | None = None) -> Tensor:
+        """Of x's shape, with ``residual`` added; of x normalised by ``norm``."""
+        return self.narrow(self.widen(x, activation=self.activation, norm=norm), residual)
 
 
 class GatedMLP(nn.Module):
@@ -127,9 +135,9 @@ class GatedMLP(nn.Module):
         self.widen = Linear(weights, first, width, [2 * inner // len(first)] * len(first), bias)
         self.narrow = Linear(weights, last, inner, width, bias)
 
-    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Of x's shape, with ``residual`` added."""
-        return self.narrow(self.widen(x, activation=self.activation, gated=True), residual)
+    def forward(self, x: Tensor, residual: Tensor | None = None, norm: RMSNorm | None = None) -> Tensor:
+        """Of x's shape, with ``residual`` added; of x normalised by ``norm``."""
+        return self.narrow(self.widen(x, activation=self.activation, gated=True, norm=norm), residual)
 
 
 def heads(x: Tensor, count: int) -> Tensor:

@@ -72,9 +72,11 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(weights, "q_norm", self.dim, eps) if normed else None
         self.k_norm = RMSNorm(weights, "k_norm", self.dim, eps) if normed else None
 
-    def forward(self, x: Tensor, call: Call, residual: Tensor | None = None) -> Tensor:
-        """``(B, S, width)``, with ``residual`` added."""
-        qkv, first, second = self.qkv(x), self.heads * self.dim, (self.heads + self.key_heads) * self.dim
+    def forward(
+        self, x: Tensor, call: Call, residual: Tensor | None = None, norm: RMSNorm | None = None
+    ) -> Tensor:  # fmt: skip
+        """``(B, S, width)``, with ``residual`` added; of x normalised by ``norm``."""
+        qkv, first, second = self.qkv(x, norm=norm), self.heads * self.dim, (self.heads + self.key_heads) * self.dim
         q = heads(qkv[..., :first], self.heads)
         k, v = (heads(part, self.key_heads) for part in (qkv[..., first:second], qkv[..., second:]))
         if self.q_norm is not None and self.k_norm is not None:
@@ -108,8 +110,8 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
         """``(B, S, width)``."""
-        x = self.attention(self.attention_norm(x), call, residual=x)
-        return self.mlp(self.norm(x), residual=x)
+        x = self.attention(x, call, residual=x, norm=self.attention_norm)
+        return self.mlp(x, residual=x, norm=self.norm)
 
 
 def shape_of(config: Config) -> tuple[int, int, int]:

@@ -35,9 +35,9 @@ class Attention(nn.Module):
         self.rest = Linear(weights, names, width, [inner] * len(names), bias=False)
         self.output = Linear(weights, "o", inner, width, bias=False)
 
-    def project(self, x: Tensor) -> tuple[Tensor, ...]:
-        """q, k and v, or k and v, each ``(B, S, H, D)``."""
-        both = self.rest(x)
+    def project(self, x: Tensor, norm: RMSNorm | None = None) -> tuple[Tensor, ...]:
+        """q, k and v, or k and v, each ``(B, S, H, D)``; of x normalised by ``norm``."""
+        both = self.rest(x, norm=norm)
         inner = both.shape[-1] // (3 if self.query is None else 2)
         return tuple(heads(both[..., i : i + inner], self.heads) for i in range(0, both.shape[-1], inner))
 
@@ -76,16 +76,16 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, call: Call, places: dict[str, Any], source: Source | None) -> Tensor:
         """``(B, S, width)``; ``places`` are the options of attention that tell positions."""
-        q, k, v = self.attention.project(self.attention_norm(x))
+        q, k, v = self.attention.project(x, self.attention_norm)
         if call.cache is None:
             x = self.attention.attend(q, k, v, x, mask=call.mask, **places)
         else:
             x = self.attention.attend_cache(q, k, v, x, call, self.number, **places)
         if self.cross is not None and self.cross_norm is not None and source is not None:
             assert self.cross.query is not None
-            q = heads(self.cross.query(self.cross_norm(x)), self.cross.heads)
+            q = heads(self.cross.query(x, norm=self.cross_norm), self.cross.heads)
             x = self.cross.attend(q, *source.keys[self.number], x, mask=source.mask)
-        return self.mlp(self.norm(x), residual=x)
+        return self.mlp(x, residual=x, norm=self.norm)
 
 
 class Stack(nn.Module):

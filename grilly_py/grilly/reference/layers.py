@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from .activations import activation as _activation
 from .activations import gated as _gated
 from .attention import attention_weights, common_dtype, naive_attention
+from .norms import rms_norm
 from .rotary_scaling import rope_scaling
 from .sums import matmul
 
@@ -97,15 +98,21 @@ def linear(
     activation: str | None = None,
     gated: bool = False,
     residual: ArrayLike | None = None,
+    norm_weight: ArrayLike | None = None,
+    norm_eps: float = 2.0**-23,
+    norm_offset: float = 0.0,
     dtype: DTypeLike | None = None,
 ) -> np.ndarray:
     """``activation(input @ weight.T + bias) + residual``, with an activation of `activation`'s.
 
     input is ``(..., n)``, weight ``(m, n)``, bias ``(m,)``, and the result ``(..., m)``. Where ``gated``, the
-    activation is of the first half of the columns and multiplied by the second: ``(..., m / 2)``.
+    activation is of the first half of the columns and multiplied by the second: ``(..., m / 2)``. With a norm_weight
+    ``(n,)`` input stands for its `rms_norm`.
     """
     x, weight = np.asarray(input), np.asarray(weight)
     dtype = common_dtype(x, weight) if dtype is None else np.dtype(dtype)
+    if norm_weight is not None:
+        x = rms_norm(x, x.shape[-1:], norm_weight, norm_eps, norm_offset, dtype=dtype)
     out = matmul(x.astype(dtype, copy=False), weight.astype(dtype, copy=False).T)
     if bias is not None:
         out = out + np.asarray(bias, dtype)

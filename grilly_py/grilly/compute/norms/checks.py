@@ -27,19 +27,19 @@ def extents_of(operation: str, normalized_shape) -> tuple[int, ...]:
     return shape
 
 
-def check_epsilon(operation: str, eps) -> float:
+def check_epsilon(operation: str, eps, name: str = "eps") -> float:
     """``eps`` as a float. Raises TypeError for what is no number, ValueError for one that is negative or not finite."""
-    eps = number(operation, "eps", eps)
+    eps = number(operation, name, eps)
     if not (eps >= 0 and math.isfinite(eps)):
-        raise ValueError(f"{operation}: eps is {eps}; expected a finite number, 0 or more")
+        raise ValueError(f"{operation}: {name} is {eps}; expected a finite number, 0 or more")
     return eps
 
 
-def check_added(operation: str, weight_offset) -> float:
+def check_added(operation: str, weight_offset, name: str = "weight_offset") -> float:
     """``weight_offset`` as a float. Raises TypeError for what is no number, ValueError for one that is not finite."""
-    found = number(operation, "weight_offset", weight_offset)
+    found = number(operation, name, weight_offset)
     if not math.isfinite(found):
-        raise ValueError(f"{operation}: weight_offset is {found}; expected a finite number")
+        raise ValueError(f"{operation}: {name} is {found}; expected a finite number")
     return found
 
 

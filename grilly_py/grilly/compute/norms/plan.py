@@ -116,6 +116,20 @@ def plan(given: tuple[Terms], layouts: Sequence[Layout | None], facts: DeviceFac
     return planner.plan(y, s, t)
 
 
+def emit_rms_norm(
+    planner: Planner, registry: Registry, x: Tensor, w: Tensor, epsilon: float, added: float, offsets: Sequence[int]
+) -> Tensor:
+    """Dispatches of RMS norm over the last axis of at most four, of x's shape in memory of the plan's.
+
+    ``offsets`` divide those of x and w (``Layout.offset``).
+    """
+    y = planner.empty(x.shape, x.dtype)
+    terms = Terms("RMS_NORM", x.ndim - 1, epsilon=epsilon, added=added)
+    aligned = all(offset % 4 == 0 for offset in offsets)
+    _emit(planner, registry, terms, _Rows(x, None, w, None, y, None, None, 0, aligned))
+    return y
+
+
 def _viewed(terms: Terms, array: Tensor) -> Tensor | None:
     """The array with an axis of a row's elements last, or None where its strides have none."""
     if terms.axis >= 0:

@@ -15,26 +15,32 @@ from ..device.plan import Layout, Plan, Planner
 from ..device.record import Ready, again, run
 from ..device.sixteen_bits import widens
 from ..device.tensor import Tensor, reshaped
+from ..norms.checks import RMS_EPSILON, check_added, check_epsilon, check_shape
+from ..norms.checks import given as given_arrays
 from .kept import find, keep
-from .matmul import ACTIVATIONS, Epilogue, product
+from .matmul import ACTIVATIONS, Epilogue, Prologue, product
 
 #: Plans of products.
 PLANS: Kept[tuple, Ready] = Kept("plans of linear", 1024)
 
 
-@widens("x", "weight", "bias", "residual")
+@widens("x", "weight", "bias", "residual", "norm_weight")
 def linear(
-    device: Device, x, weight, bias=None, *, precision="highest", activation=None, gated=False, residual=None
-):
+    device: Device, x, weight, bias=None, *, precision="highest", activation=None, gated=False, residual=None,
+    norm_weight=None, norm_eps=None, norm_offset=0.0,
+):  # fmt: skip
     """``grilly.functional.linear`` on a device; documented there."""
     device.check_open()
     high = check_precision("linear", precision)
     if activation is not None or gated is not False:
         _check_activation(activation, gated)
-    given = (high, activation, gated)
-    if type(x) is type(weight) is Tensor and all(t is None or type(t) is Tensor for t in (bias, residual)):
+    norm = None if norm_weight is None and norm_eps is None and norm_offset == 0 else (
+        _check_norm(norm_weight, norm_eps, norm_offset)
+    )  # fmt: skip
+    given = (high, activation, gated, norm)
+    if type(x) is type(weight) is Tensor and all(t is None or type(t) is Tensor for t in (bias, residual, norm_weight)):
         # Like an earlier call, which passed the checks?
-        tensors = (x, weight, bias, residual, find(weight)) if high else (x, weight, bias, residual)
+        tensors = (x, weight, bias, residual, norm_weight, find(weight) if high else None)
         done = again(device, PLANS, given, tensors)
         if done is not None:
             if len(done) > 1:
@@ -42,7 +48,7 @@ def linear(
             device.runtime.flush()
             return done[0]
     arrays = {"input": x, "weight": weight}
-    arrays |= {name: array for name, array in (("bias", bias), ("residual", residual)) if array is not None}
+    arrays |= given_arrays(bias=bias, residual=residual, norm_weight=norm_weight)
     dtype = check_float("linear", **arrays)
     if len(weight.shape) != 2:
         raise ValueError(f"linear: weight has shape {tuple(weight.shape)}; expected (N, K)")
@@ -55,6 +61,7 @@ def linear(
     if bias is not None and tuple(bias.shape) != (cols,):
         raise ValueError(f"linear: bias has shape {tuple(bias.shape)} and weight {tuple(weight.shape)}; "
                          f"expected ({cols},)")  # fmt: skip
+    check_shape("linear", "norm_weight", norm_weight, (depth,))
     if gated and cols % 2:
         raise ValueError(f"linear: weight has shape {tuple(weight.shape)}; gated takes an even number of rows")
     shape = (*x.shape[:-1], cols // (1 + gated))
@@ -69,7 +76,8 @@ def linear(
     added = None if residual is None else to_device(device, residual)
     if added is not None and _rows(a.shape, a._steps) is not None and _rows(added.shape, added._steps) is None:
         added = added.contiguous()
-    tensors = (a, b, own, added, find(b)) if high else (a, b, own, added)
+    factors = None if norm_weight is None else to_device(device, norm_weight).contiguous()
+    tensors = (a, b, own, added, factors, find(b) if high else None)
     y, *made = run(device, PLANS, plan, given, tensors)
     for parts in made:
         keep(device, b, parts)
@@ -92,16 +100,25 @@ def _check_activation(activation, gated) -> None:
         raise ValueError(f"linear: gated is {gated!r}; expected True or False")
 
 
+def _check_norm(norm_weight, norm_eps, norm_offset) -> tuple[float, float]:
+    """What is added to mean squares and to the weight. Raises TypeError and ValueError for what is no such number."""
+    if norm_weight is None:
+        name, value = ("norm_eps", norm_eps) if norm_eps is not None else ("norm_offset", norm_offset)
+        raise ValueError(f"linear: {name} is {value} and there is no norm_weight")
+    norm_eps = RMS_EPSILON if norm_eps is None else check_epsilon("linear", norm_eps, "norm_eps")
+    return norm_eps, check_added("linear", norm_offset, "norm_offset")
+
+
 def plan(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry) -> Plan:
     """The dispatches of ``linear`` on arrays with contiguous last axes; an x of more than four is contiguous, and the
     residual has rows at equal distances where x has.
 
-    A fifth layout is that of weights that were split before. Where the plan splits them itself, that is its second
+    The last layout is that of weights that were split before. Where the plan splits them itself, that is its second
     result.
     """
-    high, activation, gated = given
+    high, activation, gated, norm = given
     planner = Planner(facts, layouts)
-    a, b, own, added, *kept = planner.inputs
+    a, b, own, added, factors, kept = planner.inputs
     wide, depth = b.shape
     cols = wide // (1 + gated)
     y = planner.empty((*a.shape[:-1], cols), a.dtype)
@@ -119,9 +136,10 @@ def plan(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, reg
     epilogue = Epilogue(activation or "none", gated=gated)
     if added is not None:
         epilogue = epilogue._replace(residual=four_axes(added), offset=layouts[3].offset)
+    prologue = None if factors is None else Prologue(factors, layouts[4].offset, *norm)
     made = product(
         planner, registry, "linear", a, b, c, columns_are_rows=True, bias=own, high=high and depth > 0,
-        offsets=offsets, parts_of_b=kept[0] if kept else None, epilogue=epilogue,
+        offsets=offsets, parts_of_b=kept, epilogue=epilogue, prologue=prologue,
     )  # fmt: skip
     return planner.plan(y, made)
 

@@ -14,6 +14,7 @@ from ..arrays.operations import spec
 from ..device.cut import check_trips, parts, placed, strides
 from ..device.plan import ALIGN_MOST, Planner, alignment, fits_binding, strided
 from ..device.tensor import Tensor
+from ..norms.plan import emit_rms_norm
 from .deal import choose, deal
 
 _MOST = 2**31 - 1
@@ -45,6 +46,25 @@ class Epilogue(NamedTuple):
 NOTHING = Epilogue()
 
 
+class Prologue(NamedTuple):
+    """What a stands for: its rows divided by the root of their mean square, times a weight.
+
+    Attributes
+    ----------
+    weight : Tensor
+        ``(K,)``, contiguous.
+    offset : int
+        What divides the weight's offset (``Layout.offset``).
+    epsilon, added : float
+        What is added to the mean square, and to the weight.
+    """
+
+    weight: Tensor
+    offset: int
+    epsilon: float
+    added: float
+
+
 def product(
     planner: Planner,
     registry: Registry,
@@ -62,6 +82,7 @@ def product(
     offsets: tuple[int, ...] = (),
     parts_of_b: Tensor | None = None,
     epilogue: Epilogue = NOTHING,
+    prologue: Prologue | None = None,
 ) -> Tensor | None:
     """Plan ``c = scale * a b + bias`` with the kernels of ``operation``, and of "linear" what ``epilogue`` says.
 
@@ -82,6 +103,8 @@ def product(
     epilogue : Epilogue
         Kernels for few rows do it all. The others leave gates to a second dispatch, which reads both of a gate's
         products in c's dtype.
+    prologue : Prologue, optional
+        Of "linear". Kernels for few rows do it on their way; before the others comes a dispatch.
 
     Returns
     -------
@@ -96,6 +119,8 @@ def product(
     paired = 1 + epilogue.gated
     residual = epilogue.residual
     read = alignment(*offsets, a._offset, b._offset, depth, *strides(a), *strides(b))
+    if prologue is not None:
+        read = alignment(read, prologue.offset, prologue.weight._offset)
     aligned = alignment(read, c._offset, cols, *strides(c))
     if residual is not None:
         aligned = alignment(aligned, epilogue.offset, residual._offset, *strides(residual))
@@ -123,6 +148,15 @@ def product(
             and all(n <= m for n, m in zip(groups(c.shape), facts.groups, strict=True))
         )  # fmt: skip
 
+    if prologue is not None and not ("NORM" in choice.variant.constants and fits_one_dispatch()):
+        a = emit_rms_norm(
+            planner, registry, a, prologue.weight, prologue.epsilon, prologue.added,
+            (offsets[0], a._offset, prologue.offset, prologue.weight._offset),
+        )  # fmt: skip
+        return product(
+            planner, registry, operation, a, b, c, columns_are_rows=columns_are_rows, bias=bias, scale=scale, high=high,
+            offsets=(ALIGN_MOST, offsets[1]), parts_of_b=parts_of_b, epilogue=epilogue,
+        )  # fmt: skip
     if epilogue.gated and not ("GATED" in choice.variant.constants and fits_one_dispatch()):
         both = planner.empty((*c.shape[:3], 2 * cols), c.dtype)
         made = product(
@@ -140,6 +174,8 @@ def product(
             made = parts_of_b = split(planner, registry, b[:1, :1])
         b = parts_of_b.broadcast_to((*b.shape[:3], split_words(depth)))
 
+    weight, epsilon, added = (None, 0.0, 0.0) if prologue is None else (prologue[0], *prologue[2:])
+
     def dispatch(a, b, c, group, first_row, bias, residual):
         push = {
             **placed("a", a), **placed("b", b), **placed("c", c), **strided("bias", bias, ()),
@@ -148,14 +184,16 @@ def product(
         }  # fmt: skip
         if operation == "linear":
             push |= strided("residual", None) if residual is None else placed("residual", residual)
+        if "NORM" in choice.variant.constants:
+            push |= strided("norm", weight, ()) | {"norm_eps": epsilon, "norm_added": added}
         whole = c.shape[2] % dealt.rows == 0 and c.shape[3] % dealt.cols == 0
         known = {
             "HAS_BIAS": int(bias is not None), "WHOLE": int(whole), "ACTIVATION": ACTIVATIONS[epilogue.activation],
             "HAS_RESIDUAL": int(residual is not None), "GATED": int(epilogue.gated), "EIGHTS": int(read % 8 == 0),
-            **dealt.constants,
+            "NORM": int(weight is not None), **dealt.constants,
         }  # fmt: skip
         constants = {name: known[name] for name in choice.variant.constants}
-        arrays = {"a": a, "b": b, "c": c, "bias": bias, "residual": residual}
+        arrays = {"a": a, "b": b, "c": c, "bias": bias, "residual": residual, "norm": weight}
         if dealt.splits > 1:
             teams = math.prod(groups(c.shape)) // dealt.splits
             left = teams * dealt.splits * dealt.rows * dealt.cols
