@@ -94,7 +94,7 @@ uvec2 element(uint type, uint kind, uvec2 x) {
         } else { \
             uint last = bits == 64u ? 2u * end - 1u : (end - 1u) / (32u / min(bits, 32u)); \
             [[unroll]] for (uint k = 0u; k < 8u; k++) { \
-                if (k <= EACH * bits / 32u && first + k <= last) w[k] = NAME##_word(first + k); \
+                if (k < EACH * bits / 32u + uint(bits == 8u) && first + k <= last) w[k] = NAME##_word(first + k); \
             } \
             if (bits == 8u && (i & 3u) != 0u) { \
                 uint shift = (i & 3u) * 8u; \

@@ -245,11 +245,14 @@ def _emit_apart(planner: Planner, registry: Registry, asked, result: Tensor, ope
 
 
 def _elements_of_a_run(result: Tensor, operands: list, forms: list[int], offsets: list) -> int:
-    """How many elements an invocation makes at a time: 16 bytes of the narrowest, where memory lies so."""
+    """How many elements an invocation makes at a time: 16 bytes of the narrowest, where memory lies so.
+
+    Of a result of four bytes 16 bytes: more would leave gaps between what neighbours store at a time.
+    """
     present = [(result, offsets[3] if len(offsets) > 3 else _ALIGNED)]
     present += [(t, offset) for t, offset in zip(operands, offsets, strict=False) if t is not None]
     sizes = [t.dtype.itemsize for t, _ in present]
-    if max(sizes) == 8 or min(sizes) == 4:
+    if max(sizes) == 8 or min(sizes) == 4 or sizes[0] == 4:
         return _RUN // 2
     flat = present[:1]
     flat += [(t, offset) for t, offset, form in zip(operands, offsets, forms, strict=False) if form == FLAT]
