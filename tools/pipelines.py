@@ -148,14 +148,18 @@ def _at_once(offers: tuple[str, ...], most: int) -> list[tuple[str, ...]]:
 
 def linear_sets(choice: Choice, info: DeviceInfo) -> list[dict[str, int]]:
     """The same for linear, as its plan deals out as many rows as a workgroup has: many columns, and few, whose depth is
-    divided; and many with all that an epilogue may have."""
+    divided; and many with all that an epilogue may have. The last two also with rows that the kernel normalises."""
     sets = []
     facts = DeviceFacts.of(info, "vulkan", info.features)
     named = choice.variant.constants
     itemsize = 4 if choice.variant.dtype == "float32" else 2
-    for cols, full in ((8192, False), (64, False), (8192, True)):
-        dealt = deal(choice, facts, choice.tile["rows"], cols, 4096, itemsize, full and "GATED" in named)
+    asked = [(choice.tile["rows"], cols, full) for cols, full in ((8192, False), (64, False), (8192, True))]
+    normed = choice.tile.get("norm", 0)
+    asked += [(normed, cols, full) for cols, full in ((64, False), (8192, True)) if normed]
+    for number, (rows, cols, full) in enumerate(asked):
+        dealt = deal(choice, facts, rows, cols, 4096, itemsize, full and "GATED" in named)
         epilogue = {"ACTIVATION": ACTIVATIONS["gelu"] if full else 0, "HAS_RESIDUAL": int(full), "GATED": int(full)}
+        epilogue["NORM"] = int(number > 2)
         known = dict.fromkeys(named, 1) | epilogue | dict(dealt.constants)
         known = {name: known[name] for name in named}
         if known not in sets:

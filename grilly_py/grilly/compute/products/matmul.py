@@ -148,7 +148,7 @@ def product(
             and all(n <= m for n, m in zip(groups(c.shape), facts.groups, strict=True))
         )  # fmt: skip
 
-    if prologue is not None and not ("NORM" in choice.variant.constants and fits_one_dispatch()):
+    if prologue is not None and not (dealt.rows <= choice.tile.get("norm", 0) and fits_one_dispatch()):
         a = emit_rms_norm(
             planner, registry, a, prologue.weight, prologue.epsilon, prologue.added,
             (offsets[0], a._offset, prologue.offset, prologue.weight._offset),
