@@ -132,15 +132,17 @@ def test_sixteen_bits(vulkan_backend, dtype):
     check_all(vulkan_backend.opened, draw(3, 768).astype(dtype), "768")
 
 
-@pytest.mark.parametrize(("name", "held"), [("subgroups", 8), ("shared", 8), ("shared", 4)])
-def test_every_kernel(vulkan_backend, name, held):
+@pytest.mark.parametrize(
+    ("name", "held", "wanted"), [("subgroups", 8, 4), ("subgroups", 8, 8), ("shared", 8, 4), ("shared", 4, 4)]
+)
+def test_every_kernel(vulkan_backend, name, held, wanted):
     """Those that other devices get, with rows of one invocation, several, all of a workgroup, and longer ones."""
     registry = vulkan_backend.registry
     choices = {c.variant.name.split(".")[1]: c for c in registry.candidates(Request("norm-rows", "float32"))}
     if name not in choices:
         pytest.skip("the device lacks what this kernel requires")
     chosen = registry.choice(choices[name].variant)
-    chosen.tile = {**chosen.tile, "held": held}
+    chosen.tile = {**chosen.tile, "held": held, "wanted": wanted}
     view = pin(view_of(vulkan_backend), chosen)
     for cols in (1, 60, 772, 8191, 8196):
         check_layer_norm(view.opened, draw(3, cols).astype(np.float32), f"{name} {cols}")

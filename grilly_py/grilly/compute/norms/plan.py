@@ -229,7 +229,7 @@ def _deal(
             lanes *= 2
     else:
         # Enough loads under way in each invocation, but for rows too few to give every invocation of the device some.
-        lanes, most, wanted = 1, tile["lanes"], 4 if quads else 2
+        lanes, most, wanted = 1, tile["lanes"], tile.get("wanted", 4) if quads else 2
         while lanes < most and fours > lanes * (1 if count * lanes < facts.units * threads else wanted):
             lanes *= 2
     held = min(-(-fours // lanes), tile["held"])
