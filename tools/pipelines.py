@@ -153,14 +153,13 @@ def linear_sets(choice: Choice, info: DeviceInfo) -> list[dict[str, int]]:
     facts = DeviceFacts.of(info, "vulkan", info.features)
     named = choice.variant.constants
     itemsize = 4 if choice.variant.dtype == "float32" else 2
-    asked = [(choice.tile["rows"], cols, full) for cols, full in ((8192, False), (64, False), (8192, True))]
-    normed = choice.tile.get("norm", 0)
-    asked += [(normed, cols, full) for cols, full in ((64, False), (8192, True)) if normed]
-    for number, (rows, cols, full) in enumerate(asked):
-        dealt = deal(choice, facts, rows, cols, 4096, itemsize, full and "GATED" in named)
-        epilogue = {"ACTIVATION": ACTIVATIONS["gelu"] if full else 0, "HAS_RESIDUAL": int(full), "GATED": int(full)}
-        epilogue["NORM"] = int(number > 2)
-        known = dict.fromkeys(named, 1) | epilogue | dict(dealt.constants)
+    most, normed = choice.tile["rows"], choice.tile.get("norm", 0)
+    asked = [(most, 8192, 0, 0), (most, 64, 0, 0), (most, 8192, 1, 0)]
+    asked += [(normed, 64, 0, 1), (normed, 8192, 1, 1)] if normed else []
+    for rows, cols, full, norm in asked:
+        dealt = deal(choice, facts, rows, cols, 4096, itemsize, bool(full) and "GATED" in named)
+        ends = {"ACTIVATION": ACTIVATIONS["gelu"] if full else 0, "HAS_RESIDUAL": full, "GATED": full, "NORM": norm}
+        known = dict.fromkeys(named, 1) | ends | dict(dealt.constants)
         known = {name: known[name] for name in named}
         if known not in sets:
             sets.append(known)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from .. import functional as F
 from .. import nn
@@ -49,12 +50,10 @@ class Linear(nn.Module):
         With a ``norm`` x is normalised first, which for few rows takes no dispatch of its own.
         """
         bias = None if self.bias is None else self.bias.data
-        given = {} if norm is None or norm.weight is None else {
-            "norm_weight": norm.weight.data, "norm_eps": norm.eps, "norm_offset": norm.weight_offset
-        }  # fmt: skip
+        normed = {} if norm is None else norm.before_linear()
         return F.linear(
             x, self.weight.data, bias, precision=self.precision, activation=activation, gated=gated, residual=residual,
-            **given,
+            **normed,
         )  # fmt: skip
 
 
@@ -89,6 +88,11 @@ class RMSNorm(nn.RMSNorm):
     def __init__(self, weights: Weights, name: str, width: int, eps: float, offset: float = 0.0) -> None:
         super().__init__(width, eps, weight_offset=offset)
         self.weight = weights.parameter(f"{name}.weight", width)
+
+    def before_linear(self) -> dict[str, Any]:
+        """What ``F.linear`` is told to do this to its input."""
+        assert self.weight is not None
+        return {"norm_weight": self.weight.data, "norm_eps": self.eps, "norm_offset": self.weight_offset}
 
     def added(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """The sum of both, normalised and as it is."""

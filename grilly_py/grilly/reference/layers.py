@@ -99,7 +99,7 @@ def linear(
     gated: bool = False,
     residual: ArrayLike | None = None,
     norm_weight: ArrayLike | None = None,
-    norm_eps: float = 2.0**-23,
+    norm_eps: float | None = None,
     norm_offset: float = 0.0,
     dtype: DTypeLike | None = None,
 ) -> np.ndarray:

@@ -252,7 +252,7 @@ def _elements_of_a_run(result: Tensor, operands: list, forms: list[int], offsets
     present = [(result, offsets[3] if len(offsets) > 3 else _ALIGNED)]
     present += [(t, offset) for t, offset in zip(operands, offsets, strict=False) if t is not None]
     sizes = [t.dtype.itemsize for t, _ in present]
-    if max(sizes) == 8 or min(sizes) == 4 or sizes[0] == 4:
+    if max(sizes) == 8 or sizes[0] == 4:
         return _RUN // 2
     flat = present[:1]
     flat += [(t, offset) for t, offset, form in zip(operands, offsets, forms, strict=False) if form == FLAT]

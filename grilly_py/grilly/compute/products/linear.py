@@ -18,7 +18,7 @@ from ..device.tensor import Tensor, reshaped
 from ..norms.checks import RMS_EPSILON, check_added, check_epsilon, check_shape
 from ..norms.checks import given as given_arrays
 from .kept import find, keep
-from .matmul import ACTIVATIONS, Epilogue, Prologue, product
+from .matmul import ACTIVATIONS, AS_IT_IS, Epilogue, Prologue, product
 
 #: Plans of products.
 PLANS: Kept[tuple, Ready] = Kept("plans of linear", 1024)
@@ -34,9 +34,9 @@ def linear(
     high = check_precision("linear", precision)
     if activation is not None or gated is not False:
         _check_activation(activation, gated)
-    norm = None if norm_weight is None and norm_eps is None and norm_offset == 0 else (
-        _check_norm(norm_weight, norm_eps, norm_offset)
-    )  # fmt: skip
+    norm = ()
+    if norm_weight is not None or norm_eps is not None or norm_offset != 0:
+        norm = _check_norm(norm_weight, norm_eps, norm_offset)
     given = (high, activation, gated, norm)
     if type(x) is type(weight) is Tensor and all(t is None or type(t) is Tensor for t in (bias, residual, norm_weight)):
         # Like an earlier call, which passed the checks?
@@ -136,7 +136,7 @@ def plan(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, reg
     epilogue = Epilogue(activation or "none", gated=gated)
     if added is not None:
         epilogue = epilogue._replace(residual=four_axes(added), offset=layouts[3].offset)
-    prologue = None if factors is None else Prologue(factors, layouts[4].offset, *norm)
+    prologue = AS_IT_IS if factors is None else Prologue(factors, layouts[4].offset, *norm)
     made = product(
         planner, registry, "linear", a, b, c, columns_are_rows=True, bias=own, high=high and depth > 0,
         offsets=offsets, parts_of_b=kept, epilogue=epilogue, prologue=prologue,

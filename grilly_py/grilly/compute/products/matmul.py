@@ -51,18 +51,21 @@ class Prologue(NamedTuple):
 
     Attributes
     ----------
-    weight : Tensor
-        ``(K,)``, contiguous.
+    weight : Tensor or None
+        ``(K,)``, contiguous; None where a is as it is.
     offset : int
         What divides the weight's offset (``Layout.offset``).
     epsilon, added : float
         What is added to the mean square, and to the weight.
     """
 
-    weight: Tensor
-    offset: int
-    epsilon: float
-    added: float
+    weight: Tensor | None = None
+    offset: int = 0
+    epsilon: float = 0.0
+    added: float = 0.0
+
+
+AS_IT_IS = Prologue()
 
 
 def product(
@@ -82,7 +85,7 @@ def product(
     offsets: tuple[int, ...] = (),
     parts_of_b: Tensor | None = None,
     epilogue: Epilogue = NOTHING,
-    prologue: Prologue | None = None,
+    prologue: Prologue = AS_IT_IS,
 ) -> Tensor | None:
     """Plan ``c = scale * a b + bias`` with the kernels of ``operation``, and of "linear" what ``epilogue`` says.
 
@@ -103,7 +106,7 @@ def product(
     epilogue : Epilogue
         Kernels for few rows do it all. The others leave gates to a second dispatch, which reads both of a gate's
         products in c's dtype.
-    prologue : Prologue, optional
+    prologue : Prologue
         Of "linear". Kernels for few rows do it on their way; before the others comes a dispatch.
 
     Returns
@@ -117,10 +120,10 @@ def product(
     batch, heads, rows, depth = a.shape
     cols = c.shape[3]
     paired = 1 + epilogue.gated
-    residual = epilogue.residual
+    residual, factors = epilogue.residual, prologue.weight
     read = alignment(*offsets, a._offset, b._offset, depth, *strides(a), *strides(b))
-    if prologue is not None:
-        read = alignment(read, prologue.offset, prologue.weight._offset)
+    if factors is not None:
+        read = alignment(read, prologue.offset, factors._offset)
     aligned = alignment(read, c._offset, cols, *strides(c))
     if residual is not None:
         aligned = alignment(aligned, epilogue.offset, residual._offset, *strides(residual))
@@ -148,10 +151,10 @@ def product(
             and all(n <= m for n, m in zip(groups(c.shape), facts.groups, strict=True))
         )  # fmt: skip
 
-    if prologue is not None and not (dealt.rows <= choice.tile.get("norm", 0) and fits_one_dispatch()):
+    if factors is not None and not (dealt.rows <= choice.tile.get("norm", 0) and fits_one_dispatch()):
         a = emit_rms_norm(
-            planner, registry, a, prologue.weight, prologue.epsilon, prologue.added,
-            (offsets[0], a._offset, prologue.offset, prologue.weight._offset),
+            planner, registry, a, factors, prologue.epsilon, prologue.added,
+            (offsets[0], a._offset, prologue.offset, factors._offset),
         )  # fmt: skip
         return product(
             planner, registry, operation, a, b, c, columns_are_rows=columns_are_rows, bias=bias, scale=scale, high=high,
@@ -174,8 +177,6 @@ def product(
             made = parts_of_b = split(planner, registry, b[:1, :1])
         b = parts_of_b.broadcast_to((*b.shape[:3], split_words(depth)))
 
-    weight, epsilon, added = (None, 0.0, 0.0) if prologue is None else (prologue[0], *prologue[2:])
-
     def dispatch(a, b, c, group, first_row, bias, residual):
         push = {
             **placed("a", a), **placed("b", b), **placed("c", c), **strided("bias", bias, ()),
@@ -185,15 +186,15 @@ def product(
         if operation == "linear":
             push |= strided("residual", None) if residual is None else placed("residual", residual)
         if "NORM" in choice.variant.constants:
-            push |= strided("norm", weight, ()) | {"norm_eps": epsilon, "norm_added": added}
+            push |= strided("norm", factors, ()) | {"norm_eps": prologue.epsilon, "norm_added": prologue.added}
         whole = c.shape[2] % dealt.rows == 0 and c.shape[3] % dealt.cols == 0
         known = {
             "HAS_BIAS": int(bias is not None), "WHOLE": int(whole), "ACTIVATION": ACTIVATIONS[epilogue.activation],
             "HAS_RESIDUAL": int(residual is not None), "GATED": int(epilogue.gated), "EIGHTS": int(read % 8 == 0),
-            "NORM": int(weight is not None), **dealt.constants,
+            "NORM": int(factors is not None), **dealt.constants,
         }  # fmt: skip
         constants = {name: known[name] for name in choice.variant.constants}
-        arrays = {"a": a, "b": b, "c": c, "bias": bias, "residual": residual, "norm": weight}
+        arrays = {"a": a, "b": b, "c": c, "bias": bias, "residual": residual, "norm": factors}
         if dealt.splits > 1:
             teams = math.prod(groups(c.shape)) // dealt.splits
             left = teams * dealt.splits * dealt.rows * dealt.cols
