@@ -253,9 +253,8 @@ class _Chain:
 
     @property
     def each(self) -> int:
-        """How many elements an invocation makes at a time: 16 bytes of the narrowest, where memory lies so."""
-        types = [self.last.type, *(operand.type for operand in self.operands)]
-        if min(_BITS[type_] for type_ in types) == 32:
+        """How many elements an invocation makes at a time: as of one operation (map.py)."""
+        if _BITS[self.last.type] == 32:
             return _RUN // 2
         starts = [self.last.offset]
         starts += [operand.offset for operand in self.operands if operand.flat and _BITS[operand.type] > 8]
