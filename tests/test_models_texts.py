@@ -54,6 +54,33 @@ def test_tokenizer(folder):
         models.Tokenizer(folder)
 
 
+def test_stop_strings(vulkan_backend, folder):
+    """Each text ends where it has one, also one of several tokens, or of a token that is no text."""
+    model, tokenizer = models.load(folder, backend=vulkan_backend), models.Tokenizer(folder)
+    ids = CASES["llama"].input_ids
+    whole = model.generate(ids, max_new_tokens=16)[:, ids.shape[1] :]
+
+    def stopped(stops, end):
+        """The tokens with a text's end after its first ``end``."""
+        found = model.generate(ids, max_new_tokens=16, stop_strings=stops, tokenizer=tokenizer, pad_token_id=0)
+        row = found[0, ids.shape[1] :]
+        np.testing.assert_array_equal(row[:end], whole[0, :end])
+        assert not row[end:].any()
+        for other in range(1, len(ids)):
+            if not any(stop in tokenizer.decode(whole[other]) for stop in stops):
+                np.testing.assert_array_equal(found[other, ids.shape[1] :], whole[other])
+
+    place = next(i for i in range(4, 15) if whole[0, i] not in whole[0, :i] and whole[0, i] != 0)
+    pair = f"{WORDS[whole[0, place - 1]]} {WORDS[whole[0, place]]}"
+    stopped([f"{pair}"], place + 1)
+    stopped((f"{pair} ", pair, "never"), place + 1)
+    special = f"w{whole[0, place]}"
+    tokenizer._tokenizer.add_special_tokens([special])
+    assert special not in tokenizer.decode(whole[0]).split()
+    assert special in tokenizer.decode(whole[0], skip_special_tokens=False).split()
+    stopped([special], place + 1)
+
+
 def test_generate_command(vulkan_backend, folder, capsys):
     case = CASES["llama"]
     prompt = " ".join(WORDS[token] for token in case.input_ids[0])

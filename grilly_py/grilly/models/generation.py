@@ -126,11 +126,11 @@ class Generates:
             warnings.warn(f"{type(self).__name__}.generate: the folder asks for {said}, which is not applied here; "
                           "model.not_applied.clear() ends this warning", UserWarning, stacklevel=3)  # fmt: skip
         ends = self.eos_token_id if eos_token_id is None else eos_token_id
-        ends = np.array([] if ends is None else np.atleast_1d(ends), np.int64)
-        padding = self.pad_token_id if pad_token_id is None else pad_token_id
+        ends = [_whole("eos_token_id", token) for token in ([] if ends is None else np.ravel(ends).tolist())]
+        padding = self.pad_token_id if pad_token_id is None else _whole("pad_token_id", pad_token_id)
         if attention_mask is None and padding is not None and padding not in ends:
             attention_mask = _seen(input_ids, padding)
-        padding = int(ends[0] if len(ends) else 0) if padding is None else padding
+        padding = (ends[0] if ends else 0) if padding is None else padding
         begun = self._begin(input_ids, decoder_input_ids)
         given = (input_ids, attention_mask, decoder_input_ids, max_new_tokens)
         logits, state = self._making_room(self._prompt, *given)
@@ -143,7 +143,9 @@ class Generates:
             if tokenizer is not None and stops:
                 for row, (text, token) in enumerate(zip(texts, tokens, strict=True)):
                     text.append(int(token))
-                    found[row] |= any(stop in tokenizer.decode(text) for stop in stops)
+                    # With special tokens by name: "<|im_end|>" is a text to stop at as any other.
+                    written = tokenizer.decode(text, skip_special_tokens=False)
+                    found[row] |= any(stop in written for stop in stops)
             return found
 
         found = self._chosen(logits, state, seen, max_new_tokens, sampler, graph)
@@ -243,7 +245,8 @@ class Generates:
         decoder_input_ids : array or Tensor of int, optional
             What answers begin with, ``(B, T)``, for models with an encoder; by default the token that the folder names.
         stop_strings : str or sequence of str, optional
-            A text ends with the token whose text completes any of these. Needs ``tokenizer``.
+            A text ends with the token whose text completes any of these, which may be names of special tokens, such as
+            "<|im_end|>". Needs ``tokenizer``.
         tokenizer : Tokenizer, optional
             What turns tokens to texts.
         use_graph : bool

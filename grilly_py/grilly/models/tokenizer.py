@@ -120,14 +120,15 @@ class Tokenizer:
         given = {"tools": tools, "documents": documents, "add_generation_prompt": add_generation_prompt}
         return self._chat.render(chat_template, conversation, {**given, **variables})
 
-    def decode(self, tokens: Sequence[int] | NDArray[Any]) -> str:
+    def decode(self, tokens: Sequence[int] | NDArray[Any], skip_special_tokens: bool = True) -> str:
         """The text of tokens ``(S,)``, without those that are no text, such as the one that ends it.
 
-        Raises ValueError for tokens of another shape, such as those of several texts.
+        ``skip_special_tokens``: False for their names too. Raises ValueError for tokens of another shape, such as those
+        of several texts.
         """
         if np.ndim(tokens) != 1:
             raise ValueError(f"Tokenizer.decode: tokens have shape {np.shape(tokens)}; expected those of one text")
-        return str(self._tokenizer.decode([int(token) for token in tokens]))
+        return str(self._tokenizer.decode([int(token) for token in tokens], skip_special_tokens=skip_special_tokens))
 
 
 class Written:
