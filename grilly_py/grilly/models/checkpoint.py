@@ -94,33 +94,32 @@ class Checkpoint:
             elif not (self.folder / name).is_file():
                 lost = sum(file == name for file in places.values())
                 problems.append(f"{name} is missing, with {lost} tensors")
-            else:
-                self._read(self.folder / name, problems)
+            elif self._read(self.folder / name, problems):
                 for tensor in sorted(t for t, file in places.items() if file == name and t not in self.entries):
                     problems.append(f"{name} lacks {tensor}, which {index.name} says it has")
 
-    def _read(self, file: Path, problems: list[str]) -> None:
-        """Add a file's tensors, or what is wrong with it."""
+    def _read(self, file: Path, problems: list[str]) -> bool:
+        """Add a file's tensors, or what is wrong with it. Returns whether it says which it has."""
         size = file.stat().st_size
         with open(file, "rb") as opened:
             if opened.read(len(POINTER)) == POINTER:
                 problems.append(f"{file.name} is a pointer of Git LFS, not the file itself; run: git lfs pull")
-                return
+                return False
             opened.seek(0)
             length = int.from_bytes(opened.read(8), "little")
             if size < 8 or not 2 <= length <= min(size - 8, LONGEST_HEADER):
                 problems.append(
                     f"{file.name} is truncated or no safetensors file: of its {size} bytes the header would be {length}"
                 )
-                return
+                return False
             try:
                 header = json.loads(opened.read(length))
                 header.pop("__metadata__", None)
                 listed = sorted(header.items(), key=lambda item: item[1]["data_offsets"])
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 problems.append(f"{file.name}: its header is no JSON object of tensors ({error!r})")
-                return
-        first, end = 8 + length, 0
+                return False
+        first, end, known = 8 + length, 0, len(problems)
         for name, facts in listed:
             try:
                 kind, shape, (start, stop) = facts["dtype"], tuple(facts["shape"]), facts["data_offsets"]
@@ -142,6 +141,9 @@ class Checkpoint:
             end = stop
         if first + end > size:
             problems.append(f"{file.name} is truncated: {size} bytes, and its tensors need {first + end}")
+        elif first + end < size and len(problems) == known:  # as the package safetensors refuses it
+            problems.append(f"{file.name} has {size} bytes, and its tensors end after {first + end}")
+        return True
 
     def same(self, name: str, other: str) -> bool:
         """Whether two tensors have the same dtype, shape and bytes."""
