@@ -437,3 +437,98 @@ def test_progress_without_a_console(folder, monkeypatch):
         with pytest.raises(AssertionError, match="went on"):
             models.load(folder, progress=progress)
         assert not _Progress("model", 8, progress)._shown
+
+
+# -- what transformers reads otherwise than one might think ----------------------------------------------------------
+
+
+def test_a_model_type_of_another_family(folder):
+    """Models that share a class differ by it: what llama's would compute is not what mistral's does."""
+    change(folder, architectures=["MistralForCausalLM"])
+    refused(folder, "config.json: model_type is 'llama'; expected 'mistral', as MistralForCausalLM has it")
+    change(folder, architectures=["LlamaForCausalLM"], model_type=5)
+    refused(folder, "model_type is 5; expected 'llama'")
+
+
+def test_a_model_type_that_old_files_lack_is_that_of_the_architecture(tmp_path):
+    made = write_folder(tmp_path / "model", CASES["mistral"].arguments)
+    change(made, model_type=..., sliding_window=...)
+    model = on_paper(made)
+    assert [layer.attention.window for layer in model.layers] == [4096] * len(model.layers)
+
+
+def on_paper(folder):
+    """The model as it is compared with the files, without weights."""
+    fields = json.loads((folder / "config.json").read_text())
+    make, checkpoint = class_of(folder, fields), weights.Checkpoint(folder)
+    return make(Config("config.json", fields), weights.Weights(checkpoint, np.dtype("float32")))
+
+
+def test_rope_scaling_counts_where_rope_parameters_is_there_too(folder):
+    change(folder, rope_parameters={"rope_type": "default", "rope_theta": 500.0}, rope_theta=700.0)
+    plain = on_paper(folder).rotary.frequencies
+    change(folder, rope_scaling={"type": "linear", "factor": 4.0})
+    np.testing.assert_allclose(on_paper(folder).rotary.frequencies, 700.0 ** (-np.arange(4) / 4) / 4)
+    change(folder, rope_scaling=None)
+    np.testing.assert_array_equal(on_paper(folder).rotary.frequencies, plain)
+
+
+@pytest.mark.parametrize("name, absent", [("qwen3", 128), ("gemma", 256), ("gemma2", 256), ("llama", 8)])
+def test_elements_of_a_head_where_the_file_does_not_say(tmp_path, name, absent):
+    made = write_folder(tmp_path / name, CASES[name].arguments)
+    for value, expected in ((..., absent), (None, 8)):  # of a width of 32 and 4 heads
+        change(made, head_dim=value)
+        assert on_paper(made).layers[0].attention.dim == expected
+
+
+@pytest.mark.parametrize("name", ["mistral", "phi3"])
+def test_layers_without_a_window_where_transformers_gives_all_of_them_one(tmp_path, name):
+    made = write_folder(tmp_path / name, CASES[name].arguments)
+    layers = CASES[name].arguments["config"]["num_hidden_layers"]
+    change(made, sliding_window=5, layer_types=["full_attention"] + ["sliding_attention"] * (layers - 1))
+    refused(made, "layer_types is ['full_", f"expected {layers} of sliding_attention, or sliding_window null")
+    for fields in ({"layer_types": ["sliding_attention"] * layers},
+                   {"layer_types": ["full_attention"] * layers, "sliding_window": None}):  # fmt: skip
+        change(made, **fields)
+        with pytest.raises(AssertionError, match="went on"):
+            models.load(made)
+
+
+def test_the_second_of_two_configurations_of_clip_counts(tmp_path):
+    """As in openai/clip-vit-large-patch14, where the two say the same of most."""
+    made = write_folder(tmp_path / "clip", CASES["clip"].arguments)
+    text = CASES["clip"].arguments["config"]["text_config"]
+    change(made, text_config=text | {"hidden_size": 99, "eos_token_id": 2}, text_config_dict=text)
+    assert on_paper(made).text.end == text["eos_token_id"]
+    with pytest.raises(AssertionError, match="went on"):
+        models.load(made)
+    change(made, vision_config_dict={"image_size": 12, "patch_size": 4})  # the rest of it has its defaults
+    refused(made, "expected [768, 3, 4, 4] of a floating dtype")
+    change(made, vision_config_dict={"spin": 1})
+    refused(made, "config.json: vision_config_dict: not known: spin")
+
+
+@pytest.mark.parametrize("name, field, value", [
+    ("bert", "pruned_heads", {"0": [1]}), ("clip", "pruned_heads", {"0": [1]}), ("t5", "tie_encoder_decoder", True),
+    ("whisper", "num_hidden_layers", 3),
+])  # fmt: skip
+def test_fields_that_old_versions_of_transformers_follow(tmp_path, name, field, value):
+    made = write_folder(tmp_path / name, CASES[name].arguments)
+    change(made, **{field: value})
+    refused(made, f"config.json: {field} is {value!r}; expected ")
+
+
+def test_bytes_after_the_tensors(folder):
+    """The package safetensors refuses such a file too: its header is of another one."""
+    file = folder / "model.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole + b"\0" * 8)
+    refused(folder, f"model.safetensors has {len(whole) + 8} bytes, and its tensors end after {len(whole)}")
+
+
+def test_a_damaged_shard_is_told_once(folder):
+    """... and not again for each tensor that the index says it has."""
+    second = max(shards(folder).values())
+    (folder / second).write_bytes(b"\0" * 20)
+    text = refused(folder, f"{second} is truncated or no safetensors file")
+    assert "lacks" not in text

@@ -37,10 +37,19 @@ def blocks_of(config: Config, weights: Weights, width: int, inner: int, heads: i
     )
 
 
+def part_of(config: Config, name: str) -> Config:
+    """The configuration of one of the two encoders. Where older files have it twice, ``NAME_dict`` counts."""
+    part, doubled = config.inner(name), config.inner(f"{name}_dict")
+    if doubled is not None and part is not None:
+        part.unused(*part.fields)
+    return doubled or part or Config(config.where, {})
+
+
 def without_effect(config: Config) -> None:
     """What both configurations may have besides."""
     config.unused("projection_dim", "tie_word_embeddings", "chunk_size_feed_forward")
-    config.only(is_decoder=False, is_encoder_decoder=False, add_cross_attention=False)
+    config.only(is_decoder=False, is_encoder_decoder=False, add_cross_attention=False, pruned_heads={},
+                tie_encoder_decoder=False)  # fmt: skip
 
 
 class TextEncoder(nn.Module):
@@ -109,11 +118,10 @@ class CLIP(Model):
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
-        config.only(text_config_dict=None, vision_config_dict=None, tie_word_embeddings=(True, False))
+        config.only(tie_word_embeddings=(True, False))
         config.unused("logit_scale_init_value")
-        empty = Config(config.where, {})
-        self.text = TextEncoder(config.inner("text_config") or empty, weights.at("text_model"))
-        self.picture = PictureEncoder(config.inner("vision_config") or empty, weights.at("vision_model"))
+        self.text = TextEncoder(part_of(config, "text_config"), weights.at("text_model"))
+        self.picture = PictureEncoder(part_of(config, "vision_config"), weights.at("vision_model"))
         width = config.integer("projection_dim", 512)
         self.text_projection = Linear(weights, "text_projection", self.text.width, width, bias=False)
         self.picture_projection = Linear(weights, "visual_projection", self.picture.width, width, bias=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
+import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,8 @@ WITHOUT_EFFECT = frozenset("""
     initializer_range keys_to_ignore_at_inference label2id language length_penalty max_length max_new_tokens
     min_length mlm_probability model_max_length model_type no_repeat_ngram_size num_beam_groups num_beams
     num_return_sequences output_attentions output_hidden_states output_past output_scores pad_token_id prefix
-    problem_type pruned_heads remove_invalid_values repetition_penalty resid_pdrop return_dict return_dict_in_generate
-    sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss tie_encoder_decoder tokenizer_class
+    problem_type remove_invalid_values repetition_penalty resid_pdrop return_dict return_dict_in_generate
+    sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss tokenizer_class
     tokenizer_model top_k top_p torch_dtype torchscript transformers_version typical_p unk_token_id unsloth_fixed
     unsloth_version use_bfloat16 use_cache use_return_dict vocab
 """.split())  # fmt: skip
@@ -42,6 +43,18 @@ def read_json(file: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ModelError(f"{file} holds a {type(found).__name__}; expected an object with fields")
     return found
+
+
+def family_of(where: str, fields: Mapping[str, Any], architecture: str) -> str:
+    """The ``model_type`` that goes with an architecture, by which models that share a class differ. Old files lack it.
+
+    Raises ModelError for that of another family.
+    """
+    family = re.sub("(Model|LMHeadModel|For[A-Z].*)$", "", architecture).lower()
+    given = fields.get("model_type")
+    if given is not None and (not isinstance(given, str) or re.sub("[-_]", "", given).lower() != family):
+        raise ModelError(f"{where}: model_type is {given!r}; expected {family!r}, as {architecture} has it")
+    return family if given is None else given
 
 
 class Config:

@@ -18,6 +18,8 @@ HEAD_NORMS = {"qwen3"}
 JOINED = {"phi3"}
 WINDOWED = {"mistral": "all", "phi3": "all", "qwen2": "layers", "qwen3": "layers"}
 EPS = {"phi3": 1e-5}
+#: Elements of a head where config.json does not say; the others divide the width among the heads.
+HEAD_DIM = {"gemma": 256, "gemma2": 256, "qwen3": 128}
 #: Kinds of attention that layer_types may name.
 KINDS = ("full_attention", "sliding_attention")
 #: The width of windows where config.json does not say: that of transformers.
@@ -35,8 +37,10 @@ def windows(config: Config, layers: int) -> list[int | None]:
     width = config.integer("sliding_window", config.default("sliding_window", absent=absent, null=None))
     types = config.list("layer_types", None)
     if types is not None:
-        if len(types) != layers or not all(kind in KINDS for kind in types):
+        if len(types) != layers or not all(one in KINDS for one in types):
             raise config.error("layer_types", f"{layers} of full_attention and sliding_attention")
+        if kind == "all" and width is not None and "full_attention" in types:  # transformers does not read it here
+            raise config.error("layer_types", f"{layers} of sliding_attention, or sliding_window null")
     elif kind == "all":
         types = ["sliding_attention"] * layers
     else:
@@ -120,7 +124,9 @@ def shape_of(config: Config) -> tuple[int, int, int]:
     key_heads = config.integer("num_key_value_heads", query_heads)
     if query_heads % key_heads:
         raise config.error("num_attention_heads", "a multiple of num_key_value_heads")
-    dim = config.integer("head_dim", config.integer("hidden_size") // query_heads)
+    divided = config.integer("hidden_size") // query_heads
+    absent = HEAD_DIM.get(config.fields.get("model_type", ""), divided)
+    dim = config.integer("head_dim", config.default("head_dim", absent=absent, null=divided))
     if dim % 2:
         raise config.error("head_dim", "an even number")
     return query_heads, key_heads, dim

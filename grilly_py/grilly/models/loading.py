@@ -17,7 +17,7 @@ from ..compute.device.arrays import Precision
 from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
 from ..errors import ModelError
 from .checkpoint import FLOATS, Checkpoint
-from .config import Config, read_json
+from .config import Config, family_of, read_json
 from .defaults import Defaults
 from .model import Model
 from .room import mib, room
@@ -158,13 +158,12 @@ def _float(dtype: DTypeLike) -> bool:
 
 
 def class_of(folder: Path, fields: dict[str, Any]) -> Callable[[Config, Weights], Model]:
-    """The class for what config.json calls the architecture."""
-    names = fields.get("architectures")
+    """The class for what config.json calls the architecture. Where it lacks a ``model_type``, the fields get one."""
+    where, names = str(folder / "config.json"), fields.get("architectures")
     name = names[0] if isinstance(names, list) and len(names) == 1 else names
     if not isinstance(name, str) or name not in ARCHITECTURES:
-        raise ModelError(
-            f"{folder / 'config.json'}: architectures is {name!r}; expected one of {', '.join(sorted(ARCHITECTURES))}"
-        )
+        raise ModelError(f"{where}: architectures is {name!r}; expected one of {', '.join(sorted(ARCHITECTURES))}")
+    fields["model_type"] = family_of(where, fields, name)
     file, made = ARCHITECTURES[name].split(".")
     found: Callable[[Config, Weights], Model] = getattr(importlib.import_module(f".{file}", __package__), made)
     return found

@@ -94,6 +94,7 @@ class Model(nn.Module):
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__()
+        config.only(pruned_heads={}, tie_encoder_decoder=False)
         if weights.backend is not None:
             self.backend = weights.backend
         self.dtype, self.precision = weights.dtype, weights.precision

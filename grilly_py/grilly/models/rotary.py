@@ -37,6 +37,8 @@ class Rotary:
 def rotary_of(config: Config, dim: int, positions: int, partial: bool = False) -> Rotary:
     """The angles that ``rope_parameters``, or ``rope_theta`` and ``rope_scaling`` of older files, describe.
 
+    Where both are there ``rope_scaling`` counts, as in transformers.
+
     Parameters
     ----------
     config : Config
@@ -53,7 +55,7 @@ def rotary_of(config: Config, dim: int, positions: int, partial: bool = False) -
         For a kind of scaling that is not there, and fields that it needs or does not know.
     """
     base = config.number("rope_theta", 10000.0, above=0)
-    name = "rope_parameters" if "rope_parameters" in config else "rope_scaling"
+    name = "rope_scaling" if config.fields.get("rope_scaling") else "rope_parameters"
     config.unused("rope_parameters", "rope_scaling")
     given = config.inner(name)
     share = _share(config, 1.0, partial)

@@ -96,11 +96,11 @@ class Whisper(EncoderDecoder):
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
         config.only(is_encoder_decoder=True, scale_embedding=False, tie_word_embeddings=True,
-                    use_weighted_layer_sum=False)  # fmt: skip
+                    use_weighted_layer_sum=False, num_hidden_layers=config.integer("encoder_layers"))  # fmt: skip
         config.unused(
             "activation_dropout", "apply_spec_augment", "classifier_proj_size", "decoder_layerdrop",
             "encoder_layerdrop", "init_std", "mask_feature_length", "mask_feature_min_masks", "mask_feature_prob",
-            "mask_time_length", "mask_time_min_masks", "mask_time_prob", "median_filter_width", "num_hidden_layers",
+            "mask_time_length", "mask_time_min_masks", "mask_time_prob", "median_filter_width",
         )  # fmt: skip
         width, activation = config.integer("d_model"), config.text("activation_function", ACTIVATIONS, "gelu")
         layers, count = config.integer("decoder_layers"), config.integer("decoder_attention_heads")
