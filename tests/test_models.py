@@ -230,7 +230,8 @@ def test_fields_of_older_files(vulkan_backend, tmp_path):
 
 
 @pytest.mark.parametrize("name, architecture, prefix", [
-    ("gpt2", "GPT2Model", "transformer."), ("llama", "LlamaModel", "model."), ("t5_gated", "T5Model", ""),
+    ("gpt2", "GPT2Model", "transformer."), ("llama", "LlamaModel", "model."), ("gemma", "GemmaModel", "model."),
+    ("gemma2", "Gemma2Model", "model."), ("t5_gated", "T5Model", ""), ("whisper", "WhisperModel", "model."),
 ])  # fmt: skip
 def test_models_without_a_head(loaded, vulkan_backend, tmp_path, name, architecture, prefix):
     """The states are those of the model with a head, of which the names lose their prefix."""
@@ -242,11 +243,12 @@ def test_models_without_a_head(loaded, vulkan_backend, tmp_path, name, architect
     config = {**case.arguments["config"], "architectures": [architecture]}
     (folder / "config.json").write_text(json.dumps(config))
     model = models.load(folder, backend=vulkan_backend)
-    sent = {"input_ids": case.input_ids}
+    read = "input_ids" if case.input_features is None else "input_features"
+    sent = {read: getattr(case, read)}
     if case.decoder_input_ids is not None:
         sent["decoder_input_ids"] = case.decoder_input_ids
     out = model(**sent)
     np.testing.assert_array_equal(out.last_hidden_state, loaded(name)(**sent).last_hidden_state)
     assert "logits" not in out
     with pytest.raises(ValueError, match="no head that gives logits"):
-        model.generate(case.input_ids)
+        model.generate(sent[read])

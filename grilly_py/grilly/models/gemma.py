@@ -10,7 +10,7 @@ from ..compute import Tensor
 from .cache import Call, attend
 from .config import Config
 from .layers import ACTIVATIONS, GatedMLP, RMSNorm
-from .llama import KINDS, Attention, Layer, LlamaLM, eps_of
+from .llama import KINDS, Attention, Layer, Llama, LlamaLM, eps_of
 from .rotary import Rotary
 from .weights import Weights
 
@@ -73,8 +73,8 @@ class Gemma1Layer(Layer):
         return "gelu_pytorch_tanh" if found == "gelu" else found
 
 
-class Gemma1LM(LlamaLM):
-    """Gemma with logits from the table of tokens."""
+class Gemma1(Llama):
+    """Gemma without a head."""
 
     layer: type[nn.Module] = Gemma1Layer
 
@@ -89,16 +89,20 @@ class Gemma1LM(LlamaLM):
         return self.tokens(ids) * math.sqrt(self.width)
 
 
-class GemmaLM(Gemma1LM):
-    """Gemma 2 with logits from the table of tokens, soft-capped."""
+class Gemma1LM(Gemma1, LlamaLM):
+    """... with logits from the table of tokens."""
+
+
+class Gemma(Gemma1):
+    """Gemma 2 without a head."""
 
     layer = GemmaLayer
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
         config.only(sliding_window_size=config.fields.get("sliding_window", 4096))  # the same, in older files
-        config.unused("hidden_act")  # older files have it beside hidden_activation, which is the one that counts
-        self.softcap = config.number(*softcap("final_logit_softcapping", 30.0, config), least=0)
+        # Older files have hidden_act beside hidden_activation, which is the one that counts; the cap is of the logits.
+        config.unused("hidden_act", "final_logit_softcapping")
 
     def windows(self, config: Config, layers: int) -> list[int | None]:
         """Every other layer has a window, beginning with the first."""
@@ -107,6 +111,14 @@ class GemmaLM(Gemma1LM):
         if len(types) < layers or not all(kind in KINDS for kind in types):
             raise config.error("layer_types", f"{layers} of full_attention and sliding_attention")
         return [width if kind == "sliding_attention" else None for kind in types]
+
+
+class GemmaLM(Gemma, Gemma1LM):
+    """... with logits from the table of tokens, soft-capped."""
+
+    def __init__(self, config: Config, weights: Weights) -> None:
+        super().__init__(config, weights)
+        self.softcap = config.number(*softcap("final_logit_softcapping", 30.0, config), least=0)
 
     def head(self, x: Tensor) -> Tensor:
         """``(..., width)`` to ``(..., vocab)``."""

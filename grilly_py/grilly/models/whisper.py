@@ -90,8 +90,10 @@ class Layer(nn.Module):
         return self.mlp(self.norm(x), residual=x)
 
 
-class Whisper(EncoderDecoder):
-    """Whisper, with logits from the table of tokens."""
+class WhisperStates(EncoderDecoder):
+    """Whisper without a head."""
+
+    has_head = False
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
@@ -109,7 +111,7 @@ class Whisper(EncoderDecoder):
                 raise config.error(name, "a divisor of d_model")
         self.rows, self.positions = config.integer("vocab_size"), config.integer("max_target_positions", 448)
         self.cached = (layers, count, width // count)
-        below = weights.at("model")
+        below = weights.optional("model")
         weights.allow("proj_out.weight", copies=below.name("decoder.embed_tokens.weight"))
         self.encoder = Encoder(config, below.at("encoder"), width, activation)
         below = below.at("decoder")
@@ -135,24 +137,10 @@ class Whisper(EncoderDecoder):
             x = layer(x, call, keys)
         return self.norm(x)
 
-    def head(self, x: Tensor) -> Tensor:
-        """``(..., width)`` to ``(..., vocab)``."""
-        return self.tokens.logits(x)
-
-    def generate(  # type: ignore[override]  # sounds have the name that transformers' processor gives them
-        self, input_features: Any, attention_mask: Any = None, **options: Any
-    ) -> NDArray[np.int64]:
-        """The tokens of sounds, ``(B, T + n)``: `Generates.generate` has the options.
-
-        They begin with ``decoder_input_ids``, by default ``decoder_start_token_id`` alone: it is `Transcriber` that
-        knows the tokens of languages and tasks. A mask has no effect, as in transformers.
-        """
-        return super().generate(input_features, attention_mask, **options)
-
     def forward(
         self, input_features: Any, decoder_input_ids: Any = None, decoder_attention_mask: Any = None
     ) -> Output:
-        """Logits of the tokens that come next.
+        """The decoder's states, with a head logits of the tokens that come next.
 
         Parameters
         ----------
@@ -166,7 +154,8 @@ class Whisper(EncoderDecoder):
         Returns
         -------
         Output
-            ``last_hidden_state`` ``(B, T, width)``, ``encoder_last_hidden_state`` and ``logits`` ``(B, T, vocab)``.
+            ``last_hidden_state`` ``(B, T, width)``, ``encoder_last_hidden_state``, with a head ``logits``
+            ``(B, T, vocab)``.
 
         Raises
         ------
@@ -174,3 +163,23 @@ class Whisper(EncoderDecoder):
             For arrays that are no such numbers or of another shape, and texts longer than the positions.
         """
         return self._called(input_features, None, decoder_input_ids, decoder_attention_mask)
+
+
+class Whisper(WhisperStates):
+    """... with logits from the table of tokens."""
+
+    has_head = True
+
+    def head(self, x: Tensor) -> Tensor:
+        """``(..., width)`` to ``(..., vocab)``."""
+        return self.tokens.logits(x)
+
+    def generate(  # type: ignore[override]  # sounds have the name that transformers' processor gives them
+        self, input_features: Any, attention_mask: Any = None, **options: Any
+    ) -> NDArray[np.int64]:
+        """The tokens of sounds, ``(B, T + n)``: `Generates.generate` has the options.
+
+        They begin with ``decoder_input_ids``, by default ``decoder_start_token_id`` alone: it is `Transcriber` that
+        knows the tokens of languages and tasks. A mask has no effect, as in transformers.
+        """
+        return super().generate(input_features, attention_mask, **options)
