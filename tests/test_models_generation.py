@@ -223,7 +223,8 @@ def test_tensors_stay_on_the_device(model):
     ((IDS,), {"top_p": None}, "top_p is None"),
     ((IDS,), {"repetition_penalty": "2"}, "repetition_penalty is '2'"),
     ((IDS,), {"stop_strings": "x"}, "need a tokenizer"),
-    ((IDS,), {"stop_strings": ""}, "stop_strings is an empty text"),
+    ((IDS,), {"stop_strings": ""}, "stop_strings has an empty text"),
+    ((IDS,), {"stop_strings": ["x", ""]}, "stop_strings has an empty text"),
     ((IDS,), {"decoder_input_ids": IDS}, "for models with an encoder"),
 ])  # fmt: skip
 def test_refused(model, arguments, options, match):

@@ -52,6 +52,8 @@ def test_tokenizer(folder):
     (folder / "tokenizer.json").unlink()
     with pytest.raises(ModelError, match="tokenizer.json is missing"):
         models.Tokenizer(folder)
+    with pytest.raises(ModelError, match="nowhere is no folder"):
+        models.Tokenizer(folder / "nowhere")
 
 
 def test_stop_strings(vulkan_backend, folder):

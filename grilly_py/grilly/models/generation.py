@@ -114,9 +114,9 @@ class Generates:
         max_new_tokens = _whole("max_new_tokens", max_new_tokens)
         if max_new_tokens < 1:
             raise ValueError(f"{type(self).__name__}: max_new_tokens is {max_new_tokens}; expected at least 1")
-        if stop_strings == "":
-            raise ValueError(f"{type(self).__name__}: stop_strings is an empty text, which is in every text")
         stops = [stop_strings] if isinstance(stop_strings, str) else list(stop_strings or ())
+        if "" in stops:
+            raise ValueError(f"{type(self).__name__}: stop_strings has an empty text, which is in every text")
         if stops and (tokenizer is None or not all(isinstance(stop, str) and stop for stop in stops)):
             raise ValueError(f"{type(self).__name__}: stop_strings are texts, and need a tokenizer that gives texts")
         penalty = self.repetition_penalty if repetition_penalty is None else repetition_penalty

@@ -39,6 +39,8 @@ class Tokenizer:
         except ImportError as error:
             raise ImportError(f"Tokenizer: {error}; run: {INSTALL}") from None
         file = Path(folder) / "tokenizer.json"
+        if not Path(folder).is_dir():
+            raise ModelError(f"{folder} is no folder")
         if not file.is_file():
             raise ModelError(f"{file} is missing")
         try:
