@@ -108,6 +108,24 @@ def test_masks(name):
     compare(leaves((2, 2, 5, 16), (2, 2, 7, 16), (2, 2, 7, 8)), {"attn_mask": MASKS[name]()})
 
 
+@pytest.mark.parametrize("corner", ["causal_upper_left", "causal_lower_right"])
+def test_causal_biases_are_read_as_pytorch_does(corner):
+    """Their memory holds nothing: PyTorch's function finds out what they are by its own name."""
+    q, k = torch.randn(1, 2, 5, 16), torch.randn(1, 2, 7, 16)
+    bias = getattr(torch.nn.attention.bias, corner)(5, 7)
+    want = tF.scaled_dot_product_attention(q, k, k, attn_mask=bias)
+    mask = torch.ones(5, 7, dtype=torch.bool).tril(2 if corner == "causal_lower_right" else 0)
+    torch.testing.assert_close(want, tF.scaled_dot_product_attention(q, k, k, attn_mask=mask))
+    torch.testing.assert_close(own(q, k, k, attn_mask=bias), want, rtol=0, atol=3e-6)
+    torch.testing.assert_close(grilly.torch.attention(q, k, k, mask=bias), want, rtol=0, atol=3e-6)
+    with grilly.torch.patched() as report:
+        found = tF.scaled_dot_product_attention(q, k, k, attn_mask=bias)
+        double = tF.scaled_dot_product_attention(q.double(), k.double(), k.double(), attn_mask=bias)
+    assert report.calls == 1 and report.left == {"torch.float64": 1}
+    torch.testing.assert_close(found, want, rtol=0, atol=3e-6)
+    torch.testing.assert_close(double.float(), want, rtol=0, atol=3e-6)
+
+
 @pytest.mark.parametrize("differentiable", [False, True])
 @pytest.mark.parametrize("number", [-3.4028234663852886e38, -1e20, -1e9, -1e4, -math.inf])
 def test_rows_of_low_numbers(number, differentiable):

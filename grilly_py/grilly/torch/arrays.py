@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from ..compute.backend import default_backend
 from ..compute.device.dtypes import dtype_of
@@ -57,8 +58,20 @@ def check_dense(operation: str, **tensors: object) -> None:
         if torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
             raise NotImplementedError(
                 f"{operation}: {name} has a tangent, and there are no derivatives in forward mode (torch.func.jvp); "
-                "use those in reverse mode (torch.func.vjp)"
+                "use those in reverse mode (backward, torch.autograd.grad)"
             )
+
+
+def plain_mask(mask: Any, query: Any) -> Any:
+    """A ``CausalBias`` of PyTorch's as the boolean mask that it means, on the query's device; others as they are.
+
+    Its own memory was never written to: PyTorch's function alone knows what it means.
+    """
+    if not isinstance(mask, CausalBias):
+        return mask
+    queries, keys = mask.seq_len_q, mask.seq_len_kv
+    first = keys - queries if mask.variant == CausalVariant.LOWER_RIGHT else 0
+    return torch.ones((queries, keys), dtype=torch.bool, device=getattr(query, "device", None)).tril(first)
 
 
 def in_autocast(*tensors: Any) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ import torch
 from ..compute.attention import foreign
 from ..compute.device.arrays import Precision, Unpack
 from ..compute.device.numbers import integer, number
-from .arrays import FLOATS, check_dense, in_autocast
+from .arrays import FLOATS, check_dense, in_autocast, plain_mask
 from .operators import attend, attend_at_once, nobody_looks
 
 NAME = "grilly.torch.attention"
@@ -189,7 +189,8 @@ window_size, prefix_len, segment_ids, seqlens_q, seqlens_k, block_map, block_siz
             "(S, D), the same for all"
         )
     arrays: dict[str, Any] = {
-        "mask": mask, "attn_bias": attn_bias, "t5_table": t5_table, "sinks": sinks, "block_map": block_map,
+        "mask": plain_mask(mask, q), "attn_bias": plain_mask(attn_bias, q), "t5_table": t5_table, "sinks": sinks,
+        "block_map": block_map,
     }  # fmt: skip
     check_dense(NAME, **arrays)
     for name, given in (

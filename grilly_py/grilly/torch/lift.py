@@ -48,7 +48,7 @@ def lift(function: Callable[..., Any]) -> Callable[..., Any]:
     --------
     >>> rope = grilly.torch.lift(grilly.functional.rope)
     >>> with torch.no_grad():
-    ...     turned = rope(x, positions)
+    ...     turned = rope(x, positions=positions)
     """
     name = getattr(function, "__name__", type(function).__name__)
 

@@ -14,7 +14,7 @@ import torch
 
 from ..errors import UnsupportedError
 from ..runtime.lifetime import hold_over_fork
-from .arrays import FLOATS
+from .arrays import FLOATS, plain_mask
 from .sdpa import scaled_dot_product_attention
 
 #: Widest heads that kernels take.
@@ -112,13 +112,15 @@ def _replacement(own: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
         scale: Any = None, enable_gqa: Any = False,
     ) -> torch.Tensor:  # fmt: skip
         # PyTorch's own takes the last two by keyword only.
-        args, more = (query, key, value, attn_mask, dropout_p, is_causal), {"scale": scale, "enable_gqa": enable_gqa}
+        # A CausalBias knows PyTorch's function by its name, which is this function's now.
+        args = (query, key, value, plain_mask(attn_mask, query), dropout_p, is_causal)
+        more = {"scale": scale, "enable_gqa": enable_gqa}
         if torch.compiler.is_compiling():
             return own(*args, **more)
         reports = _reports.get()
         if not reports:
             return own(*args, **more)
-        reason = _why_not(query, key, value, attn_mask)
+        reason = _why_not(*args[:4])
         if reason is None:
             try:
                 out = scaled_dot_product_attention(*args, **more)

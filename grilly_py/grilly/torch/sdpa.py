@@ -10,7 +10,7 @@ import torch
 from ..compute.attention import foreign
 from ..compute.device.numbers import number
 from . import quick
-from .arrays import check_dense, in_autocast
+from .arrays import check_dense, in_autocast, plain_mask
 from .attention import check_floats, drop_seed, run
 
 NAME = "grilly.torch.scaled_dot_product_attention"
@@ -41,7 +41,7 @@ def scaled_dot_product_attention(
         to each other.
     attn_mask : torch.Tensor, optional
         Of two axes or more, broadcastable to ``(N, ..., Hq, L, S)``. Boolean: True = take part. Floating: added to the
-        scaled scores, and differentiable.
+        scaled scores, and differentiable. Or a ``CausalBias`` of ``torch.nn.attention.bias``.
     dropout_p : float
         From 0 to 1; seeds come from PyTorch's generator (``torch.manual_seed``). Which weights are dropped is not what
         PyTorch's own function would drop.
@@ -76,7 +76,7 @@ def scaled_dot_product_attention(
     """
     if unknown:
         raise foreign.unknown(NAME, unknown, foreign.SDPA_WORDS)
-    query, key, value, attn_mask = in_autocast(query, key, value, attn_mask)
+    query, key, value, attn_mask = in_autocast(query, key, value, plain_mask(attn_mask, query))
     known = None
     if attn_mask is None and not dropout_p and type(query) is type(key) is type(value) is torch.Tensor:
         if query.is_cuda and not torch.compiler.is_compiling() and (scale is None or type(scale) is float):
