@@ -88,3 +88,16 @@ def test_tensors(vulkan_backend):
     np.testing.assert_array_equal(deep.numpy(), tensor.numpy())
     with pytest.raises(TypeError, match=r"cannot be pickled; pickle t.numpy\(\)"):
         pickle.dumps(tensor)
+
+
+def test_devices_and_graphs(vulkan_backend):
+    """A module may hold its device: the copy has the same one."""
+    layer = nn.Linear(3, 2, rng=0)
+    layer.home = vulkan_backend
+    assert copy.copy(vulkan_backend) is copy.deepcopy(layer).home is vulkan_backend
+    with pytest.raises(TypeError, match="a grilly.Compute is an open device and cannot be pickled"):
+        pickle.dumps(layer)
+    graph = vulkan_backend.capture(lambda x: x + 1, np.ones(3, np.float32))
+    for way in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="neither copied nor pickled; capture the function again"):
+            way(graph)

@@ -99,6 +99,25 @@ def test_protocols(backend):
         tensor.__array__(copy=False)
 
 
+def test_items_and_formats_are_numpys(vulkan_backend):
+    tensor = vulkan_backend.tensor(ARRAY)
+    last = tuple(extent - 1 for extent in ARRAY.shape)
+    for index in ((3,), (-1,), last, (last,)):
+        assert tensor.item(*index) == ARRAY.item(*index)
+    assert tensor.T.item(1) == ARRAY.T.item(1) and tensor[(0,) * (ARRAY.ndim - 1)].item(1) == ARRAY.reshape(-1)[1]
+    for index in ((ARRAY.size,), (-ARRAY.size - 1,), (*last[:-1], 99)):
+        with pytest.raises(IndexError, match="out of bounds"):
+            tensor.item(*index)
+    for index in ((), (0, 0) * ARRAY.ndim):
+        with pytest.raises(ValueError, match="item: "):
+            tensor.item(*index)
+    number = vulkan_backend.tensor(np.float32(1.25))
+    assert f"{number:.1f}|{number:>6}" == f"{np.array(1.25, np.float32):.1f}|{np.array(1.25, np.float32):>6}"
+    assert f"{number}" == str(number) and f"{tensor}" == str(tensor)
+    with pytest.raises(TypeError, match="unsupported format string"):
+        format(tensor, ".1f")
+
+
 def test_downloads(backend):
     tensor = backend.tensor(ARRAY)
     found, turned, none = tensor.download(), tensor.T.download(), tensor[:0].download()

@@ -349,6 +349,15 @@ class Compute:
         """Wait for the device and release everything. Tensors of this backend cannot be used after it."""
         self.opened.close()
 
+    def __copy__(self) -> Compute:
+        return self  # the device itself: copies of what lies on it lie there too
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Compute:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a grilly.Compute is an open device and cannot be pickled; make one where it is loaded")
+
     def __enter__(self) -> Compute:
         return self
 

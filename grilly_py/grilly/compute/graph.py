@@ -80,6 +80,12 @@ class Graph(Generic[Returned]):
     def __repr__(self) -> str:
         return f"grilly.Graph({self.dispatches} dispatches, {self.memory:,} bytes)"
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a grilly.Graph is recorded work of an open device, and can be neither copied nor pickled; capture the "
+            "function again"
+        )
+
     def __call__(self, *arguments: Any, copy: bool = True) -> Returned:
         """Replay: copy the arguments in, run the recorded work, and give the results, without waiting.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import operator
 from collections.abc import Iterator
 from typing import Any, Protocol, TypeVar
 
@@ -42,6 +43,19 @@ _NUMBERS = (int, float, bool)
 def _takes(value: object) -> bool:
     """Whether an operator knows what to do with the other operand; it is left to that operand otherwise."""
     return value.__class__ in _NUMBERS or isinstance(value, (Operators, np.ndarray, np.generic, int, float))
+
+
+def _item_at(tensor: Any, index: tuple[Any, ...]) -> bool | int | float:
+    """``tensor.item(*index)``. Raises IndexError for a place that there is not."""
+    places = tuple(operator.index(place) for place in index)
+    if len(places) == 1 and tensor.ndim != 1:  # its place in C order
+        (place,) = places
+        if not -tensor.size <= place < tensor.size:
+            raise IndexError(f"item: index {place} is out of bounds for the {tensor.size} elements of {tensor!r}")
+        places = tuple(int(one) for one in np.unravel_index(place % tensor.size, tensor.shape))
+    if len(places) != tensor.ndim:
+        raise ValueError(f"item: {len(places)} indices for shape {tensor.shape}; expected one, or one for each axis")
+    return tensor[places].item()  # type: ignore[no-any-return]
 
 
 class Operators(NumPyFunctions):
@@ -237,11 +251,17 @@ class Operators(NumPyFunctions):
 
     # -- values ----------------------------------------------------------------------------------------------------
 
-    def item(self) -> bool | int | float:
-        """The one element as a Python number; waits for it. Raises ValueError where there are more, or none."""
+    def item(self, *index: Any) -> bool | int | float:
+        """One element as a Python number; waits for it.
+
+        Without an index that of a tensor of one element: ValueError for more, or none. With one, as in NumPy, its place
+        in C order, or along each axis, as numbers or one tuple of them.
+        """
         own: Any = self
+        if index:
+            return _item_at(own, index[0] if len(index) == 1 and isinstance(index[0], tuple) else index)
         if own.size != 1:
-            raise ValueError(f"item: the tensor has shape {own.shape}; expected one element")
+            raise ValueError(f"item: the tensor has shape {own.shape}; expected one element, or an index")
         value = own.numpy().reshape(())
         return (value if value.dtype.isbuiltin == 1 else value.astype(np.float32)).item()  # type: ignore[no-any-return]
 
@@ -264,6 +284,11 @@ class Operators(NumPyFunctions):
 
     def __complex__(self) -> complex:
         return complex(self.item())
+
+    def __format__(self, spec: str) -> str:
+        """As NumPy: the number's own format in a tensor without axes, which waits; others take no format."""
+        own: Any = self
+        return format(self.item(), spec) if spec and not own.ndim else super().__format__(spec)
 
     def __index__(self) -> int:
         own: Any = self
