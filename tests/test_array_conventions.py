@@ -103,6 +103,23 @@ def test_arrays_of_other_libraries(default):
         grilly.asarray(Array(np.ones(2)))
     assert grilly.asarray(Array(np.ones(2)), dtype="float32").tolist() == [1.0, 1.0]
     assert grilly.asarray(np.float64(1.5)).dtype == np.float32
+    tensor, other = grilly.asarray([1.0, 2.0]), Array(np.array([1.0, 2.0], np.float32))
+    for call in (lambda: tensor == other, lambda: other != tensor, lambda: tensor + other, lambda: other @ tensor):
+        with pytest.raises(TypeError, match="an operand is a Array; grilly.asarray makes a grilly.Tensor of it"):
+            call()
+    with pytest.raises(TypeError, match="an operand is a Array.*; grilly.asarray makes"):
+        grilly.equal(tensor, other)
+
+    class Own(Array):
+        def __eq__(self, other):
+            return "mine"
+
+        __radd__ = __eq__
+
+    assert (tensor == Own(other.array)) == tensor + Own(other.array) == "mine"
+    for name, given in (("relu", other), ("softmax", [[1.0]])):
+        with pytest.raises(TypeError, match=r"; give numpy.asarray\(input"):
+            getattr(grilly.functional, name)(given)
 
 
 def test_an_ellipsis_for_no_axis_stands_between_arrays(default):

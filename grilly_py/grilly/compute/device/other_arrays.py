@@ -20,7 +20,12 @@ def way_to_tensor(given: Any) -> str | None:
     """What makes a tensor of an object that holds numbers; None for others."""
     if hasattr(given, "__dlpack__"):
         return "grilly.torch.from_torch" if is_torch(given) else "grilly.from_dlpack"
-    return "grilly.asarray" if isinstance(given, (list, tuple, range)) else None
+    return "grilly.asarray" if isinstance(given, (list, tuple, range)) or _is_for_numpy(given) else None
+
+
+def _is_for_numpy(given: Any) -> bool:
+    """Whether NumPy makes an array of an object that DLPack does not know."""
+    return hasattr(given, "__array__") or hasattr(given, "__array_interface__")
 
 
 def no_operand(operation: str, given: Any) -> TypeError:
@@ -35,9 +40,12 @@ def no_operand(operation: str, given: Any) -> TypeError:
 def refuse_operand(operation: str, given: Any) -> None:
     """Raise TypeError for an operand that holds numbers and that Python would call unequal, or not say what to do with.
 
-    Others are left to Python: that operand may know what to do with a tensor.
+    Others are left to Python: that operand may know what to do with a tensor, as one that compares by a method of its
+    own and is known to NumPy alone (pandas, xarray).
     """
     way = way_to_tensor(given)
+    if way == "grilly.asarray" and _is_for_numpy(given) and type(given).__eq__ is not object.__eq__:
+        return
     if way:
         raise TypeError(f"{operation}: an operand is a {called(given)}; {way} makes a grilly.Tensor of it")
 
