@@ -25,7 +25,8 @@ Q, K = np.ones((2, 2, 3, 4), np.float32), np.ones((2, 2, 5, 4), np.float32)
         ("dropout", "dropout_p"), ("softmax_scale", "scale"), ("sliding_window", "window_size"), ("s_aux", "sinks"),
         ("position_bias", "attn_bias"), ("cu_seqlens_q", "F.flash_attention_varlen"),
         ("enable_gqa", "nothing: key heads"), ("past_key_values", "F.flash_attention_with_kvcache or nn.KVCache"),
-        ("num_splits", "nothing: how the work"), ("seqused_q", "seqlens_q"),
+        ("num_splits", "nothing: how the work"), ("seqused_q", "seqlens_q"), ("max_length_q", "as max_seqlen_q"),
+        ("return_aux", "return_lse"), ("cache_position", "nn.KVCache"), ("p", "dropout_p"),
         ("block_table", "F.flash_attention_with_kvcache"),
     ],
 )  # fmt: skip
@@ -40,6 +41,22 @@ def test_each_function_says_its_own_words(vulkan_backend):
         F.scaled_dot_product_attention(Q, K, K, mask=None)
     with pytest.raises(TypeError, match="'causal'; here give is_causal, which begins at the top left"):
         F.scaled_dot_product_attention(Q, K, K, causal=True)
+    for keyword, word in (
+        ("window_size", "F.flash_attention2, which has window_size$"), ("return_lse", "F.flash_attention2"),
+        ("sliding_window", r"F.flash_attention2, where it is window_size=\(left, right\)"), ("s_aux", "F.*is sinks$"),
+        ("key_padding_mask", r"attn_mask=~m\[:, None, None\]"), ("attention_mask", r"attn_mask=m\[:, None, None\]"),
+        ("num_key_value_groups", "enable_gqa=True$"), ("need_weights", "nothing"), ("position_bias", "attn_mask"),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=f"scaled_dot_product_attention: .*'{keyword}'; here give {word}"):
+            F.scaled_dot_product_attention(Q, K, K, **{keyword: None})
+    for keyword, word in (
+        ("attn_mask", "F.flash_attention2, which has mask"), ("position_bias", "t5_table"), ("use_cache", "k_cache"),
+        ("dropout_p", "F.flash_attention2, which has dropout_p"),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=f"flash_attention_with_kvcache: .*'{keyword}'; here give {word}"):
+            F.flash_attention_with_kvcache(Q, K, K, **{keyword: None})
+    with pytest.raises(TypeError, match=r"rotary is a RoPE; expected \(cosines, sines\); nn.KVCache.attend takes the"):
+        F.flash_attention_with_kvcache(K, K, K, K, K, np.zeros(2, np.int32), rotary=nn.RoPE(4))
     with pytest.raises(TypeError, match="flash_attention_varlen: .*'softmax_scale'; here give scale$"):
         F.flash_attention_varlen(Q[0], K[0], K[0], [0, 2], [0, 2], 2, 2, softmax_scale=1.0)
     with pytest.raises(TypeError, match="flash_attention_varlen_backward: .*'is_causal'; here give causal"):
@@ -58,13 +75,13 @@ def test_each_function_says_its_own_words(vulkan_backend):
     "make, keyword, word",
     [
         (lambda **more: nn.MultiheadAttention(4, 2, **more), "batch_first", r"nothing: inputs are always \(B, S, E\)"),
-        (lambda **more: nn.MultiheadAttention(4, 2, **more), "dropout", "F.flash_attention2 have dropout_p"),
+        (lambda **more: nn.MultiheadAttention(4, 2, **more), "dropout", "FlashAttention has dropout"),
         (lambda **more: nn.Linear(4, 2, **more), "dtype", r"layer.to\(backend, dtype\)"),
         (lambda **more: nn.RoPE(4, **more), "rope_theta", "base$"),
         (lambda **more: nn.MultiheadAttention(4, 2)(X, **more), "key_padding_mask", r"mask.*~m\[:, None, None\]"),
         (lambda **more: nn.MultiheadAttention(4, 2)(X, **more), "attn_mask", "mask.*~m for a boolean one"),
         (lambda **more: nn.MultiheadAttention(4, 2)(X, **more), "is_causal", "causal"),
-        (lambda **more: nn.MultiheadAttention(4, 2)(X, **more), "dropout_p", "F.flash_attention2 have dropout_p"),
+        (lambda **more: nn.MultiheadAttention(4, 2)(X, **more), "dropout_p", "FlashAttention has dropout"),
         (lambda **more: nn.MultiheadAttention(4, 2)(X, **more), "past_key_values", "cache"),
         (lambda **more: nn.TransformerEncoderLayer(4, 2, **more), "batch_first", "nothing"),
         (lambda **more: nn.TransformerEncoderLayer(4, 2)(X, **more), "src_key_padding_mask", r"~m\[:, None, None\]"),
@@ -77,6 +94,20 @@ def test_each_function_says_its_own_words(vulkan_backend):
         (lambda **more: nn.Embedding(3, 4, **more), "sparse", "nothing"),
         (lambda **more: nn.CrossEntropyLoss(**more), "size_average", "reduction$"),
         (lambda **more: nn.RoPE(4)(Q, **more), "position_ids", "positions$"),
+        (lambda **more: nn.RoPE(4, **more), "rope_type", "scaling="),
+        (lambda **more: nn.RoPE(**more), "head_dim", "dim$"),
+        (lambda **more: nn.RoPE(4, **more), "traditional", "interleaved$"),
+        (lambda **more: nn.RoPE(4, **more), "rope_parameters", "scaling$"),
+        (lambda **more: nn.MultiheadAttention(4, 2, **more), "num_key_value_heads", "F.flash_attention2"),
+        (lambda **more: nn.MultiheadAttention(4, 2)(X, **more), "sliding_window", "F.*which has window_size"),
+        (lambda **more: nn.FlashAttention2(4, 2)(X, X, X, **more), "is_causal", "causal"),
+        (lambda **more: nn.FlashAttention2(4, 2)(X, X, X, **more), "key_padding_mask", r"mask.*~m\[:, None, None\]"),
+        (lambda **more: nn.FlashAttention2(4, 2, **more), "softmax_scale", "scale$"),
+        (lambda **more: nn.FlashAttention3(4, 2)(X, X, X, **more), "dropout_p", "FlashAttention has dropout"),
+        (lambda **more: nn.FlashAttention(**more), "dropout_p", "dropout, when"),
+        (lambda **more: nn.FlashAttention()(Q, K, K, **more), "attn_mask", "mask"),
+        (lambda **more: nn.TransformerEncoderLayer(4, 2)(X, **more), "attention_mask", r"mask=m\[:, None, None\]"),
+        (lambda **more: nn.TransformerDecoderLayer(4, 2)(X, X, **more), "encoder_attention_mask", "memory_mask="),
     ],
 )  # fmt: skip
 def test_layers_name_ours(vulkan_backend, make, keyword, word):
@@ -136,6 +167,8 @@ def test_functions_on_pytorchs_tensors_name_ours(vulkan_backend):
     q = torch.ones(1, 2, 3, 4)
     with pytest.raises(TypeError, match="torch.attention: .*'is_causal'; here give causal; it is aligned to"):
         grilly.torch.attention(q, q, q, is_causal=True)
+    with pytest.raises(TypeError, match="scaled_dot_product_attention: .*'softcap'; here give grilly.torch.attention"):
+        grilly.torch.scaled_dot_product_attention(q, q, q, softcap=1.0)
     with pytest.raises(TypeError, match="scaled_dot_product_attention: .*'causal'; here give is_causal"):
         grilly.torch.scaled_dot_product_attention(q, q, q, causal=True)
 
@@ -172,6 +205,9 @@ def test_rotary_embedding_of_tokens_before_heads(vulkan_backend):
 def test_no_word_of_ours_counts_as_foreign():
     own = {*NAMES, "mask", "causal", "scale", "return_lse", "kernel", "precision"}
     assert not own & set(foreign.WORDS)
+    given = inspect.signature(F.scaled_dot_product_attention).parameters
+    assert not given.keys() & foreign.SDPA_WORDS.keys()
+    assert not inspect.signature(F.flash_attention_with_kvcache).parameters.keys() & foreign.CACHE_WORDS.keys()
 
 
 def test_a_padding_mask_of_two_axes(vulkan_backend):

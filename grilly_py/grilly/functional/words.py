@@ -24,8 +24,8 @@ _WORDS: dict[str, dict[str, str]] = {
     "rope": {
         **dict.fromkeys(("theta", "rope_theta"), "base"),
         **dict.fromkeys(("position_ids", "input_pos"), "positions"),
-        **dict.fromkeys(("cos", "sin", "freqs_cis"), "frequencies, (P,): cosines and sines are made of them"),
-        "rotary_interleaved": "interleaved",
+        **dict.fromkeys(("cos", "sin", "freqs_cis", "freqs"), "frequencies, (P,): cosines and sines are made of them"),
+        **dict.fromkeys(("rotary_interleaved", "traditional", "interleave"), "interleaved"),
         "seqlen_offsets": "offset",
         "unsqueeze_dim": "nothing: rows are the last axis but one, (B, H, S, D)",
     },

@@ -14,16 +14,56 @@ _BATCH = "nothing: inputs are always (B, S, E) or (S, E)"
 _WHOLE = f"mask. {_IGNORED} ~m for a boolean one"
 _PADDING = f"mask. {_IGNORED} ~m[:, None, None] for m of shape (B, Sk)"
 _CAUSAL = "causal"
-_NO_DROPOUT = "nothing: the layer drops no weights; nn.FlashAttention2 and F.flash_attention2 have dropout_p"
+_NO_DROPOUT = "nothing: the layer drops no weights; nn.FlashAttention has dropout, and F.flash_attention2 dropout_p"
+_CAST = "mask=m[:, None, None] for transformers' m of shape (B, Sk), cast to bool"
+_GROUPED = ("num_kv_heads", "num_key_value_heads", "num_key_value_groups", "enable_gqa")
+#: Options of attention that no layer has.
+_BENT = {
+    name: f"F.flash_attention2, which has {word}"
+    for word, names in {
+        "window_size": ("window_size", "sliding_window", "window"), "softcap": ("softcap", "attn_logit_softcapping"),
+        "sinks": ("sinks", "s_aux", "learnable_sink"), "alibi_slopes": ("alibi_slopes", "alibi"),
+        "seqlens_k": ("seqlens_k", "seqused_k"),
+    }.items()
+    for name in names
+}  # fmt: skip
+#: What layers without projections are asked for.
+_FLASH = {
+    **_BENT,
+    **dict.fromkeys(_GROUPED, "nothing: key heads that divide the query heads are taken as they are"),
+    "attn_mask": _WHOLE,
+    "key_padding_mask": _PADDING,
+    "attention_mask": _CAST,
+    "is_causal": f"{_CAUSAL}, aligned to the bottom right",
+    **dict.fromkeys(("need_weights", "output_attentions"), "nn.MultiheadAttention, which has need_weights"),
+}
+_OF_FLASH2 = {
+    **_FLASH,
+    "batch_first": _BATCH,
+    **dict.fromkeys(("softmax_scale", "sm_scale", "scaling"), "scale"),
+    **dict.fromkeys(("dropout", "attention_dropout", "dropout_p"), _NO_DROPOUT),
+    **dict.fromkeys(("attn_bias", "position_bias"), "mask, floating; F.flash_attention2 has attn_bias"),
+}
 #: What any layer is asked for, and what some are, by the layer's name.
 _ALL = {"device": _PLACED, "dtype": _PLACED, "inplace": "nothing: results are new arrays"}
 _WORDS: dict[str, dict[str, str]] = {
+    "FlashAttention": {
+        **_FLASH,
+        **dict.fromkeys(("dropout_p", "attention_dropout"), "dropout, when the layer is made"),
+        **dict.fromkeys(("scale", "softmax_scale", "sm_scale", "scaling"), "F.flash_attention2, which has scale"),
+        **dict.fromkeys(("position_bias", "bias"), "attn_bias"),
+    },
+    "FlashAttention2": _OF_FLASH2,
+    "FlashAttention3": _OF_FLASH2,
     "MultiheadAttention": {
+        **_BENT,
+        **dict.fromkeys(_GROUPED, "F.flash_attention2, which takes key heads that divide the query heads"),
+        **dict.fromkeys(("scale", "softmax_scale", "scaling"), "F.flash_attention2, which has scale"),
         "batch_first": _BATCH,
         **dict.fromkeys(("dropout", "dropout_p", "attention_dropout"), _NO_DROPOUT),
         "attn_mask": _WHOLE,
         "key_padding_mask": _PADDING,
-        "attention_mask": "mask=m[:, None, None] for transformers' m of shape (B, Sk), cast to bool",
+        "attention_mask": _CAST,
         "is_causal": f"{_CAUSAL}, aligned to the bottom right",
         "hidden_states": "query",
         "key_value_states": "key",
@@ -36,6 +76,10 @@ _WORDS: dict[str, dict[str, str]] = {
         "src_mask": _WHOLE,
         "src_key_padding_mask": _PADDING,
         "is_causal": _CAUSAL,
+        "attn_mask": _WHOLE,
+        "key_padding_mask": _PADDING,
+        "attention_mask": _CAST,
+        "hidden_states": "x",
     },
     "TransformerDecoderLayer": {
         "batch_first": _BATCH,
@@ -44,6 +88,10 @@ _WORDS: dict[str, dict[str, str]] = {
         "tgt_key_padding_mask": _PADDING,
         "memory_key_padding_mask": f"memory_{_PADDING}",
         "tgt_is_causal": _CAUSAL,
+        "attention_mask": _CAST,
+        "hidden_states": "x",
+        "encoder_hidden_states": "memory",
+        "encoder_attention_mask": f"memory_{_CAST}",
         "memory_is_causal": "memory_mask, numpy.tri(S, M, dtype=bool)",
     },
     "CrossEntropyLoss": dict.fromkeys(("size_average", "reduce"), "reduction"),
@@ -54,9 +102,14 @@ _WORDS: dict[str, dict[str, str]] = {
     },
     "RoPE": {
         **dict.fromkeys(("theta", "rope_theta"), "base"),
-        "rope_scaling": "scaling",
+        **dict.fromkeys(("rope_scaling", "rope_parameters"), "scaling"),
+        "rope_type": 'scaling={"rope_type": ...}, with what the type needs',
+        **dict.fromkeys(("scaling_factor", "factor"), 'scaling={"rope_type": "linear", "factor": ...}'),
+        **dict.fromkeys(("head_dim", "dims", "rotary_dim"), "dim"),
+        "partial_rotary_factor": "dim, the elements of a row that are turned",
+        **dict.fromkeys(("traditional", "interleave", "rotary_interleaved"), "interleaved"),
         "max_position_embeddings": "max_seq_len",
-        "position_ids": "positions",
+        **dict.fromkeys(("position_ids", "input_pos"), "positions"),
         **dict.fromkeys(("unsqueeze_dim", "seq_dimension"), "nothing: rows are the last axis but one, (B, H, S, D)"),
     },
 }

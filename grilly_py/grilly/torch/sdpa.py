@@ -14,6 +14,10 @@ from .arrays import check_dense, in_autocast, plain_mask
 from .attention import check_floats, drop_seed, run
 
 NAME = "grilly.torch.scaled_dot_product_attention"
+#: What `attention` beside it has, it has for PyTorch's tensors.
+_WORDS = {
+    name: word.replace("F.flash_attention2", "grilly.torch.attention") for name, word in foreign.SDPA_WORDS.items()
+}
 
 
 def scaled_dot_product_attention(
@@ -75,7 +79,7 @@ def scaled_dot_product_attention(
     keys that have the largest of them: beside it a score is lost, as in PyTorch.
     """
     if unknown:
-        raise foreign.unknown(NAME, unknown, foreign.SDPA_WORDS)
+        raise foreign.unknown(NAME, unknown, _WORDS)
     query, key, value, attn_mask = in_autocast(query, key, value, plain_mask(attn_mask, query))
     known = None
     if attn_mask is None and not dropout_p and type(query) is type(key) is type(value) is torch.Tensor:

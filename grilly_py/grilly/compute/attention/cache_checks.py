@@ -167,7 +167,9 @@ def _checked_rotary(rotary, dim: int, appends: bool, positions: int) -> tuple:
     if not appends:
         raise ValueError(f"{NAME}: rotary is given without k and v; turn q with rope(...) instead")
     if not isinstance(rotary, (tuple, list)) or len(rotary) != 2:
-        raise TypeError(f"{NAME}: rotary is a {type(rotary).__name__}; expected (cosines, sines)")
+        layer = hasattr(rotary, "tables")
+        way = "; nn.KVCache.attend takes the layer, and its tables(backend, rows) makes them" if layer else ""
+        raise TypeError(f"{NAME}: rotary is a {type(rotary).__name__}; expected (cosines, sines){way}")
     cos, sin = (table if isinstance(table, Tensor) else np.asarray(table) for table in rotary)
     for name, table in (("cosines", cos), ("sines", sin)):
         if not (is_float(table.dtype) or table.dtype == np.float64 and not isinstance(table, Tensor)):

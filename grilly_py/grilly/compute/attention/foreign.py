@@ -12,7 +12,7 @@ _NO_WEIGHTS = "nothing: the weights are never stored; F.attention_scores and F.s
 _GROUPED = "nothing: key heads that divide the query heads are taken as they are"
 _WINDOW = "window_size=(left, right)"
 _VARLEN = "F.flash_attention_varlen"
-_DROPOUT = dict.fromkeys(("dropout", "attention_dropout"), "dropout_p, with dropout_seed")
+_DROPOUT = dict.fromkeys(("dropout", "attention_dropout", "p"), "dropout_p, with dropout_seed")
 # What every function but PyTorch's own calls alike.
 _TERMS = {
     "is_causal": "causal; it is aligned to the bottom right, as in flash-attn, where PyTorch's is_causal begins at the "
@@ -29,7 +29,7 @@ _TERMS = {
     "learnable_sink": "sinks",
     "alibi": "alibi_slopes",
     "return_attn_probs": "return_lse for the log-sum-exp; the weights are never stored",
-    "return_softmax_lse": "return_lse",
+    **dict.fromkeys(("return_softmax_lse", "return_aux"), "return_lse"),
     "need_weights": _NO_WEIGHTS,
     "output_attentions": _NO_WEIGHTS,
     "enable_gqa": _GROUPED,
@@ -61,10 +61,12 @@ WORDS = {
     "cu_seq_lens_k": f"{_VARLEN}, as cu_seqlens_k",
     "max_seqlen_q": _VARLEN,
     "max_seqlen_k": _VARLEN,
+    "max_length_q": f"{_VARLEN}, as max_seqlen_q",
+    "max_length_k": f"{_VARLEN}, as max_seqlen_k",
     "cache_seqlens": "F.flash_attention_with_kvcache",
     "block_table": "F.flash_attention_with_kvcache, as page_table",
     **dict.fromkeys(
-        ("past_key_values", "past_key_value", "layer_past", "use_cache"),
+        ("past_key_values", "past_key_value", "layer_past", "use_cache", "cache_position"),
         "F.flash_attention_with_kvcache or nn.KVCache",
     ),
 }
@@ -86,17 +88,50 @@ CACHE_WORDS = {
     "block_table": "page_table",
     **dict.fromkeys(("seqlens_k", "seqused_k", "cache_position"), "cache_seqlens"),
     **dict.fromkeys(("attention_mask", "key_padding_mask"), "cache_seqlens, for samples that are padded on the right"),
-    **dict.fromkeys(("past_key_values", "past_key_value", "layer_past"), "k_cache and v_cache, or nn.KVCache"),
+    **dict.fromkeys(
+        ("past_key_values", "past_key_value", "layer_past", "use_cache"), "k_cache and v_cache, or nn.KVCache"
+    ),
+    **dict.fromkeys(("mask", "attn_mask", "custom_mask"), "F.flash_attention2, which has mask"),
+    **dict.fromkeys(("bias", "attn_bias"), "F.flash_attention2, which has attn_bias"),
+    "position_bias": "t5_table for T5's relative positions; F.flash_attention2 has attn_bias",
+    **dict.fromkeys(("dropout_p", "dropout", "attention_dropout"), "F.flash_attention2, which has dropout_p"),
+    **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k", "cu_seq_lens_q", "cu_seq_lens_k"), _VARLEN),
     **dict.fromkeys(("position_ids", "position_embeddings"), "rotary=(cos, sin), whose rows are positions"),
     "rotary_cos": "rotary=(cos, sin)",
     "rotary_sin": "rotary=(cos, sin)",
 }
+_OURS_ALONE = (
+    "window_size", "softcap", "sinks", "alibi_slopes", "t5_table", "prefix_len", "segment_ids", "seqlens_q",
+    "seqlens_k", "block_map", "block_size", "dropout_seed", "return_lse", "kernel", "precision",
+)  # fmt: skip
+_ALIKE = (
+    "need_weights", "output_attentions", "deterministic", "num_splits", "pack_gqa", "position_ids",
+    "position_embeddings", "rope_theta", "kv_layout", "cu_seqlens_q", "cu_seqlens_k", "cu_seq_lens_q", "cu_seq_lens_k",
+    "max_seqlen_q", "max_seqlen_k", "max_length_q", "max_length_k", "cache_seqlens", "block_table", "past_key_values",
+    "past_key_value", "layer_past", "use_cache", "cache_position",
+)  # fmt: skip
+_BENT = {
+    name: f"F.flash_attention2, where it is {WORDS[name]}"
+    for name in (
+        "attn_logit_softcapping", "logits_soft_cap", "logit_cap", "sliding_window", "window", "window_left", "s_aux",
+        "learnable_sink", "alibi", "seqused_q", "seqused_k", "block_mask", "score_mod", "return_attn_probs",
+        "return_softmax_lse", "return_aux",
+    )
+}  # fmt: skip
 #: and PyTorch's own function.
 SDPA_WORDS = {
+    **{name: f"F.flash_attention2, which has {name}" for name in _OURS_ALONE},
+    **_BENT,
+    **{name: WORDS[name] for name in _ALIKE},
+    "key_padding_mask": "attn_mask=~m[:, None, None] for m of shape (N, S) that is True = ignore",
+    "attention_mask": "attn_mask=m[:, None, None], boolean, for m of shape (N, S) that is True = take part",
+    "num_key_value_groups": "enable_gqa=True",
+    "query_pre_attn_scalar": WORDS["query_pre_attn_scalar"],
+    **dict.fromkeys(("position_bias", "bias"), "attn_mask, floating"),
     "causal": "is_causal, which begins at the top left; F.flash_attention2 has causal, aligned to the bottom right",
-    "mask": "attn_mask",
+    **dict.fromkeys(("mask", "custom_mask"), "attn_mask"),
     "attn_bias": "attn_mask, floating",
-    "dropout": "dropout_p",
+    **dict.fromkeys(("dropout", "attention_dropout", "p"), "dropout_p"),
     **dict.fromkeys(("softmax_scale", "sm_scale", "scaling"), "scale"),
 }
 

@@ -33,8 +33,8 @@ def no_array(operation: str, name: str, given) -> TypeError:
         )
     elif hasattr(given, "__dlpack__"):
         way = f"; give grilly.from_dlpack({name})"
-    elif hasattr(given, "__array__") or isinstance(given, (list, tuple)):
-        way = f"; give numpy.asarray({name}" + (")" if hasattr(given, "__array__") else ", numpy.float32)")
+    elif hasattr(given, "__array__"):
+        way = f"; give numpy.asarray({name})"
     return TypeError(f"{operation}: {name} is a {called(given)}; expected a numpy.ndarray or a grilly.Tensor{way}")
 
 
