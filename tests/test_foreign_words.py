@@ -223,6 +223,31 @@ def test_a_padding_mask_of_two_axes(vulkan_backend):
         attend(Q[:, :, :2], K, K, mask=padding[:, None, None])
         attend(Q[:1, :, :2], K[:1], K[:1], mask=padding)
         F.scaled_dot_product_attention(Q[:, :, :2], K, K, padding)  # which says that two axes are (L, S)
+    with pytest.raises(ValueError, match=r"a padding mask \(B, Sk\).*attn_mask\[:, None, None\]"):
+        F.scaled_dot_product_attention(Q, K, K, padding)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_masks_of_three_axes(vulkan_backend, rows):
+    """A matrix for each sample, and for each sample and head as in PyTorch's layer; never for heads unasked."""
+    attend = vulkan_backend.attention.flash_attention2
+    q, k = np.ones((2, 4, 3, 4), np.float32), np.ones((2, 4, 5, 4), np.float32)
+    of_samples, of_all = np.ones((2, rows, 5), np.float32), np.ones((8, rows, 5), np.float32)
+    for name in ("mask", "attn_bias"):
+        with pytest.raises(ValueError, match=rf"one of \(B, Sq, Sk\) is given as {name}\[:, None\]"):
+            attend(q, k, k, **{name: of_samples})
+        with pytest.raises(ValueError, match=rf"{name}.reshape\(2, 4, {rows}, 5\)"):
+            attend(q, k, k, **{name: of_all})
+    with pytest.raises(ValueError, match=r"given as attn_mask\[:, None\]"):
+        F.scaled_dot_product_attention(q, k, k, of_samples)
+    with pytest.warns(UserWarning, match=r"taken as \(H, Sq, Sk\).*mask\[None\].*mask\[:, None\]"):
+        attend(q[:, :2], k[:, :2], k[:, :2], mask=of_samples)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        attend(q, k, k, mask=np.ones((4, rows, 5), bool))
+        attend(q[:, :2], k[:, :2], k[:, :2], mask=of_samples[None])
+        attend(q[:, :2], k[:, :2], k[:, :2], mask=of_samples[:, None])
+        F.scaled_dot_product_attention(q[:, :2], k[:, :2], k[:, :2], of_samples)
 
 
 class OnlyArray:

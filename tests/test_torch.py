@@ -5,6 +5,7 @@ import inspect
 import math
 import re
 import threading
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,14 @@ MASKS = {
 @pytest.mark.parametrize("name", MASKS)
 def test_masks(name):
     compare(leaves((2, 2, 5, 16), (2, 2, 7, 16), (2, 2, 7, 8)), {"attn_mask": MASKS[name]()})
+
+
+@pytest.mark.parametrize("heads", [(), (5,)])
+def test_masks_of_few_axes_are_as_pytorch_says(heads):
+    """Of matrices, and of heads: not of samples, of which there are as many, and nothing is asked."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compare(leaves((5, 5, 5, 16), (5, 5, 7, 16), (5, 5, 7, 8)), {"attn_mask": torch.rand(*heads, 5, 7) > 0.4})
 
 
 @pytest.mark.parametrize("corner", ["causal_upper_left", "causal_lower_right"])

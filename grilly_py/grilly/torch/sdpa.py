@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import torch
 
 from ..compute.attention import foreign
+from ..compute.attention.checks import misplaced
 from ..compute.device.numbers import number
 from . import quick
 from .arrays import check_dense, in_autocast, plain_mask
@@ -189,10 +190,13 @@ def _mask(mask: torch.Tensor, lead: tuple[int, ...], matrix: tuple[int, int]) ->
     shape, full = tuple(mask.shape), (*lead, *matrix)
     padded = (1,) * (len(full) - len(shape)) + shape
     if len(shape) < 2 or len(padded) != len(full) or any(m not in (1, f) for m, f in zip(padded, full, strict=True)):
-        raise ValueError(f"{NAME}: attn_mask has shape {shape}; expected two axes or more that broadcast to "
-                         f"(N, ..., Hq, L, S) = {full}")  # fmt: skip
+        raise ValueError(
+            f"{NAME}: attn_mask has shape {shape}; expected two axes or more that broadcast to "
+            f"(N, ..., Hq, L, S) = {full}" + misplaced("attn_mask", shape, full)
+        )
     if len(full) <= 4:
-        return mask
+        # Two axes are (L, S) here, and three (Hq, L, S), also where there are as many samples.
+        return mask if len(shape) == 4 else mask[(None,) * (4 - len(shape))]
     batch = lead[:-1]
     mask = mask.reshape(padded)
     if math.prod(padded[: len(batch)]) == 1:

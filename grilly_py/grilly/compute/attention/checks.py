@@ -90,12 +90,18 @@ def check_mask(operation: str, mask, full: tuple[int, ...]):
     if len(shape) > len(full) or any(m not in (1, f) for m, f in zip(padded, full, strict=True)):
         raise ValueError(
             f"{operation}: mask has shape {shape}, which does not broadcast to (B, H, Sq, Sk) = {tuple(full)}"
-            + _padding(shape, full)
+            + misplaced("mask", shape, full)
         )
     if len(shape) == 2 and shape == (full[0], full[3]) and full[0] == full[2] > 1:
         warnings.warn(
             f"{operation}: a mask of shape {shape} is taken as (Sq, Sk), and (B, Sk) would be the same; write "
             "mask[None, None] to say so, or mask[:, None, None] for padding",
+            stacklevel=2,
+        )
+    if len(shape) == 3 and full[0] == full[1] == shape[0] > 1:
+        warnings.warn(
+            f"{operation}: a mask of shape {shape} is taken as (H, Sq, Sk), and (B, Sq, Sk) would be the same; write "
+            "mask[None] to say so, or mask[:, None] for one of each sample",
             stacklevel=2,
         )
     if dtype == np.bool_ or dtype == np.float32:
@@ -111,8 +117,17 @@ def check_mask(operation: str, mask, full: tuple[int, ...]):
         return np.where(mask <= np.finfo(dtype).min, np.float32(-np.inf), mask.astype(np.float32))
 
 
-def _padding(shape: tuple[int, ...], full: tuple[int, ...]) -> str:
-    """What to say of a mask that does not broadcast and has the shape of padding, (B, Sk)."""
-    if shape != (full[0], full[3]):
+def misplaced(name: str, shape: tuple[int, ...], full: tuple[int, ...]) -> str:
+    """What to say of a mask or bias that does not broadcast and has the axes of one of other libraries' layouts."""
+    if len(full) != 4:
         return ""
-    return "; a padding mask (B, Sk), True = attend, is given as mask[:, None, None]"
+    batch, heads, queries, keys = full
+    if shape == (batch, keys):
+        return f"; a padding mask (B, Sk), True = attend, is given as {name}[:, None, None]"
+    if len(shape) != 3 or shape[1] not in (1, queries) or shape[2] not in (1, keys):
+        return ""
+    if shape[0] == batch:
+        return f"; one of (B, Sq, Sk) is given as {name}[:, None]"
+    if shape[0] == batch * heads:
+        return f"; one of (B * H, Sq, Sk) is given as {name}.reshape({batch}, {heads}, {shape[1]}, {shape[2]})"
+    return ""

@@ -10,6 +10,7 @@ from ..device.arguments import FLOAT32, no_array
 from ..device.dtypes import is_float
 from ..device.numbers import integer, number
 from ..device.tensor import Tensor
+from .checks import misplaced
 
 INT32 = np.dtype(np.int32)
 _INT32 = np.iinfo(np.int32)
@@ -140,6 +141,7 @@ def bias(operation: str, given, full: tuple[int, ...], dtype: np.dtype = FLOAT32
     if len(shape) > len(full) or any(m not in (1, f) for m, f in zip(padded, full, strict=True)):
         raise ValueError(
             f"{operation}: attn_bias has shape {shape}, which does not broadcast to (B, H, Sq, Sk) = {tuple(full)}"
+            + misplaced("attn_bias", shape, full)
         )
     if not (is_float(own) or (own == np.float64 and not isinstance(given, Tensor))):
         raise TypeError(f"{operation}: attn_bias is {own}; expected float32, float16 or bfloat16")

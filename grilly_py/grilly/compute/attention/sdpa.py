@@ -11,6 +11,7 @@ from ..device.device import Device
 from ..device.numbers import number
 from ..device.tensor import Tensor
 from ..random import next_dropout
+from .checks import misplaced
 from .forward import flash_attention
 from .options import options_of
 
@@ -128,7 +129,7 @@ def _mask(mask, lead: tuple[int, ...], matrix: tuple[int, int]):
     if len(shape) < 2 or not fits:
         raise ValueError(
             f"{NAME}: attn_mask has shape {shape}; expected two axes or more that broadcast to "
-            f"(N, ..., Hq, L, S) = {full}"
+            f"(N, ..., Hq, L, S) = {full}" + misplaced("attn_mask", shape, full)
         )
     if isinstance(mask, np.ndarray) and mask.dtype != np.bool_:
         if mask.dtype.kind != "f" and mask.dtype.name != "bfloat16":
@@ -138,7 +139,8 @@ def _mask(mask, lead: tuple[int, ...], matrix: tuple[int, int]):
         if (mask < LOWEST).any():
             mask = np.where(np.isneginf(mask), mask, np.maximum(mask, LOWEST))
     if len(full) <= 4:
-        return mask[None, None] if len(shape) == 2 else mask  # said to be (L, S), also where N is L
+        # Two axes are (L, S) here, and three (Hq, L, S), also where there are as many samples.
+        return mask if len(shape) == 4 else mask[(None,) * (4 - len(shape))]
     batch = lead[:-1]
     mask = mask.reshape(padded)
     if math.prod(padded[: len(batch)]) == 1:
