@@ -1,11 +1,14 @@
 """Models from folders against transformers: tests/golden/models.npz has what it computed for the same weights."""
 
+import copy
 import json
+import pickle
 
 import numpy as np
 import pytest
 
 import goldens
+import grilly
 from grilly import functional as F
 from grilly import models
 from model_folders import drawn, write_folder, write_safetensors
@@ -252,3 +255,27 @@ def test_models_without_a_head(loaded, vulkan_backend, tmp_path, name, architect
     assert "logits" not in out
     with pytest.raises(ValueError, match="no head that gives logits"):
         model.generate(sent[read])
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "t5", "clip"])
+def test_models_are_copied_and_pickled(loaded, vulkan_backend, name):
+    """Also after captures; copies stay on the backend, and what was pickled goes to the default one."""
+    case, model = CASES[name], loaded(name)
+    given = {"input_ids": case.input_ids}
+    if name == "t5":
+        given["decoder_input_ids"] = case.input_ids
+    if name == "clip":
+        given["pixel_values"] = case.pixel_values
+    for _ in range(3):
+        out = model(**given)
+    former = grilly.use(vulkan_backend)
+    try:
+        for way in (copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))):
+            twin = way(model)
+            assert twin.backend is vulkan_backend and type(twin) is type(model)
+            found = twin(**given)
+            for what in out:
+                np.testing.assert_array_equal(found[what], out[what], err_msg=what)
+    finally:
+        grilly.use(former)
+    assert not any(parameter is other for parameter, other in zip(twin.parameters(), model.parameters(), strict=True))

@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import nn
 from ..compute import Compute, Tensor
+from ..compute.backend import default_backend
 from .cache import Cache
 from .config import Config
 from .graphs import Graphs
@@ -107,6 +108,18 @@ class Model(nn.Module):
         self.not_applied: dict[str, Any] = {}
         self.graphs = Graphs()
         self.training = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "backend"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """What was pickled goes to the default backend, weights and all; copies stay on theirs."""
+        super().__setstate__(state)
+        weights = list(self.parameters())
+        for parameter in weights:
+            if not isinstance(parameter.data, Tensor):
+                parameter.data = default_backend().tensor(parameter.data)
+        self.backend = weights[0].data.backend
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """Refused (TypeError): a model is loaded where and as it is to compute, by ``load(folder, dtype, backend)``."""

@@ -249,6 +249,12 @@ class Module:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
 
+    def __copy__(self: ModuleT) -> ModuleT:
+        new = object.__new__(type(self))
+        new.__setstate__(self.__getstate__())
+        object.__setattr__(new, "_backend", self._backend)
+        return new
+
     def __deepcopy__(self: ModuleT, memo: dict[int, Any]) -> ModuleT:
         new = memo[id(self)] = object.__new__(type(self))
         new.__setstate__(copy.deepcopy(self.__getstate__(), memo))
