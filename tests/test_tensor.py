@@ -99,6 +99,17 @@ def test_protocols(backend):
         tensor.__array__(copy=False)
 
 
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.int64, np.bool_, float])
+def test_numbers_of_numpys_before_a_tensor(vulkan_backend, kind):
+    array = np.array([0.0, 1.0, 2.0], np.float32)
+    tensor, number = vulkan_backend.tensor(array), kind(1)
+    for call in (
+        lambda x: number == x, lambda x: number != x, lambda x: number < x, lambda x: number >= x,
+        lambda x: number * x, lambda x: number - x,
+    ):  # fmt: skip
+        np.testing.assert_array_equal(call(tensor).numpy(), call(array).astype(call(tensor).dtype))
+
+
 def test_items_and_formats_are_numpys(vulkan_backend):
     tensor = vulkan_backend.tensor(ARRAY)
     last = tuple(extent - 1 for extent in ARRAY.shape)

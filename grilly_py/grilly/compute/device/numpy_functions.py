@@ -31,6 +31,7 @@ _OPERATORS = {
     "equal": ("__eq__", "__eq__"),
     "not_equal": ("__ne__", "__ne__"),
 }
+_COMPARISONS = frozenset(("less", "less_equal", "greater", "greater_equal", "equal", "not_equal"))
 #: The standard's names, where NumPy's are others.
 _STANDARD = {
     "absolute": "abs", "power": "pow", "true_divide": "divide", "conjugate": "conj", "invert": "bitwise_invert",
@@ -82,6 +83,8 @@ class NumPyFunctions:
             left, right = inputs
             if isinstance(left, NumPyFunctions):
                 return getattr(left, operator[0])(right)
+            if ufunc.__name__ in _COMPARISONS and getattr(left, "shape", None) == () and left.dtype == float:
+                left = left.item()  # NumPy makes an array of a number that it compares
             return getattr(right, operator[1])(left)
         if method == "__call__":
             raise self._refused(ufunc.__name__)
