@@ -201,6 +201,26 @@ def test_what_depends_on_the_device_is_not_captured_and_says_so():
         assert model.graph is None and "NonZero 'where'" in model.uncaptured
 
 
+def test_shapes_made_of_single_numbers_stay_on_the_host():
+    """A side is the root of a count, as exported positions of images have it: single numbers have powers there."""
+    single = {"count": np.array(16, np.float32), "half": np.array(0.5, np.float32), "axis": np.array([0])}
+    nodes = [
+        *(helper.make_node("Constant", [], [name], value=numpy_helper.from_array(value))
+          for name, value in single.items()),
+        helper.make_node("Pow", ["count", "half"], ["root"]),
+        helper.make_node("Cast", ["root"], ["side"], to=TensorProto.INT64),
+        helper.make_node("Unsqueeze", ["side", "axis"], ["sides"]),
+        helper.make_node("Concat", ["sides", "sides"], ["shape"], axis=0),
+        helper.make_node("Reshape", ["x", "shape"], ["y"]),
+    ]  # fmt: skip
+    x = np.arange(16, dtype=np.float32)
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:])
+    model = grilly.onnx.Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    np.testing.assert_array_equal(model.run({"x": x})["y"], x.reshape(4, 4))
+    assert model.graph is not None, model.uncaptured
+
+
 def test_operators_are_named_before_anything_is_on_the_device(vulkan_backend):
     extra = [helper.make_node("Det", ["x"], ["s"]), helper.make_node("Mine", ["x"], ["m"], domain="here"),
              helper.make_node("Det", ["x"], ["t"])]  # fmt: skip

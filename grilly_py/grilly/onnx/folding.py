@@ -59,7 +59,7 @@ class Fold:
             attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
             if node.op_type in _OWN:
                 with np.errstate(all="ignore"):
-                    return (_OWN[node.op_type](attributes, *inputs),)
+                    return (np.asarray(_OWN[node.op_type](attributes, *inputs)),)  # NumPy's of no axes are no arrays
             _CHECKS[node.op_type](attributes, *inputs)
         if self._run is None:
             named = {name: None for name in node.input if name}
