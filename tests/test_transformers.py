@@ -152,8 +152,9 @@ def test_training_drops_weights():
     assert torch.isfinite(one).all()
 
 
-def test_bfloat16():
-    model = DECODERS["llama"]().eval().bfloat16()
+@pytest.mark.parametrize("name", DECODERS)
+def test_bfloat16(name):
+    model = DECODERS[name]().eval().bfloat16()
     ids = torch.randint(3, 64, (2, 9))
     outs = {}
     for way in ("eager", "grilly"):
