@@ -373,6 +373,28 @@ def test_direct_calls_say_where_to_go(chosen):
     assert torch.equal(torch.from_dlpack(grilly.from_dlpack(x)).cpu(), x)
 
 
+@pytest.mark.parametrize("name", grilly.functional.__all__)
+def test_functional_has_every_function(name):
+    function, own = getattr(grilly.torch.functional, name), getattr(grilly.functional, name)
+    assert function is getattr(grilly.torch.functional, name) and function.__name__ == name
+    assert function.__doc__ == own.__doc__ or function is grilly.torch.scaled_dot_product_attention
+    assert name in dir(grilly.torch.functional)
+
+
+def test_functional_takes_and_gives_tensors(chosen):
+    x, w = torch.randn(3, 8), torch.randn(5, 8)
+    torch.testing.assert_close(grilly.torch.functional.softmax(x), tF.softmax(x, -1))
+    torch.testing.assert_close(grilly.torch.functional.linear(x, w), tF.linear(x, w))
+    q, k, v = (torch.randn(1, 2, n, 16) for n in (3, 5, 5))
+    torch.testing.assert_close(
+        grilly.torch.functional.flash_attention2(q, k, v), tF.scaled_dot_product_attention(q, k, v), rtol=0, atol=3e-6
+    )
+    with pytest.raises(RuntimeError, match="requires grad"):
+        grilly.torch.functional.gelu(x.requires_grad_())
+    with pytest.raises(AttributeError, match="no attribute 'cosh'"):
+        grilly.torch.functional.cosh  # noqa: B018
+
+
 # -- patched -----------------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError("grilly.torch needs PyTorch; run: pip install 'grilly-vulkan[torch]'", name=error.name) from error
 
+from . import functional
 from .arrays import from_torch, to_torch
 from .attention import attention
 from .cuda import cuda_device, empty
@@ -20,6 +21,6 @@ from .sdpa import scaled_dot_product_attention
 del _torch
 
 __all__ = [
-    "Patched", "attention", "cuda_device", "empty", "from_torch", "lift", "patched", "scaled_dot_product_attention",
-    "to_torch",
+    "Patched", "attention", "cuda_device", "empty", "from_torch", "functional", "lift", "patched",
+    "scaled_dot_product_attention", "to_torch",
 ]  # fmt: skip
