@@ -126,7 +126,7 @@ WITH_OPTIONS = {
          "size": (37, 53), "width": (256, 136), "heads": (2, 1), "batch": 1},
     ),
 }  # fmt: skip
-#: What is added to scores by the kernel that reads it in pairs, and what of it is then read so (``added.features``).
+#: What is added to scores by the kernel that reads it in pairs or fours, and how it is read then (``added.features``).
 ADDED_TO = SHARED | QUADS | {
     "EXTRAS": 1, "ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "KEYS": 64, "CHUNK": 32, "BUFFERS": 2, "RAISE_WHILE": 1,
     "SPLIT_LOOPS": 1, "DRAWN_TOGETHER": 4,
@@ -138,6 +138,12 @@ ADDED = {
     "half-odd": ({"bias": "half", "hidden": "inf", "size": (41, 71)}, ["bias-halves"]),
     "mask": ({"mask": "add-inf-rows", "alibi": "batch", "hidden": "nan", "size": (54, 70)}, ["mask-pairs"]),
     "mask-odd": ({"mask": "add-lowest", "softcap": 300.0, "size": (53, 71)}, []),
+    "fours": ({"bias": "full", "causal": "on", "hidden": "nan", "size": (53, 72)}, ["added-fours"]),
+    "fours-half": ({"bias": "half", "softcap": 1.5, "window": (19, 15), "size": (41, 68)},
+                   ["added-fours", "bias-halves"]),
+    "fours-mask": ({"mask": "add-inf-rows", "hidden": "nan", "size": (54, 76)}, ["added-fours"]),
+    "fours-lowest": ({"mask": "add-lowest", "causal": "on", "size": (70, 44)}, ["added-fours"]),
+    "fours-both": ({"mask": "add-full", "bias": "keys", "dropout": 0.5, "size": (40, 72)}, ["added-fours"]),
     "both": ({"mask": "add-full", "bias": "keys", "t5": "one-way", "causal": "on", "size": (70, 54)},
              ["bias-pairs", "mask-pairs"]),
 }  # fmt: skip
@@ -243,7 +249,7 @@ def test_options_of_wide_heads(vulkan_backend, manifest, kernel, monkeypatch):
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("name", ADDED)
 def test_what_is_added(vulkan_backend, manifest, name, late, monkeypatch):
-    """Biases and additive masks, read two numbers at a time where they lie so, beside what depends on distances."""
+    """Biases and additive masks, read two or four numbers at a time where they lie so, also beside distances."""
     options, wanted = ADDED[name]
     choice = chosen(vulkan_backend, manifest, "quads-added", monkeypatch)
     if late:
@@ -261,7 +267,7 @@ def test_what_is_added(vulkan_backend, manifest, name, late, monkeypatch):
 
     cell = Cell("float16", tuple((PLAIN | {"width": (32, 24), "heads": (4, 2)} | options).values()))
     judge_cell(view, cell, choice.variant.family, change)
-    assert [extras_in(bits) for bits in seen] == [wanted]
+    assert [set(extras_in(bits)) for bits in seen] == [set(wanted)]
 
 
 @pytest.mark.parametrize("cap", [1.5, 4.0, 300.0], ids=["beyond", "both", "near"])

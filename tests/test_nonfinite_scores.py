@@ -29,11 +29,13 @@ def problem(width: int, queries: int = 21, keys: int = 70):
 
 @pytest.mark.parametrize("bad", ["nan", "inf"])
 @pytest.mark.parametrize("place", ["attn_bias", "mask", "both"])
-@pytest.mark.parametrize("dtype, width", [("float32", 64), ("float32", 33), ("float16", 64), ("bfloat16", 33)])
+@pytest.mark.parametrize("dtype, width, keys", [
+    ("float32", 64, 70), ("float32", 33, 70), ("float16", 64, 70), ("float16", 64, 72), ("bfloat16", 33, 72),
+])  # fmt: skip
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_is_added(backend, family, dtype, width, place, bad):
+def test_what_is_added(backend, family, dtype, width, keys, place, bad):
     queries = 3 if family in FEW else 21
-    q, k, v, added = problem(width, queries)
+    q, k, v, added = problem(width, queries, keys)
     q, k, v = (a.astype(DTYPES[dtype]) for a in (q, k, v))
     added[0, 0, 1, 69] = added[0, 1, queries - 1, 0] = BAD[bad]
     # With both, the bad number meets a mask of ordinary ones.

@@ -105,7 +105,12 @@ def _readings(variant: Variant, mask: int, names: Iterable[str]) -> list[int]:
     if not set(READINGS) - {"added-late"} <= set(variant.offers) or (mask != 2 and "bias" not in names):
         return [0]
     late, pairs = _late(variant), extras_bits(("bias-pairs", "mask-pairs"))
-    return [late, late | pairs, *([late | pairs | extras_bits(("bias-halves",))] if "bias" in names else [])]
+    found = [late, late | pairs]
+    fours = extras_bits(("added-fours",))
+    if not {"alibi", "t5"} & set(names):
+        found.append(late | fours)
+    halves = extras_bits(("bias-halves",))
+    return found + ([halves | way for way in found[1:]] if "bias" in names else [])
 
 
 def _late(variant: Variant) -> int:

@@ -36,6 +36,7 @@ const int BIAS_HALVES = 8192;  // the bias has q's 16-bit type, not float32
 const int BIAS_PAIRS = 16384;  // its numbers are read two at a time: they lie beside each other, rows at even places
 const int MASK_PAIRS = 32768;  // likewise an additive mask's
 const int ADDED_LATE = 65536;  // all of it is read after the products, which takes fewer registers
+const int ADDED_FOURS = 131072;  // all of it is read four numbers at a time: as with pairs, at places that are multiples of four
 
 #ifdef TILED
 const int FEATURES = TILES;

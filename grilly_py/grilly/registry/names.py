@@ -61,6 +61,7 @@ READINGS = {
     "bias-pairs": "biases read in pairs",
     "mask-pairs": "additive masks read in pairs",
     "added-late": "biases and additive masks read after the products",
+    "added-fours": "biases and additive masks read in fours",
 }
 #: All that a variant may offer.
 OFFERS = EXTRAS | READINGS

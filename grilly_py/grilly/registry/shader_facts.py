@@ -50,6 +50,7 @@ FACTS: dict[str, dict[str, int | float]] = {
         "BIAS_PAIRS": 16384,
         "MASK_PAIRS": 32768,
         "ADDED_LATE": 65536,
+        "ADDED_FOURS": 131072,
     },
     "forms": {
         "ABSENT": 0,

@@ -8,11 +8,13 @@
 layout(set = 0, binding = 3, std430) readonly buffer MaskPairs { uvec2 mask_pairs[]; };
 layout(set = 0, binding = 7, std430) readonly buffer BiasPairs { uvec2 bias_pairs[]; };
 layout(set = 0, binding = 7, std430) readonly buffer BiasWords { uint bias_words[]; };
+layout(set = 0, binding = 3, std430) readonly buffer MaskFours { uvec4 mask_fours[]; };
+layout(set = 0, binding = 7, std430) readonly buffer BiasFours { uvec4 bias_fours[]; };
 
 #define BENT_FACTOR LOG2_E
 // Halves in pairs take few registers: those of the next chunk are under way while this one's weights are made. Under a causal
 // mask that was slower (docs/benchmarks/features.md).
-#define ADDED_AHEAD (on(BIAS) && on(BIAS_HALVES) && on(BIAS_PAIRS) && !on(ADDED_LATE) && MASK != MASK_ADDED && CAUSAL == 0)
+#define ADDED_AHEAD (on(BIAS) && on(BIAS_HALVES) && (FEATURES & (BIAS_PAIRS | ADDED_FOURS)) != 0 && !on(ADDED_LATE) && MASK != MASK_ADDED && CAUSAL == 0)
 #define FETCH_ADDED(first_key) \
     if (masked && ADDS && !on(ADDED_LATE) && !ADDED_AHEAD) { \
         fetch_bias(first_key); \
@@ -37,6 +39,8 @@ uvec2 held_mask[PAIRS];
 
 // The place of the first of a pair, and of the second. Keys past the end have the last one's.
 #define FIRST_PLACE(base, row_step, n) (base + PAIR_ROW(n) * (row_step) + min(PAIR_KEY(n), (end - 1u) & ~1u))
+// With ADDED_FOURS, of the first of four that pairs n and n + 1 are.
+#define FOUR_PLACE(base, row_step, n) (base + PAIR_ROW(n) * (row_step) + min(PAIR_KEY(n), (end - 1u) & ~3u))
 #define EACH_PLACE(base, row_step, key_step, n, c) (base + PAIR_ROW(n) * (row_step) + min(PAIR_KEY(n) + c, end - 1u) * (key_step))
 
 uint bias_half(uint at) { return bias_words[at >> 1] >> (16u * (at & 1u)) & 0xffffu; }
@@ -44,21 +48,37 @@ uint bias_half(uint at) { return bias_words[at >> 1] >> (16u * (at & 1u)) & 0xff
 // Have what is added to a chunk under way.
 void fetch_halves(uint first_key) {
     uint row_step = word(BIAS_ROW);
-    [[unroll]] for (uint n = 0u; n < PAIRS; ++n) held_bias[n].x = bias_words[FIRST_PLACE(x_bias, row_step, n) >> 1];
+    if (on(ADDED_FOURS)) {
+        [[unroll]] for (uint n = 0u; n < PAIRS; n += 2u) {
+            uvec2 four = bias_pairs[FOUR_PLACE(x_bias, row_step, n) >> 2];
+            held_bias[n].x = four.x;
+            held_bias[n + 1u].x = four.y;
+        }
+    } else {
+        [[unroll]] for (uint n = 0u; n < PAIRS; ++n) held_bias[n].x = bias_words[FIRST_PLACE(x_bias, row_step, n) >> 1];
+    }
 }
 void fetch_bias(uint first_key) {
     uint row_step = word(BIAS_ROW), key_step = word(BIAS_KEY);
-    if (on(BIAS) && on(BIAS_PAIRS) && on(BIAS_HALVES)) fetch_halves(first_key);
+    const bool singly = (FEATURES & (BIAS_PAIRS | ADDED_FOURS)) == 0;
+    if (on(BIAS) && !singly && on(BIAS_HALVES)) fetch_halves(first_key);
+    if (on(BIAS) && on(ADDED_FOURS) && !on(BIAS_HALVES)) {
+        [[unroll]] for (uint n = 0u; n < PAIRS; n += 2u) {
+            uvec4 four = bias_fours[FOUR_PLACE(x_bias, row_step, n) >> 2];
+            held_bias[n] = four.xy;
+            held_bias[n + 1u] = four.zw;
+        }
+    }
     if (on(BIAS) && on(BIAS_PAIRS) && !on(BIAS_HALVES)) {
         [[unroll]] for (uint n = 0u; n < PAIRS; ++n) held_bias[n] = bias_pairs[FIRST_PLACE(x_bias, row_step, n) >> 1];
     }
-    if (on(BIAS) && !on(BIAS_PAIRS) && on(BIAS_HALVES)) {
+    if (on(BIAS) && singly && on(BIAS_HALVES)) {
         [[unroll]] for (uint n = 0u; n < PAIRS; ++n) {
             held_bias[n].x = bias_half(EACH_PLACE(x_bias, row_step, key_step, n, 0u));
             held_bias[n].x |= bias_half(EACH_PLACE(x_bias, row_step, key_step, n, 1u)) << 16;
         }
     }
-    if (on(BIAS) && !on(BIAS_PAIRS) && !on(BIAS_HALVES)) {
+    if (on(BIAS) && singly && !on(BIAS_HALVES)) {
         [[unroll]] for (uint n = 0u; n < PAIRS; ++n) {
             held_bias[n].x = bias_words[EACH_PLACE(x_bias, row_step, key_step, n, 0u)];
             held_bias[n].y = bias_words[EACH_PLACE(x_bias, row_step, key_step, n, 1u)];
@@ -70,7 +90,14 @@ void fetch_mask_numbers(uint first_key) {
     if (MASK == MASK_ADDED && on(MASK_PAIRS)) {
         [[unroll]] for (uint n = 0u; n < PAIRS; ++n) held_mask[n] = mask_pairs[FIRST_PLACE(mask_base, pc.mask_row, n) >> 1];
     }
-    if (MASK == MASK_ADDED && !on(MASK_PAIRS)) {
+    if (MASK == MASK_ADDED && on(ADDED_FOURS)) {
+        [[unroll]] for (uint n = 0u; n < PAIRS; n += 2u) {
+            uvec4 four = mask_fours[FOUR_PLACE(mask_base, pc.mask_row, n) >> 2];
+            held_mask[n] = four.xy;
+            held_mask[n + 1u] = four.zw;
+        }
+    }
+    if (MASK == MASK_ADDED && (FEATURES & (MASK_PAIRS | ADDED_FOURS)) == 0) {
         [[unroll]] for (uint n = 0u; n < PAIRS; ++n) {
             held_mask[n].x = mask_data[EACH_PLACE(mask_base, pc.mask_row, pc.mask_key, n, 0u)];
             held_mask[n].y = mask_data[EACH_PLACE(mask_base, pc.mask_row, pc.mask_key, n, 1u)];
@@ -80,6 +107,12 @@ void fetch_mask_numbers(uint first_key) {
 
 // Below it a sum could reach minus infinity once it is base 2.
 #define LEAST_ADDED (MASK_FLOOR / LOG2_E)
+#ifdef DTYPE_float16
+// Halves are far from that.
+#define FLOORED(bias, least) mix(max(bias, least), bias, on(BIAS_HALVES))
+#else
+#define FLOORED(bias, least) max(bias, least)
+#endif
 
 // Multiplies scores by a factor and adds a bias. Minus infinity hides the key, whatever its score; the lowest finite number
 // does not, and NaN stays. No conditions in loops: see bend.glsl.
@@ -101,23 +134,24 @@ void add_bias(float factor) {
         [[unroll]] for (uint f = 0u; f < KF; ++f) {
             [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
                 float bias = more[(i * KF + f) * ELEMENTS + e];
-                float bent = fma(s_frag[i][f][e], factor, max(bias, least));
+                float bent = fma(s_frag[i][f][e], factor, FLOORED(bias, least));
                 s_frag[i][f][e] = mix(bias, bent, bias > never);
             }
         }
     }
 }
 
-// The same of an additive mask, whose numbers below MASK_FLOOR hide keys.
+// The same of an additive mask, whose numbers below MASK_FLOOR hide keys: four times as much is minus infinity, and of NaN NaN.
+// Not a selection of `least`, which NVIDIA's driver makes a maximum, and that is not NaN.
 void add_mask(float factor) {
-    float never = minus_infinity(), least = LEAST_ADDED;
+    float least = LEAST_ADDED;
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
         [[unroll]] for (uint f = 0u; f < KF; ++f) {
             [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
                 uint n = (i * KF + f) * ELEMENTS + e;
                 float bias = uintBitsToFloat(held_mask[n / 2u][n % 2u]);
-                float bent = fma(s_frag[i][f][e], factor, mix(bias, least, bias < least));
-                s_frag[i][f][e] = mix(bent, never, bias < MASK_FLOOR);
+                float bent = fma(s_frag[i][f][e], factor, max(bias, least));
+                s_frag[i][f][e] = mix(bias * 4.0, bent, bias >= MASK_FLOOR);
             }
         }
     }
@@ -129,7 +163,7 @@ void add_mask(float factor) {
 #define DISTANCE_OF(i, f, e) (2u * (f) + (e) / 2u % 2u + uint(2 * RF - 1) - 2u * (i) - (e) / 4u)
 #define DEPENDS_ON_DISTANCE ((FEATURES & (ALIBI | T5)) != 0)
 
-// What T5's table has for a distance.
+// Not with ADDED_FOURS. What T5's table has for a distance.
 float by_bucket(int distance, int reach) {
     uint bucket = extra_data[word(T5_BUCKETS) + uint(clamp(distance, -reach, reach) + reach)];
     return uintBitsToFloat(extra_data[word(T5_TABLE) + bucket * word(T5_ROW) + x_head]);

@@ -1,4 +1,7 @@
 // The form for NVIDIA's element order.
 
+#if defined(EXTRAS) && !defined(TILED)
+#define FOURS (uint(FEATURES / ADDED_FOURS) & 1u)
+#endif
 #include "quads.glsl"
 #include "ordered-rows.glsl"

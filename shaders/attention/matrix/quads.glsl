@@ -5,8 +5,14 @@
 #define SLOT_FIRST(slot) (4u * (slot))
 #define SUM_SLOT(e) ((e) * SLOTS / SUM_ELEMENTS)
 #define SLOT_ROW(lane, slot) ((lane) / 4u + 8u * (slot))
-#define LANE_COLUMN(lane) (2u * ((lane) % 4u))
-#define COLUMN_AFTER(e) (((e) & 1u) + 8u * (((e) >> 1) & 1u))
+// Columns are keys' places. With FOURS the keys of a tile lie in the order that gives a lane four neighbours of a row instead of
+// two and two: key 4 c + 2 h + b of each 16 at place 2 c + 8 h + b (KEY_PLACE), and what is said of columns is of keys.
+#ifndef FOURS
+#define FOURS 0u
+#endif
+#define LANE_COLUMN(lane) ((2u << FOURS) * ((lane) % 4u))
+#define COLUMN_AFTER(e) (((e) & 1u) + (8u >> 2u * FOURS) * (((e) >> 1) & 1u))
+#define KEY_PLACE(key) ((key) + FOURS * ((((key) & 2u) << 2) + (((key) & 12u) >> 1) - ((key) & 14u)))
 #define SPREAD_BITS 2u
 #define SPREAD_FROM 1u
 // Of a mask made bits in this order (attention-mask-lanes.comp): the bit of element e of the nth fragment of a unit.

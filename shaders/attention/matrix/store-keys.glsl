@@ -4,12 +4,21 @@
 uvec4 carried_exponents(uvec4 words) { return (words & EXPONENTS) + EXPONENT_ONES; }
 bool found_non_finite(uvec4 carried) { return ((carried.x | carried.y | carried.z | carried.w) & 0x80008000u) != 0u; }
 // Where a thread stores the nth word it fetched, and whether it has one.
-#if STEPS
-#define K_WORD(n) thread / D8 * K_STRIDE + thread % D8 + (n) * (THREADS / D8 * K_STRIDE)
-#define V_WORD(n) thread / V8 * V_STRIDE + thread % V8 + (n) * (THREADS / V8 * V_STRIDE)
+#ifndef KEY_PLACE
+#define KEY_PLACE(key) (key)
+#endif
+#if STEPS || THREADS % (16 * D8) == 0
+#define K_WORD(n) KEY_PLACE(thread / D8) * K_STRIDE + thread % D8 + (n) * (THREADS / D8 * K_STRIDE)
 #else
-#define K_WORD(n) (thread + (n) * THREADS) / D8 * K_STRIDE + (thread + (n) * THREADS) % D8
-#define V_WORD(n) (thread + (n) * THREADS) / V8 * V_STRIDE + (thread + (n) * THREADS) % V8
+#define K_WORD(n) KEY_PLACE((thread + (n) * THREADS) / D8) * K_STRIDE + (thread + (n) * THREADS) % D8
+#endif
+#if STEPS || THREADS % (16 * V8) == 0
+#define V_WORD(n) KEY_PLACE(thread / V8) * V_STRIDE + thread % V8 + (n) * (THREADS / V8 * V_STRIDE)
+#else
+#define V_WORD(n) KEY_PLACE((thread + (n) * THREADS) / V8) * V_STRIDE + (thread + (n) * THREADS) % V8
+#endif
+#if STEPS && defined(EXTRAS) && !defined(TILED) && (THREADS % (16 * D8) || THREADS % (16 * V8))
+#error "STEPS with options needs steps of whole fragments of keys"
 #endif
 #define HAS_K(n) ((KEYS * D8) % THREADS == 0 || thread + (n) * THREADS < KEYS * D8)
 #define HAS_V(n) ((KEYS * V8) % THREADS == 0 || thread + (n) * THREADS < KEYS * V8)

@@ -1,4 +1,4 @@
-"""What is added to scores, a bias or an additive mask, as kernels can read it: its type, and two numbers at a time."""
+"""What is added to scores, a bias or an additive mask, as kernels can read it: its type, and numbers at a time."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from .call import ADDED_MASK, AttentionCall, mask_kind
 from .operands import FLOAT32
 from .pieces import Piece
 
-BIAS_HALVES, BIAS_PAIRS, MASK_PAIRS, LATE = (
-    extras_bits((name,)) for name in ("bias-halves", "bias-pairs", "mask-pairs", "added-late")
+BIAS_HALVES, BIAS_PAIRS, MASK_PAIRS, LATE, FOURS = (
+    extras_bits((name,)) for name in ("bias-halves", "bias-pairs", "mask-pairs", "added-late", "added-fours")
 )
+#: Options whose kernels need keys to lie as they do without fours.
+BY_DISTANCE = extras_bits(("alibi", "t5"))
 
 
 class WideBias(Exception):
@@ -34,32 +36,36 @@ def widened(call: AttentionCall) -> AttentionCall:
     return call._replace(bias=call.bias._replace(dtype=FLOAT32))
 
 
-def features(choice: Choice, pieces: Sequence[Piece], facts: DeviceFacts) -> int:
+def features(choice: Choice, pieces: Sequence[Piece], facts: DeviceFacts, options: int) -> int:
     """The bits of FEATURES that say how the kernel is to read what is added to the scores of a call's dispatches.
 
-    Raises WideBias where it cannot.
+    ``options`` are the bits of the call's options. Raises WideBias where it cannot.
     """
     offered, first, bits = choice.variant.offered, pieces[0], 0
+    read: list[tuple[int, list[Tensor | None]]] = []  # the bit for pairs, and the arrays
     if first.bias is not None:
         bits |= offered & LATE
         if first.bias.dtype != FLOAT32:
             if not offered & BIAS_HALVES:
                 raise WideBias
             bits |= BIAS_HALVES
-        if offered & BIAS_PAIRS and in_pairs((p.bias for p in pieces), facts):
-            bits |= BIAS_PAIRS
+        read.append((BIAS_PAIRS, [p.bias for p in pieces]))
     if first.mask is not None and mask_kind(first.mask.dtype) == ADDED_MASK:
-        if offered & MASK_PAIRS and in_pairs((p.mask for p in pieces), facts):
-            bits |= MASK_PAIRS
+        read.append((MASK_PAIRS, [p.mask for p in pieces]))
         bits |= offered & LATE
+    if read and offered & FOURS and not options & BY_DISTANCE and all(side_by_side(4, a, facts) for _, a in read):
+        return bits | FOURS
+    for pairs, arrays in read:
+        if offered & pairs and side_by_side(2, arrays, facts):
+            bits |= pairs
     return bits
 
 
-def in_pairs(arrays: Iterable[Tensor | None], facts: DeviceFacts) -> bool:
-    """Whether the numbers of a row lie beside each other, an even number of them, and rows begin at even places."""
+def side_by_side(many: int, arrays: Iterable[Tensor | None], facts: DeviceFacts) -> bool:
+    """Whether rows are numbers beside each other, and their lengths and where they begin are multiples of ``many``."""
     return all(
-        array is not None and array._steps[3] == 1 and array.shape[3] % 2 == 0
-        and not any(step % 2 for step in array._steps[:3]) and binding(facts, array)[1] % 2 == 0
+        array is not None and array._steps[3] == 1 and array.shape[3] % many == 0
+        and not any(step % many for step in array._steps[:3]) and binding(facts, array)[1] % many == 0
         for array in arrays
     )  # fmt: skip
 

@@ -101,7 +101,7 @@ def plan(call: AttentionCall, facts: DeviceFacts, choice: Choice, registry: Regi
     classes = classes_.plan(facts, registry, choice, pieces, options)
     if classes is None and choice.variant.operation == "attention-tiled":
         return None
-    bits = options.bits | added.features(choice, pieces, facts)
+    bits = options.bits | added.features(choice, pieces, facts, options.bits)
     if classes is not None:
         bits |= classes_.TILES
     headers = []
