@@ -381,6 +381,13 @@ def test_functional_has_every_function(name):
     assert name in dir(grilly.torch.functional)
 
 
+def test_functional_has_attention_with_gradients(chosen):
+    assert grilly.torch.functional.scaled_dot_product_attention is grilly.torch.scaled_dot_product_attention
+    q = torch.randn(1, 1, 3, 8, requires_grad=True)
+    grilly.torch.functional.scaled_dot_product_attention(q, q, q).sum().backward()
+    assert q.grad is not None
+
+
 def test_functional_takes_and_gives_tensors(chosen):
     x, w = torch.randn(3, 8), torch.randn(5, 8)
     torch.testing.assert_close(grilly.torch.functional.softmax(x), tF.softmax(x, -1))

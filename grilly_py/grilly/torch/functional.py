@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import functional as _functional
 from .lift import lift as _lift
+from .sdpa import scaled_dot_product_attention as scaled_dot_product_attention  # in place of the lifted one
 
 __all__ = list(_functional.__all__)
 
