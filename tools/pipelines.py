@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import combinations, product
 
 from grilly.compute.arrays.operations import NUMBERS
-from grilly.compute.attention import decode
+from grilly.compute.attention import added, decode
 from grilly.compute.device.device import DeviceFacts
 from grilly.compute.products.deal import deal
 from grilly.compute.products.matmul import ACTIVATIONS
@@ -107,7 +107,7 @@ def _readings(variant: Variant, mask: int, names: Iterable[str]) -> list[int]:
     late, pairs = _late(variant), extras_bits(("bias-pairs", "mask-pairs"))
     found = [late, late | pairs]
     fours = extras_bits(("added-fours",))
-    if not {"alibi", "t5"} & set(names):
+    if not extras_bits(names) & added.BY_DISTANCE:
         found.append(late | fours)
     halves = extras_bits(("bias-halves",))
     return found + ([halves | way for way in found[1:]] if "bias" in names else [])

@@ -1,4 +1,4 @@
-"""What is added to scores, a bias or an additive mask, as kernels can read it: its type, and numbers at a time."""
+"""What is added to scores, a bias or an additive mask, as kernels read it: its type, and how many numbers at once."""
 
 from __future__ import annotations
 
