@@ -259,7 +259,7 @@ def test_rooms_are_folders_of_families(repo):
 def test_shared_numbers_that_differ_are_an_error(repo):
     built(repo)
     edit(repo / "shaders/include/more.glsl", "LOW = -1.5", "LOW = -1.5;\n\n// facts: features\nconst uint WINDOW = 2u")
-    assert "features ['ADDED_LATE', " in tool(repo, "--check").stderr, "names.py has more"
+    assert "features ['ADDED_FOURS', " in tool(repo, "--check").stderr, "names.py has more"
     words = "// facts: header\nconst uint FIRST = 0u, SECOND = "
     edit(repo / "shaders/include/more.glsl", "// facts: features\nconst uint WINDOW = 2u", f"{words}1u")
     assert tool(repo, "--check").returncode == 0
