@@ -70,6 +70,18 @@ def test_heads_of_encoders(loaded, name):
     agree(out.logits, case.logits, None if name.endswith("texts") else MASKS["right"])
 
 
+@pytest.mark.parametrize("name", [
+    "bert_pretraining", "bert_answers", "roberta_answers", "distilbert_answers", "t5_encoder",
+])  # fmt: skip
+def test_what_else_encoders_give(loaded, name):
+    case = CASES[name]
+    out = loaded(name)(input_ids=case.input_ids, attention_mask=MASKS["right"])
+    wanted = {key: value for key in out if (value := getattr(case, key)) is not None}
+    assert set(out) - set(wanted) <= {"last_hidden_state"} and wanted
+    for key, value in wanted.items():
+        agree(out[key], value, None if key == "seq_relationship_logits" else MASKS["right"])
+
+
 @pytest.mark.parametrize("name, side", SIDES)
 def test_logits(loaded, name, side):
     case = CASES[name]

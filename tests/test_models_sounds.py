@@ -105,6 +105,8 @@ def test_transcriber(transcriber):
     other = transcriber.transcribe(SOUND, 16000, language="en")
     assert other == by_hand(transcriber, SOUND, [3, 11, 13, 15]), "as many tokens as there are positions"
     assert other != transcriber.transcribe(SOUND, 16000, language="de")
+    for named in ("English", "english", "<|en|>"):
+        assert transcriber.transcribe(SOUND, 16000, language=named) == other
 
 
 @needs_tokenizers
@@ -126,6 +128,8 @@ def test_what_cannot_be_transcribed(transcriber):
     for options, why in (
         ({"sampling_rate": 8000}, "8000 samples a second; the model takes 16000"),
         ({"language": "xx"}, "language is 'xx'; expected one of de, en"),
+        ({"language": "French"}, "language is 'French'; expected one of de, en"),
+        ({"language": 3}, "language is 3; expected one of de, en"),
         ({"task": "sing"}, "task is 'sing'; expected one of transcribe, translate"),
         ({"samples": LONG[None]}, r"float32 \(1, 36000\); expected floats \(N,\)"),
         ({"samples": LONG[:0]}, "expected floats"),

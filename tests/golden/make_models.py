@@ -1,7 +1,7 @@
 """Writes tests/golden/models.npz: what transformers computes with small models of random weights.
 
     python tests/golden/make_models.py [encoders] [more_encoders] [decoders] [more_decoders] [scaled] [translators]
-        [pictures] [both] [sounds] [halves]
+        [pictures] [both] [sounds] [more_heads] [halves]
 
 Needs torch and transformers; the tests do not. Each case has the config.json that transformers saves, the names and
 shapes of the tensors that it saves, and a seed: tests/model_folders.py makes the same weights of these. Seeds are such
@@ -200,6 +200,28 @@ def scaled():
     text("longrope", T.LlamaForCausalLM, T.LlamaConfig(**LLAMA, rope_parameters=longrope), both=False)
 
 
+def more_heads():
+    def run(*names):
+        def found(model):
+            ids = np.where(np.array(MASKS["right"]) == 1, ids_of(1), 1)
+            out = model(input_ids=torch.tensor(ids), attention_mask=torch.tensor(MASKS["right"]))
+            return {"input_ids": ids} | {name: out[name] for name in names}
+        return found
+
+    small = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "vocab_size": 61, "max_position_embeddings": 96}
+    places = run("start_logits", "end_logits")
+    both = run("prediction_logits", "seq_relationship_logits")
+    case("bert_pretraining", T.BertForPreTraining, T.BertConfig(**SMALL), both)
+    case("bert_answers", T.BertForQuestionAnswering, T.BertConfig(**SMALL), places)
+    case("roberta_answers", T.XLMRobertaForQuestionAnswering, T.XLMRobertaConfig(**SMALL), places)
+    case("distilbert_answers", T.DistilBertForQuestionAnswering, T.DistilBertConfig(**small), places)
+    text("gpt2_untied", T.GPT2LMHeadModel, T.GPT2Config(n_embd=32, n_layer=1, n_head=4, vocab_size=61, n_positions=80,
+         bos_token_id=None, eos_token_id=None, tie_word_embeddings=False), both=False)  # fmt: skip
+    read = T.T5Config(d_model=32, d_kv=12, d_ff=48, num_layers=2, num_heads=4, vocab_size=61,
+                      feed_forward_proj="gated-gelu")  # fmt: skip
+    case("t5_encoder", T.T5EncoderModel, read, run("last_hidden_state"), embeddings=0.3)
+
+
 def answer(name, make, config, inputs):
     """An encoder with a decoder: logits of padded batches, and 64 greedy tokens; ``inputs`` are the encoder's."""
 
@@ -328,7 +350,8 @@ def halves():
 if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    makers = (encoders, more_encoders, decoders, more_decoders, scaled, translators, pictures, both, sounds, halves)
+    makers = (encoders, more_encoders, decoders, more_decoders, scaled, translators, pictures, both, sounds,
+              more_heads, halves)  # fmt: skip
     made = {make.__name__: make for make in makers}
     file = Path(__file__).parent / "models.npz"
     if sys.argv[1:]:  # the others are kept

@@ -136,6 +136,11 @@ class Bert(Model):
         """The most tokens that there are positions for."""
         return self.positions - (self.padding + 1 if self.first_position else 0)
 
+    def _need_pooler(self, weights: Weights) -> None:
+        """For a head that begins with the pooler: where the files lack it, that is said."""
+        if self.pooler is None:
+            self.pooler = Linear(weights.optional(self.prefix), "pooler.dense", self.width, self.width)
+
     def _pooled(self, x: Tensor) -> Tensor:
         assert self.pooler is not None
         return F.tanh(self.pooler(x[:, 0]))

@@ -1,9 +1,11 @@
-"""Heads of BERT and RoBERTa: words for tokens, classes of tokens, classes of texts.
+"""Heads of BERT and RoBERTa: words for tokens, classes of tokens, classes of texts, places of answers.
 
 Files of XLM-RoBERTa have RoBERTa's names.
 """
 
 from __future__ import annotations
+
+import functools
 
 from .. import functional as F
 from ..compute import Tensor
@@ -60,6 +62,22 @@ class RobertaMaskedLM(BertMaskedLM, Roberta):
         return "gelu"
 
 
+class BertPretraining(BertMaskedLM):
+    """With both heads that BERT was trained with: ``prediction_logits`` ``(B, S, vocab)`` are those of `BertMaskedLM`.
+
+    ``seq_relationship_logits`` ``(B, 2)`` say whether the second text follows the first (0) or is any other (1).
+    """
+
+    def __init__(self, config: Config, weights: Weights) -> None:
+        super().__init__(config, weights)
+        self._need_pooler(weights)
+        self.seq_relationship = Linear(weights, "cls.seq_relationship", self.width, 2)
+
+    def _output(self, host: bool, x: Tensor) -> Output:
+        return Output(host, last_hidden_state=x, prediction_logits=lambda: self._logits(x),
+                      seq_relationship_logits=lambda: self.seq_relationship(self._pooled(x)))  # fmt: skip
+
+
 class BertTokenClassifier(Bert):
     """With classes of tokens: ``logits`` ``(B, S, labels)``."""
 
@@ -80,12 +98,29 @@ class BertClassifier(Bert):
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
-        if self.pooler is None:  # the files lack what this head needs, which is said
-            self.pooler = Linear(weights.optional(self.prefix), "pooler.dense", self.width, self.width)
+        self._need_pooler(weights)
         self.classifier = Linear(weights, "classifier", self.width, config.labels())
 
     def _output(self, host: bool, x: Tensor) -> Output:
         return Output(host, last_hidden_state=x, logits=lambda: self.classifier(self._pooled(x)))
+
+
+class BertQuestionAnswering(Bert):
+    """With where in the text an answer starts and ends: ``start_logits`` and ``end_logits`` ``(B, S)``."""
+
+    def __init__(self, config: Config, weights: Weights) -> None:
+        super().__init__(config, weights)
+        if config.labels() != 2:
+            raise config.error("id2label", "two labels, for starts and ends of answers")
+        self.qa_outputs = Linear(weights, "qa_outputs", self.width, 2)
+
+    def _output(self, host: bool, x: Tensor) -> Output:
+        both = functools.cache(lambda: self.qa_outputs(x))
+        return Output(host, last_hidden_state=x, start_logits=lambda: both()[..., 0], end_logits=lambda: both()[..., 1])
+
+
+class RobertaQuestionAnswering(BertQuestionAnswering, Roberta):
+    """RoBERTa with such a head."""
 
 
 class RobertaClassifier(Roberta):
@@ -101,6 +136,6 @@ class RobertaClassifier(Roberta):
 
 
 __all__ = [
-    "BertClassifier", "BertMaskedLM", "BertTokenClassifier", "RobertaClassifier", "RobertaMaskedLM",
-    "RobertaTokenClassifier",
+    "BertClassifier", "BertMaskedLM", "BertPretraining", "BertQuestionAnswering", "BertTokenClassifier",
+    "RobertaClassifier", "RobertaMaskedLM", "RobertaQuestionAnswering", "RobertaTokenClassifier",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from ..compute import Tensor
 from .config import Config
 from .encoder import Block, Patches
 from .layers import ACTIVATIONS, Embedding, LayerNorm, Linear
-from .model import Model, Output
+from .model import Model, Output, unchanged
 from .weights import Weights
 
 #: Names in a layer: of the norms, the projections and the two linear layers.
@@ -48,8 +48,8 @@ def part_of(config: Config, name: str) -> Config:
 def without_effect(config: Config) -> None:
     """What both configurations may have besides."""
     config.unused("projection_dim", "tie_word_embeddings", "chunk_size_feed_forward")
-    config.only(is_decoder=False, is_encoder_decoder=False, add_cross_attention=False, pruned_heads={},
-                tie_encoder_decoder=False)  # fmt: skip
+    unchanged(config)
+    config.only(is_decoder=False, is_encoder_decoder=False, add_cross_attention=False)
 
 
 class TextEncoder(nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..compute import Tensor
 from .bert import Bert
-from .bert_heads import BertMaskedLM, BertTokenClassifier
+from .bert_heads import BertMaskedLM, BertQuestionAnswering, BertTokenClassifier
 from .config import Config
 from .layers import LayerNorm, Linear
 from .model import Output
@@ -55,3 +55,7 @@ class DistilBertClassifier(DistilBert):
 
 class DistilBertTokenClassifier(BertTokenClassifier, DistilBert):
     """DistilBERT with classes of tokens."""
+
+
+class DistilBertQuestionAnswering(BertQuestionAnswering, DistilBert):
+    """DistilBERT with where an answer starts and ends."""

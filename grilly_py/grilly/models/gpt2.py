@@ -68,15 +68,18 @@ class GPT2(Decoder):
 
 
 class GPT2LM(GPT2):
-    """GPT-2 with logits from the table of tokens."""
+    """... with logits from the table of tokens, or from a head."""
 
     has_head = True
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
-        config.only(tie_word_embeddings=True)
-        weights.allow("lm_head.weight", copies=weights.optional("transformer").name("wte.weight"))
+        self.lm_head = None
+        if config.flag("tie_word_embeddings", True):
+            weights.allow("lm_head.weight", copies=weights.optional("transformer").name("wte.weight"))
+        else:
+            self.lm_head = Linear(weights, "lm_head", config.integer("n_embd"), self.rows, bias=False)
 
     def head(self, x: Tensor) -> Tensor:
         """``(..., width)`` to ``(..., vocab)``."""
-        return self.tokens.logits(x)
+        return self.tokens.logits(x) if self.lm_head is None else self.lm_head(x)

@@ -4,135 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import functional as F
-from .. import nn
 from ..compute import Tensor
 from .cache import Call
 from .config import Config
 from .encoder_decoder import EncoderDecoder, Source
-from .layers import ACTIVATIONS, MLP, Embedding, GatedMLP, Linear, RMSNorm, heads, joined
-from .model import Output
+from .layers import Embedding, Linear
+from .model import Model, Output
+from .t5_layers import Stack
 from .weights import Weights
 
 
-def activation_of(config: Config) -> tuple[str, bool]:
-    """The activation and whether the linear layers are gated. Raises ModelError for a word that says neither."""
-    word = config.text("feed_forward_proj", [*ACTIVATIONS, *(f"gated-{name}" for name in ACTIVATIONS)], "relu")
-    gated, name = word.startswith("gated-"), "gelu_new" if word == "gated-gelu" else word.removeprefix("gated-")
-    config.only(is_gated_act=gated, dense_act_fn=name)
-    return name, gated
-
-
-class Attention(nn.Module):
-    """Attention without scaling: of a sequence to itself, or to the encoder's states."""
-
-    def __init__(self, config: Config, weights: Weights, cross: bool) -> None:
-        super().__init__()
-        width, self.heads, dim = config.integer("d_model"), config.integer("num_heads"), config.integer("d_kv")
-        inner = self.heads * dim
-        names = ["k", "v"] if cross else ["q", "k", "v"]
-        self.query = Linear(weights, "q", width, inner, bias=False) if cross else None
-        self.rest = Linear(weights, names, width, [inner] * len(names), bias=False)
-        self.output = Linear(weights, "o", inner, width, bias=False)
-
-    def project(self, x: Tensor, norm: RMSNorm | None = None) -> tuple[Tensor, ...]:
-        """q, k and v, or k and v, each ``(B, S, H, D)``; of x normalised by ``norm``."""
-        both = self.rest(x, norm=norm)
-        inner = both.shape[-1] // (3 if self.query is None else 2)
-        return tuple(heads(both[..., i : i + inner], self.heads) for i in range(0, both.shape[-1], inner))
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, residual: Tensor, **options: Any) -> Tensor:
-        """``(B, S, width)`` of ``(B, S, H, D)``, with ``residual`` added."""
-        q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
-        attended = F.flash_attention2(q, k, v, scale=1.0, precision=self.output.precision, **options)
-        return self.output(joined(attended.transpose(0, 2, 1, 3)), residual)
-
-    def attend_cache(
-        self, q: Tensor, k: Tensor, v: Tensor, residual: Tensor, call: Call, number: int, **options: Any
-    ) -> Tensor:
-        """The same over the cache of layer ``number``, to which k and v are added."""
-        assert call.cache is not None
-        keys, values = call.cache.k[number], call.cache.v[number]
-        attended = F.flash_attention_with_kvcache(q, keys, values, k, v, call.lengths, scale=1.0,
-                                                  precision=self.output.precision, **options)  # fmt: skip
-        return self.output(joined(attended), residual)
-
-
-class Block(nn.Module):
-    """Attention, in a decoder also to the encoder's states, and two linear layers; each normalises its input first."""
-
-    def __init__(self, config: Config, weights: Weights, number: int, decoder: bool) -> None:
-        super().__init__()
-        width, eps = config.integer("d_model"), config.eps("layer_norm_epsilon", 1e-6)
-        self.number, below = number, weights.at("layer")
-        self.attention_norm = RMSNorm(below, "0.layer_norm", width, eps)
-        self.attention = Attention(config, below.at(0, "SelfAttention"), cross=False)
-        self.cross_norm = RMSNorm(below, "1.layer_norm", width, eps) if decoder else None
-        self.cross = Attention(config, below.at(1, "EncDecAttention"), cross=True) if decoder else None
-        (activation, gated), inner, last = activation_of(config), config.integer("d_ff"), below.at(2 if decoder else 1)
-        self.norm, last = RMSNorm(last, "layer_norm", width, eps), last.at("DenseReluDense")
-        self.mlp = (GatedMLP(last, ("wi_0", "wi_1", "wo"), width, inner, activation) if gated
-                    else MLP(last, ("wi", "wo"), width, inner, activation, bias=False))  # fmt: skip
-
-    def forward(self, x: Tensor, call: Call, places: dict[str, Any], source: Source | None) -> Tensor:
-        """``(B, S, width)``; ``places`` are the options of attention that tell positions."""
-        q, k, v = self.attention.project(x, self.attention_norm)
-        if call.cache is None:
-            x = self.attention.attend(q, k, v, x, mask=call.mask, **places)
-        else:
-            x = self.attention.attend_cache(q, k, v, x, call, self.number, **places)
-        if self.cross is not None and self.cross_norm is not None and source is not None:
-            assert self.cross.query is not None
-            q = heads(self.cross.query(x, norm=self.cross_norm), self.cross.heads)
-            x = self.cross.attend(q, *source.keys[self.number], x, mask=source.mask)
-        return self.mlp(x, residual=x, norm=self.norm)
-
-
-class Stack(nn.Module):
-    """The encoder or the decoder. Its first layer's table of positions serves all of its layers."""
-
-    def __init__(self, config: Config, weights: Weights, layers: int, decoder: bool) -> None:
-        super().__init__()
-        self.decoder, buckets = decoder, config.integer("relative_attention_num_buckets", 32)
-        self.distance = config.integer("relative_attention_max_distance", 128)
-        first = weights.at("block.0.layer.0.SelfAttention")
-        self.table = first.parameter("relative_attention_bias.weight", buckets, config.integer("num_heads"))
-        self.blocks = nn.ModuleList(Block(config, weights.at("block", i), i, decoder) for i in range(layers))
-        eps = config.eps("layer_norm_epsilon", 1e-6)
-        self.norm = RMSNorm(weights, "final_layer_norm", config.integer("d_model"), eps)
-
-    def places(self) -> dict[str, Any]:
-        """The options of attention that tell positions."""
-        assert self.table is not None
-        return {"t5_table": self.table.data.astype("float32", copy=False), "t5_bidirectional": not self.decoder,
-                "t5_max_distance": self.distance, "causal": self.decoder}  # fmt: skip
-
-    def forward(self, x: Tensor, call: Call, source: Source | None = None) -> Tensor:
-        """``(B, S, width)``."""
-        places = self.places()
-        for block in self.blocks:
-            x = block(x, call, places, source)
-        return self.norm(x)
-
-
-class T5(EncoderDecoder):
-    """T5 without a head."""
-
-    has_head = False
+class T5Encoder(Model):
+    """T5's encoder alone, which reads prompts for models of pictures: ``last_hidden_state`` ``(B, S, width)``."""
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
-        config.only(is_encoder_decoder=True, is_decoder=False)
+        config.only(is_decoder=False)
         config.unused("tie_word_embeddings", "n_positions", "scale_decoder_outputs")
-        self.width, layers = config.integer("d_model"), config.integer("num_layers")
-        self.rows, answers = config.integer("vocab_size"), config.integer("num_decoder_layers", layers)
-        self.cached = (answers, config.integer("num_heads"), config.integer("d_kv"))
+        config.unused("is_encoder_decoder", "num_decoder_layers")  # of a decoder, where there is one
+        self.width, self.rows = config.integer("d_model"), config.integer("vocab_size")
         self.tokens = Embedding(weights, "shared", self.rows, self.width)
-        weights.allow("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", copies="shared.weight")
-        weights.allow("lm_head.weight")
-        weights.allow("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight")  # of the oldest files
-        self.encoder = Stack(config, weights.at("encoder"), layers, decoder=False)
-        self.decoder = Stack(config, weights.at("decoder"), answers, decoder=True)
+        weights.allow("encoder.embed_tokens.weight", copies="shared.weight")
+        self.encoder = Stack(config, weights.at("encoder"), config.integer("num_layers"), decoder=False)
 
     def encode(self, inputs: Any, attention_mask: Any) -> tuple[Tensor, Tensor | None, bool]:
         """The encoder's states ``(B, S, width)``, the mask of its tokens, and whether the ids came from the host."""
@@ -142,6 +35,40 @@ class T5(EncoderDecoder):
 
     def _states(self, ids: Tensor, mask: Tensor | None) -> Tensor:
         return self.encoder(self.tokens(ids), Call(mask=mask))
+
+    def forward(self, input_ids: Any, attention_mask: Any = None) -> Output:
+        """Hidden states of tokens.
+
+        Parameters
+        ----------
+        input_ids : array or Tensor of int
+            ``(B, S)``.
+        attention_mask : array or Tensor, optional
+            ``(B, S)``: 0 for padding.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For arrays that are no such numbers or of another shape.
+        """
+        states, _, host = self.encode(input_ids, attention_mask)
+        return Output(host, last_hidden_state=states)
+
+
+class T5(T5Encoder, EncoderDecoder):
+    """T5 without a head."""
+
+    has_head = False
+
+    def __init__(self, config: Config, weights: Weights) -> None:
+        super().__init__(config, weights)
+        config.only(is_encoder_decoder=True)
+        answers = config.integer("num_decoder_layers", config.integer("num_layers"))
+        self.cached = (answers, config.integer("num_heads"), config.integer("d_kv"))
+        weights.allow("decoder.embed_tokens.weight", copies="shared.weight")
+        weights.allow("lm_head.weight")
+        weights.allow("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight")  # of the oldest files
+        self.decoder = Stack(config, weights.at("decoder"), answers, decoder=True)
 
     def source(self, states: Tensor, mask: Tensor | None) -> Source:
         """The keys and values of each layer's attention to the encoder's states."""

@@ -14,6 +14,7 @@ from ..compute import Compute
 from ..compute.device.arrays import NDArray
 from ..errors import ModelError
 from .config import Config, read_json
+from .languages import code_of
 from .loading import load
 from .spectrogram import log_mel
 from .tokenizer import Tokenizer, Written
@@ -113,6 +114,8 @@ class Transcriber:
                              f"{self.features.sampling_rate}")  # fmt: skip
         if sound.ndim != 1 or not len(sound) or sound.dtype.kind != "f":
             raise ValueError(f"Transcriber: samples are {sound.dtype} {sound.shape}; expected floats (N,)")
+        if isinstance(language, str) and code_of(language) in self.languages:
+            language = code_of(language)
         for what, known, given in (("language", self.languages, language), ("task", self.tasks, task)):
             if given is not None and not known:
                 raise ValueError(f"Transcriber: the model's folder names no {what}s, and none can be chosen")
@@ -147,7 +150,7 @@ class Transcriber:
         sampling_rate : int
             Samples a second: those that the model takes, 16,000.
         language : str, optional
-            What is spoken, such as "en". By default what the model finds likeliest in the first piece.
+            What is spoken: "en", "English" or "<|en|>". By default what the model finds likeliest in the first piece.
         task : str, optional
             "transcribe", the default, or "translate", into English.
         **options

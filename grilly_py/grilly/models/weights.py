@@ -52,7 +52,7 @@ class Weights:
         self.allowed: set[str] = set()
         self._copies: dict[str, str] = {}
         self._report = report
-        self._finite: list[tuple[list[str], Tensor]] = []  # tensors that became float16, and whether they fit
+        self._beyond: list[tuple[list[str], Tensor]] = []  # what became float16; did it overflow?
 
     @property
     def nbytes(self) -> int:
@@ -137,7 +137,7 @@ class Weights:
             first += count
         whole = (whole.T if transposed else whole).astype(self.dtype, copy=False).contiguous()
         if self.dtype.name == "float16" and any(array is not None and array.dtype != self.dtype for array in arrays):
-            self._finite.append(([name for name in names if name is not None], xp.all(xp.isfinite(whole))))
+            self._beyond.append(([name for name in names if name is not None], xp.any(xp.isinf(whole))))
         if self._report is not None:
             self._report(sum(self.checkpoint.entries[name].nbytes for name in names if name is not None))
         return whole
@@ -151,7 +151,7 @@ class Weights:
 
     def finish(self) -> None:
         """Raise ModelError for numbers that the dtype does not hold, which the device found."""
-        beyond = [name for names, finite in self._finite if not finite for name in names]
+        beyond = [name for names, infinite in self._beyond if infinite for name in names]
         if beyond:
             lines = _some("beyond", [f"{name} in {self.checkpoint.entries[name].file.name}" for name in beyond])
             raise ModelError(
