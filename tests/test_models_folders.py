@@ -73,6 +73,7 @@ def test_unknown_architecture(folder):
     ("hidden_size", ..., "hidden_size is missing; expected a whole number"),
     ("hidden_size", "32", "hidden_size is '32'; expected a whole number"),
     ("num_hidden_layers", 0, "num_hidden_layers is 0; expected a whole number, at least 1"),
+    ("hidden_size", 10**30, "expected a whole number, at least 1 and below 2**31"),
     ("num_key_value_heads", 3, "num_attention_heads is 4; expected a multiple of num_key_value_heads"),
     ("hidden_act", "mish", "hidden_act is 'mish'; expected one of gelu"),
     ("rms_norm_eps", True, "rms_norm_eps is True; expected a finite number"),

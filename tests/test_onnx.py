@@ -280,7 +280,7 @@ def test_indices_on_the_host_beyond_what_onnx_folds():
 # -- grilly run -------------------------------------------------------------------------------------------------------
 
 
-def test_run_writes_what_the_model_gives(tmp_path, capsys):
+def test_run_writes_what_the_model_gives(tmp_path, monkeypatch, capsys):
     proto, ids = decoder(), np.random.default_rng(2).integers(0, 32, (2, 6))
     onnx.save(decoder(), tmp_path / "m.onnx", save_as_external_data=True, location="m.bin", size_threshold=0)
     np.save(tmp_path / "ids.npy", ids)
@@ -292,6 +292,23 @@ def test_run_writes_what_the_model_gives(tmp_path, capsys):
         np.testing.assert_allclose(found["logits"], expected(proto, ids), rtol=0, atol=1e-5)
     assert main([*arguments, "--no-capture", "--output", str(tmp_path / "o.npz")]) == 0
     assert "node by node" in capsys.readouterr().out
+    np.savez(tmp_path / "in.npz", ids=ids)
+    with np.load(tmp_path / "o.npz") as first:
+        assert main([*arguments[:-1], str(tmp_path / "in.npz"), "--output", str(tmp_path / "p.npz")]) == 0
+        with np.load(tmp_path / "p.npz") as found:
+            np.testing.assert_allclose(found["logits"], first["logits"], rtol=0, atol=1e-6)
+    assert main([*arguments, "--input", str(tmp_path / "in.npz")]) == 1
+    assert "names an input twice" in capsys.readouterr().err
+    np.save(tmp_path / "one.npy", ids)
+    (tmp_path / "one.npy").rename(tmp_path / "one.npz")
+    (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 and no more")
+    monkeypatch.chdir(tmp_path)
+    for given, why in (
+        ("one.npz", "one array without a name"), ("bad.npz", "cannot be read"), ("no.npz", "cannot be read"),
+        ("ids=in.npz", "in.npz holds several arrays"),
+    ):  # fmt: skip
+        assert main([*arguments[:-1], given]) == 1
+        assert why in capsys.readouterr().err
 
 
 def test_run_says_what_is_wrong(tmp_path, capsys):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import time
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,30 +18,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("model", metavar="MODEL", help="an .onnx file")
     parser.add_argument("--input", action="append", default=[], metavar="NAME=FILE", type=_named,
-                        help="a .npy file for an input; once for each")  # fmt: skip
+                        help="a .npy file for an input, once for each; or an .npz file, of which arrays are named as "
+                        "inputs are")  # fmt: skip
     parser.add_argument("--output", metavar="FILE", help="an .npz file; default: MODEL with .npz at its end")
     parser.add_argument("--no-capture", action="store_true", help="run node by node instead of as one captured graph")
     add_device(parser)
 
 
 def _named(text: str) -> tuple[str, str]:
+    if text.endswith(".npz") and "=" not in text:
+        return "", text
     name, _, path = text.partition("=")
     if not name or not path:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=FILE")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=FILE, or a file that ends with .npz")
     return name, path
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the outputs by name as an .npz file."""
-    names = [name for name, _ in args.input]
-    if len(set(names)) < len(names):
+    given = [pair for name, path in args.input for pair in (_arrays(path) if not name else [(name, _array(path))])]
+    feeds = dict(given)
+    if len(feeds) < len(given):
         raise CommandError("--input names an input twice")
     try:
         with open_backend(args) as backend:
             from ..onnx import Model
 
             model = Model(args.model, backend)
-            feeds = {name: _array(path) for name, path in args.input}
             start = time.perf_counter()
             found = model.run(feeds, capture=not args.no_capture)
             seconds = time.perf_counter() - start
@@ -62,10 +67,23 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _array(path: str) -> np.ndarray:
-    try:
-        found = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise CommandError(f"{path} cannot be read: {error}") from error
+    found = _loaded(path)
     if not isinstance(found, np.ndarray):
         raise CommandError(f"{path} holds several arrays; expected an .npy file")
     return found
+
+
+def _arrays(path: str) -> list[tuple[str, np.ndarray]]:
+    """The arrays of an .npz file by name."""
+    found = _loaded(path)
+    if isinstance(found, np.ndarray):
+        raise CommandError(f"{path} holds one array without a name; expected an .npz file")
+    return list(found.items())
+
+
+def _loaded(path: str) -> Any:
+    try:
+        found = np.load(path, allow_pickle=False)
+        return found if isinstance(found, np.ndarray) else dict(found)
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise CommandError(f"{path} cannot be read: {error}") from error

@@ -102,6 +102,8 @@ class Config:
             return value
         if isinstance(value, bool) or not isinstance(value, int) or operator.index(value) < least:
             raise self.error(name, expected)
+        if value >= 2**31:  # of whatever a model has
+            raise self.error(name, f"{expected} and below 2**31")
         return value
 
     def number(self, name: str, default: Any = REQUIRED, *, least: float = -math.inf, above: float = -math.inf) -> Any:

@@ -157,13 +157,14 @@ void add_mask(float factor) {
     }
 }
 
+// Not with ADDED_FOURS, whose keys lie otherwise.
 // Columns and rows of a fragment that lie 8 apart move the distance by as much. Scores of distance number 2 (f - i) + h - s +
 // 2 RF - 1 are those of half h of the columns of fragment f and half s of the rows of fragment i.
 #define DISTANCES (2 * (KF + RF) - 1)
 #define DISTANCE_OF(i, f, e) (2u * (f) + (e) / 2u % 2u + uint(2 * RF - 1) - 2u * (i) - (e) / 4u)
 #define DEPENDS_ON_DISTANCE ((FEATURES & (ALIBI | T5)) != 0)
 
-// Not with ADDED_FOURS. What T5's table has for a distance.
+// What T5's table has for a distance.
 float by_bucket(int distance, int reach) {
     uint bucket = extra_data[word(T5_BUCKETS) + uint(clamp(distance, -reach, reach) + reach)];
     return uintBitsToFloat(extra_data[word(T5_TABLE) + bucket * word(T5_ROW) + x_head]);

@@ -7,15 +7,18 @@ bool found_non_finite(uvec4 carried) { return ((carried.x | carried.y | carried.
 #ifndef KEY_PLACE
 #define KEY_PLACE(key) (key)
 #endif
+// Of rows that `words` make up. Where what all threads fetch at once is whole fragments, no place is computed anew.
+#define WORD_OF_STEP(n, words, stride) KEY_PLACE(thread / words) * stride + thread % words + (n) * (THREADS / words * stride)
+#define WORD_OF_ANY(n, words, stride) KEY_PLACE((thread + (n) * THREADS) / words) * stride + (thread + (n) * THREADS) % words
 #if STEPS || THREADS % (16 * D8) == 0
-#define K_WORD(n) KEY_PLACE(thread / D8) * K_STRIDE + thread % D8 + (n) * (THREADS / D8 * K_STRIDE)
+#define K_WORD(n) WORD_OF_STEP(n, D8, K_STRIDE)
 #else
-#define K_WORD(n) KEY_PLACE((thread + (n) * THREADS) / D8) * K_STRIDE + (thread + (n) * THREADS) % D8
+#define K_WORD(n) WORD_OF_ANY(n, D8, K_STRIDE)
 #endif
 #if STEPS || THREADS % (16 * V8) == 0
-#define V_WORD(n) KEY_PLACE(thread / V8) * V_STRIDE + thread % V8 + (n) * (THREADS / V8 * V_STRIDE)
+#define V_WORD(n) WORD_OF_STEP(n, V8, V_STRIDE)
 #else
-#define V_WORD(n) KEY_PLACE((thread + (n) * THREADS) / V8) * V_STRIDE + (thread + (n) * THREADS) % V8
+#define V_WORD(n) WORD_OF_ANY(n, V8, V_STRIDE)
 #endif
 #if STEPS && defined(EXTRAS) && !defined(TILED) && (THREADS % (16 * D8) || THREADS % (16 * V8))
 #error "STEPS with options needs steps of whole fragments of keys"
