@@ -8,6 +8,8 @@ from . import (
     detection,
     einsum,
     elementwise,
+    fused,
+    fused_attention,
     indexing,
     losses,
     normalization,
@@ -28,7 +30,8 @@ from . import (
 )
 
 __all__ = [
-    "OPERATORS", "activations", "attention", "control", "detection", "einsum", "elementwise", "indexing", "losses",
-    "normalization", "pooling", "products", "quantization", "recurrence", "recurrent", "reductions", "resizing",
-    "sampling", "scattering", "sequences", "shapes", "spectra", "transposed", "windows",
+    "OPERATORS", "activations", "attention", "control", "detection", "einsum", "elementwise", "fused",
+    "fused_attention", "indexing", "losses", "normalization", "pooling", "products", "quantization", "recurrence",
+    "recurrent", "reductions", "resizing", "sampling", "scattering", "sequences", "shapes", "spectra", "transposed",
+    "windows",
 ]  # fmt: skip

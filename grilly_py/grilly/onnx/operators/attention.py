@@ -13,7 +13,7 @@ from ..table import Call, operator, wide
 from .shapes import padded
 
 
-def _heads(call: Call, x: Tensor, name: str) -> Tensor:
+def heads_apart(call: Call, x: Tensor, name: str) -> Tensor:
     """(B, S, heads D) as (B, heads, S, D), a view."""
     heads = int(call.get(name, 0))
     if heads < 1 or x.shape[2] % heads:
@@ -49,8 +49,8 @@ def attention(
     """Attention with masks, grouped heads, a cache, windows and soft-caps; the score matrix only where asked for."""
     joined, rows, given_q = q.ndim == 3, q.shape[-2], q
     if joined:
-        q = _heads(call, q, "q_num_heads")
-        k, v = _heads(call, k, "kv_num_heads"), _heads(call, v, "kv_num_heads")
+        q = heads_apart(call, q, "q_num_heads")
+        k, v = heads_apart(call, k, "kv_num_heads"), heads_apart(call, v, "kv_num_heads")
     k, v = k.astype(q.dtype, copy=False), v.astype(q.dtype, copy=False)
     past = 0
     if past_k is not None and past_v is not None:
@@ -81,11 +81,12 @@ def attention(
         options["seqlens_k"] = lengths.reshape(-1)
     if joined and past_k is None and not call.wants(3):
         found = F.flash_attention3(
-            given_q, _joined(k), _joined(v), num_heads=q.shape[1], num_kv_heads=k.shape[1], mask=flash_mask, **options
-        )
+            given_q, heads_joined(k), heads_joined(v), num_heads=q.shape[1], num_kv_heads=k.shape[1], mask=flash_mask,
+            **options,
+        )  # fmt: skip
     else:
         found = F.flash_attention2(q, k, v, mask=flash_mask, **options)
-        found = _joined(found) if joined else found
+        found = heads_joined(found) if joined else found
     if not call.wants(3):
         return found, k, v
     offset = past if lengths is None else lengths.reshape(-1, 1, 1, 1) - rows
@@ -95,7 +96,7 @@ def attention(
     return found, k, v, _scores(call, q, k, mask, seen).astype(q.dtype, copy=False)
 
 
-def _joined(x: Tensor) -> Tensor:
+def heads_joined(x: Tensor) -> Tensor:
     """(B, heads, S, D) as (B, S, heads D)."""
     batch, heads, rows, width = x.shape
     return xp.permute_dims(x, (0, 2, 1, 3)).reshape((batch, rows, heads * width))
@@ -136,7 +137,7 @@ def rotary_embedding(
     call: Call, x: Tensor, cosines: Tensor, sines: Tensor, positions: Tensor | None = None
 ) -> Tensor:
     """Pairs of elements turned by angles whose cosines and sines are given, at positions or in order."""
-    heads = x if x.ndim == 4 else _heads(call, x, "num_heads")
+    heads = x if x.ndim == 4 else heads_apart(call, x, "num_heads")
     width = int(call.get("rotary_embedding_dim", 0)) or heads.shape[3]
     if positions is not None:
         cosines, sines = (xp.take(each, positions, axis=0) for each in (cosines, sines))
@@ -156,4 +157,4 @@ def rotary_embedding(
         found = xp.concat([one, other], axis=-1)
     found = found.astype(x.dtype, copy=False)
     found = found if not rest.size else xp.concat([found, rest], axis=-1)
-    return found if x.ndim == 4 else _joined(found)
+    return found if x.ndim == 4 else heads_joined(found)

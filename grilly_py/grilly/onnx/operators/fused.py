@@ -1,0 +1,129 @@
+"""Operators of com.microsoft that ONNX Runtime's optimizer makes of several: activations, products, norms, embeddings.
+
+Their descriptions: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ... import array_api as xp
+from ... import functional as F
+from ...compute import Tensor
+from ..table import Call, operator, wide
+
+DOMAIN = "com.microsoft"
+
+
+def fused(name: str, host: Sequence[int] = ()) -> Callable[[Any], Any]:
+    """Enter an operator of com.microsoft. ONNX has no NumPy function for it, so constants go to the device too."""
+
+    def enter(function: Any) -> Any:
+        def run(call: Call, *inputs: Any) -> Any:
+            return function(call, *(
+                value if value is None or place in host else call.tensor(value) for place, value in enumerate(inputs)
+            ))  # fmt: skip
+
+        operator(f"{DOMAIN}.{name}", host=host, folds=False)(run)
+        return function
+
+    return enter
+
+
+def biased(x: Tensor, bias: Tensor | None) -> Tensor:
+    """x with a bias added, if there is one."""
+    return x if bias is None else xp.add(x, bias)
+
+
+@fused("Gelu")
+def gelu(call: Call, x: Tensor) -> Tensor:
+    """The Gaussian error linear unit."""
+    return F.gelu(x)
+
+
+@fused("BiasGelu")
+def bias_gelu(call: Call, x: Tensor, bias: Tensor) -> Tensor:
+    """... of ``x + bias``."""
+    return F.gelu(xp.add(x, bias))
+
+
+@fused("FastGelu")
+def fast_gelu(call: Call, x: Tensor, bias: Tensor | None = None) -> Tensor:
+    """... of ``x + bias``, by a hyperbolic tangent."""
+    return F.gelu(biased(x, bias), approximate="tanh")
+
+
+@fused("QuickGelu")
+def quick_gelu(call: Call, x: Tensor) -> Tensor:
+    """``x sigmoid(alpha x)``."""
+    wider = wide(x)
+    return xp.multiply(wider, F.sigmoid(xp.multiply(wider, call.get("alpha", 1.702)))).astype(x.dtype, copy=False)
+
+
+@fused("FusedMatMul")
+def fused_matmul(call: Call, a: Tensor, b: Tensor) -> Tensor:
+    """``alpha A B``, the last two axes of A and B swapped where attributes say so."""
+    for name in ("transBatchA", "transBatchB"):
+        if call.get(name, 0):
+            raise call.refuse(f"{name} is {call.get(name)}")
+    a = a.mT if call.get("transA", 0) and a.ndim > 1 else a
+    b = b.mT if call.get("transB", 0) and b.ndim > 1 else b
+    alpha = call.get("alpha", 1.0)
+    if alpha == 1:
+        return xp.matmul(a, b)
+    return xp.multiply(xp.matmul(wide(a), wide(b)), alpha).astype(a.dtype, copy=False)
+
+
+@operator("SimplifiedLayerNormalization")
+def simplified_layer_normalization(call: Call, x: Tensor, scale: Tensor) -> Any:
+    """The root mean square norm, and the reciprocal root of each row where the graph asks for it."""
+    axis, eps = call.get("axis", -1) % x.ndim, call.get("epsilon", 1e-5)
+    found = F.rms_norm(x, x.shape[axis:], scale.astype(x.dtype, copy=False), eps)
+    if not call.wants(1):
+        return found
+    squares = xp.mean(xp.square(wide(x)), axis=tuple(range(axis, x.ndim)), keepdims=True)
+    return found, xp.reciprocal(xp.sqrt(xp.add(squares, eps)))
+
+
+def _sum(call: Call, x: Tensor, skip: Tensor, bias: Tensor | None) -> Tensor:
+    for place in (1, 2):
+        if call.wants(place):
+            raise call.refuse(f"output {place}, of training, is asked for")
+    return biased(xp.add(x, skip), bias)
+
+
+@fused("SkipLayerNormalization")
+def skip_layer_normalization(
+    call: Call, x: Tensor, skip: Tensor, scale: Tensor, shift: Tensor | None = None, bias: Tensor | None = None
+) -> Any:
+    """The layer norm of ``x + skip + bias``, and that sum."""
+    both = _sum(call, x, skip, bias)
+    return F.layer_norm(both, scale.shape, scale, shift, call.get("epsilon", 1e-12)), None, None, both
+
+
+@fused("SkipSimplifiedLayerNormalization")
+def skip_simplified_layer_normalization(
+    call: Call, x: Tensor, skip: Tensor, scale: Tensor, bias: Tensor | None = None
+) -> Any:
+    """The root mean square norm of ``x + skip + bias``, and that sum."""
+    both = _sum(call, x, skip, bias)
+    return F.rms_norm(both, scale.shape, scale, call.get("epsilon", 1e-12)), None, None, both
+
+
+@fused("EmbedLayerNormalization")
+def embed_layer_normalization(
+    call: Call, ids: Tensor, segments: Tensor | None, words: Tensor, places: Tensor, kinds: Tensor | None,
+    scale: Tensor, shift: Tensor, mask: Tensor | None = None, positions: Tensor | None = None,
+) -> Any:  # fmt: skip
+    """The layer norm of BERT's embeddings; how many tokens are shown of each text; and the sum of the embeddings."""
+    batch, length = ids.shape
+    x = xp.take(words, ids, axis=0)
+    x = xp.add(x, places[:length] if positions is None else xp.take(places, positions, axis=0))
+    if segments is not None and kinds is not None:
+        x = xp.add(x, xp.take(kinds, segments, axis=0))
+    if mask is None:
+        shown = xp.zeros((batch,), dtype="int32", device=call.backend)
+    else:
+        shown = xp.sum(mask.astype("int32", copy=False), axis=1).astype("int32", copy=False)
+    return F.layer_norm(x, scale.shape, scale, shift, call.get("epsilon", 1e-12)), shown, x
