@@ -102,6 +102,9 @@ def test_lengths_and_masks_that_do_not_fit_are_refused():
     inputs[5] = np.array([8, 6], np.int32)
     with pytest.raises(grilly.UnsupportedError, match=r"\[9, 7\] keys of 7, 1 of them new, with 6 of before"):
         ran(case._replace(inputs=tuple(inputs)))
+    case = CASES["attention-past"]
+    with pytest.raises(grilly.UnsupportedError, match="Attention: past_sequence_length is given"):
+        ran(case._replace(inputs=(*case.inputs, None, np.array([3], np.int32))))
     case = CASES["attention-mask"]
     inputs = (*case.inputs[:3], np.ones((2, 4), np.int32))
     with pytest.raises(grilly.UnsupportedError, match=r"mask of shape \(2, 4\) for 2 texts of 5 queries and 5 keys"):

@@ -75,17 +75,6 @@ def fused_matmul(call: Call, a: Tensor, b: Tensor) -> Tensor:
     return xp.multiply(xp.matmul(wide(a), wide(b)), alpha).astype(a.dtype, copy=False)
 
 
-@operator("SimplifiedLayerNormalization")
-def simplified_layer_normalization(call: Call, x: Tensor, scale: Tensor) -> Any:
-    """The root mean square norm, and the reciprocal root of each row where the graph asks for it."""
-    axis, eps = call.get("axis", -1) % x.ndim, call.get("epsilon", 1e-5)
-    found = F.rms_norm(x, x.shape[axis:], scale.astype(x.dtype, copy=False), eps)
-    if not call.wants(1):
-        return found
-    squares = xp.mean(xp.square(wide(x)), axis=tuple(range(axis, x.ndim)), keepdims=True)
-    return found, xp.reciprocal(xp.sqrt(xp.add(squares, eps)))
-
-
 def _sum(call: Call, x: Tensor, skip: Tensor, bias: Tensor | None) -> Tensor:
     for place in (1, 2):
         if call.wants(place):

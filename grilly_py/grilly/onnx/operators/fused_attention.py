@@ -15,9 +15,9 @@ from .fused import biased, fused
 
 
 def _refuse_all(call: Call, given: dict[str, Any]) -> None:
-    """Raise UnsupportedError for what is given or set and is not computed here."""
+    """Raise UnsupportedError for an input that is given, or an attribute that is set, and is not computed here."""
     for name, value in given.items():
-        if value is not None and value is not False and value != 0:
+        if isinstance(value, Tensor) or value:
             raise call.refuse(f"{name} is given")
 
 
@@ -146,9 +146,9 @@ def group_query_attention(
         q, k = (rotary_embedding(call._replace(attributes=turn), x, cosines, sines, positions) for x in (q, k))
     length = max(room, whole)
     k, v = _placed(past_k, k, before, length), _placed(past_v, v, before, length)
-    options: dict[str, Any] = {"softcap": call.get("softcap", 0.0), "causal": True, "seqlens_k": lengths}
-    if first:
-        options["seqlens_q"] = lengths
+    options: dict[str, Any] = {"softcap": call.get("softcap", 0.0), "causal": True}
+    if (lengths < whole).any():
+        options |= {"seqlens_k": lengths, "seqlens_q": lengths if first else None}
     window = int(call.get("local_window_size", -1))
     if window > 0:
         options["window_size"] = (window - 1, 0)

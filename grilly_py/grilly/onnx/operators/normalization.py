@@ -39,11 +39,15 @@ def layer_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor | Non
     return found, mean, inverse
 
 
-@operator("RMSNormalization")
-def rms_normalization(call: Call, x: Tensor, scale: Tensor) -> Tensor:
-    """The root mean square norm."""
-    shape = x.shape[_row_axis(call, x) :]
-    return F.rms_norm(x, shape, _weight(scale, x, shape), call.get("epsilon", 1e-5))
+@operator("RMSNormalization", "SimplifiedLayerNormalization")
+def rms_normalization(call: Call, x: Tensor, scale: Tensor) -> Any:
+    """The root mean square norm; ONNX Runtime's gives the reciprocal root of each row too, where the graph asks."""
+    axis, eps = _row_axis(call, x), call.get("epsilon", 1e-5)
+    found = F.rms_norm(x, x.shape[axis:], _weight(scale, x, x.shape[axis:]), eps)
+    if not call.wants(1):
+        return found
+    squares = xp.mean(xp.square(wide(x)), axis=tuple(range(axis, x.ndim)), keepdims=True)
+    return found, xp.reciprocal(xp.sqrt(xp.add(squares, eps)))
 
 
 @operator("GroupNormalization")
