@@ -48,6 +48,15 @@ def cases() -> dict[str, Case]:
     case("quick-gelu-alpha", "QuickGelu", f(3, 9, scale=4), alpha=0.7)
     case("matmul", "FusedMatMul", f(2, 5, 3), f(2, 7, 5), transA=1, transB=1, alpha=0.25)
     case("matmul-vector", "FusedMatMul", f(2, 3, 5), f(5), alpha=2.0)
+    def bits(*shape):
+        return random.randint(0, 256, shape).astype(np.uint8)
+
+    for n, depth, block in ((4, 32, 16), (4, 40, 16), (8, 40, 16)):
+        blocks = -(-depth // block)
+        sizes = {"K": depth, "N": 7, "bits": n, "block_size": block}
+        a, b, scales = f(2, 3, depth), bits(7, blocks, block * n // 8), f(7 * blocks, scale=0.1)
+        case(f"bits-{n}-{depth}", "MatMulNBits", a, b, scales, **sizes)
+        case(f"bits-{n}-{depth}-zeros", "MatMulNBits", a, b, scales, bits(7 * -(-blocks * n // 8)), None, f(7), **sizes)
     three = (True, False, False, True)
     case("skip-norm", "SkipLayerNormalization", f(B, S, W), f(B, S, W), f(W), f(W), epsilon=1e-5)
     case("skip-norm-all", "SkipLayerNormalization", f(B, S, W), f(B, S, W), f(W), f(W), f(W), outputs=three)

@@ -40,7 +40,9 @@ def test_a_node_agrees_with_onnx_runtime(label):
             np.testing.assert_allclose(found[name][part], value[part], rtol=0, atol=2e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("label", ["skip-norm-all", "embed", "attention-past", "heads-mask", "groups-ragged"])
+@pytest.mark.parametrize(
+    "label", ["skip-norm-all", "embed", "attention-past", "heads-mask", "groups-ragged", "bits-4-40-zeros"]
+)
 def test_constants_and_runs_without_a_graph_give_the_same(label):
     case = CASES[label]
     proto, feeds = model(case)
@@ -87,6 +89,7 @@ def test_half_precision(label, dtype):
     ("matmul", {"transBatchA": 1}, "FusedMatMul: transBatchA is 1"),
     ("attention", {"do_rotary": 1}, "Attention: do_rotary is given"),
     ("attention", {"num_heads": 5}, r"num_heads is 5; an input of shape \(2, 5, 64\) cannot have so many heads"),
+    ("bits-4-32", {"bits": 2}, "MatMulNBits: bits is 2; grilly has 4 and 8"),
     ("rotary", {"scale": 2.0}, "RotaryEmbedding: scale is given"),
     ("groups-step", {"do_rotary": 1, "num_heads": 3}, "num_heads is 3"),
 ])  # fmt: skip
@@ -116,6 +119,21 @@ def test_the_page_lists_them():
     line = next(line for line in text.splitlines() if line.startswith("| of com.microsoft |"))
     listed = set(re.findall(r"\b[A-Z]\w+\b", line))
     assert listed == {name.rpartition(".")[2] for name in grilly.onnx.OPERATORS if name.startswith("com.microsoft.")}
+
+
+def test_a_packed_matrix_goes_to_the_device_once():
+    """As other weights do: graphs of other shapes share it."""
+    proto, feeds = model(CASES["bits-4-32"])
+    from onnx import numpy_helper
+
+    proto.graph.initializer.extend(numpy_helper.from_array(feeds[name], name) for name in ("x1", "x2"))
+    del proto.graph.input[1:]
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    built = grilly.onnx.Model(proto)
+    assert isinstance(built._constants["x1"], grilly.Tensor)
+    for batch in (1, 2):
+        found = built.run({"x0": feeds["x0"][:batch]})["y0"]
+        np.testing.assert_allclose(found, GOLDEN["bits-4-32/y0"][:batch], rtol=0, atol=2e-5)
 
 
 def decoder():

@@ -71,7 +71,8 @@ class Loaded(NamedTuple):
     """A graph as it runs.
 
     ``optional`` are the inputs that a constant stands for where they are not given, ``host`` the inputs that decide
-    shapes, ``held`` the names that operators read on the host.
+    shapes, ``held`` the names that operators read on the host, ``sent`` those that operators read on the device which
+    nothing folds.
     """
 
     nodes: list[Node]
@@ -81,6 +82,7 @@ class Loaded(NamedTuple):
     constants: dict[str, np.ndarray]
     host: frozenset[str]
     held: frozenset[str]
+    sent: frozenset[str]
     version: int
 
 
@@ -131,7 +133,8 @@ def load(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Loaded:
     outputs = tuple(each.name for each in proto.graph.output)
     nodes = _nodes(proto.graph, proto.opset_import, outputs, folder)
     host, held = _host_inputs(proto, nodes, (*inputs, *optional)), frozenset(_held(nodes))
-    return Loaded(nodes, inputs, optional, outputs, constants, host, held, version)
+    sent = frozenset(name for node in _every(nodes) if not node.operator.known for name in node.inputs) - held
+    return Loaded(nodes, inputs, optional, outputs, constants, host, held, sent, version)
 
 
 def lacking(model: onnx.ModelProto) -> Counter[str]:
@@ -253,10 +256,16 @@ def _add_needed(nodes: list[Node], floating: frozenset[str], needed: set[str]) -
 
 def _held(nodes: list[Node]) -> Iterator[str]:
     """The names that operators read on the host, of any dtype."""
-    for node in nodes:
+    for node in _every(nodes):
         yield from (name for place, name in enumerate(node.inputs) if place in node.operator.host)
+
+
+def _every(nodes: list[Node]) -> Iterator[Node]:
+    """Nodes, and those of the graphs in them."""
+    for node in nodes:
+        yield node
         for branch in node.branches.values():
-            yield from _held(branch.nodes)
+            yield from _every(branch.nodes)
 
 
 def _floating(proto: onnx.ModelProto) -> frozenset[str]:

@@ -69,12 +69,10 @@ class Model:
         self.graph: Graph[Any] | None = None
         self.uncaptured: str | None = None
         self._graphs: dict[tuple[Any, ...], Graph[Any] | str] = {}
-        # Single numbers stay on the host, where shapes may need them, and so does what operators read there.
         self._constants: dict[str, Value] = {
-            name: array if array.dtype.kind in "iub" or array.size <= 1 or name in self._loaded.held
-            else self._sent(f"constant {name}", array)
+            name: self._sent(f"constant {name}", array) if self._is_sent(name, array) else array
             for name, array in self._loaded.constants.items()
-        }  # fmt: skip
+        }
         self._on_device: dict[str, Tensor] = {}
         self._capturing = False
 
@@ -122,6 +120,12 @@ class Model:
                 return {name: _own(value) for name, value in found(device).items()}
             self.uncaptured = found
         return {name: _own(value) for name, value in self._pass({**device, **host}).items()}
+
+    def _is_sent(self, name: str, array: np.ndarray) -> bool:
+        """Whether a constant goes to the device at once: not single numbers and integers, which shapes may need."""
+        if array.size <= 1 or name in self._loaded.held:
+            return False
+        return array.dtype.kind not in "iub" or name in self._loaded.sent
 
     def _sent(self, said: str, value: np.ndarray | Tensor) -> Tensor:
         try:
@@ -172,7 +176,7 @@ class Model:
     def _node(self, node: Node, inputs: list[Value], values: dict[str, Any]) -> tuple[Value, ...]:
         on_host = all(value is None or isinstance(value, np.ndarray) for value in inputs)
         takes = node.operator
-        if on_host and takes.folds and not node.branches:
+        if on_host and takes.folds and takes.known and not node.branches:
             self.folded += 1
             return node.fold(inputs)
         operands: list[Value] = []

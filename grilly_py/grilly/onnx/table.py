@@ -112,12 +112,15 @@ class Operator(NamedTuple):
     folds : bool
         Whether a node whose arrays are all on the host is computed by ONNX's own functions. Operators of sequences,
         which are lists, take and give arrays from where they are.
+    known : bool
+        Whether ONNX has such a function. Without one arrays on the host go to the device.
     """
 
     function: Callable[..., Any]
     host: frozenset[int]
     either: frozenset[int]
     folds: bool
+    known: bool
 
 
 #: Operators by name, those of other domains than ONNX's own with the domain before it.
@@ -125,15 +128,15 @@ OPERATORS: dict[str, Operator] = {}
 
 
 def operator(
-    *names: str, host: Sequence[int] = (), either: Sequence[int] = (), folds: bool = True
+    *names: str, host: Sequence[int] = (), either: Sequence[int] = (), folds: bool = True, known: bool = True
 ) -> Callable[[Any], Any]:
-    """Enter a function under the names of operators; ``host``, ``either`` and ``folds`` as in Operator."""
+    """Enter a function under the names of operators; the options are fields of Operator."""
 
     def enter(function: Any) -> Any:
         for name in names:
             if name in OPERATORS:
                 raise ValueError(f"{name} is entered twice")
-            OPERATORS[name] = Operator(function, frozenset(host), frozenset(either), folds)
+            OPERATORS[name] = Operator(function, frozenset(host), frozenset(either), folds, known)
         return function
 
     return enter

@@ -17,18 +17,8 @@ DOMAIN = "com.microsoft"
 
 
 def fused(name: str, host: Sequence[int] = ()) -> Callable[[Any], Any]:
-    """Enter an operator of com.microsoft. ONNX has no NumPy function for it, so constants go to the device too."""
-
-    def enter(function: Any) -> Any:
-        def run(call: Call, *inputs: Any) -> Any:
-            return function(call, *(
-                value if value is None or place in host else call.tensor(value) for place, value in enumerate(inputs)
-            ))  # fmt: skip
-
-        operator(f"{DOMAIN}.{name}", host=host, folds=False)(run)
-        return function
-
-    return enter
+    """Enter an operator of com.microsoft; ``host`` as in Operator."""
+    return operator(f"{DOMAIN}.{name}", host=host, known=False)
 
 
 def biased(x: Tensor, bias: Tensor | None) -> Tensor:
@@ -59,6 +49,41 @@ def quick_gelu(call: Call, x: Tensor) -> Tensor:
     """``x sigmoid(alpha x)``."""
     wider = wide(x)
     return xp.multiply(wider, F.sigmoid(xp.multiply(wider, call.get("alpha", 1.702)))).astype(x.dtype, copy=False)
+
+
+def _whole(packed: Tensor, bits: int) -> Tensor:
+    """The numbers in bytes, along the last axis, the lowest bits first."""
+    if bits == 8:
+        return packed
+    pairs = xp.stack([xp.bitwise_and(packed, 15), xp.bitwise_right_shift(packed, 4)], axis=-1)
+    return pairs.reshape((*packed.shape[:-1], 2 * packed.shape[-1]))
+
+
+@fused("MatMulNBits")
+def matmul_bits(
+    call: Call, x: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor | None = None, order: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """The product with a matrix of 4 or 8 bits, turned, whose rows lie in blocks that each have a scale and a zero.
+
+    The matrix is unpacked at each run: memory holds it packed, and one unpacked at a time.
+    """
+    depth, rows, block = (int(call.attributes[name]) for name in ("K", "N", "block_size"))
+    bits = int(call.get("bits", 4))
+    if bits not in (4, 8) or order is not None:
+        raise call.refuse(f"bits is {bits}; grilly has 4 and 8" if order is None else "g_idx is given")
+    blocks = -(-depth // block)
+    weight = _whole(packed.reshape((rows, blocks, block * bits // 8)), bits).astype(x.dtype)
+    scales = scales.reshape((rows, blocks, 1))
+    if zeros is None:
+        weight = xp.subtract(weight, 2.0 ** (bits - 1))
+    elif zeros.dtype.kind == "u":  # rows of whole bytes
+        zeros = _whole(zeros.reshape((rows, -1)), bits)[:, :blocks]
+        weight = xp.subtract(weight, zeros.astype(x.dtype).reshape((rows, blocks, 1)))
+    else:
+        weight = xp.subtract(weight, zeros.reshape((rows, blocks, 1)))
+    weight = xp.multiply(weight, scales.astype(x.dtype, copy=False)).reshape((rows, blocks * block))
+    return F.linear(x, weight[:, :depth], bias)
 
 
 @fused("FusedMatMul")
