@@ -213,11 +213,16 @@ def test_dropout_mask_is_philox_word_by_word():
     mask = ref.dropout_mask(shape, 0.3, seed, offset)
     assert mask.shape == shape and mask.dtype == bool
     for b, h, i, j in np.ndindex(shape):
-        word = int(ref.philox((j // 8, i, h + 3 * b, 77), (0x9ABCDEF0, 0x12345678))[j % 8 // 2])
-        assert mask[b, h, i, j] == (word >> 16 * (j % 2) & 0xFFFF < int(0.7 * 2**16))
+        words = [int(word) for word in ref.philox((j // 16, i, h + 3 * b, 77), (0x9ABCDEF0, 0x12345678))]
+        upper, lower = (words[(j // 4 + after) % 4] >> 8 * (j % 4) & 0xFF for after in (0, 1))
+        assert mask[b, h, i, j] == (upper << 8 | lower < int(0.7 * 2**16))
     assert ref.dropout_mask(shape, 0.0).all()
     large = ref.dropout_mask((4, 4, 128, 128), 0.25, 1)
     assert abs(large.mean() - 0.75) < 4 * (0.25 * 0.75 / large.size) ** 0.5
+    # Of keys four apart the number of one has a byte of the other's: little of it is left in the decisions.
+    for apart in (1, 2, 3, 4, 5, 8, 12, 16):
+        pairs = np.corrcoef(large[..., :-apart].ravel(), large[..., apart:].ravel())[0, 1]
+        assert abs(pairs) < 1 / 256 + 4 / large.size**0.5
     for other in (ref.dropout_mask((4, 4, 128, 128), 0.25, 2), ref.dropout_mask((4, 4, 128, 128), 0.25, 1, 1)):
         assert abs((large == other).mean() - 0.625) < 0.01
     with pytest.raises(ValueError, match="below 1"):

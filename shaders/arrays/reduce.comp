@@ -12,7 +12,7 @@
 //     that is negative.
 // Workgroup: THREADS / LANES rows (x and z together count them, STRIPE along x), one part of each (y). Invocation: every
 //     LANES-th run of a row's part, or element.
-// Accumulation: float32 sums of EACH elements, which are added up with what is lost in rounding; then the invocations of
+// Accumulation: float32 sums of EACH elements, or of four such runs, which are added up with what is lost in rounding; then the invocations of
 //     a row by eights. Integers wrap at 64 bits. The order depends on the shape alone.
 // Preconditions: fewer than 2^31 elements; part_length is a multiple of EACH.
 // Defines: THREADS, STRIPE.
@@ -47,6 +47,15 @@ void take(uvec2 raw[8], uint base, uint at, uint many, uint step, float centre) 
     if (adds_floats()) found = with_sum(found, sum);
 }
 
+// The sum of a run of floats.
+float sum_of(uvec2 raw[8], float centre) {
+    float sum = 0.0;
+    [[unroll]] for (uint k = 0u; k < 8u; k++) {
+        if (k < EACH) sum += of_bits(found_in(raw[k], 0u, centre).x);
+    }
+    return sum;
+}
+
 void main() {
     uint id = gl_LocalInvocationIndex, lane = id % LANES;
     uint row = (gl_WorkGroupID.z * uint(STRIPE) + gl_WorkGroupID.x) * ROWS + id / LANES;
@@ -58,13 +67,22 @@ void main() {
         float centre = centre_of(row);
         uint step = RUNS == 1u ? 1u : LANES;
         uint at = begin + (RUNS == 1u ? EACH * lane : lane);
-        if (RUNS == 1u) {  // two at a time, so that there are always loads under way
-            for (; at + EACH * LANES + EACH <= end; at += 2u * EACH * LANES) {
-                uvec2 raw[8], next[8];
-                x_run(base + at, base + end, raw);
-                x_run(base + at + EACH * LANES, base + end, next);
-                take(raw, base, at, EACH, step, centre);
-                take(next, base, at + EACH * LANES, EACH, step, centre);
+        // Runs that end before the part does are read without a test between them, which would end one read before the next.
+        if (RUNS == 1u) {
+            const uint next = EACH * LANES;
+            if (adds_floats() && EACH == 8u) {
+                for (; at + 3u * next + EACH <= end; at += 4u * next) {
+                    uvec2 raw[4][8];
+                    float sums[4];
+                    [[unroll]] for (uint n = 0u; n < 4u; n++) x_run(base + at + n * next, base + at + n * next + EACH, raw[n]);
+                    [[unroll]] for (uint n = 0u; n < 4u; n++) sums[n] = sum_of(raw[n], centre);
+                    found = with_sum(found, sums[0] + sums[1] + (sums[2] + sums[3]));
+                }
+            }
+            for (; at + next + EACH <= end; at += 2u * next) {
+                uvec2 raw[2][8];
+                [[unroll]] for (uint n = 0u; n < 2u; n++) x_run(base + at + n * next, base + at + n * next + EACH, raw[n]);
+                [[unroll]] for (uint n = 0u; n < 2u; n++) take(raw[n], base, at + n * next, EACH, step, centre);
             }
         }
         for (; at < end; at += EACH * LANES) {

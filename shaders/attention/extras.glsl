@@ -237,27 +237,31 @@ float bend(float score, uint row, uint key) {
 
 // ---- dropout ----
 
-// The counter of the generator that decides on keys 8 n to 8 n + 7 of the whole call: two keys a word, the first by the low
-// half.
+// The counter of the generator that decides on keys 16 n to 16 n + 15 of the whole call. Key 4 w + b has a number of 16 bits: byte
+// b of word w, which decides nearly always, and below it byte b of the word after that, the first after the last.
 uvec4 drop_counter(uint n, uint row) {
     return uvec4(n, x_first_row + row, x_head + word(HEADS) * x_batch, word(DROPOUT_OFFSET));
 }
 uvec2 drop_seed() { return uvec2(word(SEED_LOW), word(SEED_HIGH)); }
 
 // Which of those keys' weights dropout keeps, a bit each.
-uint kept_eight(uvec4 words, uint below) {
-    uvec4 first = uvec4(lessThan(words & 0xffffu, uvec4(below))) << uvec4(0u, 2u, 4u, 6u);
-    uvec4 second = uvec4(lessThan(words, uvec4(below << 16))) << uvec4(1u, 3u, 5u, 7u);
-    uvec4 bits = first | second;
-    return bits.x | bits.y | bits.z | bits.w;
+uint kept_sixteen(uvec4 words, uint below) {
+    uvec4 after = words.yzwx;
+    uvec4 even = words << 8 & 0xff00ff00u | after & 0x00ff00ffu, odd = words & 0xff00ff00u | after >> 8 & 0x00ff00ffu;
+    uvec4 low = uvec4(below), high = uvec4(below << 16);
+    uvec4 bits = uvec4(lessThan(even & 0xffffu, low)) | uvec4(lessThan(odd & 0xffffu, low)) << 1
+        | uvec4(lessThan(even, high)) << 2 | uvec4(lessThan(odd, high)) << 3;
+    return bits.x | bits.y << 4 | bits.z << 8 | bits.w << 12;
 }
 
-// What dropout multiplies a weight by. `like` is odd where the key is: one for many keys takes fewer registers.
+// What dropout multiplies a weight by. `like` is the key but for a multiple of four: one for many keys takes fewer registers.
 float kept_share(uint row, uint key, uint like) {
     if (!on(DROPOUT)) return 1.0;
     uint whole = x_first_key + key;
-    uint drawn = philox(drop_counter(whole / 8u, row), drop_seed())[whole / 2u % 4u];
-    return drawn << (~(x_first_key + like) << 4 & 16u) < word(KEEP_BELOW) << 16 ? number(KEEP_SCALE) : 0.0;
+    uvec4 words = philox(drop_counter(whole / 16u, row), drop_seed());
+    uint at = whole / 4u, up = 24u - 8u * (x_first_key + like & 3u);
+    uint drawn = words[at & 3u] << up & 0xff000000u | words[at + 1u & 3u] << up >> 8 & 0x00ff0000u;
+    return drawn < word(KEEP_BELOW) << 16 ? number(KEEP_SCALE) : 0.0;
 }
 float kept_share(uint row, uint key) { return kept_share(row, key, key); }
 

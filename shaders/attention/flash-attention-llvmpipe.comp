@@ -236,15 +236,15 @@ float bent(float score, int r, uint row, uint key) {
     return score;
 }
 
-// What dropout multiplies the weights of a trip's keys by. They lie in two draws of eight keys at most.
+// What dropout multiplies the weights of a trip's keys by. They lie in two draws of sixteen keys at most.
 void keep_shares(uint row, uint key, out float shares[KEYS]) {
-    uint whole = x_first_key + key, skip = whole % 8u;
-    uvec4 counter = drop_counter(whole / 8u, row);
+    uint whole = x_first_key + key, skip = whole % 16u;
+    uvec4 counter = drop_counter(whole / 16u, row);
     uvec2 seed = drop_seed();
-    uint below = word(KEEP_BELOW), kept = kept_eight(philox(counter, seed), below);
-    if (skip + uint(KEYS) > 8u) {
+    uint below = word(KEEP_BELOW), kept = kept_sixteen(philox(counter, seed), below);
+    if (skip + uint(KEYS) > 16u) {
         counter.x++;
-        kept |= kept_eight(philox(counter, seed), below) << 8;
+        kept |= kept_sixteen(philox(counter, seed), below) << 16;
     }
     float share = number(KEEP_SCALE);
     UNROLL for (int j = 0; j < KEYS; j++) {

@@ -1,9 +1,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 // What it computes: dropout on stored attention weights: out = weight * scale where the generator's number is below the
-//     threshold, and 0 elsewhere. The number for row i, key j, head h, batch b is half j % 2, the low one first, of word
-//     j % 8 / 2 of Philox4x32-10 with the counter (j / 8, i, h + H * b, offset), so that every kernel that drops weights
-//     drops the same ones.
+//     threshold, and 0 elsewhere. The number for row i, key j, head h, batch b has 16 bits: byte j % 4 of word j / 4 % 4 of
+//     Philox4x32-10 with the counter (j / 16, i, h + H * b, offset), and below it that byte of the next word, so that
+//     every kernel that drops weights drops the same ones.
 // Shapes and layouts: weights and out (B, H, Sq, Sk) float32. The last axis is contiguous, other strides are arguments.
 // Bindings: 0 weights, 1 out.
 // Specialization constants: none.
@@ -39,12 +39,13 @@ void main() {
     for (uint r = 0u; r < uint(ROWS); r++) {
         uint row = gl_WorkGroupID.y * uint(ROWS) + r;
         if (row >= pc.queries) break;
-        uvec4 words = philox(uvec4(key >> 3, pc.first_row + row, lane, pc.counter_offset),
+        uvec4 words = philox(uvec4(key >> 4, pc.first_row + row, lane, pc.counter_offset),
                              uvec2(pc.seed_low, pc.seed_high));
         uint from = pc.w_offset + batch * pc.w_batch + head * pc.w_head + row * pc.w_row + key;
         uint to = pc.o_offset + batch * pc.o_batch + head * pc.o_head + row * pc.o_row + key;
         for (uint j = 0u; j < min(4u, pc.keys - key); j++) {
-            uint drawn = words[((key >> 1) + (j >> 1)) & 3u] >> (16u * (j & 1u)) & 0xffffu;
+            uint upper = words[key >> 2 & 3u] >> 8u * j, lower = words[(key >> 2) + 1u & 3u] >> 8u * j;
+            uint drawn = (upper & 255u) << 8 | lower & 255u;
             out_data[to + j] = drawn < pc.threshold ? weights_data[from + j] * pc.scale : 0.0;
         }
     }

@@ -220,8 +220,10 @@ def dropout_mask(
     ----------
     The generator is Philox4x32-10: J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011,
     doi:10.1145/2063384.2063405. A number of 16 bits decides on key j of row i: it is kept where that is below
-    ``floor((1 - dropout_p) * 2**16)``, so a probability is met to 2**-16. The number is half j % 2, the low one first,
-    of word j % 8 // 2 of counter ``(j // 8, i, h + H * b, offset)`` under the key (low half of the seed, high half).
+    ``floor((1 - dropout_p) * 2**16)``, so a probability is met to 2**-16. Its upper byte is byte j % 4, the lowest
+    first, of word j // 4 % 4 of counter ``(j // 16, i, h + H * b, offset)`` under the key (low half of the seed, high
+    half), its lower byte that byte of the next word, the first after the last. So one draw decides on sixteen keys;
+    the decisions on two of them four apart are correlated by at most 1/256, all others are independent.
     """
     return _dropout.dropout_mask(device_of("dropout_mask"), shape, dropout_p, seed, offset)
 

@@ -55,9 +55,11 @@ def dropout_mask(shape: tuple[int, int, int, int], p: float, seed: int = 0, offs
     """Which attention weights dropout keeps: the same on every device, kernel and division into tiles.
 
     The weight of batch b, query head h, row i and key j is kept when its random number of 16 bits is below
-    ``(1 - p) * 2**16``, rounded down. The number is half ``j % 2``, the low one first, of word ``j % 8 // 2`` of
-    `philox` with the counter ``(j // 8, i, h + H * b, offset)`` and the key (low half of the seed, high half of the
-    seed).
+    ``(1 - p) * 2**16``, rounded down. The number's upper byte is byte ``j % 4``, the lowest first, of word
+    ``j // 4 % 4`` of `philox` with the counter ``(j // 16, i, h + H * b, offset)`` and the key (low half of the seed,
+    high half of the seed); its lower byte is that byte of the next word, the first after the last. So each weight is
+    kept with exactly this probability, and sixteen of them take one draw; the decisions on keys four apart are
+    correlated by at most 1/256.
 
     Parameters
     ----------
@@ -90,14 +92,15 @@ def kept(batch: int, heads: int, rows: slice, keys: slice, p: float, seed: int, 
     shape = (batch, heads, rows.stop - rows.start, keys.stop - keys.start)
     if p == 0 or 0 in shape:
         return np.ones(shape, bool)
-    first = keys.start // 8
+    first = keys.start // 16
     counter = [
-        np.arange(first, -(-keys.stop // 8), dtype=np.uint64),
+        np.arange(first, -(-keys.stop // 16), dtype=np.uint64),
         np.arange(rows.start, rows.stop, dtype=np.uint64)[:, None],
         np.arange(batch * heads, dtype=np.uint64)[:, None, None],
         np.uint64(offset & 0xFFFFFFFF),
     ]
     key = [np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32 & 0xFFFFFFFF)]
     words = _rounds(counter, key)
-    halves = np.stack([words & np.uint32(0xFFFF), words >> np.uint32(16)], axis=-1).reshape(*shape[:3], -1)
-    return halves[..., keys.start - 8 * first : keys.stop - 8 * first] < min(int((1 - p) * 2**16), 2**16 - 1)
+    upper = np.stack([words >> np.uint32(8 * b) & np.uint32(255) for b in range(4)], axis=-1)
+    numbers = (upper << np.uint32(8) | np.roll(upper, -1, axis=-2)).reshape(*shape[:3], -1)
+    return numbers[..., keys.start - 16 * first : keys.stop - 16 * first] < min(int((1 - p) * 2**16), 2**16 - 1)

@@ -97,14 +97,14 @@ void hide_scores(uint bits) {
     }
 }
 
-// Of which keys of a chunk dropout keeps the weights. A generator's words are those of eight keys of the call, of which a
-// dispatch may begin with any.
+// Of which keys of a chunk dropout keeps the weights. A generator's words are those of sixteen keys of the call, of which
+// a dispatch may begin with any.
 uint find_kept(uint first_key) {
-    uint off = x_first_key & 7u, kept = 0u;
-    [[dont_unroll]] for (uint n = 0u; n < CHUNK + off; n += 8u) {
-        uvec4 counter = drop_counter((x_first_key + first_key + n) / 8u, my_row());
-        uint eight = kept_eight(philox(counter, drop_seed()), word(KEEP_BELOW));
-        kept |= n < off ? eight >> off : eight << n - off;
+    uint whole = x_first_key + first_key, off = whole & 15u, kept = 0u;
+    [[dont_unroll]] for (uint n = 0u; n < CHUNK + off; n += 16u) {
+        uvec4 counter = drop_counter((whole + n) / 16u, my_row());
+        uint sixteen = kept_sixteen(philox(counter, drop_seed()), word(KEEP_BELOW));
+        kept |= n < off ? sixteen >> off : sixteen << n - off;
     }
     return kept;
 }

@@ -168,49 +168,57 @@ bool find_seen(uint first_key, bool read) {
     return subgroupAny(any_ != 0u) && seen;
 }
 
-// Generators of a tile, one for eight keys of a row, and those that a lane runs side by side, as each is a chain of operations
+// Generators of a tile, one for sixteen keys of a row, and those that a lane runs side by side, as each is a chain of operations
 // that wait for each other.
-#define EIGHTHS (KEYS / 8)
-#define DRAWS (ROWS_EACH * EIGHTHS / SUBGROUP)
+#define SIXTEENTHS (KEYS / 16)
+#define DRAWN (ROWS_EACH * SIXTEENTHS)
+#define DRAWS ((DRAWN + SUBGROUP - 1) / SUBGROUP)
 #ifndef DRAWN_TOGETHER
 #define DRAWN_TOGETHER 1
 #endif
 #define DRAWN_AT_ONCE (DRAWS < DRAWN_TOGETHER ? DRAWS : DRAWN_TOGETHER)
-#if SPAN == 32
-#define EIGHT_STEPS 2u
-#elif SPAN == 16
-#define EIGHT_STEPS 1u
-#else
-#define EIGHT_STEPS 0u
+#if SPAN > 32 || SPAN < 8
+#error "the bits of sixteen keys are half a word, a word or two"
 #endif
 
-// Finds kept_keys of a tile. A generator's words are those of eight keys of the call, of which a dispatch may begin with any.
+// Finds kept_keys of a tile. A generator's words are those of sixteen keys of the call, of which a dispatch may begin with any.
 void find_kept(uint first_key) {
     SYNC_SUBGROUP;
-    uint off = x_first_key & 7u, below = word(KEEP_BELOW);
+    uint off = x_first_key & 15u, below = word(KEEP_BELOW);
     uvec4 counter = drop_counter(0u, 0u);
     uvec2 seed = drop_seed();
     [[dont_unroll]] for (uint n = 0u; n < DRAWS; n += DRAWN_AT_ONCE) {
-        uint eight[DRAWN_AT_ONCE];
-        [[unroll]] for (uint c = 0u; c < DRAWN_AT_ONCE; ++c) eight[c] = 0u;
+        uint sixteen[DRAWN_AT_ONCE];
+        [[unroll]] for (uint c = 0u; c < DRAWN_AT_ONCE; ++c) sixteen[c] = 0u;
         [[dont_unroll]] for (uint turn = 0u; turn <= min(off, 1u); ++turn) {
             uvec4 words[DRAWN_AT_ONCE];
             uvec2 key = seed;
             [[unroll]] for (uint c = 0u; c < DRAWN_AT_ONCE; ++c) {
-                uint at = (n + c) * SUBGROUP + lane, first = x_first_key + first_key + at % EIGHTHS * 8u;
-                words[c] = uvec4(first / 8u + turn, counter.y + MY_ROW + at / EIGHTHS, counter.zw);
+                uint at = (n + c) * SUBGROUP + lane, first = x_first_key + first_key + at % SIXTEENTHS * 16u;
+                words[c] = uvec4(first / 16u + turn, counter.y + MY_ROW + at / SIXTEENTHS, counter.zw);
             }
             [[dont_unroll]] for (int round = 0; round < PHILOX_ROUNDS; ++round) {
                 [[unroll]] for (uint c = 0u; c < DRAWN_AT_ONCE; ++c) words[c] = philox_round(words[c], key);
                 key += uvec2(PHILOX_WEYL_0, PHILOX_WEYL_1);
             }
-            [[unroll]] for (uint c = 0u; c < DRAWN_AT_ONCE; ++c) eight[c] |= kept_eight(words[c], below) << 8u * turn;
+            [[unroll]] for (uint c = 0u; c < DRAWN_AT_ONCE; ++c) sixteen[c] |= kept_sixteen(words[c], below) << 16u * turn;
         }
         [[unroll]] for (uint c = 0u; c < DRAWN_AT_ONCE; ++c) {
-            uint at = ((n + c) * SUBGROUP + lane) / (SPAN / 8);
-            uint bits = (eight[c] >> off & 255u) << 8u * (lane % (SPAN / 8));
-            [[unroll]] for (uint step_ = 0u; step_ < EIGHT_STEPS; ++step_) bits |= subgroupShuffleXor(bits, 1u << step_);
-            if (lane % (SPAN / 8) == 0u) tile[MY_SCRATCH + at / 4u][at % 4u] = bits;
+            uint at = (n + c) * SUBGROUP + lane, bits = sixteen[c] >> off & 0xffffu;
+#if SPAN == 32
+            bits <<= 16u * (lane & 1u);
+            bits |= subgroupShuffleXor(bits, 1u);
+#endif
+            if (DRAWN % SUBGROUP == 0 || at < DRAWN) {
+#if SPAN == 32
+                if ((lane & 1u) == 0u) tile[MY_SCRATCH + at / 8u][at / 2u % 4u] = bits;
+#elif SPAN == 16
+                tile[MY_SCRATCH + at / 4u][at % 4u] = bits;
+#else
+                tile[MY_SCRATCH + at / 2u][2u * at % 4u] = bits & 255u;
+                tile[MY_SCRATCH + at / 2u][2u * at % 4u + 1u] = bits >> 8;
+#endif
+            }
         }
     }
     SYNC_SUBGROUP;

@@ -25,10 +25,9 @@ void add_tile(uint first_key, bool masked) {
 #define BEGIN_TILES \
     if (end > BEGIN) { \
         store_keys(K_AT); \
-        fetch_values(BEGIN); \
         store_values(V_AT, masked_values(BEGIN)); \
     }
-#define FETCH_FIRST_VALUES
+#define FETCH_FIRST_VALUES fetch_values(BEGIN);
 #elif BUFFERS == 3
 void add_tile(uint first_key, bool masked) {
     store_keys(K_AT);

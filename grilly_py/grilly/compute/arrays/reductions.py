@@ -38,7 +38,8 @@ STATES = 11
 _STATE = 16  # bytes
 _LEAST = 4096  # elements of a part of a row, or more
 _LEAST_OF_COLUMNS = 128
-_GROUPS = 1024  # workgroups, at least, where rows can be parted; no device's own number, so that sums are the same
+# Workgroups, at least, where rows, or columns, can be parted; no device's own numbers, so that sums are the same.
+_GROUPS, _GROUPS_OF_COLUMNS = 1024, 256
 _TRIPS = 8192  # of an invocation at most
 
 
@@ -231,11 +232,11 @@ def _first_pass(registry: Registry, name: str, kind: int, x: Tensor, kept: int, 
     if columns:
         each = each if runs else 1
         lanes, across = threads // choice.tile["near"], -(-rows // (choice.tile["near"] * each))
-        trip, least = choice.tile["few"] * lanes, _LEAST_OF_COLUMNS
+        trip, least, groups = choice.tile["few"] * lanes, _LEAST_OF_COLUMNS, _GROUPS_OF_COLUMNS
     else:
         lanes = _lanes(choice, rows, extent)
-        across, trip, least = -(-rows * lanes // threads), each * lanes, _LEAST
-    parts = max(min(-(-_GROUPS // across), extent // least), -(-extent // (trip * _TRIPS)), 1)
+        across, trip, least, groups = -(-rows * lanes // threads), each * lanes, _LEAST, _GROUPS
+    parts = max(min(-(-groups // across), extent // least), -(-extent // (trip * _TRIPS)), 1)
     part = -(-extent // parts // 8) * 8
     parts = max(-(-extent // part), 1) if part else 1
     words = {
