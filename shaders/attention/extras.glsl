@@ -254,13 +254,15 @@ uint kept_sixteen(uvec4 words, uint below) {
     return bits.x | bits.y << 4 | bits.z << 8 | bits.w << 12;
 }
 
-// What dropout multiplies a weight by. `like` is the key but for a multiple of four: one for many keys takes fewer registers.
+// What dropout multiplies a weight by. `like` is the key but for a multiple of eight: one for many keys takes fewer registers.
 float kept_share(uint row, uint key, uint like) {
     if (!on(DROPOUT)) return 1.0;
     uint whole = x_first_key + key;
+    uint alike = x_first_key + like, up = ~(alike << 3) & 24u;
     uvec4 words = philox(drop_counter(whole / 16u, row), drop_seed());
-    uint at = whole / 4u, up = 24u - 8u * (x_first_key + like & 3u);
-    uint drawn = words[at & 3u] << up & 0xff000000u | words[at + 1u & 3u] << up >> 8 & 0x00ff0000u;
+    if ((whole & 8u) != 0u) words = words.zwxy;
+    if ((alike & 4u) != 0u) words.xy = words.yz;
+    uint drawn = words.x << up & 0xff000000u | words.y << up >> 8 & 0x00ff0000u;
     return drawn < word(KEEP_BELOW) << 16 ? number(KEEP_SCALE) : 0.0;
 }
 float kept_share(uint row, uint key) { return kept_share(row, key, key); }

@@ -48,7 +48,7 @@ def scaled_dot_product_attention(
     kept = any(isinstance(array, Tensor) for array in (query, key, value))
     q = _four(to_device(device, query), batch, heads)
     k, v = (_four(to_device(device, array), batch, kv_heads) for array in (key, value))
-    if is_causal:
+    if is_causal and keys > length:
         # From the top left: query 0 stands at key 0. No query sees keys from `length` on.
         k, v = k[:, :, :length], v[:, :, :length]
     more = {}
@@ -61,7 +61,9 @@ def scaled_dot_product_attention(
         NAME, device, q, k, v,
         mask=mask, causal=bool(is_causal), scale=scale, shift=0 if is_causal else None, options=options_of(NAME, more),
     )  # fmt: skip
-    out = out.reshape(*lead, length, value.shape[-1])
+    shape = (*lead, length, value.shape[-1])
+    if out.shape != shape:
+        out = out.reshape(shape)
     return out if kept else out.numpy()
 
 
@@ -95,7 +97,7 @@ def _leading(query, key, value, gqa: bool) -> tuple[tuple[int, ...], tuple[int, 
     else:
         parts = [shape[:-2] for shape in (q, k, v)]
     try:
-        common = np.broadcast_shapes(*parts)
+        common = parts[0] if parts[0] == parts[1] == parts[2] else np.broadcast_shapes(*parts)
     except ValueError:
         hint = "" if gqa else "; with fewer key heads than query heads set enable_gqa=True"
         raise ValueError(
@@ -111,6 +113,8 @@ def _leading(query, key, value, gqa: bool) -> tuple[tuple[int, ...], tuple[int, 
 def _four(tensor: Tensor, batch: tuple[int, ...], heads: tuple[int]) -> Tensor:
     """``(..., S, E)`` as ``(B, H, S, E)``; copied only where axes that repeat stand beside axes that do not."""
     rows = tensor.shape[-2:]
+    if len(batch) == 1 and tensor.shape == (*batch, *heads, *rows):
+        return tensor
     missing = len(batch) + 1 - (tensor.ndim - 2)
     tensor = tensor[(None,) * missing] if missing > 0 else tensor
     total = math.prod(batch)
