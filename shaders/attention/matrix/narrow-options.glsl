@@ -103,7 +103,12 @@ uint find_kept(uint first_key) {
     uint whole = x_first_key + first_key, off = whole & 15u, kept = 0u;
     [[dont_unroll]] for (uint n = 0u; n < CHUNK + off; n += 16u) {
         uvec4 counter = drop_counter((whole + n) / 16u, my_row());
-        uint sixteen = kept_sixteen(philox(counter, drop_seed()), word(KEEP_BELOW));
+        uvec4 words = philox(counter, drop_seed());
+        uint sixteen = 0u;
+        [[dont_unroll]] for (uint w = 0u; w < 4u; ++w) {  // one after another: registers are few
+            sixteen |= kept_four(words.x, words.y, word(KEEP_BELOW)) << 4u * w;
+            words = words.yzwx;
+        }
         kept |= n < off ? sixteen >> off : sixteen << n - off;
     }
     return kept;
