@@ -16,7 +16,8 @@ MOST = {
     "gelu": 50, "swiglu": 50,
     "layer norm": 50, "sum and RMS norm": 55, "group norm": 50,
     "add": 45, "multiply by a number": 45,
-    "dropout": 50, "embedding": 55, "cross entropy": 110, "conv1d": 65,
+    "dropout": 50, "embedding": 55, "cross entropy": 110, "mean cross entropy": 120, "scaled dot product": 70,
+    "rows at an index": 70, "conv1d": 65,
 }  # fmt: skip
 
 
@@ -59,6 +60,9 @@ def calls(backend) -> dict:
         "dropout": lambda: F.dropout(x, 0.1, seed=3),
         "embedding": lambda: F.embedding(ids, weight),
         "cross entropy": lambda: F.cross_entropy(x, ids, reduction="none"),
+        "mean cross entropy": lambda: F.cross_entropy(x, ids),
+        "scaled dot product": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        "rows at an index": lambda: weight[ids],
         "conv1d": lambda: F.conv1d(sound, kernel, bias[:24], 2, 1),
         "add": lambda: x + x,
         "multiply by a number": lambda: x * 1.5,

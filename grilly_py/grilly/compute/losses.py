@@ -10,11 +10,11 @@ import numpy as np
 
 from ..errors import UnsupportedError
 from ..registry import Registry, Request
-from .arrays.elementwise import binary, cast
-from .arrays.map import halves
-from .arrays.operations import code
+from .arrays.elementwise import binary, cast, converts
+from .arrays.map import emit, halves
+from .arrays.operations import code, spec
 from .arrays.promotion import FLOAT32, kind_of
-from .arrays.reductions import reduced
+from .arrays.reductions import emit_sums, reduced
 from .device.arguments import check_backend, check_float, finish
 from .device.caches import Kept
 from .device.cut import check_trips
@@ -26,8 +26,10 @@ from .device.tensor import Tensor
 
 NAME = "cross_entropy"
 REDUCTIONS = ("mean", "sum", "none")
-#: Plans of cross entropy.
-PLANS: Kept[tuple, Ready] = Kept("plans of cross_entropy", 256)
+#: Plans of the rows' losses.
+PLANS: Kept[tuple, Ready] = Kept("plans of cross_entropy by rows", 256)
+#: Plans of their sum or mean.
+TOTALS: Kept[tuple, Ready] = Kept("plans of cross_entropy", 256)
 #: Plans of its gradient.
 GRADIENTS: Kept[tuple, Ready] = Kept("plans of cross_entropy_backward", 256)
 _KINDS = 5  # of numbers that the kernel leaves for each row
@@ -52,15 +54,12 @@ def cross_entropy(device: Device, x, target, weight=None, *, ignore_index=-100, 
         value = np.nan if reduction == "mean" else 0.0
         found = device.tensor(np.full(shape if reduction == "none" else (), value, np.float32))
         return finish(device, cast(found, tensors[0].dtype), x, target, weight)
-    (states,) = run(device, PLANS, plan, (terms,), tensors)
     if reduction == "none":
-        found = states.view(0).reshape(shape)
-    elif reduction == "sum":
-        found = reduced("sum", states.view(0), 0, False, FLOAT32)
+        (states,) = run(device, PLANS, plan, (terms,), tensors)
+        found = cast(states.view(0).reshape(shape), tensors[0].dtype)
     else:
-        sums = reduced("sum", states[:2], 1, False, FLOAT32)
-        found = binary("divide", sums.view(0), sums.view(1))
-    return finish(device, cast(found, tensors[0].dtype), x, target, weight)
+        (found,) = run(device, TOTALS, plan_total, (terms, reduction), tensors)
+    return finish(device, found, x, target, weight)
 
 
 def cross_entropy_backward(
@@ -139,6 +138,33 @@ def plan(given: tuple[Terms], layouts: Sequence[Layout | None], facts: DeviceFac
     """The dispatches that make a loss for each row of (batch, classes, inner), and what its gradient needs."""
     (terms,) = given
     planner = Planner(facts, layouts)
+    return planner.plan(_emit_rows(planner, registry, terms))
+
+
+def plan_total(
+    given: tuple[Terms, str], layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry
+) -> Plan:
+    """The dispatches of the rows' losses, and of their sum, or their mean by what rows weigh."""
+    terms, reduction = given
+    planner = Planner(facts, layouts)
+    states = _emit_rows(planner, registry, terms)
+    result = planner.empty((), planner.inputs[0].dtype)
+    whole = result.reshape(1) if result.dtype == FLOAT32 else planner.empty((1,))
+    if reduction == "sum":
+        emit_sums(planner, registry, states[:1], whole)
+    else:
+        sums = planner.empty((2,))
+        emit_sums(planner, registry, states[:2], sums)
+        emit(planner, registry, spec("divide", FLOAT32), whole, [sums[:1], sums[1:], None], [16, 16, None])
+    if result.dtype != FLOAT32:
+        rounds = converts(FLOAT32, result.dtype)
+        emit(planner, registry, rounds, result.reshape(1), [whole, None, None], [16, None, None])
+    return planner.plan(result)
+
+
+def _emit_rows(planner: Planner, registry: Registry, terms: Terms) -> Tensor:
+    """Dispatches for each row's loss and what its gradient needs, ``(_KINDS, rows)``, of (batch, classes, inner)."""
+    facts = planner.facts
     x, target, weight = planner.inputs
     batch, classes, inner = x.shape
     rows = batch * inner
@@ -172,7 +198,7 @@ def plan(given: tuple[Terms], layouts: Sequence[Layout | None], facts: DeviceFac
         sizes = (min(groups, stripe), -(-groups // stripe), 1)
         arrays = {"x": part, "target": target, "weight": weight, "y": states}
         planner.dispatch(choice, constants, arrays, words, sizes, 16.0 * part.size)
-    return planner.plan(states)
+    return states
 
 
 def _types(x: Tensor, target: Tensor, weight: Tensor | None, terms: Terms) -> dict:

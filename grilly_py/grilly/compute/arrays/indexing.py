@@ -26,6 +26,8 @@ _ARRAYS = (Tensor, np.ndarray, list)
 
 def selected(x: Tensor, index) -> Tensor:
     """``x[index]``, as Tensor.__getitem__ says."""
+    if isinstance(index, Tensor) and x.ndim and kind_of(index.dtype) in ("signed", "unsigned"):
+        return take(x, index, 0)
     items = _items(x, index)
     if not any(isinstance(item, _ARRAYS) for item in items):
         items, turned = _forward(x, items)
@@ -81,9 +83,14 @@ def take(x: Tensor, indices, axis: int | None = None) -> Tensor:
         axis = 0
     (axis,) = _axis("take", x, axis)
     indices = _index_array(x, indices, x.shape[axis], axis)
+    flat = indices if indices.ndim == 1 else indices.reshape(-1)
     lead, extent, tail = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
-    found = _gathered(x.reshape((math.prod(lead), extent, math.prod(tail))), indices.reshape(-1), axis=1)
-    return found.reshape((*lead, *indices.shape, *tail))
+    if x.ndim > 4:
+        found = _gathered(x.reshape((math.prod(lead), extent, math.prod(tail))), flat, axis=1)
+    else:
+        found = _gathered(x, flat, axis)
+    shape = (*lead, *indices.shape, *tail)
+    return found if found.shape == shape else found.reshape(shape)
 
 
 def take_along_axis(x: Tensor, indices, axis: int = -1) -> Tensor:

@@ -90,6 +90,11 @@ def plan(given: tuple[Terms], layouts: Sequence[Layout], facts: DeviceFacts, reg
     return planner.plan(result)
 
 
+def emit_sums(planner: Planner, registry: Registry, x: Tensor, result: Tensor) -> None:
+    """Dispatches for the sums of the rows of ``(rows, extent)``, float32, which a plan has made itself."""
+    _reduce(planner, registry, "sum", FLOATING, x, 1, 16, result, -1.0, None)
+
+
 def _laid(planner: Planner, registry: Registry, x: Tensor, offset: int, kept: int) -> tuple[Tensor, int]:
     """The array, copied where its axes are more than the kernel takes."""
     outer, _ = fewest_axes(x.shape[:kept], [x._steps[:kept]])
