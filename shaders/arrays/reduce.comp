@@ -12,8 +12,8 @@
 //     that is negative.
 // Workgroup: THREADS / LANES rows (x and z together count them, STRIPE along x), one part of each (y). Invocation: every
 //     LANES-th run of a row's part, or element.
-// Accumulation: float32 sums of EACH elements, or of four such runs, which are added up with what is lost in rounding; then the invocations of
-//     a row by eights. Integers wrap at 64 bits. The order depends on the shape alone.
+// Accumulation: float32 sums of EACH elements, or of four such runs, which are added up with what is lost in rounding;
+//     then the invocations of a row by eights. Integers wrap at 64 bits. The order depends on the shape alone.
 // Preconditions: fewer than 2^31 elements; part_length is a multiple of EACH.
 // Defines: THREADS, STRIPE.
 
@@ -47,11 +47,14 @@ void take(uvec2 raw[8], uint base, uint at, uint many, uint step, float centre) 
     if (adds_floats()) found = with_sum(found, sum);
 }
 
-// The sum of a run of floats.
-float sum_of(uvec2 raw[8], float centre) {
+// The sum of a run of 16-bit floats.
+float sum_of(uvec4 words, float centre) {
     float sum = 0.0;
     [[unroll]] for (uint k = 0u; k < 8u; k++) {
-        if (k < EACH) sum += of_bits(found_in(raw[k], 0u, centre).x);
+        uint bits = bitfieldExtract(words[k >> 1], int(k & 1u) * 16, 16);
+        float x = uintBitsToFloat(bits << 16);
+        if (TYPE_X == FLOAT16) x = HALVES == 1u ? unpackHalf2x16(bits).x : float16_value(bits);
+        sum += OPERATION == SQUARES ? (x - centre) * (x - centre) : x;
     }
     return sum;
 }
@@ -70,12 +73,12 @@ void main() {
         // Runs that end before the part does are read without a test between them, which would end one read before the next.
         if (RUNS == 1u) {
             const uint next = EACH * LANES;
-            if (adds_floats() && EACH == 8u) {
+            if (adds_floats() && (TYPE_X == FLOAT16 || TYPE_X == BFLOAT16)) {
                 for (; at + 3u * next + EACH <= end; at += 4u * next) {
-                    uvec2 raw[4][8];
+                    uvec4 words[4];
                     float sums[4];
-                    [[unroll]] for (uint n = 0u; n < 4u; n++) x_run(base + at + n * next, base + at + n * next + EACH, raw[n]);
-                    [[unroll]] for (uint n = 0u; n < 4u; n++) sums[n] = sum_of(raw[n], centre);
+                    [[unroll]] for (uint n = 0u; n < 4u; n++) words[n] = x_data[base + at + n * next >> 3];
+                    [[unroll]] for (uint n = 0u; n < 4u; n++) sums[n] = sum_of(words[n], centre);
                     found = with_sum(found, sums[0] + sums[1] + (sums[2] + sums[3]));
                 }
             }
