@@ -219,7 +219,7 @@ def test_dropout_mask_is_philox_word_by_word():
     assert ref.dropout_mask(shape, 0.0).all()
     large = ref.dropout_mask((4, 4, 128, 128), 0.25, 1)
     assert abs(large.mean() - 0.75) < 4 * (0.25 * 0.75 / large.size) ** 0.5
-    # Of keys four apart the number of one has a byte of the other's: little of it is left in the decisions.
+    # Of keys four or twelve apart one's number has a byte of the other's: little of it is left in the decisions.
     for apart in (1, 2, 3, 4, 5, 8, 12, 16):
         pairs = np.corrcoef(large[..., :-apart].ravel(), large[..., apart:].ravel())[0, 1]
         assert abs(pairs) < 1 / 256 + 4 / large.size**0.5

@@ -14,7 +14,7 @@
 #ifndef GRILLY_EXTRAS_GLSL
 #define GRILLY_EXTRAS_GLSL
 
-#include "philox.glsl"
+#include "kept.glsl"
 
 // registry/names.py says what each is called; Python has the bits from here.
 // facts: features
@@ -237,23 +237,11 @@ float bend(float score, uint row, uint key) {
 
 // ---- dropout ----
 
-// The counter of the generator that decides on keys 16 n to 16 n + 15 of the whole call. The number of key 4 w + b has 16 bits:
-// byte b of word w, which decides nearly always, and below it byte b of the next word, the first after the last.
+// The counter of the generator that decides on keys 16 n to 16 n + 15 of the whole call (kept.glsl).
 uvec4 drop_counter(uint n, uint row) {
     return uvec4(n, x_first_row + row, x_head + word(HEADS) * x_batch, word(DROPOUT_OFFSET));
 }
 uvec2 drop_seed() { return uvec2(word(SEED_LOW), word(SEED_HIGH)); }
-
-// Of which keys dropout keeps the weights, a bit each: the four of a word, whose next word is `after`, and all sixteen.
-uint kept_four(uint here, uint after, uint below) {
-    uint even = here << 8 & 0xff00ff00u | after & 0x00ff00ffu, odd = here & 0xff00ff00u | after >> 8 & 0x00ff00ffu;
-    return uint((even & 0xffffu) < below) | uint((odd & 0xffffu) < below) << 1
-        | uint(even < below << 16) << 2 | uint(odd < below << 16) << 3;
-}
-uint kept_sixteen(uvec4 words, uint below) {
-    return kept_four(words.x, words.y, below) | kept_four(words.y, words.z, below) << 4
-        | kept_four(words.z, words.w, below) << 8 | kept_four(words.w, words.x, below) << 12;
-}
 
 // What dropout multiplies a weight by. `like` is the key but for a multiple of eight: one for many keys takes fewer registers.
 float kept_share(uint row, uint key, uint like) {

@@ -14,7 +14,7 @@
 // Preconditions: none.
 
 #include "elements.glsl"
-#include "philox.glsl"
+#include "kept.glsl"
 
 layout(local_size_x = 64) in;
 
@@ -43,10 +43,9 @@ void main() {
                              uvec2(pc.seed_low, pc.seed_high));
         uint from = pc.w_offset + batch * pc.w_batch + head * pc.w_head + row * pc.w_row + key;
         uint to = pc.o_offset + batch * pc.o_batch + head * pc.o_head + row * pc.o_row + key;
+        uint kept = kept_four(words[key >> 2 & 3u], words[(key >> 2) + 1u & 3u], pc.threshold);
         for (uint j = 0u; j < min(4u, pc.keys - key); j++) {
-            uint upper = words[key >> 2 & 3u] >> 8u * j, lower = words[(key >> 2) + 1u & 3u] >> 8u * j;
-            uint drawn = (upper & 255u) << 8 | lower & 255u;
-            out_data[to + j] = drawn < pc.threshold ? weights_data[from + j] * pc.scale : 0.0;
+            out_data[to + j] = (kept >> j & 1u) != 0u ? weights_data[from + j] * pc.scale : 0.0;
         }
     }
 }

@@ -223,7 +223,7 @@ def dropout_mask(
     ``floor((1 - dropout_p) * 2**16)``, so a probability is met to 2**-16. Its upper byte is byte j % 4, the lowest
     first, of word j // 4 % 4 of counter ``(j // 16, i, h + H * b, offset)`` under the key (low half of the seed, high
     half), its lower byte that byte of the next word, the first after the last. So one draw decides on sixteen keys;
-    the decisions on two of them four apart are correlated by at most 1/256, all others are independent.
+    the decisions on two of them four or twelve apart are correlated by at most 1/256, all others are independent.
     """
     return _dropout.dropout_mask(device_of("dropout_mask"), shape, dropout_p, seed, offset)
 

@@ -58,8 +58,8 @@ def dropout_mask(shape: tuple[int, int, int, int], p: float, seed: int = 0, offs
     ``(1 - p) * 2**16``, rounded down. The number's upper byte is byte ``j % 4``, the lowest first, of word
     ``j // 4 % 4`` of `philox` with the counter ``(j // 16, i, h + H * b, offset)`` and the key (low half of the seed,
     high half of the seed); its lower byte is that byte of the next word, the first after the last. So each weight is
-    kept with exactly this probability, and sixteen of them take one draw; the decisions on keys four apart are
-    correlated by at most 1/256.
+    kept with exactly this probability, and sixteen of them take one draw; the decisions on keys four or twelve
+    apart are correlated by at most 1/256.
 
     Parameters
     ----------

@@ -83,14 +83,8 @@ def take(x: Tensor, indices, axis: int | None = None) -> Tensor:
         axis = 0
     (axis,) = _axis("take", x, axis)
     indices = _index_array(x, indices, x.shape[axis], axis)
-    flat = indices if indices.ndim == 1 else indices.reshape(-1)
-    lead, extent, tail = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
-    if x.ndim > 4:
-        found = _gathered(x.reshape((math.prod(lead), extent, math.prod(tail))), flat, axis=1)
-    else:
-        found = _gathered(x, flat, axis)
-    shape = (*lead, *indices.shape, *tail)
-    return found if found.shape == shape else found.reshape(shape)
+    found = _gathered(x, indices.reshape(indices.size), axis)
+    return found.reshape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
 
 
 def take_along_axis(x: Tensor, indices, axis: int = -1) -> Tensor:

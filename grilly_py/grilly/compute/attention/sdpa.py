@@ -61,9 +61,7 @@ def scaled_dot_product_attention(
         NAME, device, q, k, v,
         mask=mask, causal=bool(is_causal), scale=scale, shift=0 if is_causal else None, options=options_of(NAME, more),
     )  # fmt: skip
-    shape = (*lead, length, value.shape[-1])
-    if out.shape != shape:
-        out = out.reshape(shape)
+    out = out.reshape(*lead, length, value.shape[-1])
     return out if kept else out.numpy()
 
 

@@ -190,7 +190,9 @@ class Tensor(Operators):
         """
         if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
             shape = tuple(shape[0])
-        shape = tuple(operator.index(extent) for extent in shape)
+        shape = tuple(map(operator.index, shape))
+        if shape == self.shape:
+            return self._view(shape, self._steps)
         if shape.count(-1) == 1:
             known = math.prod(extent for extent in shape if extent != -1)
             if known and self.size % known == 0:
@@ -273,6 +275,8 @@ class Tensor(Operators):
     def broadcast_to(self, shape: tuple[int, ...]) -> Tensor:
         """A view repeated to ``shape`` by NumPy's broadcasting rules. Raises ValueError where they do not allow it."""
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        if shape == self.shape:
+            return self._view(shape, self._steps)
         missing = len(shape) - self.ndim
         if missing < 0 or min(shape, default=0) < 0 or any(
             e not in (1, s) for e, s in zip(self.shape, shape[missing:], strict=True)
