@@ -225,7 +225,7 @@ def test_matrix_units_where_aligned(backend):
     matrix_variants(backend, "float16")
     with chosen_as_on(backend, "nvidia-hopper"):
         for align, expected in ((8, "linear-matrix"), (4, "linear")):
-            facts = {"align": align, "rows": 4096, "cols": 4096, "outputs": 1 << 24, "high": 0}
+            facts = {"align": align, "rows": 4096, "cols": 4096, "outputs": 1 << 24, "high": 0, "turned": 0}
             assert backend.registry.resolve(Request("linear", "float16", "generic", facts)).variant.family == expected
         rng = np.random.default_rng(5)
         check(backend, *(draw(rng, *shape, dtype=np.float16) for shape in ((33, 36), (20, 36), (20,))))

@@ -308,7 +308,7 @@ def test_there_are_gradients_for_heads_of_every_size(other, architecture, dtype)
 def test_what_an_early_adreno_6_is_given(other):
     r = other("qualcomm-adreno6")
     for rows, wanted in ((1, "one"), (2, "few"), (4, "few"), (5, "some"), (8, "some")):
-        facts = {"align": 8, "depth_align": 8, "rows": rows, "outputs": 4096 * rows}
+        facts = {"align": 8, "depth_align": 8, "rows": rows, "outputs": 4096 * rows, "turned": 0}
         chosen = r.resolve(Request("linear", "float32", facts=facts)).variant
         assert chosen.label == f"linear-rows.words32-adreno6.{wanted}"
     for rows, masked, extras, wanted in (
@@ -371,7 +371,7 @@ def test_what_the_later_adreno_6_are_given(other, dtype):
 def test_few_rows_on_an_adreno_650(other):
     r, later, newest = other("qualcomm-adreno65"), other("qualcomm-adreno66"), other("qualcomm-adreno")
     for rows, sixteen, other_case in ((1, "two", "one"), (2, "two", "few"), (4, "few", "few"), (8, "some", "some")):
-        facts = {"align": 8, "depth_align": 8, "rows": rows, "outputs": 4096 * rows}
+        facts = {"align": 8, "depth_align": 8, "rows": rows, "outputs": 4096 * rows, "turned": 0}
         half, single = (Request("linear", dtype, facts=facts) for dtype in ("float16", "float32"))
         assert r.resolve(half).variant.label == f"linear-rows.words16-adreno65.{sixteen}"
         assert r.resolve(single).variant.label == f"linear-rows.words32-adreno6.{other_case}"
@@ -406,7 +406,7 @@ def test_products_take_the_tiles_that_an_h200_ends_with_first(rows, cols, depth,
     """As measured: docs/benchmarks/h200-linear.md."""
     features = {need for v in default_manifest().by_operation["linear"] for need in v.requires}
     registry = Registry(GPU, frozenset(features), default_manifest())
-    facts = {"align": 8, "rows": rows, "cols": cols, "outputs": rows * cols, "depth_align": 8, "high": 0}
+    facts = {"align": 8, "rows": rows, "cols": cols, "outputs": rows * cols, "depth_align": 8, "high": 0, "turned": 0}
     choice = choose(registry, Request("linear", "float16", facts=facts), SimpleNamespace(units=132), rows, cols, depth)
     assert choice.variant.name.split(".")[1] == expected
 
@@ -421,7 +421,7 @@ def test_a_depth_is_divided_where_that_spares_more_than_joining_takes(rows, cols
     features = {need for v in default_manifest().by_operation["linear"] for need in v.requires}
     registry = Registry(GPU, frozenset(features), default_manifest())
     sizes = {"rows": rows, "cols": cols, "outputs": rows * cols, "depth": depth}
-    facts = {"align": 8, **sizes, "depth_align": 8, "high": 0}
+    facts = {"align": 8, **sizes, "depth_align": 8, "high": 0, "turned": 0}
     device = SimpleNamespace(units=132)
     choice = choose(registry, Request("linear", "float16", facts=facts), device, rows, cols, depth)
     assert choice.variant.name.split(".")[1] == expected

@@ -388,7 +388,7 @@ def test_right_kernels_pass(vulkan_backend, family, dtype, asked):
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_right_products_pass(vulkan_backend, dtype):
     registry = vulkan_backend.registry
-    facts = {"align": 4, "rows": 99, "cols": 99, "outputs": 99 * 99, "high": 0}
+    facts = {"align": 4, "rows": 99, "cols": 99, "outputs": 99 * 99, "high": 0, "turned": 0}
     able = [v for v, why in registry.explain(Request("linear", dtype, facts=facts)) if why is None]
     assert able
     for variant in able:
@@ -460,7 +460,7 @@ def test_a_kernel_deaf_to_a_constant_is_passed_over(vulkan_backend, registry_on,
 def test_a_wrong_product_is_passed_over(registry_on, tmp_path):
     folder = borrowed(tmp_path, "linear", "linear-matrix.fake", constants={"HAS_BIAS": 99}, limits={})
     registry = registry_on(folder)
-    facts = {"align": 4, "rows": 99, "cols": 100, "outputs": 9900, "high": 0}
+    facts = {"align": 4, "rows": 99, "cols": 100, "outputs": 9900, "high": 0, "turned": 0}
     with pytest.warns(grilly.SelfCheckWarning, match="linear, .*: error"):
         assert registry.resolve(Request("linear", "float32", facts=facts)).variant.family != "linear-matrix"
 

@@ -24,7 +24,7 @@ import bench_linear as tool
 UNIT = 2.0**-24
 #: One after the other, roundings of 1,000 random terms reached 7.4e-6 on the problem below, and of 4,096 1.0e-5.
 LINEAR_BOUND = 3e-6
-#: The same of kernels whose registers are full (shaders/linear.toml, SPAN = 0) and which add one after the other.
+#: The same of kernels whose registers are full (SPAN = 0 in shaders/include/sets.toml), which add one after the other.
 SEQUENTIAL_BOUND = 2e-5
 
 
@@ -44,7 +44,7 @@ def pinned(backend, variant):
 
 
 @pytest.mark.parametrize("shape", [(300, 520, 1000), (64, 96, 4096)], ids=str)
-@pytest.mark.parametrize("variant", kernels("linear", ["linear", "linear-rows"]))
+@pytest.mark.parametrize("variant", kernels("linear", ["linear", "linear-lanes", "linear-rows", "linear-rows-turned"]))
 def test_linear(vulkan_backend, variant, shape):
     view = pinned(vulkan_backend, variant)
     rng = np.random.default_rng(1)

@@ -153,17 +153,21 @@ def _at_once(offers: tuple[str, ...], most: int) -> list[tuple[str, ...]]:
 
 def linear_sets(choice: Choice, info: DeviceInfo) -> list[dict[str, int]]:
     """The same for linear, as its plan deals out as many rows as a workgroup has: many columns, and few, whose depth is
-    divided; and many with all that an epilogue may have. The last two also with rows that the kernel normalises."""
+    divided; and many with all that an epilogue may have. The last two also with rows that the kernel normalises, the
+    first and last also with factors that are turned."""
     sets = []
     facts = DeviceFacts.of(info, "vulkan", info.features)
     named = choice.variant.constants
     itemsize = 4 if choice.variant.dtype == "float32" else 2
     most, normed = choice.tile["rows"], choice.tile.get("norm", 0)
-    asked = [(most, 8192, 0, 0), (most, 64, 0, 0), (most, 8192, 1, 0)]
-    asked += [(normed, 64, 0, 1), (normed, 8192, 1, 1)] if normed else []
-    for rows, cols, full, norm in asked:
+    asked = [(most, 8192, 0, 0, 0), (most, 64, 0, 0, 0), (most, 8192, 1, 0, 0)]
+    asked += [(normed, 64, 0, 1, 0), (normed, 8192, 1, 1, 0)] if normed else []
+    turns = "TURNED_B" in named and not choice.tile.get("split")
+    asked += [(most, 8192, 0, 0, 1), (most, 8192, 1, 0, 1)] if turns else []
+    for rows, cols, full, norm, turned in asked:
         dealt = deal(choice, facts, rows, cols, 4096, itemsize, bool(full) and "GATED" in named)
         ends = {"ACTIVATION": ACTIVATIONS["gelu"] if full else 0, "HAS_RESIDUAL": full, "GATED": full, "NORM": norm}
+        ends |= {"TURNED_A": turned, "TURNED_B": turned}
         known = dict.fromkeys(named, 1) | ends | dict(dealt.constants)
         known = {name: known[name] for name in named}
         if known not in sets:

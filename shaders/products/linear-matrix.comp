@@ -15,12 +15,12 @@
 //     fragment begin in different banks. The next panel is loaded into registers while this one is used.
 //     BUFFERS = 2 keeps two panels, and needs one barrier a panel in place of two. AHEAD: fragments are loaded a step of the
 //     depth before they are multiplied. BIAS_FIRST: what belongs to columns is fetched before the first panel.
+// TURNED_A, TURNED_B: x is (B, H, K, M), W (K, N), so a panel has rows of the depth, and the fragments are read across them.
 // DTYPE_float32: x and W are not the arrays but what linear-split.comp made of them (its head has the layout), a row of
 //     high and low 16-bit parts and an exponent. high high + high low + low high is summed over a panel by the matrix
 //     unit, and panels in ordinary float32, because a matrix unit may cut off the bits below its running sum.
 // Accumulation: float32.
-// Preconditions: the strides of W over batch and head are 0; subgroups of SUBGROUP, full. 16-bit types: offsets, strides,
-//     K and N are multiples of 8.
+// Preconditions: subgroups of SUBGROUP, full. 16-bit types: offsets, strides, K and N, with TURNED_A M, are multiples of 8.
 
 #ifdef DTYPE_float32
 #define SPLIT
@@ -30,6 +30,13 @@ layout(constant_id = 0) const int HAS_BIAS = 0;
 // Whether M and N are multiples of BM and BN.
 layout(constant_id = 1) const int WHOLE = 0;
 layout(constant_id = 2) const int SPLITS = 1;
+#ifdef SPLIT
+const int TURNED_A = 0;
+const int TURNED_B = 0;
+#else
+layout(constant_id = 3) const int TURNED_A = 0;
+layout(constant_id = 4) const int TURNED_B = 0;
+#endif
 
 const int SUBGROUPS_M = BM / WM;
 const int SUBGROUPS_N = BN / WN;
@@ -46,8 +53,10 @@ const int STRIDE = VECTORS + 1;
 const int ROWS_AT_ONCE = THREADS / VECTORS;
 const int LOADS_A = BM / ROWS_AT_ONCE;
 const int LOADS_B = BN / ROWS_AT_ONCE;
-const int PANEL_B = BM * STRIDE;
-const int PANEL = (BM + BN) * STRIDE;
+const int TURNED_STRIDE_A = BM / 8 + 1;
+const int TURNED_STRIDE_B = BN / 8 + 1;
+const int PANEL_B = max(BM * STRIDE, BK * TURNED_STRIDE_A);
+const int PANEL = PANEL_B + max(BN * STRIDE, BK * TURNED_STRIDE_B);
 // Results leave through shared memory, where the order of elements is known: LEAVE_ROWS x LEAVE of a subgroup at a time,
 // as many rows as the panels' memory holds.
 const int LEAVE = FRAGMENTS_N % 2 == 0 ? 2 * MATRIX_N : MATRIX_N;
@@ -165,22 +174,42 @@ void main() {
     // Rows past the end are computed from the last one and not stored: no test inside the loop.
 #define A_ROW(l) (WHOLE != 0 ? row_first + load_row + (l) * ROWS_AT_ONCE : min(row_first + load_row + (l) * ROWS_AT_ONCE, rows - 1))
 #define B_ROW(l) (WHOLE != 0 ? col_first + load_row + (l) * ROWS_AT_ONCE : min(col_first + load_row + (l) * ROWS_AT_ONCE, cols - 1))
+    // Of a turned panel, whose rows have WIDE elements: the row and the vector of load l.
+#define TURNED_ROW(l, WIDE) ((thread + (l) * THREADS) / ((WIDE) / 8))
+#define TURNED_VECTOR(l, WIDE) ((thread + (l) * THREADS) % ((WIDE) / 8))
+#define TURNED_AT(l, WIDE, first, step, begin, end) \
+    first + uint(TURNED_ROW(l, WIDE)) * step + uint(min((begin) / 8 + TURNED_VECTOR(l, WIDE), (end) / 8 - 1))
     uint a_at[LOADS_A];
     uint b_at[LOADS_B];
-    [[unroll]] for (int l = 0; l < LOADS_A; l++) a_at[l] = a_first + uint(A_ROW(l)) * a_step + uint(load_vector);
-    [[unroll]] for (int l = 0; l < LOADS_B; l++) b_at[l] = b_first + uint(B_ROW(l)) * b_step + uint(load_vector);
+    [[unroll]] for (int l = 0; l < LOADS_A; l++) {
+        a_at[l] = TURNED_A != 0 ? TURNED_AT(l, BM, a_first, a_step, row_first, rows)
+                                : a_first + uint(A_ROW(l)) * a_step + uint(load_vector);
+    }
+    [[unroll]] for (int l = 0; l < LOADS_B; l++) {
+        b_at[l] = TURNED_B != 0 ? TURNED_AT(l, BN, b_first, b_step, col_first, cols)
+                                : b_first + uint(B_ROW(l)) * b_step + uint(load_vector);
+    }
 
     uvec4 next_a[LOADS_A];
     uvec4 next_b[LOADS_B];
+    // What the depth has at a vector of it, turned at eight rows, is so far apart.
+    const uint a_along = TURNED_A != 0 ? 8u * a_step : 1u;
+    const uint b_along = TURNED_B != 0 ? 8u * b_step : 1u;
+#define INSIDE(TURNED, l, WIDE, first) \
+    (TURNED != 0 ? 8u * (first) + uint(TURNED_ROW(l, WIDE)) < 8u * row_vectors : (first) + uint(load_vector) < row_vectors)
 #define FETCH(first) { \
-    bool inside = (first) + uint(load_vector) < row_vectors; \
-    [[unroll]] for (int l = 0; l < LOADS_A; l++) next_a[l] = inside ? a_data[a_at[l] + (first)] : uvec4(0u); \
-    [[unroll]] for (int l = 0; l < LOADS_B; l++) next_b[l] = inside ? b_data[b_at[l] + (first)] : uvec4(0u); \
-}
-#define STORE(buffer_first) { \
-    [[unroll]] for (int l = 0; l < LOADS_A; l++) panels[(buffer_first) + store_at + l * ROWS_AT_ONCE * STRIDE] = next_a[l]; \
+    [[unroll]] for (int l = 0; l < LOADS_A; l++) \
+        next_a[l] = INSIDE(TURNED_A, l, BM, first) ? a_data[a_at[l] + (first) * a_along] : uvec4(0u); \
     [[unroll]] for (int l = 0; l < LOADS_B; l++) \
-        panels[(buffer_first) + PANEL_B + store_at + l * ROWS_AT_ONCE * STRIDE] = next_b[l]; \
+        next_b[l] = INSIDE(TURNED_B, l, BN, first) ? b_data[b_at[l] + (first) * b_along] : uvec4(0u); \
+}
+#define STORED_AT(TURNED, l, WIDE, TURNED_STRIDE) \
+    (TURNED != 0 ? TURNED_ROW(l, WIDE) * TURNED_STRIDE + TURNED_VECTOR(l, WIDE) : store_at + (l) * ROWS_AT_ONCE * STRIDE)
+#define STORE(buffer_first) { \
+    [[unroll]] for (int l = 0; l < LOADS_A; l++) \
+        panels[(buffer_first) + STORED_AT(TURNED_A, l, BM, TURNED_STRIDE_A)] = next_a[l]; \
+    [[unroll]] for (int l = 0; l < LOADS_B; l++) \
+        panels[(buffer_first) + PANEL_B + STORED_AT(TURNED_B, l, BN, TURNED_STRIDE_B)] = next_b[l]; \
 }
 
     const int own_row = int(gl_SubgroupID) % SUBGROUPS_M * WM;
@@ -190,25 +219,33 @@ void main() {
         [[unroll]] for (int j = 0; j < FRAGMENTS_N; j++) sum[i][j] = FRAGMENT_C(0.0);
     }
 
+#define ROW_MAJOR gl_CooperativeMatrixLayoutRowMajor
+#define COLUMN_MAJOR gl_CooperativeMatrixLayoutColumnMajor
+#define LOAD(fragment, TURNED, at, k, TURNED_STRIDE, LAYOUT, TURNED_LAYOUT, from) \
+    if (TURNED != 0) { \
+        coopMatLoad(fragment, panels, (from) + (k) * TURNED_STRIDE + (at) / 8, TURNED_STRIDE, TURNED_LAYOUT); \
+    } else { \
+        coopMatLoad(fragment, panels, (from) + (at) * STRIDE + (k) / 8, STRIDE, LAYOUT); \
+    }
 #define LOAD_A(fragment, from, i, k) \
-    coopMatLoad(fragment, panels, (from) + (own_row + (i) * MATRIX_M) * STRIDE + (k) / 8, STRIDE, gl_CooperativeMatrixLayoutRowMajor)
+    LOAD(fragment, TURNED_A, own_row + (i) * MATRIX_M, k, TURNED_STRIDE_A, ROW_MAJOR, COLUMN_MAJOR, from)
 #define LOAD_B(fragment, from, j, k) \
-    coopMatLoad(fragment, panels, (from) + PANEL_B + (own_col + (j) * MATRIX_N) * STRIDE + (k) / 8, STRIDE, gl_CooperativeMatrixLayoutColumnMajor)
+    LOAD(fragment, TURNED_B, own_col + (j) * MATRIX_N, k, TURNED_STRIDE_B, COLUMN_MAJOR, ROW_MAJOR, (from) + PANEL_B)
 #ifdef SPLIT
     // a[i][k][0] is high, a[i][k][1] low.
 #define MULTIPLY(from) { \
     FRAGMENT_A a[FRAGMENTS_M][BK / MATRIX_K][2]; \
     [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) { \
         [[unroll]] for (int k = 0; k < BK / MATRIX_K; k++) { \
-            LOAD_A(a[i][k][0], from, i, k * MATRIX_K); \
-            LOAD_A(a[i][k][1], from, i, k * MATRIX_K + BK); \
+            LOAD_A(a[i][k][0], from, i, k * MATRIX_K) \
+            LOAD_A(a[i][k][1], from, i, k * MATRIX_K + BK) \
         } \
     } \
     [[unroll]] for (int j = 0; j < FRAGMENTS_N; j++) { \
         FRAGMENT_B b[BK / MATRIX_K][2]; \
         [[unroll]] for (int k = 0; k < BK / MATRIX_K; k++) { \
-            LOAD_B(b[k][0], from, j, k * MATRIX_K); \
-            LOAD_B(b[k][1], from, j, k * MATRIX_K + BK); \
+            LOAD_B(b[k][0], from, j, k * MATRIX_K) \
+            LOAD_B(b[k][1], from, j, k * MATRIX_K + BK) \
         } \
         [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) { \
             FRAGMENT_C part = FRAGMENT_C(0.0); \
@@ -226,12 +263,12 @@ void main() {
 #define MULTIPLY(from) { \
     FRAGMENT_A a[2][FRAGMENTS_M]; \
     FRAGMENT_B b[2][FRAGMENTS_N]; \
-    [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) LOAD_A(a[0][i], from, i, 0); \
-    [[unroll]] for (int j = 0; j < FRAGMENTS_N; j++) LOAD_B(b[0][j], from, j, 0); \
+    [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) LOAD_A(a[0][i], from, i, 0) \
+    [[unroll]] for (int j = 0; j < FRAGMENTS_N; j++) LOAD_B(b[0][j], from, j, 0) \
     [[unroll]] for (int k = 0; k < BK / MATRIX_K; k++) { \
         if (k + 1 < BK / MATRIX_K) { \
-            [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) LOAD_A(a[(k + 1) % 2][i], from, i, (k + 1) * MATRIX_K); \
-            [[unroll]] for (int j = 0; j < FRAGMENTS_N; j++) LOAD_B(b[(k + 1) % 2][j], from, j, (k + 1) * MATRIX_K); \
+            [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) LOAD_A(a[(k + 1) % 2][i], from, i, (k + 1) * MATRIX_K) \
+            [[unroll]] for (int j = 0; j < FRAGMENTS_N; j++) LOAD_B(b[(k + 1) % 2][j], from, j, (k + 1) * MATRIX_K) \
         } \
         [[unroll]] for (int j = 0; j < FRAGMENTS_N; j++) { \
             [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) sum[i][j] = coopMatMulAdd(a[k % 2][i], b[k % 2][j], sum[i][j]); \
@@ -242,10 +279,10 @@ void main() {
 #define MULTIPLY(from) { \
     [[unroll]] for (int k = 0; k < BK; k += MATRIX_K) { \
         FRAGMENT_A a[FRAGMENTS_M]; \
-        [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) LOAD_A(a[i], from, i, k); \
+        [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) LOAD_A(a[i], from, i, k) \
         [[unroll]] for (int j = 0; j < FRAGMENTS_N; j++) { \
             FRAGMENT_B b; \
-            LOAD_B(b, from, j, k); \
+            LOAD_B(b, from, j, k) \
             [[unroll]] for (int i = 0; i < FRAGMENTS_M; i++) sum[i][j] = coopMatMulAdd(a[i], b, sum[i][j]); \
         } \
     } \

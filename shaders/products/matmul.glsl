@@ -6,7 +6,8 @@
 //             (batch, head / group, depth, cols)
 //           The last dimension of each is contiguous; all other strides are arguments (0 = broadcast).
 // Bindings  0 a, 1 b, 2 c; where BIASED is defined 3 bias (cols), 4 residual, of c's shape
-// Constants 0 HAS_BIAS and those of epilogue.glsl, where BIASED is defined
+// Constants 0 HAS_BIAS and those of epilogue.glsl, where BIASED is defined; there, in the shape for GPUs, 3 TURNED_A and
+//           4 TURNED_B: a is (batch, head, depth, rows), b (batch, head / group, depth, cols)
 // Push      see the block: offsets and strides in elements
 // Compiled with DTYPE_* and ALIGN (elements.glsl), and
 //   A_FLOAT, C_FLOAT   a, c are float32 whatever the dtype
@@ -85,6 +86,10 @@ layout(set = 0, binding = 1, std430) restrict readonly buffer Right { B_ELEMENT 
 layout(set = 0, binding = 2, std430) restrict writeonly buffer Result { C_ELEMENT c_data[]; };
 #ifdef BIASED
 layout(constant_id = 0) const int HAS_BIAS = 0;
+#if !defined(TEXELS) && !defined(LANES_OWN_ROWS)
+layout(constant_id = 3) const int TURNED_A = 0;
+layout(constant_id = 4) const int TURNED_B = 0;
+#endif
 layout(set = 0, binding = 3, std430) restrict readonly buffer Bias { IO_SCALAR bias_data[]; };
 #include "epilogue.glsl"
 #ifdef TEXELS

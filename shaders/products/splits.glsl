@@ -8,5 +8,7 @@ layout(set = 0, binding = 6, std430) coherent restrict buffer Arrived { uint arr
 
 shared uint is_last;
 
+#ifndef REACH
 #define REACH gl_ScopeQueueFamily
+#endif
 #include "last-of-team.glsl"

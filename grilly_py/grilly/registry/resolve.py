@@ -22,7 +22,7 @@ TABLE_SIZES = (32, 64, 80, 128, 256)
 #: Facts that are no dimension: the table takes a call that fills any device, and copies of float32.
 TABLE_COUNTS = {
     "rows": 1 << 24, "keys": 1 << 16, "outputs": 1 << 24, "from_bits": 32, "to_bits": 32, "bfloat16": 0, "high": 0,
-    "causal": 0, "depth": 1024, "depth_align": 8, "gradient": 0, "sums": 0, "options": 0,
+    "causal": 0, "depth": 1024, "depth_align": 8, "gradient": 0, "sums": 0, "options": 0, "turned": 0,
     "ragged": 0, "tall": 1,
 }  # fmt: skip
 

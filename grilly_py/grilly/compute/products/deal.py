@@ -50,6 +50,8 @@ def deal(
     tile = choice.tile
     if "held" in tile:
         return _held(choice, facts, rows, cols, depth, itemsize, 2 if paired else 1)
+    if tile.get("turned"):
+        return _few_turned(choice, facts, rows, cols, depth)
     if "columns" not in tile:
         return _tiles(choice, facts, rows, cols, depth)
     if "trip" in tile:
@@ -67,6 +69,13 @@ def _tiles(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int)
     if depth - depth / splits < tile.get("join", 0):
         splits = 1
     return Deal(tile["rows"], tile["cols"], splits, {"SPLITS": splits})
+
+
+def _few_turned(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int) -> Deal:
+    """products/linear-rows-turned.comp: blocks of columns, and no more rows than there are."""
+    dealt = _tiles(choice, facts, rows, cols, depth)
+    taken = min(1 << (rows - 1).bit_length(), dealt.rows)
+    return dealt._replace(rows=taken, constants={**dealt.constants, "ROWS": taken})
 
 
 def _few(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int, itemsize: int, least: int) -> Deal:

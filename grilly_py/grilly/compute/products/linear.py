@@ -69,7 +69,8 @@ def linear(
         raise ValueError(f"linear: residual has shape {tuple(residual.shape)}; expected the result's, {shape}")
     if 0 in shape:
         return finish(device, device.empty(shape, dtype), *arrays.values())
-    a, b = to_device(device, x), to_device(device, weight)
+    # A tensor goes as it lies.
+    a, b = (t if isinstance(t, Tensor) else to_device(device, t) for t in (x, weight))
     own = None if bias is None else to_device(device, bias)
     if a.ndim > 4 and _rows(a.shape, a._steps) is None:
         a = a.contiguous()
@@ -110,8 +111,8 @@ def _check_norm(norm_weight, norm_eps, norm_offset) -> tuple[float, float]:
 
 
 def plan(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry) -> Plan:
-    """The dispatches of ``linear`` on arrays with contiguous last axes; an x of more than four is contiguous, and the
-    residual has rows at equal distances where x has.
+    """The dispatches of ``linear``; an x of more than four axes is contiguous or has rows at equal distances, as the
+    residual has where x has, and what is not x or weight has a contiguous last axis.
 
     The last layout is that of weights that were split before. Where the plan splits them itself, that is its second
     result.

@@ -16,6 +16,7 @@ from ..device.plan import ALIGN_MOST, Planner, alignment, fits_binding, strided
 from ..device.tensor import Tensor
 from ..norms.plan import emit_rms_norm
 from .deal import choose, deal
+from .turned import is_turned, laid, orders, rows_of
 
 _MOST = 2**31 - 1
 #: Activations that products can end with, by the kernels' number (shaders/include/activations.glsl).
@@ -94,7 +95,8 @@ def product(
     a, c : Tensor
         ``(B, H, M, K)`` and ``(B, H, M, N)``, their last axes contiguous.
     b : Tensor
-        ``(B, H / g, N, K)`` if ``columns_are_rows``, else ``(B, H / g, K, N)``; the last axis contiguous.
+        ``(B, H / g, N, K)`` if ``columns_are_rows``, else ``(B, H / g, K, N)``; the last axis contiguous. Of "linear"
+        a and b may have any strides: what the kernel does not take as it lies is copied before.
     shift : int
         For the "gpt" model: row i uses the first ``i + shift + 1`` of K.
     high : bool
@@ -121,16 +123,19 @@ def product(
     cols = c.shape[3]
     paired = 1 + epilogue.gated
     residual, factors = epilogue.residual, prologue.weight
-    read = alignment(*offsets, a._offset, b._offset, depth, *strides(a), *strides(b))
+    turned = [operation == "linear" and is_turned(facts, t) for t in (a, b)]
+    a_rows, b_rows = map(rows_of, (a, b), turned)
+    read = alignment(*offsets, a._offset, b._offset, depth, *strides(a_rows), *strides(b_rows))
     if factors is not None:
         read = alignment(read, prologue.offset, factors._offset)
-    aligned = alignment(read, c._offset, cols, *strides(c))
+    aligned = alignment(read, c._offset, cols, *strides(c), rows if turned[0] else 0)
     if residual is not None:
         aligned = alignment(aligned, epilogue.offset, residual._offset, *strides(residual))
     sizes = (("rows", rows), ("cols", paired * cols), ("outputs", paired * c.size))
     asked = (("align", aligned), *((name, min(size, _MOST)) for name, size in sizes))
     if operation == "linear":
-        asked = (*asked, ("depth", min(depth, _MOST)), ("depth_align", read), ("high", int(high)))
+        asked = (*asked, ("depth", min(depth, _MOST)), ("depth_align", read), ("high", int(high)),
+                 ("turned", bool(turned[1]) + 2 * bool(turned[0])))  # fmt: skip
     request = Request(operation, b.dtype.name, model, asked)
     choice = choose(registry, request, facts, batch * heads * rows, paired * cols, depth)
     remedy = "cut them and add the products" if operation == "linear" else "flash_attention2 takes any number"
@@ -151,6 +156,18 @@ def product(
             and all(n <= m for n, m in zip(groups(c.shape), facts.groups, strict=True))
         )  # fmt: skip
 
+    if operation == "linear":
+        orders_a, orders_b = orders(choice)
+        as_they_lie = turned[0] in orders_a and (not turned[0] or fits_one_dispatch()), turned[1] in orders_b
+        if not all(as_they_lie):
+            if not as_they_lie[0]:
+                a, offsets = laid(planner, registry, a, offsets[0], False), (ALIGN_MOST, offsets[1])
+            if not as_they_lie[1]:
+                b, offsets = laid(planner, registry, b, offsets[1], orders_b[0]), (offsets[0], ALIGN_MOST)
+            return product(
+                planner, registry, operation, a, b, c, columns_are_rows=columns_are_rows, bias=bias, scale=scale,
+                high=high, offsets=offsets, parts_of_b=parts_of_b, epilogue=epilogue, prologue=prologue,
+            )  # fmt: skip
     if factors is not None and not (dealt.rows <= choice.tile.get("norm", 0) and fits_one_dispatch()):
         a = emit_rms_norm(
             planner, registry, a, factors, prologue.epsilon, prologue.added,
@@ -179,7 +196,8 @@ def product(
 
     def dispatch(a, b, c, group, first_row, bias, residual):
         push = {
-            **placed("a", a), **placed("b", b), **placed("c", c), **strided("bias", bias, ()),
+            **placed("a", rows_of(a, turned[0])), **placed("b", rows_of(b, turned[1])), **placed("c", c),
+            **strided("bias", bias, ()),
             "rows": c.shape[2], "cols": c.shape[3], "depth": depth, "group": group, "shift": shift + first_row,
             "scale": scale,
         }  # fmt: skip
@@ -191,7 +209,7 @@ def product(
         known = {
             "HAS_BIAS": int(bias is not None), "WHOLE": int(whole), "ACTIVATION": ACTIVATIONS[epilogue.activation],
             "HAS_RESIDUAL": int(residual is not None), "GATED": int(epilogue.gated), "EIGHTS": int(read % 8 == 0),
-            "NORM": int(factors is not None), **dealt.constants,
+            "NORM": int(factors is not None), "TURNED_A": int(turned[0]), "TURNED_B": int(turned[1]), **dealt.constants,
         }  # fmt: skip
         constants = {name: known[name] for name in choice.variant.constants}
         arrays = {"a": a, "b": b, "c": c, "bias": bias, "residual": residual, "norm": factors}
