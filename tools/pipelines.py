@@ -162,7 +162,7 @@ def linear_sets(choice: Choice, info: DeviceInfo) -> list[dict[str, int]]:
     most, normed = choice.tile["rows"], choice.tile.get("norm", 0)
     asked = [(most, 8192, 0, 0, 0), (most, 64, 0, 0, 0), (most, 8192, 1, 0, 0)]
     asked += [(normed, 64, 0, 1, 0), (normed, 8192, 1, 1, 0)] if normed else []
-    turns = "TURNED_B" in named and not choice.tile.get("split")
+    turns = "TURNED_B" in named and not choice.tile.get("split") and choice.variant.limits.get("turned") != (0, 0)
     asked += [(most, 8192, 0, 0, 1), (most, 8192, 1, 0, 1)] if turns else []
     for rows, cols, full, norm, turned in asked:
         dealt = deal(choice, facts, rows, cols, 4096, itemsize, bool(full) and "GATED" in named)

@@ -5,14 +5,6 @@
 // Workgroup (x, y, z): columns x * BN, then y = row block + row blocks * head (in this order, so that neither exceeds
 // the guaranteed count), z batch. Requires BK % 4 = TM % 4 = TN % 4 = SPAN % BK = 0 and panels that divide evenly over THREADS.
 
-#ifndef BIASED
-const int TURNED_A = 0;
-#ifdef B_ROWS_ARE_COLS
-const int TURNED_B = 0;
-#else
-const int TURNED_B = 1;
-#endif
-#endif
 #define THREADS ((BM / TM) * (BN / TN))
 const int GM = TM / 4;
 const int GN = TN / 4;
@@ -59,29 +51,51 @@ void main() {
 #define FETCH(k_first) { \
     [[unroll]] for (int l = 0; l < LOADS_A; l++) { \
         int index = thread + l * THREADS; \
-        if (TURNED_A != 0) { \
-            next_a[l] = ACROSS(load_a, a_first, pc.a_row, (k_first) + index / (BM / 4), row_first + index % (BM / 4) * 4, rows); \
-        } else { \
-            int k = (k_first) + index % (BK / 4) * 4; \
-            int row = row_first + index / (BK / 4); \
-            next_a[l] = row < rows ? load_a(a_first + uint(row) * pc.a_row + uint(k), A_DEPTH(row) - k) : vec4(0.0); \
-            TRIM_A(next_a[l], row, k) \
-        } \
+        IN_ORDER_A(FETCH_A_ALONG(k_first), FETCH_A_ACROSS(k_first)) \
     } \
     [[unroll]] for (int l = 0; l < LOADS_B; l++) { \
         int index = thread + l * THREADS; \
-        if (TURNED_B != 0) { \
-            next_b[l] = ACROSS(load_b, b_first, pc.b_row, (k_first) + index / (BN / 4), col_first + index % (BN / 4) * 4, cols); \
-        } else { \
-            int k = (k_first) + index % (BK / 4) * 4; \
-            int col = col_first + index / (BK / 4); \
-            next_b[l] = col < cols ? load_b(b_first + uint(col) * pc.b_row + uint(k), depth - k) : vec4(0.0); \
-        } \
+        IN_ORDER_B(FETCH_B_ALONG(k_first), FETCH_B_ACROSS(k_first)) \
     } \
 }
-// Four neighbours of one place of the depth, of an array whose rows are the depth.
-#define ACROSS(LOAD, first, step, k, at, end) \
-    ((k) < depth ? LOAD(first + uint(k) * step + uint(at), (end) - (at)) : vec4(0.0))
+    // Four neighbours along the depth, of a row of a or a column of b; and across it, where the depth's rows are contiguous.
+#define FETCH_A_ALONG(k_first) { \
+        int k = (k_first) + index % (BK / 4) * 4; \
+        int row = row_first + index / (BK / 4); \
+        next_a[l] = row < rows ? load_a(a_first + uint(row) * pc.a_row + uint(k), A_DEPTH(row) - k) : vec4(0.0); \
+        TRIM_A(next_a[l], row, k) \
+    }
+#define FETCH_B_ALONG(k_first) { \
+        int k = (k_first) + index % (BK / 4) * 4; \
+        int col = col_first + index / (BK / 4); \
+        next_b[l] = col < cols ? load_b(b_first + uint(col) * pc.b_row + uint(k), depth - k) : vec4(0.0); \
+    }
+#define FETCH_A_ACROSS(k_first) { \
+        int k = (k_first) + index / (BM / 4); \
+        int row = row_first + index % (BM / 4) * 4; \
+        next_a[l] = k < depth ? load_a(a_first + uint(k) * pc.a_row + uint(row), rows - row) : vec4(0.0); \
+    }
+#define FETCH_B_ACROSS(k_first) { \
+        int k = (k_first) + index / (BN / 4); \
+        int col = col_first + index % (BN / 4) * 4; \
+        next_b[l] = k < depth ? load_b(b_first + uint(k) * pc.b_row + uint(col), cols - col) : vec4(0.0); \
+    }
+#define STORE_ALONG(panel, STRIDE, value) { \
+        int k = index % (BK / 4) * 4; \
+        int at = index / (BK / 4); \
+        [[unroll]] for (int i = 0; i < 4; i++) panel[(k + i) * STRIDE + at / 4][at % 4] = value[i]; \
+    }
+#define STORE_ACROSS(panel, STRIDE, WIDE, value) panel[index / (WIDE / 4) * STRIDE + index % (WIDE / 4)] = value;
+#if defined(BIASED)
+#define IN_ORDER_A(along, across) if (TURNED_A != 0) { across } else { along }
+#define IN_ORDER_B(along, across) if (TURNED_B != 0) { across } else { along }
+#elif defined(B_ROWS_ARE_COLS)
+#define IN_ORDER_A(along, across) along
+#define IN_ORDER_B(along, across) along
+#else
+#define IN_ORDER_A(along, across) along
+#define IN_ORDER_B(along, across) across
+#endif
 #if defined(CAUSAL) && ALIGN == 4
     // A vector may straddle the row's end: what lies past it is dropped.
 #define A_DEPTH(row) depth
@@ -99,23 +113,11 @@ void main() {
         barrier();
         [[unroll]] for (int l = 0; l < LOADS_A; l++) {
             int index = thread + l * THREADS;
-            if (TURNED_A != 0) {
-                panel_a[index / (BM / 4) * STRIDE_A + index % (BM / 4)] = next_a[l];
-            } else {
-                int k = index % (BK / 4) * 4;
-                int row = index / (BK / 4);
-                [[unroll]] for (int i = 0; i < 4; i++) panel_a[(k + i) * STRIDE_A + row / 4][row % 4] = next_a[l][i];
-            }
+            IN_ORDER_A(STORE_ALONG(panel_a, STRIDE_A, next_a[l]), STORE_ACROSS(panel_a, STRIDE_A, BM, next_a[l]))
         }
         [[unroll]] for (int l = 0; l < LOADS_B; l++) {
             int index = thread + l * THREADS;
-            if (TURNED_B != 0) {
-                panel_b[index / (BN / 4) * STRIDE_B + index % (BN / 4)] = next_b[l];
-            } else {
-                int k = index % (BK / 4) * 4;
-                int col = index / (BK / 4);
-                [[unroll]] for (int i = 0; i < 4; i++) panel_b[(k + i) * STRIDE_B + col / 4][col % 4] = next_b[l][i];
-            }
+            IN_ORDER_B(STORE_ALONG(panel_b, STRIDE_B, next_b[l]), STORE_ACROSS(panel_b, STRIDE_B, BN, next_b[l]))
         }
         barrier();
         if (k_first + BK < depth) FETCH(k_first + BK)

@@ -123,7 +123,8 @@ def pack_all(builder: Builder, built: Built, folder: Path, jobs: int, wheel: boo
         "compilers": {"glslang": builder.glslang.version, "spirv-tools": builder.optimizer.version},
         "facts": builder.shared_facts(),
     }
-    pack(folder, made, head, jobs)
+    sources = {job.case.family: (job.case.source or job.case.generator).stem for job, _ in built.made}
+    pack(folder, made, sources, head, jobs)
 
 
 def _read_or_nothing(builder: Builder) -> dict[str, dict]:

@@ -1,4 +1,4 @@
-"""The folder of shaders that a wheel carries: manifest.json.gz, and an archive for each family.
+"""The folder of shaders that a wheel carries: manifest.json.gz, and an archive for each source.
 
 An archive is a row of .xz blocks, each with the binaries of neighbouring cases up to BLOCK bytes, so that a program
 unpacks little more than what it uses. An entry of the manifest says where in the archive its block is, and where in the
@@ -24,11 +24,15 @@ _FILTERS = [
 ]
 
 
-def pack(folder: Path, made: list[tuple[dict, str, bytes]], head: dict[str, dict], jobs: int) -> None:
+def pack(
+    folder: Path, made: list[tuple[dict, str, bytes]], sources: dict[str, str], head: dict[str, dict], jobs: int
+) -> None:
     """Write the folder: what the manifest says of all shaders, and its entries, each with its key and its binary.
 
-    A family's entries stand in one piece.
+    A family's entries stand in one piece. Families of one of the ``sources``, by their names, are alike, and lie in one
+    archive.
     """
+    made = sorted(made, key=lambda each: (sources[each[0]["family"]], each[0]["family"]))
     blocks: list[list[int]] = []
     size = BLOCK
     first: dict[tuple[str, bytes], int] = {}  # variants of one binary: each device is given it with other limits
@@ -36,7 +40,7 @@ def pack(folder: Path, made: list[tuple[dict, str, bytes]], head: dict[str, dict
         if first.setdefault((entry["family"], binary), number) != number:
             continue
         size += len(binary)
-        if not blocks or size > BLOCK or entry["family"] != made[blocks[-1][0]][0]["family"]:
+        if not blocks or size > BLOCK or sources[entry["family"]] != sources[made[blocks[-1][0]][0]["family"]]:
             blocks.append([])
             size = len(binary)
         blocks[-1].append(number)
@@ -46,7 +50,7 @@ def pack(folder: Path, made: list[tuple[dict, str, bytes]], head: dict[str, dict
     archives: dict[str, bytes] = {}
     places: dict[int, tuple[list[int], list[int]]] = {}
     for block, data in zip(blocks, packed, strict=True):
-        archive, start = f"{made[block[0]][0]['family']}.xz", 0
+        archive, start = f"{sources[made[block[0]][0]['family']]}.xz", 0
         for number in block:
             length = len(made[number][2])
             places[number] = [len(archives.get(archive, b"")), len(data)], [start, length]
@@ -57,8 +61,8 @@ def pack(folder: Path, made: list[tuple[dict, str, bytes]], head: dict[str, dict
         block_at, place = places[first[entry["family"], binary]]
         kept = {name: value for name, value in entry.items() if name != "defines"}  # the binary has what they said
         entries.append({
-            **kept, "key": key, "sha256": hashlib.sha256(binary).hexdigest(), "archive": f"{entry['family']}.xz",
-            "block": block_at, "place": place,
+            **kept, "key": key, "sha256": hashlib.sha256(binary).hexdigest(),
+            "archive": f"{sources[entry['family']]}.xz", "block": block_at, "place": place,
         })  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     for old in [*folder.glob("*.xz"), *folder.glob("manifest.json*")]:

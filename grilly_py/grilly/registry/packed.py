@@ -1,4 +1,4 @@
-"""Shaders as a wheel carries them: manifest.json.gz, and an archive of compressed blocks for each family.
+"""Shaders as a wheel carries them: manifest.json.gz, and archives of compressed blocks.
 
 The folder is written by tools/shaderbuild/pack.py, which says how the archives are laid out.
 """
