@@ -10,6 +10,7 @@ from grilly.compute.attention import added, decode
 from grilly.compute.device.device import DeviceFacts
 from grilly.compute.products.deal import deal
 from grilly.compute.products.matmul import ACTIVATIONS
+from grilly.compute.products.turned import orders
 from grilly.errors import UnsupportedError
 from grilly.registry import Choice, Registry, Request, Variant
 from grilly.registry.names import EXTRAS, READINGS
@@ -162,7 +163,7 @@ def linear_sets(choice: Choice, info: DeviceInfo) -> list[dict[str, int]]:
     most, normed = choice.tile["rows"], choice.tile.get("norm", 0)
     asked = [(most, 8192, 0, 0, 0), (most, 64, 0, 0, 0), (most, 8192, 1, 0, 0)]
     asked += [(normed, 64, 0, 1, 0), (normed, 8192, 1, 1, 0)] if normed else []
-    turns = "TURNED_B" in named and not choice.tile.get("split") and choice.variant.limits.get("turned") != (0, 0)
+    turns = True in orders(choice)[0] and choice.variant.limits.get("turned") != (0, 0)
     asked += [(most, 8192, 0, 0, 1), (most, 8192, 1, 0, 1)] if turns else []
     for rows, cols, full, norm, turned in asked:
         dealt = deal(choice, facts, rows, cols, 4096, itemsize, bool(full) and "GATED" in named)
