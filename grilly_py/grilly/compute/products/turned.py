@@ -27,8 +27,8 @@ def rows_of(factor: Tensor, turned: bool) -> Tensor:
 def orders(choice: Choice) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
     """Which of ``is_turned`` a kernel takes for a and for b."""
     if "turned" in choice.tile:
-        return (False,), (bool(choice.tile["turned"]),)
-    constants = () if choice.tile.get("split") else choice.variant.constants
+        return (False,), (True,)
+    constants = () if {"split", "rows_only"} & choice.tile.keys() else choice.variant.constants
     return tuple((False, True) if name in constants else (False,) for name in ("TURNED_A", "TURNED_B"))
 
 
