@@ -355,6 +355,47 @@ def test_fields_of_files_that_are_about(tmp_path, name):
         models.load(made)
 
 
+#: Fields that files of any family may have.
+ANY = {
+    "_num_labels": 2, "num_labels": 2, "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity",
+    "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}, "is_llama_config": True,
+    "transformers.js_config": {"dtype": "fp32"}, "max_sequence_length": 4096, "max_seq_length": 128,
+    "_flash_attn_2_enabled": True, "use_flash_attention_2": False, "attn_implementation": "sdpa",
+    "_attn_implementation": "eager", "neftune_noise_alpha": 5, "xla_device": True, "add_cross_attention": False,
+    "chunk_size_feed_forward": 0, "is_decoder": False, "pruned_heads": {}, "tie_encoder_decoder": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_fields_without_effect(tmp_path, name):
+    made = write_folder(tmp_path / name, CASES[name].arguments)
+    both = CASES[name].arguments["config"].get("is_encoder_decoder", False)
+    change(made, **ANY, is_encoder_decoder=both)
+    with pytest.raises(AssertionError, match="went on"):
+        models.load(made)
+    others = {"add_cross_attention": True, "chunk_size_feed_forward": 5, "is_encoder_decoder": not both}
+    if name in ("bert", "roberta", "distilbert", "mpnet", "t5", "vit", "clip", "whisper"):
+        others["is_decoder"] = True
+    for field, value in others.items():
+        change(made, **{field: value})
+        refused(made, f"config.json: {field} is {value!r}; expected ", ignore=[field])
+        change(made, **ANY, is_encoder_decoder=both)
+
+
+@pytest.mark.needs("transformers")
+@pytest.mark.parametrize("name", OLD)
+def test_all_fields_of_a_configuration_of_transformers(tmp_path, name):
+    """Also those that save_pretrained leaves out."""
+    import transformers
+
+    made = write_folder(tmp_path / name, CASES[name].arguments)
+    given = dict(CASES[name].arguments["config"])
+    config = transformers.CONFIG_MAPPING[given.pop("model_type")](**given)
+    (made / "config.json").write_text(json.dumps(config.to_dict()))
+    with pytest.raises(AssertionError, match="went on"):
+        models.load(made)
+
+
 @pytest.mark.parametrize("name", OLD)
 def test_each_family_refuses_what_it_does_not_know(tmp_path, name):
     made = write_folder(tmp_path / name, CASES[name].arguments)

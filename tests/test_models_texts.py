@@ -13,7 +13,7 @@ from grilly import ModelError, models
 from grilly.cli import main
 from grilly.integrations import minilm
 from grilly.models import ARCHITECTURES
-from model_folders import write_folder, write_safetensors
+from model_folders import drawn, write_folder, write_safetensors
 from sounds import write_whisper
 from standalone import BLOCK
 from test_minilm import KNOWN, SENTENCES, weights
@@ -168,6 +168,78 @@ def test_prompts_and_lower_case(vulkan_backend, encoder):
         load({"query": "w9 "})
 
 
+@pytest.mark.parametrize("case, headed", [
+    ("bert", "BertForMaskedLM"), ("roberta", "RobertaForMaskedLM"), ("roberta", "XLMRobertaForSequenceClassification"),
+    ("distilbert", "DistilBertForQuestionAnswering"), ("mpnet", "MPNetForMaskedLM"), ("mpnet", None),
+])  # fmt: skip
+def test_the_model_type_says_which_encoder(vulkan_backend, tmp_path, folder, case, headed):
+    """As in all-mpnet-base-v2, whose files are those of the bare model: architectures names one with a head."""
+    made = write_folder(tmp_path / "encoder", CASES[case].arguments)
+    (made / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    wanted = models.SentenceEncoder.load(made, backend=vulkan_backend).encode(["w5 w6", "w7"])
+    config = json.loads((made / "config.json").read_text())
+    if headed is not None and headed.startswith("XLM"):
+        config["model_type"] = "xlm-roberta"
+    (made / "config.json").write_text(json.dumps({**config, "architectures": headed and [headed]}))
+    tensors = drawn(CASES[case].arguments["tensors"], CASES[case].arguments["seed"])
+    heads = ("lm_head.bias", "cls.predictions.transform.dense.weight", "classifier.dense.bias", "vocab_transform.bias",
+             "qa_outputs.bias", "pooler.dense.bias")  # fmt: skip
+    some = np.ones(3, np.float32)
+    bare = {name: array for name, array in tensors.items() if not name.startswith("pooler")}
+    prefixed = {f"{case}.{name}": array for name, array in bare.items()}
+    headed_ones = [bare | dict.fromkeys(heads[:-1], some), prefixed | dict.fromkeys(heads, some)]
+    for given in (tensors, bare, prefixed, *headed_ones):
+        write_safetensors(made / "model.safetensors", given)
+        found = models.SentenceEncoder.load(made, backend=vulkan_backend).encode(["w5 w6", "w7"])
+        np.testing.assert_array_equal(found, wanted)
+    write_safetensors(made / "model.safetensors", bare | {"spin": some})
+    with pytest.raises(ModelError, match="too many: spin"):
+        models.SentenceEncoder.load(made, backend=vulkan_backend)
+
+
+def test_an_old_encoder_without_a_model_type(vulkan_backend, encoder):
+    wanted = models.SentenceEncoder.load(encoder, backend=vulkan_backend).encode("w5")
+    config = json.loads((encoder / "config.json").read_text())
+    del config["model_type"]
+    (encoder / "config.json").write_text(json.dumps(config))
+    np.testing.assert_array_equal(models.SentenceEncoder.load(encoder, backend=vulkan_backend).encode("w5"), wanted)
+
+
+def test_what_no_encoder_has_is_said_before_weights_are_read(vulkan_backend, encoder, folder, monkeypatch):
+    def load(path):
+        return models.SentenceEncoder.load(path, backend=vulkan_backend)
+
+    monkeypatch.setattr("grilly.models.weights.Weights._sent", None)  # that sends weights to the device
+    with pytest.raises(ModelError, match="config.json: model_type is 'llama'; sentences are encoded by BERT"):
+        load(folder)
+    steps = json.loads((encoder / "modules.json").read_text())
+    (encoder / "modules.json").write_text(json.dumps([*steps, {"path": "2_Dense", "type": "models.Dense"}]))
+    (encoder / "2_Dense").mkdir()
+    write_safetensors(encoder / "2_Dense/model.safetensors", {"linear.weight": np.ones((7, 5), np.float32)})
+    (encoder / "2_Dense/config.json").write_text(json.dumps({"in_features": 5, "out_features": 7, "bias": False}))
+    with pytest.raises(ModelError, match="in_features is 5; expected 32"):
+        load(encoder)
+    (encoder / "tokenizer.json").unlink()
+    with pytest.raises(ModelError, match="tokenizer.json is missing"):
+        load(encoder)
+
+
+def test_tokens_beyond_the_vocabulary(vulkan_backend, encoder, tmp_path, capsys):
+    """A tokenizer of another model gives such tokens: the table has no rows for them."""
+    tokens = json.loads((encoder / "tokenizer.json").read_text(encoding="utf-8"))
+    tokens["model"]["vocab"]["w99"] = 99
+    (encoder / "tokenizer.json").write_text(json.dumps(tokens), encoding="utf-8")
+    made = models.SentenceEncoder.load(encoder, backend=vulkan_backend)
+    made.encode(["w5", "w6 w7"])
+    for texts in ("w99", ["w5", "w6 w99"]):
+        with pytest.raises(ValueError, match="Bert: input_ids go from [059]+ to 99; expected 0 to 60"):
+            made.encode(texts)
+    (tmp_path / "lines.txt").write_text("w5\nw99\n")
+    device = ["--device", str(vulkan_backend.device.index)]
+    assert main(["embed", str(encoder), str(tmp_path / "lines.txt"), *device]) == 1
+    assert "to 99; expected 0 to 60" in capsys.readouterr().err
+
+
 def test_layers_after_the_pooling(vulkan_backend, encoder):
     random = np.random.RandomState(0)
     kinds = ["Transformer", "Pooling", "Dense", "Dense", "Normalize"]
@@ -195,7 +267,8 @@ def test_layers_after_the_pooling(vulkan_backend, encoder):
     made = models.SentenceEncoder.load(encoder, backend=vulkan_backend)
     assert made.width == 7
     np.testing.assert_allclose(made.encode(sentences), x / np.linalg.norm(x, axis=1, keepdims=True), atol=1e-5)
-    for change, said in (({"in_features": 21}, "wrong: linear.weight has shape"),
+    for change, said in (({"in_features": 21}, "in_features is 21; expected 20"),
+                         ({"out_features": 8}, "wrong: linear.weight has shape"),
                          ({"activation_function": "torch.nn.Mish"}, "activation_function is 'torch.nn.Mish'"),
                          ({"spin": 1}, "not known: spin")):  # fmt: skip
         (encoder / "3_Dense/config.json").write_text(json.dumps({**told, **change}))

@@ -69,12 +69,11 @@ class Bert(Model):
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
-        config.only(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False,
-                    chunk_size_feed_forward=0)  # fmt: skip
-        config.unused("tie_word_embeddings", "num_labels")  # id2label says how many there are
+        config.only(position_embedding_type="absolute")
+        config.unused("tie_word_embeddings")
         # Of old files: of the programs that trained them.
-        config.unused("_num_labels", "directionality", "pooler_fc_size", "pooler_num_attention_heads",
-                      "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type", "xla_device")  # fmt: skip
+        config.unused("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
+                      "pooler_size_per_head", "pooler_type")  # fmt: skip
         (self.width, heads, layers, inner), self.rows = map(config.integer, self.sizes), config.integer("vocab_size")
         if self.width % heads:
             raise config.error(self.sizes[0], f"a multiple of {self.sizes[1]}")

@@ -13,7 +13,7 @@ from ..compute import Tensor
 from .config import Config
 from .encoder import Block, Patches
 from .layers import ACTIVATIONS, Embedding, LayerNorm, Linear
-from .model import Model, Output, unchanged
+from .model import Model, Output
 from .weights import Weights
 
 #: Names in a layer: of the norms, the projections and the two linear layers.
@@ -45,19 +45,12 @@ def part_of(config: Config, name: str) -> Config:
     return doubled or part or Config(config.where, {})
 
 
-def without_effect(config: Config) -> None:
-    """What both configurations may have besides."""
-    config.unused("projection_dim", "tie_word_embeddings", "chunk_size_feed_forward")
-    unchanged(config)
-    config.only(is_decoder=False, is_encoder_decoder=False, add_cross_attention=False)
-
-
 class TextEncoder(nn.Module):
     """Causal attention over a text; its features are those of the token that ends it."""
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__()
-        without_effect(config)
+        config.unused("projection_dim", "tie_word_embeddings")
         self.width = config.integer("hidden_size", 512)
         self.rows = config.integer("vocab_size", 49408)
         self.positions = config.integer("max_position_embeddings", 77)
@@ -85,7 +78,7 @@ class PictureEncoder(nn.Module):
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__()
-        without_effect(config)
+        config.unused("projection_dim", "tie_word_embeddings")
         self.width, eps = config.integer("hidden_size", 768), config.eps("layer_norm_eps", 1e-5)
         self.patches = Patches(
             weights, "embeddings.patch_embedding", config.integer("num_channels", 3),

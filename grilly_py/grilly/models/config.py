@@ -11,25 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ModelError
+from .fields import ONE_VALUE, WITHOUT_EFFECT
 
 REQUIRED = object()
-#: Fields that say nothing of how outputs follow from inputs: of training, of texts, of programs that wrote the file,
-#: and defaults of generation, some of which models look up.
-WITHOUT_EFFECT = frozenset("""
-    _attn_implementation _attn_implementation_autoset _commit_hash _name_or_path architectures attention_dropout
-    attention_probs_dropout_prob attn_pdrop auto_map bad_words_ids begin_suppress_tokens bos_token_id
-    cache_implementation classifier_dropout classifier_dropout_prob cross_attention_hidden_size decoder_start_token_id
-    diversity_penalty do_sample dropout dropout_rate dtype early_stopping embd_pdrop encoder_no_repeat_ngram_size
-    eos_token_id exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_decoder_ids
-    forced_eos_token_id gradient_checkpointing hidden_dropout hidden_dropout_prob id2label initializer_factor
-    initializer_range keys_to_ignore_at_inference label2id language length_penalty max_length max_new_tokens
-    min_length mlm_probability model_max_length model_type no_repeat_ngram_size num_beam_groups num_beams
-    num_return_sequences output_attentions output_hidden_states output_past output_scores pad_token_id prefix
-    problem_type remove_invalid_values repetition_penalty resid_pdrop return_dict return_dict_in_generate
-    sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss tokenizer_class
-    tokenizer_model top_k top_p torch_dtype torchscript transformers_version typical_p unk_token_id unsloth_fixed
-    unsloth_version use_bfloat16 use_cache use_return_dict vocab
-""".split())  # fmt: skip
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -66,7 +50,7 @@ class Config:
         The file, and the field that the object stands in, for messages.
     fields : mapping
     ignored : iterable of str
-        Fields that the user vouches for, besides `WITHOUT_EFFECT`.
+        Fields that the user vouches for, besides `WITHOUT_EFFECT`; not those of `ONE_VALUE`.
     """
 
     def __init__(self, where: str, fields: Mapping[str, Any], ignored: Iterable[str] = ()) -> None:
@@ -185,8 +169,10 @@ class Config:
         self._known.update(names)
 
     def finish(self) -> None:
-        """Raise ModelError for fields that nobody asked for."""
-        unknown = sorted(self.fields.keys() - self._known - WITHOUT_EFFECT - self._ignored)
+        """Raise ModelError for fields that nobody asked for, and for other values of `ONE_VALUE`."""
+        others = self.fields.keys() - self._known - WITHOUT_EFFECT
+        self.only(**{name: value for name, value in ONE_VALUE.items() if name in others})
+        unknown = sorted(others - ONE_VALUE.keys() - self._ignored)
         if unknown:
             raise ModelError(
                 f"{self.where}: not known: {', '.join(unknown)}; if they do not change what the model computes, "

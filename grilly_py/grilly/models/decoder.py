@@ -38,7 +38,7 @@ class Decoder(Generates, Model):
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
-        config.only(chunk_size_feed_forward=0, is_decoder=(True, False), add_cross_attention=False)
+        config.only(is_decoder=(True, False))
 
     def hidden(self, ids: Tensor, call: Call) -> Tensor:
         """The states after the last normalisation, ``(B, S, width)``; subclasses define it."""

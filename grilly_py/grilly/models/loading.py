@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -16,62 +15,13 @@ from ..compute.device.arguments import check_precision
 from ..compute.device.arrays import Precision
 from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
 from ..errors import ModelError
+from .architectures import ARCHITECTURES, Make, class_of
 from .checkpoint import FLOATS, Checkpoint
-from .config import Config, family_of, read_json
+from .config import Config, read_json
 from .defaults import Defaults
 from .model import Model
 from .room import mib, room
 from .weights import Weights
-
-#: What config.json calls an architecture, to the file of this folder and the class in it.
-ARCHITECTURES = {
-    "BertModel": "bert.Bert",
-    "BertForPreTraining": "bert_heads.BertPretraining",
-    "BertForMaskedLM": "bert_heads.BertMaskedLM",
-    "BertForSequenceClassification": "bert_heads.BertClassifier",
-    "BertForTokenClassification": "bert_heads.BertTokenClassifier",
-    "BertForQuestionAnswering": "bert_heads.BertQuestionAnswering",
-    "RobertaModel": "bert.Roberta",
-    "RobertaForMaskedLM": "bert_heads.RobertaMaskedLM",
-    "RobertaForSequenceClassification": "bert_heads.RobertaClassifier",
-    "RobertaForTokenClassification": "bert_heads.RobertaTokenClassifier",
-    "RobertaForQuestionAnswering": "bert_heads.RobertaQuestionAnswering",
-    "XLMRobertaModel": "bert.Roberta",
-    "XLMRobertaForMaskedLM": "bert_heads.RobertaMaskedLM",
-    "XLMRobertaForSequenceClassification": "bert_heads.RobertaClassifier",
-    "XLMRobertaForTokenClassification": "bert_heads.RobertaTokenClassifier",
-    "XLMRobertaForQuestionAnswering": "bert_heads.RobertaQuestionAnswering",
-    "DistilBertModel": "distilbert.DistilBert",
-    "DistilBertForMaskedLM": "distilbert.DistilBertMaskedLM",
-    "DistilBertForSequenceClassification": "distilbert.DistilBertClassifier",
-    "DistilBertForTokenClassification": "distilbert.DistilBertTokenClassifier",
-    "DistilBertForQuestionAnswering": "distilbert.DistilBertQuestionAnswering",
-    "MPNetModel": "mpnet.MPNet",
-    "GPT2Model": "gpt2.GPT2",
-    "GPT2LMHeadModel": "gpt2.GPT2LM",
-    "LlamaModel": "llama.Llama",
-    "LlamaForCausalLM": "llama.LlamaLM",
-    "MistralModel": "llama.Llama",
-    "MistralForCausalLM": "llama.LlamaLM",
-    "Qwen2Model": "llama.Llama",
-    "Qwen2ForCausalLM": "llama.LlamaLM",
-    "Qwen3Model": "llama.Llama",
-    "Qwen3ForCausalLM": "llama.LlamaLM",
-    "Phi3Model": "llama.Llama",
-    "Phi3ForCausalLM": "llama.LlamaLM",
-    "GemmaModel": "gemma.Gemma1",
-    "GemmaForCausalLM": "gemma.Gemma1LM",
-    "Gemma2Model": "gemma.Gemma",
-    "Gemma2ForCausalLM": "gemma.GemmaLM",
-    "T5EncoderModel": "t5.T5Encoder",
-    "T5Model": "t5.T5",
-    "T5ForConditionalGeneration": "t5.T5LM",
-    "CLIPModel": "clip.CLIP",
-    "WhisperModel": "whisper.WhisperStates",
-    "WhisperForConditionalGeneration": "whisper.Whisper",
-    "ViTModel": "vit.ViT",
-    "ViTForImageClassification": "vit.ViTClassifier",
-}
 
 Report = Callable[[int, int], None]
 
@@ -120,6 +70,19 @@ def load(
     OutOfDeviceMemoryError
         When the device, or its ``memory_limit``, has no room for the weights; it says how much they take.
     """
+    return load_as(class_of, folder, dtype, backend, precision=precision, progress=progress, ignore=ignore)
+
+
+def load_as(
+    choose: Callable[[Path, dict[str, Any]], Make], folder: str | Path, dtype: DTypeLike | None = None,
+    backend: Compute | None = None, *, precision: Precision = "highest", progress: Report | bool | None = None,
+    ignore: Iterable[str] = (), check: Callable[[Model], None] | None = None,
+) -> Model:  # fmt: skip
+    """As `load`, of what ``choose`` makes of the folder and the fields of its config.json.
+
+    ``check`` gets the model without weights, after all that load compares and before the device has anything: it raises
+    for one that the caller has no use for.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise ModelError(f"{folder} is no folder; a model is read from its files, and not downloaded")
@@ -131,16 +94,18 @@ def load(
     if backend is not None and not isinstance(backend, Compute):
         raise TypeError(f"load: backend is {backend!r}; expected a grilly.Compute, or None for the default one")
     fields = read_json(folder / "config.json")
-    make = class_of(folder, fields)
+    make = choose(folder, fields)
     checkpoint = Checkpoint(folder)
     if dtype is None:
         dtype = next((FLOATS[e.kind] for e in checkpoint.entries.values() if e.kind in FLOATS), "float32")
     config = Config(str(folder / "config.json"), fields, ignore)
     on_paper = Weights(checkpoint, dtype_of(dtype))
-    make(config, on_paper)
+    model = make(config, on_paper)
     config.finish()
     defaults = Defaults(folder, fields)
     on_paper.check()
+    if check is not None:
+        check(model)
     total = sum(checkpoint.entries[name].nbytes for name in on_paper.asked)
     report = _Progress(folder.name, total, progress)
     backend = default_backend() if backend is None else backend
@@ -164,18 +129,6 @@ def _float(dtype: DTypeLike) -> bool:
         return is_float(dtype_of(dtype))
     except TypeError:  # NumPy does not know it, such as "auto"
         return False
-
-
-def class_of(folder: Path, fields: dict[str, Any]) -> Callable[[Config, Weights], Model]:
-    """The class for what config.json calls the architecture. Where it lacks a ``model_type``, the fields get one."""
-    where, names = str(folder / "config.json"), fields.get("architectures")
-    name = names[0] if isinstance(names, list) and len(names) == 1 else names
-    if not isinstance(name, str) or name not in ARCHITECTURES:
-        raise ModelError(f"{where}: architectures is {name!r}; expected one of {', '.join(sorted(ARCHITECTURES))}")
-    fields["model_type"] = family_of(where, fields, name)
-    file, made = ARCHITECTURES[name].split(".")
-    found: Callable[[Config, Weights], Model] = getattr(importlib.import_module(f".{file}", __package__), made)
-    return found
 
 
 class _Progress:
@@ -206,3 +159,6 @@ class _Progress:
         """Clear the line."""
         if self._shown and self._terminal:
             self._write("")
+
+
+__all__ = ["ARCHITECTURES", "class_of", "load", "load_as"]

@@ -63,11 +63,6 @@ class Output:
         return f"Output({', '.join(self._found)})"
 
 
-def unchanged(config: Config) -> None:
-    """What any configuration may say of changes to a model's layers: none are computed."""
-    config.only(pruned_heads={}, tie_encoder_decoder=False)
-
-
 class Model(nn.Module):
     """Base of models. A subclass's constructor reads the configuration and asks for the weights.
 
@@ -100,7 +95,6 @@ class Model(nn.Module):
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__()
-        unchanged(config)
         if weights.backend is not None:
             self.backend = weights.backend
         self.dtype, self.precision = weights.dtype, weights.precision

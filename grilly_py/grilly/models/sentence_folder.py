@@ -110,13 +110,20 @@ class Steps:
         ]
         return cls(chosen[0], last, pools_prompts, dense)
 
-    def layers(self, backend: Compute | None = None) -> list[Dense]:
-        """Those of `dense`, of float32; without a backend only compared with their files. Raises ModelError."""
+    def layers(self, width: int, backend: Compute | None = None) -> list[Dense]:
+        """Those of `dense`, of float32, after a model of this width; without a backend only compared with their files.
+
+        Raises ModelError.
+        """
         found = []
         for config, checkpoint in self.dense:
             weights = Weights(checkpoint, np.dtype(np.float32), backend)
-            found.append(Dense(config, weights))
+            layer = Dense(config, weights)
             config.finish()
+            if layer.inputs != width:
+                raise config.error("in_features", str(width))
+            found.append(layer)
+            width = layer.outputs
             if backend is None:
                 weights.check()
         return found

@@ -12,10 +12,11 @@ from numpy.typing import DTypeLike
 from .. import array_api as xp
 from ..compute import Compute, Tensor
 from ..compute.device.arrays import NDArray
-from ..errors import ModelError
+from .architectures import encoder_of
 from .bert import Bert
 from .graphs import Graphs
-from .loading import load
+from .loading import load_as
+from .model import Model
 from .sentence_folder import POOLING, Dense, Steps, limits
 from .sentence_folder import prompts as prompts_of
 from .tokenizer import Tokenizer
@@ -69,15 +70,17 @@ class SentenceEncoder:
         Parameters
         ----------
         folder : str or Path
-            Also of a bare encoder: its vectors are then the mean of the tokens', scaled to length 1. Prompts are those
-            of config_sentence_transformers.json, lower case and the longest text those of sentence_bert_config.json.
+            ``model_type`` of config.json says which encoder it has; a head that ``architectures`` names is passed over.
+            Also of an encoder without modules.json: its vectors are then the mean of the tokens', scaled to length 1.
+            Prompts are those of config_sentence_transformers.json, lower case and the longest text those of
+            sentence_bert_config.json.
         dtype, backend, **options
             As for ``grilly.models.load``.
 
         Raises
         ------
         ModelError
-            As ``load``, and for other architectures and steps after the model.
+            As ``load``, and for other encoders and steps after the model.
         ImportError
             Where the package tokenizers is not installed; the message says what to run.
         """
@@ -85,18 +88,16 @@ class SentenceEncoder:
         steps = Steps.of(folder)
         longest, lower = limits(folder)
         prompts, default_prompt = prompts_of(folder, steps.pools_prompts)
-        steps.layers()  # compared with their files before anything is on the device
-        model = load(folder, dtype, backend, **options)
-        if not isinstance(model, Bert):
-            raise ModelError(f"{folder}: sentences are encoded by BERT, RoBERTa, DistilBERT and MPNet; this is "
-                             f"{type(model).__name__}")  # fmt: skip
-        tokenizer = Tokenizer(folder, min(longest or model.longest, model.longest))
-        dense = steps.layers(model.backend)
-        width = model.width
-        for (config, _), layer in zip(steps.dense, dense, strict=True):
-            if layer.inputs != width:
-                raise config.error("in_features", str(width))
-            width = layer.outputs
+        tokenizer = Tokenizer(folder)
+
+        def check(model: Model) -> None:
+            assert isinstance(model, Bert)
+            steps.layers(model.width)
+
+        model = load_as(encoder_of, folder, dtype, backend, check=check, **options)
+        assert isinstance(model, Bert)
+        tokenizer.cut(min(longest or model.longest, model.longest))
+        dense = steps.layers(model.width, model.backend)
         return cls(model, tokenizer, steps.pooling, steps.normalized, lower, prompts, default_prompt, dense)
 
     def encode(
@@ -125,7 +126,8 @@ class SentenceEncoder:
         TypeError
             For anything but strings.
         ValueError
-            For a batch size below 1, and for prompts that are not there.
+            For a batch size below 1, prompts that are not there, and tokens beyond the model's vocabulary, which a
+            tokenizer of another model may give.
         """
         texts, batches = by_length("SentenceEncoder.encode", sentences, batch_size)
         prompt_name = self.default_prompt if prompt_name is None else prompt_name
@@ -144,7 +146,7 @@ class SentenceEncoder:
 
     def _pooled(self, ids: NDArray[Any], mask: NDArray[Any]) -> Tensor:
         """The vectors of a batch, float32 ``(B, width)``."""
-        ids = ids.astype(np.int32, copy=False)
+        ids, _ = self.model._numbers("input_ids", ids, self.model.rows)
         if mask.all():  # no padding: nothing else to send
             return self.graphs.run(self.model, self.model.backend, self._vectors, ids)
         kept = mask[:, :, None].astype(np.float32)

@@ -19,7 +19,6 @@ class T5Encoder(Model):
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
-        config.only(is_decoder=False)
         config.unused("tie_word_embeddings", "n_positions", "scale_decoder_outputs")
         config.unused("is_encoder_decoder", "num_decoder_layers")  # of a decoder, where there is one
         self.width, self.rows = config.integer("d_model"), config.integer("vocab_size")

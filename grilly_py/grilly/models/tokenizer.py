@@ -52,9 +52,13 @@ class Tokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         if longest is not None:
-            self._tokenizer.enable_truncation(longest)
+            self.cut(longest)
         self._padding = padding if isinstance(padding, int) and padding >= 0 else 0  # -1 stands for none
         self._folder = Path(folder)
+
+    def cut(self, longest: int) -> None:
+        """Cut texts of more tokens there from now on."""
+        self._tokenizer.enable_truncation(longest)
 
     def encode(
         self, texts: str | Sequence[str], add_special_tokens: bool = True

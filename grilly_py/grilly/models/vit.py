@@ -30,7 +30,7 @@ class ViT(Model):
         if width % heads:
             raise config.error("hidden_size", "a multiple of num_attention_heads")
         self.width = width
-        config.unused("encoder_stride", "num_labels")
+        config.unused("encoder_stride")
         activation, bias = config.text("hidden_act", ACTIVATIONS, "gelu"), config.flag("qkv_bias", True)
         below = weights.optional("vit")
         self.patches = Patches(
