@@ -305,7 +305,7 @@ def test_kompute_generates_step_by_step(backend, tmp_path):
 
 def test_no_room_for_the_cache(model):
     """A petabyte for keys and values."""
-    said = r"a cache of 1048576 texts of up to 1048576 tokens takes \d+ MiB, beside"
+    said = rf"a cache of 1048576 texts of up to 1048576 tokens takes \d+ MiB beside the weights, {WEIGHTS:,} bytes, "
     with pytest.raises(OutOfDeviceMemoryError, match=said):
         model.make_cache(2**20, 2**20)
     assert model.generate(IDS, max_new_tokens=1).shape == (3, 10)
@@ -318,7 +318,7 @@ def test_no_room_for_the_weights(monkeypatch, tmp_path, vulkan_backend):
     folder = write_folder(tmp_path / "llama", CASES["llama"].arguments)
     monkeypatch.setattr(vulkan_backend, "empty", empty)
     numbers = sum(np.prod(shape) for shape in CASES["llama"].arguments["tensors"].values())
-    with pytest.raises(OutOfDeviceMemoryError, match=f"take {2 * numbers:,} bytes as float16, beside .*no room"):
+    with pytest.raises(OutOfDeviceMemoryError, match=f"take {2 * numbers:,} bytes as float16, with .*no room"):
         models.load(folder, "float16", vulkan_backend)
 
 
@@ -327,13 +327,14 @@ def test_a_limit_of_memory_refuses_weights_and_caches(tmp_path):
     case = CASES["llama"]
     folder = write_folder(tmp_path / "llama", case.arguments)
     with open_or_skip("vulkan", lambda: Compute(runtime="vulkan", memory_limit=WEIGHTS // 2)) as backend:
-        with pytest.raises(OutOfDeviceMemoryError, match=f"the weights take {WEIGHTS:,} bytes as float32, beside"):
+        with pytest.raises(OutOfDeviceMemoryError, match=f"the weights take {WEIGHTS:,} bytes as float32, with"):
             models.load(folder, backend=backend)
         assert backend.memory().in_use == 0
         backend.memory_limit = 2 * WEIGHTS
         own = models.load(folder, backend=backend)
         backend.memory_limit = held = backend.memory().in_use
-        said = f"to 64 tokens takes {CACHE:,} bytes, beside {held:,} bytes in use; fewer.*memory_limit is {held:,}"
+        said = (f"to 64 tokens takes {CACHE:,} bytes beside the weights, {WEIGHTS:,} bytes, with {held:,} bytes in "
+                f"use; fewer.*memory_limit is {held:,}")  # fmt: skip
         with pytest.raises(OutOfDeviceMemoryError, match=said):
             own.generate(IDS, max_new_tokens=8)
         backend.memory_limit = 1 << 30
@@ -341,7 +342,7 @@ def test_a_limit_of_memory_refuses_weights_and_caches(tmp_path):
 
 
 def test_no_room_for_a_prompt_or_a_graph(model, monkeypatch):
-    beside = f"beside the weights, {WEIGHTS:,} bytes, and the cache, {CACHE:,} bytes, beside"
+    beside = f"beside the weights, {WEIGHTS:,} bytes, and the cache, {CACHE:,} bytes, with"
 
     def refused(*arguments, **options):
         raise OutOfDeviceMemoryError("the device is full")
@@ -370,7 +371,7 @@ def test_what_is_taken_counts_afterwards_too(vulkan_backend, monkeypatch):
     monkeypatch.setattr(vulkan_backend.opened, "memory_limit", vulkan_backend.memory().in_use + 4096)
     with room(vulkan_backend, "little", 100, "less"):
         vulkan_backend.empty((100,))
-    with pytest.raises(OutOfDeviceMemoryError, match="much, beside .* in use; less .*memory_limit is"):
+    with pytest.raises(OutOfDeviceMemoryError, match="much, with .* in use; less .*memory_limit is"):
         with room(vulkan_backend, "much", 0, "less"):
             kept = vulkan_backend.empty((10000,))
     del kept

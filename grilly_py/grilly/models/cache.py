@@ -36,11 +36,11 @@ class Cache:
 
     def __init__(
         self, backend: Compute, layers: int, batch: int, max_len: int, heads: int, dim: int, dtype: DTypeLike,
-        rotary: Rotary | None = None,
+        rotary: Rotary | None = None, beside: str = "",
     ) -> None:  # fmt: skip
         shape = (batch, max_len, heads, dim)
         self.nbytes = 2 * layers * math.prod(shape) * np.dtype(dtype).itemsize
-        what = f"a cache of {batch} texts of up to {max_len} tokens takes {mib(self.nbytes)}"
+        what = f"a cache of {batch} texts of up to {max_len} tokens takes {mib(self.nbytes)}{beside}"
         with room(backend, what, self.nbytes, "fewer texts, fewer tokens or 16 bits take less"):
             self.k = [backend.empty(shape, dtype) for _ in range(layers)]
             self.v = [backend.empty(shape, dtype) for _ in range(layers)]

@@ -50,7 +50,8 @@ class Decoder(Generates, Model):
 
     def make_cache(self, batch: int, max_len: int) -> Cache:
         """An empty cache with room for ``max_len`` tokens of each sample."""
-        return Cache(self.backend, self.cached[0], batch, max_len, *self.cached[1:], self.dtype, self.rotary)
+        layers, *shape = self.cached
+        return Cache(self.backend, layers, batch, max_len, *shape, self.dtype, self.rotary, beside=self._held)
 
     def forward(
         self, input_ids: Any, attention_mask: Any = None, position_ids: Any = None,

@@ -103,7 +103,8 @@ class EncoderDecoder(Generates, Model):
         self._fits(ids.shape[1] + room - 1, f"; {remedy}")  # nothing reads the last token
         states, mask, _ = self.encode(input_ids, attention_mask)
         length = -(-(ids.shape[1] + room) // 64) * 64  # in steps, so that answers of nearly one length need one plan
-        cache = Cache(self.backend, self.cached[0], len(states), length, *self.cached[1:], self.dtype)
+        layers, *shape = self.cached
+        cache = Cache(self.backend, layers, len(states), length, *shape, self.dtype, beside=self._held)
         with self._beside(f"a prompt of {len(states)} x {ids.shape[1]} tokens", cache):
             state = State(cache, self.source(states, mask))
             x = self.decode(ids, self._call(cache, cache.before()), state.source)

@@ -265,7 +265,7 @@ class Generates:
             numbers out of their range.
         OutOfDeviceMemoryError
             When the device has no room for the cache, the prompt's states or the step's graph. It says how much the
-            weights, the cache and the graph take, and what to change.
+            weights and the cache take, the graph where that was what found none, and what to change.
         """
         found = self.stream(
             input_ids, attention_mask, max_new_tokens=max_new_tokens, do_sample=do_sample, temperature=temperature,

@@ -130,10 +130,14 @@ class Model(nn.Module):
 
     def _beside(self, what: str, cache: Cache) -> AbstractContextManager[None]:
         """Inside, what is computed takes memory beside the weights and a cache: the error says how much they have."""
-        weights = sum(parameter.data.nbytes for parameter in self.parameters())
-        name, held = type(self).__name__, f"the weights, {mib(weights)}, and the cache, {mib(cache.nbytes)}"
-        said = f"{name}: there is no room for {what} beside {held}"
+        said = f"{type(self).__name__}: there is no room for {what}{self._held}, and the cache, {mib(cache.nbytes)}"
         return room(self.backend, said, 0, "fewer texts, shorter ones, fewer new tokens or 16 bits take less")
+
+    @property
+    def _held(self) -> str:
+        """What the model itself has on the device, for messages."""
+        weights, graphs = sum(parameter.data.nbytes for parameter in self.parameters()), self.graphs.memory
+        return f" beside the weights, {mib(weights)}" + (f", captured calls, {mib(graphs)}" if graphs else "")
 
     def _replayed(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """The function's result, by a graph where there is one."""

@@ -22,7 +22,7 @@ def room(backend: Compute, what: str, nbytes: int, remedy: str) -> Iterator[None
     the backend's ``memory_limit`` does not allow it, before anything is taken; what was not known before, afterwards.
     """
     used, limit = backend.memory().in_use, backend.memory_limit
-    said = f"{what}, beside {mib(used)} in use; {remedy}"
+    said = f"{what}, with {mib(used)} in use; {remedy}"
 
     def check(use: int) -> None:
         if limit is not None and use > limit:
