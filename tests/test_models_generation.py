@@ -12,6 +12,7 @@ import pytest
 import goldens
 from conftest import open_or_skip
 from grilly import CaptureError, Compute, OutOfDeviceMemoryError, Tensor, models
+from grilly.models.defaults import Defaults
 from grilly.models.room import room
 from hostcalls import counted
 from model_folders import write_folder
@@ -173,6 +174,60 @@ def test_what_the_folder_says(tmp_path, vulkan_backend):
     np.testing.assert_array_equal(plain.generate(IDS[:1], repetition_penalty=1.5, **kwargs), found)
     np.testing.assert_array_equal(model.generate(IDS[:1], repetition_penalty=1.0, **kwargs),
                                   plain.generate(IDS[:1], **kwargs))  # fmt: skip
+
+
+@pytest.mark.parametrize("said, count", [
+    ({}, 20), ({"max_new_tokens": 5}, 5), ({"max_length": 12}, 3), ({"max_new_tokens": 5, "max_length": 12}, 5),
+])  # fmt: skip
+@pytest.mark.parametrize("name", ["llama", "t5"])
+def test_how_many_tokens_the_folder_asks_for(tmp_path, vulkan_backend, name, said, count):
+    """As transformers: max_length counts what is there too, of T5 what answers begin with."""
+    folder = write_folder(tmp_path / name, CASES[name].arguments)
+    (folder / "generation_config.json").write_text(json.dumps({**said, "eos_token_id": 999}))
+    own = models.load(folder, backend=vulkan_backend)
+    ids, begun = CASES[name].input_ids, 1 if name == "t5" else CASES[name].input_ids.shape[1]
+    count = 11 if (name, said) == ("t5", {"max_length": 12}) else count
+    assert own.generate(ids).shape == (len(ids), begun + count)
+    assert own.generate(ids, max_new_tokens=2).shape == (len(ids), begun + 2)
+    own.max_new_tokens, own.max_length = None, begun
+    with pytest.raises(ValueError, match=f"max_length is {begun}, and {begun} tokens are there; give max_new_tokens"):
+        own.generate(ids)
+
+
+@pytest.mark.parametrize("name, value", [
+    ("do_sample", True), ("stop_strings", ["a"]), ("force_words_ids", [[5]]), ("dola_layers", "low"), ("min_p", 0.1),
+    ("watermarking_config", {"bias": 2}), ("typical_p", 0.9), ("num_return_sequences", 3), ("epsilon_cutoff", 0.1),
+    ("eta_cutoff", 0.1), ("max_time", 1.0), ("token_healing", True), ("return_timestamps", True), ("top_h", 0.4),
+])  # fmt: skip
+def test_what_the_folder_asks_for_in_vain(model, tmp_path, name, value):
+    (tmp_path / "generation_config.json").write_text(json.dumps({name: value}))
+    assert Defaults(tmp_path, {}).not_applied == {name: value}
+    harmless = {"do_sample": False, "typical_p": 1.0, "num_return_sequences": 1, "return_timestamps": False}
+    (tmp_path / "generation_config.json").write_text(json.dumps({name: harmless.get(name)}))
+    assert Defaults(tmp_path, {}).not_applied == {}
+
+
+def test_what_the_call_says_itself_is_not_warned_of(tmp_path, vulkan_backend):
+    folder = write_folder(tmp_path / "llama", CASES["llama"].arguments)
+    (folder / "generation_config.json").write_text(json.dumps({"do_sample": True, "min_p": 0.1}))
+    own = models.load(folder, backend=vulkan_backend)
+    for options, said in (({}, "do_sample=True, min_p=0.1"), ({"do_sample": True}, "asks for min_p=0.1")):
+        with pytest.warns(UserWarning, match=f"{said}, which is not applied"):
+            own.generate(IDS, max_new_tokens=1, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        own.generate(IDS, max_new_tokens=1, do_sample=False)
+
+
+@pytest.mark.parametrize("options, said", [
+    ({"temperature": 0.5}, "temperature is"), ({"top_p": 0.9}, "top_p is"), ({"top_k": 5}, "top_k is"),
+    ({"seed": 3}, "seed is"), ({"seed": 3, "top_p": 0.5, "do_sample": False}, "top_p and seed are"),
+])  # fmt: skip
+def test_numbers_of_drawing_without_drawing(model, options, said):
+    """As `grilly generate`: the text would be the likeliest one all the same."""
+    with pytest.raises(ValueError, match=f"generate: {said} of drawing; give do_sample=True too"):
+        model.generate(IDS, max_new_tokens=1, **options)
+    model.generate(IDS, max_new_tokens=1, temperature=1.0, top_k=50, top_p=1.0, seed=None)
 
 
 def test_an_output_can_be_copied(model):

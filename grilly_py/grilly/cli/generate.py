@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
         model = load(args.folder, args.dtype, backend, ignore=args.ignore)
         if not isinstance(model, Generates):
             raise CommandError(f"{args.folder}: {type(model).__name__} writes no texts")
+        model.not_applied.pop("do_sample", None)  # --help says what is drawn
         return _print(args, model, tokenizer)
 
 
@@ -52,7 +53,9 @@ def _drawing(args: argparse.Namespace) -> None:
         raise CommandError("--temperature must be above 0; leave it out for the likeliest tokens")
     said = [f"--{name.replace('_', '-')}" for name in ("top_k", "top_p", "seed") if getattr(args, name) is not None]
     if args.temperature is None and said:
-        raise CommandError(f"{' and '.join(said)} are of drawing; add --temperature 1 to draw")
+        from ..models.sampling import of_drawing
+
+        raise CommandError(f"{of_drawing(said)}; add --temperature 1 to draw")
 
 
 def _print(args: argparse.Namespace, model, tokenizer) -> int:

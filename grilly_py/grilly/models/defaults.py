@@ -30,13 +30,19 @@ def _one(value: Any) -> bool:
     return value is None or value == 1
 
 
-#: Fields that transformers lets change even the likeliest tokens, and the values with which they do not.
+#: Fields by which transformers gives other tokens than `generate` without options, and values by which it does not.
 NOT_APPLIED: dict[str, Callable[[Any], bool]] = {
-    "bad_words_ids": _nothing, "diversity_penalty": _nothing, "encoder_no_repeat_ngram_size": _nothing,
-    "encoder_repetition_penalty": _one, "exponential_decay_length_penalty": _nothing, "forced_bos_token_id": _none,
-    "forced_eos_token_id": _none, "guidance_scale": _one, "min_length": _nothing, "min_new_tokens": _nothing,
-    "no_repeat_ngram_size": _nothing, "num_beams": _one, "penalty_alpha": _nothing, "sequence_bias": _nothing,
+    "bad_words_ids": _nothing, "constraints": _nothing, "diversity_penalty": _nothing, "do_sample": _nothing,
+    "dola_layers": _none, "encoder_no_repeat_ngram_size": _nothing, "encoder_repetition_penalty": _one,
+    "epsilon_cutoff": _nothing, "eta_cutoff": _nothing, "exponential_decay_length_penalty": _nothing,
+    "force_words_ids": _nothing, "forced_bos_token_id": _none, "forced_eos_token_id": _none, "guidance_scale": _one,
+    "max_time": _none, "min_length": _nothing, "min_new_tokens": _nothing, "min_p": _nothing,
+    "no_repeat_ngram_size": _nothing, "num_beams": _one, "num_return_sequences": _one, "penalty_alpha": _nothing,
+    "return_timestamps": _nothing, "sequence_bias": _nothing, "stop_strings": _nothing, "token_healing": _nothing,
+    "top_h": _none, "typical_p": _one, "watermarking_config": _nothing,
 }  # fmt: skip
+#: Those of them that matter where tokens are drawn alone.
+DRAWING = frozenset({"epsilon_cutoff", "eta_cutoff", "min_p", "top_h", "typical_p"})
 
 
 class Defaults:
@@ -53,6 +59,7 @@ class Defaults:
     tokens : dict of str to int, list of int or None
         By the names of `TOKENS`; a negative token stands for none.
     repetition_penalty : float
+    max_new_tokens, max_length : int or None
     not_applied : dict of str to object
         What the folder asks for and is not computed.
 
@@ -71,6 +78,7 @@ class Defaults:
             config = whole if name in SHARED and name not in own else own
             self.tokens[name] = _tokens(config, name, kind)
         self.repetition_penalty = own.number("repetition_penalty", 1.0, above=0.0)
+        self.max_new_tokens, self.max_length = (own.integer(name, None) for name in ("max_new_tokens", "max_length"))
         self.not_applied = {
             name: own.fields[name] for name, harmless in NOT_APPLIED.items() if not harmless(own.fields.get(name))
         }

@@ -15,6 +15,7 @@ from ..compute import Compute, Tensor
 from ..compute.device.arrays import NDArray
 from ..errors import OutOfDeviceMemoryError, UnsupportedError
 from .cache import Cache
+from .defaults import DRAWING
 from .graphs import Graphs
 from .sampling import Sampler
 from .tokenizer import Tokenizer
@@ -23,6 +24,8 @@ Returned = TypeVar("Returned")
 
 #: From so many tokens on, a step is captured and replayed.
 CAPTURED = 4
+#: How many tokens are added where neither the call nor the folder says it.
+NEW = 20
 
 
 def packed(owner: str, input_ids: Any, attention_mask: Any) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -74,6 +77,8 @@ class Generates:
     pad_token_id: Any
     repetition_penalty: float
     not_applied: dict[str, Any]
+    max_new_tokens: int | None
+    max_length: int | None
     suppress_tokens: Any
     begin_suppress_tokens: Any
     has_head = True
@@ -92,6 +97,23 @@ class Generates:
             raise ValueError(f"{type(self).__name__}: decoder_input_ids are for models with an encoder")
         return _on_host(input_ids).astype(np.int64)
 
+    def _count(self, max_new_tokens: int | None, begun: int) -> int:
+        """How many tokens to add at most to ``begun`` ones: what the call says, else what the folder says, else 20.
+
+        Raises TypeError and ValueError for another than a whole number, at least 1.
+        """
+        name = type(self).__name__
+        if max_new_tokens is None and self.max_new_tokens is None and self.max_length is not None:
+            if self.max_length <= begun:
+                raise ValueError(f"{name}: the folder's max_length is {self.max_length}, and {begun} tokens are there; "
+                                 "give max_new_tokens")  # fmt: skip
+            return self.max_length - begun
+        max_new_tokens = self.max_new_tokens if max_new_tokens is None else _whole("max_new_tokens", max_new_tokens)
+        max_new_tokens = NEW if max_new_tokens is None else max_new_tokens
+        if max_new_tokens < 1:
+            raise ValueError(f"{name}: max_new_tokens is {max_new_tokens}; expected at least 1")
+        return max_new_tokens
+
     def _texts(self, begun: NDArray[Any], attention_mask: Any) -> list[NDArray[np.int64]]:
         """The tokens of each text of ``_begin``, without padding."""
         if attention_mask is None:
@@ -99,7 +121,8 @@ class Generates:
         return [row[kept] for row, kept in zip(begun, _on_host(attention_mask) != 0, strict=True)]
 
     def stream(
-        self, input_ids: Any, attention_mask: Any = None, *, max_new_tokens: int = 20, do_sample: bool = False,
+        self, input_ids: Any, attention_mask: Any = None, *, max_new_tokens: int | None = None,
+        do_sample: bool | None = None,
         temperature: float = 1.0, top_k: int | None = 50, top_p: float = 1.0, repetition_penalty: float | None = None,
         eos_token_id: int | Sequence[int] | None = None, pad_token_id: int | None = None, seed: int | None = None,
         decoder_input_ids: Any = None, stop_strings: str | Sequence[str] | None = None,
@@ -111,19 +134,19 @@ class Generates:
         """
         if not self.has_head:
             raise ValueError(f"{type(self).__name__}: this architecture has no head that gives logits")
-        max_new_tokens = _whole("max_new_tokens", max_new_tokens)
-        if max_new_tokens < 1:
-            raise ValueError(f"{type(self).__name__}: max_new_tokens is {max_new_tokens}; expected at least 1")
         stops = [stop_strings] if isinstance(stop_strings, str) else list(stop_strings or ())
         if "" in stops:
             raise ValueError(f"{type(self).__name__}: stop_strings has an empty text, which is in every text")
         if stops and (tokenizer is None or not all(isinstance(stop, str) and stop for stop in stops)):
             raise ValueError(f"{type(self).__name__}: stop_strings are texts, and need a tokenizer that gives texts")
         penalty = self.repetition_penalty if repetition_penalty is None else repetition_penalty
-        sampler = Sampler(do_sample, temperature, top_k, top_p, penalty, seed)
-        if self.not_applied:
-            said = ", ".join(f"{name}={value!r}" for name, value in self.not_applied.items())
-            warnings.warn(f"{type(self).__name__}.generate: the folder asks for {said}, which is not applied here; "
+        sampler = Sampler(bool(do_sample), temperature, top_k, top_p, penalty, seed)
+        # What the call itself says is not of the folder; what is of drawing alone has no effect without it.
+        said = {"do_sample": do_sample is not None, "stop_strings": stop_strings is not None}
+        said |= dict.fromkeys(DRAWING, do_sample is False)
+        left = ", ".join(f"{name}={value!r}" for name, value in self.not_applied.items() if not said.get(name))
+        if left:
+            warnings.warn(f"{type(self).__name__}.generate: the folder asks for {left}, which is not applied here; "
                           "model.not_applied.clear() ends this warning", UserWarning, stacklevel=3)  # fmt: skip
         ends = self.eos_token_id if eos_token_id is None else eos_token_id
         ends = [_whole("eos_token_id", token) for token in ([] if ends is None else np.ravel(ends).tolist())]
@@ -132,6 +155,7 @@ class Generates:
             attention_mask = _seen(input_ids, padding)
         padding = (ends[0] if ends else 0) if padding is None else padding
         begun = self._begin(input_ids, decoder_input_ids)
+        max_new_tokens = self._count(max_new_tokens, begun.shape[-1])
         given = (input_ids, attention_mask, decoder_input_ids, max_new_tokens)
         logits, state = self._making_room(self._prompt, *given)
         seen = sampler.seen(self.backend, self._texts(begun, attention_mask), logits.shape[-1])
@@ -205,7 +229,8 @@ class Generates:
                 return step
 
     def generate(
-        self, input_ids: Any, attention_mask: Any = None, *, max_new_tokens: int = 20, do_sample: bool = False,
+        self, input_ids: Any, attention_mask: Any = None, *, max_new_tokens: int | None = None,
+        do_sample: bool | None = None,
         temperature: float = 1.0, top_k: int | None = 50, top_p: float = 1.0, repetition_penalty: float | None = None,
         eos_token_id: int | Sequence[int] | None = None, pad_token_id: int | None = None, seed: int | None = None,
         decoder_input_ids: Any = None, stop_strings: str | Sequence[str] | None = None,
@@ -220,10 +245,12 @@ class Generates:
         attention_mask : array or Tensor, optional
             ``(B, S)``: 0 for padding, on either side. Tokens stand at the places that they have among their like. By
             default what is ``pad_token_id`` is padding, as in transformers' language models, where that ends no text.
-        max_new_tokens : int
-            How many tokens are added at most, at least 1.
-        do_sample : bool
-            Draw each token by its probability; else take the most probable one (greedy).
+        max_new_tokens : int, optional
+            How many tokens are added at most, at least 1. By default what the folder says: its ``max_new_tokens``, else
+            its ``max_length``, in which tokens that are there count; else 20.
+        do_sample : bool, optional
+            Draw each token by its probability; else take the most probable one (greedy). None is False, with a warning
+            where the folder asks for drawing. What is only with it is refused without it.
         temperature : float
             Logits are divided by it; above 0. Only with ``do_sample``.
         top_k : int, optional
@@ -241,7 +268,7 @@ class Generates:
             What follows an ended text while others go on. By default what the folder says, else the first
             ``eos_token_id``.
         seed : int, optional
-            Of the drawing: the same seed gives the same tokens from the same logits.
+            Of the drawing: the same seed gives the same tokens from the same logits. Only with ``do_sample``.
         decoder_input_ids : array or Tensor of int, optional
             What answers begin with, ``(B, T)``, for models with an encoder; by default the token that the folder names.
         stop_strings : str or sequence of str, optional

@@ -120,7 +120,8 @@ def load_as(
         report.end()
     for name, value in defaults.tokens.items():
         setattr(model, name, value)
-    model.repetition_penalty, model.not_applied = defaults.repetition_penalty, defaults.not_applied
+    for name in ("repetition_penalty", "max_new_tokens", "max_length", "not_applied"):
+        setattr(model, name, getattr(defaults, name))
     return model
 
 

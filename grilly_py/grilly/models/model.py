@@ -83,8 +83,11 @@ class Model(nn.Module):
         Tokens that are never generated, or not as the first one.
     repetition_penalty : float
         Of ``generate`` where it is given none.
+    max_new_tokens, max_length : int or None
+        Of ``generate`` where it is not told how many tokens to add: new ones, or those of prompts too.
     not_applied : dict of str to object
-        What the folder asks of generation that is not computed here, such as ``num_beams``. ``generate`` warns of it;
+        What the folder asks of generation that is not done, such as ``num_beams``, or not unless the call says so, such
+        as ``do_sample``. ``generate`` warns of it;
         ``model.not_applied.clear()`` says that it is not wanted.
     graphs : Graphs
         What was captured: ``graphs.memory`` bytes. ``graphs.clear()`` gives them back, ``graphs.kept = 0`` captures
@@ -104,6 +107,8 @@ class Model(nn.Module):
         self.suppress_tokens: Any = None
         self.begin_suppress_tokens: Any = None
         self.repetition_penalty = 1.0
+        self.max_new_tokens: int | None = None
+        self.max_length: int | None = None
         self.not_applied: dict[str, Any] = {}
         self.graphs = Graphs()
         self.training = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,6 +12,14 @@ from .. import functional as F
 from ..compute import Compute, Tensor
 from ..compute.device.arrays import NDArray
 
+#: Of how many of the likeliest tokens one is drawn by default, as in transformers.
+LIKELIEST = 50
+
+
+def of_drawing(said: Sequence[str]) -> str:
+    """What is wrong where these are given, and tokens are not drawn."""
+    return f"{' and '.join(said)} {'are' if len(said) > 1 else 'is'} of drawing"
+
 
 class Sampler:
     """Chooses tokens; `Generates.generate` documents the numbers.
@@ -18,7 +27,7 @@ class Sampler:
     Raises
     ------
     ValueError
-        For numbers out of their range.
+        For numbers out of their range, and numbers of drawing where tokens are not drawn.
     """
 
     def __init__(
@@ -39,6 +48,11 @@ class Sampler:
             self._rng = np.random.default_rng(seed)
         except (TypeError, ValueError):
             raise ValueError(f"generate: seed is {seed!r}; expected a whole number, at least 0, or None") from None
+        changed = {"temperature": temperature != 1, "top_k": top_k not in (None, 0, LIKELIEST), "top_p": top_p != 1,
+                   "seed": seed is not None}  # fmt: skip
+        said = [name for name, given in changed.items() if given]
+        if said and not do_sample:
+            raise ValueError(f"generate: {of_drawing(said)}; give do_sample=True too")
 
     def draws(self, batch: int) -> NDArray[np.float32] | None:
         """Numbers from 0 to below 1, ``(B, 1)``, by which tokens are drawn; None where none are."""
