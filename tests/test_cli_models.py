@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 
 import numpy as np
@@ -13,7 +14,7 @@ import goldens
 from grilly import ModelError, models
 from grilly.cli import embed, main
 from grilly.models import wav
-from model_folders import write_folder
+from model_folders import drawn, write_folder, write_safetensors
 from sounds import write_wav, write_whisper
 
 BERT = goldens.cases("models")["bert"]
@@ -159,8 +160,31 @@ def test_fields_to_ignore(vulkan_backend, tmp_path, capsys, monkeypatch, name):
     status = main([*arguments, "--ignore", "spin", "--ignore", "charm"])
     error = capsys.readouterr().err
     assert "not known" not in error
-    # BERT writes no texts, which is found after it was loaded.
+    # BERT writes no texts, which is found after its fields.
     assert (status, "Bert writes no texts" in error) == ((1, True) if name == "generate" else (0, False)), error
+
+
+@pytest.mark.parametrize("case, said", [
+    ("bert", "Bert writes no texts"), ("whisper", "Whisper writes down sounds; run: grilly transcribe "),
+    ("t5_encoder", "T5Encoder writes no texts"), ("llama_bare", "Llama writes no texts"),
+    ("system", "--system is for chats, and .* has no chat template"),
+])  # fmt: skip
+def test_what_cannot_continue_texts_is_said_before_weights_are_read(
+    vulkan_backend, tmp_path, capsys, monkeypatch, case, said
+):
+    tokenizers = pytest.importorskip("tokenizers")
+    given = goldens.cases("models")[{"llama_bare": "llama", "system": "llama"}.get(case, case)].arguments
+    folder = write_folder(tmp_path / "model", given)
+    words = tokenizers.models.WordLevel({f"w{number}": number for number in range(61)}, unk_token="w0")
+    tokenizers.Tokenizer(words).save(str(folder / "tokenizer.json"))
+    if case == "llama_bare":
+        (folder / "config.json").write_text(json.dumps({**given["config"], "architectures": ["LlamaModel"]}))
+        bare = {name.removeprefix("model."): array for name, array in drawn(given["tensors"], 0).items()}
+        write_safetensors(folder / "model.safetensors", {n: a for n, a in bare.items() if not n.startswith("lm_head")})
+    monkeypatch.setattr("grilly.models.weights.Weights._sent", None)  # that sends weights to the device
+    more = ["--system", "Be short."] if case == "system" else []
+    assert main(["generate", str(folder), "w3", *more, "--device", str(vulkan_backend.device.index)]) == 1
+    assert re.search(said, capsys.readouterr().err)
 
 
 # -- numbers of tokens ------------------------------------------------------------------------------------------------

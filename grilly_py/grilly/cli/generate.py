@@ -36,15 +36,25 @@ def run(args: argparse.Namespace) -> int:
     """Print the text as it comes, and on stderr how fast it came."""
     _drawing(args)
     with default_device(args) as backend:
-        from ..models import Tokenizer, load
-        from ..models.generation import Generates
+        from ..models import Tokenizer
+        from ..models.loading import class_of, load_as
 
         tokenizer = Tokenizer(args.folder)
-        model = load(args.folder, args.dtype, backend, ignore=args.ignore)
-        if not isinstance(model, Generates):
-            raise CommandError(f"{args.folder}: {type(model).__name__} writes no texts")
+        ids, mask = _prompt(args, tokenizer)
+        model = load_as(class_of, args.folder, args.dtype, backend, ignore=args.ignore, check=lambda m: _check(args, m))
         model.not_applied.pop("do_sample", None)  # --help says what is drawn
-        return _print(args, model, tokenizer)
+        return _print(args, model, tokenizer, ids, mask)
+
+
+def _check(args: argparse.Namespace, model) -> None:
+    """Refuse a model that continues no texts, before its weights are read."""
+    from ..models.generation import Generates
+    from ..models.whisper import WhisperStates
+
+    if isinstance(model, WhisperStates):
+        raise CommandError(f"{args.folder}: Whisper writes down sounds; run: grilly transcribe {args.folder} FILE.wav")
+    if not isinstance(model, Generates) or not model.has_head:
+        raise CommandError(f"{args.folder}: {type(model).__name__} writes no texts")
 
 
 def _drawing(args: argparse.Namespace) -> None:
@@ -58,20 +68,23 @@ def _drawing(args: argparse.Namespace) -> None:
         raise CommandError(f"{of_drawing(said)}; add --temperature 1 to draw")
 
 
-def _print(args: argparse.Namespace, model, tokenizer) -> int:
-    from ..models.tokenizer import Written
-
+def _prompt(args: argparse.Namespace, tokenizer):
+    """The tokens of the prompt, and their mask."""
     if args.system is not None and args.chat is False:
         raise CommandError("--system is for chats; leave out --no-chat")
     if tokenizer.has_chat_template if args.chat is None else args.chat:
         system = [] if args.system is None else [{"role": "system", "content": args.system}]
         said = [*system, {"role": "user", "content": args.prompt}]
         text = tokenizer.apply_chat_template(said, add_generation_prompt=True)
-        ids, mask = tokenizer.encode([text], add_special_tokens=False)
-    elif args.system is not None:
+        return tokenizer.encode([text], add_special_tokens=False)
+    if args.system is not None:
         raise CommandError(f"--system is for chats, and {args.folder} has no chat template")
-    else:
-        ids, mask = tokenizer.encode([args.prompt])
+    return tokenizer.encode([args.prompt])
+
+
+def _print(args: argparse.Namespace, model, tokenizer, ids, mask) -> int:
+    from ..models.tokenizer import Written
+
     start = time.perf_counter()
     written, count, first = Written(tokenizer), 0, start
     stream = model.stream(
