@@ -114,7 +114,8 @@ def test_tensors_are_compared_all_at_once(folder):
     tensors["model.layers.2.extra"] = np.zeros(3, np.float32)
     write_safetensors(folder / "model.safetensors", tensors)
     refused(
-        folder, "missing: model.norm.weight", "missing: lm_head.weight", "too many: model.layers.2.extra",
+        folder, "missing: model.norm.weight", "missing: lm_head.weight",
+        "too many: model.layers.2.extra in model.safetensors",
         "wrong: model.layers.0.mlp.up_proj.weight has shape [48, 31] of F32 in model.safetensors; expected [48, 32]",
     )  # fmt: skip
 
@@ -454,6 +455,35 @@ def test_fields_of_other_kinds(tmp_path, case, fields, said):
     made = write_folder(tmp_path / "model", CASES[case].arguments)
     change(made, **fields)
     refused(made, said)
+
+
+BIG = {"hidden_size": 4 * 257, "dim": 4 * 257, "n_embd": 4 * 257, "d_model": 4 * 257}
+
+
+@pytest.mark.parametrize("case, fields, said", [
+    *[(name, BIG, f"{field} is {value}; expected heads of at most 256 elements, and these have 257")
+      for name, field, value in (("bert", "hidden_size", 1028), ("distilbert", "dim", 1028),
+                                 ("mpnet", "hidden_size", 1028), ("gpt2", "n_embd", 1028), ("vit", "hidden_size", 1028),
+                                 ("whisper", "encoder_attention_heads", 4))],
+    ("llama", {"head_dim": 258}, "head_dim is 258; expected heads of at most 256 elements, and these have 258"),
+    ("mistral", {"hidden_size": 4 * 258, "head_dim": None}, "hidden_size is 1032; expected heads of at most 256"),
+    ("gemma2", {"head_dim": 512}, "head_dim is 512; expected heads of at most 256 elements"),
+    ("t5", {"d_kv": 257}, "d_kv is 257; expected heads of at most 256 elements"),
+    ("clip", {"text_config": {"hidden_size": 1028, "num_attention_heads": 4}},
+     "text_config: num_attention_heads is 4; expected heads of at most 256 elements"),
+    ("t5", {"relative_attention_num_buckets": 2}, "relative_attention_num_buckets is 2; expected an even number, at"),
+    ("t5", {"relative_attention_num_buckets": 7}, "relative_attention_num_buckets is 7; expected an even number, at"),
+    ("t5", {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 16},
+     "relative_attention_max_distance is 16; expected more than 16, at most 1048576"),
+    ("t5", {"relative_attention_max_distance": 2**20 + 1}, "relative_attention_max_distance is 1048577; expected more"),
+    ("vit", {"patch_size": 99}, "patch_size is 99; expected at most image_size, "),
+    ("clip", {"vision_config": {"patch_size": 99, "image_size": 32}},
+     "vision_config: patch_size is 99; expected at most image_size, 32"),
+])  # fmt: skip
+def test_sizes_that_no_kernel_has(tmp_path, case, fields, said):
+    made = write_folder(tmp_path / "model", CASES[case].arguments)
+    change(made, **fields)
+    refused(made, f"config.json: {said}")
 
 
 def test_headers_of_other_kinds(folder):

@@ -13,7 +13,7 @@ from .. import functional as F
 from .. import nn
 from ..compute import Tensor
 from .config import Config
-from .layers import ACTIVATIONS, MLP, Embedding, LayerNorm, Linear
+from .layers import ACTIVATIONS, MLP, Embedding, LayerNorm, Linear, check_dim
 from .model import Model, Output
 from .weights import Weights
 
@@ -77,6 +77,7 @@ class Bert(Model):
         (self.width, heads, layers, inner), self.rows = map(config.integer, self.sizes), config.integer("vocab_size")
         if self.width % heads:
             raise config.error(self.sizes[0], f"a multiple of {self.sizes[1]}")
+        check_dim(config, self.sizes[0], self.width // heads)
         self.positions = config.integer("max_position_embeddings")
         self.types = config.integer("type_vocab_size", 2) if self.typed else 0
         eps = config.eps("layer_norm_eps", 1e-12)

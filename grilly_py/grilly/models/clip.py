@@ -11,8 +11,8 @@ from .. import functional as F
 from .. import nn
 from ..compute import Tensor
 from .config import Config
-from .encoder import Block, Patches
-from .layers import ACTIVATIONS, Embedding, LayerNorm, Linear
+from .encoder import Block, Patches, sides
+from .layers import ACTIVATIONS, Embedding, LayerNorm, Linear, check_dim
 from .model import Model, Output
 from .weights import Weights
 
@@ -30,6 +30,7 @@ def blocks_of(config: Config, weights: Weights, width: int, inner: int, heads: i
     heads, inner = config.integer("num_attention_heads", heads), config.integer("intermediate_size", inner)
     if width % heads:
         raise config.error("num_attention_heads", "a divisor of hidden_size")
+    check_dim(config, "num_attention_heads", width // heads)
     activation, eps = config.text("hidden_act", ACTIVATIONS, "quick_gelu"), config.eps("layer_norm_eps", 1e-5)
     return nn.ModuleList(
         Block(weights.at("encoder.layers", i), NAMES, width, heads, inner, activation, eps)
@@ -82,7 +83,7 @@ class PictureEncoder(nn.Module):
         self.width, eps = config.integer("hidden_size", 768), config.eps("layer_norm_eps", 1e-5)
         self.patches = Patches(
             weights, "embeddings.patch_embedding", config.integer("num_channels", 3),
-            config.integer("image_size", 224), config.integer("patch_size", 32), self.width, bias=False,
+            *sides(config, 224, 32), self.width, bias=False,
         )  # fmt: skip
         self.first = weights.parameter("embeddings.class_embedding", self.width)
         count = self.patches.count + 1

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from .. import functional as F
 from .. import nn
 from ..compute import Tensor
+from .config import REQUIRED, Config
 from .layers import MLP, LayerNorm, Linear
 from .weights import Weights
 
@@ -48,6 +50,14 @@ class Block(nn.Module):
         )
         x = self.output(attended, residual=x)
         return self.mlp(self.norm(x), residual=x)
+
+
+def sides(config: Config, image: Any = REQUIRED, patch: Any = REQUIRED) -> tuple[int, int]:
+    """Of pictures and of their patches, with these defaults. Raises ModelError where a picture has no patch."""
+    image, patch = config.integer("image_size", image), config.integer("patch_size", patch)
+    if patch > image:
+        raise config.error("patch_size", f"at most image_size, {image}")
+    return image, patch
 
 
 class Patches(nn.Module):

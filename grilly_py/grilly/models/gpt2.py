@@ -7,7 +7,7 @@ from ..compute import Tensor
 from .cache import Call, attend
 from .config import Config
 from .decoder import Decoder
-from .layers import ACTIVATIONS, MLP, Embedding, LayerNorm, Linear, heads, joined
+from .layers import ACTIVATIONS, MLP, Embedding, LayerNorm, Linear, check_dim, heads, joined
 from .weights import Weights
 
 
@@ -50,6 +50,7 @@ class GPT2(Decoder):
         self.rows, self.positions = config.integer("vocab_size"), config.integer("n_positions")
         if width % config.integer("n_head"):
             raise config.error("n_embd", "a multiple of n_head")
+        check_dim(config, "n_embd", width // config.integer("n_head"))
         self.cached = (config.integer("n_layer"), config.integer("n_head"), width // config.integer("n_head"))
         config.unused("n_ctx", "reorder_and_upcast_attn", "summary_activation", "summary_first_dropout",
                       "summary_proj_to_labels", "summary_type", "summary_use_proj", "tie_word_embeddings")  # fmt: skip

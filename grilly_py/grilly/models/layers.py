@@ -8,7 +8,9 @@ from typing import Any
 from .. import functional as F
 from .. import nn
 from ..compute import Tensor
+from ..compute.attention.checks import MAX_DIM
 from ..functional.products import Activation
+from .config import Config
 from .weights import Weights
 
 
@@ -142,6 +144,12 @@ class GatedMLP(nn.Module):
     def forward(self, x: Tensor, residual: Tensor | None = None, norm: RMSNorm | None = None) -> Tensor:
         """Of x's shape, with ``residual`` added; of x normalised by ``norm``."""
         return self.narrow(self.widen(x, activation=self.activation, gated=True, norm=norm), residual)
+
+
+def check_dim(config: Config, name: str, dim: int) -> None:
+    """Raise ModelError for heads of more elements than attention has kernels for; ``name`` is the field to blame."""
+    if dim > MAX_DIM:
+        raise config.error(name, f"heads of at most {MAX_DIM} elements, and these have {dim}")
 
 
 def heads(x: Tensor, count: int) -> Tensor:

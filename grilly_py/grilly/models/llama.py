@@ -7,7 +7,7 @@ from ..compute import Tensor
 from .cache import Call, attend
 from .config import Config
 from .decoder import Decoder
-from .layers import ACTIVATIONS, Embedding, GatedMLP, Linear, RMSNorm, heads, joined
+from .layers import ACTIVATIONS, Embedding, GatedMLP, Linear, RMSNorm, check_dim, heads, joined
 from .rotary import Rotary, rotary_of
 from .weights import Weights
 
@@ -129,6 +129,7 @@ def shape_of(config: Config) -> tuple[int, int, int]:
     dim = config.integer("head_dim", config.default("head_dim", absent=absent, null=divided))
     if dim % 2:
         raise config.error("head_dim", "an even number")
+    check_dim(config, "head_dim" if "head_dim" in config else "hidden_size", dim)
     return query_heads, key_heads, dim
 
 

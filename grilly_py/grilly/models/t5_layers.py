@@ -7,10 +7,11 @@ from typing import Any
 from .. import functional as F
 from .. import nn
 from ..compute import Tensor
+from ..compute.attention.options import MOST_REACH
 from .cache import Call
 from .config import Config
 from .encoder_decoder import Source
-from .layers import ACTIVATIONS, MLP, GatedMLP, Linear, RMSNorm, heads, joined
+from .layers import ACTIVATIONS, MLP, GatedMLP, Linear, RMSNorm, check_dim, heads, joined
 from .weights import Weights
 
 
@@ -28,6 +29,7 @@ class Attention(nn.Module):
     def __init__(self, config: Config, weights: Weights, cross: bool) -> None:
         super().__init__()
         width, self.heads, dim = config.integer("d_model"), config.integer("num_heads"), config.integer("d_kv")
+        check_dim(config, "d_kv", dim)
         inner = self.heads * dim
         names = ["k", "v"] if cross else ["q", "k", "v"]
         self.query = Linear(weights, "q", width, inner, bias=False) if cross else None
@@ -94,6 +96,11 @@ class Stack(nn.Module):
         super().__init__()
         self.decoder, buckets = decoder, config.integer("relative_attention_num_buckets", 32)
         self.distance = config.integer("relative_attention_max_distance", 128)
+        near = (buckets if decoder else buckets // 2) // 2  # distances with a bucket of their own, in each direction
+        if near < 1 or buckets % 2:
+            raise config.error("relative_attention_num_buckets", "an even number, at least 4")
+        if not near < self.distance <= MOST_REACH:
+            raise config.error("relative_attention_max_distance", f"more than {near}, at most {MOST_REACH}")
         first = weights.at("block.0.layer.0.SelfAttention")
         self.table = first.parameter("relative_attention_bias.weight", buckets, config.integer("num_heads"))
         self.blocks = nn.ModuleList(Block(config, weights.at("block", i), i, decoder) for i in range(layers))

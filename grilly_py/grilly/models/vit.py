@@ -8,8 +8,8 @@ from .. import functional as F
 from .. import nn
 from ..compute import Tensor
 from .config import Config
-from .encoder import Block, Patches
-from .layers import ACTIVATIONS, LayerNorm, Linear
+from .encoder import Block, Patches, sides
+from .layers import ACTIVATIONS, LayerNorm, Linear, check_dim
 from .model import Model, Output
 from .weights import Weights
 
@@ -29,13 +29,14 @@ class ViT(Model):
         heads, inner = config.integer("num_attention_heads"), config.integer("intermediate_size")
         if width % heads:
             raise config.error("hidden_size", "a multiple of num_attention_heads")
+        check_dim(config, "hidden_size", width // heads)
         self.width = width
         config.unused("encoder_stride")
         activation, bias = config.text("hidden_act", ACTIVATIONS, "gelu"), config.flag("qkv_bias", True)
         below = weights.optional("vit")
         self.patches = Patches(
             below, "embeddings.patch_embeddings.projection", config.integer("num_channels", 3),
-            config.integer("image_size"), config.integer("patch_size"), width,
+            *sides(config), width,
         )  # fmt: skip
         self.first = below.parameter("embeddings.cls_token", 1, 1, width)
         self.places = below.parameter("embeddings.position_embeddings", 1, self.patches.count + 1, width)

@@ -178,7 +178,11 @@ class Weights:
             if name in entries and of in entries and not self.checkpoint.same(name, of)
         ]
         known = self.asked.keys() | self.allowed
-        many = [name for name in entries if name not in known and not name.endswith(BUFFERS)]
+        many = [
+            f"{name} in {entry.file.name}"
+            for name, entry in entries.items()
+            if name not in known and not name.endswith(BUFFERS)
+        ]
         problems = [*_some("missing", missing), *_some("wrong", wrong), *_some("too many", many)]
         if problems:
             raise ModelError(

@@ -14,7 +14,7 @@ from .cache import Call, attend
 from .config import Config
 from .encoder import Block
 from .encoder_decoder import EncoderDecoder, Source
-from .layers import ACTIVATIONS, MLP, Embedding, LayerNorm, Linear, heads, joined
+from .layers import ACTIVATIONS, MLP, Embedding, LayerNorm, Linear, check_dim, heads, joined
 from .model import Output
 from .weights import Weights
 
@@ -109,6 +109,7 @@ class WhisperStates(EncoderDecoder):
         for name in ("encoder_attention_heads", "decoder_attention_heads"):
             if width % config.integer(name):
                 raise config.error(name, "a divisor of d_model")
+            check_dim(config, name, width // config.integer(name))
         self.rows, self.positions = config.integer("vocab_size"), config.integer("max_target_positions", 448)
         self.cached = (layers, count, width // count)
         below = weights.optional("model")
