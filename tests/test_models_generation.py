@@ -230,6 +230,59 @@ def test_numbers_of_drawing_without_drawing(model, options, said):
     model.generate(IDS, max_new_tokens=1, temperature=1.0, top_k=50, top_p=1.0, seed=None)
 
 
+def test_caches_that_are_not_of_this_model(model):
+    halves = models.Cache(model.backend, 2, 3, 64, *model.cached[1:], np.float16)
+    for cache, said in (
+        ((), "LlamaLM: past_key_values is a tuple; expected a cache of make_cache"),
+        (halves, r"of another model: .* are \(2, 2, 8, 'float16'\); expected \(2, 2, 8, 'float32'\)"),
+        (models.Cache(model.backend, 1, 3, 64, *model.cached[1:], np.float32), "of another model"),
+        (model.make_cache(3, 8), "room for 3 texts of 8 tokens; with this call there are 3 of 9"),
+        (model.make_cache(2, 64), "room for 2 texts of 64 tokens; with this call there are 3 of 9"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=said):
+            model(IDS, past_key_values=cache)
+
+
+def test_rows_of_different_lengths(model):
+    ragged = [[5, 6], [7]]
+    for call in (lambda: model(ragged), lambda: model.generate(ragged), lambda: model([[5, 6], [7, 8]], ragged),
+                 lambda: model.generate([[5, 6], [7, 8]], ragged)):  # fmt: skip
+        with pytest.raises(ValueError, match="(input_ids|mask) has rows of different lengths.* are padded"):
+            call()
+    with pytest.raises(TypeError, match="input_ids is of .*; expected integers"):
+        model.generate([["a", "b"]])
+
+
+def test_answers_of_t5_begin_with_its_first_token(tmp_path, vulkan_backend):
+    """As in transformers, which puts it before decoder_input_ids none of which begin with it."""
+    own = models.load(write_folder(tmp_path / "t5", CASES["t5"].arguments), backend=vulkan_backend)
+    ids, start = CASES["t5"].input_ids, own.decoder_start_token_id
+    begun = np.array([[7, 8]] * len(ids))
+    whole = np.concatenate([np.full((len(ids), 1), start), begun], axis=1)
+    wanted = own.generate(ids, decoder_input_ids=whole, max_new_tokens=4)
+    assert wanted.shape == (len(ids), 7)
+    np.testing.assert_array_equal(own.generate(ids, decoder_input_ids=begun, max_new_tokens=4), wanted)
+    begun[0, 0] = start
+    assert own.generate(ids, decoder_input_ids=begun, max_new_tokens=4).shape == (len(ids), 6)
+
+
+def test_whisper_streams_by_the_name_of_its_input(tmp_path, vulkan_backend):
+    case = CASES["whisper"]
+    own = models.load(write_folder(tmp_path / "whisper", case.arguments), backend=vulkan_backend)
+    wanted = own.generate(input_features=case.input_features, max_new_tokens=5)
+    found = list(own.stream(input_features=case.input_features, max_new_tokens=5))
+    np.testing.assert_array_equal(np.stack(found, axis=1), wanted[:, 1:])
+    begun = np.full((len(wanted), 1), 7)  # such as a word that was said before: nothing comes before it
+    assert own.generate(case.input_features, decoder_input_ids=begun, max_new_tokens=2).shape == (len(wanted), 3)
+
+
+def test_no_pictures(tmp_path, vulkan_backend):
+    own = models.load(write_folder(tmp_path / "vit", CASES["vit"].arguments), backend=vulkan_backend)
+    shape = (own.patches.channels, own.patches.side, own.patches.side)
+    with pytest.raises(ValueError, match=r"pixel_values has shape \(0, .*; expected \(any but 0, "):
+        own(np.zeros((0, *shape)))
+
+
 def test_an_output_can_be_copied(model):
     out = model(IDS)
     logits = out.logits

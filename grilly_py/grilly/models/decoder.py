@@ -85,18 +85,37 @@ class Decoder(Generates, Model):
         ids, host = self._numbers("input_ids", input_ids, self.rows)
         batch, length = ids.shape
         name = type(self).__name__
-        longest = length if past_key_values is None else past_key_values.longest(length)
+        if past_key_values is not None and (attention_mask is not None or position_ids is not None):
+            raise ValueError(f"{name}: with past_key_values, padding and positions follow from its lengths")
+        longest = length if past_key_values is None else self._room(past_key_values, batch, length)
         if self.positions is not None and longest > self.positions:
             raise ValueError(f"{name}: {longest} tokens are more than the {self.positions} positions")
         if past_key_values is None:
             position_ids = self._of_tokens("position_ids", position_ids, self.positions or 2**31, (batch, length))
             x = self._replayed(self._states, ids, self._mask(attention_mask, batch, length), position_ids)
         else:
-            if attention_mask is not None or position_ids is not None:
-                raise ValueError(f"{name}: with past_key_values, padding and positions follow from its lengths")
             x = self.hidden(self._sent(ids), self._call(past_key_values, past_key_values.before()))
             past_key_values.grow(length)
         return Output(host, last_hidden_state=x, logits=(lambda: self.head(x)) if self.has_head else None)
+
+    def _room(self, cache: Any, batch: int, count: int) -> int:
+        """Tokens that a text of a cache may have after ``count`` more.
+
+        Raises TypeError and ValueError for what is no cache of this model with room for them.
+        """
+        name = type(self).__name__
+        if not isinstance(cache, Cache):
+            kind = type(cache).__name__
+            raise TypeError(f"{name}: past_key_values is a {kind}; expected a cache of make_cache, or None")
+        found, wanted = (len(cache.k), *cache.k[0].shape[2:], str(cache.k[0].dtype)), (*self.cached, str(self.dtype))
+        if found != wanted:
+            raise ValueError(f"{name}: past_key_values is of another model: layers, heads, elements of these and dtype "
+                             f"are {found}; expected {wanted}")  # fmt: skip
+        longest = cache.longest(count)
+        if len(cache.k[0]) != batch or longest > cache.max_len:
+            raise ValueError(f"{name}: past_key_values has room for {len(cache.k[0])} texts of {cache.max_len} tokens; "
+                             f"with this call there are {batch} of {longest}")  # fmt: skip
+        return longest
 
     def _states(self, ids: Tensor, mask: Tensor | None, places: Tensor | None) -> Tensor:
         return self.hidden(ids, Call(mask, places, precision=self.precision))

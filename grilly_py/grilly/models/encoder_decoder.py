@@ -34,11 +34,14 @@ class EncoderDecoder(Generates, Model):
         Layers of the decoder, heads and elements of a head.
     positions : int or None
         The longest answer that there are embeddings of positions for.
+    starts : bool
+        Whether ``decoder_start_token_id`` comes before ``decoder_input_ids`` none of which begin with it.
     """
 
     rows: int
     cached: tuple[int, int, int]
     positions: int | None = None
+    starts = True
 
     def encode(self, inputs: Any, attention_mask: Any) -> tuple[Tensor, Tensor | None, bool]:
         """The encoder's states, the mask of its tokens, and whether the inputs came from the host."""
@@ -82,12 +85,15 @@ class EncoderDecoder(Generates, Model):
     # -- generation ------------------------------------------------------------------------------------------------
 
     def _begin(self, input_ids: Any, decoder_input_ids: Any = None) -> NDArray[Any]:
+        start = self.decoder_start_token_id
         if decoder_input_ids is not None:
             ids = self._numbers("decoder_input_ids", decoder_input_ids, self.rows)[0]
             if len(ids) != len(input_ids):
                 raise ValueError(f"{type(self).__name__}: {len(input_ids)} inputs and {len(ids)} decoder_input_ids")
-            return super()._begin(ids)
-        start = self.decoder_start_token_id
+            begun = super()._begin(ids)
+            if not self.starts or start is None or (begun[:, 0] == start).any():
+                return begun
+            return np.concatenate([np.full((len(begun), 1), start, np.int64), begun], axis=1)
         if start is None:
             raise ValueError(f"{type(self).__name__}: the folder names no decoder_start_token_id; "
                              "give decoder_input_ids")  # fmt: skip

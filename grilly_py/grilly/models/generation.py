@@ -17,6 +17,7 @@ from ..errors import OutOfDeviceMemoryError, UnsupportedError
 from .cache import Cache
 from .defaults import DRAWING
 from .graphs import Graphs
+from .model import on_host
 from .sampling import Sampler
 from .tokenizer import Tokenizer
 
@@ -33,12 +34,12 @@ def packed(owner: str, input_ids: Any, attention_mask: Any) -> tuple[NDArray[Any
 
     Raises ValueError for arrays that are no prompts, and prompts without a token.
     """
-    ids = _on_host(input_ids)
+    ids = on_host(f"{owner}: input_ids", input_ids)
     if ids.ndim != 2 or not ids.size:
         raise ValueError(f"{owner}: input_ids has shape {ids.shape}; expected (B, S), neither of them 0")
     if attention_mask is None:
         return ids, np.full(len(ids), ids.shape[1])
-    mask = _on_host(attention_mask) != 0
+    mask = on_host(f"{owner}: attention_mask", attention_mask) != 0
     if mask.shape != ids.shape:
         raise ValueError(f"{owner}: attention_mask has shape {mask.shape}; expected {ids.shape}, as input_ids")
     lengths = mask.sum(axis=1)
@@ -95,7 +96,10 @@ class Generates:
         """The tokens that the answer begins with, ``(B, S)`` int64."""
         if decoder_input_ids is not None:
             raise ValueError(f"{type(self).__name__}: decoder_input_ids are for models with an encoder")
-        return _on_host(input_ids).astype(np.int64)
+        ids = on_host(f"{type(self).__name__}: input_ids", input_ids)
+        if ids.dtype.kind not in "iu":
+            raise TypeError(f"{type(self).__name__}: input_ids is of {ids.dtype}; expected integers")
+        return ids.astype(np.int64)
 
     def _count(self, max_new_tokens: int | None, begun: int) -> int:
         """How many tokens to add at most to ``begun`` ones: what the call says, else what the folder says, else 20.
@@ -118,7 +122,8 @@ class Generates:
         """The tokens of each text of ``_begin``, without padding."""
         if attention_mask is None:
             return list(begun)
-        return [row[kept] for row, kept in zip(begun, _on_host(attention_mask) != 0, strict=True)]
+        kept = on_host("attention_mask", attention_mask) != 0
+        return [row[kept] for row, kept in zip(begun, kept, strict=True)]
 
     def stream(
         self, input_ids: Any, attention_mask: Any = None, *, max_new_tokens: int | None = None,
@@ -270,7 +275,8 @@ class Generates:
         seed : int, optional
             Of the drawing: the same seed gives the same tokens from the same logits. Only with ``do_sample``.
         decoder_input_ids : array or Tensor of int, optional
-            What answers begin with, ``(B, T)``, for models with an encoder; by default the token that the folder names.
+            What answers begin with, ``(B, T)``, for models with an encoder; by default the token that the folder names,
+            which T5 also puts before ones that do not begin with it.
         stop_strings : str or sequence of str, optional
             A text ends with the token whose text completes any of these, which may be names of special tokens, such as
             "<|im_end|>". Needs ``tokenizer``.
@@ -283,7 +289,7 @@ class Generates:
         -------
         numpy.ndarray
             int64 ``(B, S + n)``: the prompts as given, then n new tokens, at most ``max_new_tokens``. For models with
-            an encoder ``(B, T + n)``: what answers begin with, then the answers.
+            an encoder ``(B, T + n)``: what answers begin with, its first token too, then the answers.
 
         Raises
         ------
@@ -316,13 +322,9 @@ def _until_ended(
             return
 
 
-def _on_host(array: Any) -> NDArray[Any]:
-    return np.asarray(array.numpy() if isinstance(array, Tensor) else array)
-
-
 def _seen(ids: Any, padding: int) -> NDArray[np.int64] | None:
     """The attention mask of tokens ``(B, S)``; None without padding, and for what are no tokens, such as sounds."""
-    ids = _on_host(ids)
+    ids = on_host("generate: input_ids", ids)
     tokens = ids.ndim == 2 and ids.dtype.kind in "iu"
     return (ids != padding).astype(np.int64) if tokens and (ids == padding).any() else None
 

@@ -11,6 +11,7 @@ import numpy as np
 from .. import nn
 from ..compute import Compute, Tensor
 from ..compute.backend import default_backend
+from ..compute.device.arrays import NDArray
 from .cache import Cache
 from .config import Config
 from .graphs import Graphs
@@ -61,6 +62,15 @@ class Output:
 
     def __repr__(self) -> str:
         return f"Output({', '.join(self._found)})"
+
+
+def on_host(name: str, array: Any) -> NDArray[Any]:
+    """What came as a list, an array or a Tensor. Raises ValueError, by its name, for rows of different lengths."""
+    try:
+        return np.asarray(array.numpy() if isinstance(array, Tensor) else array)
+    except ValueError:
+        raise ValueError(f"{name} has rows of different lengths, which make no array; shorter texts are padded, and an "
+                         "attention_mask says where") from None  # fmt: skip
 
 
 class Model(nn.Module):
@@ -163,7 +173,7 @@ class Model(nn.Module):
             if ids.ndim != 2 or ids.dtype.kind not in "iu":
                 raise ValueError(f"{model}: {name} is {ids.dtype} {ids.shape}; expected integers (B, S)")
             return ids, False
-        ids = np.asarray(ids)
+        ids = on_host(f"{model}: {name}", ids)
         if ids.dtype.kind not in "iu":
             raise TypeError(f"{model}: {name} is of {ids.dtype}; expected integers")
         if ids.ndim != 2 or not ids.size:
@@ -196,22 +206,24 @@ class Model(nn.Module):
         """
         if mask is None:
             return None
-        if tuple(mask.shape if isinstance(mask, Tensor) else np.shape(mask)) != (batch, keys):
-            raise ValueError(f"{type(self).__name__}: an attention mask is {np.shape(mask)}; expected {(batch, keys)}")
+        mask = mask if isinstance(mask, Tensor) else on_host(f"{type(self).__name__}: an attention mask", mask)
+        if tuple(mask.shape) != (batch, keys):
+            raise ValueError(f"{type(self).__name__}: an attention mask is {mask.shape}; expected {(batch, keys)}")
         if isinstance(mask, Tensor):
             return (mask != 0).reshape(batch, 1, 1, keys)
-        mask = np.asarray(mask) != 0
+        mask = mask != 0
         return None if mask.all() else self.backend.tensor(mask.reshape(batch, 1, 1, keys))
 
     def _floats(self, name: str, array: Any, shape: tuple[int | None, ...]) -> tuple[Any, bool]:
         """Numbers such as pixels, an array or Tensor of the model's dtype, and whether they came from the host.
 
-        Raises ValueError for another shape; None stands for any extent.
+        Raises ValueError for another shape; None stands for any extent but 0.
         """
-        found = tuple(array.shape if isinstance(array, Tensor) else np.shape(array))
-        if len(found) != len(shape) or any(e not in (None, f) for e, f in zip(shape, found, strict=True)):
-            expected = ", ".join("any" if extent is None else str(extent) for extent in shape)
+        array = array if isinstance(array, Tensor) else on_host(f"{type(self).__name__}: {name}", array)
+        found = tuple(array.shape)
+        if len(found) != len(shape) or not all(e == f or (e is None and f) for e, f in zip(shape, found, strict=True)):
+            expected = ", ".join("any but 0" if extent is None else str(extent) for extent in shape)
             raise ValueError(f"{type(self).__name__}: {name} has shape {found}; expected ({expected})")
         if isinstance(array, Tensor):
             return array.astype(self.dtype, copy=False), False
-        return np.asarray(array).astype(self.dtype, copy=False), True
+        return array.astype(self.dtype, copy=False), True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,7 @@ class WhisperStates(EncoderDecoder):
     """Whisper without a head."""
 
     has_head = False
+    starts = False  # as in transformers: what comes first may be a token of what was said before
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
@@ -184,3 +186,9 @@ class Whisper(WhisperStates):
         knows the tokens of languages and tasks. A mask has no effect, as in transformers.
         """
         return super().generate(input_features, attention_mask, **options)
+
+    def stream(  # type: ignore[override]
+        self, input_features: Any, attention_mask: Any = None, **options: Any
+    ) -> Iterator[NDArray[np.int64]]:
+        """The tokens that `generate` adds, one of each sound at a time, int64 ``(B,)``, as they are found."""
+        return super().stream(input_features, attention_mask, **options)
