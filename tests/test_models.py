@@ -149,6 +149,44 @@ def test_texts_and_pictures(loaded, name):
     assert "text_embeds" not in alone
 
 
+@pytest.mark.parametrize("name", ["clip", "clip_old"])
+def test_parts_of_clip(vulkan_backend, tmp_path, name):
+    """Files of one encoder alone, with the prefix of the older ones and without, give what the whole model gives."""
+    case = CASES[name]
+    whole = models.load(write_folder(tmp_path / "whole", case.arguments), backend=vulkan_backend)
+    out, config = whole(case.input_ids, case.pixel_values), case.arguments["config"]
+    tensors = drawn(case.arguments["tensors"], case.arguments["seed"])
+    for part, prefix, projection, given, features in (
+        ("text", "text_model.", "text_projection.", case.input_ids, whole.get_text_features),
+        ("vision", "vision_model.", "visual_projection.", case.pixel_values, whole.get_image_features),
+    ):
+        (tmp_path / part).mkdir()
+        own = {key: array for key, array in tensors.items() if key.startswith(prefix)}
+        states, found = out[f"{part}_last_hidden_state"], features(given)
+        embeds = out["text_embeds" if part == "text" else "image_embeds"]
+        np.testing.assert_array_equal(found.last_hidden_state, states)
+        length = np.linalg.norm(found.pooler_output, axis=1, keepdims=True)
+        assert np.abs(length - 1).max() > 0.01
+        np.testing.assert_allclose(found.pooler_output / length, embeds, atol=1e-6)
+        for projected in (False, True):
+            architecture = f"CLIP{part.title()}Model" + ("WithProjection" if projected else "")
+            fields = {**config[f"{part}_config"], "model_type": f"clip_{part}_model", "architectures": [architecture]}
+            fields["projection_dim"] = config["projection_dim"]
+            (tmp_path / part / "config.json").write_text(json.dumps(fields))
+            extra = {key: array for key, array in tensors.items() if projected and key.startswith(projection)}
+            for cut in ("", prefix):
+                kept = {key.removeprefix(cut): array for key, array in own.items()}
+                write_safetensors(tmp_path / part / "model.safetensors", kept | extra)
+                model = models.load(tmp_path / part, backend=vulkan_backend)
+                again = model(given)
+                np.testing.assert_array_equal(again.last_hidden_state, states)
+                if projected:
+                    embedded = again["text_embeds" if part == "text" else "image_embeds"]
+                    np.testing.assert_allclose(embedded, found.pooler_output, atol=1e-6)
+                else:
+                    assert again.pooler_output.shape == (len(given), model.encoder.width)
+
+
 @pytest.mark.parametrize("name", ["vit", "clip"])
 def test_pictures_become_tokens_in_four_dispatches(loaded, vulkan_backend, name):
     """Windows as a matrix, their product, the first token, the places: none for a picture or a row of one."""

@@ -101,6 +101,21 @@ class PictureEncoder(nn.Module):
         return x, self.norm(x[:, 0].contiguous())
 
 
+def texts_of(model: Model, encoder: TextEncoder, ids: Any, mask: Any) -> tuple[Any, Tensor | None, bool]:
+    """Tokens and their mask as the encoder takes them, and whether the tokens came from the host."""
+    ids, host = model._numbers("input_ids", ids, encoder.rows)
+    if ids.shape[1] <= encoder.positions:
+        return ids, model._mask(mask, *ids.shape), host
+    name = type(model).__name__
+    raise ValueError(f"{name}: {ids.shape[1]} tokens are more than the {encoder.positions} positions")
+
+
+def pictures_of(model: Model, encoder: PictureEncoder, pixels: Any) -> tuple[Any, bool]:
+    """Pictures as the encoder takes them, and whether they came from the host."""
+    side = encoder.patches.side
+    return model._floats("pixel_values", pixels, (None, encoder.patches.channels, side, side))
+
+
 def unit(x: Tensor) -> Tensor:
     """Rows scaled to length 1, in float32."""
     wide = x.astype("float32", copy=False)
@@ -121,13 +136,25 @@ class CLIP(Model):
         self.picture_projection = Linear(weights, "visual_projection", self.picture.width, width, bias=False)
         self.scale = weights.parameter("logit_scale")
 
-    def _texts(self, ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _texts(self, ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         states, last = self.text(ids, mask)
-        return states, unit(self.text_projection(last))
+        return states, (features := self.text_projection(last)), unit(features)
 
-    def _pictures(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+    def _pictures(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         states, last = self.picture(pixels)
-        return states, unit(self.picture_projection(last))
+        return states, (features := self.picture_projection(last)), unit(features)
+
+    def get_text_features(self, input_ids: Any, attention_mask: Any = None) -> Output:
+        """Of texts ``last_hidden_state`` and ``pooler_output`` ``(B, features)``, not of length 1; else as a call."""
+        ids, mask, host = texts_of(self, self.text, input_ids, attention_mask)
+        states, features, _ = self._replayed(self._texts, ids, mask)
+        return Output(host, last_hidden_state=states, pooler_output=features)
+
+    def get_image_features(self, pixel_values: Any) -> Output:
+        """The same of pictures."""
+        pixels, host = pictures_of(self, self.picture, pixel_values)
+        states, features, _ = self._replayed(self._pictures, pixels)
+        return Output(host, last_hidden_state=states, pooler_output=features)
 
     def forward(self, input_ids: Any = None, pixel_values: Any = None, attention_mask: Any = None) -> Output:
         """Features of texts, of pictures, or of both.
@@ -158,16 +185,12 @@ class CLIP(Model):
         found: dict[str, Tensor] = {}
         host = False
         if input_ids is not None:
-            ids, host = self._numbers("input_ids", input_ids, self.text.rows)
-            if ids.shape[1] > self.text.positions:
-                raise ValueError(f"CLIP: {ids.shape[1]} tokens are more than the {self.text.positions} positions")
-            mask = self._mask(attention_mask, *ids.shape)
-            found["text_last_hidden_state"], found["text_embeds"] = self._replayed(self._texts, ids, mask)
+            ids, mask, host = texts_of(self, self.text, input_ids, attention_mask)
+            found["text_last_hidden_state"], _, found["text_embeds"] = self._replayed(self._texts, ids, mask)
         if pixel_values is not None:
-            side, channels = self.picture.patches.side, self.picture.patches.channels
-            pixels, sent = self._floats("pixel_values", pixel_values, (None, channels, side, side))
+            pixels, sent = pictures_of(self, self.picture, pixel_values)
             host |= sent
-            found["vision_last_hidden_state"], found["image_embeds"] = self._replayed(self._pictures, pixels)
+            found["vision_last_hidden_state"], _, found["image_embeds"] = self._replayed(self._pictures, pixels)
         if len(found) == 4:
             assert self.scale is not None
             scale = xp.exp(self.scale.data.astype("float32", copy=False)).astype(self.dtype, copy=False)

@@ -34,9 +34,10 @@ def family_of(where: str, fields: Mapping[str, Any], architecture: str) -> str:
 
     Raises ModelError for that of another family.
     """
-    family = re.sub("((Encoder|LMHead)?Model|For[A-Z].*)$", "", architecture).lower()
+    family = re.sub("((Encoder|LMHead)?Model(WithProjection)?|For[A-Z].*)$", "", architecture).lower()
     given = fields.get("model_type")
-    if given is not None and (not isinstance(given, str) or re.sub("[-_]", "", given).lower() != family):
+    # CLIP's parts are called clip_text_model and clip_vision_model.
+    if given is not None and (not isinstance(given, str) or re.sub("_model$|[-_]", "", given).lower() != family):
         raise ModelError(f"{where}: model_type is {given!r}; expected {family!r}, as {architecture} has it")
     return family if given is None else given
 
