@@ -37,6 +37,22 @@ def small_bench(*more) -> list[str]:
 # -- arguments and errors, no device needed ---------------------------------------------------------------------------
 
 
+def test_an_interrupt_while_the_commands_are_imported():
+    program = (
+        "import runpy, sys\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'grilly.cli':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+        "runpy.run_module('grilly', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=children.environment(), capture_output=True, text=True, timeout=300
+    )
+    assert (done.returncode, done.stderr) == (130, "grilly: interrupted\n")
+
+
 #: What commands cannot do without.
 POSITIONAL = {
     "generate": ("folder", "prompt"), "embed": ("folder", __file__), "transcribe": ("folder", "a.wav"),

@@ -1,4 +1,4 @@
-"""The ``grilly`` command, whose commands are listed in ``COMMANDS``. ``main`` is its entry point."""
+"""The ``grilly`` command, whose commands are listed in ``COMMANDS``. ``main`` runs it, and ``__main__`` that."""
 
 from __future__ import annotations
 
