@@ -52,8 +52,9 @@ class GPT2(Decoder):
             raise config.error("n_embd", "a multiple of n_head")
         check_dim(config, "n_embd", width // config.integer("n_head"))
         self.cached = (config.integer("n_layer"), config.integer("n_head"), width // config.integer("n_head"))
-        config.unused("n_ctx", "reorder_and_upcast_attn", "summary_activation", "summary_first_dropout",
-                      "summary_proj_to_labels", "summary_type", "summary_use_proj", "tie_word_embeddings")  # fmt: skip
+        config.unused("n_ctx", "n_special", "predict_special_tokens", "reorder_and_upcast_attn", "summary_activation",
+                      "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
+                      "tie_word_embeddings")  # fmt: skip
         below = weights.optional("transformer")
         self.tokens = Embedding(below, "wte", self.rows, width)
         self.places = Embedding(below, "wpe", self.positions, width)
