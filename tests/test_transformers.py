@@ -1,6 +1,7 @@
 """grilly.transformers: small models with random weights, against "eager", and "sdpa" where the model has it."""
 
 import importlib.util
+import inspect
 import re
 from pathlib import Path
 
@@ -61,15 +62,19 @@ OTHERS = {
 }  # fmt: skip
 
 
+def choose(model, way):
+    model.set_attn_implementation(way)
+    if model.config._attn_implementation != way and type(model).__name__.startswith("T5"):
+        pytest.skip(f"T5 of transformers {hf.__version__} does not go through AttentionInterface")
+    assert model.config._attn_implementation == way
+
+
 def compare(model, call, count):
     """Outputs, gradients of all parameters, and what is generated, by every implementation that the model has."""
     found = {}
     ways = ("eager", "sdpa", "grilly") if type(model)._supports_sdpa else ("eager", "grilly")
     for way in ways:
-        model.set_attn_implementation(way)
-        if model.config._attn_implementation != way and type(model).__name__.startswith("T5"):
-            pytest.skip(f"T5 of transformers {hf.__version__} does not go through AttentionInterface")
-        assert model.config._attn_implementation == way
+        choose(model, way)
         model.zero_grad()
         out, generated = call(model)
         # Not the sum of squares: of what a model normalises at its end that is given, and its gradient nothing.
@@ -114,31 +119,76 @@ def test_decoders(name, count):
     compare(model, call, count)
 
 
+def given(name):
+    """A call's arguments for a model, and what of its output is compared."""
+    if name in DECODERS:
+        return {"input_ids": torch.randint(3, 64, (2, 9))}, lambda out: out.logits
+    ids, mask = torch.randint(3, 60, (2, 7)), torch.ones(2, 7, dtype=torch.long)
+    mask[0, 5:] = 0
+    pixels, texts = {"pixel_values": torch.randn(2, 3, 16, 16)}, {"input_ids": ids, "attention_mask": mask}
+    return {
+        "t5": ({**texts, "decoder_input_ids": ids[:, :5]}, lambda out: out.logits),
+        "whisper": ({"input_features": torch.randn(2, 8, 32), "decoder_input_ids": ids[:, :5]}, lambda out: out.logits),
+        "vit": (pixels, lambda out: out.last_hidden_state),
+        "bert": (texts, lambda out: out.last_hidden_state[mask.bool()]),
+        "clip": ({**texts, **pixels}, lambda out: torch.cat([out.text_embeds, out.image_embeds])),
+    }[name]
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_models(name, count):
     model = OTHERS[name]().eval()
-    ids, mask = torch.randint(3, 60, (2, 7)), torch.ones(2, 7, dtype=torch.long)
-    mask[0, 5:] = 0
-    pixels, sounds, nothing = torch.randn(2, 3, 16, 16), torch.randn(2, 8, 32), torch.zeros(0)
-    how = dict(max_new_tokens=4, do_sample=False)
+    arguments, of = given(name)
+    prompt = {key: value for key, value in arguments.items() if key != "decoder_input_ids"}
 
     def call(model):
-        if name == "t5":
-            out = model(input_ids=ids, attention_mask=mask, decoder_input_ids=ids[:, :5]).logits
-            with torch.no_grad():
-                return out, model.generate(input_ids=ids, attention_mask=mask, **how)
-        if name == "whisper":
-            out = model(input_features=sounds, decoder_input_ids=ids[:, :5]).logits
-            with torch.no_grad():
-                return out, model.generate(input_features=sounds, **how)
-        if name == "vit":
-            return model(pixel_values=pixels).last_hidden_state, nothing
-        if name == "bert":
-            return model(input_ids=ids, attention_mask=mask).last_hidden_state[mask.bool()], nothing
-        out = model(input_ids=ids, attention_mask=mask, pixel_values=pixels)
-        return torch.cat([out.text_embeds, out.image_embeds]), nothing
+        out = of(model(**arguments))
+        if "decoder_input_ids" not in arguments:
+            return out, torch.zeros(0)
+        with torch.no_grad():
+            return out, model.generate(**prompt, max_new_tokens=4, do_sample=False)
 
     compare(model, call, count)
+
+
+@pytest.mark.parametrize("name", [*DECODERS, *OTHERS])
+def test_from_pretrained(name, tmp_path):
+    """What goes through AttentionInterface is not refused, and is as "eager"; T5 of transformers 5.0.0 is refused."""
+    model = (DECODERS | OTHERS)[name]()
+    arguments, of = given(name)
+    model.save_pretrained(tmp_path)
+    eager, ours = (type(model).from_pretrained(tmp_path, attn_implementation=way).eval() for way in ("eager", "grilly"))
+    if name == "t5" and not type(model)._can_set_attn_implementation():
+        with pytest.raises(NotImplementedError, match="T5 of transformers .* does not go through AttentionInterface"):
+            ours(**arguments)
+        return
+    torch.testing.assert_close(of(ours(**arguments)), of(eager(**arguments)), rtol=1e-4, atol=1e-5)
+
+
+OTHER_WAYS = {
+    "bloom": lambda: hf.BloomModel(hf.BloomConfig(vocab_size=64, hidden_size=32, n_layer=1, n_head=4)),
+    "mpt": lambda: hf.MptModel(hf.MptConfig(vocab_size=64, d_model=32, n_layers=1, n_heads=4)),
+    "mpnet": lambda: hf.MPNetModel(hf.MPNetConfig(vocab_size=64, **SMALL)),
+    "roformer": lambda: hf.RoFormerModel(hf.RoFormerConfig(vocab_size=64, **SMALL)),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_WAYS)
+def test_models_that_do_not_go_through_the_interface(name, tmp_path):
+    """They are refused where they ask for a mask; where they make their own they compute what "eager" does."""
+    model = OTHER_WAYS[name]()
+    model.save_pretrained(tmp_path)
+    eager, ours = (type(model).from_pretrained(tmp_path, attn_implementation=way).eval() for way in ("eager", "grilly"))
+    ids, mask = torch.randint(3, 64, (2, 9)), torch.ones(2, 9, dtype=torch.long)
+    mask[0, 6:] = 0
+    how = {"input_ids": ids, "attention_mask": mask}
+    if "masking_utils" in inspect.getsource(inspect.getmodule(type(model))):
+        with pytest.raises(
+            NotImplementedError, match=rf"(?i){name} of transformers .*AttentionInterface; use .*='eager'"
+        ):
+            ours(**how)
+    else:
+        assert torch.equal(ours(**how).last_hidden_state, eager(**how).last_hidden_state)
 
 
 def test_training_drops_weights():
@@ -152,15 +202,17 @@ def test_training_drops_weights():
     assert torch.isfinite(one).all()
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", [*DECODERS, *OTHERS])
 def test_bfloat16(name):
-    model = DECODERS[name]().eval().bfloat16()
-    ids = torch.randint(3, 64, (2, 9))
+    model = (DECODERS | OTHERS)[name]().eval().bfloat16()
+    arguments, of = given(name)
+    halves = {key: each.bfloat16() if each.is_floating_point() else each for key, each in arguments.items()}
     outs = {}
     for way in ("eager", "grilly"):
-        model.set_attn_implementation(way)
-        outs[way] = model(input_ids=ids).logits.float()
-    exact = model.float()(input_ids=ids).logits
+        choose(model, way)
+        outs[way] = of(model(**halves)).float()
+    exact = of(model.float()(**{key: each.float() if each.is_floating_point() else each
+                                for key, each in halves.items()}))  # fmt: skip
     ours, theirs = ((outs[way] - exact).abs().max() for way in ("grilly", "eager"))
     assert ours <= 2 * theirs
 

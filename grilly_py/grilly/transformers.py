@@ -5,11 +5,12 @@ Needs the extra ``grilly-vulkan[transformers]``.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 try:
     import torch
-    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers import AttentionInterface, AttentionMaskInterface, __version__
     from transformers.masking_utils import sdpa_mask
 except ModuleNotFoundError as error:
     raise ImportError(
@@ -34,10 +35,39 @@ def register() -> None:
     model's attention done by ``grilly.torch.attention``: forward, generation with a cache, and gradients; on the CPU
     or the backend's GPU, in float32, float16 or bfloat16. Calling it again changes nothing.
 
-    Masks are those of "sdpa": boolean, True = attend, and none where causality says everything.
+    Masks are those of "sdpa": boolean, True = attend, and none where causality says everything. A model whose attention
+    does not go through transformers' AttentionInterface gets NotImplementedError when it asks for its mask.
     """
     AttentionInterface.register(NAME, attend)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
+    AttentionMaskInterface.register(NAME, _mask)
+
+
+def _mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
+    """The mask of "sdpa", for models that give it to `attend`: others would add it to their scores, or do without."""
+    config = kwargs.get("config")
+    if config is not None and _has_its_own(type(config).__module__):
+        model = f"{type(config).__name__.removesuffix('Config')} of transformers {__version__}"
+        raise NotImplementedError(
+            f"attn_implementation='{NAME}': {model} does not go through AttentionInterface; use "
+            "attn_implementation='eager'"
+        )
+    return sdpa_mask(*args, **kwargs)
+
+
+@torch.compiler.assume_constant_result
+def _has_its_own(module: str) -> bool:
+    """Whether the models of a module of configurations compute attention without AttentionInterface.
+
+    A modeling module that uses it imports ALL_ATTENTION_FUNCTIONS. One that has no attention, as of models of images
+    and text, leaves it to others. Of one that is not loaded nothing is known.
+    """
+    models = sys.modules.get(module.replace("configuration_", "modeling_"))
+    if models is None or models.__name__ == module or hasattr(models, "ALL_ATTENTION_FUNCTIONS"):
+        return False
+    return any(
+        "Attention" in name and isinstance(each, type) and each.__module__ == models.__name__
+        for name, each in vars(models).items()
+    )
 
 
 def attend(
