@@ -302,6 +302,8 @@ def test_bench_plot(vulkan_backend, tmp_path, capsys):
     assert main(small_bench("--plot", str(path))) == 0
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert str(path) in capsys.readouterr().out
+    assert main(small_bench("--plot", str(tmp_path / "plain"))) == 0
+    assert (tmp_path / "plain.png").exists() and f"Drawn in {tmp_path / 'plain.png'}" in capsys.readouterr().out
 
 
 def test_bench_without_matplotlib(monkeypatch, capsys):
@@ -313,7 +315,8 @@ def test_bench_without_matplotlib(monkeypatch, capsys):
 
 @pytest.mark.parametrize("option, file, said", [
     ("--json", "no/such/folder.json", "No such file"), ("--json", ".", "Is a directory"),
-    ("--plot", "no/such/folder.png", "No such file"), ("--plot", "bench.word", "the ending is none of .*png.*svg"),
+    ("--plot", "no/such/folder.png", "No such file"), ("--plot", ".", "it is a folder; give a file in it"),
+    ("--plot", "bench.word", "the ending is none of .*png.*svg"),
 ])  # fmt: skip
 def test_a_file_that_cannot_be_written_is_found_before_anything_is_measured(
     vulkan_backend, tmp_path, capsys, monkeypatch, option, file, said

@@ -107,7 +107,8 @@ def test_formulas(name):
         ({"factor": 2.0}, "expected one type"),
         ({"rope_type": "linear", "type": "dynamic", "factor": 2.0}, "expected one type"),
         ({**LLAMA3, "beta_fast": 32}, "of type 'llama3' has 'beta_fast', which it does not know"),
-        ({"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5}, "has 'partial_rotary_factor'"),
+        ({"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5}, r"give dim=int\(head_dim \* 0.5\)"),
+        ({"full_attention": LLAMA3, "sliding_attention": LLAMA3}, r"scaling=rope_parameters\['full_attention'\]"),
         ({"rope_type": "yarn", "factor": 2.0, "mscale_all": 1.0}, "has 'mscale_all'"),
         ({"rope_type": "llama3", "factor": 2.0}, "of type 'llama3' lacks 'high_freq_factor'"),
         ({"rope_type": "yarn"}, "lacks 'factor'"),
@@ -122,6 +123,20 @@ def test_formulas(name):
 def test_what_is_not_understood(scaling, said):
     with pytest.raises(ValueError, match=said):
         nn.RoPE(DIM, scaling=scaling)
+
+
+@pytest.mark.parametrize("scaling", [2.0, "yarn"])
+def test_scaling_is_a_dict(scaling):
+    with pytest.raises(TypeError, match=f"rope: scaling is {scaling!r}; expected a dict"):
+        nn.RoPE(DIM, scaling=scaling)
+
+
+def test_a_part_that_is_the_whole():
+    """Phi3Config of transformers 5 has it."""
+    whole = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 1.0}
+    found, factor = reference.rope_scaling(DIM, scaling=whole)
+    np.testing.assert_array_equal(found, reference.rope_scaling(DIM, 500.0)[0])
+    assert factor == 1.0 and nn.RoPE(DIM, scaling=whole).scaling == whole
 
 
 def test_one_base():

@@ -48,9 +48,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json and args.json != "-":
         check_writable(args.json)
     if args.plot:
-        from .plot import check
+        from .plot import written
 
-        check(args.plot)
+        args.plot = written(args.plot)
     from .measure import Problem, device_methods, naive_limits, numpy_method, torch_methods
 
     progress = Progress()

@@ -18,15 +18,22 @@ STYLES = {
 }
 
 
-def check(path: str) -> None:
-    """Raise CommandError when a picture cannot be written to a file: its place, or the format that its ending names."""
+def written(path: str) -> str:
+    """The file that `draw` writes: of a name without an ending, a .png.
+
+    Raises CommandError when it cannot be written: for its place, or for the format that its ending names.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+    if os.path.isdir(path):  # else matplotlib would write FOLDER.png beside the folder
+        raise CommandError(f"{path} cannot be written: it is a folder; give a file in it")
     ending = os.path.splitext(path)[1][1:].lower()
     known = FigureCanvasAgg.get_supported_filetypes()
     if ending and ending not in known:
         raise CommandError(f"{path} cannot be written: the ending is none of {', '.join(sorted(known))}")
-    check_writable(path if ending else f"{path}.png")
+    path = path if ending else f"{path}.png"
+    check_writable(path)
+    return path
 
 
 def draw(path: str, report: dict) -> None:

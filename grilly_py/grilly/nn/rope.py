@@ -37,13 +37,16 @@ class RoPE(Module):
     scaling : dict, optional
         To run models past the length they were trained for: transformers' ``rope_scaling`` (``rope_parameters``), of
         type "default", "linear", "dynamic", "yarn", "longrope" or "llama3", or "ntk"; `grilly.reference.rope_scaling`
-        has the keys and the formulas. "rope_theta" in it is the base.
+        has the keys and the formulas. "rope_theta" in it is the base. With "original_max_position_embeddings" in it
+        "dynamic" follows that, and not ``max_seq_len`` (transformers 5.24 ignores it).
 
     Raises
     ------
     ValueError
         If ``dim`` is odd or below 2, ``base`` or ``max_seq_len`` is not positive, or ``scaling`` is not understood: a
         key that its type does not know is refused by name.
+    TypeError
+        If ``scaling`` is no mapping.
     """
 
     def __init__(
@@ -59,9 +62,9 @@ class RoPE(Module):
         base = number("RoPE", "base", base)
         if not 0 < base < math.inf or max_seq_len < 1:
             raise ValueError(f"RoPE: base is {base} and max_seq_len is {max_seq_len}; both must be positive and finite")
+        rope_scaling(dim, base, scaling, 0, max_seq_len)  # refuses what it does not understand
         if scaling is not None and base not in (10000.0, scaling.get("rope_theta", base)):
             raise ValueError(f"RoPE: base is {base} and scaling's rope_theta {scaling['rope_theta']}; give one of them")
-        rope_scaling(dim, base, scaling, 0, max_seq_len)  # refuses what it does not understand
         self.dim = dim
         self.max_seq_len = max_seq_len
         self.base = base

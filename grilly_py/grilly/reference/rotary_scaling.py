@@ -49,7 +49,8 @@ def rope_scaling(
         - "default": nothing.
         - "linear": ``w_i / f`` (Chen et al. 2023, arXiv:2306.15595).
         - "ntk": ``base * f ** (dim / (dim - 2))`` for the base.
-        - "dynamic": the same with ``f length / M - (f - 1)`` for f once ``length`` exceeds M.
+        - "dynamic": the same with ``f length / M - (f - 1)`` for f once ``length`` exceeds M. (transformers 5.24
+          ignores "original_max_position_embeddings" here.)
         - "yarn" (Peng et al. 2023, arXiv:2309.00071): ``w_i / f`` for pairs that turn less than "beta_slow" (1) times
           within M positions, ``w_i`` for those that turn more than "beta_fast" (32) times, and between them a mixture,
           linear in i, of which the ends are whole numbers unless "truncate" is False. The scale is
@@ -61,7 +62,7 @@ def rope_scaling(
         - "llama3": ``w_i / f`` for waves longer than M / "low_freq_factor", ``w_i`` for those shorter than
           M / "high_freq_factor", and between them a mixture, linear in M / wavelength.
 
-        "rope_theta" may be there, and is then the base.
+        "rope_theta" may be there, and is then the base; and a "partial_rotary_factor" of 1.
     length : int
         Of the sequence, for "dynamic" and "longrope".
     max_seq_len : int
@@ -72,6 +73,8 @@ def rope_scaling(
     ValueError
         If ``dim`` is not even and positive, or ``scaling`` has another type, lacks a key, has one that its type does
         not know, or a number that makes no sense.
+    TypeError
+        If ``scaling`` is no mapping.
     """
     if dim < 2 or dim % 2:
         raise ValueError(f"rope: dim is {dim}; it must be even and at least 2")
@@ -103,9 +106,19 @@ def rope_scaling(
 
 
 def _understood(scaling: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
-    """The type, and the other keys that say something. Raises ValueError for what is not understood."""
+    """The type, and the other keys that say something. Raises TypeError and ValueError for what is not understood."""
     if scaling is None:
         return "default", {}
+    if not isinstance(scaling, Mapping):
+        raise TypeError(
+            f'rope: scaling is {scaling!r}; expected a dict, such as {{"rope_type": "linear", "factor": 2.0}}'
+        )
+    nested = [name for name, value in scaling.items() if isinstance(value, Mapping)]
+    if nested:  # transformers' of models whose layers are not all alike
+        raise ValueError(
+            "rope: scaling has one dict for each kind of layer; give one of them, "
+            f"scaling=rope_parameters[{nested[0]!r}]"
+        )
     given = {name: value for name, value in scaling.items() if value is not None}
     kinds = {given.pop(name) for name in ("rope_type", "type") if name in given}
     if len(kinds) != 1 or (kind := kinds.pop()) not in _KEYS:
@@ -113,6 +126,11 @@ def _understood(scaling: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]
             f"rope: scaling is {dict(scaling)}; expected one type, of {', '.join(map(repr, _KEYS))}, under 'rope_type'"
         )
     must, may = _KEYS[kind]
+    part = given.pop("partial_rotary_factor", 1.0)
+    if part != 1.0:
+        raise ValueError(
+            f"rope: scaling has 'partial_rotary_factor' {part}; give dim=int(head_dim * {part}) and scaling without it"
+        )
     if odd := sorted(given.keys() - must - may - {"rope_theta"}):
         raise ValueError(f"rope: scaling of type {kind!r} has {odd[0]!r}, which it does not know")
     if lacks := sorted(must - given.keys()):
