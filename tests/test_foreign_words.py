@@ -12,6 +12,7 @@ from grilly import nn
 from grilly.compute.attention import foreign
 from grilly.compute.attention.options import NAMES
 from grilly.functional import words as function_words
+from grilly.models.generation import Generates
 from grilly.nn import foreign as layer_words
 
 X = np.ones((2, 3, 4), np.float32)
@@ -27,7 +28,9 @@ Q, K = np.ones((2, 2, 3, 4), np.float32), np.ones((2, 2, 5, 4), np.float32)
         ("enable_gqa", "nothing: key heads"), ("past_key_values", "F.flash_attention_with_kvcache or nn.KVCache"),
         ("num_splits", "nothing: how the work"), ("seqused_q", "seqlens_q"), ("max_length_q", "as max_seqlen_q"),
         ("return_aux", "return_lse"), ("cache_position", "nn.KVCache"), ("p", "dropout_p"),
-        ("block_table", "F.flash_attention_with_kvcache"),
+        ("block_table", "F.flash_attention_with_kvcache"), ("soft_cap", "softcap"), ("logit_softcap", "softcap"),
+        ("local_window_size", "window_size"), ("query_seq_lengths", "seqlens_q"), ("head_mask", "nothing: multiply"),
+        ("key_value_seq_lengths", "seqlens_k"), ("use_top_left_mask", "F.scaled_dot_product_attention"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("function", ["flash_attention2", "flash_attention3"])
@@ -45,13 +48,16 @@ def test_each_function_says_its_own_words(vulkan_backend):
         ("window_size", "F.flash_attention2, which has window_size$"), ("return_lse", "F.flash_attention2"),
         ("sliding_window", r"F.flash_attention2, where it is window_size=\(left, right\)"), ("s_aux", "F.*is sinks$"),
         ("key_padding_mask", r"attn_mask=~m\[:, None, None\]"), ("attention_mask", r"attn_mask=m\[:, None, None\]"),
+        ("use_top_left_mask", "is_causal"), ("head_mask", "nothing"), ("soft_cap", "F.*where it is softcap$"),
         ("num_key_value_groups", "enable_gqa=True$"), ("need_weights", "nothing"), ("position_bias", "attn_mask"),
     ):  # fmt: skip
         with pytest.raises(TypeError, match=f"scaled_dot_product_attention: .*'{keyword}'; here give {word}"):
             F.scaled_dot_product_attention(Q, K, K, **{keyword: None})
     for keyword, word in (
         ("attn_mask", "F.flash_attention2, which has mask"), ("position_bias", "t5_table"), ("use_cache", "k_cache"),
-        ("dropout_p", "F.flash_attention2, which has dropout_p"),
+        ("dropout_p", "F.flash_attention2, which has dropout_p"), ("cache_leftpad", "nothing: samples begin at key 0"),
+        ("cache_batch_idx", r"page_table=cache_batch_idx\[:, None\]"), ("max_seqlen_q", "nothing: the shapes"),
+        ("key_value_seq_lengths", "cache_seqlens"),
     ):  # fmt: skip
         with pytest.raises(TypeError, match=f"flash_attention_with_kvcache: .*'{keyword}'; here give {word}"):
             F.flash_attention_with_kvcache(Q, K, K, **{keyword: None})
@@ -59,6 +65,13 @@ def test_each_function_says_its_own_words(vulkan_backend):
         F.flash_attention_with_kvcache(K, K, K, K, K, np.zeros(2, np.int32), rotary=nn.RoPE(4))
     with pytest.raises(TypeError, match="flash_attention_varlen: .*'softmax_scale'; here give scale$"):
         F.flash_attention_varlen(Q[0], K[0], K[0], [0, 2], [0, 2], 2, 2, softmax_scale=1.0)
+    for keyword, word in (
+        ("attn_bias", "F.flash_attention2, which has attn_bias"), ("position_bias", "F.*which has attn_bias"),
+        ("segment_ids", "nothing: cu_seqlens_q"), ("seqused_k", "cu_seqlens_k"), ("past_key_values", "F.*KVCache"),
+        ("cache_seqlens", "F.flash_attention_with_kvcache"),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=f"flash_attention_varlen: .*'{keyword}'; here give {word}"):
+            F.flash_attention_varlen(Q[0], K[0], K[0], [0, 2], [0, 2], 2, 2, **{keyword: None})
     with pytest.raises(TypeError, match="flash_attention_varlen_backward: .*'is_causal'; here give causal"):
         F.flash_attention_varlen_backward(Q[0], Q[0], K[0], K[0], Q[0], Q[0], [0, 2], [0, 2], 2, 2, is_causal=True)
     with pytest.raises(TypeError, match="flash_attention_with_kvcache: .*'block_table'; here give page_table$"):
@@ -69,6 +82,28 @@ def test_each_function_says_its_own_words(vulkan_backend):
         F.flash_attention_varlen(Q[0], K[0], K[0], [0, 2], [0, 2], 2, 2, mask=None)
     with pytest.raises(TypeError, match="unexpected keyword argument 'anything'$"):
         F.flash_attention_with_kvcache(Q, K, K, anything=None)
+
+
+@pytest.mark.parametrize("function", ["flash_attention2", "flash_attention3", "flash_attention_varlen"])
+def test_arrays_by_the_names_of_pytorch(vulkan_backend, function):
+    """Python would say that q, k and v are missing."""
+    with pytest.raises(TypeError, match=f"{function}: got an unexpected keyword argument 'query'; here give q$"):
+        getattr(F, function)(query=Q, key=K, value=K)
+    with pytest.raises(TypeError, match="scaled_dot_product_attention: .* 'q'; here give query$"):
+        F.scaled_dot_product_attention(q=Q, k=K, v=K)
+    with pytest.raises(TypeError, match="cross_entropy: .* 'logits'; here give input$"):
+        F.cross_entropy(logits=X[0], labels=[1, 2, 0])
+    with pytest.raises(TypeError, match="missing 3 required"):
+        getattr(F, function)(anything=Q) if function != "flash_attention_varlen" else F.flash_attention2(anything=Q)
+
+
+def test_batches_of_a_cache_as_pages(vulkan_backend):
+    """What the word for cache_batch_idx says."""
+    caches, index = np.random.default_rng(0).standard_normal((2, 5, 6, 2, 4), dtype=np.float32), np.array([3, 1])
+    q = np.ones((2, 1, 2, 4), np.float32)
+    found = F.flash_attention_with_kvcache(q, *caches, cache_seqlens=4, page_table=index[:, None].astype(np.int32))
+    want = F.flash_attention_with_kvcache(q, *caches[:, index], cache_seqlens=4)
+    np.testing.assert_allclose(found, want, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +143,30 @@ def test_each_function_says_its_own_words(vulkan_backend):
         (lambda **more: nn.FlashAttention()(Q, K, K, **more), "attn_mask", "mask"),
         (lambda **more: nn.TransformerEncoderLayer(4, 2)(X, **more), "attention_mask", r"mask=m\[:, None, None\]"),
         (lambda **more: nn.TransformerDecoderLayer(4, 2)(X, X, **more), "encoder_attention_mask", "memory_mask="),
+        (lambda **more: nn.TransformerDecoderLayer(4, 2)(X, X, **more), "attn_mask", "mask.*~m for a boolean one"),
+        (lambda **more: nn.TransformerDecoderLayer(4, 2)(X, X, **more), "key_padding_mask", r"~m\[:, None, None\]"),
+        (lambda **more: nn.TransformerDecoderLayer(4, 2)(X, X, **more), "is_causal", "causal$"),
+        (lambda **more: nn.MultiheadAttention(4, 2)(X, **more), "encoder_hidden_states", "key$"),
+        (lambda **more: nn.MultiheadAttention(4, 2)(X, **more), "encoder_attention_mask", "mask=m"),
+        (lambda **more: nn.MultiheadAttention(4, 2)(X, **more), "attn_bias", "mask, floating"),
+        (lambda **more: nn.MultiheadAttention(4, 2)(X, **more), "position_ids", "nothing: the layer turns nothing"),
+        (lambda **more: nn.RoPE(4)(Q, **more), "seqlen_offset", "offset$"),
+        (lambda **more: nn.RMSNorm(4, **more), "variance_epsilon", "eps$"),
+        (lambda **more: nn.LayerNorm(4, **more), "layer_norm_eps", "eps$"),
+        (lambda **more: nn.Parameter(X, **more), "requires_grad", "nothing: backward finds"),
+        (lambda **more: nn.KVCache(**more), "max_batch_size", "batch$"),
+        (lambda **more: nn.KVCache(1, **more), "max_cache_len", "max_len$"),
+        (lambda **more: nn.KVCache(1, 8, **more), "num_key_value_heads", "num_heads$"),
+        (lambda **more: nn.KVCache(1, 8, 2, 4, **more), "device", "backend$"),
+        (lambda **more: nn.KVCache(**more), "config", "batch, max_len, num_heads and head_dim"),
+        (lambda **more: grilly.FlashConfig(**more), "softmax_scale", "scale$"),
+        (lambda **more: grilly.FlashConfig(**more), "is_causal", "causal"),
+        (lambda **more: grilly.models.load(".", **more), "torch_dtype", "dtype$"),
+        (lambda **more: grilly.models.load(".", **more), "device_map", "backend$"),
+        (lambda **more: Generates.generate(None, X, **more), "max_length", "max_new_tokens"),
+        (lambda **more: Generates.generate(None, X, **more), "num_beams", "nothing"),
+        (lambda **more: Generates.generate(None, X, **more), "use_cache", "nothing"),
+        (lambda **more: Generates.generate(None, X, **more), "streamer", "nothing; model.stream"),
     ],
 )  # fmt: skip
 def test_layers_name_ours(vulkan_backend, make, keyword, word):
@@ -127,6 +186,23 @@ def test_layers_name_ours(vulkan_backend, make, keyword, word):
         (lambda **more: F.cross_entropy(X[0], [1, 2, 0], **more), "size_average", "reduction$"),
         (lambda **more: F.rope(Q, **more), "theta", "base$"), (lambda **more: F.rope(Q, **more), "cos", "frequencies"),
         (lambda **more: F.glu(X, **more), "axis", "dim$"),
+        (lambda **more: F.rope(Q, **more), "rope_scaling", "nn.RoPE, which has scaling"),
+        (lambda **more: F.rope(Q, **more), "rotary_dim", "nn.RoPE, which has dim"),
+        (lambda **more: F.rope(Q, **more), "seqlen_offset", "offset$"),
+        (lambda **more: F.embedding([0], X[0], **more), "max_norm", "nothing"),
+        (lambda **more: F.embedding([0], X[0], **more), "sparse", "nothing"),
+        (lambda **more: F.layer_norm(X, 4, **more), "layer_norm_eps", "eps$"),
+        (lambda **more: F.rms_norm(X, 4, **more), "variance_epsilon", "eps$"),
+        (lambda **more: F.cross_entropy(X[0], **more), "labels", "target$"),
+        (lambda **more: F.attention_scores(Q, K, **more), "softmax_scale", "scale$"),
+        (lambda **more: F.attention_scores(Q, K, **more), "causal", "F.attention_mask"),
+        (lambda **more: F.attention_mask(X[0], **more), "is_causal", "causal"),
+        (lambda **more: F.attention_mask(X[0], **more), "attn_mask", "mask, True = attend"),
+        (lambda **more: F.naive_attention(Q, K, K, **more), "causal", "F.attention_mask"),
+        (lambda **more: F.naive_attention(Q, K, K, **more), "softmax_scale", "scale$"),
+        (lambda **more: F.flash_attention(Q, K, K, **more), "softmax_scale", "config=.*, which has scale"),
+        (lambda **more: F.flash_attention(Q, K, K, **more), "is_causal", "config=.*, which has causal"),
+        (lambda **more: F.flash_attention(Q, K, K, **more), "attn_mask", "F.flash_attention2, which has mask"),
     ],
 )  # fmt: skip
 def test_functions_name_ours(vulkan_backend, call, keyword, word):
@@ -139,7 +215,7 @@ def test_functions_name_ours(vulkan_backend, call, keyword, word):
 def test_words_of_functions_are_not_their_own():
     for name, words in function_words._WORDS.items():
         *_, last = inspect.signature(function := getattr(F, name)).parameters.values()
-        assert last.kind is last.VAR_KEYWORD and not hasattr(function, "__wrapped__"), "a call is one call"
+        assert (last.kind is last.VAR_KEYWORD) != hasattr(function, "__wrapped__"), "a call is one call where it may be"
         assert not words.keys() & inspect.signature(function).parameters.keys(), name
 
 
@@ -156,6 +232,11 @@ def test_a_cache_names_ours(vulkan_backend, keyword, word):
         cache.attend(np.ones((2, 3, 4, 8), np.float32), **{keyword: None})
     with pytest.raises(ValueError, match=r"q has shape \(2, 4, 3, 8\) and k_cache 4 heads; .*swapaxes\(1, 2\)"):
         cache.attend(np.ones((2, 4, 3, 8), np.float32))
+    for method, word in (("update", "attend"), ("get_seq_length", r"len\(cache\)"), ("crop", "truncate")):
+        with pytest.raises(AttributeError, match=f"no attribute '{method}'; use {word}"):
+            getattr(cache, method)
+    with pytest.raises(AttributeError, match="no attribute 'anything'$"):
+        cache.anything  # noqa: B018
 
 
 @pytest.mark.needs("torch")
@@ -208,6 +289,9 @@ def test_no_word_of_ours_counts_as_foreign():
     given = inspect.signature(F.scaled_dot_product_attention).parameters
     assert not given.keys() & foreign.SDPA_WORDS.keys()
     assert not inspect.signature(F.flash_attention_with_kvcache).parameters.keys() & foreign.CACHE_WORDS.keys()
+    assert not inspect.signature(F.flash_attention_varlen).parameters.keys() & foreign.PACKED_WORDS.keys()
+    for name, words in foreign.STEP_WORDS.items():
+        assert not inspect.signature(getattr(F, name, grilly.FlashConfig)).parameters.keys() & words.keys(), name
 
 
 def test_a_padding_mask_of_two_axes(vulkan_backend):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from itertools import product
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from ..registry import Choice, Request
-from .attention import forward
+from .attention import foreign, forward
 from .attention.checks import MAX_DIM
 from .backend import Compute, default_backend
 from .device.arrays import FloatArray
@@ -82,6 +82,12 @@ class FlashConfig:
     block_kv: int | None = None
     scale: float | None = None
     causal: bool = False
+
+    if not TYPE_CHECKING:  # type checkers have the signature of __init__
+
+        def __new__(cls, *args, **kwargs):
+            foreign.refuse("FlashConfig", kwargs, foreign.STEP_WORDS["FlashConfig"])
+            return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for name in ("block_q", "block_kv"):

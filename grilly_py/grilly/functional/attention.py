@@ -6,6 +6,7 @@ from typing import Any, Literal, SupportsIndex, overload
 
 import numpy as np
 
+from ..compute.attention import foreign as _foreign
 from ..compute.attention.keywords import AttentionKeywords, GradientKeywords, JoinedKeywords, OptionKeywords
 from ..compute.attention.options import arrays_of
 from ..compute.backend import backend_of
@@ -35,6 +36,7 @@ def flash_attention2(
 def flash_attention2(
     q: FloatArray, k: FloatArray, v: FloatArray, *, return_lse: bool = ..., **options: Unpack[AttentionKeywords]
 ) -> Array | tuple[Array, Array]: ...
+@_foreign.named(_foreign.WORDS)
 def flash_attention2(
     q: FloatArray, k: FloatArray, v: FloatArray, *, mask: MaskArray | None = None, causal: bool = False,
     scale: float | None = None, return_lse: bool = False, kernel: str | None = None, precision: Precision = "highest",
@@ -175,6 +177,7 @@ def flash_attention3(
 def flash_attention3(
     q: FloatArray, k: FloatArray, v: FloatArray, *, return_lse: bool = ..., **options: Unpack[JoinedKeywords]
 ) -> Array | tuple[Array, Array]: ...
+@_foreign.named(_foreign.WORDS)
 def flash_attention3(
     q: FloatArray, k: FloatArray, v: FloatArray, *, num_heads: SupportsIndex | None = None,
     head_dim: SupportsIndex | None = None, num_kv_heads: SupportsIndex | None = None, mask: MaskArray | None = None,
@@ -240,6 +243,7 @@ def flash_attention2_backward(
     grad_out: FloatArray, q: FloatArray, k: FloatArray, v: FloatArray, out: FloatArray, lse: Float32Array,
     **options: Unpack[GradientKeywords],
 ) -> tuple[Array, ...]: ...  # fmt: skip
+@_foreign.named(_foreign.WORDS)
 def flash_attention2_backward(
     grad_out: FloatArray, q: FloatArray, k: FloatArray, v: FloatArray, out: FloatArray, lse: Float32Array, *,
     mask: MaskArray | None = None, causal: bool = False, scale: float | None = None, return_dbias: bool = False,

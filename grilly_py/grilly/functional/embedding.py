@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import SupportsIndex, overload
+from typing import NoReturn, SupportsIndex, overload
 
 from ..compute import embedding as _embedding
 from ..compute.backend import device_of
 from ..compute.device.arrays import Array, FloatArray, FloatT, HostIntegers, IntegersLike, NDArray
 from ..compute.device.tensor import Tensor
+from .words import no_keyword
 
 
 @overload
@@ -18,7 +19,9 @@ def embedding(
 def embedding(input: Tensor, weight: FloatArray, padding_idx: SupportsIndex | None = ...) -> Tensor: ...
 @overload
 def embedding(input: IntegersLike, weight: Tensor, padding_idx: SupportsIndex | None = ...) -> Tensor: ...
-def embedding(input: IntegersLike, weight: FloatArray, padding_idx: SupportsIndex | None = None) -> Array:
+def embedding(
+    input: IntegersLike, weight: FloatArray, padding_idx: SupportsIndex | None = None, **unknown: NoReturn
+) -> Array:
     """Rows of ``weight`` by ids: ``y[..., :] = weight[input[...]]``.
 
     Parameters
@@ -46,6 +49,8 @@ def embedding(input: IntegersLike, weight: FloatArray, padding_idx: SupportsInde
     IndexError
         For an id in NumPy that is no row; the message names it.
     """
+    if unknown:
+        raise no_keyword("embedding", unknown)
     return _embedding.embedding(device_of("embedding", input, weight), input, weight, padding_idx)
 
 

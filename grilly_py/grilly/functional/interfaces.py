@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from typing import overload
 
 from ..compute import config as _config
 from ..compute import naive as _naive
@@ -29,9 +29,10 @@ def scaled_dot_product_attention(
     query: FloatArray, key: FloatArray, value: FloatArray, attn_mask: MaskArray | None = ..., dropout_p: float = ...,
     is_causal: bool = ..., scale: float | None = ..., enable_gqa: bool = ...,
 ) -> Array: ...  # fmt: skip
+@_foreign.named(_foreign.SDPA_WORDS)
 def scaled_dot_product_attention(
     query: FloatArray, key: FloatArray, value: FloatArray, attn_mask: MaskArray | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, **unknown: Any,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Array:  # fmt: skip
     """Exact attention with the signature and the rules of ``torch.nn.functional.scaled_dot_product_attention``.
 
@@ -84,14 +85,13 @@ def scaled_dot_product_attention(
     ----------
     The PyTorch documentation of ``torch.nn.functional.scaled_dot_product_attention``, version 2.13.
     """
-    if unknown:
-        raise _foreign.unknown("scaled_dot_product_attention", unknown, _foreign.SDPA_WORDS)
     return _sdpa.scaled_dot_product_attention(
         device_of("scaled_dot_product_attention", query, key, value, attn_mask), query, key, value,
         attn_mask, dropout_p, is_causal, scale, enable_gqa,
     )  # fmt: skip
 
 
+@_foreign.named(_foreign.STEP_WORDS["flash_attention"])
 def flash_attention(q: FloatArray, k: FloatArray, v: FloatArray, config: FlashConfig | None = None) -> FlashResult:
     """Exact attention by a configuration, with the memory that it took.
 
@@ -128,6 +128,7 @@ def naive_attention(
 def naive_attention(q: Tensor, k: FloatArray, v: FloatArray, scale: float | None = ...) -> tuple[Tensor, int]: ...
 @overload
 def naive_attention(q: FloatArray, k: FloatArray, v: FloatArray, scale: float | None = ...) -> tuple[Array, int]: ...
+@_foreign.named(_foreign.STEP_WORDS["naive_attention"])
 def naive_attention(q: FloatArray, k: FloatArray, v: FloatArray, scale: float | None = None) -> tuple[Array, int]:
     """Attention on the device with the whole score matrix in memory, and the bytes that this took.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, NoReturn, SupportsIndex, TypeAlias, overload
+from typing import Literal, SupportsIndex, TypeAlias, overload
 
 from ..compute import losses as _losses
 from ..compute.backend import device_of
 from ..compute.device.arrays import Array, FloatArray, FloatT, HostIntegers, IntegersLike, NDArray
 from ..compute.device.tensor import Tensor
-from .words import no_keyword
+from .words import named, words_of
 
 #: What is made of the rows' losses.
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
@@ -29,10 +29,10 @@ def cross_entropy(
     input: FloatArray, target: IntegersLike | int, weight: FloatArray | None = ..., *,
     ignore_index: SupportsIndex = ..., reduction: Reduction = ..., label_smoothing: float = ...,
 ) -> Array: ...  # fmt: skip
+@named(words_of("cross_entropy"))
 def cross_entropy(
     input: FloatArray, target: IntegersLike | int, weight: FloatArray | None = None, *,
     ignore_index: SupportsIndex = -100, reduction: Reduction = "mean", label_smoothing: float = 0.0,
-    **unknown: NoReturn,
 ) -> Array:  # fmt: skip
     """Cross entropy of logits and class indices.
 
@@ -72,8 +72,6 @@ def cross_entropy(
     IndexError
         For a target in NumPy that is no class; the message names it.
     """
-    if unknown:
-        raise no_keyword("cross_entropy", unknown)
     return _losses.cross_entropy(
         device_of("cross_entropy", input, target, weight), input, target, weight,
         ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing,

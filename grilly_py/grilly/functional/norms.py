@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import SupportsIndex, overload
+from typing import NoReturn, SupportsIndex, overload
 
 from ..compute.backend import device_of
 from ..compute.device.arrays import Array, FloatArray, FloatT, NDArray, Shape
 from ..compute.device.tensor import Tensor
 from ..compute.norms import backward as _backward
 from ..compute.norms import forward as _forward
+from .words import no_keyword
 
 
 @overload
@@ -28,7 +29,7 @@ def layer_norm(
 ) -> Array: ...  # fmt: skip
 def layer_norm(
     input: FloatArray, normalized_shape: Shape, weight: FloatArray | None = None, bias: FloatArray | None = None,
-    eps: float = 1e-5,
+    eps: float = 1e-5, **unknown: NoReturn,
 ) -> Array:  # fmt: skip
     """``(x - mean) / sqrt(variance + eps) * weight + bias`` of each row x (Ba et al. 2016, arXiv:1607.06450).
 
@@ -62,6 +63,8 @@ def layer_norm(
     UnsupportedError
         Where a row is longer than the loops of the driver (Mesa 22.3's on processors: 8 million elements).
     """
+    if unknown:
+        raise no_keyword("layer_norm", unknown)
     device = device_of("layer_norm", input, weight, bias)
     return _forward.layer_norm(device, input, normalized_shape, weight, bias, eps)
 
@@ -83,7 +86,7 @@ def rms_norm(
 ) -> Array: ...  # fmt: skip
 def rms_norm(
     input: FloatArray, normalized_shape: Shape, weight: FloatArray | None = None, eps: float | None = None,
-    weight_offset: float = 0.0,
+    weight_offset: float = 0.0, **unknown: NoReturn,
 ) -> Array:  # fmt: skip
     """``x / sqrt(mean(x^2) + eps) * (weight + weight_offset)`` of each row x (Zhang and Sennrich, arXiv:1910.07467).
 
@@ -109,6 +112,8 @@ def rms_norm(
     TypeError, ValueError, UnsupportedError
         As ``layer_norm``; ValueError also for a weight_offset that is not finite.
     """
+    if unknown:
+        raise no_keyword("rms_norm", unknown)
     device = device_of("rms_norm", input, weight)
     return _forward.rms_norm(device, input, normalized_shape, weight, eps, weight_offset)
 

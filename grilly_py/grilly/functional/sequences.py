@@ -57,6 +57,7 @@ def flash_attention_varlen(
     max_seqlen_q: SupportsIndex, max_seqlen_k: SupportsIndex, *, return_lse: bool = ...,
     **options: Unpack[PackedKeywords],
 ) -> Array | tuple[Array, Array]: ...  # fmt: skip
+@_foreign.named(_foreign.PACKED_WORDS)
 def flash_attention_varlen(
     q: FloatArray, k: FloatArray, v: FloatArray, cu_seqlens_q: IntegersLike, cu_seqlens_k: IntegersLike,
     max_seqlen_q: SupportsIndex, max_seqlen_k: SupportsIndex, *, causal: bool = False, scale: float | None = None,
@@ -64,7 +65,6 @@ def flash_attention_varlen(
     sinks: FloatsLike | None = None, dropout_p: float = 0.0, dropout_seed: SupportsIndex = 0,
     dropout_offset: SupportsIndex = 0, return_lse: bool = False, kernel: str | None = None,
     precision: Precision = "highest",
-    **unknown: Any,
 ) -> Array | tuple[Array, Array]:  # fmt: skip
     """Attention within each of the sequences that lie packed in q, k and v, without padding.
 
@@ -116,8 +116,6 @@ def flash_attention_varlen(
     UnsupportedError
         Where an array is larger than one binding of the device, or no kernel takes what is asked for.
     """
-    if unknown:
-        raise _foreign.unknown("flash_attention_varlen", unknown, _foreign.PACKED_WORDS)
     arrays = (q, k, v, cu_seqlens_q, cu_seqlens_k)
     device = device_of("flash_attention_varlen", *arrays, alibi_slopes, sinks)
     return _varlen.flash_attention_varlen(
@@ -146,13 +144,14 @@ def flash_attention_varlen_backward(
     cu_seqlens_q: IntegersLike, cu_seqlens_k: IntegersLike, max_seqlen_q: SupportsIndex, max_seqlen_k: SupportsIndex,
     **options: Unpack[PackedGradientKeywords],
 ) -> tuple[Array, ...]: ...  # fmt: skip
+@_foreign.named(_foreign.PACKED_WORDS)
 def flash_attention_varlen_backward(
     grad_out: FloatArray, q: FloatArray, k: FloatArray, v: FloatArray, out: FloatArray, lse: Float32Array,
     cu_seqlens_q: IntegersLike, cu_seqlens_k: IntegersLike, max_seqlen_q: SupportsIndex, max_seqlen_k: SupportsIndex, *,
     causal: bool = False, scale: float | None = None, window_size: Sequence[int | None] | None = None,
     softcap: float = 0.0, alibi_slopes: FloatsLike | None = None, sinks: FloatsLike | None = None,
     dropout_p: float = 0.0, dropout_seed: SupportsIndex = 0, dropout_offset: SupportsIndex = 0,
-    return_dsinks: bool = False, **unknown: Any,
+    return_dsinks: bool = False,
 ) -> tuple[Array, ...]:  # fmt: skip
     """The gradients of packed sequences: of ``sum(grad_out * output)`` by q, k and v.
 
@@ -190,8 +189,6 @@ def flash_attention_varlen_backward(
     T. Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", 2023,
     arXiv:2307.08691, algorithm 2.
     """
-    if unknown:
-        raise _foreign.unknown("flash_attention_varlen_backward", unknown, _foreign.PACKED_WORDS)
     arrays = (grad_out, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k)
     device = device_of("flash_attention_varlen_backward", *arrays, alibi_slopes, sinks)
     return _varlen.flash_attention_varlen_backward(
@@ -231,6 +228,7 @@ def flash_attention_with_kvcache(
     cache_seqlens: SupportsIndex | IntegersLike | None = ..., page_table: IntegersLike | None = ..., *,
     return_lse: bool = ..., **options: Unpack[CacheKeywords],
 ) -> Array | tuple[Array, Array]: ...  # fmt: skip
+@_foreign.named(_foreign.CACHE_WORDS)
 def flash_attention_with_kvcache(
     q: FloatArray, k_cache: FloatArray, v_cache: FloatArray, k: FloatArray | None = None, v: FloatArray | None = None,
     cache_seqlens: SupportsIndex | IntegersLike | None = None, page_table: IntegersLike | None = None, *,
@@ -238,7 +236,7 @@ def flash_attention_with_kvcache(
     window_size: Sequence[int | None] | None = None, softcap: float = 0.0, alibi_slopes: FloatsLike | None = None,
     t5_table: FloatsLike | None = None, t5_bidirectional: bool = True, t5_max_distance: SupportsIndex = 128,
     sinks: FloatsLike | None = None, scale: float | None = None, return_lse: bool = False, kernel: str | None = None,
-    precision: Precision = "highest", **unknown: Any,
+    precision: Precision = "highest",
 ) -> Array | tuple[Array, Array]:  # fmt: skip
     """Attend to a cache of keys and values, to which new ones may be added first: one step of decoding.
 
@@ -307,8 +305,6 @@ def flash_attention_with_kvcache(
     UnsupportedError
         For 16-bit caches on a device without 16-bit storage, and paged caches beyond one binding of the device.
     """
-    if unknown:
-        raise _foreign.unknown("flash_attention_with_kvcache", unknown, _foreign.CACHE_WORDS)
     arrays = (q, k_cache, v_cache, k, v, cache_seqlens, page_table)
     tables = rotary if isinstance(rotary, (tuple, list)) else ()
     device = device_of("flash_attention_with_kvcache", *arrays, *tables, alibi_slopes, t5_table, sinks)

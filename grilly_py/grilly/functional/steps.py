@@ -7,6 +7,7 @@ from typing import SupportsIndex, overload
 
 import numpy as np
 
+from ..compute.attention import foreign as _foreign
 from ..compute.backend import backend_of, device_of
 from ..compute.device.arrays import Architecture, Array, Float32Array, FloatArray, FloatT, HostMask, MaskArray, NDArray
 from ..compute.device.tensor import Tensor
@@ -19,6 +20,7 @@ def attention_scores(q: NDArray[FloatT], k: NDArray[FloatT], *, scale: float | N
 def attention_scores(q: Tensor, k: FloatArray, *, scale: float | None = ...) -> Tensor: ...
 @overload
 def attention_scores(q: FloatArray, k: FloatArray, *, scale: float | None = ...) -> Float32Array: ...
+@_foreign.named(_foreign.STEP_WORDS["attention_scores"])
 def attention_scores(q: FloatArray, k: FloatArray, *, scale: float | None = None) -> Float32Array:
     """``scale * q k^T``.
 
@@ -55,6 +57,7 @@ def attention_mask(
 def attention_mask(scores: Tensor, *, mask: MaskArray | None = ..., causal: bool = ...) -> Tensor: ...
 @overload
 def attention_mask(scores: Float32Array, *, mask: MaskArray | None = ..., causal: bool = ...) -> Float32Array: ...
+@_foreign.named(_foreign.STEP_WORDS["attention_mask"])
 def attention_mask(scores: Float32Array, *, mask: MaskArray | None = None, causal: bool = False) -> Float32Array:
     """The scores with minus infinity where a query may not attend, and an additive mask added elsewhere.
 

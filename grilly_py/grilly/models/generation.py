@@ -7,11 +7,12 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
 from ..compute import Compute, Tensor
+from ..compute.attention import foreign
 from ..compute.device.arrays import NDArray
 from ..errors import OutOfDeviceMemoryError, UnsupportedError
 from .cache import Cache
@@ -23,6 +24,15 @@ from .tokenizer import Tokenizer
 
 Returned = TypeVar("Returned")
 
+#: Keyword arguments of transformers' generate.
+_WORDS = {
+    "max_length": "max_new_tokens, less the prompt's tokens",
+    "num_beams": "nothing: each text has one candidate",
+    "use_cache": "nothing: there always is a cache",
+    "streamer": "nothing; model.stream gives token after token",
+    "num_return_sequences": "input_ids with each prompt as often as it is to be continued",
+    "generation_config": "the arguments themselves",
+}
 #: From so many tokens on, a step is captured and replayed.
 CAPTURED = 4
 #: How many tokens are added where neither the call nor the folder says it.
@@ -239,7 +249,7 @@ class Generates:
         temperature: float = 1.0, top_k: int | None = 50, top_p: float = 1.0, repetition_penalty: float | None = None,
         eos_token_id: int | Sequence[int] | None = None, pad_token_id: int | None = None, seed: int | None = None,
         decoder_input_ids: Any = None, stop_strings: str | Sequence[str] | None = None,
-        tokenizer: Tokenizer | None = None, use_graph: bool = True,
+        tokenizer: Tokenizer | None = None, use_graph: bool = True, **unknown: NoReturn,
     ) -> NDArray[np.int64]:  # fmt: skip
         """Continue texts.
 
@@ -300,6 +310,8 @@ class Generates:
             When the device has no room for the cache, the prompt's states or the step's graph. It says how much the
             weights and the cache take, the graph where that was what found none, and what to change.
         """
+        if unknown:
+            raise foreign.unknown("generate", unknown, _WORDS)
         found = self.stream(
             input_ids, attention_mask, max_new_tokens=max_new_tokens, do_sample=do_sample, temperature=temperature,
             top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty, eos_token_id=eos_token_id,

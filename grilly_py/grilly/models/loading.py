@@ -6,11 +6,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from numpy.typing import DTypeLike
 
 from ..compute import Compute, default_backend
+from ..compute.attention import foreign
 from ..compute.device.arguments import check_precision
 from ..compute.device.arrays import Precision
 from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
@@ -23,12 +24,21 @@ from .model import Model
 from .room import mib, room
 from .weights import Weights
 
+#: Keyword arguments of transformers' from_pretrained.
+_WORDS = {
+    "torch_dtype": "dtype",
+    **dict.fromkeys(("device", "device_map"), "backend"),
+    "attn_implementation": "nothing: attention stores no weights",
+    **dict.fromkeys(("low_cpu_mem_usage", "use_safetensors"), "nothing: tensors are read one by one"),
+}
+
 Report = Callable[[int, int], None]
 
 
 def load(
     folder: str | Path, dtype: DTypeLike | None = None, backend: Compute | None = None, *,
     precision: Precision = "highest", progress: Report | bool | None = None, ignore: Iterable[str] = (),
+    **unknown: NoReturn,
 ) -> Model:  # fmt: skip
     """A model from a folder as transformers saves it, with its weights on the device.
 
@@ -70,6 +80,8 @@ def load(
     OutOfDeviceMemoryError
         When the device, or its ``memory_limit``, has no room for the weights; it says how much they take.
     """
+    if unknown:
+        raise foreign.unknown("load", unknown, _WORDS)
     return load_as(class_of, folder, dtype, backend, precision=precision, progress=progress, ignore=ignore)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..compute.attention import foreign
+from ..functional.words import words_of
 
 _IGNORED = "True = attend here, and PyTorch's layers mean True = ignore: give"
 _PLACED = "nothing; layer.to(backend, dtype) has both"
@@ -46,6 +47,7 @@ _OF_FLASH2 = {
 }
 #: What any layer is asked for, and what some are, by the layer's name.
 _ALL = {"device": _PLACED, "dtype": _PLACED, "inplace": "nothing: results are new arrays"}
+OF_PARAMETER = {"requires_grad": "nothing: backward finds the gradients of all parameters of a layer in train()"}
 _WORDS: dict[str, dict[str, str]] = {
     "FlashAttention": {
         **_FLASH,
@@ -68,6 +70,13 @@ _WORDS: dict[str, dict[str, str]] = {
         "hidden_states": "query",
         "key_value_states": "key",
         "output_attentions": "need_weights",
+        "encoder_hidden_states": "key",
+        "encoder_attention_mask": _CAST,
+        "attn_bias": "mask, floating",
+        **dict.fromkeys(
+            ("position_ids", "position_embeddings"),
+            "nothing: the layer turns nothing; nn.RoPE turns queries and keys of heads of one's own",
+        ),
         **dict.fromkeys(("past_key_value", "past_key_values", "layer_past", "use_cache"), "cache, of make_cache"),
     },
     "TransformerEncoderLayer": {
@@ -87,7 +96,9 @@ _WORDS: dict[str, dict[str, str]] = {
         "tgt_mask": _WHOLE,
         "tgt_key_padding_mask": _PADDING,
         "memory_key_padding_mask": f"memory_{_PADDING}",
-        "tgt_is_causal": _CAUSAL,
+        **dict.fromkeys(("tgt_is_causal", "is_causal"), _CAUSAL),
+        "attn_mask": _WHOLE,
+        "key_padding_mask": _PADDING,
         "attention_mask": _CAST,
         "hidden_states": "x",
         "encoder_hidden_states": "memory",
@@ -96,10 +107,9 @@ _WORDS: dict[str, dict[str, str]] = {
     },
     "CrossEntropyLoss": dict.fromkeys(("size_average", "reduce"), "reduction"),
     **dict.fromkeys(("Softmax", "LogSoftmax", "GLU"), {"axis": "dim"}),
-    "Embedding": {
-        **dict.fromkeys(("max_norm", "norm_type"), "nothing: rows are not scaled; give a table whose rows are"),
-        **dict.fromkeys(("sparse", "scale_grad_by_freq"), "nothing: the gradient is a whole table, summed"),
-    },
+    "Embedding": words_of("embedding"),
+    "LayerNorm": words_of("layer_norm"),
+    "RMSNorm": words_of("rms_norm"),
     "RoPE": {
         **dict.fromkeys(("theta", "rope_theta"), "base"),
         **dict.fromkeys(("rope_scaling", "rope_parameters"), "scaling"),
@@ -110,6 +120,7 @@ _WORDS: dict[str, dict[str, str]] = {
         **dict.fromkeys(("traditional", "interleave", "rotary_interleaved"), "interleaved"),
         "max_position_embeddings": "max_seq_len",
         **dict.fromkeys(("position_ids", "input_pos"), "positions"),
+        **dict.fromkeys(("seqlen_offset", "seqlen_offsets"), "offset"),
         **dict.fromkeys(("unsqueeze_dim", "seq_dimension"), "nothing: rows are the last axis but one, (B, H, S, D)"),
     },
 }

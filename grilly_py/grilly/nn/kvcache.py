@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal, SupportsIndex, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -31,6 +31,19 @@ _WORDS = {
     **dict.fromkeys(("page_table", "block_table"), "nothing: F.flash_attention_with_kvcache takes caches in pages"),
     **dict.fromkeys(("attention_mask", "key_padding_mask"), "nothing: KVCache.lengths says what each sample holds"),
     **dict.fromkeys(("rotary_cos", "rotary_sin", "position_embeddings"), "rotary=(cos, sin), or rotary=nn.RoPE(...)"),
+}
+_MADE = {
+    "max_batch_size": "batch",
+    **dict.fromkeys(("max_cache_len", "max_seq_len", "max_length"), "max_len"),
+    **dict.fromkeys(("num_key_value_heads", "num_kv_heads"), "num_heads"),
+    "device": "backend",
+    "config": "batch, max_len, num_heads and head_dim",
+}
+#: Methods of transformers' caches.
+_METHODS = {
+    "update": "attend(q, k, v), which adds k and v and attends to all",
+    "get_seq_length": "len(cache), or cache.lengths",
+    "crop": "truncate(length)",
 }
 
 
@@ -74,6 +87,16 @@ class KVCache:
     ValueError
         For extents below 1 (``batch`` and ``max_len``: below 0).
     """
+
+    if not TYPE_CHECKING:  # type checkers have the signatures of what there is
+
+        def __new__(cls, *args, **kwargs):
+            foreign.refuse("KVCache", kwargs, _MADE)
+            return super().__new__(cls)
+
+        def __getattr__(self, name):
+            way = f"; use {_METHODS[name]}" if name in _METHODS else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{way}", name=name, obj=self)
 
     def __init__(
         self,

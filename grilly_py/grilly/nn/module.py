@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from ..compute import Compute, Tensor
+from ..compute.attention import foreign
 from ..compute.backend import backend_of
 from ..compute.device.arguments import no_array
 from ..compute.device.arrays import Array, NDArray
 from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
 from .changes import changed
-from .foreign import refuse
+from .foreign import OF_PARAMETER, refuse
 
 
 def _as_they_are(values: dict[str, Any]) -> dict[str, Any]:
@@ -69,6 +70,12 @@ class Parameter:
     """
 
     __slots__ = ("_data", "_copies", "grad")
+
+    if not TYPE_CHECKING:  # type checkers have the signature of __init__
+
+        def __new__(cls, *args, **kwargs):
+            foreign.refuse("Parameter", kwargs, OF_PARAMETER)
+            return super().__new__(cls)
 
     def __init__(self, data: ArrayLike | Tensor) -> None:
         self.data = data

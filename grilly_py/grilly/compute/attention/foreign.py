@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, cast
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 _PADDING = (
     "mask=m[:, None, None] for m of shape (B, Sk) that is True = attend (PyTorch's key_padding_mask is True = ignore: "
     "give ~m), or seqlens_k for samples that are padded on the right"
@@ -11,6 +14,7 @@ _PADDING = (
 _NO_WEIGHTS = "nothing: the weights are never stored; F.attention_scores and F.softmax make them"
 _GROUPED = "nothing: key heads that divide the query heads are taken as they are"
 _WINDOW = "window_size=(left, right)"
+_PAST = ("past_key_values", "past_key_value", "layer_past", "use_cache", "cache_position")
 _VARLEN = "F.flash_attention_varlen"
 _DROPOUT = dict.fromkeys(("dropout", "attention_dropout", "p"), "dropout_p, with dropout_seed")
 # What every function but PyTorch's own calls alike.
@@ -20,11 +24,15 @@ _TERMS = {
     "softmax_scale": "scale",
     "sm_scale": "scale",
     "scaling": "scale",
-    **dict.fromkeys(("logits_soft_cap", "logit_cap"), "softcap"),
+    **dict.fromkeys(("logits_soft_cap", "logit_cap", "soft_cap", "logit_softcap"), "softcap"),
     "attn_logit_softcapping": "softcap",
     "sliding_window": f"{_WINDOW}: for transformers' sliding_window=n give (n - 1, 0)",
     "window": _WINDOW,
     "window_left": _WINDOW,
+    "local_window_size": _WINDOW,
+    "use_top_left_mask": "F.scaled_dot_product_attention, whose is_causal begins at the top left",
+    "head_mask": "nothing: multiply the result, which has an axis of heads",
+    **dict(zip(("query", "key", "value"), "qkv", strict=True)),
     "s_aux": "sinks",
     "learnable_sink": "sinks",
     "alibi": "alibi_slopes",
@@ -49,8 +57,8 @@ WORDS = {
     "key_padding_mask": _PADDING,
     "position_bias": "attn_bias, or t5_table for T5's relative positions",
     "block_mask": "block_map, with block_size",
-    "seqused_q": "seqlens_q",
-    "seqused_k": "seqlens_k",
+    **dict.fromkeys(("seqused_q", "query_seq_lengths"), "seqlens_q"),
+    **dict.fromkeys(("seqused_k", "key_value_seq_lengths"), "seqlens_k"),
     "custom_mask": "mask",
     "bias": "attn_bias",
     "score_mod": "attn_bias, or the option that it is: softcap, alibi_slopes, t5_table",
@@ -65,10 +73,7 @@ WORDS = {
     "max_length_k": f"{_VARLEN}, as max_seqlen_k",
     "cache_seqlens": "F.flash_attention_with_kvcache",
     "block_table": "F.flash_attention_with_kvcache, as page_table",
-    **dict.fromkeys(
-        ("past_key_values", "past_key_value", "layer_past", "use_cache", "cache_position"),
-        "F.flash_attention_with_kvcache or nn.KVCache",
-    ),
+    **dict.fromkeys(_PAST, "F.flash_attention_with_kvcache or nn.KVCache"),
 }
 #: packed sequences,
 PACKED_WORDS = {
@@ -81,12 +86,21 @@ PACKED_WORDS = {
     "block_table": "F.flash_attention_with_kvcache, as page_table",
     **dict.fromkeys(("attention_mask", "key_padding_mask"), "nothing: cu_seqlens_k says which keys there are"),
     **dict.fromkeys(("mask", "attn_mask"), "F.flash_attention2, which has mask"),
+    **dict.fromkeys(("attn_bias", "position_bias", "bias"), "F.flash_attention2, which has attn_bias"),
+    "segment_ids": "nothing: cu_seqlens_q and cu_seqlens_k say where sequences begin",
+    **dict.fromkeys(("seqused_q", "query_seq_lengths"), "cu_seqlens_q, and q without the rows between"),
+    **dict.fromkeys(("seqused_k", "key_value_seq_lengths"), "cu_seqlens_k, and k and v without the rows between"),
+    **dict.fromkeys(("cache_seqlens", *_PAST), "F.flash_attention_with_kvcache or nn.KVCache"),
 }
 #: caches,
 CACHE_WORDS = {
     **_TERMS,
     "block_table": "page_table",
-    **dict.fromkeys(("seqlens_k", "seqused_k", "cache_position"), "cache_seqlens"),
+    **dict.fromkeys(("seqlens_k", "seqused_k", "key_value_seq_lengths", "cache_position"), "cache_seqlens"),
+    "cache_leftpad": "nothing: samples begin at key 0, and cache_seqlens says where each ends",
+    "cache_batch_idx": "page_table=cache_batch_idx[:, None]: each row of the cache is then a page",
+    **dict.fromkeys(("max_seqlen_q", "max_seqlen_k"), "nothing: the shapes of q and of the cache say it"),
+    "query_seq_lengths": "nothing: every row of q is a query; leave out those that are not",
     **dict.fromkeys(("attention_mask", "key_padding_mask"), "cache_seqlens, for samples that are padded on the right"),
     **dict.fromkeys(
         ("past_key_values", "past_key_value", "layer_past", "use_cache"), "k_cache and v_cache, or nn.KVCache"
@@ -108,13 +122,14 @@ _ALIKE = (
     "need_weights", "output_attentions", "deterministic", "num_splits", "pack_gqa", "position_ids",
     "position_embeddings", "rope_theta", "kv_layout", "cu_seqlens_q", "cu_seqlens_k", "cu_seq_lens_q", "cu_seq_lens_k",
     "max_seqlen_q", "max_seqlen_k", "max_length_q", "max_length_k", "cache_seqlens", "block_table", "past_key_values",
-    "past_key_value", "layer_past", "use_cache", "cache_position",
+    "past_key_value", "layer_past", "use_cache", "cache_position", "head_mask",
 )  # fmt: skip
 _BENT = {
     name: f"F.flash_attention2, where it is {WORDS[name]}"
     for name in (
-        "attn_logit_softcapping", "logits_soft_cap", "logit_cap", "sliding_window", "window", "window_left", "s_aux",
-        "learnable_sink", "alibi", "seqused_q", "seqused_k", "block_mask", "score_mod", "return_attn_probs",
+        "attn_logit_softcapping", "logits_soft_cap", "logit_cap", "soft_cap", "logit_softcap", "sliding_window",
+        "window", "window_left", "local_window_size", "s_aux", "learnable_sink", "alibi", "seqused_q", "seqused_k",
+        "query_seq_lengths", "key_value_seq_lengths", "block_mask", "score_mod", "return_attn_probs",
         "return_softmax_lse", "return_aux",
     )
 }  # fmt: skip
@@ -133,6 +148,36 @@ SDPA_WORDS = {
     "attn_bias": "attn_mask, floating",
     **dict.fromkeys(("dropout", "attention_dropout", "p"), "dropout_p"),
     **dict.fromkeys(("softmax_scale", "sm_scale", "scaling"), "scale"),
+    **dict(zip("qkv", ("query", "key", "value"), strict=True)),
+    "use_top_left_mask": "is_causal, which begins at the top left",
+}
+_UNFUSED = {
+    **{name: WORDS[name] for name in ("softmax_scale", "sm_scale", "scaling", "query", "key", "value")},
+    "mask": "F.attention_mask, between F.attention_scores and F.softmax, or F.flash_attention2, which has mask",
+    "causal": "F.attention_mask, between F.attention_scores and F.softmax, or F.flash_attention2, which has causal",
+}
+_UNFUSED |= {"attn_mask": _UNFUSED["mask"], "attention_mask": _UNFUSED["mask"], "is_causal": _UNFUSED["causal"]}
+_CONFIG = "config=FlashConfig(...), which has"
+#: Attention in steps, and by a configuration.
+STEP_WORDS: dict[str, dict[str, str]] = {
+    "attention_scores": _UNFUSED,
+    "naive_attention": _UNFUSED,
+    "attention_mask": {
+        "is_causal": WORDS["is_causal"],
+        "attn_mask": WORDS["attn_mask"].partition(", or attn_bias")[0],
+        "attention_mask": "mask=m[:, None, None] for m of shape (B, Sk) that is True = attend",
+        **dict.fromkeys(("scale", "softmax_scale", "sm_scale", "scaling"), "F.attention_scores, which has scale"),
+    },
+    "flash_attention": {
+        **{name: WORDS[name] for name in ("query", "key", "value")},
+        **dict.fromkeys(("scale", "softmax_scale", "sm_scale", "scaling"), f"{_CONFIG} scale"),
+        **dict.fromkeys(("causal", "is_causal"), f"{_CONFIG} causal, aligned to the bottom right"),
+        **dict.fromkeys(("mask", "attn_mask", "attention_mask"), "F.flash_attention2, which has mask"),
+    },
+    "FlashConfig": {
+        **{name: WORDS[name] for name in ("softmax_scale", "sm_scale", "scaling", "is_causal")},
+        **dict.fromkeys(("mask", "attn_mask", "attention_mask"), "F.flash_attention2, which has mask"),
+    },
 }
 
 
@@ -141,3 +186,29 @@ def unknown(operation: str, names: Iterable[str], words: Mapping[str, str] = WOR
     name = next(iter(names))
     way = f"; here give {words[name]}" if name in words else ""
     return TypeError(f"{operation}: got an unexpected keyword argument {name!r}{way}")
+
+
+def refuse(operation: str, given: Iterable[str], words: Mapping[str, str]) -> None:
+    """Raise `unknown` where one of the keywords is another library's."""
+    if known := [name for name in given if name in words]:
+        raise unknown(operation, known, words)
+
+
+def named(words: Mapping[str, str]) -> Callable[[_Function], _Function]:
+    """Of a function whose arguments that must be given have other names elsewhere: say ours.
+
+    Python would say that they are missing, before the function could look at its keywords.
+    """
+
+    def around(function: _Function) -> _Function:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except TypeError:
+                refuse(function.__name__, kwargs, words)
+                raise
+
+        return cast(_Function, call)
+
+    return around
