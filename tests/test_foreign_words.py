@@ -230,6 +230,7 @@ def test_a_cache_names_ours(vulkan_backend, keyword, word):
     cache = nn.KVCache(2, 8, 4, 8, backend=vulkan_backend)
     with pytest.raises(TypeError, match=f"KVCache.attend: .* '{keyword}'; here give {word}"):
         cache.attend(np.ones((2, 3, 4, 8), np.float32), **{keyword: None})
+    cache.lengths[:] = 1
     with pytest.raises(ValueError, match=r"q has shape \(2, 4, 3, 8\) and k_cache 4 heads; .*swapaxes\(1, 2\)"):
         cache.attend(np.ones((2, 4, 3, 8), np.float32))
     for method, word in (("update", "attend"), ("get_seq_length", r"len\(cache\)"), ("crop", "truncate")):
@@ -248,6 +249,16 @@ def test_functions_on_pytorchs_tensors_name_ours(vulkan_backend):
     q = torch.ones(1, 2, 3, 4)
     with pytest.raises(TypeError, match="torch.attention: .*'is_causal'; here give causal; it is aligned to"):
         grilly.torch.attention(q, q, q, is_causal=True)
+    with pytest.raises(TypeError, match="'is_causal'; .*: grilly.torch.scaled_dot_product_attention has that$"):
+        grilly.torch.attention(q, q, q, is_causal=True)
+    with pytest.raises(TypeError, match="'cu_seqlens_q'; here give grilly.torch.functional.flash_attention_varlen$"):
+        grilly.torch.attention(q, q, q, cu_seqlens_q=[0, 3])
+    with pytest.raises(TypeError, match="linear: .* there is grilly.torch.functional.linear; or give input.numpy"):
+        F.linear(q, q[0, 0])
+    with pytest.raises(TypeError, match="grilly.torch.functional.flash_attention2, and .* grilly.torch.attention and"):
+        F.flash_attention2(q, q, q)
+    with pytest.raises(TypeError, match=r"Linear: .* there is grilly.torch.lift \(any operation\); or give"):
+        nn.Linear(4, 2)(q)
     with pytest.raises(TypeError, match="scaled_dot_product_attention: .*'softcap'; here give grilly.torch.attention"):
         grilly.torch.scaled_dot_product_attention(q, q, q, softcap=1.0)
     with pytest.raises(TypeError, match="scaled_dot_product_attention: .*'causal'; here give is_causal"):
@@ -311,6 +322,30 @@ def test_a_padding_mask_of_two_axes(vulkan_backend):
         F.scaled_dot_product_attention(Q, K, K, padding)
 
 
+def test_a_warning_of_a_mask_names_the_line_that_gave_it(vulkan_backend):
+    """Else Python would show it once for all of a program's lines."""
+    padding, q = np.ones((2, 5), bool), Q[:, :, :2]
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        F.flash_attention2(q, K, K, mask=padding)
+        F.flash_attention3(q, K, K, mask=padding)
+        vulkan_backend.attention.flash_attention2(q, K, K, mask=padding)
+    assert [warning.filename for warning in shown] == 3 * [__file__]
+    first = shown[0].lineno
+    assert [warning.lineno for warning in shown] == [first, first + 1, first + 2]
+
+
+def test_masks_that_say_what_to_write(vulkan_backend):
+    x = np.ones((2, 3, 5, 4), np.float32)
+    with pytest.raises(ValueError, match=r"one of \(B, H, Sk\) is given as mask\[:, :, None\]"):
+        F.flash_attention2(x, x, x, mask=np.ones((2, 3, 5), bool))
+    for mask in (np.ones((5, 5), np.int64), grilly.asarray(np.ones((5, 5), np.int32))):
+        with pytest.raises(TypeError, match=r"cast it with .astype\(bool\)$"):
+            F.flash_attention2(x, x, x, mask=mask)
+    with pytest.raises(TypeError, match=r"cast it with .astype\(bool\)$"):
+        F.scaled_dot_product_attention(x, x, x, np.ones((5, 5), np.int64))
+
+
 @pytest.mark.parametrize("rows", [1, 3])
 def test_masks_of_three_axes(vulkan_backend, rows):
     """A matrix for each sample, and for each sample and head as in PyTorch's layer; never for heads unasked."""
@@ -362,7 +397,7 @@ Torch = type("Tensor", (), {"__module__": "torch", "shape": Q.shape, "dtype": ob
     [
         (OnlyArray(), "q is a OnlyArray; expected a numpy.ndarray or a grilly.Tensor; give numpy.asarray"),
         (OnlyCapsule(), "q is a OnlyCapsule; .*grilly.from_dlpack"),
-        (Torch(), "q is a torch.Tensor; .*grilly.torch.attention.*numpy()"),
+        (Torch(), "q is a torch.Tensor; .*grilly.torch..*numpy()"),
         ([1.0], "q is a list; expected a numpy.ndarray or a grilly.Tensor$"),
     ],
 )  # fmt: skip

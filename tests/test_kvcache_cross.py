@@ -171,3 +171,23 @@ def test_scores_are_stored_only_where_weights_are_asked_for(backend, architectur
         layer(x, need_weights=need_weights)
         peaks.append(backend.memory().peak - before)
     assert peaks[0] < scores / 4 and peaks[1] >= scores, peaks
+
+
+def test_a_cache_that_was_never_filled(backend):
+    """Its sum would be of nothing, and zeros the result."""
+    cross = nn.MultiheadAttention(8, 2, kdim=4, vdim=4).eval()
+    cache, query = cross.make_cache(2, 6), random(2, 1, 8)
+    with pytest.raises(ValueError, match=r"never filled.*fill\(k, v\).*fill_cache"):
+        cross(query, need_weights=False, cache=cache)
+    with pytest.raises(ValueError, match="mask is given beside a cache.*; give fill_cache the lengths="):
+        cross(query, need_weights=False, cache=cache, mask=np.ones((2, 1, 1, 6), bool))
+    cross.fill_cache(cache, random(2, 6, 4), lengths=[0, 0])  # which is nothing too, and said
+    assert not cross(query, need_weights=False, cache=cache)[0].any()
+
+
+@pytest.mark.parametrize("turned", ["caches", "all"])
+def test_caches_with_heads_before_tokens(backend, turned):
+    caches = random(1, 2, 7, DIM)
+    q = random(1, 1, 2, DIM) if turned == "caches" else random(1, 2, 1, DIM)
+    with pytest.raises(ValueError, match=r"k_cache 7 heads; arrays are \(B, S, H, D\) here.*swapaxes\(1, 2\)"):
+        grilly.functional.flash_attention_with_kvcache(q, caches, caches)

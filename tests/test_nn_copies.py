@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
+import grilly
 from grilly import nn
 
 
@@ -101,3 +102,34 @@ def test_devices_and_graphs(vulkan_backend):
     for way in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="neither copied nor pickled; capture the function again"):
             way(graph)
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickled])
+def test_a_layer_whose_backend_was_closed(vulkan_backend, way):
+    """What belonged to it is on the host, and the copy goes to the default backend."""
+    with grilly.Compute() as closed:
+        layer, x = nn.Linear(8, 2, rng=0).to(closed), np.ones((3, 8), np.float32)
+        wanted = layer(x)
+    with pytest.raises(grilly.ClosedError):
+        layer(x)
+    np.testing.assert_array_equal(way(layer)(x), wanted)
+
+
+class OnAnotherGPU:
+    """As CuPy's arrays: known to DLPack, and not given to NumPy."""
+
+    shape, dtype = (2, 4), np.dtype(np.float32)
+
+    def __dlpack__(self, **options):
+        raise BufferError("elsewhere")
+
+    def __dlpack_device__(self):
+        return 2, 0
+
+    def __array__(self, *options):
+        raise TypeError("implicit conversion is not allowed")
+
+
+def test_arrays_of_another_gpu_are_led_to_dlpack():
+    with pytest.raises(TypeError, match=r"weight is no array for NumPy: .*; give grilly.from_dlpack\(weight\)"):
+        nn.Linear(4, 2, bias=False).load_state_dict({"weight": OnAnotherGPU()})

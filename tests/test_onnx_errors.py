@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
+import pickle
 
 import numpy as np
 import pytest
@@ -292,3 +294,18 @@ def test_outputs_are_the_callers_own():
             assert found[name].flags.writeable
             found[name][...] = 77
     assert given["n"].tolist() == [2, 3]
+
+
+def test_what_onnx_runtime_has_leads_to_what_there_is():
+    x = np.ones((2, 3), np.float32)
+    model = grilly.onnx.Model(proto_of([helper.make_node("Softmax", ["x"], ["y"])], {"x": x}))
+    for call in (lambda: model.run(None, {"x": x}), lambda: model(x)):
+        with pytest.raises(TypeError, match=r'model.run\(\{"input": array\}\) gives all outputs by name'):
+            call()
+    with pytest.raises(AttributeError, match="no attribute 'get_inputs'; it has inputs$"):
+        model.get_inputs()
+    with pytest.raises(AttributeError, match="no attribute 'anything'$"):
+        model.anything  # noqa: B018
+    for way in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match="weights and graphs on an open device.*make another of the file"):
+            way(model)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 
+import numpy as np
 import pytest
 
+import grilly
 import grilly.functional as F
+from grilly import nn
 
 pytestmark = pytest.mark.needs("torch")
 if importlib.util.find_spec("torch"):
@@ -33,6 +36,35 @@ def test_there_is_no_forward_mode(q, call):
     with pytest.raises(NotImplementedError, match=r"forward mode .*reverse mode \(backward, torch.autograd.grad\)"):
         torch.func.jvp(call, (q,), (q,))
     assert call(q).shape == q.shape
+
+
+@pytest.mark.parametrize("name", ["scaled_dot_product_attention", "attention"])
+def test_derivatives_that_there_are_not_are_refused_in_words(q, name):
+    call = getattr(gt, name)
+    with pytest.raises(NotImplementedError, match=r"a gradient of torch.func .*; use backward or torch.autograd.grad"):
+        torch.func.grad(lambda q: call(q, q, q).sum())(q)
+    q = q.clone().requires_grad_()
+    (first,) = torch.autograd.grad(call(q, q, q).sum(), q, create_graph=True)
+    with pytest.raises(NotImplementedError, match="no gradients of gradients"):
+        torch.autograd.grad(first.sum(), q)
+    with pytest.raises(TypeError, match="is on meta, where tensors hold no numbers"):
+        call(*3 * [q.detach().to("meta")])
+
+
+def test_one_call_is_one_call(q):
+    with gt.patched() as report:
+        torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    assert str(report) == "1 call by grilly, 0 left to PyTorch"
+
+
+def test_dtypes_of_pytorch(q):
+    """In the place of NumPy's, which have other names for none of ours."""
+    layer = nn.Linear(4, 2).to(dtype=torch.float16)
+    assert layer.weight.dtype == grilly.zeros((2,), dtype=torch.float16).dtype == np.float16
+    assert grilly.asarray(np.ones(2, np.float32)).astype(torch.int32).dtype == np.int32
+    assert nn.KVCache(1, 2, 2, 4, dtype=torch.float16).k.dtype == np.float16
+    with pytest.raises(TypeError, match="KVCache: dtype is complex64; expected float32"):
+        nn.KVCache(1, 2, 2, 4, dtype=torch.complex64)
 
 
 def test_autocast_is_as_for_pytorchs_own(q):

@@ -129,6 +129,7 @@ class KVCache:
         self.k = backend.empty((*sizes[:3], sizes[3]), dtype)
         self.v = backend.empty((*sizes[:3], sizes[4]), dtype)
         self._lengths = Lengths(backend.opened, *sizes[:2])
+        self._filled = False
 
     @property
     def lengths(self) -> NDArray[np.int32]:
@@ -140,6 +141,7 @@ class KVCache:
     def lengths(self, lengths: IntegersLike) -> None:
         self._lengths.outside("KVCache.lengths")
         self._lengths.put(self._checked(lengths, self.max_len))
+        self._filled = True
 
     def _checked(self, lengths: IntegersLike, most: int) -> NDArray[Any]:
         given = np.asarray(lengths)
@@ -206,13 +208,21 @@ class KVCache:
         ------
         TypeError, ValueError
             As that function, say when the tokens do not fit; the cache is then as it was. In a graph it is the replay
-            that raises it, before anything is submitted. Also for ``rotary_interleaved`` beside a RoPE.
+            that raises it, before anything is submitted. Also for ``rotary_interleaved`` beside a RoPE, and outside of
+            graphs for a cache that was never filled where k and v are not given.
         CaptureError
             In a captured function, for a RoPE whose angles depend on the sequence's length ("dynamic", "longrope") and
             a cache that goes beyond the length where they begin to.
         """
         if not options.keys() <= _OPTIONS:
             raise foreign.unknown("KVCache.attend", options.keys() - _OPTIONS, _WORDS)
+        if k is not None:
+            self._filled = True
+        elif not self._filled and not self.k.backend.runtime.capturing and not self._lengths.now().any():
+            raise ValueError(
+                "KVCache.attend: the cache was never filled, and there are no k and v to add; fill(k, v) puts an "
+                "encoder's there (fill_cache of a layer)"
+            )
         options.setdefault("causal", k is not None)
         pair: tuple[FloatsLike, FloatsLike] | None
         if isinstance(rotary, RoPE):
@@ -278,6 +288,7 @@ class KVCache:
             held[:, :count] = array
         backend.runtime.flush()
         self._lengths.put(given)
+        self._filled = True
 
     def positions(self, count: SupportsIndex = 1) -> Tensor:
         """Where the next ``count`` tokens will stand: int32 ``(batch, count)``, on the device.
@@ -336,6 +347,7 @@ class KVCache:
         new.k, new.v = copy.deepcopy(self.k, memo), copy.deepcopy(self.v, memo)
         new._lengths = Lengths(self.k.backend.opened, self.k.shape[0], self.max_len)
         new._lengths.put(self._lengths.now())
+        new._filled = self._filled
         return new
 
     def __reduce__(self) -> Any:

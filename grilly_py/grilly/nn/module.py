@@ -152,9 +152,14 @@ def _to_numpy(name: str, value: Any) -> NDArray[Any]:
         if "bfloat16" in str(value.dtype):  # which PyTorch does not give to NumPy
             value = value.float()
         value = value.numpy()
-    array = np.asarray(value)
+    way = f"; give grilly.from_dlpack({name}), which takes what it exports by DLPack"
+    way = way if hasattr(value, "__dlpack__") and not isinstance(value, (np.ndarray, Tensor)) else ""
+    try:
+        array = np.asarray(value)
+    except TypeError as error:  # CuPy's, which go to the host only when asked to
+        raise TypeError(f"load_state_dict: {name} is no array for NumPy: {error}{way}") from error
     if array.dtype.kind != "f" and not is_float(array.dtype):
-        raise TypeError(f"load_state_dict: {name} is {array.dtype}; expected a floating array")
+        raise TypeError(f"load_state_dict: {name} is {array.dtype}; expected a floating array{way}")
     return array
 
 
@@ -256,16 +261,20 @@ class Module:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
 
+    def _open_backend(self) -> Compute | None:
+        """The module's backend, for copies; none where it was closed, as for what was pickled."""
+        return None if self._backend is None or self._backend._closed else self._backend
+
     def __copy__(self: ModuleT) -> ModuleT:
         new = object.__new__(type(self))
         new.__setstate__(self.__getstate__())
-        object.__setattr__(new, "_backend", self._backend)
+        object.__setattr__(new, "_backend", self._open_backend())
         return new
 
     def __deepcopy__(self: ModuleT, memo: dict[int, Any]) -> ModuleT:
         new = memo[id(self)] = object.__new__(type(self))
         new.__setstate__(copy.deepcopy(self.__getstate__(), memo))
-        object.__setattr__(new, "_backend", self._backend)
+        object.__setattr__(new, "_backend", self._open_backend())
         return new
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -335,7 +335,8 @@ class MultiheadAttention(Module):
             raise ValueError("MultiheadAttention: with a cache no weights are returned; give need_weights=False")
         for name, other in others.items():
             if other is not None:
-                raise ValueError(f"MultiheadAttention: {name} is given beside a cache, which has the keys")
+                way = "" if self.causal or name != "mask" else "; give fill_cache the lengths= of padded samples"
+                raise ValueError(f"MultiheadAttention: {name} is given beside a cache, which has the keys{way}")
         if position_bias is not None and not isinstance(position_bias, MultiheadAttention):
             raise ValueError(
                 "MultiheadAttention: position_bias is an array beside a cache; give the layer that has the table"

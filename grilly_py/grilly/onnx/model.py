@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import onnx
@@ -19,6 +19,9 @@ from .table import Call
 
 #: Captured graphs that a model keeps, for as many shapes of inputs.
 KEPT = 8
+_RUN = 'model.run({"input": array}) gives all outputs by name'
+#: Methods of ONNX Runtime's sessions.
+_WORDS = {"get_inputs": "inputs", "get_outputs": "outputs"}
 Value = Tensor | np.ndarray | list[Any] | None
 
 
@@ -76,7 +79,24 @@ class Model:
         self._on_device: dict[str, Tensor] = {}
         self._capturing = False
 
-    def run(self, feeds: Mapping[str, np.ndarray | Tensor], *, capture: bool = True) -> dict[str, np.ndarray]:
+    if not TYPE_CHECKING:  # type checkers know what there is
+
+        def __getattr__(self, name):
+            way = f"; it has {_WORDS[name]}" if name in _WORDS else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{way}", name=name, obj=self)
+
+        def __call__(self, *args, **kwargs):
+            raise TypeError(f"a Model is not called; {_RUN}")
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a grilly.onnx.Model is weights and graphs on an open device, and cannot be copied or pickled; make "
+            "another of the file"
+        )
+
+    def run(
+        self, feeds: Mapping[str, np.ndarray | Tensor], *others: NoReturn, capture: bool = True
+    ) -> dict[str, np.ndarray]:
         """The outputs by name, as NumPy arrays.
 
         Parameters
@@ -100,6 +120,8 @@ class Model:
         UnsupportedError
             Where a node asks for what its operator lacks here.
         """
+        if others:
+            raise TypeError(f"Model.run: takes no names of outputs before the feeds; {_RUN}")
         given = checked(feeds, self.inputs, self.optional)
         host = {name: _array(value) for name, value in given.items() if name in self._loaded.host}
         device = {name: self._sent(f"input {name}", value) for name, value in given.items() if name not in host}

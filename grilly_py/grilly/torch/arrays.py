@@ -39,7 +39,8 @@ def tensor_of(array: np.ndarray) -> torch.Tensor:
 def check_dense(operation: str, **tensors: object) -> None:
     """Raise TypeError for what is no dense tensor of the CPU or of CUDA; None passes.
 
-    Raises NotImplementedError for tensors with a tangent: results would be without one.
+    Raises NotImplementedError for tensors with a tangent, as results would be without one, and those that torch.func
+    finds gradients of.
     """
     for name, tensor in tensors.items():
         if tensor is None:
@@ -47,6 +48,8 @@ def check_dense(operation: str, **tensors: object) -> None:
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{operation}: {name} is a {type(tensor).__name__}; expected a torch.Tensor")
         if tensor.device.type not in ("cpu", "cuda"):
+            if tensor.device.type == "meta":
+                raise TypeError(f"{operation}: {name} is on meta, where tensors hold no numbers; give one of the CPU")
             raise TypeError(
                 f"{operation}: {name} is on {tensor.device}; expected a CPU tensor, or one on the backend's GPU: give "
                 f"{name}.cpu(), which copies it"
@@ -59,6 +62,11 @@ def check_dense(operation: str, **tensors: object) -> None:
             raise NotImplementedError(
                 f"{operation}: {name} has a tangent, and there are no derivatives in forward mode (torch.func.jvp); "
                 "use those in reverse mode (backward, torch.autograd.grad)"
+            )
+        if torch._C._functorch.is_gradtrackingtensor(tensor):
+            raise NotImplementedError(
+                f"{operation}: {name} belongs to a gradient of torch.func (grad, vjp, jacrev), which PyTorch does not "
+                "take through operators of others; use backward or torch.autograd.grad"
             )
 
 

@@ -13,8 +13,10 @@ from ..compute.device.arrays import Precision, Unpack
 from ..compute.device.numbers import integer, number
 from .arrays import FLOATS, check_dense, in_autocast, plain_mask
 from .operators import attend, attend_at_once, nobody_looks
+from .words import in_torch
 
 NAME = "grilly.torch.attention"
+_WORDS = in_torch(foreign.WORDS)
 #: No options: what `run` is given where a call says nothing.
 _NO_ARRAYS: dict[str, Any] = dict.fromkeys(
     ("mask", "attn_bias", "alibi_slopes", "t5_table", "sinks", "prefix_len", "q_segments", "k_segments", "seqlens_q",
@@ -179,7 +181,7 @@ window_size, prefix_len, segment_ids, seqlens_q, seqlens_k, block_map, block_siz
         When no kernel for the device and dtype exists, and as ``grilly.torch.cuda_device`` for CUDA tensors.
     """
     if unknown:
-        raise foreign.unknown(NAME, unknown)
+        raise foreign.unknown(NAME, unknown, _WORDS)
     q, k, v = in_autocast(q, k, v)
     check_floats(NAME, q=q, k=k, v=v)
     rank = q.dim()

@@ -155,6 +155,15 @@ def _(
     return tuple(made)
 
 
+def _no_second(ctx: Any, *grads: Any) -> Any:
+    raise NotImplementedError(
+        "grilly.torch: there are no gradients of gradients of attention (create_graph=True, double backward); use "
+        "PyTorch's own function for them"
+    )
+
+
+gradients.register_autograd(_no_second)
+
 _DIFFERENTIABLE = ("q", "k", "v", "attn_bias", "t5_table", "sinks")
 # Places among the arguments of `attend`.
 _ARGUMENTS = tuple(argument.name for argument in attend._opoverload._schema.arguments)

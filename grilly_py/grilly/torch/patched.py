@@ -37,7 +37,7 @@ class Patched:
         self.left: collections.Counter[str] = collections.Counter()
 
     def __repr__(self) -> str:
-        text = f"{self.calls} calls by grilly, {sum(self.left.values())} left to PyTorch"
+        text = f"{self.calls} call{'s' * (self.calls != 1)} by grilly, {sum(self.left.values())} left to PyTorch"
         return text + "".join(f"\n  {count} x {reason}" for reason, count in self.left.most_common())
 
 

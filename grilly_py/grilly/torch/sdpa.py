@@ -13,12 +13,11 @@ from ..compute.device.numbers import number
 from . import quick
 from .arrays import check_dense, in_autocast, plain_mask
 from .attention import check_floats, drop_seed, run
+from .words import in_torch
 
 NAME = "grilly.torch.scaled_dot_product_attention"
 #: What `attention` beside it has, it has for PyTorch's tensors.
-_WORDS = {
-    name: word.replace("F.flash_attention2", "grilly.torch.attention") for name, word in foreign.SDPA_WORDS.items()
-}
+_WORDS = in_torch(foreign.SDPA_WORDS)
 
 
 def scaled_dot_product_attention(

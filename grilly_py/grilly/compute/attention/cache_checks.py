@@ -60,7 +60,10 @@ def checked_call(device: Device, given: dict, lengths, table, rotary, interleave
         )
     value_dim = v_cache.shape[3]
     check_dims(NAME, ("q", "k_cache", "v_cache"), dim, k_dim, value_dim)
-    if kv_heads and heads % kv_heads and queries % kv_heads == 0:
+    # Heads that do not go together, and would if the middle axes of q, of the caches or of both changed places.
+    whole = size if table is None else 0
+    others = ((queries, kv_heads), (heads, whole), (queries, whole))
+    if kv_heads and heads % kv_heads and any(few and not many % few for many, few in others):
         raise ValueError(
             f"{NAME}: q has shape {tuple(q.shape)} and k_cache {kv_heads} heads; arrays are (B, S, H, D) here: turn "
             "(B, H, S, D) by swapaxes(1, 2)"

@@ -8,6 +8,8 @@ import warnings
 import numpy as np
 
 from ..device.arguments import check_float, no_array
+from ..device.callers import callers_level
+from ..device.dtypes import is_float
 from ..device.numbers import number
 from ..device.tensor import Tensor
 
@@ -96,13 +98,13 @@ def check_mask(operation: str, mask, full: tuple[int, ...]):
         warnings.warn(
             f"{operation}: a mask of shape {shape} is taken as (Sq, Sk), and (B, Sk) would be the same; write "
             "mask[None, None] to say so, or mask[:, None, None] for padding",
-            stacklevel=2,
+            stacklevel=callers_level(),
         )
     if len(shape) == 3 and full[0] == full[1] == shape[0] > 1:
         warnings.warn(
             f"{operation}: a mask of shape {shape} is taken as (H, Sq, Sk), and (B, Sq, Sk) would be the same; write "
             "mask[None] to say so, or mask[:, None] for one of each sample",
-            stacklevel=2,
+            stacklevel=callers_level(),
         )
     if dtype == np.bool_ or dtype == np.float32:
         return mask
@@ -111,7 +113,7 @@ def check_mask(operation: str, mask, full: tuple[int, ...]):
     if isinstance(mask, Tensor) or np.dtype(dtype).kind != "f":
         raise TypeError(
             f"{operation}: mask is {dtype}; expected bool (True = attend) or float32 (added to the scores); "
-            "cast it with .astype(bool) or .astype(numpy.float32)"
+            f"cast it with .astype({'numpy.float32' if is_float(dtype) else 'bool'})"
         )
     with np.errstate(over="ignore"):
         return np.where(mask <= np.finfo(dtype).min, np.float32(-np.inf), mask.astype(np.float32))
@@ -124,6 +126,8 @@ def misplaced(name: str, shape: tuple[int, ...], full: tuple[int, ...]) -> str:
     batch, heads, queries, keys = full
     if shape == (batch, keys):
         return f"; a padding mask (B, Sk), True = attend, is given as {name}[:, None, None]"
+    if shape == (batch, heads, keys) and heads not in (1, queries):
+        return f"; one of (B, H, Sk) is given as {name}[:, :, None]"
     if len(shape) != 3 or shape[1] not in (1, queries) or shape[2] not in (1, keys):
         return ""
     if shape[0] == batch:

@@ -135,7 +135,10 @@ def _mask(mask, lead: tuple[int, ...], matrix: tuple[int, int]):
         )
     if isinstance(mask, np.ndarray) and mask.dtype != np.bool_:
         if mask.dtype.kind != "f" and mask.dtype.name != "bfloat16":
-            raise TypeError(f"{NAME}: attn_mask is {mask.dtype}; expected bool (True = take part) or a floating dtype")
+            raise TypeError(
+                f"{NAME}: attn_mask is {mask.dtype}; expected bool (True = take part) or a floating dtype; "
+                "cast it with .astype(bool)"
+            )
         with np.errstate(over="ignore"):
             mask = mask.astype(np.float32)
         if (mask < LOWEST).any():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 
 from .device import Device
@@ -27,10 +29,12 @@ def no_array(operation: str, name: str, given) -> TypeError:
     """The error for an argument that is neither a NumPy array nor a Tensor, with the way to make it one."""
     way = ""
     if is_torch(given):
-        way = (
-            f"; for PyTorch's tensors there are grilly.torch.attention, scaled_dot_product_attention and lift (any "
-            f"operation), or give {name}.numpy()"
-        )
+        # Functions alone have their like there; what else calls this is a layer or a method.
+        is_function = operation in getattr(sys.modules.get("grilly.functional"), "__all__", ())
+        there = f"functional.{operation}" if is_function else "lift (any operation)"
+        if "attention" in operation and not operation.endswith("_backward"):
+            there += ", and with gradients grilly.torch.attention and scaled_dot_product_attention"
+        way = f"; for PyTorch's tensors there is grilly.torch.{there}; or give {name}.numpy()"
     elif hasattr(given, "__dlpack__"):
         way = f"; give grilly.from_dlpack({name})"
     elif hasattr(given, "__array__"):

@@ -20,6 +20,7 @@ from .dtypes import dtype_of, is_storable, plain, refused
 from .exchange import Exchange
 from .numbers import extents
 from .operators import ArrayOperations
+from .other_arrays import is_torch
 from .tensor import LentStorage, Storage, Tensor
 
 # Multiprocessors where the device does not tell.
@@ -255,7 +256,9 @@ class Device:
             alone = hasattr(array, "__dlpack__") and not hasattr(array, "__array__")
             array = on_host(array) if alone else np.asarray(array)
         except TypeError as error:
-            way = "; grilly.torch.from_torch copies PyTorch's" if type(array).__module__.startswith("torch") else ""
+            way = "; grilly.torch.from_torch copies PyTorch's" if is_torch(array) else ""
+            if not way and hasattr(array, "__dlpack__"):
+                way = "; grilly.from_dlpack takes what it exports by DLPack"
             raise TypeError(f"tensor: {type(array).__name__} is no array for NumPy: {error}{way}") from error
         if not array.dtype.isnative:
             array = array.astype(array.dtype.newbyteorder("="))

@@ -8,6 +8,7 @@ import numpy as np
 
 from ...registry.names import DTYPES as FLOAT_NAMES
 from ...registry.names import SIXTEEN_BITS
+from .other_arrays import is_torch
 
 #: For messages: "float32, float16 or bfloat16".
 FLOATS_TEXT = f"{', '.join(FLOAT_NAMES[:-1])} or {FLOAT_NAMES[-1]}"
@@ -44,7 +45,8 @@ def refused(dtype: np.dtype) -> str:
 
 
 def dtype_of(dtype) -> np.dtype:
-    """``numpy.dtype(dtype)`` that also knows "bfloat16"; in the byte order of this machine, which tensors have.
+    """``numpy.dtype(dtype)`` that also knows "bfloat16" and PyTorch's dtypes; in the byte order of this machine, which
+    tensors have.
 
     Raises
     ------
@@ -59,7 +61,12 @@ def dtype_of(dtype) -> np.dtype:
         except ModuleNotFoundError as error:
             raise ImportError("bfloat16 needs ml_dtypes; run: pip install 'grilly-vulkan[bfloat16]'") from error
         return np.dtype(ml_dtypes.bfloat16)
-    found = np.dtype(dtype)
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        if not is_torch(dtype):
+            raise
+        return dtype_of(str(dtype).removeprefix("torch."))
     return found if found.isnative else np.dtype(found.type)
 
 

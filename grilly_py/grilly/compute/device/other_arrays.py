@@ -12,7 +12,7 @@ def called(given: Any) -> str:
 
 
 def is_torch(given: Any) -> bool:
-    """Whether an object is of PyTorch's, told without importing it."""
+    """Whether an object is of PyTorch's (a tensor, a dtype), told without importing it."""
     return type(given).__module__.split(".")[0] == "torch"
 
 
