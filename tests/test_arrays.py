@@ -392,3 +392,43 @@ def test_matmul(vulkan_backend, left, right):
     assert got.shape == want.shape and np.abs(got - want).max(initial=0) < 1e-5
     whole = [(array * 9).astype(np.int32) for array in (x, y)]
     same(vulkan_backend.tensor(whole[0]) @ vulkan_backend.tensor(whole[1]), np.matmul(*whole))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "bool"])
+@pytest.mark.parametrize("lengths", [(1, 3, 0, 8, 5), (8, 16, 8), (7,)], ids=str)
+def test_concat_of_uneven_parts(backend, dtype, lengths):
+    """Parts that begin within a word, or within a line, and views."""
+    rng = np.random.default_rng(sum(lengths))
+    parts = [rng.integers(0, 2, (n, 6)).astype(dtype) for n in lengths]
+    sent = [backend.tensor(part) for part in parts]
+    same(xp.concat(sent, axis=0), np.concatenate(parts, 0))
+    same(xp.concat([t.T for t in sent], axis=1), np.concatenate([part.T for part in parts], 1))
+    same(xp.concat([t.T for t in sent], axis=-1).T, np.concatenate(parts, 0))
+
+
+def test_repeated_calls_send_nothing(vulkan_backend, monkeypatch):
+    """What a call needs besides its tensors is a plan's, or a word."""
+    x, w = (vulkan_backend.tensor(np.ones(shape, np.float32)) for shape in ((5, 8), (8, 8)))
+
+    def calls():
+        yield xp.tril(x, k=1)
+        yield xp.zeros((3, 4), device=vulkan_backend)
+        yield xp.full((3, 4), 2.5, device=vulkan_backend)
+        yield xp.concat([x, x], axis=0)
+        yield grilly.functional.linear_backward(x, x, w)[2]
+
+    first = [found.numpy() for found in calls()]
+    monkeypatch.setattr(vulkan_backend.runtime, "write", lambda *_: pytest.fail("something was sent"))
+    for found, expected in zip(calls(), first, strict=True):
+        same(found, expected)
+
+
+@pytest.mark.parametrize("value", [0, 1, -3, 2.5, 1e60, float("nan"), float("inf"), True])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "bool"])
+def test_full_of_any_number(backend, dtype, value):
+    if dtype == "int32" and not abs(value) < 2**31:
+        with pytest.raises((OverflowError, ValueError)):
+            xp.full((2, 3), value, dtype=dtype, device=backend)
+        return
+    with np.errstate(over="ignore"):
+        same(xp.full((2, 3), value, dtype=dtype, device=backend), np.full((2, 3), value).astype(dtype))

@@ -6,15 +6,22 @@ import math
 
 import numpy as np
 
+from ...registry import Registry
+from ..device.caches import Kept
 from ..device.capsules import on_host
-from ..device.device import Device
+from ..device.device import Device, DeviceFacts
 from ..device.dtypes import dtype_of, is_storable, refused
 from ..device.numbers import extents, integer, number
+from ..device.plan import Plan, Planner
+from ..device.record import Ready, run
 from ..device.tensor import Tensor
 from .elementwise import cast
-from .map import mapped
-from .operations import spec
+from .map import emit, words
+from .operations import Spec, spec
 from .promotion import BOOL, FLOAT32, INT64, check_range, default_of, kind_of
+
+#: Plans of arrays of one value.
+FULLS: Kept[tuple, Ready] = Kept("plans of full", 256)
 
 
 def full(device: Device, shape, value, dtype=None, name: str = "full") -> Tensor:
@@ -38,11 +45,21 @@ def full(device: Device, shape, value, dtype=None, name: str = "full") -> Tensor
     if isinstance(value, int):
         check_range(name, dtype, value)
     kind_of(dtype)
-    # One element goes to the device, is repeated by a view and copied: the value is no part of a plan.
-    one = device.tensor(np.asarray(value).astype(dtype))
-    found = mapped(device, spec("copy", dtype), (one.broadcast_to(shape), None, None))
+    asked = spec("copy", dtype, scalars=(0,))
+    # The value is no part of the plan.
+    (found,) = run(device, FULLS, _full, (asked, shape), (), words(asked, bool(value) if dtype == BOOL else value))
     device.runtime.flush()
     return found
+
+
+def _full(given: tuple[Spec, tuple], layouts: tuple, facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatches that write a number to every element of a new array."""
+    asked, shape = given
+    planner = Planner(facts, layouts)
+    result = planner.empty(shape, asked.gives)
+    if result.size:
+        emit(planner, registry, asked, result, [None] * 3, [None] * 3)
+    return planner.plan(result)
 
 
 def asarray(device: Device, value, dtype=None, copy: bool | None = None) -> Tensor:

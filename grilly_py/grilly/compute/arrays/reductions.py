@@ -19,7 +19,7 @@ from ...registry import Choice, Registry, Request
 from ..device.caches import Kept
 from ..device.device import DeviceFacts
 from ..device.dtypes import dtype_of
-from ..device.plan import At, Layout, Plan, Planner, fits_binding
+from ..device.plan import ALIGN_MOST, At, Layout, Plan, Planner, fits_binding
 from ..device.record import Ready, run
 from ..device.tensor import Tensor
 from .axes import fewest_axes
@@ -90,9 +90,10 @@ def plan(given: tuple[Terms], layouts: Sequence[Layout], facts: DeviceFacts, reg
     return planner.plan(result)
 
 
-def emit_sums(planner: Planner, registry: Registry, x: Tensor, result: Tensor) -> None:
-    """Dispatches for the sums of the rows of ``(rows, extent)``, float32, which a plan has made itself."""
-    _reduce(planner, registry, "sum", FLOATING, x, 1, 16, result, -1.0, None)
+def emit_sums(planner: Planner, registry: Registry, x: Tensor, result: Tensor, offset: int = ALIGN_MOST) -> None:
+    """Dispatches for the sums of the rows of ``(rows, extent)``, floating; ``offset`` as Layout.offset."""
+    x, offset = _laid(planner, registry, x, offset, 1)
+    _reduce(planner, registry, "sum", FLOATING, x, 1, offset, result, -1.0, None)
 
 
 def _laid(planner: Planner, registry: Registry, x: Tensor, offset: int, kept: int) -> tuple[Tensor, int]:

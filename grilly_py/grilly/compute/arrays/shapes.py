@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 
 import numpy as np
 
+from ...registry import Registry
 from ..device.caches import Kept
 from ..device.device import DeviceFacts
-from ..device.plan import Layout, Plan, Planner
+from ..device.plan import ALIGN_MOST, Layout, Plan, Planner
 from ..device.record import Ready, run
 from ..device.tensor import Tensor
-from .assign import assign
-from .elementwise import binary, cast, where
-from .map import emit
-from .operations import spec
-from .promotion import promoted
+from .elementwise import cast
+from .map import emit, words
+from .operations import Spec, spec
+from .promotion import INT32, promoted
+from .put import emit_put
 
-#: Plans of flips.
+#: Plans of flips, of joined arrays, and of triangles.
 FLIPS: Kept[tuple, Ready] = Kept("plans of flips", 256)
+JOINS: Kept[tuple, Ready] = Kept("plans of concat", 256)
+TRIANGLES: Kept[tuple, Ready] = Kept("plans of triangles", 64)
 
 
 def axis_of(name: str, axis, ndim: int) -> int:
@@ -80,14 +84,31 @@ def concat(arrays: Sequence[Tensor], axis: int | None = 0) -> Tensor:
         if x.shape[:axis] != first.shape[:axis] or x.shape[axis + 1 :] != first.shape[axis + 1 :]:
             raise ValueError(f"concat: shapes {first.shape} and {x.shape} differ beyond axis {axis}")
     device = first._storage.device
-    found = device.empty((*first.shape[:axis], sum(x.shape[axis] for x in arrays), *first.shape[axis + 1 :]), dtype)
-    begin = 0
-    for x in arrays:
-        part = (slice(None),) * axis + (slice(begin, begin + x.shape[axis]),)
-        assign(device, found.view(part), cast(x, dtype))
-        begin += x.shape[axis]
+    (found,) = run(device, JOINS, _concat, (axis,), [cast(x, dtype) for x in arrays])
     device.runtime.flush()
     return found
+
+
+def _concat(given: tuple[int], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatches that write arrays of one dtype one after the other along an axis."""
+    (axis,) = given
+    planner = Planner(facts, layouts)
+    arrays = planner.inputs
+    shape = list(arrays[0].shape)
+    shape[axis] = sum(x.shape[axis] for x in arrays)
+    result, begin = planner.empty(tuple(shape), arrays[0].dtype), 0
+    for x, layout in zip(arrays, layouts, strict=True):
+        part = result[(slice(None),) * axis + (slice(begin, begin + x.shape[axis]),)]
+        begin += x.shape[axis]
+        if not x.size:
+            continue
+        each = max(4 // x.dtype.itemsize, 1)
+        if part.is_contiguous and part._offset % 4 == 0 and part.size % each == 0:  # whole words, at memory's speed
+            offsets = [layout.offset, None, None, math.gcd(ALIGN_MOST, part._offset)]
+            emit(planner, registry, spec("copy", x.dtype), part, [x, None, None], offsets)
+        else:
+            emit_put(planner, registry, x, part)
+    return planner.plan(result)
 
 
 def stack(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
@@ -180,7 +201,30 @@ def triangle(name: str, x: Tensor, k: int) -> Tensor:
     rows, columns = x.shape[-2:]
     device = x._storage.device
     k = max(-rows, min(operator.index(k), columns))  # beyond, nothing changes any more
-    row = device.tensor(np.arange(rows, dtype=np.int32)[:, None] + np.int32(k))
-    column = device.tensor(np.arange(columns, dtype=np.int32)[None, :])
-    kept = binary("less_equal" if name == "tril" else "greater_equal", column, row)
-    return where(kept, x, False if x.dtype == np.bool_ else 0)
+    (found,) = run(device, TRIANGLES, _triangle, (name, k), (x,), words(_kept(x.dtype), 0))
+    device.runtime.flush()
+    return found
+
+
+def _kept(dtype: np.dtype) -> Spec:
+    """Elements where a condition is true, and else a number."""
+    return spec("where", dtype, scalars=(2,))
+
+
+def _triangle(given: tuple[str, int], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatches of ``triangle``: which elements of a matrix stay, and all matrices with these."""
+    name, k = given
+    planner = Planner(facts, layouts)
+    (x,) = planner.inputs
+    result = planner.empty(x.shape, x.dtype)
+    if not x.size:
+        return planner.plan(result)
+    rows, columns = x.shape[-2:]
+    row = planner.constant(np.arange(rows, dtype=np.int32)[:, None] + np.int32(k)).broadcast_to((rows, columns))
+    column = planner.constant(np.arange(columns, dtype=np.int32)[None, :]).broadcast_to((rows, columns))
+    compared = spec("less_equal" if name == "tril" else "greater_equal", INT32)
+    stays = planner.empty((rows, columns), compared.gives)
+    emit(planner, registry, compared, stays, [column, row, None], [ALIGN_MOST, ALIGN_MOST, None])
+    operands = [stays.broadcast_to(x.shape), x, None]
+    emit(planner, registry, _kept(x.dtype), result, operands, [ALIGN_MOST, layouts[0].offset, None])
+    return planner.plan(result)

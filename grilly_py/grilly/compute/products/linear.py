@@ -8,20 +8,24 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...registry import Registry
+from ..arrays.map import emit
+from ..arrays.operations import spec
+from ..arrays.reductions import emit_sums
 from ..device.arguments import check_float, check_precision, finish, four_axes, to_device
 from ..device.caches import Kept
 from ..device.device import Device, DeviceFacts
-from ..device.plan import Layout, Plan, Planner
+from ..device.plan import ALIGN_MOST, Layout, Plan, Planner
 from ..device.record import Ready, again, run
 from ..device.sixteen_bits import widens
-from ..device.tensor import Tensor, reshaped
+from ..device.tensor import Tensor, contiguous_strides, reshaped
 from ..norms.checks import RMS_EPSILON, check_added, check_epsilon, check_shape
 from ..norms.checks import given as given_arrays
 from .kept import find, keep
 from .matmul import ACTIVATIONS, AS_IT_IS, Epilogue, Prologue, product
 
-#: Plans of products.
+#: Plans of products, and of their gradients.
 PLANS: Kept[tuple, Ready] = Kept("plans of linear", 1024)
+GRADIENTS: Kept[tuple, Ready] = Kept("plans of gradients of linear", 256)
 
 
 @widens("x", "weight", "bias", "residual", "norm_weight")
@@ -145,10 +149,17 @@ def plan(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, reg
     return planner.plan(y, made)
 
 
+@widens("grad_output", "x", "weight", every=True)
 def linear_backward(device: Device, grad_output, x, weight, *, precision="highest"):
     """``grilly.functional.linear_backward`` on a device; documented there."""
     name = "linear_backward"
     device.check_open()
+    high = check_precision(name, precision)
+    if type(grad_output) is type(x) is type(weight) is Tensor:
+        # Like an earlier call, which passed the checks?
+        done = again(device, GRADIENTS, (high,), (grad_output, x, weight, find(weight.transpose()) if high else None))
+        if done is not None:
+            return _kept_gradients(device, weight, done)
     dtype = check_float(name, input=x, grad_output=grad_output, weight=weight)
     shape = tuple(x.shape)
     if len(weight.shape) != 2 or not shape or shape[-1] != weight.shape[1]:
@@ -160,16 +171,53 @@ def linear_backward(device: Device, grad_output, x, weight, *, precision="highes
         raise ValueError(
             f"{name}: grad_output has shape {tuple(grad_output.shape)}; expected the output's, {(*shape[:-1], cols)}"
         )
-    rows = math.prod(shape[:-1])
-    g, a, w = (to_device(device, array) for array in (grad_output, x, weight))
-    if rows:
-        flat_g, flat_a = g.reshape(rows, cols), a.reshape(rows, depth)
-        ones = device.tensor(np.ones((1, rows), dtype))
-        results = (
-            linear(device, g, w.transpose(), precision=precision),
-            linear(device, flat_g.transpose(), flat_a.transpose(), precision=precision),
-            linear(device, ones, flat_g.transpose(), precision=precision).reshape(cols),
-        )
-    else:
+    if not math.prod(shape[:-1]):
         results = tuple(device.tensor(np.zeros(size, dtype)) for size in (shape, (cols, depth), (cols,)))
+    else:
+        g, a, w = (t if isinstance(t, Tensor) else to_device(device, t) for t in (grad_output, x, weight))
+        tensors = (g, a, w, find(w.transpose()) if high else None)
+        results = _kept_gradients(device, w, run(device, GRADIENTS, plan_backward, (high,), tensors))
     return tuple(finish(device, result, grad_output, x, weight) for result in results)
+
+
+def _kept_gradients(device: Device, weight: Tensor, results: list[Tensor]) -> tuple[Tensor, ...]:
+    """The gradients that ``plan_backward`` gave, its split weights kept."""
+    for parts in results[3:]:
+        keep(device, weight.transpose(), parts)
+    device.runtime.flush()
+    return tuple(results[:3])
+
+
+def plan_backward(
+    given: tuple[bool], layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry
+) -> Plan:
+    """The dispatches of ``linear_backward``: gradients of x, weight and bias, and split weights as ``plan``'s."""
+    (high,) = given
+    planner = Planner(facts, layouts)
+    g, a, w, kept = planner.inputs
+    cols, depth = w.shape
+    offsets = [layout.offset for layout in layouts[:3]]
+    dx, dw, db = (planner.empty(shape, a.dtype) for shape in (a.shape, w.shape, (cols,)))
+    rows = math.prod(a.shape[:-1])
+    flat = []
+    for number, array in enumerate((g, a)):
+        own = (rows, array.shape[-1])
+        steps = _rows(array.shape, array._steps) if array.size else contiguous_strides(own)
+        if steps is None:
+            whole = planner.empty(array.shape, array.dtype)
+            emit(planner, registry, spec("copy", a.dtype), whole, [array, None, None], [offsets[number], None, None])
+            array, steps, offsets[number] = whole, contiguous_strides(own), ALIGN_MOST
+        flat.append(array._view(own, steps))
+    g, a = flat
+
+    def multiply(left, right, result, places, parts=None, deep=True):
+        return product(
+            planner, registry, "linear", four_axes(left), four_axes(right), four_axes(result), columns_are_rows=True,
+            high=high and deep, offsets=places, parts_of_b=parts,
+        )  # fmt: skip
+
+    made = multiply(g, w.transpose(), dx.reshape(rows, depth), (offsets[0], offsets[2]), kept, cols > 0)
+    multiply(g.transpose(), a.transpose(), dw, offsets[:2])
+    if db.size:
+        emit_sums(planner, registry, g.transpose(), db, offsets[0])
+    return planner.plan(dx, dw, db, made)

@@ -158,7 +158,10 @@ def product(
 
     if operation == "linear":
         orders_a, orders_b = orders(choice)
-        as_they_lie = turned[0] in orders_a and (not turned[0] or fits_one_dispatch()), turned[1] in orders_b
+        was_split = parts_of_b is not None and bool(choice.tile.get("split"))
+        as_they_lie = (
+            turned[0] in orders_a and (not turned[0] or fits_one_dispatch()), turned[1] in orders_b or was_split
+        )  # fmt: skip
         if not all(as_they_lie):
             if not as_they_lie[0]:
                 a, offsets = laid(planner, registry, a, offsets[0], False), (ALIGN_MOST, offsets[1])
