@@ -225,7 +225,8 @@ def pack_some(folder: Path) -> None:
     for entry in entries:
         name = ".".join(entry[key] for key in ("family", "variant", "case", "dtype") if entry.get(key))
         made.append((entry, source.key(name), source.binary(name)[0]))
-    pack(folder, made, {"facts": FACTS}, jobs=2)
+    sources = {entry["family"]: entry["family"] for entry, *_ in made}
+    pack(folder, made, sources, {"facts": FACTS}, jobs=2)
 
 
 def test_variants_of_one_binary_share_its_place(tmp_path):
@@ -233,7 +234,7 @@ def test_variants_of_one_binary_share_its_place(tmp_path):
     some = [entry for entry in source.entries() if entry["family"] == "flash-attention2"][:3]
     binaries = [b"one" * 400, b"two" * 400, b"one" * 400]
     made = [(entry, "0" * 64, binary) for entry, binary in zip(some, binaries, strict=True)]
-    pack(tmp_path, made, {"facts": FACTS}, jobs=1)
+    pack(tmp_path, made, {"flash-attention2": "attention"}, {"facts": FACTS}, jobs=1)
     packed = Packed(tmp_path)
     places = [(entry["block"], entry["place"]) for entry in packed.entries()]
     names = [".".join(entry[key] for key in ("family", "variant", "case", "dtype") if entry.get(key)) for entry in some]

@@ -86,7 +86,7 @@ def test_unknown_architecture(folder):
     ("rope_parameters", {"rope_type": "dynamic"}, "rope_parameters: scaling of type 'dynamic' lacks 'factor'"),
     ("rope_parameters", {"rope_type": "spiral"}, "rope_parameters: rope_type is 'spiral'; expected one of default, "),
     ("rope_parameters", {"full_attention": {"rope_type": "default"}},
-     "rope_parameters: scaling of type 'default' has 'full_attention', which it does not know"),
+     "rope_parameters: layers of kind 'full_attention' have one of their own; expected one for all layers"),
     ("rope_parameters", {"rope_type": "default", "partial_rotary_factor": 0.5},
      "rope_parameters: partial_rotary_factor is 0.5; expected 1"),
     ("rope_parameters", {"rope_type": "llama3", "factor": 8.0},

@@ -62,6 +62,9 @@ def rotary_of(config: Config, dim: int, positions: int, partial: bool = False) -
     if given is None:
         turned = _turned(config, dim, share)
         return Rotary(*rope_scaling(turned, base), whole=turned == dim)
+    for of, value in given.fields.items():
+        if isinstance(value, dict):
+            raise ModelError(f"{given.where}: layers of kind {of!r} have one of their own; expected one for all layers")
     turned = _turned(given, dim, _share(given, share, partial))
     kind = given.text("rope_type", TYPES, given.text("type", TYPES, "default"))
     scaling = {"rope_type": "default", **given.fields}
