@@ -388,7 +388,9 @@ class OnlyCapsule:
         return (1, 0)
 
 
-#: PyTorch's class, as far as the messages look at it.
+#: CuPy's and PyTorch's classes, as far as the messages look at them.
+_OF_CUDA = {"__dlpack__": lambda self, **_: None, "__dlpack_device__": lambda self: (2, 0)}
+Cupy = type("ndarray", (), {"__module__": "cupy", **_OF_CUDA})
 Torch = type("Tensor", (), {"__module__": "torch", "shape": Q.shape, "dtype": object(), "__array__": lambda self: Q})
 
 
@@ -397,6 +399,7 @@ Torch = type("Tensor", (), {"__module__": "torch", "shape": Q.shape, "dtype": ob
     [
         (OnlyArray(), "q is a OnlyArray; expected a numpy.ndarray or a grilly.Tensor; give numpy.asarray"),
         (OnlyCapsule(), "q is a OnlyCapsule; .*grilly.from_dlpack"),
+        (Cupy(), "q is a cupy.ndarray; .*grilly.from_dlpack"),
         (Torch(), "q is a torch.Tensor; .*grilly.torch..*numpy()"),
         ([1.0], "q is a list; expected a numpy.ndarray or a grilly.Tensor$"),
     ],
@@ -434,6 +437,14 @@ def test_operators_refuse_other_libraries_arrays(vulkan_backend, other, words):
         with pytest.raises(TypeError, match=f"{name}: an operand is {words} a grilly.Tensor of it"):
             call()
     assert (t == None) is False and (t == "x") is False and t not in ({}, None)  # noqa: E711
+
+
+@pytest.mark.parametrize("make", [grilly.asarray, grilly.from_dlpack])
+def test_memory_of_cuda_is_not_shared_without_its_interface(vulkan_backend, make, monkeypatch):
+    monkeypatch.setattr("grilly.compute.device.exchange._open", None)
+    monkeypatch.setattr(vulkan_backend.opened, "exchange", None)
+    with pytest.raises(BufferError, match="the array is CUDA's, whose memory is not shared: .*import grilly.torch"):
+        make(Cupy(), device=vulkan_backend)
 
 
 def test_a_capsule_goes_in_by_from_dlpack(vulkan_backend):

@@ -20,10 +20,17 @@ from .operands import Scalar, device_at, tensor_of, tensors_of
 _GPUS = {2: "CUDA", 10: "ROCm"}  # DLPack's kDLCUDA and kDLROCM
 
 
+def _gpu_of(x: Any) -> str | None:
+    """Whose GPU memory an array lies in; None for others."""
+    return _GPUS.get(x.__dlpack_device__()[0]) if hasattr(x, "__dlpack_device__") else None
+
+
 def asarray(
     obj: Any, /, *, dtype: Any = None, device: Compute | None = None, copy: bool | None = None
 ) -> Tensor:
     """A tensor of an array, a tensor, a number, or nested lists of them; Python floats become float32, integers int64.
+
+    Arrays of CUDA and ROCm are taken as `from_dlpack` takes them.
 
     Raises
     ------
@@ -33,7 +40,11 @@ def asarray(
         Where ``copy`` is False and a copy is needed.
     OverflowError
         For integers that the dtype does not hold.
+    BufferError
+        For memory of a GPU that is not shared with the backend.
     """
+    if not isinstance(obj, (np.ndarray, Tensor)) and _gpu_of(obj) is not None:
+        obj, copy = from_dlpack(obj, device=device, copy=copy), None
     if device is None and isinstance(obj, Tensor):
         return _creation.asarray(obj.backend.opened, obj, dtype, copy)
     return _creation.asarray(device_at(device), obj, dtype, copy)
@@ -56,13 +67,13 @@ def from_dlpack(x: Any, /, *, device: Compute | None = None, copy: bool | None =
     """
     if isinstance(x, Tensor) and not copy and device in (None, x.backend):
         return x
-    kind = x.__dlpack_device__()[0] if hasattr(x, "__dlpack_device__") else None
-    if kind in _GPUS:
+    gpu = _gpu_of(x)
+    if gpu is not None:
         try:
             exchange = exchange_of(device_at(device))
         except UnsupportedError as error:
             raise BufferError(
-                f"from_dlpack: the array is {_GPUS[kind]}'s, whose memory is not shared: {error}"
+                f"from_dlpack: the array is {gpu}'s, whose memory is not shared: {error}"
             ) from error
         return exchange.take(x, copy)
     if not hasattr(x, "__dlpack__"):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+#: Names of classes that several libraries have.
+_SHARED_NAMES = ("Tensor", "ndarray")
+
 
 def called(given: Any) -> str:
-    """The name of an object's class; with its library where that class is called Tensor too."""
+    """The name of an object's class; with its library where several have a class of that name."""
     kind = type(given)
-    return f"{kind.__module__.split('.')[0]}.{kind.__name__}" if kind.__name__ == "Tensor" else kind.__name__
+    library = kind.__module__.split(".")[0]
+    return f"{library}.{kind.__name__}" if kind.__name__ in _SHARED_NAMES and library != "numpy" else kind.__name__
 
 
 def is_torch(given: Any) -> bool:
