@@ -432,3 +432,16 @@ def test_full_of_any_number(backend, dtype, value):
         return
     with np.errstate(over="ignore"):
         same(xp.full((2, 3), value, dtype=dtype, device=backend), np.full((2, 3), value).astype(dtype))
+
+
+@pytest.mark.parametrize("shape", [(2**62,), (2**45,), (2**21, 2**21)], ids=str)
+def test_full_of_a_shape_that_no_device_holds(vulkan_backend, shape):
+    for make in (xp.zeros, xp.ones, lambda shape, **more: xp.full(shape, 3, **more)):
+        with pytest.raises(grilly.OutOfDeviceMemoryError):
+            make(shape, dtype="int8", device=vulkan_backend)
+
+
+def test_full_names_itself(vulkan_backend):
+    for value, dtype in ((300.0, "int8"), (float("nan"), "int32"), (1e30, "int64"), (300, "uint8")):
+        with pytest.raises(OverflowError, match=f"full: .* is out of bounds for {dtype}"):
+            xp.full(1, value, dtype=dtype, device=vulkan_backend)

@@ -7,6 +7,7 @@ import pytest
 
 import grilly
 from graphs import equal, random
+from grilly import nn
 from grilly.compute.products import kept
 
 
@@ -58,3 +59,27 @@ def test_what_replays_write_to_is_not_kept(vulkan_backend, weight):
     kept.keep(vulkan_backend.opened, copied, copied * 2)
     assert kept.find(copied) is not None, "a copy is as any tensor"
     np.testing.assert_array_equal(copied.numpy(), 2 * random(4, 4))
+
+
+@pytest.mark.parametrize("used_before", [False, True])
+@pytest.mark.parametrize("held", ["array", "Tensor"])
+def test_a_graph_says_that_a_parameter_was_replaced(vulkan_backend, used_before, held):
+    """It would go on with the old weights; what is written to a Tensor in place it sees."""
+    layer, x = nn.Linear(4, 3).eval(), vulkan_backend.tensor(random(2, 4))
+    if held == "Tensor":
+        layer.weight.data = vulkan_backend.tensor(layer.weight.numpy())
+    if used_before:
+        layer(x)
+    graph = vulkan_backend.capture(lambda x: layer(x), x)
+    equal(graph(x), layer(x))
+    if held == "Tensor":
+        layer.weight.data[...] = 2.0
+        equal(graph(x), layer(x))
+    other = nn.Linear(4, 3)
+    other.load_state_dict(layer.state_dict())
+    equal(graph(x), layer(x))  # others' data are theirs
+    layer.load_state_dict({"weight": np.zeros((3, 4), np.float32), "bias": np.zeros(3, np.float32)})
+    for _ in range(2):
+        with pytest.raises(grilly.CaptureError, match="a parameter of a module has other data .*; capture again"):
+            graph(x)
+    equal(vulkan_backend.capture(lambda x: layer(x), x)(x), layer(x))

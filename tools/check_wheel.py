@@ -89,8 +89,10 @@ def checked(wheel: Path) -> str:
     with zipfile.ZipFile(wheel) as archive:
         names, unpacked = archive.namelist(), sum(info.file_size for info in archive.infolist())
         (metadata,) = (archive.read(name).decode() for name in names if name.endswith(".dist-info/METADATA"))
-    families = {path.stem for path in (ROOT / "shaders").rglob("*.toml") if path.parent.name != "include"}
-    shaders = {f"grilly/spirv/{family}.xz" for family in families} | {"grilly/spirv/manifest.json.gz"}
+    files = [path for path in (ROOT / "shaders").rglob("*.toml") if path.parent.name != "include"]
+    families = [tomllib.loads(path.read_text()) for path in files]
+    sources = {Path(family.get("source") or family["generator"]).stem for family in families}
+    shaders = {f"grilly/spirv/{source}.xz" for source in sources} | {"grilly/spirv/manifest.json.gz"}
     package = ROOT / "grilly_py"
     modules = {path.relative_to(package).as_posix() for path in package.glob("grilly/**/*.py")}
     others = {name for name in names if ".dist-info/" not in name}

@@ -11,7 +11,7 @@ from ..errors import CaptureError, GrillyError
 from ..runtime.interface import REENTERED, Buffer, Recording
 from .arrays.chains import fuse
 from .device.arguments import no_array
-from .device.device import Device
+from .device.device import Device, Stale
 from .device.dtypes import dtype_of, is_storable, plain
 from .device.other_arrays import called
 from .device.tensor import Storage, Tensor
@@ -62,6 +62,7 @@ class Graph(Generic[Returned]):
         own: list[_Result],
         grown: dict[Any, int],
         kept: dict[Storage, int],
+        stale: Stale,
     ):
         self._device = device
         self._arguments = _with(arguments, lambda leaf: None)
@@ -71,6 +72,7 @@ class Graph(Generic[Returned]):
         self._own = own
         self._grown = tuple(grown.items())
         self._kept = tuple(kept.items())
+        self._stale = stale
         self._into = {each.tensor._storage.buffer for each in given if each.tensor is not None}
         self._flat = not any(isinstance(argument, (tuple, list, dict)) for argument in arguments)
         self.memory = recording.nbytes
@@ -107,8 +109,9 @@ class Graph(Generic[Returned]):
             For another number, structure, shape, dtype or value of arguments than in the capture, for a Tensor of
             another backend, and for tokens that do not fit in a cache; nothing has run then.
         CaptureError
-            In a captured function; and when a weight was written to that ``precision="high"`` had split before the
-            capture: capture again then.
+            In a captured function; when a parameter of a module that the function used got other data
+            (``load_state_dict``, ``data =``); and when a weight was written to that ``precision="high"`` had split
+            before the capture. Capture again then.
         ClosedError
             After the backend was closed.
         OutOfDeviceMemoryError
@@ -133,6 +136,8 @@ class Graph(Generic[Returned]):
                     sources.append(source)
             elif not _same(given.value, value):
                 raise ValueError(f"graph: {given.name} is {value!r}; expected {given.value!r}, as in the capture")
+        if self._stale.why is not None:
+            raise CaptureError(f"graph: {self._stale.why}; capture again")
         for storage, version in self._kept:
             if storage.version != version:
                 raise CaptureError(
@@ -189,6 +194,7 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
     captured = runtime.capture()
     device.captured.grown, device.captured.kept = grown, kept = {}, {}
     device.captured.words, device.captured.parts = {}, {}  # of a capture whose end was interrupted
+    device.captured.stale = stale = Stale()
     try:
         captured.active = True
         given = [
@@ -203,6 +209,7 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
         captured.active = False
         device.captured.grown, device.captured.words = {}, {}
         device.captured.parts, device.captured.kept = {}, {}
+        device.captured.stale = None
     arrays = [each for each in given if each.tensor is not None]
     written = captured.written([each.tensor._storage.buffer for each in arrays])
     for each, changed in zip(arrays, written, strict=True):
@@ -224,7 +231,7 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
 
     results = _with(returned, place)
     fuse(device, captured)
-    return Graph(device, arguments, given, runtime.record(captured), results, own, grown, kept)
+    return Graph(device, arguments, given, runtime.record(captured), results, own, grown, kept, stale)
 
 
 def _inside(given: _Given):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -14,6 +15,7 @@ from ..compute.attention import foreign
 from ..compute.backend import backend_of
 from ..compute.device.arguments import no_array
 from ..compute.device.arrays import Array, NDArray
+from ..compute.device.device import Stale
 from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
 from .changes import changed
 from .foreign import OF_PARAMETER, refuse
@@ -69,7 +71,7 @@ class Parameter:
         For another dtype.
     """
 
-    __slots__ = ("_data", "_copies", "grad")
+    __slots__ = ("_data", "_copies", "_graphs", "grad")
 
     if not TYPE_CHECKING:  # type checkers have the signature of __init__
 
@@ -100,6 +102,7 @@ class Parameter:
             raise TypeError(f"Parameter: dtype {value.dtype}; expected {FLOATS_TEXT}: use .astype(numpy.float32)")
         self._data = value
         self._copies: dict[int, tuple[Tensor, int]] = {}  # and the version of the value's memory
+        self._left()
         changed()
 
     @property
@@ -125,9 +128,20 @@ class Parameter:
         tensor, version = self._copies.get(id(backend), (None, 0))
         now = self._data._storage.version if isinstance(self._data, Tensor) else 0
         if tensor is None or tensor.backend is not backend or version != now:
-            tensor = backend.tensor(self._data)
+            before, tensor = tensor, backend.tensor(self._data)
+            if before is not None and before is not tensor:
+                self._left()
             self._copies[id(backend)] = tensor, now
+        stale = backend.opened.captured.stale
+        if stale is not None:
+            self._graphs.add(stale)
         return tensor
+
+    def _left(self) -> None:
+        """Tell graphs that read what was here that it is no longer the parameter's."""
+        for stale in getattr(self, "_graphs", ()):
+            stale.why = "a parameter of a module has other data than in the capture (load_state_dict, data = ...)"
+        self._graphs: weakref.WeakSet[Stale] = weakref.WeakSet()
 
     def __getstate__(self) -> tuple[Any, NDArray[np.float32] | None]:
         # The copies on devices are made again. A pickled Tensor comes back as an array.

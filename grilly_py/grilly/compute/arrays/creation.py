@@ -6,22 +6,15 @@ import math
 
 import numpy as np
 
-from ...registry import Registry
-from ..device.caches import Kept
 from ..device.capsules import on_host
-from ..device.device import Device, DeviceFacts
+from ..device.device import Device
 from ..device.dtypes import dtype_of, is_storable, refused
 from ..device.numbers import extents, integer, number
-from ..device.plan import Plan, Planner
-from ..device.record import Ready, run
 from ..device.tensor import Tensor
 from .elementwise import cast
-from .map import emit, words
-from .operations import Spec, spec
+from .map import map_into, words
+from .operations import spec
 from .promotion import BOOL, FLOAT32, INT64, check_range, default_of, kind_of
-
-#: Plans of arrays of one value.
-FULLS: Kept[tuple, Ready] = Kept("plans of full", 256)
 
 
 def full(device: Device, shape, value, dtype=None, name: str = "full") -> Tensor:
@@ -42,24 +35,20 @@ def full(device: Device, shape, value, dtype=None, name: str = "full") -> Tensor
         raise TypeError(f"{name}: the value is a {type(value).__name__}; expected a number")
     dtype = default_of(type(value)) if dtype is None else dtype_of(dtype)
     shape = extents(name, shape)
+    if isinstance(value, float) and dtype.kind in "iu":
+        if not math.isfinite(value):
+            raise OverflowError(f"{name}: {value} is out of bounds for {dtype.name}")
+        value = int(value)
     if isinstance(value, int):
         check_range(name, dtype, value)
     kind_of(dtype)
-    asked = spec("copy", dtype, scalars=(0,))
-    # The value is no part of the plan.
-    (found,) = run(device, FULLS, _full, (asked, shape), (), words(asked, bool(value) if dtype == BOOL else value))
-    device.runtime.flush()
+    found = device.empty(shape, dtype)  # before a plan, which would be long for what no device holds
+    if found.size:
+        asked = spec("copy", dtype, scalars=(0,))
+        # The value is no part of the plan.
+        map_into(device, asked, (None,) * 3, found, words(asked, bool(value) if dtype == BOOL else value))
+        device.runtime.flush()
     return found
-
-
-def _full(given: tuple[Spec, tuple], layouts: tuple, facts: DeviceFacts, registry: Registry) -> Plan:
-    """The dispatches that write a number to every element of a new array."""
-    asked, shape = given
-    planner = Planner(facts, layouts)
-    result = planner.empty(shape, asked.gives)
-    if result.size:
-        emit(planner, registry, asked, result, [None] * 3, [None] * 3)
-    return planner.plan(result)
 
 
 def asarray(device: Device, value, dtype=None, copy: bool | None = None) -> Tensor:

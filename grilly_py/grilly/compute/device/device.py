@@ -118,6 +118,15 @@ def units_of(info: DeviceInfo) -> int:
     return _UNITS.get(info.kind, 48)
 
 
+class Stale:
+    """Of a graph: why what it uses is no longer what its function would use, or None."""
+
+    __slots__ = ("why", "__weakref__")
+
+    def __init__(self) -> None:
+        self.why: str | None = None
+
+
 class Captured(threading.local):
     """What is noted of captured work of a thread, while it is under way.
 
@@ -131,6 +140,8 @@ class Captured(threading.local):
         Split weights that the work has made (products/kept.py).
     kept : dict
         Storages of which the work uses split weights that were made before it, and their versions.
+    stale : Stale or None
+        For whoever gives the work something that may be replaced.
     """
 
     def __init__(self) -> None:
@@ -138,6 +149,7 @@ class Captured(threading.local):
         self.words: dict[tuple, Any] = {}
         self.parts: dict[tuple, tuple[int, Tensor]] = {}
         self.kept: dict[Any, int] = {}
+        self.stale: Stale | None = None
 
 
 class Device:
