@@ -399,3 +399,28 @@ def test_other_threads_go_on_during_a_capture(backend):
     np.testing.assert_array_equal(found[1], F.softmax(backend.tensor(random(2, 3))).numpy())
     assert graph.dispatches == 2
     equal(graph(random(3, 8)), F.linear(F.linear(backend.tensor(random(3, 8)), weight), weight))
+
+
+class Holder:
+    """What a library might return."""
+
+    def __init__(self, tensor):
+        self._found = {"y": tensor}
+
+
+class Slotted:
+    __slots__ = ("y",)
+
+    def __init__(self, tensor):
+        self.y = tensor
+
+
+@pytest.mark.parametrize("kind", [Holder, Slotted])
+def test_tensors_in_other_objects_are_not_lost(vulkan_backend, kind):
+    """A replay could not give them memory of their own."""
+    x = vulkan_backend.tensor(np.ones(3, np.float32))
+    with pytest.raises(grilly.CaptureError, match=f"returns a {kind.__name__}, and the next replay would write over"):
+        vulkan_backend.capture(lambda x: (x, kind(x + 1)), x)
+    before = kind(x)
+    assert vulkan_backend.capture(lambda x: (x + 1, before), x)(x)[1] is before
+    assert (vulkan_backend.capture(lambda x: x + 1, x)(x).numpy() == 2).all()

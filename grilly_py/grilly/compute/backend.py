@@ -294,7 +294,8 @@ class Compute:
         ------
         CaptureError
             When the function reads a result (``Tensor.numpy``, a call on NumPy arrays alone), waits, profiles, captures
-            or replays a graph, or writes to an argument, say a cache.
+            or replays a graph, writes to an argument, say a cache, or returns an object of another kind than tuples,
+            lists and dicts that holds what it computed.
         TypeError
             For arrays of a dtype that cannot live on the device, and of other libraries.
         ValueError

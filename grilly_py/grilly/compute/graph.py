@@ -221,7 +221,14 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
     own: list[_Result] = []
 
     def place(leaf):
-        if not isinstance(leaf, Tensor) or leaf._storage.device is not device.home:
+        if not isinstance(leaf, Tensor):
+            if any(isinstance(part, Tensor) and captured.owns(part._storage.buffer) for part in _parts(leaf)):
+                raise CaptureError(
+                    f"capture: the function returns a {type(leaf).__name__}, and the next replay would write over the "
+                    "tensors in it; return tensors, or tuples, lists and dicts of them"
+                )
+            return leaf
+        if leaf._storage.device is not device.home:
             return leaf
         if not captured.owns(leaf._storage.buffer):
             return leaf
@@ -290,6 +297,13 @@ def _leaves(value, name: str = "") -> Iterator[tuple[str, Any]]:
             yield from _leaves(part, f"{name}[{number}]" if name else f"argument {number}")
     else:
         yield name, value
+
+
+def _parts(value) -> list:
+    """What an object's attributes are, and hold."""
+    names = [*getattr(value, "__dict__", ())]
+    names += [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    return [part for _, part in _leaves([getattr(value, name, None) for name in names])]
 
 
 def _with(value, change: Callable):
