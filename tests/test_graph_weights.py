@@ -83,3 +83,16 @@ def test_a_graph_says_that_a_parameter_was_replaced(vulkan_backend, used_before,
         with pytest.raises(grilly.CaptureError, match="a parameter of a module has other data .*; capture again"):
             graph(x)
     equal(vulkan_backend.capture(lambda x: layer(x), x)(x), layer(x))
+
+
+def test_backward_of_a_module_is_not_captured(vulkan_backend):
+    """Its gradients would be read before there are any."""
+    layer, x, g = nn.Linear(4, 3).train(), vulkan_backend.tensor(random(2, 4)), vulkan_backend.tensor(random(2, 3))
+
+    def step(x):
+        layer(x)
+        return layer.backward(g)
+
+    with pytest.raises(grilly.CaptureError, match="backward: gradients of parameters are NumPy arrays"):
+        vulkan_backend.capture(step, x)
+    assert layer.weight.grad is None

@@ -17,6 +17,7 @@ from ..compute.device.arguments import no_array
 from ..compute.device.arrays import Array, NDArray
 from ..compute.device.device import Stale
 from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
+from ..errors import CaptureError
 from .changes import changed
 from .foreign import OF_PARAMETER, refuse
 
@@ -84,7 +85,12 @@ class Parameter:
         self.grad: NDArray[np.float32] | None = None
 
     def add_grad(self, gradient: ArrayLike | Tensor) -> None:
-        """Add an array or Tensor to ``grad``."""
+        """Add an array or Tensor to ``grad``. Raises CaptureError in a captured function."""
+        if isinstance(gradient, Tensor) and gradient.backend.opened.runtime.capturing:
+            raise CaptureError(
+                "backward: gradients of parameters are NumPy arrays, which a captured function cannot make; there call "
+                "what grilly.functional has for gradients, such as F.linear_backward"
+            )
         gradient = np.asarray(gradient, np.float32)
         self.grad = gradient if self.grad is None else self.grad + gradient
 
