@@ -19,7 +19,7 @@ from .cache import Cache
 from .defaults import DRAWING
 from .graphs import Graphs
 from .model import on_host
-from .sampling import Sampler
+from .sampling import LIKELIEST, Sampler
 from .tokenizer import Tokenizer
 
 Returned = TypeVar("Returned")
@@ -138,7 +138,8 @@ class Generates:
     def stream(
         self, input_ids: Any, attention_mask: Any = None, *, max_new_tokens: int | None = None,
         do_sample: bool | None = None,
-        temperature: float = 1.0, top_k: int | None = 50, top_p: float = 1.0, repetition_penalty: float | None = None,
+        temperature: float = 1.0, top_k: int | None = LIKELIEST, top_p: float = 1.0,
+        repetition_penalty: float | None = None,
         eos_token_id: int | Sequence[int] | None = None, pad_token_id: int | None = None, seed: int | None = None,
         decoder_input_ids: Any = None, stop_strings: str | Sequence[str] | None = None,
         tokenizer: Tokenizer | None = None, use_graph: bool = True,
@@ -246,7 +247,8 @@ class Generates:
     def generate(
         self, input_ids: Any, attention_mask: Any = None, *, max_new_tokens: int | None = None,
         do_sample: bool | None = None,
-        temperature: float = 1.0, top_k: int | None = 50, top_p: float = 1.0, repetition_penalty: float | None = None,
+        temperature: float = 1.0, top_k: int | None = LIKELIEST, top_p: float = 1.0,
+        repetition_penalty: float | None = None,
         eos_token_id: int | Sequence[int] | None = None, pad_token_id: int | None = None, seed: int | None = None,
         decoder_input_ids: Any = None, stop_strings: str | Sequence[str] | None = None,
         tokenizer: Tokenizer | None = None, use_graph: bool = True, **unknown: NoReturn,

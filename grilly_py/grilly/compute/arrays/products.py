@@ -10,13 +10,12 @@ import numpy as np
 from ...registry import Registry
 from ..device.caches import Kept
 from ..device.device import Device, DeviceFacts
-from ..device.plan import ALIGN_MOST, Layout, Plan, Planner
+from ..device.plan import Layout, Plan, Planner
 from ..device.record import Ready, again, run
-from ..device.tensor import Tensor, contiguous_strides, reshaped
+from ..device.tensor import Tensor
 from ..products.matmul import product
+from ..products.turned import shown
 from .elementwise import binary, cast, operand
-from .map import emit
-from .operations import spec
 from .promotion import FLOAT32, kind_of, promoted
 from .reductions import sum_of
 
@@ -106,15 +105,10 @@ def plan(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry: 
     factors = []
     for number, (factor, own) in enumerate(((a, (rows, depth)), (b, (cols, depth)))):
         shape = (*lead, *factor.shape[-2:]) if lead else factor.shape
-        factor = factor.broadcast_to(shape)
-        lies = (outer, inner, *own)
-        steps = reshaped(shape, factor._steps, lies) if factor.size else contiguous_strides(lies)
-        if steps is None:
-            whole = planner.empty(shape, x.dtype)
-            emit(planner, registry, spec("copy", x.dtype), whole, [factor, None, None], [offsets[number], None, None])
-            factor, offsets[number] = whole, ALIGN_MOST
-            steps = contiguous_strides(lies)
-        factors.append(factor._view(lies, steps))
+        view, offsets[number] = shown(
+            planner, registry, factor.broadcast_to(shape), (outer, inner, *own), offsets[number]
+        )
+        factors.append(view)
     c = result.reshape((outer, inner, rows, cols))
     product(planner, registry, "linear", *factors, c, columns_are_rows=True, offsets=tuple(offsets))
     shape = (*result.shape[: -2 if x.ndim == 1 else -1], *result.shape[-1:][: y.ndim != 1])

@@ -8,20 +8,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...registry import Registry
-from ..arrays.map import emit
-from ..arrays.operations import spec
 from ..arrays.reductions import emit_sums
 from ..device.arguments import check_float, check_precision, finish, four_axes, to_device
 from ..device.caches import Kept
 from ..device.device import Device, DeviceFacts
-from ..device.plan import ALIGN_MOST, Layout, Plan, Planner
+from ..device.plan import Layout, Plan, Planner
 from ..device.record import Ready, again, run
 from ..device.sixteen_bits import widens
-from ..device.tensor import Tensor, contiguous_strides, reshaped
+from ..device.tensor import Tensor, reshaped
 from ..norms.checks import RMS_EPSILON, check_added, check_epsilon, check_shape
 from ..norms.checks import given as given_arrays
 from .kept import find, keep
 from .matmul import ACTIVATIONS, AS_IT_IS, Epilogue, Prologue, product
+from .turned import shown
 
 #: Plans of products, and of their gradients.
 PLANS: Kept[tuple, Ready] = Kept("plans of linear", 1024)
@@ -73,8 +72,7 @@ def linear(
         raise ValueError(f"linear: residual has shape {tuple(residual.shape)}; expected the result's, {shape}")
     if 0 in shape:
         return finish(device, device.empty(shape, dtype), *arrays.values())
-    # A tensor goes as it lies.
-    a, b = (t if isinstance(t, Tensor) else to_device(device, t) for t in (x, weight))
+    a, b = (_there(device, array) for array in (x, weight))
     own = None if bias is None else to_device(device, bias)
     if a.ndim > 4 and _rows(a.shape, a._steps) is None:
         a = a.contiguous()
@@ -87,6 +85,11 @@ def linear(
     for parts in made:
         keep(device, b, parts)
     return finish(device, y, *arrays.values())
+
+
+def _there(device: Device, array) -> Tensor:
+    """An array on the device; a tensor as it lies."""
+    return array if isinstance(array, Tensor) else to_device(device, array)
 
 
 def _rows(shape: tuple[int, ...], steps: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -174,7 +177,7 @@ def linear_backward(device: Device, grad_output, x, weight, *, precision="highes
     if not math.prod(shape[:-1]):
         results = tuple(device.tensor(np.zeros(size, dtype)) for size in (shape, (cols, depth), (cols,)))
     else:
-        g, a, w = (t if isinstance(t, Tensor) else to_device(device, t) for t in (grad_output, x, weight))
+        g, a, w = (_there(device, array) for array in (grad_output, x, weight))
         tensors = (g, a, w, find(w.transpose()) if high else None)
         results = _kept_gradients(device, w, run(device, GRADIENTS, plan_backward, (high,), tensors))
     return tuple(finish(device, result, grad_output, x, weight) for result in results)
@@ -199,16 +202,8 @@ def plan_backward(
     offsets = [layout.offset for layout in layouts[:3]]
     dx, dw, db = (planner.empty(shape, a.dtype) for shape in (a.shape, w.shape, (cols,)))
     rows = math.prod(a.shape[:-1])
-    flat = []
-    for number, array in enumerate((g, a)):
-        own = (rows, array.shape[-1])
-        steps = _rows(array.shape, array._steps) if array.size else contiguous_strides(own)
-        if steps is None:
-            whole = planner.empty(array.shape, array.dtype)
-            emit(planner, registry, spec("copy", a.dtype), whole, [array, None, None], [offsets[number], None, None])
-            array, steps, offsets[number] = whole, contiguous_strides(own), ALIGN_MOST
-        flat.append(array._view(own, steps))
-    g, a = flat
+    g, offsets[0] = shown(planner, registry, g, (rows, cols), offsets[0])
+    a, offsets[1] = shown(planner, registry, a, (rows, depth), offsets[1])
 
     def multiply(left, right, result, places, parts=None, deep=True):
         return product(
