@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from buffers import download, host_array, reverse_spec, scale, upload, whole
+from buffers import download, host_array, reverse_spec, scale, spec_of, upload, whole
 
 
 @pytest.fixture(params=[1, 8], ids=["one-by-one", "together"])
@@ -222,3 +222,15 @@ def test_a_wait_polls_lets_others_through_and_then_sleeps(vulkan, monkeypatch):
         vulkan.synchronize()
         assert bool(slept) == sleeps and set(slept) <= {0} and bool(waited) == waits
     assert (download(vulkan, y) == 3).all()
+
+
+@pytest.mark.parametrize("letters, shows", [("r", 0), ("rw", 2)])
+def test_a_binding_left_out_shows_what_barriers_know_of(vulkan, letters, shows):
+    """Where the shader could write, what it writes: validation layers do not see that it leaves the binding alone."""
+    source, target = upload(vulkan, np.arange(64, dtype=np.uint32)), vulkan.allocate(256)
+    program = vulkan.program(spec_of("reverse", ("r", letters, "w"), 4))
+    vulkan.dispatch(program, [whole(source), None, whole(target)], struct.pack("<I", 64), (1, 1, 1))
+    assert sorted(download(vulkan, target, np.uint32)) == list(range(1, 65))
+    shown = vulkan._parts.stream._descriptors._buffers
+    places = [(shown[i].buffer, shown[i].offset) for i in range(3)]
+    assert places[0] != places[2] and places[1] == places[shows]

@@ -18,13 +18,13 @@ TEXEL = 16  # bytes: four 32-bit integers, a format that every device reads texe
 
 
 class SetLayout:
-    """The driver's layout of sets, and which of their bindings are texel buffers."""
+    """The driver's layout of sets, and what a shader does with their bindings (ProgramSpec.access)."""
 
-    __slots__ = ("value", "texels")
+    __slots__ = ("value", "access")
 
-    def __init__(self, value, texels: tuple[bool, ...]):
+    def __init__(self, value, access: tuple[str, ...]):
         self.value = value
-        self.texels = texels
+        self.access = access
 
 
 class Descriptors:
@@ -66,22 +66,28 @@ class Descriptors:
 
     def _make(self, key: tuple):
         made = self._allocate(key[0].value)
-        parts = list(key[1:])
-        filler = next(i for i, part in enumerate(parts) if part is not None)
-        filler = parts[filler : filler + 3]  # what a binding that the shader leaves alone shows
-        for count, texels in enumerate(key[0].texels):
-            block, start, length = filler if parts[0] is None else parts[:3]
-            del parts[: 1 if parts[0] is None else 3]
+        access, shown, place = key[0].access, [], 1
+        for _ in access:
+            size = 1 if key[place] is None else 3
+            shown.append(None if size == 1 else key[place : place + 3])
+            place += size
+        # What a binding that the shader leaves alone shows. Where it could write, that is something that it does write:
+        # the barriers are for these, and layers that know of no specialization constants expect them for all.
+        filler = next(part for part in shown if part is not None)
+        written = (part for part, letters in zip(shown, access, strict=True) if part is not None and "w" in letters)
+        for_writes = next(written, filler)
+        for count, (part, letters) in enumerate(zip(shown, access, strict=True)):
+            block, start, length = part or (for_writes if "w" in letters else filler)
             write = self._writes[count]
             write.dstSet = made[0]
-            if texels:
+            if letters == "rt":
                 write.descriptorType = lib.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER
                 self._shown[count] = self._view(block, start, -(-length // TEXEL)).value
             else:
                 write.descriptorType = lib.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
                 info = self._buffers[count]
                 info.buffer, info.offset, info.range = block.buffer.value, start, length
-        lib.vkUpdateDescriptorSets(self._device.handle, len(key[0].texels), self._writes, 0, NULL)
+        lib.vkUpdateDescriptorSets(self._device.handle, len(access), self._writes, 0, NULL)
         return made
 
     def _view(self, block: Block, start: int, texels: int) -> Handle:

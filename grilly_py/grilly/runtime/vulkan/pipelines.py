@@ -73,7 +73,7 @@ class Pipelines:
     def __init__(self, device: Device):
         self._device = device
         self._programs: dict[ProgramSpec, VulkanProgram] = {}
-        self._layouts: dict[tuple[tuple[bool, ...], int], tuple[Handle, Handle, SetLayout]] = {}
+        self._layouts: dict[tuple[tuple[str, ...], int], tuple[Handle, Handle, SetLayout]] = {}
         self._path = self._cache_path()
         self._saved = 0
         self._threads = Threads()
@@ -129,16 +129,14 @@ class Pipelines:
             making.give_up()
 
     def _layout(self, access: tuple[str, ...], push_bytes: int) -> tuple[Handle, SetLayout]:
-        texels = tuple(letters == "rt" for letters in access)
-        key = (texels, push_bytes)
+        key = (access, push_bytes)
         if key in self._layouts:
             return self._layouts[key][1:]
+        buffer, texels = lib.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, lib.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER
         slots = ffi.new("VkDescriptorSetLayoutBinding[]", len(access))
-        for i, of_texels in enumerate(texels):
+        for i, letters in enumerate(access):
             slots[i].binding = i
-            slots[i].descriptorType = (
-                lib.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER if of_texels else lib.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
-            )
+            slots[i].descriptorType = texels if letters == "rt" else buffer
             slots[i].descriptorCount = 1
             slots[i].stageFlags = lib.VK_SHADER_STAGE_COMPUTE_BIT
         info = ffi.new("VkDescriptorSetLayoutCreateInfo*")
@@ -157,7 +155,7 @@ class Pipelines:
         layout_info.pushConstantRangeCount = 1 if push_bytes else 0
         layout_info.pPushConstantRanges = push
         layout = self._device.objects.create("PipelineLayout", layout_info)
-        self._layouts[key] = (set_layout, layout, SetLayout(set_layout.value, texels))
+        self._layouts[key] = (set_layout, layout, SetLayout(set_layout.value, access))
         return self._layouts[key][1:]
 
     def _module(self, spec: ProgramSpec):
