@@ -112,6 +112,24 @@ def test_integers_that_a_dtype_does_not_hold(vulkan_backend):
     same(t, np.arange(3, dtype=np.uint8))
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "int64"])
+def test_floats_that_an_integer_dtype_does_not_hold(vulkan_backend, dtype):
+    """They have no integer that they could be cut to; those that have one are cut, as NumPy does."""
+    t = vulkan_backend.tensor(np.arange(3).astype(dtype))
+    for odd in (float("nan"), float("inf"), -1e30, np.float32("nan"), float(np.iinfo(dtype).max + 1)):
+        for call in (
+            lambda: t.__setitem__(0, odd), lambda: t.__setitem__([1, 2], [0.0, odd]),  # noqa: B023
+            lambda: grilly.asarray([1.0, odd], dtype=dtype, device=vulkan_backend),  # noqa: B023
+        ):  # fmt: skip
+            with pytest.raises(OverflowError, match=f"out of bounds for {dtype}"):
+                call()
+    same(t, np.arange(3).astype(dtype))
+    t[:] = [254.9, -0.5, 3.0]
+    same(t, np.array([254, 0, 3], dtype))
+    t[1] = np.float64(7.5)
+    same(t, np.array([254, 7, 3], dtype))
+
+
 @pytest.mark.parametrize("dtype", ["int64", "uint8", "float32", "bool"])
 def test_comparison_with_integers_beyond_64_bits(vulkan_backend, dtype):
     """As NumPy's: they are above or below all elements."""

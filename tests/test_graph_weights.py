@@ -96,3 +96,23 @@ def test_backward_of_a_module_is_not_captured(vulkan_backend):
     with pytest.raises(grilly.CaptureError, match="backward: gradients of parameters are NumPy arrays"):
         vulkan_backend.capture(step, x)
     assert layer.weight.grad is None
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(4, 4), nn.GELU(), nn.Sequential(nn.LayerNorm(4), nn.SiLU())], ids=str)
+def test_backward_after_a_forward_that_was_captured(vulkan_backend, layer):
+    """What it kept lies in the graph's memory, which other steps of a replay write to."""
+    x = vulkan_backend.tensor(random(4, 4))
+    layer.train()
+    graph = vulkan_backend.capture(lambda x: layer(x), x)
+    graph(x)
+    with pytest.raises(grilly.CaptureError, match="forward.. was captured, and a graph uses the memory"):
+        layer.backward(x)
+    layer(x)
+    layer.backward(x)
+
+
+def test_backward_in_the_capture_of_its_forward(vulkan_backend):
+    layer, x = nn.GELU().train(), vulkan_backend.tensor(random(4, 4))
+    graph = vulkan_backend.capture(lambda x: (layer(x), layer.backward(x)), x)
+    layer(x)
+    equal(graph(x)[1], layer.backward(x))

@@ -2,8 +2,9 @@
 
 The generator is that of dropout, Philox4x32-10: what is drawn depends on the function, its arguments, ``seed`` and
 ``offset`` alone. Without a seed a call takes that of ``grilly.manual_seed`` and the next offset, as dropout does, so
-that the same calls in the same order give the same numbers. `grilly.reference` has the same functions in NumPy. A graph
-(``Compute.capture``) draws the same numbers in each replay.
+that the same calls in the same order give the same numbers. `grilly.reference` has the same functions in NumPy. In a
+captured function (``Compute.capture``) a call with a seed draws the same numbers in each replay, and one without is
+refused.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from .compute.arrays import draws as _draws
 from .compute.backend import Compute, default_backend
 from .compute.device.device import Device
 from .compute.device.tensor import Tensor
-from .compute.random import manual_seed, next_dropout
+from .compute.random import drawn, manual_seed
 
 __all__ = ["integers", "manual_seed", "normal", "uniform"]
 
 
-def _source(device: Compute | None, seed: int | None, offset: int) -> tuple[Device, int, int]:
+def _source(name: str, device: Compute | None, seed: int | None, offset: int) -> tuple[Device, int, int]:
     opened = default_backend().opened if device is None else device.opened
     if seed is None:
-        return opened, *next_dropout()
+        return opened, *drawn(opened, name, "give a seed where that is wanted, or draw outside and give it the numbers")
     return opened, operator.index(seed), operator.index(offset)
 
 
@@ -54,8 +55,10 @@ def normal(
         For another dtype, and a shape or seed that is not of integers.
     ValueError
         For a seed or an offset out of range, and a mean or deviation that float32 does not hold.
+    CaptureError
+        Without a seed in a captured function.
     """
-    opened, seed, offset = _source(device, seed, offset)
+    opened, seed, offset = _source("normal", device, seed, offset)
     return _draws.floats(opened, _draws.NORMAL, "normal", shape, float(mean), float(std), dtype, seed, offset)
 
 
@@ -67,7 +70,7 @@ def uniform(
 
     Parameters and errors as ``normal``.
     """
-    opened, seed, offset = _source(device, seed, offset)
+    opened, seed, offset = _source("uniform", device, seed, offset)
     low, high = float(low), float(high)
     return _draws.floats(opened, _draws.UNIFORM, "uniform", shape, low, high - low, dtype, seed, offset)
 
@@ -87,6 +90,6 @@ def integers(
     ValueError
         For bounds that the dtype does not hold, none or more than 2**32 - 1 numbers between them, and as ``normal``.
     """
-    opened, seed, offset = _source(device, seed, offset)
+    opened, seed, offset = _source("integers", device, seed, offset)
     low, high = operator.index(low), operator.index(high)
     return _draws.integers(opened, "integers", low, high, shape, dtype, seed, offset)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..errors import CaptureError, UnsupportedError
+from ..errors import UnsupportedError
 from ..registry import Registry, Request
 from .arrays.creation import full
 from .arrays.map import emit, halves
@@ -17,9 +17,11 @@ from .device.numbers import integer, number
 from .device.plan import At, Live, Plan, Planner, fits_binding
 from .device.record import Ready, again, run
 from .device.tensor import Tensor
-from .random import next_dropout
+from .random import drawn
 
 NAME = "dropout"
+#: What a captured function calls.
+CAPTURED = "call F.dropout with seed= a Tensor among the function's arguments, or the module's eval()"
 #: Plans of dropout.
 PLANS: Kept[tuple, Ready] = Kept("plans of dropout", 256)
 #: Elements of a dispatch at most; it divides 2^34, so that the upper word of the counter is one for a dispatch.
@@ -39,28 +41,12 @@ def dropout(device: Device, x, p=0.5, training=True, *, seed=None, offset=0):
     if p == 1.0:
         return finish(device, full(device, x.shape, 0.0, x.dtype), x, seed)
     if seed is None:
-        number_of_seed, offset = drawn(device, NAME)
+        number_of_seed, offset = drawn(device, NAME, CAPTURED)
     live = (number_of_seed & 0xFFFFFFFF, number_of_seed >> 32, offset)
     given = (min(math.floor((1.0 - p) * 2**32), 2**32 - 1), 1.0 / (1.0 - p))
     tensors = (source.contiguous(), seed if isinstance(seed, Tensor) else None)
     found = again(device, PLANS, given, tensors, live) or run(device, PLANS, plan, given, tensors, live)
     return finish(device, found[0], x, seed)
-
-
-def drawn(device: Device, name: str) -> tuple[int, int]:
-    """Seed and offset of the next mask of ``manual_seed``'s sequence.
-
-    Raises
-    ------
-    CaptureError
-        In a captured function, whose replays would all have this mask.
-    """
-    if device.runtime.capturing:
-        raise CaptureError(
-            f"{name}: a random mask drawn in a captured function would be the same in every replay; call F.dropout "
-            "with seed= a Tensor among the function's arguments, or the module's eval()"
-        )
-    return next_dropout()
 
 
 def _terms(p, seed, offset) -> tuple[float, int, int]:

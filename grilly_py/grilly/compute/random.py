@@ -1,11 +1,16 @@
-"""The seed and offset of dropout where a call gives none."""
+"""The seed and offset of dropout and of random arrays where a call gives none."""
 
 from __future__ import annotations
 
 import operator
 import threading
+from typing import TYPE_CHECKING
 
+from ..errors import CaptureError
 from ..runtime.lifetime import in_child
+
+if TYPE_CHECKING:
+    from .device.device import Device
 
 _lock = threading.Lock()
 in_child(_lock._at_fork_reinit)
@@ -37,8 +42,16 @@ def manual_seed(seed: int) -> None:
         _seed, _offset = seed, 0
 
 
-def next_dropout() -> tuple[int, int]:
-    """The seed and the offset for one more call; offsets have 32 bits and begin anew after that."""
+def drawn(device: Device, name: str, cure: str) -> tuple[int, int]:
+    """The seed and the offset for one more call; offsets have 32 bits and begin anew after that.
+
+    Raises
+    ------
+    CaptureError
+        In a captured function, whose replays would all have what is drawn once; ``cure`` is what to call there.
+    """
+    if device.runtime.capturing:
+        raise CaptureError(f"{name}: what is drawn in a captured function would be the same in every replay; {cure}")
     global _offset
     with _lock:
         offset = _offset

@@ -8,7 +8,8 @@ from .. import functional as F
 from ..compute import Tensor
 from ..compute.device.arrays import Array, FloatArray, FloatT, NDArray
 from ..compute.device.numbers import number
-from ..compute.dropout import drawn
+from ..compute.dropout import CAPTURED
+from ..compute.random import drawn
 from .module import Module, shapes
 
 
@@ -56,7 +57,7 @@ class Dropout(Module):
             self._keep(backend=None, seed=0, offset=0)
             return input
         backend, (sent,), keep = self._send(input)
-        seed, offset = drawn(backend.opened, "Dropout")
+        seed, offset = drawn(backend.opened, "Dropout", CAPTURED)
         y = F.dropout(sent, self.p, seed=seed, offset=offset)
         self._keep(backend=backend, seed=seed, offset=offset)
         return y if keep else y.numpy()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -39,6 +39,12 @@ def _tensors(values: Any) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, tuple):
             yield from _tensors(value)
+
+
+def _captures(tensors: Iterable[Tensor]) -> list[Stale]:
+    """The captures under way, by what is noted of them, on the tensors' devices."""
+    found = (tensor.backend.opened.captured.stale for tensor in tensors)
+    return [stale for stale in dict.fromkeys(found) if stale is not None]
 
 
 ModuleT = TypeVar("ModuleT", bound="Module")
@@ -232,7 +238,7 @@ class Module:
         self.training = True
         self._backend: Compute | None = None
         self._keeps = False
-        self._kept: tuple[dict[str, Any], list[tuple[Any, int]]] | None = None
+        self._kept: tuple[dict[str, Any], list[tuple[Any, int]], list[Stale]] | None = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the layer computes; subclasses define it."""
@@ -251,12 +257,14 @@ class Module:
         """Keep what ``backward`` will need, after ``train()``; arrays of NumPy's as they are now."""
         if self._keeps:
             kept = _as_they_are(what)
-            self._kept = kept, [(tensor._storage, tensor._storage.version) for tensor in _tensors(kept.values())]
+            tensors = list(_tensors(kept.values()))
+            self._kept = kept, [(tensor._storage, tensor._storage.version) for tensor in tensors], _captures(tensors)
 
     def _take(self) -> dict[str, Any]:
         """What the last ``forward`` kept, no longer kept.
 
-        Raises RuntimeError where it kept nothing, and where a Tensor was written to since.
+        Raises RuntimeError where it kept nothing, and where a Tensor was written to since; CaptureError where it ran
+        in another capture.
         """
         found, self._kept = self._kept, None
         name = type(self).__name__
@@ -264,7 +272,12 @@ class Module:
             raise RuntimeError(
                 f"{name}.backward: no forward() was kept; call train(), then forward() before each backward()"
             )
-        kept, versions = found
+        kept, versions, captures = found
+        if captures and captures != _captures(_tensors(kept.values())):
+            raise CaptureError(
+                f"{name}.backward: forward() was captured, and a graph uses the memory of what it kept again; call "
+                "forward() and backward() both in the captured function or both outside"
+            )
         if any(storage.version != version for storage, version in versions):
             raise RuntimeError(
                 f"{name}.backward: a Tensor that forward() was given or gave was changed in place since, so that the "

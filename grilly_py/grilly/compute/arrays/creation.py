@@ -25,7 +25,7 @@ def full(device: Device, shape, value, dtype=None, name: str = "full") -> Tensor
     TypeError
         For a value that is no number, a dtype that no tensor has, and a shape that is not of integers.
     OverflowError
-        For an integer that the dtype does not hold.
+        For a number that an integer dtype does not hold.
     """
     if isinstance(value, Tensor):
         value = value.item()
@@ -35,12 +35,8 @@ def full(device: Device, shape, value, dtype=None, name: str = "full") -> Tensor
         raise TypeError(f"{name}: the value is a {type(value).__name__}; expected a number")
     dtype = default_of(type(value)) if dtype is None else dtype_of(dtype)
     shape = extents(name, shape)
-    if isinstance(value, float) and dtype.kind in "iu":
-        if not math.isfinite(value):
-            raise OverflowError(f"{name}: {value} is out of bounds for {dtype.name}")
-        value = int(value)
-    if isinstance(value, int):
-        check_range(name, dtype, value)
+    check_range(name, dtype, value)
+    value = int(value) if dtype.kind in "iu" else value
     kind_of(dtype)
     found = device.empty(shape, dtype)  # before a plan, which would be long for what no device holds
     if found.size:
@@ -93,7 +89,7 @@ def host_numbers(name: str, value, dtype: np.dtype | None) -> np.ndarray:
     TypeError
         For what are no numbers.
     OverflowError
-        For integers that the dtype does not hold.
+        For numbers that an integer dtype does not hold, infinities and NaN among them.
     """
     if isinstance(value, (list, tuple)):
         value = _plain(value)
@@ -107,6 +103,8 @@ def host_numbers(name: str, value, dtype: np.dtype | None) -> np.ndarray:
         raise TypeError(f"{name}: {type(value).__name__} of {array.dtype}; expected numbers")
     if dtype is None:
         dtype = FLOAT32 if array.dtype.kind == "f" else BOOL if array.dtype.kind == "b" else INT64
+    if array.dtype.kind == "f" and dtype.kind in "iu" and array.size:
+        check_range(name, dtype, float(array.min()), float(array.max()))  # NaN is both, where there is one
     if array.dtype.kind in "iuO" and array.size:
         check_range(name, dtype, int(array.min()), int(array.max()))
     return array.astype(dtype)

@@ -315,6 +315,8 @@ def _values(x: Tensor, value, shape: tuple[int, ...]) -> Tensor:
     """What is assigned, as a tensor of x's dtype that broadcasts to a shape."""
     device = x._storage.device
     if not isinstance(value, Tensor):
+        if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+            value = value.item()  # which is checked, as Python's numbers are
         if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__array__"):
             array = np.asarray(value)
             if array.dtype.kind not in "biuf" and not is_storable(array.dtype):

@@ -8,6 +8,7 @@ gives float32, and a Python float with an integer array float32.
 from __future__ import annotations
 
 import functools
+import math
 
 import numpy as np
 
@@ -101,10 +102,11 @@ def integer_range(dtype: np.dtype) -> tuple[int, int]:
     return int(info.min), int(info.max)
 
 
-def check_range(name: str, dtype: np.dtype, *values: int) -> None:
-    """Raise OverflowError for integers that an integer dtype does not hold."""
+def check_range(name: str, dtype: np.dtype, *values: int | float) -> None:
+    """Raise OverflowError for numbers that an integer dtype does not hold, cut to integers: NaN is one of them."""
     if dtype.kind in "iu":
         low, high = integer_range(dtype)
         for value in values:
-            if not low <= value <= high:
+            whole = math.trunc(value) if isinstance(value, float) and math.isfinite(value) else value
+            if not low <= whole <= high:
                 raise OverflowError(f"{name}: {value} is out of bounds for {dtype.name}")
