@@ -210,18 +210,14 @@ class Pool:
         self._live: set[_End] = set()
         self._gone: deque[_End] = deque()
         self._used = 0
-        self.peak = 0
         self.reserved = 0
+        self.peak = Peak(self)
 
     @property
     def in_use(self) -> int:
         """Bytes of the buffers that are there."""
         self.sweep()
         return self._used
-
-    def use(self) -> tuple[int, int, int]:
-        """Bytes in use, at most so far, and taken from the driver."""
-        return self.in_use, self.peak, self.reserved
 
     def has(self, buffer: VulkanBuffer) -> bool:
         """Whether a buffer is of this pool."""
@@ -258,8 +254,7 @@ class Pool:
             if piece is None:
                 return None
         self._used += size
-        if self._used > self.peak:
-            self.peak = self._used
+        self.peak.note()
         buffer = VulkanBuffer(nbytes)
         buffer.piece = piece
         end = buffer.end = _End(buffer, self._gone.append)
@@ -377,6 +372,29 @@ class Pool:
         self._used = self.reserved = 0
 
 
+class Peak:
+    """The most bytes that pools had in use together since the last ``reset``."""
+
+    def __init__(self, *pools: Pool):
+        self._pools = pools
+        self.nbytes = 0
+        for pool in pools:
+            pool.peak = self
+
+    def note(self) -> None:
+        """Count what is in use now."""
+        used = 0
+        for pool in self._pools:
+            used += pool._used
+        if used > self.nbytes:
+            # One of several may not know yet of all that has gone.
+            self.nbytes = used if len(self._pools) == 1 else max(self.nbytes, sum(pool.in_use for pool in self._pools))
+
+    def reset(self) -> None:
+        """Begin anew, with what is in use now."""
+        self.nbytes = sum(pool.in_use for pool in self._pools)
+
+
 def device_pool(device: Device) -> Pool:
     """Memory for tensors: device-local, and mapped too where the host can address all of it.
 
@@ -414,4 +432,4 @@ def host_pool(device: Device) -> Pool:
     return Pool(device, wishes, device.heap_bytes(index))
 
 
-__all__ = ["HostMemory", "Piece", "Pool", "VulkanBuffer", "device_pool", "host_pool", "passing_pool"]
+__all__ = ["HostMemory", "Peak", "Piece", "Pool", "VulkanBuffer", "device_pool", "host_pool", "passing_pool"]

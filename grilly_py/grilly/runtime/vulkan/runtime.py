@@ -24,7 +24,7 @@ from ..lifetime import CLOSED, FORKED, check_alive, closed, track
 from .capture import VulkanCapture
 from .device import Device
 from .graph import Graphs, VulkanRecording
-from .memory import HostMemory, VulkanBuffer, device_pool, host_pool, passing_pool
+from .memory import HostMemory, Peak, VulkanBuffer, device_pool, host_pool, passing_pool
 from .pipelines import Pipelines, VulkanProgram
 from .sharing import VulkanSharing
 from .stream import Stream
@@ -53,6 +53,8 @@ class _Parts:
             self.staging = host_pool(self.device)
             self.host = host_pool(self.device)
             self.passing = passing_pool(self.device)
+            self.pools = [self.pool] if self.passing is None else [self.pool, self.passing]  # of device memory
+            self.peak = Peak(*self.pools)
             self.pipelines = Pipelines(self.device)
             self.stream = Stream(self.device)
             self.graphs = Graphs(self.device)
@@ -66,9 +68,8 @@ class _Parts:
         if self.device.lost is None:
             self.stream.mend()
             self.graphs.sweep(self.stream.completed)
-            for pool in (self.pool, self.staging, self.host, self.passing):
-                if pool is not None:
-                    pool.mend()
+            for pool in (*self.pools, self.staging, self.host):
+                pool.mend()
         self.device.objects.sweep()
 
     def close(self) -> None:
@@ -81,9 +82,8 @@ class _Parts:
             self.graphs.close()
             self.stream.close()
             self.staging.close()
-            if self.passing is not None:
-                self.passing.close()
-            self.pool.close()
+            for pool in self.pools:
+                pool.close()
             self.closed = True
         self.end()
 
@@ -377,18 +377,15 @@ class VulkanRuntime(Runtime):
     def memory(self, reset_peak: bool = False) -> MemoryUse:
         with self._enter():
             parts = self._open()
-            pool = parts.pool
             if parts.stream.joint is not None and parts.stream.joint.leaving:
                 parts.stream.joint.settle()
             if parts.graphs.gone:
                 parts.stream.poll()
                 parts.graphs.sweep(parts.stream.completed)
-            pools = [pool] if parts.passing is None else [pool, parts.passing]
             if reset_peak:
-                for pool in pools:
-                    pool.peak = pool.in_use
-            in_use, peak, reserved = (sum(numbers) for numbers in zip(*(p.use() for p in pools), strict=True))
-            use = MemoryUse(in_use, peak, reserved, parts.host.in_use)
+                parts.peak.reset()
+            in_use, reserved = sum(pool.in_use for pool in parts.pools), sum(pool.reserved for pool in parts.pools)
+            use = MemoryUse(in_use, parts.peak.nbytes, reserved, parts.host.in_use)
             parts.at_work = False
             return use
 
