@@ -25,7 +25,6 @@
 #define WITHOUT_TILES
 #define O_ELEMENT IO_VECTOR
 #include "attention/attention.glsl"
-#include "pairs.glsl"
 
 layout(constant_id = 12) const int ROWS = 1;
 layout(constant_id = 13) const int LONG = 0;
@@ -49,14 +48,7 @@ const float LOWEST = -3.2e38;
 bool some_hidden() { return CAUSAL == 1 || (FEATURES & (WINDOW | PREFIX | SEGMENTS | BLOCKS)) != 0; }
 bool all_count() { return MASK == 0 && !some_hidden() && (FEATURES & (BIAS | DROPOUT)) == 0; }
 
-vec4 quad(uvec4 word, int i) {
-#if defined(DTYPE_float32)
-    return uintBitsToFloat(word);
-#else
-    uvec2 pairs = i == 0 ? word.xy : word.zw;
-    return FLOATS_OF(pairs);
-#endif
-}
+#include "fours.glsl"
 
 // What the functions of extras.glsl read of the head that a row belongs to.
 float slopes[ROWS];

@@ -30,7 +30,6 @@
 #define WITHOUT_TILES
 #define O_ELEMENT IO_VECTOR
 #include "attention/attention.glsl"
-#include "pairs.glsl"
 
 layout(constant_id = 12) const int ROWS = 1;
 layout(constant_id = 7) const int LANES = 8;
@@ -53,14 +52,7 @@ const int SUBGROUPS = int(gl_WorkGroupSize.x) / SUBGROUP;
 const int STEP = SLOTS * UNROLL;  // keys of a subgroup's trip
 const int COLUMNS = V_WORDS * LANES * QUADS;  // 4-vectors of an output row, the last ones unused where it is padded
 
-vec4 quad(uvec4 word, int i) {
-#if defined(DTYPE_float32)
-    return uintBitsToFloat(word);
-#else
-    uvec2 pairs = i == 0 ? word.xy : word.zw;
-    return FLOATS_OF(pairs);
-#endif
-}
+#include "fours.glsl"
 
 // A maximum starts here: below every score that is attended to, and so far above NEVER that exp2(NEVER - maximum) is 0
 // whatever the maximum is. No weight needs a test.

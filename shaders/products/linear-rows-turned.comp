@@ -17,7 +17,6 @@
 // Preconditions: offsets, strides, K and N are multiples of 8 (float32: 4).
 
 #include "elements.glsl"
-#include "pairs.glsl"
 
 layout(constant_id = 0) const int HAS_BIAS = 0;
 layout(constant_id = 1) const int ROWS = 1;
@@ -59,14 +58,7 @@ layout(set = 0, binding = 4, std430) restrict readonly buffer Residual { IO_SCAL
 
 shared vec4 sums[THREADS * QUADS];
 
-vec4 quad(uvec4 word, int i) {
-#if defined(DTYPE_float32)
-    return uintBitsToFloat(word);
-#else
-    uvec2 pairs = i == 0 ? word.xy : word.zw;
-    return FLOATS_OF(pairs);
-#endif
-}
+#include "fours.glsl"
 
 void finish(uint batch, uint head, uint row, uint col, float value) {
     value *= pc.scale;

@@ -22,7 +22,6 @@
 //     but those of y and b, and N.
 
 #include "elements.glsl"
-#include "pairs.glsl"
 
 layout(constant_id = 0) const int HAS_BIAS = 0;
 layout(constant_id = 1) const int ROWS = 1;
@@ -73,14 +72,7 @@ layout(set = 0, binding = 5, std430) restrict readonly buffer Norm { WORD norm_d
 shared float sums[SUBGROUPS * VALUES];
 shared float squares[SUBGROUPS * ROWS];  // of x
 
-vec4 quad(WORD word, int i) {
-#if defined(DTYPE_float32)
-    return uintBitsToFloat(word);
-#else
-    uvec2 pairs = i == 0 ? word.xy : word.zw;
-    return FLOATS_OF(pairs);
-#endif
-}
+#include "fours.glsl"
 
 void main() {
     const uint wide = uint(WIDE);
