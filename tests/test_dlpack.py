@@ -31,6 +31,7 @@ def chosen(vulkan_backend):
         import jax
 
         jax.config.update("jax_enable_x64", True)
+        jax.config.update("jax_platforms", "cpu")  # also where it has CUDA
     yield vulkan_backend
     grilly.use(former)
 
