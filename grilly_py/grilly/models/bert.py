@@ -80,7 +80,7 @@ class Bert(Model):
         check_dim(config, self.sizes[0], self.width // heads)
         self.positions = config.integer("max_position_embeddings")
         self.types = config.integer("type_vocab_size", 2) if self.typed else 0
-        eps = config.eps("layer_norm_eps", 1e-12)
+        eps = self._eps(config)
         self.padding = config.integer("pad_token_id", 1 if self.first_position else 0, least=0)
         weights = weights.optional(self.prefix)
         below = weights.at("embeddings")
@@ -98,6 +98,10 @@ class Bert(Model):
         self.pooler = None
         if weights.has("pooler.dense.weight"):
             self.pooler = Linear(weights, "pooler.dense", self.width, self.width)
+
+    def _eps(self, config: Config) -> float:
+        """What norms add to a variance."""
+        return config.eps("layer_norm_eps", 1e-12)
 
     def forward(
         self, input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None, position_ids: Any = None

@@ -26,7 +26,7 @@ class BertMaskedLM(Bert):
         super().__init__(config, weights)
         config.only(tie_word_embeddings=True)
         table = weights.optional(self.prefix).name("embeddings.word_embeddings.weight")
-        self._read_head(weights, table, config.eps("layer_norm_eps", 1e-12))
+        self._read_head(weights, table, self._eps(config))
 
     def _read_head(self, weights: Weights, table: str, eps: float) -> None:
         """The head's tensors. ``table`` is the name of the table of tokens, which it may repeat."""

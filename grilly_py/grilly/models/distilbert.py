@@ -28,6 +28,10 @@ class DistilBert(Bert):
         config.unused("sinusoidal_pos_embds")  # the files have the table either way
         config.unused("qa_dropout", "seq_classif_dropout", "tie_weights_")
 
+    def _eps(self, config: Config) -> float:
+        config.unused("layer_norm_eps")  # transformers does not read it here
+        return 1e-12
+
 
 class DistilBertMaskedLM(BertMaskedLM, DistilBert):
     """DistilBERT with the head that says which token stands where one is hidden."""

@@ -146,8 +146,8 @@ class Llama(Decoder):
         width, layers = config.integer("hidden_size"), config.integer("num_hidden_layers")
         _, key_heads, dim = shape_of(config)
         self.rows, self.cached = config.integer("vocab_size"), (layers, key_heads, dim)
-        partial = config.fields.get("model_type") in JOINED
-        self.rotary = rotary_of(config, dim, config.integer("max_position_embeddings"), partial)
+        phi = config.fields.get("model_type") in JOINED
+        self.rotary = rotary_of(config, dim, config.integer("max_position_embeddings"), phi, 4096 if phi else None)
         self.positions = self.rotary.longest
         below = weights.optional("model")
         self.tokens = Embedding(below, "embed_tokens", self.rows, width)

@@ -34,7 +34,13 @@ class Rotary:
         return backend.tensor(cosines.astype(np.float32)), backend.tensor(sines.astype(np.float32))
 
 
-def rotary_of(config: Config, dim: int, positions: int, partial: bool = False) -> Rotary:
+#: Those that know how long the texts of training were.
+TRAINED = ("llama3", "yarn", "longrope")
+
+
+def rotary_of(
+    config: Config, dim: int, positions: int, partial: bool = False, trained: int | None = None
+) -> Rotary:
     """The angles that ``rope_parameters``, or ``rope_theta`` and ``rope_scaling`` of older files, describe.
 
     Where both are there ``rope_scaling`` counts, as in transformers.
@@ -48,6 +54,9 @@ def rotary_of(config: Config, dim: int, positions: int, partial: bool = False) -
         ``max_position_embeddings``.
     partial : bool
         Whether ``partial_rotary_factor`` may say that only the first elements are turned.
+    trained : int, optional
+        What ``original_max_position_embeddings`` is by default. Beside the field it counts before the one in it, as in
+        transformers.
 
     Raises
     ------
@@ -72,12 +81,13 @@ def rotary_of(config: Config, dim: int, positions: int, partial: bool = False) -
     if "type" in scaling:
         scaling.pop("rope_type" if "rope_type" not in given.fields else "type")
     given.unused(*given.fields)  # rope_scaling names those that it does not know
-    longest = None
-    if kind == "longrope":  # where its trained length stands beside it in older files, transformers reads that
-        trained = config.integer("original_max_position_embeddings", positions)
-        longest = scaling.setdefault("original_max_position_embeddings", trained)
-    elif kind == "dynamic":
-        longest = positions
+    beside = config.integer("original_max_position_embeddings", trained)
+    if kind in TRAINED:
+        if beside is not None:
+            scaling["original_max_position_embeddings"] = beside
+        elif scaling.get("original_max_position_embeddings") is None:
+            scaling["original_max_position_embeddings"] = positions
+    longest = {"longrope": scaling.get("original_max_position_embeddings"), "dynamic": positions}.get(kind)
     try:
         return Rotary(*rope_scaling(turned, base, scaling, max_seq_len=positions), longest, turned == dim)
     except (ValueError, TypeError) as error:

@@ -23,6 +23,8 @@ POOLING = {
     "cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens",
     "mean_sqrt_len": "pooling_mode_mean_sqrt_len_tokens",
 }  # fmt: skip
+#: By which the file of limits is called, the usual one first: older versions had one for each family.
+NAMED = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 #: What a Dense step's activation_function may end with.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "Identity": lambda x: x, "Tanh": F.tanh, "ReLU": F.relu, "GELU": F.gelu, "Sigmoid": F.sigmoid, "SiLU": F.silu,
@@ -131,8 +133,8 @@ class Steps:
 
 def limits(folder: Path) -> tuple[int | None, bool]:
     """How many tokens a text may have, and whether it is put in lower case."""
-    file = folder / "sentence_bert_config.json"
-    if not file.is_file():
+    file = next((file for file in (folder / f"sentence_{name}_config.json" for name in NAMED) if file.is_file()), None)
+    if file is None:
         return None, False
     config = Config(str(file), read_json(file))
     return config.integer("max_seq_length", None), config.flag("do_lower_case", False)

@@ -73,7 +73,7 @@ class SentenceEncoder:
             ``model_type`` of config.json says which encoder it has; a head that ``architectures`` names is passed over.
             Also of an encoder without modules.json: its vectors are then the mean of the tokens', scaled to length 1.
             Prompts are those of config_sentence_transformers.json, lower case and the longest text those of
-            sentence_bert_config.json.
+            sentence_bert_config.json, or else tokenizer_config.json's ``model_max_length``.
         dtype, backend, **options
             As for ``grilly.models.load``.
 
@@ -96,7 +96,7 @@ class SentenceEncoder:
 
         model = load_as(encoder_of, folder, dtype, backend, check=check, **options)
         assert isinstance(model, Bert)
-        tokenizer.cut(min(longest or model.longest, model.longest))
+        tokenizer.cut(min(longest or tokenizer.longest or model.longest, model.longest))
         dense = steps.layers(model.width, model.backend)
         return cls(model, tokenizer, steps.pooling, steps.normalized, lower, prompts, default_prompt, dense)
 
@@ -104,7 +104,7 @@ class SentenceEncoder:
         self, sentences: str | Sequence[str], batch_size: int = 32, *, prompt_name: str | None = None,
         prompt: str | None = None,
     ) -> NDArray[np.float32]:  # fmt: skip
-        """Vectors of sentences, which are cut at the model's longest.
+        """Vectors of sentences, without the white space around them; they are cut at the model's longest.
 
         Parameters
         ----------
@@ -136,7 +136,7 @@ class SentenceEncoder:
                 named = ", ".join(sorted(self.prompts)) or "none"
                 raise ValueError(f"SentenceEncoder: prompt_name is {prompt_name!r}; the folder's prompts: {named}")
             prompt = self.prompts[prompt_name]
-        texts = [f"{prompt or ''}{text}" for text in texts]
+        texts = [f"{prompt or ''}{text}".strip() for text in texts]
         texts = [text.lower() for text in texts] if self.lower else texts
         result = np.zeros((len(texts), self.width), np.float32)
         found = [self._pooled(*self.tokenizer.encode([texts[i] for i in batch])) for batch in batches]

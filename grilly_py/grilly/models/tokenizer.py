@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..compute.device.arrays import NDArray
-from ..errors import ModelError
 from .chat import INSTALL, ChatTemplates
-from .config import read_json
+from .tokenizer_file import read_tokenizer
 
 
 class Tokenizer:
@@ -21,16 +20,22 @@ class Tokenizer:
     Parameters
     ----------
     folder : str or Path
-        With tokenizer.json.
+        With tokenizer.json, and tokenizer_config.json where it has one.
     longest : int, optional
         Texts of more tokens are cut there.
+
+    Attributes
+    ----------
+    longest : int or None
+        The folder's ``model_max_length``. Nothing is cut there unless asked for.
 
     Raises
     ------
     ImportError
         Where the package tokenizers is not installed; the message says what to run.
     ModelError
-        Where there is no tokenizer.json, or one that the package cannot read.
+        Where there is no tokenizer.json, or one that the package cannot read, or one that tokenizer_config.json does
+        not go with.
     """
 
     def __init__(self, folder: str | Path, longest: int | None = None) -> None:
@@ -38,27 +43,18 @@ class Tokenizer:
             import tokenizers
         except ImportError as error:
             raise ImportError(f"Tokenizer: {error}; run: {INSTALL}") from None
-        file = Path(folder) / "tokenizer.json"
-        if not Path(folder).is_dir():
-            raise ModelError(f"{folder} is no folder")
-        if not file.is_file():
-            raise ModelError(f"{file} is missing")
-        try:
-            self._tokenizer: Any = tokenizers.Tokenizer.from_file(str(file))
-        except Exception as error:  # the package raises Exception itself
-            raise ModelError(f"{file} cannot be read: {error}") from None
-        config = Path(folder) / "config.json"
-        padding = read_json(config).get("pad_token_id") if config.is_file() else None
+        self._folder = Path(folder)
+        files = read_tokenizer(self._folder, tokenizers.Tokenizer.from_str)
+        self._tokenizer, self._padding, self._side = files.tokenizer, files.padding, files.side
+        self.longest = files.longest
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         if longest is not None:
             self.cut(longest)
-        self._padding = padding if isinstance(padding, int) and padding >= 0 else 0  # -1 stands for none
-        self._folder = Path(folder)
 
     def cut(self, longest: int) -> None:
-        """Cut texts of more tokens there from now on."""
-        self._tokenizer.enable_truncation(longest)
+        """Cut texts of more tokens there from now on; their beginnings where the folder's truncation_side is "left"."""
+        self._tokenizer.enable_truncation(longest, direction=self._side)
 
     def encode(
         self, texts: str | Sequence[str], add_special_tokens: bool = True
