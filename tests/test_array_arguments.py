@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import grilly
+import grilly.functional as F
 from equal import same
 from grilly import array_api as xp
 
@@ -20,7 +21,7 @@ CALLS = {
     "__array_namespace_info__": None, "result_type": None, "can_cast": None,
     "astype": lambda f, x: f(x, grilly.float16), "broadcast_to": lambda f, x: f(x, (4, 2, 3)),
     "broadcast_arrays": lambda f, x: f(x, x[0])[1], "concat": lambda f, x: f([x, x]), "stack": lambda f, x: f([x, x]),
-    "clip": lambda f, x: f(x, 1, 2), "diff": lambda f, x: f(x, prepend=x[:, :1]),
+    "clip": lambda f, x: f(x, 1, 2), "split": lambda f, x: f(x, 2)[1], "diff": lambda f, x: f(x, prepend=x[:, :1]),
     "full_like": lambda f, x: f(x, 3), "meshgrid": lambda f, x: f(x[0], x[1])[0],
     "matmul": lambda f, x: f(x, x.T), "moveaxis": lambda f, x: f(x, 0, 1), "nonzero": lambda f, x: f(x)[1],
     "permute_dims": lambda f, x: f(x, (1, 0)), "repeat": lambda f, x: f(x, 2), "reshape": lambda f, x: f(x, (3, 2)),
@@ -119,7 +120,9 @@ def test_floats_that_an_integer_dtype_does_not_hold(vulkan_backend, dtype):
     for odd in (float("nan"), float("inf"), -1e30, np.float32("nan"), float(np.iinfo(dtype).max + 1)):
         for call in (
             lambda: t.__setitem__(0, odd), lambda: t.__setitem__([1, 2], [0.0, odd]),  # noqa: B023
+            lambda: t.__setitem__(0, np.array(odd)), lambda: grilly.full((2,), odd, dtype=dtype),  # noqa: B023
             lambda: grilly.asarray([1.0, odd], dtype=dtype, device=vulkan_backend),  # noqa: B023
+            lambda: grilly.asarray(np.array([1.0, odd]), dtype=dtype, device=vulkan_backend),  # noqa: B023
         ):  # fmt: skip
             with pytest.raises(OverflowError, match=f"out of bounds for {dtype}"):
                 call()
@@ -146,3 +149,53 @@ def test_an_integer_beyond_float32_is_an_infinity(vulkan_backend):
     t = vulkan_backend.tensor(ROW)
     for number, want in ((2**200, np.inf), (-(10**400), -np.inf), (2**100, 2.0**100)):
         same(t * 0 + number, np.full(3, want, np.float32))
+
+
+def test_floats_that_a_range_of_integers_passes(vulkan_backend):
+    for ends, dtype in (((0, 1e10, 5e9), "int32"), ((-1.5, 2), "uint8"), ((0.0, 1e20, 5e19), "int64")):
+        with pytest.raises(OverflowError, match=f"arange: .* is out of bounds for {dtype}"):
+            grilly.arange(*ends, dtype=dtype, device=vulkan_backend)
+    same(grilly.arange(-0.5, 2, dtype="uint8", device=vulkan_backend), np.array([0, 0, 1], np.uint8))
+
+
+def test_integers_to_a_negative_power(vulkan_backend):
+    t = vulkan_backend.tensor(np.array([2, 3]))
+    with pytest.raises(ValueError, match="pow: int64 to the power -1 is no integer"):
+        t**-1
+    same(vulkan_backend.tensor(np.array([2.0], np.float32)) ** -1, np.array([0.5], np.float32))
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_masked_arrays_and_matrices_are_refused(vulkan_backend):
+    """The first hide elements that would count, the second mean something else by *."""
+    ones = np.ones((2, 3), np.float32)
+    masked, t = np.ma.masked_array(ones, True), vulkan_backend.tensor(ones)
+    for call in (
+        lambda: grilly.asarray(masked, device=vulkan_backend), lambda: vulkan_backend.tensor(masked),
+        lambda: t + masked,
+        lambda: t.__setitem__(0, masked[0]), lambda: F.softmax(masked), lambda: F.linear(t, masked),
+        lambda: F.scaled_dot_product_attention(t, t, t, attn_mask=np.ma.masked_array(np.ones((2, 2), bool), True)),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=r"a masked array hides elements.* give array.filled\(value\)"):
+            call()
+    with pytest.raises(TypeError, match="numpy.matrix, whose .* give numpy.asarray"):
+        np.matrix([[1.0, 2.0, 3.0]]) * t
+
+
+def test_split(vulkan_backend):
+    x = np.arange(60).reshape(3, 4, 5)
+    t = vulkan_backend.tensor(x)
+    for parts, axis in ((2, 1), (5, -1), ([1, 3], 2), ([], 0), ([0, 2, 2], 1), ([-2], 2)):
+        found = grilly.split(t, parts, axis=axis)
+        for mine, theirs in zip(found, np.split(x, parts, axis), strict=True):
+            same(mine, theirs)
+            assert mine._storage is t._storage
+    for parts in (2, 0, -1):
+        with pytest.raises(ValueError, match="split: axis 0 has extent 3"):
+            grilly.split(t, parts)
+    with pytest.raises(TypeError, match="split"):
+        grilly.split(t, 1.5)
+
+
+def test_bfloat16_by_its_name():
+    assert grilly.bfloat16 == grilly.asarray([1.0], dtype="bfloat16").dtype and "bfloat16" not in grilly.__all__

@@ -102,3 +102,15 @@ def test_a_broadcast_row_of_more_elements_than_a_word_counts(vulkan_backend):
     x = vulkan_backend.tensor(np.ones(1, np.float32))
     with pytest.raises(UnsupportedError, match="sum: a row of 8,589,934,592 elements; expected fewer than 2"):
         xp.sum(xp.broadcast_to(x, (2**33,)))
+
+
+def test_moments_of_integers_that_float32_does_not_hold(vulkan_backend):
+    times = np.array([[1_700_000_000, 1_700_000_010], [1_700_000_020, 1_700_000_050]])
+    for dtype in ("int64", "uint32", "int32"):
+        t = vulkan_backend.tensor(times.astype(dtype))
+        for axis in (None, 0, 1):
+            np.testing.assert_allclose(xp.var(t, axis=axis, correction=1).numpy(), times.var(axis, ddof=1), rtol=1e-6)
+            np.testing.assert_allclose(xp.std(t, axis=axis).numpy(), times.std(axis), rtol=1e-6)
+    cancelling = np.array([2**30, 1, -(2**30), 5], np.int32)
+    assert xp.mean(vulkan_backend.tensor(cancelling)).item() == 1.5
+    assert xp.mean(vulkan_backend.tensor(cancelling.astype(np.int8)), keepdims=True).shape == (1,)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from .compute.graph import Graph
     from .compute.random import manual_seed
 
+    bfloat16: Any
+
 __version__ = "0.1.0"
 
 #: Modules, and the homes of what is imported from one.
@@ -61,11 +63,12 @@ _ARRAY_API = (
     "maximum", "mean", "meshgrid", "min", "minimum", "moveaxis", "multiply", "nan", "negative", "newaxis", "nextafter",
     "nonzero", "not_equal", "ones", "ones_like", "permute_dims", "pi", "positive", "pow", "prod", "real", "reciprocal",
     "remainder", "repeat", "reshape", "result_type", "roll", "round", "searchsorted", "sign", "signbit", "sin", "sinh",
-    "sort", "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum", "take", "take_along_axis", "tan", "tanh",
-    "tensordot", "tile", "topk", "tril", "triu", "trunc", "uint16", "uint32", "uint8", "unique_all", "unique_counts",
-    "unique_inverse", "unique_values", "unstack", "var", "vecdot", "where", "zeros", "zeros_like",
+    "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum", "take", "take_along_axis", "tan",
+    "tanh", "tensordot", "tile", "topk", "tril", "triu", "trunc", "uint16", "uint32", "uint8", "unique_all",
+    "unique_counts", "unique_inverse", "unique_values", "unstack", "var", "vecdot", "where", "zeros", "zeros_like",
 )  # fmt: skip
 _LAZY.update(dict.fromkeys(_ARRAY_API, "array_api"))
+_LAZY["bfloat16"] = "array_api.data_types"  # of an optional package, so not in ``from grilly import *``
 
 # What has a name of Python's own stays out of ``from grilly import *``.
 __all__ = [

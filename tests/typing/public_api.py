@@ -132,6 +132,7 @@ def arrays(x: grilly.Tensor, n: Floats) -> None:
     assert_type(grilly.concat([x, x], axis=0), grilly.Tensor)
     assert_type(grilly.stack([x, x]), grilly.Tensor)
     assert_type(grilly.unstack(x), tuple[grilly.Tensor, ...])
+    assert_type(grilly.split(x, 2), list[grilly.Tensor])
     assert_type(grilly.squeeze(x, 0), grilly.Tensor)
     assert_type(grilly.reshape(x, (-1,)), grilly.Tensor)
     assert_type(grilly.permute_dims(x, (1, 0)), grilly.Tensor)

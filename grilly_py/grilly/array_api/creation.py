@@ -68,6 +68,9 @@ def from_dlpack(x: Any, /, *, device: Compute | None = None, copy: bool | None =
     if isinstance(x, Tensor) and not copy and device in (None, x.backend):
         return x
     gpu = _gpu_of(x)
+    if callable(getattr(x, "is_neg", None)) and x.is_neg():
+        # PyTorch exports the memory of such a view, whose elements have the other sign.
+        raise BufferError("from_dlpack: the tensor is a negated view; give x.resolve_neg()")
     if gpu is not None:
         try:
             exchange = exchange_of(device_at(device))

@@ -26,6 +26,16 @@ float16 = np.dtype(np.float16)
 float32 = np.dtype(np.float32)
 
 
+def __getattr__(name: str) -> Any:
+    """bfloat16, where the package that has it is installed."""
+    if name == "bfloat16":
+        try:
+            return dtype_of(name)
+        except ImportError as error:
+            raise AttributeError(str(error)) from None
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def astype(
     x: Tensor | np.ndarray, dtype: Any, /, *, copy: builtins.bool = True, device: Compute | None = None
 ) -> Tensor:

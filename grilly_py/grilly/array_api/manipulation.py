@@ -43,6 +43,25 @@ def unstack(x: Tensor | np.ndarray, /, *, axis: int = 0) -> tuple[Tensor, ...]:
     return tuple(x.view((slice(None),) * place + (n,)) for n in range(x.shape[place]))
 
 
+def split(x: Tensor | np.ndarray, indices_or_sections: int | Sequence[int], /, *, axis: int = 0) -> list[Tensor]:
+    """Views of parts of an axis that follow each other, as ``numpy.split``; the standard has no such function.
+
+    Parameters
+    ----------
+    x : Tensor or numpy.ndarray
+    indices_or_sections : int or sequence of int
+        How many parts of the same extent, or where all but the first begin.
+    axis : int
+
+    Raises
+    ------
+    ValueError
+        For a number of parts that does not divide the extent.
+    """
+    x = tensor_of("split", x)
+    return _shapes.split(x, indices_or_sections, axis)
+
+
 def expand_dims(x: Tensor | np.ndarray, /, *, axis: int = 0) -> Tensor:
     """x with a new axis of extent 1; a view. Raises IndexError for a place that there is not."""
     return _shapes.expand_dims(tensor_of("expand_dims", x), axis)

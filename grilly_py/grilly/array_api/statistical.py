@@ -32,7 +32,7 @@ def max(x: Tensor | np.ndarray, /, *, axis: Axes = None, keepdims: bool = False)
 
 
 def mean(x: Tensor | np.ndarray, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The mean over axes (None: all); of integers in float32."""
+    """The mean over axes (None: all); of integers in float32, to which int64 is rounded before it is added."""
     return _reductions.moment("mean", tensor_of("mean", x), axis, keepdims)
 
 
@@ -60,5 +60,8 @@ def sum(x: Tensor | np.ndarray, /, *, axis: Axes = None, dtype: Any = None, keep
 
 
 def var(x: Tensor | np.ndarray, /, *, axis: Axes = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
-    """The mean squared difference from the mean over axes; the number of elements less ``correction`` divides."""
+    """The mean squared difference from the mean over axes; the number of elements less ``correction`` divides.
+
+    Of integers it is found in float32 from their exact differences from the first.
+    """
     return _reductions.moment("var", tensor_of("var", x), axis, keepdims, correction)

@@ -75,7 +75,7 @@ class Defaults:
         own = Config(str(file), read_json(file)) if file.is_file() else whole
         self.tokens: dict[str, Any] = {}
         for name, kind in TOKENS.items():
-            config = whole if name in SHARED and name not in own else own
+            config = whole if name in SHARED and name not in own.fields else own
             self.tokens[name] = _tokens(config, name, kind)
         self.repetition_penalty = own.number("repetition_penalty", 1.0, above=0.0)
         self.max_new_tokens, self.max_length = (own.integer(name, None) for name in ("max_new_tokens", "max_length"))

@@ -91,7 +91,12 @@ class Steps:
         names = [name for name, _ in steps]
         last = names[-1:] == ["Normalize"]
         between = names[2 : len(names) - last]
-        if names[:2] != ["Transformer", "Pooling"] or set(between) - {"Dense"} or steps[0][1] != "":
+        if names[:1] == ["Transformer"] and steps[0][1] not in ("", "."):
+            raise ModelError(
+                f"{file}: the Transformer's path is {steps[0][1]!r}; expected '': move the files of that folder beside "
+                "modules.json, and set the path to ''"
+            )
+        if names[:2] != ["Transformer", "Pooling"] or set(between) - {"Dense"}:
             raise ModelError(
                 f"{file}: the steps are {names}; expected Transformer, Pooling and perhaps Dense, and perhaps Normalize"
             )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from .. import array_api as xp
 from ..compute import Compute, Tensor
+from ..compute.attention import foreign
 from ..compute.device.arrays import NDArray
+from ..compute.device.numbers import integer
 from .architectures import encoder_of
 from .bert import Bert
 from .graphs import Graphs
@@ -20,6 +22,19 @@ from .model import Model
 from .sentence_folder import POOLING, Dense, Steps, limits
 from .sentence_folder import prompts as prompts_of
 from .tokenizer import Tokenizer
+
+#: Keyword arguments of sentence-transformers' encode, and what to give here instead.
+_WORDS = {
+    "normalize_embeddings": "nothing: encoder.normalized says whether the folder asks for it",
+    "convert_to_numpy": "nothing: vectors are NumPy's",
+    "convert_to_tensor": "nothing: vectors are NumPy's; grilly.asarray(vectors) puts them on the device",
+    "show_progress_bar": "nothing: progress is not shown",
+    "device": "nothing; SentenceEncoder.load(folder, backend=...) chooses it",
+    "precision": "nothing; vectors are float32",
+    "truncate_dim": "nothing; vectors[:, :n] has the first n elements",
+    "output_value": "nothing; encoder.model(input_ids, attention_mask) gives each token's",
+    "task": "prompt_name",
+}
 
 
 class SentenceEncoder:
@@ -102,7 +117,7 @@ class SentenceEncoder:
 
     def encode(
         self, sentences: str | Sequence[str], batch_size: int = 32, *, prompt_name: str | None = None,
-        prompt: str | None = None,
+        prompt: str | None = None, **unknown: NoReturn,
     ) -> NDArray[np.float32]:  # fmt: skip
         """Vectors of sentences, without the white space around them; they are cut at the model's longest.
 
@@ -124,11 +139,13 @@ class SentenceEncoder:
         Raises
         ------
         TypeError
-            For anything but strings.
+            For anything but strings, a batch size that is no integer, and keyword arguments of other libraries.
         ValueError
             For a batch size below 1, prompts that are not there, and tokens beyond the model's vocabulary, which a
             tokenizer of another model may give.
         """
+        if unknown:
+            raise foreign.unknown("SentenceEncoder.encode", unknown, _WORDS)
         texts, batches = by_length("SentenceEncoder.encode", sentences, batch_size)
         prompt_name = self.default_prompt if prompt_name is None else prompt_name
         if prompt is None and prompt_name is not None:
@@ -183,11 +200,12 @@ class SentenceEncoder:
 def by_length(owner: str, sentences: str | Sequence[str], batch_size: int) -> tuple[list[str], list[list[int]]]:
     """The sentences, and which of them to run together: those of like lengths, so that there is little padding.
 
-    Raises TypeError for anything but strings, and ValueError for a batch size below 1.
+    Raises TypeError for anything but strings and an integer, and ValueError for a batch size below 1.
     """
-    texts = [sentences] if isinstance(sentences, str) else list(sentences)
-    if not all(isinstance(text, str) for text in texts):
+    texts = [sentences] if isinstance(sentences, str) else list(sentences) if isinstance(sentences, Iterable) else None
+    if texts is None or not all(isinstance(text, str) for text in texts):
         raise TypeError(f"{owner}: expected a str or a sequence of str")
+    batch_size = integer(owner, "batch_size", batch_size)
     if batch_size < 1:
         raise ValueError(f"{owner}: batch_size is {batch_size}; it must be at least 1")
     order = sorted(range(len(texts)), key=lambda i: len(texts[i]))

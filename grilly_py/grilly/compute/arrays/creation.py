@@ -10,6 +10,7 @@ from ..device.capsules import on_host
 from ..device.device import Device
 from ..device.dtypes import dtype_of, is_storable, refused
 from ..device.numbers import extents, integer, number
+from ..device.other_arrays import refuse_hidden
 from ..device.tensor import Tensor
 from .elementwise import cast
 from .map import map_into, words
@@ -61,8 +62,9 @@ def asarray(device: Device, value, dtype=None, copy: bool | None = None) -> Tens
         return cast(value, asked or value.dtype, copy=bool(copy))
     if copy is False:
         raise ValueError("asarray: what is on the host needs a copy to be on the device; grilly.pinned has such memory")
+    refuse_hidden("asarray", value)
     if isinstance(value, (np.ndarray, np.generic)) and not isinstance(value, float):
-        return device.tensor(np.asarray(value) if asked is None else np.asarray(value).astype(asked))
+        return device.tensor(np.asarray(value) if asked is None else within("asarray", np.asarray(value), asked))
     if not isinstance(value, float) and (hasattr(value, "__dlpack__") or hasattr(value, "__array__")):
         array = _of_another_library(value)
         if not is_storable(array.dtype) and asked is None:  # it keeps its dtype, as NumPy's does
@@ -79,6 +81,13 @@ def _of_another_library(value) -> np.ndarray:
             if not hasattr(value, "__dlpack__"):
                 raise
     return on_host(value)
+
+
+def within(name: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """A copy of a host's array as ``dtype``. Raises OverflowError for floats that an integer dtype does not hold."""
+    if array.dtype.kind == "f" and dtype.kind in "iu" and array.size:
+        check_range(name, dtype, float(array.min()), float(array.max()))  # NaN is both, where there is one
+    return array.astype(dtype)
 
 
 def host_numbers(name: str, value, dtype: np.dtype | None) -> np.ndarray:
@@ -103,11 +112,9 @@ def host_numbers(name: str, value, dtype: np.dtype | None) -> np.ndarray:
         raise TypeError(f"{name}: {type(value).__name__} of {array.dtype}; expected numbers")
     if dtype is None:
         dtype = FLOAT32 if array.dtype.kind == "f" else BOOL if array.dtype.kind == "b" else INT64
-    if array.dtype.kind == "f" and dtype.kind in "iu" and array.size:
-        check_range(name, dtype, float(array.min()), float(array.max()))  # NaN is both, where there is one
     if array.dtype.kind in "iuO" and array.size:
         check_range(name, dtype, int(array.min()), int(array.max()))
-    return array.astype(dtype)
+    return within(name, array, dtype)
 
 
 def _plain(value):
@@ -141,7 +148,7 @@ def arange(device: Device, start, stop=None, step=1, dtype=None) -> Tensor:
         if count:
             check_range("arange", asked, start, start + step * (count - 1))
         return device.tensor((start + step * np.arange(count, dtype=np.int64)).astype(asked))
-    return device.tensor((start + step * np.arange(count, dtype=np.float64)).astype(asked))
+    return device.tensor(within("arange", start + step * np.arange(count, dtype=np.float64), asked))
 
 
 def _number(name: str, value) -> int | float:

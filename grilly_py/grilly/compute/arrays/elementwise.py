@@ -9,7 +9,7 @@ import numpy as np
 
 from ..device.device import Device
 from ..device.dtypes import dtype_of
-from ..device.other_arrays import no_operand
+from ..device.other_arrays import no_operand, refuse_hidden
 from ..device.record import again
 from ..device.tensor import Tensor
 from .assign import assign
@@ -59,6 +59,10 @@ def operand(name: str, device: Device, value) -> Tensor | bool | int | float:
     if isinstance(value, int):
         return int(value)
     if isinstance(value, (np.ndarray, np.generic)):
+        if isinstance(value, np.matrix):
+            raise TypeError(f"{name}: an operand is a numpy.matrix, whose * and ** are products of matrices; give "
+                            "numpy.asarray(matrix)")  # fmt: skip
+        refuse_hidden(name, value)
         return device.tensor(np.asarray(value))
     raise no_operand(name, value)
 
@@ -103,7 +107,7 @@ def binary(name: str, x, y) -> Tensor:
     TypeError
         Where an operand is neither array nor number, and where the operation does not take the dtypes.
     ValueError
-        For shapes that do not broadcast, and tensors of different backends.
+        For shapes that do not broadcast, tensors of different backends, and integers to a negative power.
     OverflowError
         For a Python integer that the tensor's dtype does not hold; comparisons take it.
     """
@@ -118,6 +122,8 @@ def binary(name: str, x, y) -> Tensor:
     if x.__class__ is Tensor and y.__class__ is Tensor:
         asked, operands, live = _pair(name, x.dtype, y.dtype), (x, y, None), ()
     else:
+        if name == "pow" and y.__class__ is int and y < 0 and kind_of(x.dtype) != "floating":
+            raise ValueError(f"pow: {x.dtype.name} to the power {y} is no integer; cast the tensor to a floating dtype")
         asked, operands, live = _bound(name, x, y)
     found = again(device, PLANS, (asked,), operands, live)
     if found is None:

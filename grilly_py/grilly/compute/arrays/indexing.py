@@ -12,9 +12,10 @@ import numpy as np
 
 from ..device.device import Device
 from ..device.dtypes import is_storable
+from ..device.other_arrays import refuse_hidden
 from ..device.tensor import Tensor, reshaped
 from .assign import assign, scatter
-from .creation import host_numbers
+from .creation import host_numbers, within
 from .elementwise import binary, cast, check_writable, clip, where
 from .map import Gather, mapped
 from .operations import spec
@@ -318,10 +319,11 @@ def _values(x: Tensor, value, shape: tuple[int, ...]) -> Tensor:
         if isinstance(value, np.generic) and value.dtype.kind in "biuf":
             value = value.item()  # which is checked, as Python's numbers are
         if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__array__"):
+            refuse_hidden("a value", value)
             array = np.asarray(value)
             if array.dtype.kind not in "biuf" and not is_storable(array.dtype):
                 raise TypeError(f"a value of {array.dtype} is no number for a tensor of {x.dtype.name}")
-            value = device.tensor(array.astype(x.dtype))
+            value = device.tensor(within("a value", array, x.dtype))
         else:
             value = device.tensor(host_numbers("a value", value, x.dtype))
     value = cast(value, x.dtype)

@@ -23,7 +23,7 @@ from ..device.plan import ALIGN_MOST, At, Layout, Plan, Planner, fits_binding
 from ..device.record import Ready, run
 from ..device.tensor import Tensor
 from .axes import fewest_axes
-from .elementwise import cast
+from .elementwise import binary, cast
 from .map import emit, halves
 from .operations import code, spec
 from .promotion import BOOL, FLOAT32, FLOATING, INT64, LONG, kind_of
@@ -324,8 +324,17 @@ def sum_of(name: str, x: Tensor, axis=None, dtype=None, keepdims: bool = False) 
 
 def moment(name: str, x: Tensor, axis=None, keepdims: bool = False, correction: float = 0.0) -> Tensor:
     """``name``, "mean", "var" or "std", of x over axes, in x's dtype where that is floating, else float32."""
-    gives = x.dtype if kind_of(x.dtype) == "floating" else FLOAT32
-    return reduced(name, x, axis, keepdims, gives, float(correction))
+    if kind_of(x.dtype) == "floating":
+        return reduced(name, x, axis, keepdims, x.dtype, float(correction))
+    if x.dtype.itemsize >= 4 and x.size:  # float32 does not hold all of these
+        axes = axes_of(name, x, axis)
+        if name != "mean":  # which what is taken from all does not change
+            first = x.view(tuple(slice(0, 1) if n in axes else slice(None) for n in range(x.ndim)))
+            x = binary("subtract", cast(x, INT64), cast(first, INT64))
+        elif x.dtype != INT64:  # whose sums int64 may not hold
+            count = math.prod(x.shape[n] for n in axes)
+            return binary("divide", sum_of("sum", x, axis, None, keepdims), count)
+    return reduced(name, x, axis, keepdims, FLOAT32, float(correction))
 
 
 def extreme(name: str, x: Tensor, axis=None, keepdims: bool = False) -> Tensor:

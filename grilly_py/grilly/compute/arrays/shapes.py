@@ -11,6 +11,7 @@ import numpy as np
 from ...registry import Registry
 from ..device.caches import Kept
 from ..device.device import DeviceFacts
+from ..device.numbers import integer
 from ..device.plan import ALIGN_MOST, Layout, Plan, Planner
 from ..device.record import Ready, run
 from ..device.tensor import Tensor
@@ -109,6 +110,21 @@ def _concat(given: tuple[int], layouts: Sequence[Layout], facts: DeviceFacts, re
         else:
             emit_put(planner, registry, x, part)
     return planner.plan(result)
+
+
+def split(x: Tensor, parts, axis: int = 0) -> list[Tensor]:
+    """Views of an axis in so many parts of one extent, or between places."""
+    axis = axis_of("split", axis, x.ndim)
+    extent = x.shape[axis]
+    if isinstance(parts, (list, tuple, np.ndarray)):
+        places = [integer("split", "a place", place) for place in parts]
+    else:
+        count = integer("split", "indices_or_sections", parts)
+        if count < 1 or extent % count:
+            raise ValueError(f"split: axis {axis} has extent {extent}, which is not {count} times another")
+        places = [n * (extent // count) for n in range(1, count)]
+    ends = zip([None, *places], [*places, None], strict=True)
+    return [x.view((slice(None),) * axis + (slice(start, stop),)) for start, stop in ends]
 
 
 def stack(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 
 from .device import Device
 from .dtypes import FLOATS_TEXT, dtype_of, is_float
-from .other_arrays import called, is_torch
+from .other_arrays import called, is_torch, refuse_hidden
 from .tensor import Tensor
 
 FLOAT32 = np.dtype(np.float32)
@@ -49,8 +49,10 @@ def check_float(operation: str, **arrays) -> np.dtype:
     """
     first = None
     for name, array in arrays.items():
-        if array.__class__ is not Tensor and not isinstance(array, (np.ndarray, Tensor)):
-            raise no_array(operation, name, array)
+        if array.__class__ is not Tensor and array.__class__ is not np.ndarray:
+            if not isinstance(array, (np.ndarray, Tensor)):
+                raise no_array(operation, name, array)
+            refuse_hidden(f"{operation}: {name}", array)
         dtype = array.dtype if array.__class__ is Tensor else dtype_of(array.dtype)
         if not is_float(dtype):
             raise TypeError(

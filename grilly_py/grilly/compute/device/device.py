@@ -20,7 +20,7 @@ from .dtypes import dtype_of, is_storable, plain, refused
 from .exchange import Exchange
 from .numbers import extents
 from .operators import ArrayOperations
-from .other_arrays import is_torch
+from .other_arrays import is_torch, refuse_hidden
 from .tensor import LentStorage, Storage, Tensor
 
 # Multiprocessors where the device does not tell.
@@ -265,6 +265,7 @@ class Device:
             return array if array._storage.device is self.home else self.tensor(array.numpy())
         try:
             # NumPy asks for neither capsules nor shapes: what has nothing else would become an array of one object.
+            refuse_hidden("tensor", array)
             alone = hasattr(array, "__dlpack__") and not hasattr(array, "__array__")
             array = on_host(array) if alone else np.asarray(array)
         except TypeError as error:

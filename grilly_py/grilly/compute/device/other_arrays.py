@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 #: Names of classes that several libraries have.
 _SHARED_NAMES = ("Tensor", "ndarray")
 
@@ -30,6 +32,15 @@ def way_to_tensor(given: Any) -> str | None:
 def _is_for_numpy(given: Any) -> bool:
     """Whether NumPy makes an array of an object that DLPack does not know."""
     return hasattr(given, "__array__") or hasattr(given, "__array_interface__")
+
+
+def refuse_hidden(operation: str, array: Any) -> None:
+    """Raise TypeError for a masked array of NumPy's: its hidden elements would count."""
+    if array.__class__ is not np.ndarray and isinstance(array, np.ma.MaskedArray):
+        raise TypeError(
+            f"{operation}: a masked array hides elements, which a tensor cannot; give array.filled(value), and its "
+            "mask beside it"
+        )
 
 
 def no_operand(operation: str, given: Any) -> TypeError:
