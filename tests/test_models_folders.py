@@ -546,6 +546,26 @@ def test_rope_scaling_counts_where_rope_parameters_is_there_too(folder):
     np.testing.assert_array_equal(on_paper(folder).rotary.frequencies, plain)
 
 
+@pytest.mark.parametrize("kind, more", [
+    ("yarn", {}), ("llama3", {"low_freq_factor": 1.0, "high_freq_factor": 4.0}),
+])  # fmt: skip
+def test_a_trained_length_beside_the_rotary_parameters_counts_first(folder, kind, more):
+    """As in transformers; and without either the model's positions."""
+    scaling = {"rope_type": kind, "factor": 4.0, **more}
+
+    def frequencies(inner, beside):
+        given = {**scaling, **({} if inner is None else {"original_max_position_embeddings": inner})}
+        change(folder, rope_scaling=given, original_max_position_embeddings=beside)
+        return on_paper(folder).rotary.frequencies
+
+    change(folder, max_position_embeddings=256, rope_theta=100.0)
+    wanted = frequencies(16, None)
+    assert (wanted != frequencies(64, None)).any()
+    np.testing.assert_array_equal(frequencies(64, 16), wanted)
+    np.testing.assert_array_equal(frequencies(None, 16), wanted)
+    np.testing.assert_array_equal(frequencies(None, None), frequencies(256, None))
+
+
 @pytest.mark.parametrize("name, absent", [("qwen3", 128), ("gemma", 256), ("gemma2", 256), ("llama", 8)])
 def test_elements_of_a_head_where_the_file_does_not_say(tmp_path, name, absent):
     made = write_folder(tmp_path / name, CASES[name].arguments)
