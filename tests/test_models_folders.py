@@ -546,6 +546,19 @@ def test_rope_scaling_counts_where_rope_parameters_is_there_too(folder):
     np.testing.assert_array_equal(on_paper(folder).rotary.frequencies, plain)
 
 
+def test_defaults_and_forms_that_transformers_has(tmp_path):
+    vit = write_folder(tmp_path / "vit", CASES["vit"].arguments)
+    side = json.loads((vit / "config.json").read_text())["image_size"]
+    change(vit, image_size=[side, side])
+    assert on_paper(vit).patches.side == side
+    change(vit, image_size=[side, side + 1])
+    with pytest.raises(ModelError, match="image_size is "):
+        on_paper(vit)
+    gemma = write_folder(tmp_path / "gemma2", CASES["gemma2"].arguments)
+    change(gemma, query_pre_attn_scalar=...)
+    assert on_paper(gemma).layers[0].attention.scale == 1 / 16
+
+
 @pytest.mark.parametrize("kind, more", [
     ("yarn", {}), ("llama3", {"low_freq_factor": 1.0, "high_freq_factor": 4.0}),
 ])  # fmt: skip

@@ -354,6 +354,10 @@ def test_lift_and_copies(chosen):
     torch.testing.assert_close(found, x.norm(dim=1))
     mine = grilly.torch.lift(grilly.exp)(chosen.tensor(x.numpy()))
     assert isinstance(mine, grilly.Tensor), "nothing of PyTorch's came in"
+    in_dicts = grilly.torch.lift(lambda given: {"twice": [given["x"] * 2]})({"x": x})
+    assert torch.equal(in_dicts["twice"][0], x * 2)
+    with pytest.raises(RuntimeError, match="requires grad"):
+        grilly.torch.lift(lambda given: given["x"])({"x": x.clone().requires_grad_()})
     result = grilly.torch.lift(grilly.functional.flash_attention)(*[x[None, None]] * 3)
     assert isinstance(result.output, torch.Tensor)
     for tensor in (x, x.half(), x.bfloat16(), x > 0, x.T):

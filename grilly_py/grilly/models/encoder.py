@@ -54,6 +54,9 @@ class Block(nn.Module):
 
 def sides(config: Config, image: Any = REQUIRED, patch: Any = REQUIRED) -> tuple[int, int]:
     """Of pictures and of their patches, with these defaults. Raises ModelError where a picture has no patch."""
+    given = config.fields.get("image_size")
+    if isinstance(given, list) and len(given) == 2 and given[0] == given[1]:  # transformers takes both sides too
+        config.fields["image_size"] = given[0]
     image, patch = config.integer("image_size", image), config.integer("patch_size", patch)
     if patch > image:
         raise config.error("patch_size", f"at most image_size, {image}")

@@ -25,7 +25,7 @@ class GemmaAttention(Attention):
 
     def __init__(self, config: Config, weights: Weights, number: int, rotary: Rotary, window: int | None) -> None:
         super().__init__(config, weights, number, rotary, window)
-        self.scale = config.number("query_pre_attn_scalar", above=0) ** -0.5
+        self.scale = config.number("query_pre_attn_scalar", 256.0, above=0) ** -0.5
         self.softcap = config.number(*softcap("attn_logit_softcapping", 50.0, config), least=0)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:

@@ -17,7 +17,7 @@ from .cuda import entered, give, taken
 
 
 def lift(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with PyTorch's tensors for arrays: of its arguments, also in tuples and lists, and results.
+    """The function with PyTorch's tensors for arrays: of its arguments, also in tuples, lists and dicts, and results.
 
     Parameters
     ----------
@@ -74,6 +74,8 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
             yield value
         elif isinstance(value, (tuple, list)):
             yield from _tensors(value)
+        elif isinstance(value, dict):
+            yield from _tensors(value.values())
 
 
 def _stays(tensor: Tensor) -> Tensor:
@@ -84,6 +86,8 @@ def _given(name: str, value: Any, exchange: PeerExchange | None) -> Any:
     if isinstance(value, (tuple, list)):
         items = [_given(name, item, exchange) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if type(value) is dict:
+        return {key: _given(name, item, exchange) for key, item in value.items()}
     if not isinstance(value, torch.Tensor):
         return value
     check_dense(name, tensor=value)
@@ -104,6 +108,8 @@ def _result(value: Any, back: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, (tuple, list)):
         items = [_result(item, back) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if type(value) is dict:
+        return {key: _result(item, back) for key, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         own = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         given = {name: _result(v, back) for name, v in own.items() if isinstance(v, (np.ndarray, Tensor))}
