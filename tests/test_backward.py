@@ -17,6 +17,7 @@ from features import CELLS, Cell
 from grilly import reference
 from grilly.compute.attention import backward, backward_plan
 from grilly.compute.device import record
+from grilly.compute.device.dtypes import epsilon
 from grilly.errors import OutOfDeviceMemoryError
 from grilly.reference import attention as internals
 from grilly.reference import sums
@@ -330,12 +331,13 @@ def test_no_room_for_ds(vulkan_backend, monkeypatch, repeated):
 # -- plans and layouts ------------------------------------------------------------------------------------------------
 
 
-def run(backend, case, layout="bhsd", dtype=np.float32, **more):
+def run(backend, case, layout="bhsd", dtype=np.float32, lse_gradient=False, **more):
     """The gradients of a case as arrays, in one layout of all arrays."""
     q, k, v, mask = make_arrays(case, dtype)
     grad = gradient(case, dtype)
     options = {"mask": mask, "causal": case.causal, "scale": case.scale, **more}
-    out, _, lse = reference.naive_attention(q, k, v, dtype=np.float64, return_lse=True, **options)
+    forward = {name: value for name, value in options.items() if not name.startswith("return")}
+    out, _, lse = reference.naive_attention(q, k, v, dtype=np.float64, return_lse=True, **forward)
 
     def lay(a):
         if layout == "bshd":
@@ -347,7 +349,13 @@ def run(backend, case, layout="bhsd", dtype=np.float32, **more):
         return a
 
     arrays = (lay(a) for a in (grad, q, k, v, out.astype(dtype)))
+    if lse_gradient:
+        options["grad_lse"] = lse_gradients(case)
     return backend.attention.flash_attention2_backward(*arrays, lse.astype(np.float32), **options)
+
+
+def lse_gradients(case):
+    return np.random.default_rng(11).standard_normal((case.batch, case.heads, case.queries)).astype(np.float32)
 
 
 PLANS = [
@@ -361,12 +369,13 @@ PLANS = [
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 @pytest.mark.parametrize("storage_range", [4096, 2048])
 @pytest.mark.parametrize("case", PLANS, ids=str)
-def test_bindings_smaller_than_the_arrays(backend, case, storage_range, layout):
+@pytest.mark.parametrize("lse_gradient", [False, True])
+def test_bindings_smaller_than_the_arrays(backend, case, storage_range, layout, lse_gradient):
     if "descriptor-offsets" not in backend.runtime.features:
         pytest.skip(f"the {backend.runtime.name} runtime binds whole buffers only")
-    want = run(backend, case, layout)
+    want = run(backend, case, layout, lse_gradient=lse_gradient)
     with smaller(backend, storage_range=storage_range) as dispatches:
-        got = run(backend, case, layout)
+        got = run(backend, case, layout, lse_gradient=lse_gradient)
     assert len(dispatches) > 3
     for array, other in zip(got, want, strict=True):
         np.testing.assert_allclose(array, other, rtol=1e-4, atol=2e-6)
@@ -427,6 +436,41 @@ def test_fewer_axes(backend, rank):
         assert array.shape == other[place].shape and (array == other[place]).all()
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("options", [
+    {}, {"softcap": 2.0}, {"window_size": (9, 3)}, {"dropout_p": 0.3, "dropout_seed": 5},
+    {"attn_bias": np.random.default_rng(3).standard_normal((1, 4, 1, 61)).astype(np.float32), "return_dbias": True,
+     "sinks": np.arange(4, dtype=np.float32), "return_dsinks": True},
+], ids=lambda options: "-".join(options) or "plain")  # fmt: skip
+def test_gradients_of_the_log_sum_exp(backend, dtype, options):
+    """Added to those of the output: what is differentiated may use both, as a z-loss does."""
+    case = Case("sums", batch=2, heads=4, kv_heads=2, queries=50, keys=61, dim=16, causal=True)
+    q, k, v, _ = make_arrays(case, dtype)
+    grad, grad_lse = gradient(case, dtype), lse_gradients(case)
+    forward = {name: value for name, value in options.items() if not name.startswith("return")}
+    got = run(backend, case, dtype=dtype, lse_gradient=True, **options)
+    exact = reference.attention_backward(
+        grad, q, k, v, causal=True, dtype=np.float64, grad_lse=grad_lse, **forward
+    )
+    without = reference.attention_backward(grad, q, k, v, causal=True, dtype=np.float64, **forward)
+    assert np.abs(exact.dq - without.dq).max() > 0.1, "the case shows nothing otherwise"
+    wanted = [each for each in exact if each is not None]
+    assert len(got) == len(wanted)
+    for array, other in zip(got, wanted, strict=True):
+        bound = 3e-6 if dtype == np.float32 else 4 * epsilon(np.dtype(dtype))
+        assert np.abs(array.astype(np.float64) - other).max() <= bound * max(1.0, np.abs(other).max())
+    tensors = [backend.tensor(a) for a in (grad, q, k, v)]
+    out, lse = F.flash_attention2(*tensors[1:], causal=True, return_lse=True, **forward)
+    both = np.stack([grad_lse, grad_lse], axis=-1)
+    twice = [
+        F.flash_attention2_backward(*tensors, out, lse, causal=True, grad_lse=sums, **options)
+        for sums in (backend.tensor(grad_lse), backend.tensor(both)[..., 1], grad_lse)
+    ]
+    for others in twice[1:]:
+        for one, two in zip(twice[0], others, strict=True):
+            np.testing.assert_array_equal(one.numpy(), two.numpy())
+
+
 def test_repeats_are_equal_to_the_bit(backend):
     case = Case("repeat", heads=4, kv_heads=1, queries=150, keys=150, causal=True)
     first, second = run(backend, case), run(backend, case)
@@ -458,6 +502,9 @@ def test_tensors_stay_on_the_device(backend):
         ({"out": np.ones((1, 2, 6, 8), np.float16)}, TypeError, "out is float16"),
         ({"lse": np.ones((1, 2, 6), np.float64)}, TypeError, "lse is float64"),
         ({"lse": np.ones((1, 2, 5), np.float32)}, ValueError, "lse has shape"),
+        ({"grad_lse": np.ones((1, 2, 5), np.float32)}, ValueError, "grad_lse has shape"),
+        ({"grad_lse": np.ones((1, 2, 6), np.float16)}, TypeError, "grad_lse is float16"),
+        ({"grad_lse": [1.0]}, TypeError, "grad_lse is list"),
         ({"k": np.ones((1, 3, 7, 8), np.float32)}, ValueError, "heads"),
         ({"scale": np.inf}, ValueError, "scale"),
         ({"mask": np.ones((4, 7), bool)}, ValueError, "does not broadcast"),

@@ -236,6 +236,17 @@ def test_what_a_wheel_carries(repo):
 
 
 @needs_compiler
+def test_sources_of_the_same_binaries_share_an_archive(repo):
+    for ending in ("comp", "toml"):
+        shutil.copy(repo / f"shaders/add.{ending}", repo / f"shaders/plus.{ending}")
+    edit(repo / "shaders/plus.toml", "add.comp", "plus.comp")
+    entries, binaries = packed(repo)
+    assert {path.name for path in (repo / "packed").iterdir()} == {"add.xz", "manifest.json.gz"}
+    assert {entry["archive"] for entry in entries} == {"add.xz"} and len(entries) == 8
+    assert binaries["plus.x.large.float16"] == binaries["add.x.large.float16"]
+
+
+@needs_compiler
 def test_rooms_are_folders_of_families(repo):
     _, before = packed(repo)
     for room, names in {"sums": ["add.toml", "add.comp"], "types": ["types.glsl"]}.items():

@@ -196,7 +196,6 @@ def test_options_are_the_arrays_functions(chosen, name):
     options = OPTIONS[name]() if callable(OPTIONS[name]) else OPTIONS[name]
     q, k, v = leaves((2, 2, 5, 16), (2, 2, 7, 16), (2, 2, 7, 8))
     out, lse = grilly.torch.attention(q, k, v, return_lse=True, **options)
-    assert not lse.requires_grad
     given = {n: x.numpy() if torch.is_tensor(x) else x for n, x in options.items()}
     if name == "places":
         given["segment_ids"] = tuple(x.numpy() for x in options["segment_ids"])
@@ -204,11 +203,37 @@ def test_options_are_the_arrays_functions(chosen, name):
     attend = chosen.attention
     want, want_lse = attend.flash_attention2(*arrays, return_lse=True, **given)
     np.testing.assert_array_equal(out.detach().numpy(), want)
-    np.testing.assert_array_equal(lse.numpy(), want_lse)
+    np.testing.assert_array_equal(lse.detach().numpy(), want_lse)
     grad = torch.randn_like(out)
     wanted = attend.flash_attention2_backward(grad.numpy(), *arrays, want, want_lse, **given)
-    for one, two in zip(torch.autograd.grad(out, (q, k, v), grad), wanted, strict=True):
+    for one, two in zip(torch.autograd.grad(out, (q, k, v), grad, retain_graph=True), wanted, strict=True):
         np.testing.assert_array_equal(one.numpy(), two)
+    finite = torch.isfinite(lse)
+    grad_lse = torch.randn_like(lse) * finite
+    both = torch.where(finite, lse, 0)
+    wanted = attend.flash_attention2_backward(
+        grad.numpy(), *arrays, want, want_lse, grad_lse=grad_lse.numpy(), **given
+    )
+    found = torch.autograd.grad((out, both), (q, k, v), (grad, grad_lse), retain_graph=True)
+    for one, two in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one.numpy(), two)
+    wanted = attend.flash_attention2_backward(
+        np.zeros_like(want), *arrays, want, want_lse, grad_lse=grad_lse.numpy(), **given
+    )
+    for one, two in zip(torch.autograd.grad(both, (q, k, v), grad_lse, allow_unused=True), wanted, strict=True):
+        np.testing.assert_array_equal(one.numpy(), two)
+
+
+def test_a_loss_of_the_log_sum_exp():
+    """Such as a z-loss: the gradient through it is added to the output's."""
+    q, k, v = leaves((2, 2, 5, 16), (2, 2, 7, 16), (2, 2, 7, 8))
+    out, lse = grilly.torch.attention(q, k, v, return_lse=True)
+    found = torch.autograd.grad(out.sum() + (lse**2).sum(), (q, k, v))
+    twins = [wide(x) for x in (q, k, v)]
+    scores = twins[0] @ twins[1].transpose(-1, -2) / 4
+    want = (torch.softmax(scores, -1) @ twins[2]).sum() + (torch.logsumexp(scores, -1) ** 2).sum()
+    for one, two in zip(found, torch.autograd.grad(want, twins), strict=True):
+        torch.testing.assert_close(one.double(), two, rtol=0, atol=1e-5)
 
 
 def test_gradients_of_bias_sinks_and_table():
@@ -255,8 +280,11 @@ def test_the_operators_are_registered_right(count):
     ]
     arguments = [x.detach() if torch.is_tensor(x) else x for x in calls[0]]
     out, lse = torch.ops.grilly.attention(*arguments)
-    backward = (torch.randn_like(out), out, lse, *arguments[:-2], True, False, True)
-    checked = {"attention": calls, "attention_backward": [backward]}
+    backward = [
+        (torch.randn_like(out), grad_lse, out, lse, *arguments[:-2], True, False, True)
+        for grad_lse in (None, torch.randn_like(lse))
+    ]
+    checked = {"attention": calls, "attention_backward": backward}
     names = {name.partition("::")[2] for name in torch._C._dispatch_get_all_op_names() if name.startswith("grilly::")}
     assert names == set(checked)
     numbers = {"operators": len(checked), "calls": 0, "checks of torch.library.opcheck passed": 0}

@@ -298,3 +298,25 @@ def test_dropout_mask_is_the_references(backend):
 def test_dropout_mask_checks_its_arguments(default, arguments, text):
     with pytest.raises(ValueError, match=text):
         F.dropout_mask(*arguments)
+
+
+def test_gradients_of_the_log_sum_exp(backend):
+    """As those of the sequences one by one."""
+    rng = np.random.default_rng(4)
+    lengths, starts = (5, 9), np.array([0, 5, 14], np.int32)
+    q, k, v, grad = (rng.standard_normal((14, 2, 16)).astype(np.float32) for _ in range(4))
+    sums = rng.standard_normal((2, 14)).astype(np.float32)
+    tensors = [backend.tensor(a) for a in (grad, q, k, v)]
+    out, lse = F.flash_attention_varlen(*tensors[1:], starts, starts, 9, 9, causal=True, return_lse=True)
+    given = (*tensors, out, lse, starts, starts, 9, 9)
+    found = F.flash_attention_varlen_backward(*given, causal=True, grad_lse=backend.tensor(sums))
+    plain = F.flash_attention_varlen_backward(*given, causal=True)
+    assert np.abs(found[0].numpy() - plain[0].numpy()).max() > 0.1
+    for first, length in zip(starts, lengths, strict=False):
+        rows = slice(first, first + length)
+        g, a, b, c = (x[rows].swapaxes(0, 1) for x in (grad, q, k, v))
+        exact = reference.attention_backward(g, a, b, c, causal=True, dtype=np.float64, grad_lse=sums[:, rows])
+        for array, other in zip(found, exact[:3], strict=True):
+            np.testing.assert_allclose(array.numpy()[rows].swapaxes(0, 1), other, rtol=0, atol=3e-6)
+    with pytest.raises(ValueError, match="grad_lse has shape"):
+        F.flash_attention_varlen_backward(*given, causal=True, grad_lse=sums[:, :5])

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import argparse
 import email
+import gzip
+import json
 import os
 import shutil
 import subprocess
@@ -89,10 +91,13 @@ def checked(wheel: Path) -> str:
     with zipfile.ZipFile(wheel) as archive:
         names, unpacked = archive.namelist(), sum(info.file_size for info in archive.infolist())
         (metadata,) = (archive.read(name).decode() for name in names if name.endswith(".dist-info/METADATA"))
+        manifest = json.loads(gzip.decompress(archive.read("grilly/spirv/manifest.json.gz")))
     files = [path for path in (ROOT / "shaders").rglob("*.toml") if path.parent.name != "include"]
-    families = [tomllib.loads(path.read_text()) for path in files]
-    sources = {Path(family.get("source") or family["generator"]).stem for family in families}
-    shaders = {f"grilly/spirv/{source}.xz" for source in sources} | {"grilly/spirv/manifest.json.gz"}
+    odd = {path.stem for path in files} ^ manifest["families"].keys()
+    if odd:
+        sys.exit(f"check_wheel: families that the manifest lacks, or has too many: {sorted(odd)}")
+    shaders = {f"grilly/spirv/{family['archive']}" for family in manifest["families"].values()}
+    shaders |= {"grilly/spirv/manifest.json.gz"}
     package = ROOT / "grilly_py"
     modules = {path.relative_to(package).as_posix() for path in package.glob("grilly/**/*.py")}
     others = {name for name in names if ".dist-info/" not in name}

@@ -2,11 +2,11 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 
-// What the gradients of attention need of each row: stats[i] = (lse[i], delta[i], 0, 0), delta[i] = sum_d g[i,d] o[i,d].
-// The zeros are for the kernel that finds dq (backward/flash-backward.glsl).
+// What the gradients of attention need of each row: stats[i] = (lse[i], delta[i], 0, 0), delta[i] = sum_d g[i,d] o[i,d],
+// less the gradient of lse[i] where there is one: a score adds its weight times that to lse. The zeros are for the kernel that finds dq (backward/flash-backward.glsl).
 // A row with nothing to attend to (lse of minus infinity) gets the largest lse, so that every weight becomes zero.
 //
-// g, o (B, H, queries, VALUE_DIM)   lse (B, H, queries) float32   stats (B, H, queries, 4) float32
+// g, o (B, H, queries, VALUE_DIM)   lse (B, H, queries) float32, with LSE_GRAD each one's gradient behind it   stats (B, H, queries, 4) float32
 // Workgroup x owns ROWS rows of head y, batch z; eight invocations share a row, 4 columns each at a time.
 // Accumulates in float32.
 
@@ -16,6 +16,7 @@
 layout(local_size_x = ROWS * 8) in;
 
 layout(constant_id = 1) const int VALUE_DIM = 64;
+layout(constant_id = 2) const int LSE_GRAD = 0;
 
 layout(push_constant, std430) uniform Push {
     uint g_offset, g_batch, g_head, g_row;
@@ -46,7 +47,9 @@ void main() {
     if (lane != 0u || row >= pc.queries) return;
     float total = 0.0;
     [[unroll]] for (uint n = 0u; n < 8u; ++n) total += part[mine][n];
-    float lse = lse_data[pc.lse_offset + gl_WorkGroupID.z * pc.lse_batch + gl_WorkGroupID.y * pc.lse_head + row * pc.lse_row];
+    uint pair = pc.lse_offset + gl_WorkGroupID.z * pc.lse_batch + gl_WorkGroupID.y * pc.lse_head + row * pc.lse_row;
+    float lse = lse_data[pair];
+    if (LSE_GRAD == 1) total -= lse_data[pair + 1u];
     if (lse < MASK_FLOOR) lse = 3.4e38;
     stats_data[pc.stats_offset + gl_WorkGroupID.z * pc.stats_batch + gl_WorkGroupID.y * pc.stats_head + row] =
         vec4(lse, total, 0.0, 0.0);

@@ -1,5 +1,7 @@
 """The folder of shaders that a wheel carries: manifest.json.gz, and an archive for each source.
 
+Sources that are compiled to the same binaries, such as those of weighted sums with T5's layout and without, share one.
+
 An archive is a row of .xz blocks, each with the binaries of neighbouring cases up to BLOCK bytes, so that a program
 unpacks little more than what it uses. An entry of the manifest says where in the archive its block is, and where in the
 block its binary, which variants of a family may share. The same binaries give the same bytes.
@@ -56,18 +58,20 @@ def pack(
             places[number] = [len(archives.get(archive, b"")), len(data)], [start, length]
             start += length
         archives[archive] = archives.get(archive, b"") + data
+    twins: dict[bytes, str] = {}
+    names_of = {name: twins.setdefault(data, name) for name, data in archives.items()}
     entries = []
     for entry, key, binary in made:
         block_at, place = places[first[entry["family"], binary]]
         kept = {name: value for name, value in entry.items() if name != "defines"}  # the binary has what they said
         entries.append({
             **kept, "key": key, "sha256": hashlib.sha256(binary).hexdigest(),
-            "archive": f"{sources[entry['family']]}.xz", "block": block_at, "place": place,
+            "archive": names_of[f"{sources[entry['family']]}.xz"], "block": block_at, "place": place,
         })  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     for old in [*folder.glob("*.xz"), *folder.glob("manifest.json*")]:
         old.unlink()
-    for name, data in archives.items():
+    for data, name in twins.items():
         (folder / name).write_bytes(data)
     (folder / names.MANIFEST).write_bytes(gzip.compress(manifest_text(entries, head).encode(), 9, mtime=0))
 

@@ -100,13 +100,14 @@ class Attention:
     def flash_attention2_backward(
         self, grad_out: FloatArray, q: FloatArray, k: FloatArray, v: FloatArray, out: FloatArray, lse: Float32Array, *,
         mask: MaskArray | None = None, causal: bool = False, scale: float | None = None, return_dbias: bool = False,
-        return_dsinks: bool = False, return_dt5_table: bool = False, **options: Unpack[OptionKeywords],
+        return_dsinks: bool = False, return_dt5_table: bool = False, grad_lse: Float32Array | None = None,
+        **options: Unpack[OptionKeywords],
     ) -> tuple[Array, ...]:  # fmt: skip
         """The gradients of attention: ``grilly.functional.flash_attention2_backward`` on this backend."""
         return backward.flash_attention_backward(
             self._device, grad_out, q, k, v, out, lse, mask=mask, causal=causal, scale=scale,
             return_dbias=return_dbias, return_dsinks=return_dsinks, return_dt5_table=return_dt5_table,
-            options=options_of(backward.NAME, options),
+            grad_lse=grad_lse, options=options_of(backward.NAME, options),
         )  # fmt: skip
 
     @overload

@@ -247,7 +247,8 @@ def flash_attention2_backward(
 def flash_attention2_backward(
     grad_out: FloatArray, q: FloatArray, k: FloatArray, v: FloatArray, out: FloatArray, lse: Float32Array, *,
     mask: MaskArray | None = None, causal: bool = False, scale: float | None = None, return_dbias: bool = False,
-    return_dsinks: bool = False, return_dt5_table: bool = False, **options: Unpack[OptionKeywords],
+    return_dsinks: bool = False, return_dt5_table: bool = False, grad_lse: Float32Array | None = None,
+    **options: Unpack[OptionKeywords],
 ) -> tuple[Array, ...]:  # fmt: skip
     """The gradients of attention: of ``sum(grad_out * output)`` by q, k and v.
 
@@ -277,6 +278,9 @@ def flash_attention2_backward(
         Also return the gradient of ``sinks``.
     return_dt5_table : bool
         Also return the gradient of ``t5_table``.
+    grad_lse : numpy.ndarray or grilly.Tensor, optional
+        The gradient of ``lse``, where what is differentiated uses that too: float32, of its shape. It is taken from
+        ``rowsum(dO O)``.
 
     Returns
     -------
@@ -288,8 +292,8 @@ def flash_attention2_backward(
     Raises
     ------
     TypeError, ValueError, UnsupportedError, OutOfDeviceMemoryError
-        As ``flash_attention2``; also where grad_out, out or lse has not the output's shape or dtype, or where the
-        gradient of something is asked for that was not given.
+        As ``flash_attention2``; also where grad_out, out, lse or grad_lse has not the shape or dtype that it should, or
+        where the gradient of something is asked for that was not given.
 
     References
     ----------
@@ -297,8 +301,8 @@ def flash_attention2_backward(
     arXiv:2307.08691, algorithm 2.
     """
     arrays = (grad_out, q, k, v, out, lse)
-    backend = backend_of("flash_attention2_backward", *arrays, mask, *arrays_of(options))
+    backend = backend_of("flash_attention2_backward", *arrays, mask, grad_lse, *arrays_of(options))
     return backend.attention.flash_attention2_backward(
         *arrays, mask=mask, causal=causal, scale=scale, return_dbias=return_dbias, return_dsinks=return_dsinks,
-        return_dt5_table=return_dt5_table, **options,
+        return_dt5_table=return_dt5_table, grad_lse=grad_lse, **options,
     )  # fmt: skip

@@ -151,7 +151,7 @@ def flash_attention_varlen_backward(
     causal: bool = False, scale: float | None = None, window_size: Sequence[int | None] | None = None,
     softcap: float = 0.0, alibi_slopes: FloatsLike | None = None, sinks: FloatsLike | None = None,
     dropout_p: float = 0.0, dropout_seed: SupportsIndex = 0, dropout_offset: SupportsIndex = 0,
-    return_dsinks: bool = False,
+    return_dsinks: bool = False, grad_lse: Float32Array | None = None,
 ) -> tuple[Array, ...]:  # fmt: skip
     """The gradients of packed sequences: of ``sum(grad_out * output)`` by q, k and v.
 
@@ -169,6 +169,8 @@ def flash_attention_varlen_backward(
         The same as there.
     return_dsinks : bool
         Also return the gradient of ``sinks``.
+    grad_lse : numpy.ndarray or grilly.Tensor, optional
+        The gradient of ``lse``, float32, of its shape, where that is used too.
 
     Returns
     -------
@@ -181,8 +183,8 @@ def flash_attention_varlen_backward(
     Raises
     ------
     TypeError, ValueError, UnsupportedError
-        As ``flash_attention_varlen``; also where grad_out, out or lse has not the output's shape or dtype, or where the
-        gradient of sinks is asked for without sinks.
+        As ``flash_attention_varlen``; also where grad_out, out, lse or grad_lse has not the shape or dtype that it
+        should, or where the gradient of sinks is asked for without sinks.
 
     References
     ----------
@@ -190,11 +192,12 @@ def flash_attention_varlen_backward(
     arXiv:2307.08691, algorithm 2.
     """
     arrays = (grad_out, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k)
-    device = device_of("flash_attention_varlen_backward", *arrays, alibi_slopes, sinks)
+    device = device_of("flash_attention_varlen_backward", *arrays, alibi_slopes, sinks, grad_lse)
     return _varlen.flash_attention_varlen_backward(
         device, *arrays, max_seqlen_q, max_seqlen_k,
         causal=causal, scale=scale, window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
         dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset, return_dsinks=return_dsinks,
+        grad_lse=grad_lse,
     )  # fmt: skip
 
 

@@ -44,14 +44,15 @@ def attention_backward(
     causal: bool = False,
     *,
     dtype: DTypeLike | None = None,
+    grad_lse: ArrayLike | None = None,
     **options: Any,
 ) -> Gradients:
-    """Gradients of ``sum(grad_out * naive_attention(q, k, v, ...)[0])``.
+    """Gradients of ``sum(grad_out * naive_attention(q, k, v, ...)[0])``, and of ``sum(grad_lse * lse)`` added to it.
 
     With P the softmax's weights, Z dropout's factors and S the scores before the biases, scaled and capped at c::
 
         dV = (P Z)^T dO                  dP = (dO V^T) Z
-        delta_i = sum_j P_ij dP_ij       dS = P (dP - delta)
+        delta_i = sum_j P_ij dP_ij - dlse_i    dS = P (dP - delta)
         dU = dS (1 - (S / c)^2)          dQ = scale dU K        dK = scale dU^T Q
 
     where products of equally shaped arrays are element by element; dS is also the gradient of everything added to the
@@ -64,6 +65,8 @@ def attention_backward(
         The output's gradient: ``(B, H, Sq, Dv)``, or with the same dimensions missing as q's.
     q, k, v, scale, mask, causal, dtype, **options
         As for `naive_attention`.
+    grad_lse : array, optional
+        The log-sum-exp's gradient: ``(B, H, Sq)``, or with the same dimensions missing as q's.
 
     Returns
     -------
@@ -72,7 +75,7 @@ def attention_backward(
     Raises
     ------
     ValueError, TypeError
-        As for `naive_attention`, and if grad_out does not have the output's shape.
+        As for `naive_attention`, and if grad_out does not have the output's shape, or grad_lse that of lse.
     """
     p = problem(q, k, v, scale, mask, causal, dtype, options)
     out_shape = (*p.shape, p.v.shape[-1])
@@ -80,6 +83,10 @@ def attention_backward(
     if grad.shape != out_shape:
         raise ValueError(f"attention_backward: grad_out is {grad.shape}; expected the output's shape, {out_shape}")
     rules, kind = p.rules, p.q.dtype
+    if grad_lse is not None and np.shape(grad_lse) != out_shape[:-1]:
+        raise ValueError(
+            f"attention_backward: grad_lse is {np.shape(grad_lse)}; expected lse's shape, {out_shape[:-1]}"
+        )
     grad = grad.astype(kind, copy=False).reshape(*p.q.shape[:-1], out_shape[-1])
     capped = products(p, *p.all)
     scores = capped.copy() if rules.softcap else capped
@@ -93,6 +100,8 @@ def attention_backward(
             d_weights *= factor
         np.copyto(d_weights, 0, where=~visible)
         delta = (weights * d_weights).sum(-1, keepdims=True)
+        if grad_lse is not None:
+            delta = delta - np.asarray(grad_lse, kind).reshape(delta.shape)
         d_scores = weights * (d_weights - delta)
         d_products = d_scores * kind.type(p.scale)
         if rules.softcap:

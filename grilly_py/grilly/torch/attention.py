@@ -155,7 +155,7 @@ def attention(
     dropout_seed : int, optional
         From ``-2**63`` to ``2**64 - 1``. None draws one from PyTorch's generator (``torch.manual_seed``).
     return_lse : bool
-        Also return the log-sum-exp of each row, which has no gradient.
+        Also return the log-sum-exp of each row. Its gradient is found too where a loss uses it.
     causal, scale, kernel, precision, softcap, alibi_slopes, t5_table, t5_bidirectional, t5_max_distance, sinks, \
 window_size, prefix_len, segment_ids, seqlens_q, seqlens_k, block_map, block_size, dropout_p, dropout_offset
         As there. Gradients are found of q, k, v, attn_bias, t5_table and sinks.

@@ -114,7 +114,8 @@ def _(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> tuple[to
 
 @torch.library.custom_op("grilly::attention_backward", mutates_args=(), device_types=("cpu", "cuda"))
 def gradients(
-    grad_out: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+    grad_out: torch.Tensor, grad_lse: _Array, out: torch.Tensor, lse: torch.Tensor,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
     mask: _Array, attn_bias: _Array, alibi_slopes: _Array, t5_table: _Array, sinks: _Array, prefix_len: _Array,
     q_segments: _Array, k_segments: _Array, seqlens_q: _Array, seqlens_k: _Array, block_map: _Array,
     dropout_seed: _Array, causal: bool, scale: float, softcap: float, left: _Int, right: _Int,
@@ -129,9 +130,13 @@ def gradients(
         dropout_p, dropout_offset, lowest_is_never,
     )  # fmt: skip
     if not lowest_is_never:
-        grad_out = place.shared_out(grad_out, mask if attn_bias is None else attn_bias, k.shape[2])
+        shared = mask if attn_bias is None else attn_bias
+        grad_out = place.shared_out(grad_out, shared, k.shape[2])
+        if grad_lse is not None:
+            grad_lse = place.shared_out(grad_lse[..., None], shared, k.shape[2])[..., 0]
     found = default_backend().attention.flash_attention2_backward(
         *map(place.array, (grad_out, q, k, v, out, lse)),
+        grad_lse=None if grad_lse is None else place.array(grad_lse.contiguous()),
         return_dbias=need_bias, return_dsinks=need_sinks, return_dt5_table=need_table, **options,
     )  # fmt: skip
     grads = [place.result(array) for array in found[:3]]
@@ -145,8 +150,8 @@ def gradients(
 
 @gradients.register_fake
 def _(
-    grad_out: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-    *rest: Any,
+    grad_out: torch.Tensor, grad_lse: _Array, out: torch.Tensor, lse: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
+    v: torch.Tensor, *rest: Any,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     attn_bias, t5_table, sinks = rest[1], rest[3], rest[4]
     made = [tensor.new_empty(tensor.shape) for tensor in (q, k, v)]
@@ -180,15 +185,16 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.T
                 + (", or give it as attn_bias" if name == "mask" else "")
             )
     ctx.save_for_backward(*inputs[:_ARRAYS], *output)
-    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # who uses the output alone, as nearly all do, has no gradient of the other
     ctx.terms = inputs[_ARRAYS:_TERMS]
 
 
-def _backward(ctx: Any, grad_out: torch.Tensor, grad_lse: Any) -> tuple[Any, ...]:
+def _backward(ctx: Any, grad_out: _Array, grad_lse: _Array) -> tuple[Any, ...]:
     *arrays, out, lse = ctx.saved_tensors
     needs = ctx.needs_input_grad
+    grad_out = torch.zeros_like(out) if grad_out is None else grad_out.contiguous()
     found = gradients(
-        grad_out.contiguous(), out, lse, *arrays, *ctx.terms, needs[_BIAS], needs[_TABLE], needs[_SINKS]
+        grad_out, grad_lse, out, lse, *arrays, *ctx.terms, needs[_BIAS], needs[_TABLE], needs[_SINKS]
     )
     grads: list[Any] = [None] * len(_ARGUMENTS)
     for place, gradient in zip((0, 1, 2, _BIAS, _TABLE, _SINKS), found, strict=True):

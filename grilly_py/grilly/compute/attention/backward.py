@@ -8,6 +8,7 @@ import numpy as np
 
 from ...errors import OutOfDeviceMemoryError, UnsupportedError
 from ...registry import Choice
+from ..arrays.shapes import stack
 from ..device.arguments import FLOAT32, check_backend, check_float, four_axes, to_device
 from ..device.caches import Kept
 from ..device.device import Device
@@ -32,9 +33,9 @@ _SCALES = (type(None), float, int)
 
 
 def check_results(
-    operation: str, q, shape: tuple[int, ...], lse_shape: tuple[int, ...], grad_out, out, lse
+    operation: str, q, shape: tuple[int, ...], lse_shape: tuple[int, ...], grad_out, out, lse, grad_lse
 ) -> None:
-    """Check what forward gave, and the gradient of its output, which has ``shape`` and q's dtype."""
+    """Check what forward gave, and the gradients of its output, which has ``shape`` and q's dtype, and of lse."""
     check_float(operation, q=q, grad_out=grad_out, out=out)
     for name, array in (("grad_out", grad_out), ("out", out)):
         if tuple(array.shape) != shape:
@@ -45,8 +46,18 @@ def check_results(
             f"{operation}: lse is {type(lse).__name__ if dtype is None else dtype}; expected the float32 array that "
             "attention gives with return_lse=True"
         )
-    if tuple(lse.shape) != lse_shape:
-        raise ValueError(f"{operation}: lse has shape {tuple(lse.shape)}; expected {lse_shape}")
+    if grad_lse is not None and getattr(grad_lse, "dtype", None) != FLOAT32:
+        raise TypeError(
+            f"{operation}: grad_lse is {getattr(grad_lse, 'dtype', type(grad_lse).__name__)}; expected float32, as lse"
+        )
+    for name, array in (("lse", lse), ("grad_lse", grad_lse)):
+        if array is not None and tuple(array.shape) != lse_shape:
+            raise ValueError(f"{operation}: {name} has shape {tuple(array.shape)}; expected {lse_shape}")
+
+
+def paired(device: Device, lse: Tensor, grad_lse) -> Tensor:
+    """lse as it is, or with each number's gradient behind it on a last axis."""
+    return lse if grad_lse is None else stack([lse, to_device(device, grad_lse)], axis=-1)
 
 
 def flash_attention_backward(
@@ -64,6 +75,7 @@ def flash_attention_backward(
     return_dbias=False,
     return_dsinks=False,
     return_dt5_table=False,
+    grad_lse=None,
     options=OFF,
 ):
     """Check the arguments, find the gradients, and return what users get.
@@ -72,12 +84,13 @@ def flash_attention_backward(
     """
     device.check_open()
     arrays, causal = (grad_out, q, k, v, out, lse), bool(causal)
-    check_backend(NAME, device, *arrays, mask)
+    check_backend(NAME, device, *arrays, mask, grad_lse)
     wanted = {"attn_bias": return_dbias, "sinks": return_dsinks, "t5_table": return_dt5_table}
     key = None
     if type(grad_out) is type(q) is type(k) is type(v) is type(out) is type(lse) is Tensor and len(q.shape) == 4:
         scalars = () if options is OFF else scalar_key(options)
         plain = not (return_dbias or return_dsinks or return_dt5_table) and scale.__class__ in _SCALES
+        plain = plain and grad_lse is None
         if plain and scalars is not None and (mask is None or type(mask) is Tensor):
             tensors = (q, k, v, grad_out, out, lse, mask, None, None)
             key = key_of(device, (scalars, causal, scale), tensors)
@@ -89,7 +102,7 @@ def flash_attention_backward(
         check_backend(NAME, device, *vars(options).values())
     rank = check_qkv(NAME, q, k, v)
     shape = (*tuple(q.shape)[:-1], v.shape[-1])
-    check_results(NAME, q, shape, shape[:-1], grad_out, out, lse)
+    check_results(NAME, q, shape, shape[:-1], grad_out, out, lse, grad_lse)
     for name, asked in wanted.items():
         if asked and getattr(options, name) is None:
             raise ValueError(f"{NAME}: the gradient of {name} is asked for, which the call lacks; give {name}")
@@ -115,7 +128,8 @@ def flash_attention_backward(
         unchanged = all(a is b for a, b in zip(sent, (q, k, v, grad_out, out, lse), strict=True))
         if is_sixteen_bits(dtype) and not device.sixteen_bits:
             sent, unchanged = [tensor.astype(FLOAT32, copy=False) for tensor in sent], False
-        call: list = [*(four_axes(tensor) for tensor in sent[:5]), sent[5][(None,) * (4 - rank)]]
+        sums = paired(device, sent[5], grad_lse)
+        call: list = [*(four_axes(tensor) for tensor in sent[:5]), sums[(None,) * (4 - rank)]]
         for array in (mask, None if checked is None else checked.bias):
             if array is not None:
                 array = (array if isinstance(array, Tensor) else device.tensor(array)).broadcast_to(full)
@@ -133,7 +147,7 @@ def flash_attention_backward(
             results.append(sinks_gradient(device, stats, more["sinks"]))
         if return_dt5_table:
             results.append(t5_gradient(device, call, stats, terms, checked, tuple(more["t5_table"].shape)))
-    if any(isinstance(array, Tensor) for array in arrays):
+    if any(isinstance(array, Tensor) for array in (*arrays, grad_lse)):
         device.runtime.flush()
     else:
         results = [result.numpy() for result in results]

@@ -53,7 +53,8 @@ class BackwardTerms(NamedTuple):
 class BackwardCall(NamedTuple):
     """The record of a call for gradients: layouts of the arrays with four axes, and of lse with three, and the terms.
 
-    ``g`` is the gradient of the output ``o``. Packed, g, o and lse are those of all sequences as one.
+    ``g`` is the gradient of the output ``o``. Where there is a gradient of lse too, lse has a fourth axis: each number
+    and its gradient. Packed, g, o and lse are those of all sequences as one.
     """
 
     q: Layout
@@ -198,7 +199,7 @@ def _stored(
 
 
 def row_stats(planner: Planner, registry: Registry, g: Tensor, o: Tensor, lse: Tensor) -> Tensor:
-    """lse, delta and two zeros for every row, ``(B, H, Sq, 4)`` float32, from 4-D tensors and lse ``(B, H, Sq)``."""
+    """lse, delta and two zeros for every row, ``(B, H, Sq, 4)`` float32, from 4-D tensors and lse as BackwardCall's."""
     batch, heads, queries, value_dim = g.shape
     stats = planner.empty((batch, heads, queries, 4))
     choice = registry.resolve(Request("attention-backward-rows", g.dtype.name))
@@ -210,14 +211,17 @@ def row_stats(planner: Planner, registry: Registry, g: Tensor, o: Tensor, lse: T
     def work(shape):
         return 2.0 * math.prod(shape) * value_dim
 
-    axes = ((2,), (1,), (0,))
-    for (to, g_part, o_part, sums), _ in parts(planner.facts, (stats, g, o, lse[..., None]), groups, axes, work=work):
+    axes, paired = ((2,), (1,), (0,)), lse.ndim == 4
+    whole = (stats, g, o, lse if paired else lse[..., None])
+    for (to, g_part, o_part, sums), _ in parts(planner.facts, whole, groups, axes, work=work):
         push = {
             **strided("g", g_part), **strided("o", o_part), **strided("lse", sums),
             **strided("stats", to, ("batch", "head"), unit=4), "queries": to.shape[2],
         }  # fmt: skip
-        planner.dispatch(choice, {"VALUE_DIM": value_dim}, {"g": g_part, "o": o_part, "lse": sums, "stats": to}, push,
-                         groups(to.shape))  # fmt: skip
+        planner.dispatch(
+            choice, {"VALUE_DIM": value_dim, "LSE_GRAD": int(paired)},
+            {"g": g_part, "o": o_part, "lse": sums, "stats": to}, push, groups(to.shape),
+        )  # fmt: skip
     return stats
 
 

@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import SupportsIndex, TypedDict
 
-from ..device.arrays import BiasArray, BoolArray, FloatsLike, HostFloats, IntegersLike, MaskArray, Precision
+from ..device.arrays import (
+    BiasArray,
+    BoolArray,
+    Float32Array,
+    FloatsLike,
+    HostFloats,
+    IntegersLike,
+    MaskArray,
+    Precision,
+)
 
 
 class TermKeywords(TypedDict, total=False):
@@ -81,6 +90,7 @@ class GradientKeywords(OptionKeywords, total=False):
     return_dbias: bool
     return_dsinks: bool
     return_dt5_table: bool
+    grad_lse: Float32Array | None
 
 
 class PackedKeywords(TermKeywords, BendKeywords, DropoutKeywords, total=False):
@@ -93,6 +103,7 @@ class PackedGradientKeywords(BendKeywords, DropoutKeywords, total=False):
     causal: bool
     scale: float | None
     return_dsinks: bool
+    grad_lse: Float32Array | None
 
 
 class StepKeywords(TermKeywords, BendKeywords, total=False):

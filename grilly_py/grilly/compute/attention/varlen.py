@@ -119,6 +119,7 @@ def flash_attention_varlen_backward(
     dropout_seed=0,
     dropout_offset=0,
     return_dsinks=False,
+    grad_lse=None,
 ):
     """``grilly.functional.flash_attention_varlen_backward`` on a device; documented there."""
     name = "flash_attention_varlen_backward"
@@ -129,7 +130,8 @@ def flash_attention_varlen_backward(
     )  # fmt: skip
     starts, longest = (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
     packed = check_packed(name, q, k, v, starts, longest, bool(causal), scale, options)
-    backward.check_results(name, q, (*q.shape[:2], v.shape[2]), (q.shape[1], q.shape[0]), grad_out, out, lse)
+    backward.check_results(name, q, (*q.shape[:2], v.shape[2]), (q.shape[1], q.shape[0]), grad_out, out, lse,
+                           grad_lse)  # fmt: skip
     if return_dsinks and sinks is None:
         raise ValueError(f"{name}: the gradient of sinks is asked for, which the call lacks; give sinks")
     arrays = (grad_out, q, k, v, out, lse)
@@ -148,6 +150,7 @@ def flash_attention_varlen_backward(
         lengths = zip((q4, k4, v4), (packed.longest[0], packed.longest[1], packed.longest[1]), strict=True)
         views = [_view(tensor, packed.batch, rows) for tensor, rows in lengths]
         # delta is a row's own, so for it all sequences are one.
+        sums = backward.paired(device, sums, grad_lse)
         views += [*(t.transpose((1, 0, 2))[None] for t in (g, o)), sums[None], None, None]
         totals = (q4.shape[0], k4.shape[0])
         rows = tuple((total, total == covered) for total, covered in zip(totals, packed.covered, strict=True))
@@ -156,7 +159,7 @@ def flash_attention_varlen_backward(
         results = [result.astype(dtype, copy=False).transpose((1, 0, 2)).contiguous() for result in results]
         if return_dsinks:
             results.append(sinks_gradient(device, stats[:, :, : packed.covered[0]].contiguous(), packed.checked.sinks))
-    return tuple(finish(device, result, *arrays) for result in results)
+    return tuple(finish(device, result, *arrays, grad_lse) for result in results)
 
 
 def _view(tensor: Tensor, batch: int, rows: int) -> Tensor:
