@@ -154,3 +154,23 @@ def test_arguments_that_look_after_their_arrays(backend):
 def test_arguments_in_classes_of_dicts_and_lists(backend):
     graph = backend.capture(lambda given: given["x"] * given["y"][1], OrderedDict(x=random(3), y=Listed(1, random(3))))
     equal(graph({"x": random(3, seed=1), "y": Listed(1, random(3))}), backend.tensor(random(3, seed=1)) * random(3))
+
+
+@pytest.mark.parametrize("one, other", [(0.0, -0.0), (0j, complex(-0.0, 0)), (np.float32(0), np.float32(-0.0))])
+def test_the_sign_of_zero_counts(backend, one, other):
+    graph = backend.capture(lambda x, scale: x * 2, random(3), one)
+    graph(random(3), type(one)(one))
+    with pytest.raises(ValueError, match="argument 1 is"):
+        graph(random(3), other)
+
+
+def test_nan_is_nan(backend):
+    nan = float("nan")
+    for one, other in ((nan, -nan), (complex(nan, 1), complex(-nan, 1)), (np.float16(nan), np.float16(nan))):
+        equal(backend.capture(lambda x, scale: x * 2, random(3), one)(random(3), other), backend.tensor(2 * random(3)))
+
+
+def test_arguments_by_name_are_refused(backend):
+    graph = backend.capture(lambda a: a * 2, random(3))
+    with pytest.raises(TypeError, match="given by position, as in the capture; got 'a' by name"):
+        graph(a=random(3))

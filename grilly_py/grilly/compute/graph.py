@@ -93,13 +93,14 @@ class Graph(Generic[Returned]):
             "function again"
         )
 
-    def __call__(self, *arguments: Any, copy: bool = True) -> Returned:
+    def __call__(self, *arguments: Any, copy: bool = True, **named: Any) -> Returned:
         """Replay: copy the arguments in, run the recorded work, and give the results, without waiting.
 
         Parameters
         ----------
         *arguments
             Arrays like those of the capture, Tensors or NumPy arrays as one likes. They may be changed after the call.
+            All are given by position, as in the capture.
         copy : bool
             False gives the Tensors in which the graph itself has its results, without a copy. The next replay writes
             over them.
@@ -110,6 +111,8 @@ class Graph(Generic[Returned]):
 
         Raises
         ------
+        TypeError
+            For arguments by name.
         ValueError
             For another number, structure, shape, dtype or value of arguments than in the capture, for a Tensor of
             another backend, and for tokens that do not fit in a cache; nothing has run then.
@@ -124,6 +127,9 @@ class Graph(Generic[Returned]):
         """
         device = self._device
         device.check_open()
+        if named:
+            names = ", ".join(map(repr, named))
+            raise TypeError(f"graph: arguments are given by position, as in the capture; got {names} by name")
         if self._flat and len(arguments) == len(self._given):
             leaves = arguments
         else:
@@ -295,9 +301,20 @@ def _said(array) -> str:
 
 def _same(expected, value) -> bool:
     """Whether an argument that is no array is what it was."""
-    if expected is value or type(expected) is type(value) and bool(expected == value):
+    if expected is value:
         return True
-    return isinstance(expected, float) and isinstance(value, float) and expected != expected and value != value
+    if isinstance(expected, float) and isinstance(value, float) and expected != expected and value != value:
+        return True
+    if type(expected) is not type(value):
+        return False
+    if isinstance(expected, (float, complex, np.inexact)):
+        return _same_number(expected.real, value.real) and _same_number(expected.imag, value.imag)
+    return bool(expected == value)
+
+
+def _same_number(one, other) -> bool:
+    """Whether floats are equal, and so are the signs of zeros; all NaN are one."""
+    return bool(one == other and np.signbit(one) == np.signbit(other) or one != one and other != other)
 
 
 # -- structures ------------------------------------------------------------------------------------------------------
