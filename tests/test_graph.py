@@ -295,6 +295,30 @@ def test_what_cannot_be_captured(backend, what):
     equal(F.softmax(x), F.softmax(x))
 
 
+def assigned(x, mask, values):
+    x[mask] = values
+
+
+@pytest.mark.parametrize(
+    "read, said",
+    [
+        (lambda x, mask: x[mask], r"a boolean index: .*use grilly.where\(mask, values, x\)"),
+        (lambda x, mask: assigned(x * 2, mask, x[0]), r"a boolean index: .*use grilly.where\(mask, values, x\)"),
+        (lambda x, mask: 1 if mask[0, 0] else 2, r"bool\(\) .*; grilly.where chooses on the device"),
+        (lambda x, mask: x[0, 0].item(), r"item\(\) reads a tensor: a captured function runs nothing yet"),
+        (lambda x, mask: float(x[0, 0]), r"item\(\) reads a tensor: "),
+        (lambda x, mask: x.tolist(), r"tolist\(\) reads a tensor: "),
+        (lambda x, mask: 1.0 in x, "in reads a tensor: "),
+        (lambda x, mask: [1, 2][mask.astype("int32")[0, 0]], "a number as an index reads a tensor: "),
+        (lambda x, mask: grilly.nonzero(x), "nonzero reads a tensor: "),
+    ],
+    ids=range(9),
+)
+def test_what_reads_in_a_capture_is_named(backend, read, said):
+    with pytest.raises(grilly.CaptureError, match=said):
+        backend.capture(read, random(2, 3), random(2, 3) > 0)
+
+
 def test_a_graph_in_a_capture(backend):
     graph = backend.capture(F.softmax, random(2, 3))
     with pytest.raises(grilly.CaptureError):
