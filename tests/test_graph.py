@@ -207,6 +207,35 @@ def test_tensors_that_a_closure_keeps(backend):
         equal(kept[0], F.softmax(backend.tensor(random(4, 6, seed=seed))))
 
 
+def test_tensors_that_a_closure_keeps_before_the_first_replay(backend):
+    """There is nothing in them yet; another capture may use them, for replays that come later."""
+    kept = []
+
+    def call(x):
+        kept.append(x * 2)
+        return x + 1
+
+    graph, x = backend.capture(call, random(3)), backend.tensor(random(3))
+    later = backend.capture(lambda x: kept[0] + x, x)
+
+    def write():
+        kept[0][1] = 7.0
+
+    for use in (kept[0].numpy, kept[0].download, lambda: kept[0][1:] + 1, lambda: backend.synchronize() or write()):
+        with pytest.raises(grilly.CaptureError, match="holds nothing before the graph's first replay"):
+            use()
+    graph(x)
+    write()
+    equal(kept[0][1:2], backend.tensor(np.full(1, 7, np.float32)))
+    graph(x)
+    equal((kept[0], later(x)), (x * 2, x * 2 + x))
+    never = backend.capture(call, random(3))
+    del never
+    gc.collect()
+    with pytest.raises(grilly.CaptureError, match="first replay"):
+        kept[-1].numpy()
+
+
 # -- errors -----------------------------------------------------------------------------------------------------------
 
 
