@@ -275,7 +275,7 @@ class Compute:
           ``precision="high"`` had split before are not to be written to: a replay says so.)
         - Positions and lengths that change from replay to replay must be int32 arrays or Tensors among the arguments,
           or Tensors that it finds.
-        - Tensors that it makes and keeps elsewhere hold what the last replay put there. Before the first they are refused.
+        - Tensors that it makes and keeps elsewhere hold what the last replay put there. Before one they are refused.
 
         Parameters
         ----------

@@ -396,7 +396,7 @@ def _held(value, everywhere: bool = False) -> Iterator[Any]:
 
 
 def _is_ours(value) -> bool:
-    return any(kind.__module__.partition(".")[0] == _PACKAGE for kind in type(value).__mro__)
+    return any(str(kind.__module__).partition(".")[0] == _PACKAGE for kind in type(value).__mro__)
 
 
 def _parts(value) -> list:
@@ -408,8 +408,6 @@ def _parts(value) -> list:
         found += value
     elif isinstance(value, np.ndarray):
         found += value.ravel().tolist() if value.dtype.hasobject else ()
-    elif isinstance(value, functools.partial):
-        found += value.func, value.args, value.keywords
     attributes = getattr(value, "__dict__", None)
     if isinstance(attributes, dict):
         found += attributes.values()
@@ -425,6 +423,8 @@ def _closed_over(value) -> list:
     """What a function or a generator has of its surroundings."""
     if isinstance(value, types.MethodType):
         return [value.__self__, value.__func__]
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords]
     if isinstance(value, types.FunctionType):
         return [*(value.__closure__ or ()), value.__defaults__, value.__kwdefaults__]
     if isinstance(value, types.CellType):
