@@ -164,6 +164,16 @@ def test_the_sign_of_zero_counts(backend, one, other):
         graph(random(3), other)
 
 
+@pytest.mark.needs("ml_dtypes")
+def test_the_sign_of_zero_counts_in_bfloat16(backend):
+    import ml_dtypes
+
+    graph = backend.capture(lambda x, scale: x * 2, random(3), ml_dtypes.bfloat16(0))
+    graph(random(3), ml_dtypes.bfloat16(0))
+    with pytest.raises(ValueError, match="argument 1 is"):
+        graph(random(3), ml_dtypes.bfloat16(-0.0))
+
+
 def test_nan_is_nan(backend):
     nan = float("nan")
     for one, other in ((nan, -nan), (complex(nan, 1), complex(-nan, 1)), (np.float16(nan), np.float16(nan))):

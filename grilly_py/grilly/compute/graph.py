@@ -307,6 +307,8 @@ def _same(expected, value) -> bool:
         return True
     if type(expected) is not type(value):
         return False
+    if isinstance(expected, np.generic) and expected.dtype.name == "bfloat16":  # no inexact number to NumPy
+        expected, value = float(expected), float(value)
     if isinstance(expected, (float, complex, np.inexact)):
         return _same_number(expected.real, value.real) and _same_number(expected.imag, value.imag)
     return bool(expected == value)
