@@ -103,6 +103,41 @@ def test_operands_that_broadcast_or_have_strides(backend):
     check(backend, lambda x: (x[1:, :, :] * 0.5 + x[:-1, 2:3, :1]) * 2.0, x, dispatches=1)
 
 
+def test_reversed_operands(backend):
+    """Strides below zero, whose axes are split where another operand broadcasts."""
+    x, row = backend.tensor(random(4, 6)), backend.tensor(random(6, seed=1))
+    check(backend, lambda x, row: x[::-1, ::-1] * row * 2.0, x, row, dispatches=1)
+    check(backend, lambda x: xp.flip(x) + grilly.asarray(np.ones(6, np.float32)), x)
+    for dtype in ("float32", "float16"):  # whole runs of elements
+        check(backend, lambda x: (x[::-1] + 1.0) * x[:1, ::-1], backend.tensor(random(4, 16)).astype(dtype))
+
+
+def test_random_strides(backend):
+    """Against NumPy: axes reversed, skipped, swapped and broadcast."""
+    draw = np.random.default_rng(7)
+    for _ in range(12):
+        shape = tuple(int(n) for n in draw.choice([1, 2, 3, 4, 8], draw.integers(2, 5)))
+        arrays, views = [], []
+        for _ in range(draw.integers(2, 4)):
+            order = tuple(draw.permutation(len(shape)).tolist()) if draw.random() < 0.3 else tuple(range(len(shape)))
+            index, own = [], []
+            for axis in order:
+                step = int(draw.choice([1, 1, -1, -1, 2, -2]))
+                own.append(1 if draw.random() < 0.25 else abs(step) * shape[axis])
+                index.append(slice(None, None, step if own[-1] > 1 else 1))
+            arrays.append(draw.standard_normal(own).astype(np.float32))
+            views.append((tuple(index), tuple(np.argsort(order).tolist())))
+
+        def program(*arrays, views=views):
+            first, *rest = (a[index].transpose(back) for a, (index, back) in zip(arrays, views, strict=True))
+            for each in rest:
+                first = (first + each) * 0.5 + first
+            return first
+
+        graph = backend.capture(program, *arrays)
+        np.testing.assert_array_equal(graph(*arrays).numpy(), program(*arrays))
+
+
 def test_different_dtypes(backend):
     x, whole = backend.tensor(random(5, 9) * 40), backend.tensor(np.arange(45, dtype=np.int32).reshape(5, 9) - 20)
     small = backend.tensor(np.arange(45, dtype=np.int8).reshape(5, 9))

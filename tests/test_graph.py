@@ -207,6 +207,35 @@ def test_tensors_that_a_closure_keeps(backend):
         equal(kept[0], F.softmax(backend.tensor(random(4, 6, seed=seed))))
 
 
+def test_tensors_that_a_closure_keeps_before_the_first_replay(backend):
+    """There is nothing in them yet; another capture may use them, for replays that come later."""
+    kept = []
+
+    def call(x):
+        kept.append(x * 2)
+        return x + 1
+
+    graph, x = backend.capture(call, random(3)), backend.tensor(random(3))
+    later = backend.capture(lambda x: kept[0] + x, x)
+
+    def write():
+        kept[0][1] = 7.0
+
+    for use in (kept[0].numpy, kept[0].download, lambda: kept[0][1:] + 1, lambda: backend.synchronize() or write()):
+        with pytest.raises(grilly.CaptureError, match="holds nothing before the graph's first replay"):
+            use()
+    graph(x)
+    write()
+    equal(kept[0][1:2], backend.tensor(np.full(1, 7, np.float32)))
+    graph(x)
+    equal((kept[0], later(x)), (x * 2, x * 2 + x))
+    never = backend.capture(call, random(3))
+    del never
+    gc.collect()
+    with pytest.raises(grilly.CaptureError, match="first replay"):
+        kept[-1].numpy()
+
+
 # -- errors -----------------------------------------------------------------------------------------------------------
 
 
@@ -293,6 +322,30 @@ def test_what_cannot_be_captured(backend, what):
     backend.synchronize()
     assert not backend.runtime.capturing and backend.memory().in_use == before
     equal(F.softmax(x), F.softmax(x))
+
+
+def assigned(x, mask, values):
+    x[mask] = values
+
+
+@pytest.mark.parametrize(
+    "read, said",
+    [
+        (lambda x, mask: x[mask], r"a boolean index: .*use grilly.where\(mask, values, x\)"),
+        (lambda x, mask: assigned(x * 2, mask, x[0]), r"a boolean index: .*use grilly.where\(mask, values, x\)"),
+        (lambda x, mask: 1 if mask[0, 0] else 2, r"bool\(\) .*; grilly.where chooses on the device"),
+        (lambda x, mask: x[0, 0].item(), r"item\(\) reads a tensor: a captured function runs nothing yet"),
+        (lambda x, mask: float(x[0, 0]), r"item\(\) reads a tensor: "),
+        (lambda x, mask: x.tolist(), r"tolist\(\) reads a tensor: "),
+        (lambda x, mask: 1.0 in x, "in reads a tensor: "),
+        (lambda x, mask: [1, 2][mask.astype("int32")[0, 0]], "a number as an index reads a tensor: "),
+        (lambda x, mask: grilly.nonzero(x), "nonzero reads a tensor: "),
+    ],
+    ids=range(9),
+)
+def test_what_reads_in_a_capture_is_named(backend, read, said):
+    with pytest.raises(grilly.CaptureError, match=said):
+        backend.capture(read, random(2, 3), random(2, 3) > 0)
 
 
 def test_a_graph_in_a_capture(backend):

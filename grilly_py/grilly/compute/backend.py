@@ -275,7 +275,7 @@ class Compute:
           ``precision="high"`` had split before are not to be written to: a replay says so.)
         - Positions and lengths that change from replay to replay must be int32 arrays or Tensors among the arguments,
           or Tensors that it finds.
-        - Tensors that it makes and keeps elsewhere hold what the last replay put there.
+        - Tensors that it makes and keeps elsewhere hold what the last replay put there. Before one they are refused.
 
         Parameters
         ----------
@@ -284,7 +284,9 @@ class Compute:
             given back as it was in the capture.
         *arguments
             Examples of what will be given: Tensors, NumPy arrays, and tuples, lists and dicts of them, of which shapes
-            and dtypes count; other arguments must be equal in every replay. The function gets Tensors in C order.
+            and dtypes count; other arguments must be equal in every replay. The function gets Tensors in C order. What
+            is in them is not looked at, such as ids that are no row of a table. Layers, caches and backends may be
+            among the arguments, and are used where they are.
 
         Returns
         -------
@@ -295,9 +297,10 @@ class Compute:
         CaptureError
             When the function reads a result (``Tensor.numpy``, a call on NumPy arrays alone), waits, profiles, captures
             or replays a graph, writes to an argument, say a cache, or returns an object of another kind than tuples,
-            lists and dicts that holds what it computed.
+            lists and dicts that holds what it computed, or an iterator.
         TypeError
-            For arrays of a dtype that cannot live on the device, and of other libraries.
+            For arrays of a dtype that cannot live on the device, and of other libraries, and for other objects that
+            hold arrays.
         ValueError
             For a Tensor of another backend.
         UnsupportedError

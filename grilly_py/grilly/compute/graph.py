@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import copy
+import enum
+import functools
+import types
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, MappingView
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from ..errors import CaptureError, GrillyError
-from ..runtime.interface import REENTERED, Buffer, Recording
+from ..runtime.interface import REENTERED, Buffer, Recording, Runtime
 from .arrays.chains import fuse
 from .device.arguments import no_array
 from .device.device import Device, Stale
@@ -88,13 +93,14 @@ class Graph(Generic[Returned]):
             "function again"
         )
 
-    def __call__(self, *arguments: Any, copy: bool = True) -> Returned:
+    def __call__(self, *arguments: Any, copy: bool = True, **named: Any) -> Returned:
         """Replay: copy the arguments in, run the recorded work, and give the results, without waiting.
 
         Parameters
         ----------
         *arguments
             Arrays like those of the capture, Tensors or NumPy arrays as one likes. They may be changed after the call.
+            All are given by position, as in the capture.
         copy : bool
             False gives the Tensors in which the graph itself has its results, without a copy. The next replay writes
             over them.
@@ -105,6 +111,8 @@ class Graph(Generic[Returned]):
 
         Raises
         ------
+        TypeError
+            For arguments by name.
         ValueError
             For another number, structure, shape, dtype or value of arguments than in the capture, for a Tensor of
             another backend, and for tokens that do not fit in a cache; nothing has run then.
@@ -119,6 +127,9 @@ class Graph(Generic[Returned]):
         """
         device = self._device
         device.check_open()
+        if named:
+            names = ", ".join(map(repr, named))
+            raise TypeError(f"graph: arguments are given by position, as in the capture; got {names} by name")
         if self._flat and len(arguments) == len(self._given):
             leaves = arguments
         else:
@@ -182,6 +193,7 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
     """``Compute.capture``, which has the documentation."""
     device.check_open()
     runtime = device.runtime
+    arguments = _common(arguments)
     names = list(_leaves(arguments))
     for name, value in names:
         if isinstance(value, (np.ndarray, Tensor)):
@@ -191,6 +203,10 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
                 raise ValueError(f"capture: {name} belongs to another backend; move it with backend.tensor(...)")
         elif hasattr(value, "__dlpack__") or hasattr(value, "__array__") and not isinstance(value, np.generic):
             raise no_array("capture", name, value)
+        elif any(isinstance(part, (np.ndarray, Tensor)) or hasattr(type(part), "__dlpack__") for part in _held(value)):
+            raise TypeError(
+                f"capture: {name} is a {type(value).__name__} that holds arrays; give them in tuples, lists or dicts"
+            )
     captured = runtime.capture()
     device.captured.grown, device.captured.kept = grown, kept = {}, {}
     device.captured.words, device.captured.parts = {}, {}  # of a capture whose end was interrupted
@@ -222,7 +238,13 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
 
     def place(leaf):
         if not isinstance(leaf, Tensor):
-            if any(isinstance(part, Tensor) and captured.owns(part._storage.buffer) for part in _parts(leaf)):
+            if isinstance(leaf, (Iterator, AsyncIterator, Coroutine)):
+                raise CaptureError(
+                    f"capture: the function returns a {type(leaf).__name__}, which would go on outside of the capture; "
+                    "return tensors, or tuples, lists and dicts of them"
+                )
+            held = _held(leaf, everywhere=True)
+            if any(isinstance(part, Tensor) and captured.owns(part._storage.buffer) for part in held):
                 raise CaptureError(
                     f"capture: the function returns a {type(leaf).__name__}, and the next replay would write over the "
                     "tensors in it; return tensors, or tuples, lists and dicts of them"
@@ -279,9 +301,22 @@ def _said(array) -> str:
 
 def _same(expected, value) -> bool:
     """Whether an argument that is no array is what it was."""
-    if expected is value or type(expected) is type(value) and bool(expected == value):
+    if expected is value:
         return True
-    return isinstance(expected, float) and isinstance(value, float) and expected != expected and value != value
+    if isinstance(expected, float) and isinstance(value, float) and expected != expected and value != value:
+        return True
+    if type(expected) is not type(value):
+        return False
+    if isinstance(expected, np.generic) and expected.dtype.name == "bfloat16":  # no inexact number to NumPy
+        expected, value = float(expected), float(value)
+    if isinstance(expected, (float, complex, np.inexact)):
+        return _same_number(expected.real, value.real) and _same_number(expected.imag, value.imag)
+    return bool(expected == value)
+
+
+def _same_number(one, other) -> bool:
+    """Whether floats are equal, and so are the signs of zeros; all NaN are one."""
+    return bool(one == other and np.signbit(one) == np.signbit(other) or one != one and other != other)
 
 
 # -- structures ------------------------------------------------------------------------------------------------------
@@ -299,21 +334,109 @@ def _leaves(value, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def _parts(value) -> list:
-    """What an object's attributes are, and hold."""
-    names = [*getattr(value, "__dict__", ())]
-    names += [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
-    return [part for _, part in _leaves([getattr(value, name, None) for name in names])]
+#: What is made anew with other leaves; of tuples also those with names. Results in other kinds are leaves.
+_STRUCTURES = (dict, OrderedDict, defaultdict, list, tuple)
 
 
 def _with(value, change: Callable):
     """The same structure with other leaves."""
-    if isinstance(value, dict):
+    kind = type(value)
+    if kind is dict:
         return {key: _with(part, change) for key, part in value.items()}
-    if isinstance(value, (tuple, list)) and type(value) is not _Place:
-        parts = [_with(part, change) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if kind is list or kind is tuple:
+        return kind([_with(part, change) for part in value])
+    if kind in _STRUCTURES:  # with the order or the default that it has
+        made = copy.copy(value)
+        for key, part in value.items():
+            made[key] = _with(part, change)
+        return made
+    if _has_names(value) and kind is not _Place:
+        return kind._make([_with(part, change) for part in value])
     return change(value)
+
+
+def _has_names(value) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields") and hasattr(value, "_make")
+
+
+def _common(value):
+    """Arguments with structures that can be made anew: classes of others' are dicts, lists and tuples."""
+    if isinstance(value, dict):
+        return _with(value if type(value) in _STRUCTURES else dict(value), _common)
+    if isinstance(value, (tuple, list)):
+        known = type(value) in _STRUCTURES or _has_names(value)
+        return _with(value if known else tuple(value) if isinstance(value, tuple) else list(value), _common)
+    return value
+
+
+#: What holds no arrays, or none that are anybody's result.
+_CLOSED = (
+    bool, int, float, complex, str, bytes, type(None), enum.Enum, np.dtype, np.generic, type, types.ModuleType, Device,
+    Runtime,
+)  # fmt: skip
+_PACKAGE = __name__.partition(".")[0]
+
+
+def _held(value, everywhere: bool = False) -> Iterator[Any]:
+    """An object and all that it holds, at whatever depth.
+
+    Layers, caches and backends count as one thing, whose arrays they look after; with ``everywhere`` what they hold
+    counts too, and what functions close over.
+    """
+    todo, seen = [value], {}
+    while todo:
+        part = todo.pop()
+        if isinstance(part, _CLOSED) or id(part) in seen:
+            continue
+        seen[id(part)] = part  # kept, so that no other object gets its number
+        yield part
+        if isinstance(part, Tensor) or not everywhere and _is_ours(part):
+            continue
+        todo += _parts(part)
+        if everywhere:
+            todo += _closed_over(part)
+
+
+def _is_ours(value) -> bool:
+    return any(str(kind.__module__).partition(".")[0] == _PACKAGE for kind in type(value).__mro__)
+
+
+def _parts(value) -> list:
+    """What an object's attributes and elements are."""
+    found: list[Any] = []
+    if isinstance(value, (dict, types.MappingProxyType)):
+        found += value.values()
+    elif isinstance(value, (tuple, list, set, frozenset, deque, MappingView)):
+        found += value
+    elif isinstance(value, np.ndarray):
+        found += value.ravel().tolist() if value.dtype.hasobject else ()
+    attributes = getattr(value, "__dict__", None)
+    if isinstance(attributes, dict):
+        found += attributes.values()
+    for kind in type(value).__mro__:
+        names = kind.__dict__.get("__slots__", ())
+        for name in (names,) if isinstance(names, str) else names:
+            hidden = name.startswith("__") and not name.endswith("__")
+            found.append(getattr(value, f"_{kind.__name__.lstrip('_')}{name}" if hidden else name, None))
+    return found
+
+
+def _closed_over(value) -> list:
+    """What a function or a generator has of its surroundings."""
+    if isinstance(value, types.MethodType):
+        return [value.__self__, value.__func__]
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, types.FunctionType):
+        return [*(value.__closure__ or ()), value.__defaults__, value.__kwdefaults__]
+    if isinstance(value, types.CellType):
+        try:
+            return [value.cell_contents]
+        except ValueError:  # of a name that has no value
+            return []
+    if isinstance(value, types.GeneratorType) and value.gi_frame is not None:
+        return [*value.gi_frame.f_locals.values()]
+    return []
 
 
 def _alike(example: tuple, arguments: tuple) -> list:

@@ -196,7 +196,8 @@ def _read(variant, command: tuple) -> _Map | None:
                 return None  # a chain converts results only
             if told["OPERATION"] == NUMBERS["copy"] and type_ == told["TYPE_Y"] and type_ in _AS_BITS:
                 return None
-            steps = tuple(words[f"{name}_{axis}"] for axis in axes)
+            # Signed, as splitting an axis multiplies them.
+            steps = tuple((words[f"{name}_{axis}"] + 2**31) % 2**32 - 2**31 for axis in axes)
             operands.append(_Operand(bindings[place], words[f"{name}_offset"], type_, form == FLAT, steps))
     if told["OPERATION"] == NUMBERS["relu"] and (operands[1] is not None or operands[2] is not None):
         return None
@@ -266,7 +267,7 @@ class _Chain:
         for operand, steps in zip(self.operands, self.strides, strict=True):
             if steps is None:
                 found.append(FLAT)
-            elif self.extents[-1] % each or steps[-1] > 1:
+            elif self.extents[-1] % each or steps[-1] not in (0, 1):
                 found.append(STRIDED)
             elif steps[-1] == 0:
                 found.append(REPEATED)
@@ -335,7 +336,7 @@ def _command(device: Device, chain: _Chain, seconds: float) -> tuple | None:
             bindings[place], words[f"{name}_offset"] = chain.operands[place].binding, chain.operands[place].offset
             own = chain.strides[place] or []
             own = [0] * (_AXES - len(own)) + own
-            words |= {f"{name}_{axis}": step for axis, step in enumerate(own)}
+            words |= {f"{name}_{axis}": step % 2**32 for axis, step in enumerate(own)}
     program = _program(device, choice, constants)
     if program is None:
         return None

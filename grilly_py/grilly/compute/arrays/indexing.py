@@ -10,6 +10,7 @@ import operator
 
 import numpy as np
 
+from ...errors import CaptureError
 from ..device.device import Device
 from ..device.dtypes import is_storable
 from ..device.other_arrays import refuse_hidden
@@ -112,7 +113,7 @@ def nonzero(x: Tensor) -> tuple[Tensor, ...]:
     if not x.ndim:
         raise ValueError("nonzero: x has no axes")
     device = x._storage.device
-    return tuple(device.tensor(places.astype(np.int64)) for places in np.nonzero(x.numpy()))
+    return tuple(device.tensor(places.astype(np.int64)) for places in np.nonzero(x._read("nonzero")))
 
 
 def moved(x: Tensor, source: tuple[int, ...], destination: tuple[int, ...]) -> Tensor:
@@ -271,7 +272,14 @@ def _device_of(x: Tensor, array: np.ndarray) -> Tensor:
 
 
 def _host(mask) -> np.ndarray:
-    return mask.numpy() if isinstance(mask, Tensor) else mask
+    if not isinstance(mask, Tensor):
+        return mask
+    if mask._storage.device.runtime.capturing:
+        raise CaptureError(
+            "a boolean index: how many elements are True is known once the mask is read, and a captured function runs "
+            "nothing yet; use grilly.where(mask, values, x)"
+        )
+    return mask.numpy()
 
 
 def _mask_axes(x: Tensor, mask) -> int:

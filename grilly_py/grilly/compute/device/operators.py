@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from ...errors import CaptureError
 from .numpy_functions import NumPyFunctions
 from .other_arrays import refuse_operand
 
@@ -262,19 +263,32 @@ class Operators(NumPyFunctions):
             return _item_at(own, index[0] if len(index) == 1 and isinstance(index[0], tuple) else index)
         if own.size != 1:
             raise ValueError(f"item: the tensor has shape {own.shape}; expected one element, or an index")
-        value = own.numpy().reshape(())
+        return self._element("item()")
+
+    def _element(self, what: str) -> bool | int | float:
+        value = self._read(what).reshape(())
         return (value if value.dtype.isbuiltin == 1 else value.astype(np.float32)).item()  # type: ignore[no-any-return]
+
+    def _read(self, what: str) -> Any:
+        """``numpy()``, whose error in a captured function says what asked for it."""
+        own: Any = self
+        try:
+            return own.numpy()
+        except CaptureError as error:
+            raise CaptureError(f"{what} reads a tensor: {error}") from None
 
     def tolist(self) -> Any:
         """The elements as nested lists of Python numbers; waits for them."""
-        own: Any = self
-        return own.numpy().tolist()
+        return self._read("tolist()").tolist()
 
     def __bool__(self) -> bool:
         own: Any = self
         if own.size != 1:
             raise ValueError("the truth of a tensor with other than one element is ambiguous; use grilly.any or all")
-        return bool(self.item())
+        try:
+            return bool(self._element("bool() (if, while, and, or, not)"))
+        except CaptureError as error:
+            raise CaptureError(f"{error}; grilly.where chooses on the device") from None
 
     def __int__(self) -> int:
         return int(self.item())
@@ -294,7 +308,7 @@ class Operators(NumPyFunctions):
         own: Any = self
         if own.dtype.kind not in "iu" or own.size != 1:
             raise TypeError(f"only a tensor of one integer can be an index, not {own!r}")
-        return int(self.item())
+        return int(self._element("a number as an index"))
 
     def __iter__(self: T) -> Iterator[T]:
         own: Any = self
@@ -304,7 +318,7 @@ class Operators(NumPyFunctions):
 
     def __contains__(self, value: object) -> bool:
         found = self._binary("equal", value)
-        return found is not NotImplemented and bool(found.numpy().any())
+        return found is not NotImplemented and bool(found._read("in").any())
 
     # -- the standard's attributes ---------------------------------------------------------------------------------
 

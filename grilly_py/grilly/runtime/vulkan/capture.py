@@ -13,18 +13,22 @@ from ...errors import CaptureError
 from ..interface import Capture
 from .memory import ALIGNMENT, Block, Piece, VulkanBuffer
 from .pipelines import VulkanProgram
-from .stream import misfit
+from .stream import Begun, misfit
 
 UNPLACED = (
     "a tensor that was made in a captured function has no memory: the capture has not ended yet, or it failed; use "
     "what the graph returns"
 )
+NOT_REPLAYED = (
+    "a tensor that was made in a captured function holds nothing before the graph's first replay; use what the graph "
+    "returns, and make what is to last from replay to replay before the capture"
+)
 
 
 class GraphPiece:
-    """The memory of a buffer that was allocated in a capture; like memory.Piece once it has its place."""
+    """The memory of a buffer that was allocated in a capture; like memory.Piece from the graph's first replay on."""
 
-    __slots__ = ("size", "start", "holder", "arena")
+    __slots__ = ("size", "start", "holder", "arena", "begun")
     replayed = True
 
     def __init__(self, size: int):
@@ -32,9 +36,10 @@ class GraphPiece:
         self.holder: weakref.ref | None = None
         self.arena: VulkanBuffer | None = None  # what it lies in, and keeps alive
 
-    def place(self, arena: VulkanBuffer, start: int) -> None:
-        """Say where it lies."""
+    def place(self, arena: VulkanBuffer, start: int, begun: Begun) -> None:
+        """Say where it lies, of a graph that tells ``begun``."""
         self.start = arena.piece.start + start
+        self.begun = begun
         self.arena = arena
 
     @property
@@ -43,9 +48,18 @@ class GraphPiece:
         return self.holder is not None and self.holder() is not None
 
     @property
+    def whole(self) -> Piece:
+        """What it lies in, for other graphs that are captured, before the first replay too."""
+        if self.arena is None:
+            raise CaptureError(UNPLACED)
+        return self.arena.piece
+
+    @property
     def _whole(self) -> Piece:
         if self.arena is None:
             raise CaptureError(UNPLACED)
+        if not self.begun.yet:
+            raise CaptureError(NOT_REPLAYED)
         return self.arena.piece
 
     @property

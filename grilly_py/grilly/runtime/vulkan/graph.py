@@ -17,9 +17,9 @@ from ..interface import SUBMISSION_SECONDS, Recording
 from .capture import GraphPiece, VulkanCapture, targets
 from .descriptors import Descriptors
 from .device import Device
-from .memory import VulkanBuffer
+from .memory import Block, VulkanBuffer
 from .planned import levels, places
-from .stream import Recorded, Stream
+from .stream import Begun, Recorded, Stream
 
 
 class VulkanRecording(Recording):
@@ -79,7 +79,7 @@ class Graphs:
             for command in commands for held in _helds(command)
             if held not in own and (_real(held) or held.arena is not None)
         })  # fmt: skip
-        recorded.arenas = _placed(capture, commands, allocate, most)
+        recorded.arenas = _placed(capture, commands, allocate, most, recorded.begun)
         recorded.descriptors = Descriptors(self._device)
         recording = VulkanRecording(recorded)
         end = _End(recording, self.gone.append)
@@ -144,7 +144,9 @@ def _uses(command: tuple) -> list[tuple[object, int, int, bool]]:
     return found
 
 
-def _placed(capture: VulkanCapture, commands: list[tuple], allocate: Callable, most: int) -> tuple[VulkanBuffer, ...]:
+def _placed(
+    capture: VulkanCapture, commands: list[tuple], allocate: Callable, most: int, begun: Begun
+) -> tuple[VulkanBuffer, ...]:
     """Give the capture's buffers their places; returns what they lie in."""
     first: dict[GraphPiece, float] = {}
     last: dict[GraphPiece, float] = {}
@@ -163,16 +165,23 @@ def _placed(capture: VulkanCapture, commands: list[tuple], allocate: Callable, m
     except OutOfDeviceMemoryError as error:
         raise OutOfDeviceMemoryError(f"the graph takes {sum(sizes):,} bytes: {error}") from error
     for piece, (arena, start) in zip(pieces, found, strict=True):
-        piece.place(arenas[arena], start)
+        piece.place(arenas[arena], start, begun)
     return arenas
+
+
+def _lies(held: GraphPiece | VulkanBuffer) -> tuple[Block, int]:
+    """The block, and the byte in it where memory begins."""
+    if held.__class__ is GraphPiece:
+        return held.whole.block, held.start
+    return held.piece.block, held.piece.start
 
 
 def _entry(command: tuple) -> tuple:
     """A command as the stream's journal has it."""
     if command[0] is None:
         _, source, begin, target, start, nbytes = command
-        a, b = (held.piece if _real(held) else held for held in (source, target))
-        return (None, a.block, a.start + begin, b.block, b.start + start, nbytes)
+        (a, first), (b, second) = map(_lies, (source, target))
+        return (None, a, first + begin, b, second + start, nbytes)
     program, bindings, push, groups, _ = command
     key: list = [program.set_layout]
     for binding in bindings:
@@ -180,8 +189,8 @@ def _entry(command: tuple) -> tuple:
             key.append(None)
         else:
             held, offset, nbytes = binding
-            piece = held.piece if _real(held) else held
-            key += (piece.block, piece.start + offset, nbytes)
+            block, begins = _lies(held)
+            key += (block, begins + offset, nbytes)
     return (program, tuple(key), push, groups)
 
 

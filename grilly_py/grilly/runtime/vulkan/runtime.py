@@ -458,6 +458,7 @@ class VulkanRuntime(Runtime):
             stream = parts.stream
             if parts.graphs.gone:
                 parts.graphs.sweep(stream.completed)
+            recording.recorded.begun.yet = True
             for buffer, source, offset, nbytes in arguments:
                 if source.__class__ is VulkanBuffer:
                     stream.copy(source, offset, buffer, 0, nbytes)

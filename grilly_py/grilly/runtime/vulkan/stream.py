@@ -60,6 +60,15 @@ class Slot:
         self.serial = 0
 
 
+class Begun:
+    """Whether a graph was replayed: what its memory asks before others use it."""
+
+    __slots__ = ("yet",)
+
+    def __init__(self) -> None:
+        self.yet = False
+
+
 class Recorded:
     """Work that is submitted again and again, and all that belongs to it. See graph.py.
 
@@ -75,12 +84,13 @@ class Recorded:
         The last submission of any of it; 0 before the first.
     arenas, buffers : tuple of VulkanBuffer
         What it lies in, and the others that it uses.
+    begun : Begun
     """
 
-    __slots__ = ("commands", "handles", "entries", "seconds", "serial", "arenas", "buffers", "descriptors")
+    __slots__ = ("commands", "handles", "entries", "seconds", "serial", "arenas", "buffers", "descriptors", "begun")
 
     def __init__(self) -> None:
-        self.seconds, self.serial = 0.0, 0
+        self.seconds, self.serial, self.begun = 0.0, 0, Begun()
         self._empty()
 
     def _empty(self) -> None:
