@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import copy
-import enum
-import functools
-import types
-from collections import OrderedDict, defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, MappingView
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from ..errors import CaptureError, GrillyError
-from ..runtime.interface import REENTERED, Buffer, Recording, Runtime
+from ..runtime.interface import REENTERED, Buffer, Recording
 from .arrays.chains import fuse
 from .device.arguments import no_array
 from .device.device import Device, Stale
 from .device.dtypes import dtype_of, is_storable, plain
 from .device.other_arrays import called
 from .device.tensor import Storage, Tensor
+from .structures import alike, common, held_by, leaves, rebuilt
 
 Returned = TypeVar("Returned")
 
@@ -70,7 +66,7 @@ class Graph(Generic[Returned]):
         stale: Stale,
     ):
         self._device = device
-        self._arguments = _with(arguments, lambda leaf: None)
+        self._arguments = rebuilt(arguments, lambda leaf: None)
         self._given = given
         self._recording = recording
         self._results = results
@@ -131,11 +127,11 @@ class Graph(Generic[Returned]):
             names = ", ".join(map(repr, named))
             raise TypeError(f"graph: arguments are given by position, as in the capture; got {names} by name")
         if self._flat and len(arguments) == len(self._given):
-            leaves = arguments
+            values = arguments
         else:
-            leaves = tuple(_alike(self._arguments, arguments))
+            values = tuple(alike(self._arguments, arguments))
         sources = []
-        for given, value in zip(self._given, leaves, strict=True):
+        for given, value in zip(self._given, values, strict=True):
             if given.tensor is not None:
                 source = _source(device, given, given.tensor, value)
                 if value.__class__ is Tensor and source[1] in self._into:  # given out by copy=False
@@ -180,21 +176,24 @@ class Graph(Generic[Returned]):
         results = self._results
         if results.__class__ is _Place:
             return cast(Returned, found[results.number])
-        return cast(Returned, _with(results, lambda leaf: found[leaf.number] if leaf.__class__ is _Place else leaf))
+        return cast(Returned, rebuilt(results, lambda leaf: found[leaf.number] if leaf.__class__ is _Place else leaf))
 
 
-class _Place(NamedTuple):
-    """Where a tensor of the graph's own belongs among the results."""
+class _Place:
+    """Where a tensor of the graph's own belongs among the results; a leaf of their structure."""
 
-    number: int
+    __slots__ = ("number",)
+
+    def __init__(self, number: int):
+        self.number = number
 
 
 def capture(device: Device, function: Callable[..., Returned], arguments: tuple[Any, ...]) -> Graph[Returned]:
     """``Compute.capture``, which has the documentation."""
     device.check_open()
     runtime = device.runtime
-    arguments = _common(arguments)
-    names = list(_leaves(arguments))
+    arguments = common(arguments)
+    names = list(leaves(arguments))
     for name, value in names:
         if isinstance(value, (np.ndarray, Tensor)):
             if not is_storable(value.dtype):
@@ -203,7 +202,8 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
                 raise ValueError(f"capture: {name} belongs to another backend; move it with backend.tensor(...)")
         elif hasattr(value, "__dlpack__") or hasattr(value, "__array__") and not isinstance(value, np.generic):
             raise no_array("capture", name, value)
-        elif any(isinstance(part, (np.ndarray, Tensor)) or hasattr(type(part), "__dlpack__") for part in _held(value)):
+        elif any(isinstance(each, (np.ndarray, Tensor)) or hasattr(type(each), "__dlpack__")
+                 for each in held_by(value)):  # fmt: skip
             raise TypeError(
                 f"capture: {name} is a {type(value).__name__} that holds arrays; give them in tuples, lists or dicts"
             )
@@ -220,7 +220,7 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
             for name, value in names
         ]
         inside = iter(given)
-        returned = function(*_with(arguments, lambda leaf: _inside(next(inside))))
+        returned = function(*rebuilt(arguments, lambda leaf: _inside(next(inside))))
     finally:
         captured.active = False
         device.captured.grown, device.captured.words = {}, {}
@@ -243,7 +243,7 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
                     f"capture: the function returns a {type(leaf).__name__}, which would go on outside of the capture; "
                     "return tensors, or tuples, lists and dicts of them"
                 )
-            held = _held(leaf, everywhere=True)
+            held = held_by(leaf, everywhere=True)
             if any(isinstance(part, Tensor) and captured.owns(part._storage.buffer) for part in held):
                 raise CaptureError(
                     f"capture: the function returns a {type(leaf).__name__}, and the next replay would write over the "
@@ -258,7 +258,7 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
         own.append(_span(leaf))
         return _Place(len(own) - 1)
 
-    results = _with(returned, place)
+    results = rebuilt(returned, place)
     fuse(device, captured)
     return Graph(device, arguments, given, runtime.record(captured), results, own, grown, kept, stale)
 
@@ -317,139 +317,6 @@ def _same(expected, value) -> bool:
 def _same_number(one, other) -> bool:
     """Whether floats are equal, and so are the signs of zeros; all NaN are one."""
     return bool(one == other and np.signbit(one) == np.signbit(other) or one != one and other != other)
-
-
-# -- structures ------------------------------------------------------------------------------------------------------
-
-
-def _leaves(value, name: str = "") -> Iterator[tuple[str, Any]]:
-    """What tuples, lists and dicts hold, with names for messages."""
-    if isinstance(value, dict):
-        for key, part in value.items():
-            yield from _leaves(part, f"{name}[{key!r}]")
-    elif isinstance(value, (tuple, list)):
-        for number, part in enumerate(value):
-            yield from _leaves(part, f"{name}[{number}]" if name else f"argument {number}")
-    else:
-        yield name, value
-
-
-#: What is made anew with other leaves; of tuples also those with names. Results in other kinds are leaves.
-_STRUCTURES = (dict, OrderedDict, defaultdict, list, tuple)
-
-
-def _with(value, change: Callable):
-    """The same structure with other leaves."""
-    kind = type(value)
-    if kind is dict:
-        return {key: _with(part, change) for key, part in value.items()}
-    if kind is list or kind is tuple:
-        return kind([_with(part, change) for part in value])
-    if kind in _STRUCTURES:  # with the order or the default that it has
-        made = copy.copy(value)
-        for key, part in value.items():
-            made[key] = _with(part, change)
-        return made
-    if _has_names(value) and kind is not _Place:
-        return kind._make([_with(part, change) for part in value])
-    return change(value)
-
-
-def _has_names(value) -> bool:
-    return isinstance(value, tuple) and hasattr(value, "_fields") and hasattr(value, "_make")
-
-
-def _common(value):
-    """Arguments with structures that can be made anew: classes of others' are dicts, lists and tuples."""
-    if isinstance(value, dict):
-        return _with(value if type(value) in _STRUCTURES else dict(value), _common)
-    if isinstance(value, (tuple, list)):
-        known = type(value) in _STRUCTURES or _has_names(value)
-        return _with(value if known else tuple(value) if isinstance(value, tuple) else list(value), _common)
-    return value
-
-
-#: What holds no arrays, or none that are anybody's result.
-_CLOSED = (
-    bool, int, float, complex, str, bytes, type(None), enum.Enum, np.dtype, np.generic, type, types.ModuleType, Device,
-    Runtime,
-)  # fmt: skip
-_PACKAGE = __name__.partition(".")[0]
-
-
-def _held(value, everywhere: bool = False) -> Iterator[Any]:
-    """An object and all that it holds, at whatever depth.
-
-    Layers, caches and backends count as one thing, whose arrays they look after; with ``everywhere`` what they hold
-    counts too, and what functions close over.
-    """
-    todo, seen = [value], {}
-    while todo:
-        part = todo.pop()
-        if isinstance(part, _CLOSED) or id(part) in seen:
-            continue
-        seen[id(part)] = part  # kept, so that no other object gets its number
-        yield part
-        if isinstance(part, Tensor) or not everywhere and _is_ours(part):
-            continue
-        todo += _parts(part)
-        if everywhere:
-            todo += _closed_over(part)
-
-
-def _is_ours(value) -> bool:
-    return any(str(kind.__module__).partition(".")[0] == _PACKAGE for kind in type(value).__mro__)
-
-
-def _parts(value) -> list:
-    """What an object's attributes and elements are."""
-    found: list[Any] = []
-    if isinstance(value, (dict, types.MappingProxyType)):
-        found += value.values()
-    elif isinstance(value, (tuple, list, set, frozenset, deque, MappingView)):
-        found += value
-    elif isinstance(value, np.ndarray):
-        found += value.ravel().tolist() if value.dtype.hasobject else ()
-    attributes = getattr(value, "__dict__", None)
-    if isinstance(attributes, dict):
-        found += attributes.values()
-    for kind in type(value).__mro__:
-        names = kind.__dict__.get("__slots__", ())
-        for name in (names,) if isinstance(names, str) else names:
-            hidden = name.startswith("__") and not name.endswith("__")
-            found.append(getattr(value, f"_{kind.__name__.lstrip('_')}{name}" if hidden else name, None))
-    return found
-
-
-def _closed_over(value) -> list:
-    """What a function or a generator has of its surroundings."""
-    if isinstance(value, types.MethodType):
-        return [value.__self__, value.__func__]
-    if isinstance(value, functools.partial):
-        return [value.func, value.args, value.keywords]
-    if isinstance(value, types.FunctionType):
-        return [*(value.__closure__ or ()), value.__defaults__, value.__kwdefaults__]
-    if isinstance(value, types.CellType):
-        try:
-            return [value.cell_contents]
-        except ValueError:  # of a name that has no value
-            return []
-    if isinstance(value, types.GeneratorType) and value.gi_frame is not None:
-        return [*value.gi_frame.f_locals.values()]
-    return []
-
-
-def _alike(example: tuple, arguments: tuple) -> list:
-    """The leaves of arguments that have the example's structure. Raises ValueError."""
-    if len(arguments) != len(example):
-        raise ValueError(f"graph: {len(arguments)} arguments are given; expected {len(example)}, as in the capture")
-    expected, found = list(_leaves(example)), list(_leaves(arguments))
-    names = [name for name, _ in expected]
-    if names != [name for name, _ in found]:
-        odd = next((name for name, _ in found if name not in names), None)
-        lacks = next((name for name in names if name not in [other for other, _ in found]), None)
-        raise ValueError(f"graph: the arguments lie otherwise than in the capture: {odd or lacks or 'their order'}")
-    return [value for _, value in found]
 
 
 __all__ = ["Graph", "capture"]
