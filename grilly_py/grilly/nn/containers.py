@@ -10,6 +10,7 @@ import numpy as np
 
 from ..compute import Tensor
 from ..compute.backend import backend_of
+from ..compute.device.device import UNDER_WAY
 from ..compute.device.dtypes import is_float
 from .changes import changed
 from .module import Module
@@ -33,9 +34,11 @@ class _Row(Module):
         for module in modules:
             if not isinstance(module, Module):
                 raise TypeError(f"{type(self).__name__}: expected an nn.Module, got {type(module).__name__}")
+        gone = [module for module in self._modules.values() if not any(module is each for each in modules)]
         self._modules.clear()
         for number, module in enumerate(modules):
             setattr(self, str(number), module)
+        self._replaced(*gone)
         changed()
 
     def _place(self, index: SupportsIndex) -> int:
@@ -76,6 +79,8 @@ class _Row(Module):
         return len(self._modules)
 
     def __iter__(self) -> Iterator[Module]:
+        if UNDER_WAY:
+            self._note()  # a list is not called
         return iter(self._modules.values())
 
     @overload
@@ -83,6 +88,8 @@ class _Row(Module):
     @overload
     def __getitem__(self, index: SupportsIndex) -> Module: ...
     def __getitem__(self, index: SupportsIndex | slice) -> Module:
+        if UNDER_WAY:
+            self._note()
         if isinstance(index, slice):
             return self._some(list(self._modules)[index])
         return list(self._modules.values())[self._place(index)]
@@ -95,8 +102,7 @@ class _Row(Module):
         name = list(self._modules)[self._place(index)]
         if not isinstance(module, Module):
             raise TypeError(f"{type(self).__name__}: expected an nn.Module, got {type(module).__name__}")
-        self._modules[name] = module  # in its place
-        changed()
+        setattr(self, name, module)  # in its place
 
     def __delitem__(self, index: SupportsIndex | slice) -> None:
         modules = list(self)

@@ -15,7 +15,7 @@ from ..compute.attention import foreign
 from ..compute.backend import backend_of
 from ..compute.device.arguments import no_array
 from ..compute.device.arrays import Array, NDArray
-from ..compute.device.device import Stale
+from ..compute.device.device import UNDER_WAY, Stale, under_way
 from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
 from ..errors import CaptureError
 from .changes import changed
@@ -48,6 +48,11 @@ def _captures(tensors: Iterable[Tensor]) -> list[Stale]:
 
 
 ModuleT = TypeVar("ModuleT", bound="Module")
+
+
+#: Why a graph is no longer what its function would do.
+_OTHER_DATA = "a parameter of a module has other data than in the capture (load_state_dict, data = ...)"
+_OTHER_PARTS = "a parameter or module in a module was replaced, added or taken out since the capture"
 
 
 class LoadResult(NamedTuple):
@@ -149,10 +154,10 @@ class Parameter:
             self._graphs.add(stale)
         return tensor
 
-    def _left(self) -> None:
-        """Tell graphs that read what was here that it is no longer the parameter's."""
+    def _left(self, why: str = _OTHER_DATA) -> None:
+        """Tell graphs that read what was here that it is no longer the parameter's, or the parameter no module's."""
         for stale in getattr(self, "_graphs", ()):
-            stale.why = "a parameter of a module has other data than in the capture (load_state_dict, data = ...)"
+            stale.why = why
         self._graphs: weakref.WeakSet[Stale] = weakref.WeakSet()
 
     def __getstate__(self) -> tuple[Any, NDArray[np.float32] | None]:
@@ -221,6 +226,10 @@ class Module:
     for ``backward``. A copy has the module's backend; what was pickled has none, and its Tensors come back as arrays.
     """
 
+    # A slot, so that what graphs note of a module is neither copied nor one of its settings.
+    __slots__ = ("_graphs", "__dict__", "__weakref__")
+
+    _graphs: weakref.WeakSet[Stale]
     _parameters: dict[str, Parameter]
     _modules: dict[str, Module]
 
@@ -311,6 +320,8 @@ class Module:
         return new
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if UNDER_WAY:
+            self._note()
         try:
             return self.forward(*args, **kwargs)
         except TypeError:
@@ -324,19 +335,25 @@ class Module:
             raise AttributeError(f"{type(self).__name__}: call super().__init__() before setting attributes")
         if isinstance(value, (Parameter, Module)):
             own: Any = self._parameters if isinstance(value, Parameter) else self._modules
+            before = self._part(name)
             for home in (self.__dict__, self._parameters, self._modules):
                 if home is not own:
                     home.pop(name, None)
             own[name] = value  # in the place of the one before, as Sequential goes by it
+            if before is not value:
+                self._replaced(before)
             changed()
             return
         if name in self._parameters and value is not None:
             raise TypeError(f"{type(self).__name__}: {name} is a parameter; assign nn.Parameter(array), or None")
         if name in self._modules and value is not None:
             raise TypeError(f"{type(self).__name__}: {name} is a module; assign another nn.Module, or None")
+        before = self._part(name)
         self._parameters.pop(name, None)
         self._modules.pop(name, None)
         object.__setattr__(self, name, value)
+        if before is not None:
+            self._replaced(before)
         changed()
 
     def __getattr__(self, name: str) -> Any:
@@ -345,14 +362,40 @@ class Module:
                 return self.__dict__[home][name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
+    def _part(self, name: str) -> Parameter | Module | None:
+        return self._parameters[name] if name in self._parameters else self._modules.get(name)
+
     def __delattr__(self, name: str) -> None:
         for home in (self._parameters, self._modules):
             if name in home:
-                del home[name]
+                self._replaced(home.pop(name))
                 changed()
                 return
         object.__delattr__(self, name)
         changed()
+
+    # -- graphs ----------------------------------------------------------------------------------------------------
+
+    def _note(self) -> None:
+        """Have this thread's captures under way told when this module gets other parts.
+
+        And when those directly in it do: a layer may use the weights of its parts without calling them.
+        """
+        for stale in under_way():
+            for module in (self, *self._modules.values()):
+                if getattr(module, "_graphs", None) is None:
+                    object.__setattr__(module, "_graphs", weakref.WeakSet())
+                module._graphs.add(stale)
+                for parameter in module._parameters.values():
+                    parameter._graphs.add(stale)
+
+    def _replaced(self, *before: Parameter | Module | None) -> None:
+        """Tell graphs that used this module that it has other parts, and those that used the ones before."""
+        for stale in getattr(self, "_graphs", None) or ():
+            stale.why = _OTHER_PARTS
+        for part in before:
+            for parameter in part.parameters() if isinstance(part, Module) else () if part is None else (part,):
+                parameter._left(_OTHER_PARTS)
 
     # -- walking ---------------------------------------------------------------------------------------------------
 
