@@ -173,12 +173,13 @@ class Sequential(_Row):
         own = isinstance(input, np.ndarray)
         value = input
         backend = None
-        for module in self:
+        modules = tuple(self)
+        for module in modules:
             if own and isinstance(value, np.ndarray) and is_float(value.dtype):
                 backend = backend or self._backend or backend_of("Sequential")
                 value = backend.tensor(value)
             value = module(value)
-        self._keep(backend=backend)
+        self._keep(backend=backend, modules=modules)
         return value.numpy() if own and isinstance(value, Tensor) else value
 
     def backward(self, grad_output: Any) -> Any:
@@ -191,12 +192,13 @@ class Sequential(_Row):
         NotImplementedError
             Where a module has no ``backward``.
         """
-        backend = self._take()["backend"]
+        kept = self._take()
+        backend = kept["backend"]
         gradient = grad_output
         own = isinstance(gradient, np.ndarray)
         if own and backend is not None:
             gradient = backend.tensor(gradient)
-        for module in reversed(list(self)):
+        for module in reversed(kept["modules"]):
             gradient = module.backward(gradient)
         return gradient.numpy() if own and isinstance(gradient, Tensor) else gradient
 

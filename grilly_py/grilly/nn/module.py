@@ -33,12 +33,14 @@ def _as_they_are(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
-    """Tensors among values, and in tuples of them."""
+    """Tensors among values, and in tuples and mappings of them."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
         elif isinstance(value, tuple):
             yield from _tensors(value)
+        elif isinstance(value, dict):
+            yield from _tensors(value.values())
 
 
 def _captures(tensors: Iterable[Tensor]) -> list[Stale]:
@@ -263,7 +265,10 @@ class Module:
             parameter.grad = None
 
     def _keep(self, **what: Any) -> None:
-        """Keep what ``backward`` will need, after ``train()``; arrays of NumPy's as they are now."""
+        """Keep what ``backward`` will need, after ``train()``; arrays of NumPy's as they are now.
+
+        Weights and settings among it: what they are by then may be another forward's.
+        """
         if self._keeps:
             kept = _as_they_are(what)
             tensors = list(_tensors(kept.values()))
@@ -289,8 +294,8 @@ class Module:
             )
         if any(storage.version != version for storage, version in versions):
             raise RuntimeError(
-                f"{name}.backward: a Tensor that forward() was given or gave was changed in place since, so that the "
-                "gradient would be another's; change a copy, or after backward()"
+                f"{name}.backward: a Tensor that forward() was given, gave or had as a weight was changed in place "
+                "since, so that the gradient would be another's; change a copy, or after backward()"
             )
         return kept
 

@@ -181,7 +181,7 @@ class TransformerEncoderLayer(_TransformerLayer):
         return _added(self.norm2, self._narrowed(self._widened(x)), x)[0]
 
     def _stepwise(self, x: Tensor, mask: MaskArray | None, causal: bool) -> Tensor:
-        self._keep(none=None)
+        self._keep(norm_first=self.norm_first)
         if self.norm_first:
             x = x + self.dropout1(self._attend(self.norm1(x), mask, causal))
             return x + self.dropout2(self._feed_forward(self.norm2(x)))
@@ -202,10 +202,10 @@ class TransformerEncoderLayer(_TransformerLayer):
         ValueError, TypeError
             If grad_output is not of the output's shape and dtype.
         """
-        self._take()
+        norm_first = self._take()["norm_first"]
         _, (grad,), keep = self._send(grad_output)
         attend, feed = self.self_attn, self._feed_forward_backward
-        if self.norm_first:
+        if norm_first:
             grad = grad + self.norm2.backward(feed(self.dropout2.backward(grad)))
             grad = grad + self.norm1.backward(attend.backward(self.dropout1.backward(grad))[0])
         else:
@@ -300,7 +300,7 @@ class TransformerDecoderLayer(_TransformerLayer):
     def _stepwise(
         self, x: Tensor, memory: Tensor, mask: MaskArray | None, memory_mask: MaskArray | None, causal: bool
     ) -> Tensor:
-        self._keep(none=None)
+        self._keep(norm_first=self.norm_first)
         if self.norm_first:
             x = x + self.dropout1(self._attend(self.norm1(x), mask, causal))
             x = x + self.dropout2(self._look(self.norm2(x), memory, memory_mask))
@@ -323,10 +323,10 @@ class TransformerDecoderLayer(_TransformerLayer):
         ValueError, TypeError
             If grad_output is not of the output's shape and dtype.
         """
-        self._take()
+        norm_first = self._take()["norm_first"]
         _, (grad,), keep = self._send(grad_output)
         attend, look, feed = self.self_attn, self.multihead_attn, self._feed_forward_backward
-        if self.norm_first:
+        if norm_first:
             grad = grad + self.norm3.backward(feed(self.dropout3.backward(grad)))
             inner, memory, _ = look.backward(self.dropout2.backward(grad))
             grad = grad + self.norm2.backward(inner)
