@@ -232,3 +232,35 @@ def test_a_captures_threads_neighbours_are_not_noted(vulkan_backend):
     mine.bias = None
     with pytest.raises(grilly.CaptureError, match="replaced, added or taken out"):
         graph(x)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [_linear, nn.GELU, lambda: nn.Sequential(nn.LayerNorm(4), nn.SiLU()), nn.Dropout,
+     lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0), lambda: nn.Sequential(relu := nn.ReLU(), relu)],
+)  # fmt: skip
+def test_a_capture_leaves_what_was_kept_before(vulkan_backend, make):
+    """backward() is then of the forward() that the user called."""
+    layer, x, other = make().train(), vulkan_backend.tensor(random(4, 4)), vulkan_backend.tensor(3 - random(4, 4))
+    if isinstance(layer, nn.Dropout):
+        layer.p = 0.0
+    layer(x)
+    wanted = layer.backward(x)
+    layer(x)
+    for _ in range(2):
+        graph = vulkan_backend.capture(lambda x: layer(x), other)
+        graph(other)
+    equal(layer.backward(x), wanted)
+    with pytest.raises(RuntimeError, match="no forward"):
+        layer.backward(x)
+
+
+def test_a_captured_backward_leaves_what_was_kept_before(vulkan_backend):
+    layer, x, other = nn.GELU().train(), vulkan_backend.tensor(random(4, 4)), vulkan_backend.tensor(3 - random(4, 4))
+    layer(x)
+    wanted = layer.backward(x)
+    layer(x)
+    graph = vulkan_backend.capture(lambda x: (layer(x), layer.backward(x))[1], other)
+    equal(layer.backward(x), wanted)
+    layer(other)
+    equal(graph(other), layer.backward(other))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, SupportsIndex, TypeVar, overload
 
@@ -137,8 +138,9 @@ class Sequential(_Row):
     """Modules one after the other: each gets what the one before it gave.
 
     It can be indexed, sliced (a new Sequential of the same modules, under the same names), iterated and changed like a
-    list. A NumPy array of floats is sent once and its result fetched once; between them all stays on the device. An
-    array of integers goes to the first module as it is.
+    list. A module may stand at several places, and is trained by all of them. A NumPy array of floats is sent once and
+    its result fetched once; between them all stays on the device. An array of integers goes to the first module as it
+    is.
 
     Parameters
     ----------
@@ -174,12 +176,16 @@ class Sequential(_Row):
         value = input
         backend = None
         modules = tuple(self)
-        for module in modules:
+        shared = _shared(modules) if self._keeps else []
+        records = []  # of what stands at several places, after each of them
+        for place, module in enumerate(modules):
             if own and isinstance(value, np.ndarray) and is_float(value.dtype):
                 backend = backend or self._backend or backend_of("Sequential")
                 value = backend.tensor(value)
             value = module(value)
-        self._keep(backend=backend, modules=modules)
+            if shared:
+                records.append([(each, each._kept) for each in shared[place]])
+        self._keep(backend=backend, modules=modules, records=records)
         return value.numpy() if own and isinstance(value, Tensor) else value
 
     def backward(self, grad_output: Any) -> Any:
@@ -198,9 +204,20 @@ class Sequential(_Row):
         own = isinstance(gradient, np.ndarray)
         if own and backend is not None:
             gradient = backend.tensor(gradient)
-        for module in reversed(kept["modules"]):
+        for place, module in reversed(list(enumerate(kept["modules"]))):
+            for each, record in kept["records"][place] if kept["records"] else ():
+                each._kept = record
             gradient = module.backward(gradient)
         return gradient.numpy() if own and isinstance(gradient, Tensor) else gradient
+
+
+def _shared(places: tuple[Module, ...]) -> list[list[Module]]:
+    """For each place, the modules at it that are at another as well, at any depth; nothing where there are none."""
+    inner = [list(module.modules()) for module in places]
+    counts = Counter(id(module) for modules in inner for module in modules)
+    if all(count == 1 for count in counts.values()):
+        return []
+    return [[module for module in modules if counts[id(module)] > 1] for modules in inner]
 
 
 class Identity(Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -43,8 +43,10 @@ def _tensors(values: Any) -> Iterator[Tensor]:
             yield from _tensors(value.values())
 
 
-def _captures(tensors: Iterable[Tensor]) -> list[Stale]:
-    """The captures under way, by what is noted of them, on the tensors' devices."""
+def _captures(tensors: Collection[Tensor]) -> list[Stale]:
+    """The captures under way, by what is noted of them, on the tensors' devices; without tensors on any."""
+    if not tensors:
+        return under_way()
     found = (tensor.backend.opened.captured.stale for tensor in tensors)
     return [stale for stale in dict.fromkeys(found) if stale is not None]
 
@@ -55,6 +57,15 @@ ModuleT = TypeVar("ModuleT", bound="Module")
 #: Why a graph is no longer what its function would do.
 _OTHER_DATA = "a parameter of a module has other data than in the capture (load_state_dict, data = ...)"
 _OTHER_PARTS = "a parameter or module in a module was replaced, added or taken out since the capture"
+
+
+class _Record(NamedTuple):
+    """What ``forward`` has kept for ``backward``."""
+
+    what: dict[str, Any]
+    versions: list[tuple[Any, int]]
+    captures: list[Stale]  #: in which it ran
+    before: _Record | None  #: of a captured one: the last that was not, which outlives the capture
 
 
 class LoadResult(NamedTuple):
@@ -249,7 +260,7 @@ class Module:
         self.training = True
         self._backend: Compute | None = None
         self._keeps = False
-        self._kept: tuple[dict[str, Any], list[tuple[Any, int]], list[Stale]] | None = None
+        self._kept: _Record | None = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the layer computes; subclasses define it."""
@@ -272,7 +283,11 @@ class Module:
         if self._keeps:
             kept = _as_they_are(what)
             tensors = list(_tensors(kept.values()))
-            self._kept = kept, [(tensor._storage, tensor._storage.version) for tensor in tensors], _captures(tensors)
+            versions = [(tensor._storage, tensor._storage.version) for tensor in tensors]
+            captures, before = _captures(tensors), None
+            if captures and self._kept is not None:
+                before = self._kept.before if self._kept.captures else self._kept
+            self._kept = _Record(kept, versions, captures, before)
 
     def _take(self) -> dict[str, Any]:
         """What the last ``forward`` kept, no longer kept.
@@ -281,23 +296,29 @@ class Module:
         in another capture.
         """
         found, self._kept = self._kept, None
+        if found is not None and found.captures:
+            here = found.captures == _captures(list(_tensors(found.what.values())))
+            if here:
+                self._kept = found.before
+            elif found.before is not None:
+                found = found.before
         name = type(self).__name__
         if found is None:
             raise RuntimeError(
-                f"{name}.backward: no forward() was kept; call train(), then forward() before each backward()"
+                f"{name}.backward: no forward() was kept; call train(), then forward() before each backward(). A layer "
+                "that runs twice keeps the last: outside nn.Sequential each place needs a layer of its own"
             )
-        kept, versions, captures = found
-        if captures and captures != _captures(_tensors(kept.values())):
+        if found.captures and not here:
             raise CaptureError(
                 f"{name}.backward: forward() was captured, and a graph uses the memory of what it kept again; call "
                 "forward() and backward() both in the captured function or both outside"
             )
-        if any(storage.version != version for storage, version in versions):
+        if any(storage.version != version for storage, version in found.versions):
             raise RuntimeError(
                 f"{name}.backward: a Tensor that forward() was given, gave or had as a weight was changed in place "
                 "since, so that the gradient would be another's; change a copy, or after backward()"
             )
-        return kept
+        return found.what
 
     # -- copies ----------------------------------------------------------------------------------------------------
 
