@@ -63,8 +63,9 @@ class CrossEntropyLoss(Module):
         if keep and not isinstance(input, Tensor):
             input = target.backend.tensor(input)
         _, (sent,), keep = self._send(input)
+        weight = sent.backend.tensor(self.weight) if isinstance(self.weight, Tensor) else self.weight
         options = {
-            "weight": self.weight, "ignore_index": self.ignore_index, "reduction": self.reduction,
+            "weight": weight, "ignore_index": self.ignore_index, "reduction": self.reduction,
             "label_smoothing": self.label_smoothing,
         }  # fmt: skip
         loss = F.cross_entropy(sent, target, **options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -328,6 +328,12 @@ class Module:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        # Of pickle alone: copies keep Tensors.
+        make, arguments, state, *rest = super().__reduce_ex__(protocol)
+        state = {name: value.numpy() if isinstance(value, Tensor) else value for name, value in state.items()}
+        return (make, arguments, state, *rest)
 
     def _open_backend(self) -> Compute | None:
         """The module's backend, for copies; none where it was closed, as for what was pickled."""
