@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from .. import array_api as xp
 from ..compute import Compute, Tensor
 from ..compute.attention import foreign
 from ..compute.backend import backend_of
@@ -205,6 +206,30 @@ def _to_numpy(name: str, value: Any) -> NDArray[Any]:
     if array.dtype.kind != "f" and not is_float(array.dtype):
         raise TypeError(f"load_state_dict: {name} is {array.dtype}; expected a floating array{way}")
     return array
+
+
+#: The largest numbers of floating dtypes.
+_MOST = {"float16": 65504.0, "bfloat16": 255 * 2.0**120, "float32": (2 - 2.0**-23) * 2.0**127}
+
+
+def _check_range(function: str, values: Mapping[str, Any], dtypes: Mapping[str, np.dtype[Any]]) -> None:
+    """Raise OverflowError where a cast would make finite numbers infinite."""
+    beyond: dict[str, list[str]] = {}
+    for name, value in values.items():
+        dtype = dtypes[name]
+        if _MOST[dtype.name] >= _MOST.get(value.dtype.name, np.inf):
+            continue
+        with np.errstate(over="ignore"):
+            cast = value.astype(dtype)
+        names: Any = xp if isinstance(value, Tensor) else np
+        if names.any(names.isinf(cast) & ~names.isinf(value)):
+            beyond.setdefault(dtype.name, []).append(name)
+    if beyond:
+        which = "; ".join(
+            f"{', '.join(found)}: numbers past {_MOST[dtype]:.6g}, which {dtype} does not hold"
+            for dtype, found in beyond.items()
+        )
+        raise OverflowError(f"{function}: {which}; the module is left as it was")
 
 
 def shapes(owner: str, **arrays: object) -> list[tuple[int, ...]]:
@@ -506,6 +531,8 @@ class Module:
             the module is left as it was.
         TypeError
             If an entry is not a floating array.
+        OverflowError
+            For finite numbers that a parameter's dtype does not hold; the module is left as it was.
         """
         own = dict(self._entries())
         missing = [name for name in own if name not in state]
@@ -524,6 +551,7 @@ class Module:
             ]
         if problems:
             raise ValueError(f"load_state_dict: the state does not fit {type(self).__name__}: " + "; ".join(problems))
+        _check_range("load_state_dict", arrays, {name: own[name].dtype for name in arrays})
         for name, array in arrays.items():
             own[name].data = array.astype(own[name].dtype)
         return LoadResult(missing, unexpected)
@@ -556,6 +584,8 @@ class Module:
         ------
         TypeError
             For anything else.
+        OverflowError
+            For finite numbers in a parameter that the dtype does not hold; the module is left as it was.
         """
         if backend is not None and not isinstance(backend, Compute):
             raise TypeError(
@@ -565,6 +595,8 @@ class Module:
             dtype = dtype_of(dtype)
             if not is_float(dtype):
                 raise TypeError(f"to: dtype {dtype}; expected {FLOATS_TEXT}")
+            own = {name: parameter.data for name, parameter in self.named_parameters()}
+            _check_range("to", own, dict.fromkeys(own, dtype))
             for parameter in self.parameters():
                 parameter.data = parameter.data.astype(dtype, copy=False)
         if backend is not None:
