@@ -20,7 +20,7 @@ from ..compute.device.device import UNDER_WAY, Stale, under_way
 from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
 from ..errors import CaptureError
 from .changes import changed
-from .foreign import OF_PARAMETER, refuse
+from .foreign import OF_PARAMETER, refuse, refuse_places
 
 
 def _as_they_are(values: dict[str, Any]) -> dict[str, Any]:
@@ -383,6 +383,7 @@ class Module:
             return self.forward(*args, **kwargs)
         except TypeError:
             refuse(type(self), self.forward, kwargs)
+            refuse_places(type(self), self.forward, len(args))
             raise
 
     # -- attributes ------------------------------------------------------------------------------------------------

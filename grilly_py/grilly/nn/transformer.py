@@ -34,8 +34,10 @@ class _TransformerLayer(Module):
     ) -> None:  # fmt: skip
         super().__init__()
         name = type(self).__name__
-        if activation not in _ACTIVATIONS:
-            raise ValueError(f"{name}: activation is {activation!r}; expected one of {tuple(_ACTIVATIONS)}")
+        if not isinstance(activation, str) or activation not in _ACTIVATIONS:
+            word = _word_of(activation)
+            way = f"one of {tuple(_ACTIVATIONS)}" if word is None else f"its name: give {word!r}"
+            raise ValueError(f"{name}: activation is {activation!r}; expected {way}")
         rng = np.random.default_rng(rng)
         options: dict[str, Any] = {} if precision is None else {"precision": precision}
         self.norm_first = bool(norm_first)
@@ -86,6 +88,13 @@ def _name_of(activation: Module) -> str | None:
     if type(activation) is GELU:
         return "gelu_tanh" if activation.approximate == "tanh" else "gelu"
     return {ReLU: "relu", SiLU: "silu"}.get(type(activation))  # type: ignore[call-overload, no-any-return]
+
+
+def _word_of(activation: Any) -> str | None:
+    """The name of an activation that is given as a layer, its class or a function, of PyTorch's too."""
+    found = _name_of(activation) if isinstance(activation, Module) else None
+    found = found or str(getattr(activation, "__name__", type(activation).__name__)).lower()
+    return found if found in _ACTIVATIONS else None
 
 
 def _added(norm: LayerNorm, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
