@@ -186,6 +186,14 @@ def test_a_graph_says_that_a_part_was_replaced(vulkan_backend, make, change):
     equal(vulkan_backend.capture(lambda x: module(x), x)(x), module(x))
 
 
+def test_a_graph_of_what_is_called_as_forward(vulkan_backend):
+    module, x = _biasless(), vulkan_backend.tensor(random(2, 4))
+    graph = vulkan_backend.capture(module.forward, x)
+    module.bias = nn.Parameter(random(4))
+    with pytest.raises(grilly.CaptureError, match="replaced, added or taken out"):
+        graph(x)
+
+
 def test_a_graph_says_that_a_part_was_deleted(vulkan_backend):
     module, x = _linear(), vulkan_backend.tensor(random(2, 4))
     graph = vulkan_backend.capture(lambda x: module(x), x)

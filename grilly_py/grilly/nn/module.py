@@ -610,6 +610,8 @@ class Module:
     def _send(self, *arrays: Array, mask: Array | None = None) -> tuple[Compute, list[Tensor], bool]:
         """The backend to run on, the arrays as its Tensors (one that comes twice is sent once), and whether the
         result is to be a Tensor. A mask only takes part in the choice of the backend."""
+        if UNDER_WAY:
+            self._note()  # forward() may be called by that name
         keep = any(isinstance(array, Tensor) for array in (*arrays, mask))
         backend = backend_of(type(self).__name__, *arrays, mask) if keep or self._backend is None else self._backend
         sent: dict[int, Tensor] = {}
