@@ -202,3 +202,43 @@ def test_what_dropout_refuses(vulkan_backend):
     ):
         with pytest.raises(error, match=match):
             call()
+
+
+def test_a_module_may_stand_at_several_places(default):
+    """Each place has its own record, and parameters get the gradients of all."""
+    relu, tied = nn.ReLU(), nn.Linear(4, 4, rng=0)
+    module = nn.Sequential(tied, relu, nn.Sequential(nn.Linear(4, 4, rng=1), relu, tied, relu), nn.Identity(), relu)
+    apart = nn.Sequential(
+        nn.Linear(4, 4, rng=0), nn.ReLU(),
+        nn.Sequential(nn.Linear(4, 4, rng=1), nn.ReLU(), nn.Linear(4, 4, rng=0), nn.ReLU()), nn.Identity(), nn.ReLU(),
+    )  # fmt: skip
+    x, grad = np.random.default_rng(0).standard_normal((2, 3, 4), dtype=np.float32)
+    module.train()
+    apart.train()
+    for _ in range(3):  # forwards without backward take the place of those before
+        np.testing.assert_array_equal(module(x), apart(x))
+    np.testing.assert_array_equal(module.backward(grad), apart.backward(grad))
+    sums = apart[0].weight.grad + apart[2][2].weight.grad
+    np.testing.assert_allclose(tied.weight.grad, sums, rtol=1e-6)
+    np.testing.assert_array_equal(module[2][0].weight.grad, apart[2][0].weight.grad)
+    with pytest.raises(RuntimeError, match="no forward"):
+        module.backward(grad)
+
+
+def test_a_container_at_two_places(default):
+    inner = nn.Sequential(nn.Linear(4, 4, rng=0), nn.Tanh())
+    module = nn.Sequential(inner, inner).train()
+    x = np.ones((2, 4), np.float32)
+    y = module(x)
+    found = module.backward(np.ones_like(y))
+    first, second = (nn.Sequential(nn.Linear(4, 4, rng=0), nn.Tanh()).train() for _ in range(2))
+    second(first(x))
+    np.testing.assert_array_equal(found, first.backward(second.backward(np.ones_like(y))))
+
+
+def test_a_layer_that_ran_twice_elsewhere_is_explained(default):
+    relu, x = nn.ReLU().train(), np.ones(3, np.float32)
+    relu(relu(x))
+    relu.backward(x)
+    with pytest.raises(RuntimeError, match="runs twice keeps the last: .*each place needs a layer of its own"):
+        relu.backward(x)

@@ -111,6 +111,8 @@ def test_batches_of_a_cache_as_pages(vulkan_backend):
     [
         (lambda **more: nn.MultiheadAttention(4, 2, **more), "batch_first", r"nothing: inputs are always \(B, S, E\)"),
         (lambda **more: nn.MultiheadAttention(4, 2, **more), "dropout", "FlashAttention has dropout"),
+        (lambda **more: nn.MultiheadAttention(4, 2, **more), "add_bias_kv", "F.flash_attention2, to whose k and v"),
+        (lambda **more: nn.MultiheadAttention(4, 2, **more), "add_zero_attn", "F.flash_attention2, with sinks="),
         (lambda **more: nn.Linear(4, 2, **more), "dtype", r"layer.to\(backend, dtype\)"),
         (lambda **more: nn.RoPE(4, **more), "rope_theta", "base$"),
         (lambda **more: nn.MultiheadAttention(4, 2)(X, **more), "key_padding_mask", r"mask.*~m\[:, None, None\]"),
@@ -483,3 +485,41 @@ def test_heads_after_tokens_are_seen_where_they_do_not_fit(vulkan_backend):
     k = np.zeros((1, 3, 5, 16), np.float32)
     with pytest.raises(ValueError, match="q's must be a multiple of k's$"):
         vulkan_backend.attention.flash_attention2(q, k, k)
+
+
+def test_what_pytorch_takes_by_its_place(vulkan_backend):
+    mask = np.ones((3, 3), bool)
+    for layer, given, word in (
+        (nn.TransformerEncoderLayer(4, 2), (X, mask), r"2 arguments .*, and 1 is the most; give mask= \(True = at"),
+        (nn.TransformerDecoderLayer(4, 2), (X, X, mask), r"3 arguments .*, and 2 is the most; give mask= and memory_m"),
+        (nn.MultiheadAttention(4, 2), (X, X, X, mask), r"4 arguments .*, and 3 is the most; give mask= \(True = atte"),
+    ):
+        with pytest.raises(TypeError, match=f"{type(layer).__name__}: {word}"):
+            layer(*given)
+    with pytest.raises(TypeError, match="takes 2 positional arguments but 3 were given"):
+        nn.Linear(4, 2)(X, X)
+
+
+def test_activations_by_their_names():
+    for given, word in (
+        (F.gelu, "gelu"), (nn.ReLU(), "relu"), (nn.SiLU, "silu"), (nn.GELU("tanh"), "gelu_tanh"), (nn.GELU(), "gelu"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"Layer: activation is .*; expected its name: give '{word}'"):
+            nn.TransformerEncoderLayer(4, 2, activation=given)
+    for other in (np.tanh, "tanh", ["gelu"]):
+        with pytest.raises(ValueError, match=r"activation is .*; expected one of \('relu', "):
+            nn.TransformerEncoderLayer(4, 2, activation=other)
+
+
+def test_a_row_of_zeros_to_attend_to(vulkan_backend):
+    """What the word for add_zero_attn says."""
+    zeros = np.zeros((2, 2, 1, 4), np.float32)
+    appended = F.flash_attention2(Q, np.concatenate([K, zeros], 2), np.concatenate([K, zeros], 2))
+    found = F.flash_attention2(Q, K, K, sinks=np.zeros(2, np.float32))
+    np.testing.assert_allclose(found, appended, rtol=1e-6)
+
+
+def test_a_cache_that_is_reset_in_a_capture(vulkan_backend):
+    cache = nn.KVCache(1, 8, 2, 4, backend=vulkan_backend)
+    with pytest.raises(grilly.CaptureError, match=r"KVCache.reset"):
+        vulkan_backend.capture(lambda x: (cache.reset(), x + 1)[1], X)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import threading
+
 import numpy as np
 import pytest
 
@@ -116,3 +120,155 @@ def test_backward_in_the_capture_of_its_forward(vulkan_backend):
     graph = vulkan_backend.capture(lambda x: (layer(x), layer.backward(x)), x)
     layer(x)
     equal(graph(x)[1], layer.backward(x))
+
+
+def _linear():
+    return nn.Linear(4, 4).eval()
+
+
+class Looped(nn.Module):
+    """Of parts that no container calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList([_linear()])
+
+    def forward(self, x):
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+def _biasless():
+    return nn.Linear(4, 4, bias=False).eval()
+
+
+def _stack():
+    return nn.Sequential(nn.Sequential(_linear()), nn.ReLU()).eval()
+
+
+def _encoder():
+    return nn.TransformerEncoderLayer(4, 2, 8).eval()
+
+
+@pytest.mark.parametrize(
+    "make, change",
+    [
+        (_linear, lambda m: setattr(m, "weight", nn.Parameter(random(4, 4)))),
+        (_linear, lambda m: setattr(m, "bias", None)),
+        (_biasless, lambda m: setattr(m, "bias", nn.Parameter(random(4)))),
+        (_stack, lambda m: m.__setitem__(1, nn.SiLU())),
+        (_stack, lambda m: m[0].__setitem__(0, _linear())),
+        (_stack, lambda m: setattr(m[0][0], "weight", nn.Parameter(random(4, 4)))),
+        (_stack, lambda m: m.append(nn.ReLU())),
+        (_stack, lambda m: m[0].append(nn.ReLU())),
+        (_stack, lambda m: m.insert(0, _linear())),
+        (_stack, lambda m: m.pop()),
+        (_stack, lambda m: m.__delitem__(0)),
+        (Looped, lambda m: m.parts.append(_linear())),
+        (Looped, lambda m: setattr(m, "parts", nn.ModuleList([]))),
+        (_encoder, lambda m: setattr(m.linear1, "bias", None)),
+        (_encoder, lambda m: setattr(m, "norm1", nn.LayerNorm(4))),
+        (_encoder, lambda m: setattr(m.self_attn.out_proj, "weight", nn.Parameter(random(4, 4)))),
+    ],
+)
+def test_a_graph_says_that_a_part_was_replaced(vulkan_backend, make, change):
+    """It would go on with the weights and modules before."""
+    module, other, x = make(), make(), vulkan_backend.tensor(random(2, 4))
+    graph = vulkan_backend.capture(lambda x: module(x), x)
+    change(other)
+    equal(graph(x), module(x))
+    change(module)
+    for _ in range(2):
+        with pytest.raises(grilly.CaptureError, match="a parameter or module in a module was replaced, .*; capture ag"):
+            graph(x)
+    module(x)
+    equal(vulkan_backend.capture(lambda x: module(x), x)(x), module(x))
+
+
+def test_a_graph_of_what_is_called_as_forward(vulkan_backend):
+    module, x = _biasless(), vulkan_backend.tensor(random(2, 4))
+    graph = vulkan_backend.capture(module.forward, x)
+    module.bias = nn.Parameter(random(4))
+    with pytest.raises(grilly.CaptureError, match="replaced, added or taken out"):
+        graph(x)
+
+
+def test_a_graph_says_that_a_part_was_deleted(vulkan_backend):
+    module, x = _linear(), vulkan_backend.tensor(random(2, 4))
+    graph = vulkan_backend.capture(lambda x: module(x), x)
+    del module.bias
+    with pytest.raises(grilly.CaptureError, match="replaced, added or taken out"):
+        graph(x)
+
+
+def test_what_replaces_nothing_leaves_graphs_alone(vulkan_backend):
+    module, x = nn.Sequential(_linear(), nn.Dropout()).eval(), vulkan_backend.tensor(random(2, 4))
+    graph = vulkan_backend.capture(lambda x: module(x), x)
+    module[0].weight = module[0].weight
+    module[0] = module[0]
+    module[0].label = module.label = "settings"
+    nn.Sequential(module[0], nn.ReLU())
+    module.train().eval()
+    equal(graph(x), module(x))
+
+
+def test_modules_that_a_graph_used_are_copied_and_pickled(vulkan_backend):
+    """Copies are no parts of it."""
+    module, x = _linear(), vulkan_backend.tensor(random(2, 4))
+    graph = vulkan_backend.capture(lambda x: module(x), x)
+    for way in (copy.copy, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))):
+        twin = way(module)
+        assert vars(twin).keys() == vars(module).keys()
+        twin.label = nn.Identity()
+    equal(graph(x), module(x))
+
+
+def test_a_captures_threads_neighbours_are_not_noted(vulkan_backend):
+    """Another thread may run modules meanwhile, which are none of the graph's."""
+    mine, theirs, x = _linear(), _linear(), random(2, 4)
+
+    def call(x):
+        thread = threading.Thread(target=lambda: theirs.to(vulkan_backend)(random(2, 4)))
+        thread.start()
+        thread.join()
+        return mine(x)
+
+    graph = vulkan_backend.capture(call, x)
+    theirs.bias = None
+    equal(graph(x), mine(vulkan_backend.tensor(x)))
+    mine.bias = None
+    with pytest.raises(grilly.CaptureError, match="replaced, added or taken out"):
+        graph(x)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [_linear, nn.GELU, lambda: nn.Sequential(nn.LayerNorm(4), nn.SiLU()), nn.Dropout,
+     lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0), lambda: nn.Sequential(relu := nn.ReLU(), relu)],
+)  # fmt: skip
+def test_a_capture_leaves_what_was_kept_before(vulkan_backend, make):
+    """backward() is then of the forward() that the user called."""
+    layer, x, other = make().train(), vulkan_backend.tensor(random(4, 4)), vulkan_backend.tensor(3 - random(4, 4))
+    if isinstance(layer, nn.Dropout):
+        layer.p = 0.0
+    layer(x)
+    wanted = layer.backward(x)
+    layer(x)
+    for _ in range(2):
+        graph = vulkan_backend.capture(lambda x: layer(x), other)
+        graph(other)
+    equal(layer.backward(x), wanted)
+    with pytest.raises(RuntimeError, match="no forward"):
+        layer.backward(x)
+
+
+def test_a_captured_backward_leaves_what_was_kept_before(vulkan_backend):
+    layer, x, other = nn.GELU().train(), vulkan_backend.tensor(random(4, 4)), vulkan_backend.tensor(3 - random(4, 4))
+    layer(x)
+    wanted = layer.backward(x)
+    layer(x)
+    graph = vulkan_backend.capture(lambda x: (layer(x), layer.backward(x))[1], other)
+    equal(layer.backward(x), wanted)
+    layer(other)
+    equal(graph(other), layer.backward(other))

@@ -133,3 +133,28 @@ class OnAnotherGPU:
 def test_arrays_of_another_gpu_are_led_to_dlpack():
     with pytest.raises(TypeError, match=r"weight is no array for NumPy: .*; give grilly.from_dlpack\(weight\)"):
         nn.Linear(4, 2, bias=False).load_state_dict({"weight": OnAnotherGPU()})
+
+
+def test_tensors_that_are_no_parameters(vulkan_backend):
+    """As the weight of a loss: arrays in what is pickled, Tensors in copies."""
+    weight = np.linspace(1, 2, 4, dtype=np.float32)
+    loss = nn.CrossEntropyLoss(vulkan_backend.tensor(weight))
+    logits, target = np.random.default_rng(0).standard_normal((3, 4), dtype=np.float32), np.array([0, 1, 3])
+    wanted = loss(vulkan_backend.tensor(logits), target).numpy()
+    for way in (copy.copy, copy.deepcopy, pickled, lambda m: pickle.loads(pickle.dumps(m, 0))):
+        twin = way(loss)
+        assert isinstance(twin.weight, grilly.Tensor if way in (copy.copy, copy.deepcopy) else np.ndarray)
+        np.testing.assert_array_equal(twin(vulkan_backend.tensor(logits), target).numpy(), wanted)
+
+
+def test_a_weight_of_a_loss_goes_where_the_logits_are(vulkan_backend):
+    """As parameters do."""
+    weight = np.linspace(1, 2, 4, dtype=np.float32)
+    loss = nn.CrossEntropyLoss(vulkan_backend.tensor(weight)).train()
+    logits, target = np.random.default_rng(0).standard_normal((3, 4), dtype=np.float32), np.array([0, 1, 3])
+    wanted = loss(vulkan_backend.tensor(logits), target).numpy(), loss.backward().numpy()
+    with grilly.Compute() as other:
+        found = loss(other.tensor(logits), target)
+        assert found.backend is other
+        np.testing.assert_array_equal(found.numpy(), wanted[0])
+        np.testing.assert_array_equal(loss.backward().numpy(), wanted[1])

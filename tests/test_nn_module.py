@@ -228,3 +228,34 @@ def test_a_slice_of_a_sequential_takes_more():
     tail = nn.Sequential(*(nn.ReLU() for _ in range(4)))[1:]
     tail.append(nn.ReLU()).append(nn.ReLU())
     assert [name for name, _ in tail.named_children()] == ["1", "2", "3", "4", "5"]
+
+
+@pytest.mark.parametrize("dtype, most", [("float16", 65504.0), ("bfloat16", 3.3895e38), ("float32", 3.4028e38)])
+def test_numbers_that_a_dtype_does_not_hold_are_refused(dtype, most):
+    """Before anything is changed; what is infinite stays so."""
+    layer = nn.Linear(4, 3, rng=0).to(dtype=dtype)
+    before = layer.state_dict()
+    state = {"weight": np.full((3, 4), 10 * most), "bias": np.zeros(3)}
+    with pytest.raises(OverflowError, match=f"load_state_dict: weight: numbers past .*, which {dtype} does not hold"):
+        layer.load_state_dict({"bias": state["bias"], "weight": state["weight"]})
+    for name, array in layer.state_dict().items():
+        np.testing.assert_array_equal(array, before[name])
+    layer.load_state_dict({"weight": np.full((3, 4), np.inf), "bias": np.full(3, most)})
+    assert np.isinf(layer.weight.numpy()).all() and np.isfinite(layer.bias.numpy()).all()
+
+
+@pytest.mark.parametrize("held", ["array", "Tensor"])
+def test_to_a_dtype_that_does_not_hold_the_numbers(vulkan_backend, held):
+    layer = nn.Sequential(nn.Linear(4, 3, rng=0), nn.Linear(3, 2, rng=1))
+    weight = np.full((2, 3), 1e6, np.float32)
+    weight[0] = np.nan, np.inf, 1.0
+    layer[1].weight = nn.Parameter(vulkan_backend.tensor(weight) if held == "Tensor" else weight)
+    with pytest.raises(OverflowError, match=r"to: 1.weight: numbers past 65504, which float16 does not hold"):
+        layer.to(dtype="float16")
+    assert {p.dtype.name for p in layer.parameters()} == {"float32"}
+    layer.to(dtype="bfloat16")
+    with pytest.raises(OverflowError, match=r"1.weight: numbers past 65504"):
+        layer.to(dtype="float16")
+    weight[1] = 65504
+    layer[1].weight.data = vulkan_backend.tensor(weight) if held == "Tensor" else weight
+    assert layer.to(dtype="float16")[1].weight.numpy()[1].tolist() == [65504.0] * 3

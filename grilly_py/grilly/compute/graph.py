@@ -11,7 +11,7 @@ from ..errors import CaptureError, GrillyError
 from ..runtime.interface import REENTERED, Buffer, Recording
 from .arrays.chains import fuse
 from .device.arguments import no_array
-from .device.device import Device, Stale
+from .device.device import UNDER_WAY, Device, Stale
 from .device.dtypes import dtype_of, is_storable, plain
 from .device.other_arrays import called
 from .device.tensor import Storage, Tensor
@@ -114,8 +114,9 @@ class Graph(Generic[Returned]):
             another backend, and for tokens that do not fit in a cache; nothing has run then.
         CaptureError
             In a captured function; when a parameter of a module that the function used got other data
-            (``load_state_dict``, ``data =``); and when a weight was written to that ``precision="high"`` had split
-            before the capture. Capture again then.
+            (``load_state_dict``, ``data =``); when a module that it called got another parameter or module, or lost
+            one; and when a weight was written to that ``precision="high"`` had split before the capture. Capture again
+            then.
         ClosedError
             After the backend was closed.
         OutOfDeviceMemoryError
@@ -212,6 +213,7 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
     device.captured.words, device.captured.parts = {}, {}  # of a capture whose end was interrupted
     device.captured.stale = stale = Stale()
     try:
+        UNDER_WAY.append(stale)
         captured.active = True
         given = [
             _Given(name, device.empty(value.shape, value.dtype), None)
@@ -226,6 +228,8 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
         device.captured.grown, device.captured.words = {}, {}
         device.captured.parts, device.captured.kept = {}, {}
         device.captured.stale = None
+        if stale in UNDER_WAY:
+            UNDER_WAY.remove(stale)
     arrays = [each for each in given if each.tensor is not None]
     written = captured.written([each.tensor._storage.buffer for each in arrays])
     for each, changed in zip(arrays, written, strict=True):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .. import functional as F
-from ..compute import Tensor
+from ..compute import Compute, Tensor
 from ..compute.arrays.activations import gelu_of
 from ..compute.device.arrays import FloatArray
 from ..compute.device.numbers import integer
@@ -40,8 +42,11 @@ class GELU(_Activation):
     def _run(self, x: Tensor) -> Tensor:
         return F.gelu(x, approximate=self.approximate)
 
-    def _gradient(self, grad: Tensor, kept: Tensor) -> Tensor:
-        return F.gelu_backward(grad, kept, approximate=self.approximate)
+    def _used(self, backend: Compute) -> dict[str, Any]:
+        return {"approximate": self.approximate}
+
+    def _gradient(self, grad: Tensor, kept: Tensor, **used: Any) -> Tensor:
+        return F.gelu_backward(grad, kept, **used)
 
     def extra_repr(self) -> str:
         return f"approximate={self.approximate!r}"
@@ -53,7 +58,7 @@ class SiLU(_Activation):
     def _run(self, x: Tensor) -> Tensor:
         return F.silu(x)
 
-    def _gradient(self, grad: Tensor, kept: Tensor) -> Tensor:
+    def _gradient(self, grad: Tensor, kept: Tensor, **used: Any) -> Tensor:
         return F.silu_backward(grad, kept)
 
 
@@ -63,7 +68,7 @@ class ReLU(_Activation):
     def _run(self, x: Tensor) -> Tensor:
         return F.relu(x)
 
-    def _gradient(self, grad: Tensor, kept: Tensor) -> Tensor:
+    def _gradient(self, grad: Tensor, kept: Tensor, **used: Any) -> Tensor:
         return F.relu_backward(grad, kept)
 
 
@@ -73,7 +78,7 @@ class Sigmoid(_Activation):
     def _run(self, x: Tensor) -> Tensor:
         return F.sigmoid(x)
 
-    def _gradient(self, grad: Tensor, kept: Tensor) -> Tensor:
+    def _gradient(self, grad: Tensor, kept: Tensor, **used: Any) -> Tensor:
         return F.sigmoid_backward(grad, kept)
 
 
@@ -83,7 +88,7 @@ class Tanh(_Activation):
     def _run(self, x: Tensor) -> Tensor:
         return F.tanh(x)
 
-    def _gradient(self, grad: Tensor, kept: Tensor) -> Tensor:
+    def _gradient(self, grad: Tensor, kept: Tensor, **used: Any) -> Tensor:
         return F.tanh_backward(grad, kept)
 
 
@@ -103,8 +108,11 @@ class GLU(_Activation):
     def _run(self, x: Tensor) -> Tensor:
         return F.glu(x, self.dim)
 
-    def _gradient(self, grad: Tensor, kept: Tensor) -> Tensor:
-        return F.glu_backward(grad, kept, self.dim)
+    def _used(self, backend: Compute) -> dict[str, Any]:
+        return {"dim": self.dim}
+
+    def _gradient(self, grad: Tensor, kept: Tensor, **used: Any) -> Tensor:
+        return F.glu_backward(grad, kept, **used)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}"

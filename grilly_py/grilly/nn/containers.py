@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, SupportsIndex, TypeVar, overload
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from ..compute import Tensor
 from ..compute.backend import backend_of
+from ..compute.device.device import UNDER_WAY
 from ..compute.device.dtypes import is_float
 from .changes import changed
 from .module import Module
@@ -33,9 +35,11 @@ class _Row(Module):
         for module in modules:
             if not isinstance(module, Module):
                 raise TypeError(f"{type(self).__name__}: expected an nn.Module, got {type(module).__name__}")
+        gone = [module for module in self._modules.values() if not any(module is each for each in modules)]
         self._modules.clear()
         for number, module in enumerate(modules):
             setattr(self, str(number), module)
+        self._replaced(*gone)
         changed()
 
     def _place(self, index: SupportsIndex) -> int:
@@ -76,6 +80,8 @@ class _Row(Module):
         return len(self._modules)
 
     def __iter__(self) -> Iterator[Module]:
+        if UNDER_WAY:
+            self._note()  # a list is not called
         return iter(self._modules.values())
 
     @overload
@@ -83,6 +89,8 @@ class _Row(Module):
     @overload
     def __getitem__(self, index: SupportsIndex) -> Module: ...
     def __getitem__(self, index: SupportsIndex | slice) -> Module:
+        if UNDER_WAY:
+            self._note()
         if isinstance(index, slice):
             return self._some(list(self._modules)[index])
         return list(self._modules.values())[self._place(index)]
@@ -95,8 +103,7 @@ class _Row(Module):
         name = list(self._modules)[self._place(index)]
         if not isinstance(module, Module):
             raise TypeError(f"{type(self).__name__}: expected an nn.Module, got {type(module).__name__}")
-        self._modules[name] = module  # in its place
-        changed()
+        setattr(self, name, module)  # in its place
 
     def __delitem__(self, index: SupportsIndex | slice) -> None:
         modules = list(self)
@@ -131,8 +138,9 @@ class Sequential(_Row):
     """Modules one after the other: each gets what the one before it gave.
 
     It can be indexed, sliced (a new Sequential of the same modules, under the same names), iterated and changed like a
-    list. A NumPy array of floats is sent once and its result fetched once; between them all stays on the device. An
-    array of integers goes to the first module as it is.
+    list. A module may stand at several places, and is trained by all of them. A NumPy array of floats is sent once and
+    its result fetched once; between them all stays on the device. An array of integers goes to the first module as it
+    is.
 
     Parameters
     ----------
@@ -167,12 +175,17 @@ class Sequential(_Row):
         own = isinstance(input, np.ndarray)
         value = input
         backend = None
-        for module in self:
+        modules = tuple(self)
+        shared = _shared(modules) if self._keeps else []
+        records = []  # of what stands at several places, after each of them
+        for place, module in enumerate(modules):
             if own and isinstance(value, np.ndarray) and is_float(value.dtype):
                 backend = backend or self._backend or backend_of("Sequential")
                 value = backend.tensor(value)
             value = module(value)
-        self._keep(backend=backend)
+            if shared:
+                records.append([(each, each._kept) for each in shared[place]])
+        self._keep(backend=backend, modules=modules, records=records)
         return value.numpy() if own and isinstance(value, Tensor) else value
 
     def backward(self, grad_output: Any) -> Any:
@@ -185,14 +198,26 @@ class Sequential(_Row):
         NotImplementedError
             Where a module has no ``backward``.
         """
-        backend = self._take()["backend"]
+        kept = self._take()
+        backend = kept["backend"]
         gradient = grad_output
         own = isinstance(gradient, np.ndarray)
         if own and backend is not None:
             gradient = backend.tensor(gradient)
-        for module in reversed(list(self)):
+        for place, module in reversed(list(enumerate(kept["modules"]))):
+            for each, record in kept["records"][place] if kept["records"] else ():
+                each._kept = record
             gradient = module.backward(gradient)
         return gradient.numpy() if own and isinstance(gradient, Tensor) else gradient
+
+
+def _shared(places: tuple[Module, ...]) -> list[list[Module]]:
+    """For each place, the modules at it that are at another as well, at any depth; nothing where there are none."""
+    inner = [list(module.modules()) for module in places]
+    counts = Counter(id(module) for modules in inner for module in modules)
+    if all(count == 1 for count in counts.values()):
+        return []
+    return [[module for module in modules if counts[id(module)] > 1] for modules in inner]
 
 
 class Identity(Module):

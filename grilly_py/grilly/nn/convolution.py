@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from .. import functional as F
-from ..compute import Tensor
+from ..compute import Compute, Tensor
 from ..compute.convolution.checks import numbers, paddings
 from ..compute.device.arguments import check_precision
 from ..compute.device.arrays import Precision
@@ -62,12 +62,13 @@ class _Convolution(Unary):
             precision=self.precision,
         )  # fmt: skip
 
-    def _gradient(self, grad: Tensor, kept: Tensor) -> Tensor:
+    def _used(self, backend: Compute) -> dict[str, Any]:
+        names = ("stride", "padding", "dilation", "groups", "precision")
+        return {"weight": self.weight.on(backend), **{name: getattr(self, name) for name in names}}
+
+    def _gradient(self, grad: Tensor, kept: Tensor, **used: Any) -> Tensor:
         call = F.conv1d_backward if self._axes == 1 else F.conv2d_backward
-        dx, dweight, dbias = call(
-            grad, kept, self.weight.on(kept.backend), self.stride, self.padding, self.dilation, self.groups,
-            precision=self.precision,
-        )  # fmt: skip
+        dx, dweight, dbias = call(grad, kept, **used)
         self.weight.add_grad(dweight)
         if self.bias is not None:
             self.bias.add_grad(dbias)

@@ -54,12 +54,12 @@ class Dropout(Module):
         """
         shapes("Dropout", input=input)
         if not self.training or not self.p:
-            self._keep(backend=None, seed=0, offset=0)
+            self._keep(backend=None)
             return input
         backend, (sent,), keep = self._send(input)
         seed, offset = drawn(backend.opened, "Dropout", CAPTURED)
         y = F.dropout(sent, self.p, seed=seed, offset=offset)
-        self._keep(backend=backend, seed=seed, offset=offset)
+        self._keep(backend=backend, p=self.p, seed=seed, offset=offset)
         return y if keep else y.numpy()
 
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
@@ -78,9 +78,10 @@ class Dropout(Module):
             Where ``forward`` kept nothing: see `Module`.
         """
         kept = self._take()
-        if kept["backend"] is None:
+        backend = kept.pop("backend")
+        if backend is None:
             return grad_output
-        grad = F.dropout(kept["backend"].tensor(grad_output), self.p, seed=kept["seed"], offset=kept["offset"])
+        grad = F.dropout(backend.tensor(grad_output), **kept)
         return grad if isinstance(grad_output, Tensor) else grad.numpy()
 
     def extra_repr(self) -> str:

@@ -73,7 +73,7 @@ class Embedding(Module):
         backend = backend_of("Embedding", ids) if keep or self._backend is None else self._backend
         sent = backend.tensor(ids)
         y = F.embedding(sent, self.weight.on(backend))
-        self._keep(ids=sent)
+        self._keep(ids=sent, rows=self.num_embeddings, padding=self.padding_idx)
         return y if keep else y.numpy()
 
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
@@ -89,9 +89,10 @@ class Embedding(Module):
         ValueError, TypeError
             If grad_output is not of the output's shape and of a floating dtype.
         """
-        ids = self._take()["ids"]
+        kept = self._take()
+        ids = kept["ids"]
         grad = ids.backend.tensor(grad_output)
-        self.weight.add_grad(F.embedding_backward(grad, ids, self.num_embeddings, self.padding_idx))
+        self.weight.add_grad(F.embedding_backward(grad, ids, kept["rows"], kept["padding"]))
 
     def extra_repr(self) -> str:
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"

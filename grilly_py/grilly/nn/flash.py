@@ -175,7 +175,7 @@ class FlashAttention2(Module):
             if grad.ndim != 3 or grad.shape[2] != width:
                 name, shape = type(self).__name__, tuple(grad_output.shape)
                 raise ValueError(f"{name}.backward: grad_output has shape {shape}; expected the output's")
-            grad = split_heads(grad, self.num_heads)
+            grad = split_heads(grad, kept["arrays"][3].shape[1])
         found = F.flash_attention2_backward(grad, *kept["arrays"], mask=kept["mask"], **kept["options"])
         if kept["rank"] != 4:
             found = tuple(join_heads(array) for array in found)

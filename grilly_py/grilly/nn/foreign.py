@@ -67,6 +67,8 @@ _WORDS: dict[str, dict[str, str]] = {
         "key_padding_mask": _PADDING,
         "attention_mask": _CAST,
         "is_causal": f"{_CAUSAL}, aligned to the bottom right",
+        "add_bias_kv": "F.flash_attention2, to whose k and v a learned row of each head is appended",
+        "add_zero_attn": "F.flash_attention2, with sinks=numpy.zeros(H, numpy.float32)",
         "hidden_states": "query",
         "key_value_states": "key",
         "output_attentions": "need_weights",
@@ -124,6 +126,25 @@ _WORDS: dict[str, dict[str, str]] = {
         **dict.fromkeys(("unsqueeze_dim", "seq_dimension"), "nothing: rows are the last axis but one, (B, H, S, D)"),
     },
 }
+
+
+#: What PyTorch's layers take without a keyword, after what is taken so here.
+_PLACES = {
+    "MultiheadAttention": "mask= (True = attend) in the place of key_padding_mask, and others by keyword",
+    "TransformerEncoderLayer": "mask= (True = attend) in the place of src_mask",
+    "TransformerDecoderLayer": "mask= and memory_mask= (True = attend) in the place of tgt_mask and memory_mask",
+}
+
+
+def refuse_places(layer: type, function: Callable[..., Any], count: int) -> None:
+    """Raise TypeError for more arguments without keywords than a layer's function takes, where PyTorch's takes more."""
+    word = next((_PLACES[each.__name__] for each in layer.__mro__ if each.__name__ in _PLACES), None)
+    if word is None:
+        return
+    kinds = [each.kind for each in inspect.signature(function).parameters.values()]
+    most = kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if count > most and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        raise TypeError(f"{layer.__name__}: {count} arguments without a keyword, and {most} is the most; give {word}")
 
 
 def refuse(layer: type, function: Callable[..., Any], given: Mapping[str, Any]) -> None:

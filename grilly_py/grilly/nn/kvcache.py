@@ -305,6 +305,7 @@ class KVCache:
 
     def reset(self) -> None:
         """Forget all tokens. Between replays, not in a captured function (CaptureError)."""
+        self._lengths.outside("KVCache.reset")
         self.truncate(0)
 
     def truncate(self, length: SupportsIndex) -> None:

@@ -63,11 +63,13 @@ class CrossEntropyLoss(Module):
         if keep and not isinstance(input, Tensor):
             input = target.backend.tensor(input)
         _, (sent,), keep = self._send(input)
-        loss = F.cross_entropy(
-            sent, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction,
-            label_smoothing=self.label_smoothing,
-        )  # fmt: skip
-        self._keep(input=sent, target=target)
+        weight = sent.backend.tensor(self.weight) if isinstance(self.weight, Tensor) else self.weight
+        options = {
+            "weight": weight, "ignore_index": self.ignore_index, "reduction": self.reduction,
+            "label_smoothing": self.label_smoothing,
+        }  # fmt: skip
+        loss = F.cross_entropy(sent, target, **options)
+        self._keep(input=sent, target=target, options=options)
         return loss if keep else loss.numpy()
 
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
@@ -87,16 +89,13 @@ class CrossEntropyLoss(Module):
             Where ``forward`` kept nothing: see `Module`.
         """
         kept = self._take()
-        logits, target = kept["input"], kept["target"]
+        logits, target, options = kept["input"], kept["target"], kept["options"]
         if not isinstance(grad_output, (np.ndarray, Tensor)):
-            shape = np.shape(target) if self.reduction == "none" else ()
+            shape = np.shape(target) if options["reduction"] == "none" else ()
             grad = logits.backend.tensor(np.full(shape, grad_output).astype(logits.dtype))
         else:
             grad = logits.backend.tensor(grad_output)
-        found = F.cross_entropy_backward(
-            grad, logits, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction,
-            label_smoothing=self.label_smoothing,
-        )  # fmt: skip
+        found = F.cross_entropy_backward(grad, logits, target, **options)
         return found.numpy() if isinstance(grad_output, np.ndarray) else found
 
     def extra_repr(self) -> str:

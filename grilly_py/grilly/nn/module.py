@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from .. import array_api as xp
 from ..compute import Compute, Tensor
 from ..compute.attention import foreign
 from ..compute.backend import backend_of
 from ..compute.device.arguments import no_array
 from ..compute.device.arrays import Array, NDArray
-from ..compute.device.device import Stale
+from ..compute.device.device import UNDER_WAY, Stale, under_way
 from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
 from ..errors import CaptureError
 from .changes import changed
-from .foreign import OF_PARAMETER, refuse
+from .foreign import OF_PARAMETER, refuse, refuse_places
 
 
 def _as_they_are(values: dict[str, Any]) -> dict[str, Any]:
@@ -33,21 +34,39 @@ def _as_they_are(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
-    """Tensors among values, and in tuples of them."""
+    """Tensors among values, and in tuples and mappings of them."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
         elif isinstance(value, tuple):
             yield from _tensors(value)
+        elif isinstance(value, dict):
+            yield from _tensors(value.values())
 
 
-def _captures(tensors: Iterable[Tensor]) -> list[Stale]:
-    """The captures under way, by what is noted of them, on the tensors' devices."""
+def _captures(tensors: Collection[Tensor]) -> list[Stale]:
+    """The captures under way, by what is noted of them, on the tensors' devices; without tensors on any."""
+    if not tensors:
+        return under_way()
     found = (tensor.backend.opened.captured.stale for tensor in tensors)
     return [stale for stale in dict.fromkeys(found) if stale is not None]
 
 
 ModuleT = TypeVar("ModuleT", bound="Module")
+
+
+#: Why a graph is no longer what its function would do.
+_OTHER_DATA = "a parameter of a module has other data than in the capture (load_state_dict, data = ...)"
+_OTHER_PARTS = "a parameter or module in a module was replaced, added or taken out since the capture"
+
+
+class _Record(NamedTuple):
+    """What ``forward`` has kept for ``backward``."""
+
+    what: dict[str, Any]
+    versions: list[tuple[Any, int]]
+    captures: list[Stale]  #: in which it ran
+    before: _Record | None  #: of a captured one: the last that was not, which outlives the capture
 
 
 class LoadResult(NamedTuple):
@@ -149,10 +168,10 @@ class Parameter:
             self._graphs.add(stale)
         return tensor
 
-    def _left(self) -> None:
-        """Tell graphs that read what was here that it is no longer the parameter's."""
+    def _left(self, why: str = _OTHER_DATA) -> None:
+        """Tell graphs that read what was here that it is no longer the parameter's, or the parameter no module's."""
         for stale in getattr(self, "_graphs", ()):
-            stale.why = "a parameter of a module has other data than in the capture (load_state_dict, data = ...)"
+            stale.why = why
         self._graphs: weakref.WeakSet[Stale] = weakref.WeakSet()
 
     def __getstate__(self) -> tuple[Any, NDArray[np.float32] | None]:
@@ -189,6 +208,30 @@ def _to_numpy(name: str, value: Any) -> NDArray[Any]:
     return array
 
 
+#: The largest numbers of floating dtypes.
+_MOST = {"float16": 65504.0, "bfloat16": 255 * 2.0**120, "float32": (2 - 2.0**-23) * 2.0**127}
+
+
+def _check_range(function: str, values: Mapping[str, Any], dtypes: Mapping[str, np.dtype[Any]]) -> None:
+    """Raise OverflowError where a cast would make finite numbers infinite."""
+    beyond: dict[str, list[str]] = {}
+    for name, value in values.items():
+        dtype = dtypes[name]
+        if _MOST[dtype.name] >= _MOST.get(value.dtype.name, np.inf):
+            continue
+        with np.errstate(over="ignore"):
+            cast = value.astype(dtype)
+        names: Any = xp if isinstance(value, Tensor) else np
+        if names.any(names.isinf(cast) & ~names.isinf(value)):
+            beyond.setdefault(dtype.name, []).append(name)
+    if beyond:
+        which = "; ".join(
+            f"{', '.join(found)}: numbers past {_MOST[dtype]:.6g}, which {dtype} does not hold"
+            for dtype, found in beyond.items()
+        )
+        raise OverflowError(f"{function}: {which}; the module is left as it was")
+
+
 def shapes(owner: str, **arrays: object) -> list[tuple[int, ...]]:
     """The shapes of the named arrays. Raises TypeError for what is no array."""
     for name, array in arrays.items():
@@ -221,6 +264,10 @@ class Module:
     for ``backward``. A copy has the module's backend; what was pickled has none, and its Tensors come back as arrays.
     """
 
+    # A slot, so that what graphs note of a module is neither copied nor one of its settings.
+    __slots__ = ("_graphs", "__dict__", "__weakref__")
+
+    _graphs: weakref.WeakSet[Stale]
     _parameters: dict[str, Parameter]
     _modules: dict[str, Module]
 
@@ -238,7 +285,7 @@ class Module:
         self.training = True
         self._backend: Compute | None = None
         self._keeps = False
-        self._kept: tuple[dict[str, Any], list[tuple[Any, int]], list[Stale]] | None = None
+        self._kept: _Record | None = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the layer computes; subclasses define it."""
@@ -254,11 +301,18 @@ class Module:
             parameter.grad = None
 
     def _keep(self, **what: Any) -> None:
-        """Keep what ``backward`` will need, after ``train()``; arrays of NumPy's as they are now."""
+        """Keep what ``backward`` will need, after ``train()``; arrays of NumPy's as they are now.
+
+        Weights and settings among it: what they are by then may be another forward's.
+        """
         if self._keeps:
             kept = _as_they_are(what)
             tensors = list(_tensors(kept.values()))
-            self._kept = kept, [(tensor._storage, tensor._storage.version) for tensor in tensors], _captures(tensors)
+            versions = [(tensor._storage, tensor._storage.version) for tensor in tensors]
+            captures, before = _captures(tensors), None
+            if captures and self._kept is not None:
+                before = self._kept.before if self._kept.captures else self._kept
+            self._kept = _Record(kept, versions, captures, before)
 
     def _take(self) -> dict[str, Any]:
         """What the last ``forward`` kept, no longer kept.
@@ -267,23 +321,29 @@ class Module:
         in another capture.
         """
         found, self._kept = self._kept, None
+        if found is not None and found.captures:
+            here = found.captures == _captures(list(_tensors(found.what.values())))
+            if here:
+                self._kept = found.before
+            elif found.before is not None:
+                found = found.before
         name = type(self).__name__
         if found is None:
             raise RuntimeError(
-                f"{name}.backward: no forward() was kept; call train(), then forward() before each backward()"
+                f"{name}.backward: no forward() was kept; call train(), then forward() before each backward(). A layer "
+                "that runs twice keeps the last: outside nn.Sequential each place needs a layer of its own"
             )
-        kept, versions, captures = found
-        if captures and captures != _captures(_tensors(kept.values())):
+        if found.captures and not here:
             raise CaptureError(
                 f"{name}.backward: forward() was captured, and a graph uses the memory of what it kept again; call "
                 "forward() and backward() both in the captured function or both outside"
             )
-        if any(storage.version != version for storage, version in versions):
+        if any(storage.version != version for storage, version in found.versions):
             raise RuntimeError(
-                f"{name}.backward: a Tensor that forward() was given or gave was changed in place since, so that the "
-                "gradient would be another's; change a copy, or after backward()"
+                f"{name}.backward: a Tensor that forward() was given, gave or had as a weight was changed in place "
+                "since, so that the gradient would be another's; change a copy, or after backward()"
             )
-        return kept
+        return found.what
 
     # -- copies ----------------------------------------------------------------------------------------------------
 
@@ -293,6 +353,12 @@ class Module:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        # Of pickle alone: copies keep Tensors.
+        make, arguments, state, *rest = super().__reduce_ex__(protocol)
+        state = {name: value.numpy() if isinstance(value, Tensor) else value for name, value in state.items()}
+        return (make, arguments, state, *rest)
 
     def _open_backend(self) -> Compute | None:
         """The module's backend, for copies; none where it was closed, as for what was pickled."""
@@ -311,10 +377,13 @@ class Module:
         return new
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if UNDER_WAY:
+            self._note()
         try:
             return self.forward(*args, **kwargs)
         except TypeError:
             refuse(type(self), self.forward, kwargs)
+            refuse_places(type(self), self.forward, len(args))
             raise
 
     # -- attributes ------------------------------------------------------------------------------------------------
@@ -324,19 +393,25 @@ class Module:
             raise AttributeError(f"{type(self).__name__}: call super().__init__() before setting attributes")
         if isinstance(value, (Parameter, Module)):
             own: Any = self._parameters if isinstance(value, Parameter) else self._modules
+            before = self._part(name)
             for home in (self.__dict__, self._parameters, self._modules):
                 if home is not own:
                     home.pop(name, None)
             own[name] = value  # in the place of the one before, as Sequential goes by it
+            if before is not value:
+                self._replaced(before)
             changed()
             return
         if name in self._parameters and value is not None:
             raise TypeError(f"{type(self).__name__}: {name} is a parameter; assign nn.Parameter(array), or None")
         if name in self._modules and value is not None:
             raise TypeError(f"{type(self).__name__}: {name} is a module; assign another nn.Module, or None")
+        before = self._part(name)
         self._parameters.pop(name, None)
         self._modules.pop(name, None)
         object.__setattr__(self, name, value)
+        if before is not None:
+            self._replaced(before)
         changed()
 
     def __getattr__(self, name: str) -> Any:
@@ -345,14 +420,40 @@ class Module:
                 return self.__dict__[home][name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
+    def _part(self, name: str) -> Parameter | Module | None:
+        return self._parameters[name] if name in self._parameters else self._modules.get(name)
+
     def __delattr__(self, name: str) -> None:
         for home in (self._parameters, self._modules):
             if name in home:
-                del home[name]
+                self._replaced(home.pop(name))
                 changed()
                 return
         object.__delattr__(self, name)
         changed()
+
+    # -- graphs ----------------------------------------------------------------------------------------------------
+
+    def _note(self) -> None:
+        """Have this thread's captures under way told when this module gets other parts.
+
+        And when those directly in it do: a layer may use the weights of its parts without calling them.
+        """
+        for stale in under_way():
+            for module in (self, *self._modules.values()):
+                if getattr(module, "_graphs", None) is None:
+                    object.__setattr__(module, "_graphs", weakref.WeakSet())
+                module._graphs.add(stale)
+                for parameter in module._parameters.values():
+                    parameter._graphs.add(stale)
+
+    def _replaced(self, *before: Parameter | Module | None) -> None:
+        """Tell graphs that used this module that it has other parts, and those that used the ones before."""
+        for stale in getattr(self, "_graphs", None) or ():
+            stale.why = _OTHER_PARTS
+        for part in before:
+            for parameter in part.parameters() if isinstance(part, Module) else () if part is None else (part,):
+                parameter._left(_OTHER_PARTS)
 
     # -- walking ---------------------------------------------------------------------------------------------------
 
@@ -431,6 +532,8 @@ class Module:
             the module is left as it was.
         TypeError
             If an entry is not a floating array.
+        OverflowError
+            For finite numbers that a parameter's dtype does not hold; the module is left as it was.
         """
         own = dict(self._entries())
         missing = [name for name in own if name not in state]
@@ -449,6 +552,7 @@ class Module:
             ]
         if problems:
             raise ValueError(f"load_state_dict: the state does not fit {type(self).__name__}: " + "; ".join(problems))
+        _check_range("load_state_dict", arrays, {name: own[name].dtype for name in arrays})
         for name, array in arrays.items():
             own[name].data = array.astype(own[name].dtype)
         return LoadResult(missing, unexpected)
@@ -481,6 +585,8 @@ class Module:
         ------
         TypeError
             For anything else.
+        OverflowError
+            For finite numbers in a parameter that the dtype does not hold; the module is left as it was.
         """
         if backend is not None and not isinstance(backend, Compute):
             raise TypeError(
@@ -490,6 +596,8 @@ class Module:
             dtype = dtype_of(dtype)
             if not is_float(dtype):
                 raise TypeError(f"to: dtype {dtype}; expected {FLOATS_TEXT}")
+            own = {name: parameter.data for name, parameter in self.named_parameters()}
+            _check_range("to", own, dict.fromkeys(own, dtype))
             for parameter in self.parameters():
                 parameter.data = parameter.data.astype(dtype, copy=False)
         if backend is not None:
@@ -502,6 +610,8 @@ class Module:
     def _send(self, *arrays: Array, mask: Array | None = None) -> tuple[Compute, list[Tensor], bool]:
         """The backend to run on, the arrays as its Tensors (one that comes twice is sent once), and whether the
         result is to be a Tensor. A mask only takes part in the choice of the backend."""
+        if UNDER_WAY:
+            self._note()  # forward() may be called by that name
         keep = any(isinstance(array, Tensor) for array in (*arrays, mask))
         backend = backend_of(type(self).__name__, *arrays, mask) if keep or self._backend is None else self._backend
         sent: dict[int, Tensor] = {}

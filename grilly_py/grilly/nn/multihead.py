@@ -262,6 +262,7 @@ class MultiheadAttention(Module):
             self._keep(
                 rank=rank, given=given, inputs=(query, key, value), arrays=(q, k, v, attended, lse), options=options,
                 table_of=position_bias if isinstance(position_bias, MultiheadAttention) else self,
+                weights=self._weights(backend), precision=self._own_precision(),
             )  # fmt: skip
         if attended is not None and not need_weights:
             output = attended
@@ -431,13 +432,15 @@ class MultiheadAttention(Module):
         options = kept["options"]
         asked = {name: options.get(of) is not None for name, of in
                  (("return_dbias", "attn_bias"), ("return_dt5_table", "t5_table"))}  # fmt: skip
-        found = F.flash_attention2_backward(split_heads(grad, self.num_heads), *kept["arrays"], **options, **asked)
+        heads = kept["arrays"][0].shape[1]
+        found = F.flash_attention2_backward(split_heads(grad, heads), *kept["arrays"], **options, **asked)
         grads = list(found)
         self.position_bias_grad = grads.pop().numpy() if asked["return_dbias"] else None
         if asked["return_dt5_table"]:
             kept["table_of"].relative_attention_bias.weight.add_grad(grads.pop())
         grads = [join_heads(array) for array in grads]
-        weights = self._add_projection_grads(backend, inputs, grads)
+        weights, precision = kept["weights"], kept["precision"]
+        self._add_projection_grads(inputs, grads, weights, precision)
         # What was left out stands for another input, whose gradient then has both parts.
         source = [0, 1 if kept["given"][1] else 0, 0]
         source[2] = 2 if kept["given"][2] else source[1]
@@ -445,26 +448,29 @@ class MultiheadAttention(Module):
         for n, array in enumerate(inputs):
             parts = [m for m in range(3) if source[m] == n]
             if parts:
-                found = _through(backend, [grads[m] for m in parts], [weights[m] for m in parts], self._own_precision())
+                found = _through(backend, [grads[m] for m in parts], [weights[m] for m in parts], precision)
                 results[n] = found.reshape(array.shape[1:] if kept["rank"] == 2 else array.shape)
         if not isinstance(grad_output, Tensor):
             results = [None if array is None else array.numpy() for array in results]
         return tuple(results)
 
-    def _add_projection_grads(
-        self, backend: Compute, inputs: Sequence[Tensor], grads: Sequence[Tensor]
-    ) -> list[Tensor]:
-        """Add the gradients of the projections' weights and biases; returns the weights."""
-        precision = self._own_precision()
+    def _weights(self, backend: Compute) -> tuple[Tensor, ...]:
+        """The projections' weights."""
         if self.architecture == "t5":
-            return [getattr(self, name)._add_grads(array, grad)
-                    for name, array, grad in zip("qkv", inputs, grads, strict=True)]  # fmt: skip
-        width = self.embed_dim
-        if "in_proj_weight" in self._parameters:
-            joined = self.in_proj_weight.on(backend)
-            weights = [joined[n * width : (n + 1) * width] for n in range(3)]
-        else:
-            weights = [getattr(self, f"{name}_proj_weight").on(backend) for name in "qkv"]
+            return tuple(getattr(self, name).weight.on(backend) for name in "qkv")
+        if "in_proj_weight" not in self._parameters:
+            return tuple(getattr(self, f"{name}_proj_weight").on(backend) for name in "qkv")
+        width, joined = self.embed_dim, self.in_proj_weight.on(backend)
+        return tuple(joined[n * width : (n + 1) * width] for n in range(3))
+
+    def _add_projection_grads(
+        self, inputs: Sequence[Tensor], grads: Sequence[Tensor], weights: Sequence[Tensor], precision: dict[str, Any]
+    ) -> None:
+        """Add the gradients of the projections' weights and biases."""
+        if self.architecture == "t5":
+            for name, array, grad, weight in zip("qkv", inputs, grads, weights, strict=True):
+                getattr(self, name)._add_grads(array, grad, weight=weight, **precision)
+            return
         found = [
             F.linear_backward(grad, array, weight, **precision)
             for grad, array, weight in zip(grads, inputs, weights, strict=True)
@@ -476,7 +482,6 @@ class MultiheadAttention(Module):
                 getattr(self, f"{name}_proj_weight").add_grad(dweight)
         if self.in_proj_bias is not None:
             self.in_proj_bias.add_grad(np.concatenate([dbias.numpy() for _, _, dbias in found]))
-        return weights
 
     def _own_precision(self) -> dict[str, Any]:
         return {} if self.precision is None else {"precision": self.precision}
@@ -522,10 +527,7 @@ class MultiheadAttention(Module):
         if fused and query is not None and query is key and key is value:  # one product instead of three
             joined = F.linear(query, self.in_proj_weight.on(backend), bias, **self._own_precision())
             return [joined[..., part] for part in parts]
-        if fused:
-            weights = [self.in_proj_weight.on(backend)[part] for part in parts]
-        else:
-            weights = [getattr(self, f"{name}_proj_weight").on(backend) for name in "qkv"]
+        weights = self._weights(backend)
         biases = [None if bias is None else bias[part] for part in parts]
         given = [each for each in zip(inputs, weights, biases, strict=True) if each[0] is not None]
         return [F.linear(x, w, b, **self._own_precision()) for x, w, b in given]

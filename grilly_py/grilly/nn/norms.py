@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from ..compute import Tensor
+from ..compute import Compute, Tensor
 from ..compute.device.arrays import Shape
 from ..compute.device.numbers import integer
 from ..compute.norms.checks import check_added, check_epsilon, extents_of
@@ -20,6 +20,7 @@ class _Norm(Unary):
 
     weight: Parameter | None
     bias: Parameter | None
+    eps: float | None
 
     def __init__(self, shape: tuple[int, ...], affine: bool, bias: bool) -> None:
         super().__init__()
@@ -31,12 +32,15 @@ class _Norm(Unary):
         weight, bias = (None if own is None else own.on(x.backend) for own in (self.weight, self.bias))
         return weight, bias
 
-    def _gradients(self, grad: Tensor, x: Tensor, weight: Tensor | None) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    def _used(self, backend: Compute) -> dict[str, Any]:
+        return {"weight": None if self.weight is None else self.weight.on(backend), "eps": self.eps}
+
+    def _gradients(self, grad: Tensor, x: Tensor, **used: Any) -> tuple[Tensor, tuple[Tensor | None, ...]]:
         """Gradients of x, and of weight and bias."""
         raise NotImplementedError
 
-    def _gradient(self, grad: Tensor, kept: Tensor) -> Tensor:
-        dx, others = self._gradients(grad, kept, self._own(kept)[0])
+    def _gradient(self, grad: Tensor, kept: Tensor, **used: Any) -> Tensor:
+        dx, others = self._gradients(grad, kept, **used)
         for own, found in zip((self.weight, self.bias), others, strict=False):
             if own is not None and found is not None:
                 own.add_grad(found)
@@ -82,8 +86,11 @@ class LayerNorm(_Norm):
     def _run(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, self.normalized_shape, *self._own(x), self.eps)
 
-    def _gradients(self, grad: Tensor, x: Tensor, weight: Tensor | None) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-        dx, *others = F.layer_norm_backward(grad, x, self.normalized_shape, weight, self.eps)
+    def _used(self, backend: Compute) -> dict[str, Any]:
+        return {**super()._used(backend), "normalized_shape": self.normalized_shape}
+
+    def _gradients(self, grad: Tensor, x: Tensor, **used: Any) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        dx, *others = F.layer_norm_backward(grad, x, **used)
         return dx, tuple(others)
 
     def extra_repr(self) -> str:
@@ -133,8 +140,12 @@ class RMSNorm(_Norm):
     def _run(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, self.normalized_shape, self._own(x)[0], self.eps, self.weight_offset)
 
-    def _gradients(self, grad: Tensor, x: Tensor, weight: Tensor | None) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-        dx, dweight = F.rms_norm_backward(grad, x, self.normalized_shape, weight, self.eps, self.weight_offset)
+    def _used(self, backend: Compute) -> dict[str, Any]:
+        more = {"normalized_shape": self.normalized_shape, "weight_offset": self.weight_offset}
+        return {**super()._used(backend), **more}
+
+    def _gradients(self, grad: Tensor, x: Tensor, **used: Any) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        dx, dweight = F.rms_norm_backward(grad, x, **used)
         return dx, (dweight,)
 
     def extra_repr(self) -> str:
@@ -185,8 +196,11 @@ class GroupNorm(_Norm):
             raise ValueError(f"GroupNorm: input has shape {x.shape}; expected (N, {self.num_channels}, ...)")
         return F.group_norm(x, self.num_groups, *self._own(x), self.eps)
 
-    def _gradients(self, grad: Tensor, x: Tensor, weight: Tensor | None) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-        dx, *others = F.group_norm_backward(grad, x, self.num_groups, weight, self.eps)
+    def _used(self, backend: Compute) -> dict[str, Any]:
+        return {**super()._used(backend), "num_groups": self.num_groups}
+
+    def _gradients(self, grad: Tensor, x: Tensor, **used: Any) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        dx, *others = F.group_norm_backward(grad, x, **used)
         return dx, tuple(others)
 
     def extra_repr(self) -> str:

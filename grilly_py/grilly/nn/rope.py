@@ -127,8 +127,9 @@ class RoPE(Module):
                 f"{tuple(k.shape)}; rows are the last axis but one: turn (B, S, H, D) into (B, H, S, D)"
             )
         arrays = (q,) if k is None else (q, k)
-        turned = tuple(self._turn(array, operator.index(offset), positions) for array in arrays)
-        self._keep(offset=operator.index(offset), positions=positions, count=len(arrays))
+        options = {**self._options(q, operator.index(offset), positions), "interleaved": self.interleaved}
+        turned = tuple(self._turn(array, self.dim, options) for array in arrays)
+        self._keep(dim=self.dim, options=options, count=len(arrays))
         return turned[0] if k is None else turned
 
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
@@ -161,21 +162,23 @@ class RoPE(Module):
         grads = (grad_output,) if kept["count"] == 1 else tuple(grad_output)
         if len(grads) != kept["count"]:
             raise ValueError(f"RoPE.backward: {len(grads)} gradients; expected {kept['count']}, one for each result")
-        turned = tuple(self._turn(grad, kept["offset"], kept["positions"], reverse=True) for grad in grads)
+        turned = tuple(self._turn(grad, kept["dim"], kept["options"], reverse=True) for grad in grads)
         return turned[0] if kept["count"] == 1 else turned
 
-    def _turn(self, x: FloatArray, offset: int, positions: IntegersLike | None, reverse: bool = False) -> Array:
-        (shape,) = shapes("RoPE", x=x)
-        if len(shape) < 2 or shape[-1] < self.dim:
-            raise ValueError(f"RoPE: got shape {shape}; expected (..., S, D) with D at least {self.dim}")
+    def _turn(self, x: FloatArray, dim: int, options: dict[str, Any], reverse: bool = False) -> Array:
+        _rows(x, dim)
+        _, (sent,), keep = self._send(x)
+        out = F.rope(sent, **options, reverse=reverse)
+        return out if keep else out.numpy()
+
+    def _options(self, x: FloatArray, offset: int, positions: IntegersLike | None) -> dict[str, Any]:
+        """Where the rows of x stand, and by which angles they are turned there."""
+        shape = _rows(x, self.dim)
         length = 0
         if self.longest() is not None:
             length = offset + shape[-2] if positions is None else 1 + int(np.max(np.asarray(positions), initial=-1))
-        _, (sent,), keep = self._send(x)
         frequencies, factor = rope_scaling(self.dim, self.base, self.scaling, length, self.max_seq_len)
-        options = {"offset": offset, "positions": positions, "interleaved": self.interleaved, "reverse": reverse}
-        out = F.rope(sent, frequencies=frequencies, factor=factor, **options)
-        return out if keep else out.numpy()
+        return {"offset": offset, "positions": positions, "frequencies": frequencies, "factor": factor}
 
     def longest(self) -> int | None:
         """The length past which angles depend on the sequence's ("dynamic", "longrope"); None where they never do."""
@@ -196,3 +199,11 @@ class RoPE(Module):
     def extra_repr(self) -> str:
         text = f"dim={self.dim}, max_seq_len={self.max_seq_len}, base={self.base}, interleaved={self.interleaved}"
         return text if self.scaling is None else f"{text}, scaling={self.scaling}"
+
+
+def _rows(x: FloatArray, dim: int) -> tuple[int, ...]:
+    """The shape of x. Raises ValueError where rows are shorter than dim."""
+    (shape,) = shapes("RoPE", x=x)
+    if len(shape) < 2 or shape[-1] < dim:
+        raise ValueError(f"RoPE: got shape {shape}; expected (..., S, D) with D at least {dim}")
+    return shape

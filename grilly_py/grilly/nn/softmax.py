@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .. import functional as F
-from ..compute import Tensor
+from ..compute import Compute, Tensor
 from ..compute.device.numbers import integer
 from .unary import Unary
 
@@ -31,8 +33,11 @@ class Softmax(Unary):
     def _run(self, x: Tensor) -> Tensor:
         return F.softmax(x, self.dim)
 
-    def _gradient(self, grad: Tensor, kept: Tensor) -> Tensor:
-        return F.softmax_backward(grad, kept, self.dim)
+    def _used(self, backend: Compute) -> dict[str, Any]:
+        return {"dim": self.dim}
+
+    def _gradient(self, grad: Tensor, kept: Tensor, **used: Any) -> Tensor:
+        return F.softmax_backward(grad, kept, **used)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}"
@@ -44,5 +49,5 @@ class LogSoftmax(Softmax):
     def _run(self, x: Tensor) -> Tensor:
         return F.log_softmax(x, self.dim)
 
-    def _gradient(self, grad: Tensor, kept: Tensor) -> Tensor:
-        return F.log_softmax_backward(grad, kept, self.dim)
+    def _gradient(self, grad: Tensor, kept: Tensor, **used: Any) -> Tensor:
+        return F.log_softmax_backward(grad, kept, **used)

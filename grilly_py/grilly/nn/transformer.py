@@ -34,8 +34,10 @@ class _TransformerLayer(Module):
     ) -> None:  # fmt: skip
         super().__init__()
         name = type(self).__name__
-        if activation not in _ACTIVATIONS:
-            raise ValueError(f"{name}: activation is {activation!r}; expected one of {tuple(_ACTIVATIONS)}")
+        if not isinstance(activation, str) or activation not in _ACTIVATIONS:
+            word = _word_of(activation)
+            way = f"one of {tuple(_ACTIVATIONS)}" if word is None else f"its name: give {word!r}"
+            raise ValueError(f"{name}: activation is {activation!r}; expected {way}")
         rng = np.random.default_rng(rng)
         options: dict[str, Any] = {} if precision is None else {"precision": precision}
         self.norm_first = bool(norm_first)
@@ -86,6 +88,13 @@ def _name_of(activation: Module) -> str | None:
     if type(activation) is GELU:
         return "gelu_tanh" if activation.approximate == "tanh" else "gelu"
     return {ReLU: "relu", SiLU: "silu"}.get(type(activation))  # type: ignore[call-overload, no-any-return]
+
+
+def _word_of(activation: Any) -> str | None:
+    """The name of an activation that is given as a layer, its class or a function, of PyTorch's too."""
+    found = _name_of(activation) if isinstance(activation, Module) else None
+    found = found or str(getattr(activation, "__name__", type(activation).__name__)).lower()
+    return found if found in _ACTIVATIONS else None
 
 
 def _added(norm: LayerNorm, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
@@ -181,7 +190,7 @@ class TransformerEncoderLayer(_TransformerLayer):
         return _added(self.norm2, self._narrowed(self._widened(x)), x)[0]
 
     def _stepwise(self, x: Tensor, mask: MaskArray | None, causal: bool) -> Tensor:
-        self._keep(none=None)
+        self._keep(norm_first=self.norm_first)
         if self.norm_first:
             x = x + self.dropout1(self._attend(self.norm1(x), mask, causal))
             return x + self.dropout2(self._feed_forward(self.norm2(x)))
@@ -202,10 +211,10 @@ class TransformerEncoderLayer(_TransformerLayer):
         ValueError, TypeError
             If grad_output is not of the output's shape and dtype.
         """
-        self._take()
+        norm_first = self._take()["norm_first"]
         _, (grad,), keep = self._send(grad_output)
         attend, feed = self.self_attn, self._feed_forward_backward
-        if self.norm_first:
+        if norm_first:
             grad = grad + self.norm2.backward(feed(self.dropout2.backward(grad)))
             grad = grad + self.norm1.backward(attend.backward(self.dropout1.backward(grad))[0])
         else:
@@ -300,7 +309,7 @@ class TransformerDecoderLayer(_TransformerLayer):
     def _stepwise(
         self, x: Tensor, memory: Tensor, mask: MaskArray | None, memory_mask: MaskArray | None, causal: bool
     ) -> Tensor:
-        self._keep(none=None)
+        self._keep(norm_first=self.norm_first)
         if self.norm_first:
             x = x + self.dropout1(self._attend(self.norm1(x), mask, causal))
             x = x + self.dropout2(self._look(self.norm2(x), memory, memory_mask))
@@ -323,10 +332,10 @@ class TransformerDecoderLayer(_TransformerLayer):
         ValueError, TypeError
             If grad_output is not of the output's shape and dtype.
         """
-        self._take()
+        norm_first = self._take()["norm_first"]
         _, (grad,), keep = self._send(grad_output)
         attend, look, feed = self.self_attn, self.multihead_attn, self._feed_forward_backward
-        if self.norm_first:
+        if norm_first:
             grad = grad + self.norm3.backward(feed(self.dropout3.backward(grad)))
             inner, memory, _ = look.backward(self.dropout2.backward(grad))
             grad = grad + self.norm2.backward(inner)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
-from ..compute import Tensor
+from ..compute import Compute, Tensor
 from ..compute.device.arrays import Array, FloatArray, FloatT, NDArray
 from .module import Module, shapes
 
@@ -19,7 +19,11 @@ class Unary(Module):
         """The output."""
         raise NotImplementedError
 
-    def _gradient(self, grad: Tensor, kept: Tensor) -> Tensor:
+    def _used(self, backend: Compute) -> dict[str, Any]:
+        """What ``_gradient`` needs beside arrays: the weights that ``_run`` has used, and settings."""
+        return {}
+
+    def _gradient(self, grad: Tensor, kept: Tensor, **used: Any) -> Tensor:
         """The input's gradient, given the output's and what was kept; adds those of parameters."""
         raise NotImplementedError
 
@@ -44,7 +48,8 @@ class Unary(Module):
         self._check(input)
         _, (x,), keep = self._send(input)
         y = self._run(x)
-        self._keep(array=y if self._by_output else x)
+        if self._keeps:
+            self._keep(array=y if self._by_output else x, used=self._used(x.backend))
         return y if keep else y.numpy()
 
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
@@ -64,6 +69,7 @@ class Unary(Module):
         ValueError, TypeError
             If grad_output is not of the output's shape and dtype.
         """
-        kept = self._take()["array"]
-        found = self._gradient(kept.backend.tensor(grad_output), kept)
+        record = self._take()
+        kept = record["array"]
+        found = self._gradient(kept.backend.tensor(grad_output), kept, **record["used"])
         return found if isinstance(grad_output, Tensor) else found.numpy()

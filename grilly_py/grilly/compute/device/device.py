@@ -121,10 +121,21 @@ def units_of(info: DeviceInfo) -> int:
 class Stale:
     """Of a graph: why what it uses is no longer what its function would use, or None."""
 
-    __slots__ = ("why", "__weakref__")
+    __slots__ = ("why", "thread", "__weakref__")
 
     def __init__(self) -> None:
         self.why: str | None = None
+        self.thread = threading.get_ident()
+
+
+#: Of captures under way, of any device and thread: a list, because every call of a layer asks whether there is one.
+UNDER_WAY: list[Stale] = []
+
+
+def under_way() -> list[Stale]:
+    """Those of them that are this thread's."""
+    thread = threading.get_ident()
+    return [stale for stale in UNDER_WAY[:] if stale.thread == thread]
 
 
 class Captured(threading.local):
