@@ -10,11 +10,13 @@ from .flash_attention import FlashAttention
 from .kvcache import KVCache
 from .linear import Linear
 from .losses import CrossEntropyLoss
-from .module import LoadResult, Module, Parameter
+from .module import Module
 from .multihead import MultiheadAttention
 from .norms import GroupNorm, LayerNorm, RMSNorm
+from .parameter import Parameter
 from .rope import RoPE
 from .softmax import LogSoftmax, Softmax
+from .states import LoadResult
 from .transformer import TransformerDecoderLayer, TransformerEncoderLayer
 
 __all__ = [

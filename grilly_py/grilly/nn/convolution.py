@@ -15,7 +15,7 @@ from ..compute.device.arrays import Precision
 from ..compute.device.numbers import integer
 from ..functional.convolution import Padding, Sizes
 from .linear import uniform
-from .module import Parameter
+from .parameter import Parameter
 from .unary import Unary
 
 

@@ -12,7 +12,8 @@ from ..compute.backend import backend_of
 from ..compute.device.arrays import FloatArray, IntegersLike
 from ..compute.device.numbers import integer
 from ..compute.embedding import check_padding, checked
-from .module import Module, Parameter
+from .module import Module
+from .parameter import Parameter
 
 
 class Embedding(Module):

@@ -12,7 +12,8 @@ from ..compute import Compute, Tensor
 from ..compute.device.arguments import check_precision
 from ..compute.device.arrays import FloatArray, NDArray, Precision
 from ..compute.device.numbers import integer
-from .module import Parameter, shapes
+from .module import shapes
+from .parameter import Parameter
 from .unary import Unary
 
 

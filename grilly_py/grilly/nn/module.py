@@ -8,11 +8,9 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import DTypeLike
 
-from .. import array_api as xp
 from ..compute import Compute, Tensor
-from ..compute.attention import foreign
 from ..compute.backend import backend_of
 from ..compute.device.arguments import no_array
 from ..compute.device.arrays import Array, NDArray
@@ -20,7 +18,9 @@ from ..compute.device.device import UNDER_WAY, Stale, under_way
 from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
 from ..errors import CaptureError
 from .changes import changed
-from .foreign import OF_PARAMETER, refuse, refuse_places
+from .foreign import refuse, refuse_places
+from .parameter import Parameter
+from .states import LoadResult, check_range, to_numpy
 
 
 def _as_they_are(values: dict[str, Any]) -> dict[str, Any]:
@@ -56,7 +56,6 @@ ModuleT = TypeVar("ModuleT", bound="Module")
 
 
 #: Why a graph is no longer what its function would do.
-_OTHER_DATA = "a parameter of a module has other data than in the capture (load_state_dict, data = ...)"
 _OTHER_PARTS = "a parameter or module in a module was replaced, added or taken out since the capture"
 
 
@@ -67,169 +66,6 @@ class _Record(NamedTuple):
     versions: list[tuple[Any, int]]
     captures: list[Stale]  #: in which it ran
     before: _Record | None  #: of a captured one: the last that was not, which outlives the capture
-
-
-class LoadResult(NamedTuple):
-    """What ``load_state_dict(strict=False)`` passed over: names the state dict lacked, and names it had too many."""
-
-    missing_keys: list[str]
-    unexpected_keys: list[str]
-
-
-class Parameter:
-    """An array that belongs to a module: kept in NumPy, and copied to a device when a module first runs there.
-
-    Parameters
-    ----------
-    data : array or grilly.Tensor
-        float32, float16 or bfloat16, any shape. An array is copied; a Tensor is kept where it is.
-
-    Attributes
-    ----------
-    data : numpy.ndarray or grilly.Tensor
-        The values. An array here is read-only, because the device has copies of it: assign a new one to change it.
-    grad : numpy.ndarray or None
-        float32, of the same shape: the sum of the gradients that ``backward`` calls have found since ``zero_grad``.
-
-    Raises
-    ------
-    TypeError
-        For another dtype.
-    """
-
-    __slots__ = ("_data", "_copies", "_graphs", "grad")
-
-    if not TYPE_CHECKING:  # type checkers have the signature of __init__
-
-        def __new__(cls, *args, **kwargs):
-            foreign.refuse("Parameter", kwargs, OF_PARAMETER)
-            return super().__new__(cls)
-
-    def __init__(self, data: ArrayLike | Tensor) -> None:
-        self.data = data
-        self.grad: NDArray[np.float32] | None = None
-
-    def add_grad(self, gradient: ArrayLike | Tensor) -> None:
-        """Add an array or Tensor to ``grad``. Raises CaptureError in a captured function."""
-        if isinstance(gradient, Tensor) and gradient.backend.opened.runtime.capturing:
-            raise CaptureError(
-                "backward: gradients of parameters are NumPy arrays, which a captured function cannot make; there call "
-                "what grilly.functional has for gradients, such as F.linear_backward"
-            )
-        gradient = np.asarray(gradient, np.float32)
-        self.grad = gradient if self.grad is None else self.grad + gradient
-
-    @property
-    def data(self) -> Any:
-        """The value: a read-only NumPy array, or a Tensor."""
-        return self._data
-
-    @data.setter
-    def data(self, value: ArrayLike | Tensor) -> None:
-        if not isinstance(value, Tensor):
-            value = np.array(value)
-            value.flags.writeable = False
-        if not is_float(value.dtype):
-            raise TypeError(f"Parameter: dtype {value.dtype}; expected {FLOATS_TEXT}: use .astype(numpy.float32)")
-        self._data = value
-        self._copies: dict[int, tuple[Tensor, int]] = {}  # and the version of the value's memory
-        self._left()
-        changed()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Extent of each axis."""
-        return tuple(self._data.shape)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """NumPy dtype of the elements."""
-        return self._data.dtype
-
-    def numpy(self) -> NDArray[Any]:
-        """The values as a NumPy array; read-only, except for a copy of a Tensor."""
-        return self._data.numpy() if isinstance(self._data, Tensor) else self._data
-
-    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        array = self.numpy()
-        return array.astype(array.dtype if dtype is None else dtype, copy=bool(copy))
-
-    def on(self, backend: Compute) -> Tensor:
-        """The values in ``backend``'s device memory, copied there at the first call and kept until ``data`` changes."""
-        tensor, version = self._copies.get(id(backend), (None, 0))
-        now = self._data._storage.version if isinstance(self._data, Tensor) else 0
-        if tensor is None or tensor.backend is not backend or version != now:
-            before, tensor = tensor, backend.tensor(self._data)
-            if before is not None and before is not tensor:
-                self._left()
-            self._copies[id(backend)] = tensor, now
-        stale = backend.opened.captured.stale
-        if stale is not None:
-            self._graphs.add(stale)
-        return tensor
-
-    def _left(self, why: str = _OTHER_DATA) -> None:
-        """Tell graphs that read what was here that it is no longer the parameter's, or the parameter no module's."""
-        for stale in getattr(self, "_graphs", ()):
-            stale.why = why
-        self._graphs: weakref.WeakSet[Stale] = weakref.WeakSet()
-
-    def __getstate__(self) -> tuple[Any, NDArray[np.float32] | None]:
-        # The copies on devices are made again. A pickled Tensor comes back as an array.
-        return self.numpy(), self.grad
-
-    def __setstate__(self, state: tuple[Any, NDArray[np.float32] | None]) -> None:
-        self.data, self.grad = state
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
-        new = memo[id(self)] = Parameter(copy.deepcopy(self._data, memo))
-        new.grad = None if self.grad is None else self.grad.copy()
-        return new
-
-    def __repr__(self) -> str:
-        return f"Parameter(shape={self.shape}, dtype={self.dtype})"
-
-
-def _to_numpy(name: str, value: Any) -> NDArray[Any]:
-    """An entry of a state dict as an array; PyTorch's tensors are recognised by their methods, without PyTorch."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        if "bfloat16" in str(value.dtype):  # which PyTorch does not give to NumPy
-            value = value.float()
-        value = value.numpy()
-    way = f"; give grilly.from_dlpack({name}), which takes what it exports by DLPack"
-    way = way if hasattr(value, "__dlpack__") and not isinstance(value, (np.ndarray, Tensor)) else ""
-    try:
-        array = np.asarray(value)
-    except TypeError as error:  # CuPy's, which go to the host only when asked to
-        raise TypeError(f"load_state_dict: {name} is no array for NumPy: {error}{way}") from error
-    if array.dtype.kind != "f" and not is_float(array.dtype):
-        raise TypeError(f"load_state_dict: {name} is {array.dtype}; expected a floating array{way}")
-    return array
-
-
-#: The largest numbers of floating dtypes.
-_MOST = {"float16": 65504.0, "bfloat16": 255 * 2.0**120, "float32": (2 - 2.0**-23) * 2.0**127}
-
-
-def _check_range(function: str, values: Mapping[str, Any], dtypes: Mapping[str, np.dtype[Any]]) -> None:
-    """Raise OverflowError where a cast would make finite numbers infinite."""
-    beyond: dict[str, list[str]] = {}
-    for name, value in values.items():
-        dtype = dtypes[name]
-        if _MOST[dtype.name] >= _MOST.get(value.dtype.name, np.inf):
-            continue
-        with np.errstate(over="ignore"):
-            cast = value.astype(dtype)
-        names: Any = xp if isinstance(value, Tensor) else np
-        if names.any(names.isinf(cast) & ~names.isinf(value)):
-            beyond.setdefault(dtype.name, []).append(name)
-    if beyond:
-        which = "; ".join(
-            f"{', '.join(found)}: numbers past {_MOST[dtype]:.6g}, which {dtype} does not hold"
-            for dtype, found in beyond.items()
-        )
-        raise OverflowError(f"{function}: {which}; the module is left as it was")
 
 
 def shapes(owner: str, **arrays: object) -> list[tuple[int, ...]]:
@@ -541,7 +377,7 @@ class Module:
         arrays, problems = {}, []
         for name, parameter in own.items():
             if name in state:
-                arrays[name] = _to_numpy(name, state[name])
+                arrays[name] = to_numpy(name, state[name])
                 if arrays[name].shape != parameter.shape:
                     problems.append(f"{name} has shape {arrays[name].shape}, expected {parameter.shape}")
         if strict:
@@ -552,7 +388,7 @@ class Module:
             ]
         if problems:
             raise ValueError(f"load_state_dict: the state does not fit {type(self).__name__}: " + "; ".join(problems))
-        _check_range("load_state_dict", arrays, {name: own[name].dtype for name in arrays})
+        check_range("load_state_dict", arrays, {name: own[name].dtype for name in arrays})
         for name, array in arrays.items():
             own[name].data = array.astype(own[name].dtype)
         return LoadResult(missing, unexpected)
@@ -597,7 +433,7 @@ class Module:
             if not is_float(dtype):
                 raise TypeError(f"to: dtype {dtype}; expected {FLOATS_TEXT}")
             own = {name: parameter.data for name, parameter in self.named_parameters()}
-            _check_range("to", own, dict.fromkeys(own, dtype))
+            check_range("to", own, dict.fromkeys(own, dtype))
             for parameter in self.parameters():
                 parameter.data = parameter.data.astype(dtype, copy=False)
         if backend is not None:

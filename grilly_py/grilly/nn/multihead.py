@@ -29,7 +29,8 @@ from ..compute.methods import join_heads
 from .flash import check_heads, split_heads
 from .kvcache import KVCache
 from .linear import Linear, uniform
-from .module import Module, Parameter, shapes
+from .module import Module, shapes
+from .parameter import Parameter
 
 _ARCHITECTURES = ("generic", "gpt", "t5")
 

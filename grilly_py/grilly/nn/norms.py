@@ -11,7 +11,7 @@ from ..compute import Compute, Tensor
 from ..compute.device.arrays import Shape
 from ..compute.device.numbers import integer
 from ..compute.norms.checks import check_added, check_epsilon, extents_of
-from .module import Parameter
+from .parameter import Parameter
 from .unary import Unary
 
 
