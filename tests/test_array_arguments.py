@@ -162,6 +162,9 @@ def test_integers_to_a_negative_power(vulkan_backend):
     t = vulkan_backend.tensor(np.array([2, 3]))
     with pytest.raises(ValueError, match="pow: int64 to the power -1 is no integer"):
         t**-1
+    with pytest.raises(ValueError, match="pow: int64 to the power -2 is no integer"):
+        t **= -2
+    same(t, np.array([2, 3]))
     same(vulkan_backend.tensor(np.array([2.0], np.float32)) ** -1, np.array([0.5], np.float32))
 
 
@@ -199,3 +202,27 @@ def test_split(vulkan_backend):
 
 def test_bfloat16_by_its_name():
     assert grilly.bfloat16 == grilly.asarray([1.0], dtype="bfloat16").dtype and "bfloat16" not in grilly.__all__
+
+
+@pytest.mark.parametrize("call, words", [
+    (lambda t: grilly.repeat(t, 2.0), "repeat: repeats is 2.0; expected an integer"),
+    (lambda t: grilly.tile(t, (1.5,)), "tile: an extent of the shape is 1.5"), (lambda t: t[1.0], "an index is 1.0"),
+    (lambda t: t["a"], "an index is 'a'"), (lambda t: grilly.roll(t, 1.5), "roll: shift is 1.5; expected an integer"),
+    (lambda t: grilly.sum(t, axis=1.0), "sum: axis is 1.0; expected an integer"),
+    (lambda t: grilly.sort(t, axis="x"), "sort: axis is 'x'"), (lambda t: round(t, 2), "round: ndigits is 2"),
+    (lambda t: grilly.cumulative_sum(t, axis=0.0), "cumulative_sum: axis is 0.0"),
+], ids=range(9))  # fmt: skip
+def test_what_is_no_integer_is_said_with_the_function(vulkan_backend, call, words):
+    with pytest.raises(TypeError, match=words):
+        call(vulkan_backend.tensor(X))
+
+
+def test_python_s_own_functions_of_numbers(vulkan_backend):
+    t, x = vulkan_backend.tensor(X * 0.75 - 2.2), X * np.float32(0.75) - np.float32(2.2)
+    same(round(t), np.round(x))
+    wanted = (*divmod(x, 2), *divmod(np.float32(7), x - 1))
+    for mine, theirs in zip((*divmod(t, 2), *divmod(7, t - 1)), wanted, strict=True):
+        same(mine, theirs)
+    same(grilly.tile(t, 2), np.tile(x, 2))
+    with pytest.raises(ValueError, match="normal: std is -1"):
+        grilly.random.normal((2,), std=-1, device=vulkan_backend)

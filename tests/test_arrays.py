@@ -445,3 +445,32 @@ def test_full_names_itself(vulkan_backend):
     for value, dtype in ((300.0, "int8"), (float("nan"), "int32"), (1e30, "int64"), (300, "uint8")):
         with pytest.raises(OverflowError, match=f"full: .* is out of bounds for {dtype}"):
             xp.full(1, value, dtype=dtype, device=vulkan_backend)
+
+
+def test_boolean_arrays_beside_other_indices(vulkan_backend):
+    """As NumPy's, of the host and of the device: each stands for the places where it is true."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 99, (3, 4, 5))
+    first = np.array([True, False, True])
+    inner, outer, last = (rng.random(shape) < 0.5 for shape in ((4, 5), (3, 4), 5))
+    none = np.zeros(3, bool)
+    for index in (
+        (first, 0), (first, slice(None), 1), (slice(None), rng.random(4) < 0.5), (..., last), (first, None), (0, inner),
+        (outer, 2), (outer, slice(1, 3)), (None, first), (..., inner), (first, ..., np.array([1, 2])), (none, 1),
+        (first, slice(None, None, -1)), (slice(None), inner), (outer, ...), (first, [0, 3]),
+    ):  # fmt: skip
+        sent = (isinstance(one, np.ndarray) and one.dtype == np.bool_ for one in index)
+        there = tuple(vulkan_backend.tensor(one) if mask else one for one, mask in zip(index, sent, strict=True))
+        for mine in (index, there):
+            t, y = vulkan_backend.tensor(x), x.copy()
+            same(t[mine], x[index])
+            for values in (rng.integers(0, 99, x[index].shape), 7):
+                t[mine], y[index] = values, values
+                same(t, y)
+    t = vulkan_backend.tensor(x)
+    with pytest.raises(IndexError, match=r"a boolean index has shape \(4,\), and the tensor \(3,\) there"):
+        t[np.ones(4, bool), 0]
+    with pytest.raises(IndexError, match="4 indices"):
+        t[0, inner, 1]
+    with pytest.raises(TypeError, match="single truth value"):
+        t[np.array(True), 0]

@@ -43,6 +43,10 @@ def test_tokenizer(folder):
     assert tokenizer.encode("w5 w6")[0].tolist() == [[5, 6]], "one text, and not one for each letter"
     with pytest.raises(ValueError, match=r"tokens have shape \(2, 3\); expected those of one text"):
         tokenizer.decode(ids)
+    with pytest.raises(ValueError, match="Tokenizer.decode: tokens from -1 to 5; expected 0 to"):
+        tokenizer.decode([5, -1])
+    with pytest.raises(TypeError, match="Tokenizer.decode: a token is 1.5; expected an integer"):
+        tokenizer.decode([1.5])
     assert models.Tokenizer(folder, longest=2).encode(["w5 w6 w7"])[0].tolist() == [[5, 6]]
     with pytest.raises(ValueError, match="no tokens"):
         tokenizer.encode([""])

@@ -54,10 +54,12 @@ def normal(
     TypeError
         For another dtype, and a shape or seed that is not of integers.
     ValueError
-        For a seed or an offset out of range, and a mean or deviation that float32 does not hold.
+        For a seed or an offset out of range, a mean or deviation that float32 does not hold, and a negative deviation.
     CaptureError
         Without a seed in a captured function.
     """
+    if std < 0:
+        raise ValueError(f"normal: std is {std}; expected no negative number")
     opened, seed, offset = _source("normal", device, seed, offset)
     return _draws.floats(opened, _draws.NORMAL, "normal", shape, float(mean), float(std), dtype, seed, offset)
 

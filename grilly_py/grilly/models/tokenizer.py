@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..compute.device.arrays import NDArray
+from ..compute.device.numbers import integer
 from .chat import INSTALL, ChatTemplates
 from .tokenizer_file import read_tokenizer
 
@@ -126,11 +127,14 @@ class Tokenizer:
         """The text of tokens ``(S,)``, without those that are no text, such as the one that ends it.
 
         ``skip_special_tokens``: False for their names too. Raises ValueError for tokens of another shape, such as those
-        of several texts.
+        of several texts, and for numbers that are no tokens; TypeError for what are no integers.
         """
         if np.ndim(tokens) != 1:
             raise ValueError(f"Tokenizer.decode: tokens have shape {np.shape(tokens)}; expected those of one text")
-        return str(self._tokenizer.decode([int(token) for token in tokens], skip_special_tokens=skip_special_tokens))
+        given = [integer("Tokenizer.decode", "a token", token) for token in tokens]
+        if given and not 0 <= min(given) <= max(given) < 2**32:
+            raise ValueError(f"Tokenizer.decode: tokens from {min(given)} to {max(given)}; expected 0 to 2**32 - 1")
+        return str(self._tokenizer.decode(given, skip_special_tokens=skip_special_tokens))
 
 
 class Written:

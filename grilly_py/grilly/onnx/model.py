@@ -204,6 +204,8 @@ class Model:
         operands: list[Value] = []
         for place, (name, value) in enumerate(zip(node.inputs, inputs, strict=True)):
             if value is not None and place in takes.host:
+                if self._capturing and isinstance(value, Tensor):
+                    raise CaptureError(f"its input {name!r} has to be known to the host, and the device computes it")
                 operands.append(_array(value))
             elif value is None or place in takes.either or node.branches or not takes.folds:
                 operands.append(value)  # a graph in a node takes it to where it needs it

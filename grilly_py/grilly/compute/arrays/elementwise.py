@@ -83,6 +83,8 @@ def _bound(name: str, x, y) -> tuple[Spec, tuple, tuple]:
     if x.__class__ is Tensor:
         if y.__class__ is Tensor:
             return _pair(name, x.dtype, y.dtype), (x, y, None), ()
+        if name == "pow" and y.__class__ is int and y < 0 and kind_of(x.dtype) != "floating":
+            raise ValueError(f"pow: {x.dtype.name} to the power {y} is no integer; cast the tensor to a floating dtype")
         asked, operands, value = _scalar_after(name, x.dtype, y.__class__), (x, None, None), y
     else:
         asked, operands, value = _scalar_before(name, y.dtype, x.__class__), (None, y, None), x
@@ -122,8 +124,6 @@ def binary(name: str, x, y) -> Tensor:
     if x.__class__ is Tensor and y.__class__ is Tensor:
         asked, operands, live = _pair(name, x.dtype, y.dtype), (x, y, None), ()
     else:
-        if name == "pow" and y.__class__ is int and y < 0 and kind_of(x.dtype) != "floating":
-            raise ValueError(f"pow: {x.dtype.name} to the power {y} is no integer; cast the tensor to a floating dtype")
         asked, operands, live = _bound(name, x, y)
     found = again(device, PLANS, (asked,), operands, live)
     if found is None:

@@ -13,6 +13,7 @@ import numpy as np
 from ...errors import CaptureError
 from ..device.device import Device
 from ..device.dtypes import is_storable
+from ..device.numbers import integer
 from ..device.other_arrays import refuse_hidden
 from ..device.tensor import Tensor, reshaped
 from .assign import assign, scatter
@@ -142,8 +143,29 @@ def _items(x: Tensor, index) -> tuple:
             if not item.shape and item.dtype != BOOL and isinstance(item, np.ndarray):
                 item = int(item)
         found.append(item)
-    if sum(_is_mask(item) for item in found) and len(found) > 1:
-        raise TypeError("a boolean array as an index stands alone; use its nonzero() beside other indices")
+    if len(found) > 1 and any(_is_mask(item) for item in found):
+        return _without_masks(x, found)
+    return tuple(found)
+
+
+def _without_masks(x: Tensor, items: list) -> tuple:
+    """The items with the places that boolean arrays name, an array of integers for each axis of one."""
+    axes = [item.ndim if _is_mask(item) else int(item is not None and item is not Ellipsis) for item in items]
+    found: list = []
+    axis = 0
+    for item, taken in zip(items, axes, strict=True):
+        if item is Ellipsis:
+            taken = max(x.ndim - sum(axes), 0)
+        if _is_mask(item):
+            if not item.ndim:
+                raise TypeError("a single truth value is no index of a tensor")
+            if tuple(item.shape) != x.shape[axis : axis + taken]:
+                there = x.shape[axis : axis + taken]
+                raise IndexError(f"a boolean index has shape {tuple(item.shape)}, and the tensor {there} there")
+            found += np.nonzero(_host(item))
+        else:
+            found.append(item)
+        axis += taken
     return tuple(found)
 
 
@@ -261,7 +283,7 @@ def _index_array(x: Tensor, indices, extent: int, axis: int) -> Tensor:
 
 
 def _axis(name: str, x: Tensor, axis: int) -> tuple[int]:
-    place = operator.index(axis)
+    place = integer(name, "axis", axis)
     if not -x.ndim <= place < x.ndim:
         raise ValueError(f"{name}: axis {place} is out of bounds for {x.ndim} axes")
     return (place % x.ndim,)

@@ -8,7 +8,6 @@ beyond a binding, which are taken in pieces.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,6 +18,7 @@ from ...registry import Choice, Registry, Request
 from ..device.caches import Kept
 from ..device.device import DeviceFacts
 from ..device.dtypes import dtype_of
+from ..device.numbers import integer
 from ..device.plan import ALIGN_MOST, At, Layout, Plan, Planner, fits_binding
 from ..device.record import Ready, run
 from ..device.tensor import Tensor
@@ -280,7 +280,7 @@ def axes_of(name: str, x: Tensor, axis) -> tuple[int, ...]:
     asked = axis if isinstance(axis, tuple) else (axis,)
     found = []
     for one in asked:
-        place = operator.index(one)
+        place = integer(name, "axis", one)
         if not -x.ndim <= place < x.ndim:
             raise ValueError(f"{name}: axis {place} is out of bounds for {x.ndim} axes")
         found.append(place % x.ndim)
@@ -352,4 +352,4 @@ def place(name: str, x: Tensor, axis: int | None = None, keepdims: bool = False)
     if axis is None:
         found = reduced(name, x.reshape(-1), 0, False, INT64)
         return found.reshape((1,) * x.ndim) if keepdims else found
-    return reduced(name, x, operator.index(axis), keepdims, INT64)
+    return reduced(name, x, integer(name, "axis", axis), keepdims, INT64)

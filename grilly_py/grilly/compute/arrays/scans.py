@@ -7,12 +7,12 @@ binding are taken in pieces; what one has found is rounded before the next goes 
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 
 from ...registry import Registry, Request
 from ..device.caches import Kept
 from ..device.device import DeviceFacts
+from ..device.numbers import integer
 from ..device.plan import At, Layout, Plan, Planner, fits_binding
 from ..device.record import Ready, run
 from ..device.tensor import Tensor
@@ -101,7 +101,7 @@ def running(name: str, x: Tensor, axis: int | None = None, dtype=None, include_i
         if x.ndim != 1:
             raise ValueError(f"cumulative_{name}: x has {x.ndim} axes; name one")
         axis = 0
-    (axis,) = axes_of(f"cumulative_{name}", x, operator.index(axis))
+    (axis,) = axes_of(f"cumulative_{name}", x, integer(f"cumulative_{name}", "axis", axis))
     gives = sum_dtype(f"cumulative_{name}", x, dtype)
     if kind_of(gives) == "floating" and kind_of(x.dtype) != "floating":
         x = cast(x, FLOAT32)

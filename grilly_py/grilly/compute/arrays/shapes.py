@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from ...registry import Registry
 from ..device.caches import Kept
 from ..device.device import DeviceFacts
-from ..device.numbers import integer
+from ..device.numbers import extents, integer
 from ..device.plan import ALIGN_MOST, Layout, Plan, Planner
 from ..device.record import Ready, run
 from ..device.tensor import Tensor
@@ -29,7 +28,7 @@ TRIANGLES: Kept[tuple, Ready] = Kept("plans of triangles", 64)
 
 def axis_of(name: str, axis, ndim: int) -> int:
     """An axis from 0 on. Raises ValueError where there is none of the number."""
-    place = operator.index(axis)
+    place = integer(name, "axis", axis)
     if not -ndim <= place < ndim:
         raise ValueError(f"{name}: axis {place} is out of bounds for {ndim} axes")
     return place % ndim
@@ -140,7 +139,7 @@ def stack(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
 
 def expand_dims(x: Tensor, axis: int = 0) -> Tensor:
     """x with a new axis of extent 1 at a place; a view. Raises IndexError for a place that there is not."""
-    place = operator.index(axis)
+    place = integer("expand_dims", "axis", axis)
     if not -x.ndim - 1 <= place <= x.ndim:
         raise IndexError(f"expand_dims: axis {place} is out of bounds for {x.ndim + 1} axes")
     place %= x.ndim + 1
@@ -168,7 +167,7 @@ def roll(x: Tensor, shift, axis=None) -> Tensor:
     for one, by in zip(axes, shifts, strict=True):
         place = axis_of("roll", one, x.ndim)
         extent = x.shape[place]
-        cut = -operator.index(by) % extent if extent else 0
+        cut = -integer("roll", "shift", by) % extent if extent else 0
         lead = (slice(None),) * place
         x = concat([x.view((*lead, slice(cut, None))), x.view((*lead, slice(0, cut)))], place)
     return x if axes else cast(x, x.dtype, copy=True)
@@ -179,7 +178,7 @@ def repeat(x: Tensor, repeats: int, axis: int | None = None) -> Tensor:
     if axis is None:
         x, axis = x.reshape(-1), 0
     axis = axis_of("repeat", axis, x.ndim)
-    times = operator.index(repeats)
+    times = integer("repeat", "repeats", repeats)
     if times < 0:
         raise ValueError(f"repeat: repeats is {times}; expected no negative number")
     shape = (*x.shape[: axis + 1], times, *x.shape[axis + 1 :])
@@ -189,7 +188,7 @@ def repeat(x: Tensor, repeats: int, axis: int | None = None) -> Tensor:
 
 def tile(x: Tensor, repetitions: Sequence[int]) -> Tensor:
     """x laid side by side, so many times along each axis."""
-    times = tuple(operator.index(n) for n in repetitions)
+    times = extents("tile", repetitions)
     ndim = max(x.ndim, len(times))
     times = (1,) * (ndim - len(times)) + times
     own = (1,) * (ndim - x.ndim) + x.shape
@@ -216,7 +215,7 @@ def triangle(name: str, x: Tensor, k: int) -> Tensor:
         raise ValueError(f"{name}: x has {x.ndim} axes; expected at least two")
     rows, columns = x.shape[-2:]
     device = x._storage.device
-    k = max(-rows, min(operator.index(k), columns))  # beyond, nothing changes any more
+    k = max(-rows, min(integer(name, "k", k), columns))  # beyond, nothing changes any more
     (found,) = run(device, TRIANGLES, _triangle, (name, k), (x,), words(_kept(x.dtype), 0))
     device.runtime.flush()
     return found

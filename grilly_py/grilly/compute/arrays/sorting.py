@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ from ...errors import UnsupportedError
 from ...registry import Registry, Request
 from ..device.caches import Kept
 from ..device.device import DeviceFacts
+from ..device.numbers import integer
 from ..device.plan import At, Layout, Plan, Planner, fits_binding
 from ..device.record import Ready, run
 from ..device.tensor import Tensor
@@ -152,13 +152,13 @@ def _sorted(x: Tensor, axis: int, terms: Terms) -> list[Tensor]:
 
 def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
     """The elements in order along an axis; NaN is larger than all numbers. Raises ValueError for x without the axis."""
-    (axis,) = axes_of("sort", x, operator.index(axis))
+    (axis,) = axes_of("sort", x, integer("sort", "axis", axis))
     return _sorted(x, axis, Terms(bool(descending), x.shape[axis], True, False))[0]
 
 
 def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
     """The places, int64, of the elements in order along an axis; equal ones in the order in which they stand."""
-    (axis,) = axes_of("argsort", x, operator.index(axis))
+    (axis,) = axes_of("argsort", x, integer("argsort", "axis", axis))
     return _sorted(x, axis, Terms(bool(descending), x.shape[axis], False, True))[0]
 
 
@@ -167,8 +167,8 @@ def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tenso
 
     Raises ValueError where the axis has fewer.
     """
-    (axis,) = axes_of("topk", x, operator.index(axis))
-    k = operator.index(k)
+    (axis,) = axes_of("topk", x, integer("topk", "axis", axis))
+    k = integer("topk", "k", k)
     if not 0 <= k <= x.shape[axis]:
         raise ValueError(f"topk: k is {k}; axis {axis} has {x.shape[axis]} elements")
     terms = Terms(bool(largest), k, True, True)

@@ -145,6 +145,12 @@ class Operators(NumPyFunctions):
     def __imod__(self: T, other: Any) -> T:
         return self._in_place("remainder", other)
 
+    def __divmod__(self: T, other: Any) -> tuple[T, T]:
+        return self // other, self % other
+
+    def __rdivmod__(self: T, other: Any) -> tuple[T, T]:
+        return other // self, other % self
+
     def __pow__(self: T, other: Any) -> T:
         return self._binary("pow", other)
 
@@ -219,6 +225,12 @@ class Operators(NumPyFunctions):
 
     def __neg__(self: T) -> T:
         return self._arrays().unary("negative", self)
+
+    def __round__(self: T, ndigits: Any = None) -> T:
+        """To integers in the same dtype, halves to even ones: only without digits, or with none of them."""
+        if ndigits not in (None, 0):
+            raise TypeError(f"round: ndigits is {ndigits!r}; a tensor is rounded to integers alone")
+        return self._arrays().unary("round", self)
 
     def __abs__(self: T) -> T:
         return self._arrays().unary("abs", self)

@@ -210,8 +210,8 @@ class Tensor(Operators):
         """As in NumPy.
 
         Integers, slices with positive steps, ``None`` and ``...`` give views. Slices with negative steps, and arrays of
-        integers, give copies. A boolean array (which stands alone) gives the elements where it is true; their number
-        decides the shape, so the mask is read by the host, which waits for it.
+        integers, give copies. A boolean array gives the elements where it is true; their number decides the shape, so
+        the mask is read by the host, which waits for it.
 
         Raises IndexError for what is out of bounds (indices on the device are not checked: those out of bounds select
         the element at the end that is nearest) and TypeError for what is no index.
@@ -265,7 +265,10 @@ class Tensor(Operators):
                 shape.append(length)
                 steps.append(step * stride)
             else:
-                place = operator.index(item)
+                try:
+                    place = operator.index(item)
+                except TypeError:
+                    raise TypeError(f"an index is {item!r}; expected integers, slices, None, '...' or arrays") from None
                 if not -extent <= place < extent:
                     raise IndexError(f"index {place} is out of bounds for axis {axis} with size {extent}")
                 offset += (place % extent) * step
