@@ -156,3 +156,34 @@ def test_the_norms_of_distilbert(vulkan_backend, tmp_path):
     (folder / "config.json").write_text(json.dumps({**case.arguments["config"], "layer_norm_eps": 0.1}))
     found = models.load(folder, backend=vulkan_backend)(case.input_ids).last_hidden_state
     np.testing.assert_array_equal(found, wanted)
+
+
+def test_settings_that_change_after_calls(vulkan_backend, encoder):
+    """What was captured with others is not replayed."""
+    loaded = models.SentenceEncoder.load(encoder, backend=vulkan_backend)
+    texts = ["a fox", "foxes"]
+
+    def vectors():
+        first = loaded.encode(texts)
+        calls = 0
+        while not len(loaded.graphs) and calls < 100:  # each time that one was let go of it takes more of them
+            loaded.encode(texts)
+            calls += 1
+        np.testing.assert_array_equal(loaded.encode(texts), first)
+        assert len(loaded.graphs) == 1
+        return first
+
+    scaled = vectors()
+    loaded.normalized = False
+    plain = vectors()
+    np.testing.assert_allclose(plain / np.linalg.norm(plain, axis=1, keepdims=True), scaled, rtol=0, atol=1e-6)
+    assert np.abs(np.linalg.norm(plain, axis=1) - 1).max() > 0.01
+    loaded.pooling = "max"
+    assert (vectors() > plain).any()
+    loaded.pooling = "mean"
+    np.testing.assert_array_equal(vectors(), plain)
+    loaded.model.norm.bias.data = loaded.model.norm.bias.data + 1
+    assert np.abs(vectors() - plain).max() > 0.01
+    loaded.pooling = "least"
+    with pytest.raises(ValueError, match="pooling is 'least'"):
+        loaded.encode("a")

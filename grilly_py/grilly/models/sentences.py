@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from .. import array_api as xp
+from .. import nn
 from ..compute import Compute, Tensor
 from ..compute.attention import foreign
 from ..compute.device.arrays import NDArray
@@ -37,7 +38,7 @@ _WORDS = {
 }
 
 
-class SentenceEncoder:
+class SentenceEncoder(nn.Module):
     """An encoder of a folder, the way its tokens become one vector, and its tokenizer.
 
     ``SentenceEncoder.load(folder)`` makes one.
@@ -57,7 +58,7 @@ class SentenceEncoder:
         What texts are begun with, by name.
     default_prompt : str or None
         The name of the one that is used where a call names none.
-    dense : list of nn.Module
+    dense : nn.ModuleList
         Layers that the pooled vectors go through.
     width : int
         Elements of a vector.
@@ -69,12 +70,14 @@ class SentenceEncoder:
         self, model: Bert, tokenizer: Tokenizer, pooling: str = "mean", normalized: bool = True, lower: bool = False,
         prompts: Mapping[str, str] | None = None, default_prompt: str | None = None, dense: Sequence[Dense] = (),
     ) -> None:  # fmt: skip
+        super().__init__()
         if pooling not in POOLING:
             raise ValueError(f"SentenceEncoder: pooling is {pooling!r}; expected one of {', '.join(POOLING)}")
         self.model, self.tokenizer, self.pooling, self.normalized = model, tokenizer, pooling, normalized
         self.lower, self.prompts, self.default_prompt = lower, dict(prompts or {}), default_prompt
-        self.dense, self.width = list(dense), dense[-1].outputs if dense else model.width
+        self.dense, self.width = nn.ModuleList(dense), dense[-1].outputs if dense else model.width
         self.graphs = Graphs()
+        self.eval()
 
     @classmethod
     def load(
@@ -146,6 +149,8 @@ class SentenceEncoder:
         """
         if unknown:
             raise foreign.unknown("SentenceEncoder.encode", unknown, _WORDS)
+        if self.pooling not in POOLING:
+            raise ValueError(f"SentenceEncoder: pooling is {self.pooling!r}; expected one of {', '.join(POOLING)}")
         texts, batches = by_length("SentenceEncoder.encode", sentences, batch_size)
         prompt_name = self.default_prompt if prompt_name is None else prompt_name
         if prompt is None and prompt_name is not None:
@@ -165,11 +170,11 @@ class SentenceEncoder:
         """The vectors of a batch, float32 ``(B, width)``."""
         ids, _ = self.model._numbers("input_ids", ids, self.model.rows)
         if mask.all():  # no padding: nothing else to send
-            return self.graphs.run(self.model, self.model.backend, self._vectors, ids)
+            return self.graphs.run(self, self.model.backend, self._vectors, ids)
         kept = mask[:, :, None].astype(np.float32)
         count = self._divisor(np.maximum(mask.sum(axis=1, keepdims=True), 1).astype(np.float32))
         seen = (mask != 0)[:, None, None]
-        return self.graphs.run(self.model, self.model.backend, self._vectors, ids, seen, kept, count)
+        return self.graphs.run(self, self.model.backend, self._vectors, ids, seen, kept, count)
 
     def _divisor(self, tokens: Any) -> Any:
         return tokens if self.pooling == "mean" else np.sqrt(tokens)
