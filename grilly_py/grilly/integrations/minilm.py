@@ -21,7 +21,7 @@ from .. import reference as ref
 from ..compute import Compute
 from ..models import SentenceEncoder
 from ..models.checkpoint import Checkpoint
-from ..models.sentences import by_length
+from ..models.sentences import by_length, checked
 from ..models.tokenizer import Tokenizer
 
 #: The remedy in every error about a missing package. The weights' package asks for torch, which is not needed here.
@@ -106,10 +106,12 @@ class MiniLM:
         """The same embeddings computed by NumPy alone, in float32: the reference for `encode`."""
         if self._numpy is None:
             self._numpy = _InNumPy(self.folder)
-        texts, batches = by_length("MiniLM.encode_numpy", sentences, batch_size)
+        texts, batch_size = checked("MiniLM.encode_numpy", sentences, batch_size)
+        rows = self._tokenizer.tokens_of(texts)
         result = np.zeros((len(texts), self._numpy.width), np.float32)
-        for batch in batches:
-            result[batch] = self._numpy(*self.tokenize([texts[i] for i in batch]))
+        for batch in by_length([len(row) for row in rows], batch_size):
+            ids, mask = self._tokenizer.padded([rows[i] for i in batch])
+            result[batch] = self._numpy(ids, mask.astype(bool, copy=False))
         return result[0] if isinstance(sentences, str) else result
 
     def tokenize(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

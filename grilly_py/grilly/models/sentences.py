@@ -151,7 +151,7 @@ class SentenceEncoder(nn.Module):
             raise foreign.unknown("SentenceEncoder.encode", unknown, _WORDS)
         if self.pooling not in POOLING:
             raise ValueError(f"SentenceEncoder: pooling is {self.pooling!r}; expected one of {', '.join(POOLING)}")
-        texts, batches = by_length("SentenceEncoder.encode", sentences, batch_size)
+        texts, batch_size = checked("SentenceEncoder.encode", sentences, batch_size)
         prompt_name = self.default_prompt if prompt_name is None else prompt_name
         if prompt is None and prompt_name is not None:
             if prompt_name not in self.prompts:
@@ -161,7 +161,9 @@ class SentenceEncoder(nn.Module):
         texts = [f"{prompt or ''}{text}".strip() for text in texts]
         texts = [text.lower() for text in texts] if self.lower else texts
         result = np.zeros((len(texts), self.width), np.float32)
-        found = [self._pooled(*self.tokenizer.encode([texts[i] for i in batch])) for batch in batches]
+        rows = self.tokenizer.tokens_of(texts)
+        batches = by_length([len(row) for row in rows], batch_size)
+        found = [self._pooled(*self.tokenizer.padded([rows[i] for i in batch])) for batch in batches]
         for batch, vectors in zip(batches, found, strict=True):  # all are under way before the first is waited for
             result[batch] = vectors.numpy()
         return result[0] if isinstance(sentences, str) else result
@@ -202,8 +204,8 @@ class SentenceEncoder(nn.Module):
         return found / xp.maximum(xp.sqrt(xp.sum(found * found, axis=-1, keepdims=True)), 1e-12)
 
 
-def by_length(owner: str, sentences: str | Sequence[str], batch_size: int) -> tuple[list[str], list[list[int]]]:
-    """The sentences, and which of them to run together: those of like lengths, so that there is little padding.
+def checked(owner: str, sentences: str | Sequence[str], batch_size: int) -> tuple[list[str], int]:
+    """The sentences as a list, and the batch size.
 
     Raises TypeError for anything but strings and an integer, and ValueError for a batch size below 1.
     """
@@ -213,5 +215,10 @@ def by_length(owner: str, sentences: str | Sequence[str], batch_size: int) -> tu
     batch_size = integer(owner, "batch_size", batch_size)
     if batch_size < 1:
         raise ValueError(f"{owner}: batch_size is {batch_size}; it must be at least 1")
-    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-    return texts, [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    return texts, batch_size
+
+
+def by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
+    """Which texts to run together: those of like lengths, so that there is little padding."""
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]

@@ -65,9 +65,14 @@ class Tokenizer:
         ``add_special_tokens``: those that the folder puts before and after a text. What `apply_chat_template` gives has
         them. Raises ValueError where no text has a token.
         """
-        texts = [texts] if isinstance(texts, str) else list(texts)
-        found = self._tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens)
-        rows = [one.ids for one in found]
+        return self.padded(self.tokens_of([texts] if isinstance(texts, str) else list(texts), add_special_tokens))
+
+    def tokens_of(self, texts: list[str], add_special_tokens: bool = True) -> list[list[int]]:
+        """Each text's tokens, as `encode` has them before they are padded."""
+        return [one.ids for one in self._tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens)]
+
+    def padded(self, rows: Sequence[list[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """What `encode` makes of the tokens of texts. Raises ValueError where no text has a token."""
         longest = max(map(len, rows), default=0)
         if not longest:
             raise ValueError("Tokenizer.encode: the texts have no tokens")
