@@ -98,8 +98,29 @@ def test_a_captured_function_needs_a_seed(vulkan_backend):
     x = np.zeros((3, 4), np.float32)
     for name in ("normal", "uniform"):
         draw = getattr(grilly.random, name)
-        with pytest.raises(grilly.CaptureError, match=f"{name}: .* the same in every replay; give a seed"):
+        with pytest.raises(grilly.CaptureError, match=f"{name}: .* the same in every replay; give seed= a Tensor"):
             vulkan_backend.capture(lambda x: x + draw((3, 4), device=vulkan_backend), x)  # noqa: B023
         graph = vulkan_backend.capture(lambda x: x + draw((3, 4), seed=5, device=vulkan_backend), x)  # noqa: B023
         for _ in range(2):
             np.testing.assert_array_equal(graph(x).numpy(), draw((3, 4), seed=5, device=vulkan_backend).numpy())
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
+def test_a_seed_on_the_device(vulkan_backend, dtype):
+    """The numbers of the same seed told by the host; and in a graph those of each replay's own."""
+    device = vulkan_backend
+    draws_of = (
+        lambda seed: grilly.random.normal((3, 5), seed=seed, offset=2, device=device),
+        lambda seed: grilly.random.uniform((7,), dtype="float16", seed=seed, device=device),
+        lambda seed: grilly.random.integers(-5, 2**31, (6,), seed=seed, device=device),
+    )
+    seeds = np.array([[0, 0], [0, 77]], dtype)
+    for draw in draws_of:
+        np.testing.assert_array_equal(draw(device.tensor(seeds)[1, 1:]).numpy(), draw(77).numpy())
+        graph = device.capture(draw, np.array(5, dtype))
+        for seed in (5, 6):
+            np.testing.assert_array_equal(graph(np.array(seed, dtype)).numpy(), draw(seed).numpy())
+    float_seed = device.tensor(np.ones(1, np.float32))
+    for odd, error in ((device.tensor(seeds), TypeError), (float_seed, TypeError), (1.5, TypeError), (-1, ValueError)):
+        with pytest.raises(error, match="normal: seed is"):
+            grilly.random.normal((2,), seed=odd, device=device)

@@ -15,22 +15,28 @@ from typing import Any
 from .compute.arrays import draws as _draws
 from .compute.backend import Compute, default_backend
 from .compute.device.device import Device
+from .compute.device.numbers import integer
 from .compute.device.tensor import Tensor
 from .compute.random import drawn, manual_seed
 
 __all__ = ["integers", "manual_seed", "normal", "uniform"]
 
+#: What a captured function does.
+_CAPTURED = "give seed= a Tensor among the function's arguments, or a number where that is wanted"
 
-def _source(name: str, device: Compute | None, seed: int | None, offset: int) -> tuple[Device, int, int]:
+
+def _source(
+    name: str, device: Compute | None, seed: int | Tensor | None, offset: int
+) -> tuple[Device, int | Tensor, int]:
     opened = default_backend().opened if device is None else device.opened
     if seed is None:
-        return opened, *drawn(opened, name, "give a seed where that is wanted, or draw outside and give it the numbers")
-    return opened, operator.index(seed), operator.index(offset)
+        return opened, *drawn(opened, name, _CAPTURED)
+    return opened, seed, integer(name, "offset", offset)
 
 
 def normal(
     shape: int | tuple[int, ...], *, mean: float = 0.0, std: float = 1.0, dtype: Any = "float32",
-    seed: int | None = None, offset: int = 0, device: Compute | None = None,
+    seed: int | Tensor | None = None, offset: int = 0, device: Compute | None = None,
 ) -> Tensor:  # fmt: skip
     """Normal numbers, by Box and Muller from pairs of 24 random bits: none is beyond 5.8 standard deviations.
 
@@ -42,8 +48,9 @@ def normal(
     mean, std : float
     dtype : dtype
         float32, float16 or bfloat16.
-    seed : int, optional
-        From 0 to 2**64 - 1.
+    seed : int or Tensor, optional
+        From 0 to 2**64 - 1; or a Tensor of one integer, which the device reads. A Tensor among the arguments of a
+        captured function gives each replay numbers of its own.
     offset : int
         From 0 to 2**32 - 1; another one gives other numbers of the same seed. Without a seed it is not looked at.
     device : Compute, optional
@@ -52,7 +59,7 @@ def normal(
     Raises
     ------
     TypeError
-        For another dtype, and a shape or seed that is not of integers.
+        For another dtype, and a shape or seed that is not of integers, or a Tensor of more than one.
     ValueError
         For a seed or an offset out of range, a mean or deviation that float32 does not hold, and a negative deviation.
     CaptureError
@@ -66,7 +73,7 @@ def normal(
 
 def uniform(
     shape: int | tuple[int, ...], *, low: float = 0.0, high: float = 1.0, dtype: Any = "float32",
-    seed: int | None = None, offset: int = 0, device: Compute | None = None,
+    seed: int | Tensor | None = None, offset: int = 0, device: Compute | None = None,
 ) -> Tensor:  # fmt: skip
     """Numbers from ``low`` on and below ``high``, each of 2**24 equally likely; rounding may give ``high`` itself.
 
@@ -78,7 +85,7 @@ def uniform(
 
 
 def integers(
-    low: int, high: int, shape: int | tuple[int, ...], *, dtype: Any = "int64", seed: int | None = None,
+    low: int, high: int, shape: int | tuple[int, ...], *, dtype: Any = "int64", seed: int | Tensor | None = None,
     offset: int = 0, device: Compute | None = None,
 ) -> Tensor:  # fmt: skip
     """Integers from ``low`` on and below ``high``, each as likely but for 1 in 2**32 of that.

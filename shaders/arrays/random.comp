@@ -4,8 +4,9 @@
 // What it computes: random numbers, the same on every device: UNIFORM ones, NORMAL ones by G. E. P. Box and M. E. Muller
 //     ("A note on the generation of random normal deviates", 1958), and INTEGERS.
 // Shapes and layouts: y is COUNT contiguous elements.
-// Bindings: 0 y.
-// Specialization constants: DRAW, which of the three; TYPE_Y, the elements' type (words.glsl).
+// Bindings: 0 y, 1 seed.
+// Specialization constants: DRAW, which of the three; TYPE_Y, the elements' type (words.glsl); SEED, the type of the seed's
+//     element where it lies in memory, 0 where it is a push constant.
 // Push constants: see the block; y_offset in elements, a multiple of 4. `first` fours come before these. UNIFORM: a + b u
 //     for u from 0 on and below 1; NORMAL: a + b z; both float32. INTEGERS: a, an int64, and more, below b_low.
 // Workgroup: THREADS fours (x and y together count the workgroups, STRIPE of them along x). Invocation: one.
@@ -22,6 +23,7 @@ const uint EACH = 4u, HALVES = 0u;  // (words.glsl)
 
 layout(constant_id = 0) const uint DRAW = 0u;
 layout(constant_id = 1) const uint TYPE_Y = 8u;
+layout(constant_id = 2) const uint SEED = 0u;
 
 // facts: draws
 const uint UNIFORM = 0u, NORMAL = 1u, INTEGERS = 2u;
@@ -29,12 +31,14 @@ const uint UNIFORM = 0u, NORMAL = 1u, INTEGERS = 2u;
 layout(local_size_x = THREADS) in;
 
 layout(push_constant, std430) uniform Push {
-    uint count, first, y_offset, seed_low, seed_high, offset, a_low, a_high, b_low;
+    uint count, first, y_offset, seed_low, seed_high, offset, a_low, a_high, b_low, seed_offset;
 } pc;
 
 layout(set = 0, binding = 0, std430) writeonly buffer Y { uvec4 y_data[]; };
+layout(set = 0, binding = 1, std430) readonly buffer Seed { uvec4 seed_data[]; };
 
 WRITER(y, y_data, TYPE_Y)
+READER(seed, seed_data, SEED)
 
 float from_0_to_1(uint word) { return float(word >> 8) * 5.9604644775390625e-8; }
 
@@ -61,7 +65,7 @@ void main() {
     uint four = group * uint(THREADS) + gl_LocalInvocationIndex, i = 4u * four;
     if (i >= pc.count) return;
     four += pc.first;
-    uvec2 key = uvec2(pc.seed_low, pc.seed_high), y[8];
+    uvec2 key = SEED == 0u ? uvec2(pc.seed_low, pc.seed_high) : natural(SEED, seed_raw(pc.seed_offset)), y[8];
     [[unroll]] for (uint k = 0u; k < 8u; k++) y[k] = uvec2(0u);
     if (DRAW == INTEGERS) {
         [[unroll]] for (uint half_of = 0u; half_of < 2u; half_of++) {

@@ -9,15 +9,14 @@ from ..registry import Registry, Request
 from .arrays.creation import full
 from .arrays.map import emit, halves
 from .arrays.operations import code, spec
-from .arrays.promotion import kind_of
-from .device.arguments import check_backend, check_float, finish
+from .device.arguments import check_float, finish
 from .device.caches import Kept
 from .device.device import Device, DeviceFacts
 from .device.numbers import integer, number
 from .device.plan import At, Live, Plan, Planner, fits_binding
 from .device.record import Ready, again, run
 from .device.tensor import Tensor
-from .random import drawn
+from .random import drawn, seed_of
 
 NAME = "dropout"
 #: What a captured function calls.
@@ -32,9 +31,8 @@ def dropout(device: Device, x, p=0.5, training=True, *, seed=None, offset=0):
     """``grilly.functional.dropout`` on a device; documented there."""
     device.check_open()
     check_float(NAME, input=x)
-    p, number_of_seed, offset = _terms(p, seed, offset)
-    if isinstance(seed, Tensor):
-        check_backend(NAME, device, seed)
+    p, offset = _terms(p, offset)
+    number_of_seed, tensor = (0, None) if seed is None else seed_of(device, NAME, seed)
     if not training or p == 0.0 or not math.prod(x.shape):
         return x
     source = x if isinstance(x, Tensor) else device.borrow(x)
@@ -44,28 +42,19 @@ def dropout(device: Device, x, p=0.5, training=True, *, seed=None, offset=0):
         number_of_seed, offset = drawn(device, NAME, CAPTURED)
     live = (number_of_seed & 0xFFFFFFFF, number_of_seed >> 32, offset)
     given = (min(math.floor((1.0 - p) * 2**32), 2**32 - 1), 1.0 / (1.0 - p))
-    tensors = (source.contiguous(), seed if isinstance(seed, Tensor) else None)
+    tensors = (source.contiguous(), tensor)
     found = again(device, PLANS, given, tensors, live) or run(device, PLANS, plan, given, tensors, live)
     return finish(device, found[0], x, seed)
 
 
-def _terms(p, seed, offset) -> tuple[float, int, int]:
-    """Probability, the seed where it is a number, else 0, and the offset. Raises TypeError and ValueError."""
+def _terms(p, offset) -> tuple[float, int]:
+    """Probability and offset. Raises TypeError and ValueError."""
     p, offset = number(NAME, "p", p), integer(NAME, "offset", offset)
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"{NAME}: p is {p}; expected 0 to 1")
     if not 0 <= offset < 2**32:
         raise ValueError(f"{NAME}: offset is {offset}; expected 0 to 2**32 - 1")
-    if isinstance(seed, Tensor):
-        if kind_of(seed.dtype) not in ("signed", "unsigned") or seed.size != 1:
-            raise TypeError(f"{NAME}: seed is a tensor of {seed.dtype} and shape {seed.shape}; expected one integer")
-        return p, 0, offset
-    if seed is None:
-        return p, 0, offset
-    seed = integer(NAME, "seed", seed)
-    if not 0 <= seed < 2**64:
-        raise ValueError(f"{NAME}: seed is {seed}; expected 0 to 2**64 - 1")
-    return p, seed, offset
+    return p, offset
 
 
 def plan(given: tuple[int, float], layouts, facts: DeviceFacts, registry: Registry) -> Plan:

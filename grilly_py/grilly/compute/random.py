@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING
 
 from ..errors import CaptureError
 from ..runtime.lifetime import in_child
+from .arrays.promotion import kind_of
+from .device.arguments import check_backend
+from .device.numbers import integer
+from .device.tensor import Tensor
 
 if TYPE_CHECKING:
     from .device.device import Device
@@ -40,6 +44,22 @@ def manual_seed(seed: int) -> None:
         raise ValueError(f"manual_seed: seed is {seed}; expected 0 to 2**64 - 1")
     with _lock:
         _seed, _offset = seed, 0
+
+
+def seed_of(device: Device, name: str, seed) -> tuple[int, Tensor | None]:
+    """A seed's number, and 0 and the tensor where it is one of one integer, which the device reads.
+
+    Raises TypeError for what is neither, and ValueError for a number out of range and a tensor of another backend.
+    """
+    if isinstance(seed, Tensor):
+        if kind_of(seed.dtype) not in ("signed", "unsigned") or seed.size != 1:
+            raise TypeError(f"{name}: seed is a tensor of {seed.dtype} and shape {seed.shape}; expected one integer")
+        check_backend(name, device, seed)
+        return 0, seed
+    seed = integer(name, "seed", seed)
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"{name}: seed is {seed}; expected 0 to 2**64 - 1")
+    return seed, None
 
 
 def drawn(device: Device, name: str, cure: str) -> tuple[int, int]:

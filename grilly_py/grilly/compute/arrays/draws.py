@@ -15,6 +15,7 @@ from ..device.numbers import extents
 from ..device.plan import At, Layout, Live, Plan, Planner, fits_binding
 from ..device.record import Ready, run
 from ..device.tensor import Tensor
+from ..random import seed_of
 from .operations import code
 from .promotion import integer_range, kind_of
 
@@ -27,7 +28,7 @@ _PIECE = 2**28  # elements of a dispatch at most
 
 
 def floats(device: Device, draw: int, name: str, shape, first: float, second: float, dtype, seed, offset) -> Tensor:
-    """``first + second * number`` of uniform or normal numbers.
+    """``first + second * number`` of uniform or normal numbers; ``seed`` a number, or a tensor of one integer.
 
     Raises TypeError for other than floating dtypes, and ValueError for numbers beyond float32.
     """
@@ -56,15 +57,14 @@ def integers(device: Device, name: str, low: int, high: int, shape, dtype, seed,
 
 
 def _drawn(
-    device: Device, draw: int, name: str, shape, dtype: np.dtype, numbers: tuple, seed: int, offset: int
+    device: Device, draw: int, name: str, shape, dtype: np.dtype, numbers: tuple, seed: int | Tensor, offset: int
 ) -> Tensor:  # fmt: skip
     device.check_open()
-    if not 0 <= seed < 2**64:
-        raise ValueError(f"{name}: seed is {seed}; expected 0 to 2**64 - 1")
+    number, tensor = seed_of(device, name, seed)
     if not 0 <= offset < 2**32:
         raise ValueError(f"{name}: offset is {offset}; expected 0 to 2**32 - 1")
-    live = (seed & 0xFFFFFFFF, seed >> 32, offset, *numbers)
-    (found,) = run(device, PLANS, plan, (draw, extents(name, shape), dtype), (), live)
+    live = (number & 0xFFFFFFFF, number >> 32, offset, *numbers)
+    (found,) = run(device, PLANS, plan, (draw, extents(name, shape), dtype), (tensor,), live)
     device.runtime.flush()
     return found
 
@@ -76,6 +76,7 @@ def plan(
     """The dispatches of a random array. ``Live`` words: the seed's halves, the offset, and the two numbers."""
     draw, shape, dtype = given
     planner = Planner(facts, layouts)
+    (seed,) = planner.inputs
     result = planner.empty(shape, dtype)
     if not result.size:
         return planner.plan(result)
@@ -87,10 +88,10 @@ def plan(
         part = flat[begin : begin + piece]
         push = {
             "count": part.size, "first": begin // 4, "y_offset": At(part), "seed_low": Live(0), "seed_high": Live(1),
-            "offset": Live(2), "a_low": Live(3), "a_high": Live(4), "b_low": Live(5),
+            "offset": Live(2), "a_low": Live(3), "a_high": Live(4), "b_low": Live(5), "seed_offset": At(seed),
         }  # fmt: skip
         count = -(-part.size // (4 * choice.threads))
         groups = (min(count, stripe), -(-count // stripe), 1)
-        constants = {"DRAW": draw, "TYPE_Y": code(dtype)}
-        planner.dispatch(choice, constants, {"y": part}, push, groups, 100.0 * part.size)
+        constants = {"DRAW": draw, "TYPE_Y": code(dtype), "SEED": 0 if seed is None else code(seed.dtype)}
+        planner.dispatch(choice, constants, {"y": part, "seed": seed}, push, groups, 100.0 * part.size)
     return planner.plan(result)
