@@ -3,8 +3,8 @@
 The generator is that of dropout, Philox4x32-10: what is drawn depends on the function, its arguments, ``seed`` and
 ``offset`` alone. Without a seed a call takes that of ``grilly.manual_seed`` and the next offset, as dropout does, so
 that the same calls in the same order give the same numbers. `grilly.reference` has the same functions in NumPy. In a
-captured function (``Compute.capture``) a call with a seed draws the same numbers in each replay, and one without is
-refused.
+captured function (``Compute.capture``) a call needs a seed: with a number each replay draws the same, with a Tensor of
+one integer among the function's arguments its own.
 """
 
 from __future__ import annotations
