@@ -281,7 +281,9 @@ _ARRAYS = {
     "map": _map,
     "norm-rows": _norms,
     "put": lambda variant: [{"BITS": 16, "INDEX": _INT64}],
-    "random": lambda variant: [{"DRAW": draw, "TYPE_Y": _FLOAT16} for draw in (0, 1)] + [{"DRAW": 2, "TYPE_Y": _INT64}],
+    "random": lambda variant: [
+        *({"DRAW": draw, "TYPE_Y": _FLOAT16} for draw in (0, 1)), {"DRAW": 2, "TYPE_Y": _INT64, "SEED": _INT64},
+    ],
     "reduce": _reduced,
     "reduce-columns": _reduced,
     "scan": lambda variant: [{"TYPE_X": _FLOAT16}, {"TYPE_X": _INT64, "KIND": _LONG}],
