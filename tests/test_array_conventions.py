@@ -190,3 +190,27 @@ def test_errors_that_name_what_is_wrong(default, call, error, words):
     with pytest.raises(error, match=words):
         call(grilly.ones((2, 2)))
     assert grilly.ones(1).to_device(None).tolist() == [1.0]
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (7,), (2, 3, 4), (2000,), (50, 3, 40), (3, 700), (1001, 2)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
+def test_printed_as_numpy_prints(vulkan_backend, monkeypatch, dtype, shape):
+    """All of a few elements; of many the ends of the axes, which alone are fetched."""
+    x = (np.random.default_rng(0).standard_normal(shape) * 9).astype(dtype)
+    t = vulkan_backend.tensor(x)
+    assert str(t) == f"{t}" == str(x) and repr(t).startswith("grilly.Tensor(shape=")
+    fetched, own = [], grilly.Tensor.numpy
+    monkeypatch.setattr(grilly.Tensor, "numpy", lambda self: fetched.append(self.size) or own(self))
+    with np.printoptions(threshold=5, edgeitems=1):
+        assert str(t) == str(x)
+    assert x.size <= 5 or sum(fetched) <= np.prod([extent if extent <= 2 else 2 for extent in shape])
+
+
+def test_printed_where_nothing_can_be_read():
+    with grilly.Compute() as backend:
+        t = backend.tensor(np.ones(3, np.float32))
+        shown = []
+        backend.capture(lambda x: shown.append(str(x)) or x + 1, t)
+        assert shown[0].startswith("grilly.Tensor(shape=(3,)")
+        assert str(t) == "[1. 1. 1.]" and str(backend.tensor(np.ones(1, np.float32)).astype("bfloat16")) == "[1]"
+    assert str(t).startswith("grilly.Tensor(shape=(3,)")

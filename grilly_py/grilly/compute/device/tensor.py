@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from ...errors import GrillyError
 from . import capsules
 from .download import Download
 from .dtypes import dtype_of, plain
 from .exchange import exchange_or_none
 from .operators import ArrayOperations, Operators
+from .printed import printed
 
 if TYPE_CHECKING:
     from ...runtime.interface import Buffer, Runtime
@@ -156,6 +158,13 @@ class Tensor(Operators):
     def __repr__(self) -> str:
         where = self._storage.device.backend.device.name
         return f"grilly.Tensor(shape={self.shape}, dtype={self.dtype.name}, device={where!r})"
+
+    def __str__(self) -> str:
+        """The elements, as NumPy prints them; waits for those that it shows. Where they cannot be read, ``repr``."""
+        try:
+            return printed(self)
+        except GrillyError:
+            return repr(self)
 
     # -- views -----------------------------------------------------------------------------------------------------
 
