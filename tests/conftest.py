@@ -176,3 +176,13 @@ def default(vulkan_backend):
     former = grilly.use(vulkan_backend)
     yield vulkan_backend
     grilly.use(former)
+
+
+@pytest.fixture
+def no_models_on_devices(monkeypatch):
+    """No model may reach a device without being told which."""
+
+    def opened():
+        raise AssertionError("load went on to the device")
+
+    monkeypatch.setattr("grilly.models.loading.default_backend", opened)

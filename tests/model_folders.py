@@ -48,3 +48,24 @@ def write_folder(folder, arguments):
     weights = drawn(arguments["tensors"], arguments["seed"], arguments["embeddings"])
     write_safetensors(folder / "model.safetensors", weights)
     return folder
+
+
+def change(folder, **fields):
+    """Write other fields into config.json; ``...`` takes one out."""
+    file = folder / "config.json"
+    config = json.loads(file.read_text()) | fields
+    file.write_text(json.dumps({name: value for name, value in config.items() if value is not ...}))
+
+
+def refused(folder, *parts, **options):
+    """The error's text, which has every one of these parts."""
+    import pytest  # not where make_models.py draws weights
+
+    from grilly import ModelError, models
+
+    with pytest.raises(ModelError) as caught:
+        models.load(folder, **options)
+    text = str(caught.value)
+    for part in parts:
+        assert part in text, text
+    return text

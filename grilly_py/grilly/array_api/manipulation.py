@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..compute.arrays import axes as _axes
 from ..compute.arrays import elementwise as _elementwise
 from ..compute.arrays import indexing as _indexing
 from ..compute.arrays import reductions as _reductions
@@ -39,7 +40,7 @@ def stack(arrays: Sequence[Tensor | np.ndarray], /, *, axis: int = 0) -> Tensor:
 def unstack(x: Tensor | np.ndarray, /, *, axis: int = 0) -> tuple[Tensor, ...]:
     """Views of x at every place of an axis."""
     x = tensor_of("unstack", x)
-    place = _shapes.axis_of("unstack", axis, x.ndim)
+    place = _axes.axis_of("unstack", axis, x.ndim)
     return tuple(x.view((slice(None),) * place + (n,)) for n in range(x.shape[place]))
 
 
@@ -119,7 +120,7 @@ def repeat(x: Tensor | np.ndarray, repeats: int | Tensor | np.ndarray, /, *, axi
     if not isinstance(repeats, (Tensor, np.ndarray)):
         return _shapes.repeat(x, repeats, axis)
     own = x.reshape(-1) if axis is None else x
-    place = _shapes.axis_of("repeat", 0 if axis is None else axis, own.ndim)
+    place = _axes.axis_of("repeat", 0 if axis is None else axis, own.ndim)
     counts = repeats.numpy() if isinstance(repeats, Tensor) else repeats
     if counts.dtype.kind not in "iu" or counts.size and counts.min() < 0:
         raise ValueError("repeat: repeats are other than integers from 0 on")

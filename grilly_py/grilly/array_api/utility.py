@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..compute.arrays import axes as _axes
 from ..compute.arrays import elementwise as _elementwise
 from ..compute.arrays import reductions as _reductions
 from ..compute.arrays import shapes as _shapes
@@ -30,7 +31,7 @@ def diff(
         raise ValueError(f"diff: n is {n}; expected 0 or more")
     x, *more = tensors_of("diff", x, *(one for one in (prepend, append) if one is not None))
     parts = [*more[: prepend is not None], x, *more[prepend is not None :]]
-    place = _shapes.axis_of("diff", axis, x.ndim)
+    place = _axes.axis_of("diff", axis, x.ndim)
     found = _shapes.concat(parts, place) if len(parts) > 1 else x
     lead = (slice(None),) * place
     for _ in range(n):

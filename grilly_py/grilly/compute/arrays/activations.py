@@ -8,10 +8,10 @@ from ..device.arguments import check_float, finish
 from ..device.device import Device
 from ..device.record import again
 from ..device.tensor import Tensor
-from .axes import two_parts
+from .axes import axis_of, two_parts
 from .map import PLANS, mapped
 from .operations import spec
-from .shapes import axis_of, concat
+from .shapes import concat
 
 _APPROXIMATIONS = {"none": "gelu", "tanh": "gelu_tanh"}
 

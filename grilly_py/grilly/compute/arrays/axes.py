@@ -1,8 +1,17 @@
-"""Axes of arrays that are walked together: the fewest, and where to cut what does not fit a binding."""
+"""Axes of arrays: by the numbers that users give; the fewest that are walked together, and where they are cut."""
 
 from __future__ import annotations
 
+from ..device.numbers import integer
 from ..device.tensor import Tensor
+
+
+def axis_of(name: str, axis, ndim: int) -> int:
+    """An axis from 0 on. Raises ValueError where there is none of the number."""
+    place = integer(name, "axis", axis)
+    if not -ndim <= place < ndim:
+        raise ValueError(f"{name}: axis {place} is out of bounds for {ndim} axes")
+    return place % ndim
 
 
 def fewest_axes(shape: tuple[int, ...], steps: list) -> tuple[list[int], list[list[int]]]:

@@ -13,10 +13,10 @@ import numpy as np
 from ...errors import CaptureError
 from ..device.device import Device
 from ..device.dtypes import is_storable
-from ..device.numbers import integer
 from ..device.other_arrays import refuse_hidden
 from ..device.tensor import Tensor, reshaped
 from .assign import assign, scatter
+from .axes import axis_of
 from .creation import host_numbers, within
 from .elementwise import binary, cast, check_writable, clip, where
 from .map import Gather, mapped
@@ -84,7 +84,7 @@ def take(x: Tensor, indices, axis: int | None = None) -> Tensor:
         if x.ndim != 1:
             raise ValueError(f"take: x has {x.ndim} axes; name one")
         axis = 0
-    (axis,) = _axis("take", x, axis)
+    axis = axis_of("take", axis, x.ndim)
     indices = _index_array(x, indices, x.shape[axis], axis)
     found = _gathered(x, indices.reshape(indices.size), axis)
     return found.reshape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
@@ -92,7 +92,7 @@ def take(x: Tensor, indices, axis: int | None = None) -> Tensor:
 
 def take_along_axis(x: Tensor, indices, axis: int = -1) -> Tensor:
     """For each element of ``indices``, of x's number of axes, that element of x along the axis; others broadcast."""
-    (axis,) = _axis("take_along_axis", x, axis)
+    axis = axis_of("take_along_axis", axis, x.ndim)
     indices = _index_array(x, indices, x.shape[axis], axis)
     if indices.ndim != x.ndim:
         raise ValueError(f"take_along_axis: indices have {indices.ndim} axes and x {x.ndim}")
@@ -280,13 +280,6 @@ def _index_array(x: Tensor, indices, extent: int, axis: int) -> Tensor:
     if kind_of(indices.dtype) not in ("signed", "unsigned"):
         raise TypeError(f"indices are {indices.dtype}; expected integers")
     return indices
-
-
-def _axis(name: str, x: Tensor, axis: int) -> tuple[int]:
-    place = integer(name, "axis", axis)
-    if not -x.ndim <= place < x.ndim:
-        raise ValueError(f"{name}: axis {place} is out of bounds for {x.ndim} axes")
-    return (place % x.ndim,)
 
 
 def _device_of(x: Tensor, array: np.ndarray) -> Tensor:

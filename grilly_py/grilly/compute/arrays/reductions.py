@@ -22,7 +22,7 @@ from ..device.numbers import integer
 from ..device.plan import ALIGN_MOST, At, Layout, Plan, Planner, fits_binding
 from ..device.record import Ready, run
 from ..device.tensor import Tensor
-from .axes import fewest_axes
+from .axes import axis_of, fewest_axes
 from .elementwise import binary, cast
 from .map import emit, halves
 from .operations import code, spec
@@ -278,15 +278,10 @@ def axes_of(name: str, x: Tensor, axis) -> tuple[int, ...]:
     if axis is None:
         return tuple(range(x.ndim))
     asked = axis if isinstance(axis, tuple) else (axis,)
-    found = []
-    for one in asked:
-        place = integer(name, "axis", one)
-        if not -x.ndim <= place < x.ndim:
-            raise ValueError(f"{name}: axis {place} is out of bounds for {x.ndim} axes")
-        found.append(place % x.ndim)
+    found = tuple(axis_of(name, one, x.ndim) for one in asked)
     if len(set(found)) < len(found):
         raise ValueError(f"{name}: axis {asked} names one twice")
-    return tuple(found)
+    return found
 
 
 def reduced(name: str, x: Tensor, axis, keepdims: bool, gives: np.dtype, correction: float = 0.0) -> Tensor:

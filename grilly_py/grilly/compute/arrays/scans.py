@@ -12,16 +12,15 @@ from collections.abc import Sequence
 from ...registry import Registry, Request
 from ..device.caches import Kept
 from ..device.device import DeviceFacts
-from ..device.numbers import integer
 from ..device.plan import At, Layout, Plan, Planner, fits_binding
 from ..device.record import Ready, run
 from ..device.tensor import Tensor
-from .axes import fewest_axes, two_parts
+from .axes import axis_of, fewest_axes, two_parts
 from .elementwise import cast
 from .map import emit
 from .operations import code, spec
 from .promotion import FLOAT32, FLOATING, INT64, LONG, kind_of
-from .reductions import NUMBERS, axes_of, in_words, lie_apart, sum_dtype
+from .reductions import NUMBERS, in_words, lie_apart, sum_dtype
 
 #: Plans of running sums.
 PLANS: Kept[tuple, Ready] = Kept("plans of scans", 256)
@@ -101,7 +100,7 @@ def running(name: str, x: Tensor, axis: int | None = None, dtype=None, include_i
         if x.ndim != 1:
             raise ValueError(f"cumulative_{name}: x has {x.ndim} axes; name one")
         axis = 0
-    (axis,) = axes_of(f"cumulative_{name}", x, integer(f"cumulative_{name}", "axis", axis))
+    axis = axis_of(f"cumulative_{name}", axis, x.ndim)
     gives = sum_dtype(f"cumulative_{name}", x, dtype)
     if kind_of(gives) == "floating" and kind_of(x.dtype) != "floating":
         x = cast(x, FLOAT32)

@@ -14,6 +14,7 @@ from ..device.numbers import extents, integer
 from ..device.plan import ALIGN_MOST, Layout, Plan, Planner
 from ..device.record import Ready, run
 from ..device.tensor import Tensor
+from .axes import axis_of
 from .elementwise import cast
 from .map import emit, words
 from .operations import Spec, spec
@@ -24,14 +25,6 @@ from .put import emit_put
 FLIPS: Kept[tuple, Ready] = Kept("plans of flips", 256)
 JOINS: Kept[tuple, Ready] = Kept("plans of concat", 256)
 TRIANGLES: Kept[tuple, Ready] = Kept("plans of triangles", 64)
-
-
-def axis_of(name: str, axis, ndim: int) -> int:
-    """An axis from 0 on. Raises ValueError where there is none of the number."""
-    place = integer(name, "axis", axis)
-    if not -ndim <= place < ndim:
-        raise ValueError(f"{name}: axis {place} is out of bounds for {ndim} axes")
-    return place % ndim
 
 
 def flip(x: Tensor, axes: Sequence[int]) -> Tensor:

@@ -16,13 +16,13 @@ from ..device.numbers import integer
 from ..device.plan import At, Layout, Plan, Planner, fits_binding
 from ..device.record import Ready, run
 from ..device.tensor import Tensor
-from .axes import fewest_axes, two_parts
+from .axes import axis_of, fewest_axes, two_parts
 from .elementwise import binary, cast
 from .indexing import moved, take, take_along_axis
 from .map import Gather, emit
 from .operations import code, spec
 from .promotion import FLOAT32, FLOATING, INT32, INT64, LONG, kind_of, promoted
-from .reductions import NUMBERS, STATES, axes_of, in_words
+from .reductions import NUMBERS, STATES, in_words
 from .shapes import concat
 
 #: Plans of sorts.
@@ -152,13 +152,13 @@ def _sorted(x: Tensor, axis: int, terms: Terms) -> list[Tensor]:
 
 def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
     """The elements in order along an axis; NaN is larger than all numbers. Raises ValueError for x without the axis."""
-    (axis,) = axes_of("sort", x, integer("sort", "axis", axis))
+    axis = axis_of("sort", axis, x.ndim)
     return _sorted(x, axis, Terms(bool(descending), x.shape[axis], True, False))[0]
 
 
 def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
     """The places, int64, of the elements in order along an axis; equal ones in the order in which they stand."""
-    (axis,) = axes_of("argsort", x, integer("argsort", "axis", axis))
+    axis = axis_of("argsort", axis, x.ndim)
     return _sorted(x, axis, Terms(bool(descending), x.shape[axis], False, True))[0]
 
 
@@ -167,7 +167,7 @@ def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tenso
 
     Raises ValueError where the axis has fewer.
     """
-    (axis,) = axes_of("topk", x, integer("topk", "axis", axis))
+    axis = axis_of("topk", axis, x.ndim)
     k = integer("topk", "k", k)
     if not 0 <= k <= x.shape[axis]:
         raise ValueError(f"topk: k is {k}; axis {axis} has {x.shape[axis]} elements")
