@@ -8,9 +8,9 @@ import numpy as np
 
 from ..compute.arrays import axes as _axes
 from ..compute.arrays import elementwise as _elementwise
-from ..compute.arrays import indexing as _indexing
 from ..compute.arrays import reductions as _reductions
 from ..compute.arrays import shapes as _shapes
+from ..compute.arrays import take as _take
 from ..compute.device.tensor import Tensor
 from .operands import Axes, tensor_of, tensors_of
 
@@ -99,7 +99,7 @@ def moveaxis(x: Tensor | np.ndarray, source: int | tuple[int, ...], destination:
     own = [_reductions.axes_of("moveaxis", x, axes) for axes in (source, destination)]
     if len(own[0]) != len(own[1]):
         raise ValueError(f"moveaxis: {len(own[0])} axes and {len(own[1])} places")
-    return _indexing.moved(x, *own)
+    return _axes.moved(x, *own)
 
 
 def flip(x: Tensor | np.ndarray, /, *, axis: Axes = None) -> Tensor:
@@ -127,7 +127,7 @@ def repeat(x: Tensor | np.ndarray, repeats: int | Tensor | np.ndarray, /, *, axi
     if counts.shape not in ((), (1,), (own.shape[place],)):
         raise ValueError(f"repeat: repeats have shape {counts.shape} for an axis of {own.shape[place]}")
     times = np.broadcast_to(counts, (own.shape[place],))
-    return _indexing.take(own, np.repeat(np.arange(own.shape[place]), times), place)
+    return _take.take(own, np.repeat(np.arange(own.shape[place]), times), place)
 
 
 def tile(x: Tensor | np.ndarray, repetitions: tuple[int, ...], /) -> Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import UnsupportedError
 from ..registry import Registry, Request
 from .arrays.elementwise import binary, cast, converts
-from .arrays.map import emit, halves
+from .arrays.map import emit, gathered, halves, shown
 from .arrays.operations import code, spec
 from .arrays.promotion import FLOAT32, kind_of
 from .arrays.reductions import emit_sums, reduced
@@ -20,16 +20,16 @@ from .device.caches import Kept
 from .device.cut import check_trips
 from .device.device import Device, DeviceFacts
 from .device.numbers import integer, number
-from .device.plan import At, Layout, Plan, Planner, fits_binding
-from .device.record import Ready, run
+from .device.plan import ALIGN_MOST, At, Layout, Plan, Planner, fits_binding
+from .device.record import Ready, again, run
 from .device.tensor import Tensor
 
 NAME = "cross_entropy"
 REDUCTIONS = ("mean", "sum", "none")
-#: Plans of the rows' losses.
+#: Plans of the rows' losses and what their gradients need.
 PLANS: Kept[tuple, Ready] = Kept("plans of cross_entropy by rows", 256)
-#: Plans of their sum or mean.
-TOTALS: Kept[tuple, Ready] = Kept("plans of cross_entropy", 256)
+#: Plans of cross_entropy: of these losses, or their sum or mean.
+LOSSES: Kept[tuple, Ready] = Kept("plans of cross_entropy", 256)
 #: Plans of its gradient.
 GRADIENTS: Kept[tuple, Ready] = Kept("plans of cross_entropy_backward", 256)
 _KINDS = 5  # of numbers that the kernel leaves for each row
@@ -46,19 +46,21 @@ class Terms(NamedTuple):
 def cross_entropy(device: Device, x, target, weight=None, *, ignore_index=-100, reduction="mean", label_smoothing=0.0):
     """``grilly.functional.cross_entropy`` on a device; documented there."""
     device.check_open()
-    terms, target = _checked(NAME, x, target, weight, ignore_index, reduction, label_smoothing)
+    terms = _terms(NAME, ignore_index, reduction, label_smoothing)
+    if isinstance(x, Tensor) and isinstance(target, Tensor) and (weight is None or isinstance(weight, Tensor)):
+        done = again(device, LOSSES, (terms, reduction), (x, target, weight))  # like an earlier call?
+        if done is not None:
+            device.runtime.flush()
+            return done[0]
+    target = _checked(NAME, x, target, weight, terms)
     check_backend(NAME, device, x, target, weight)
     shape = tuple(target.shape)
-    tensors, rows = _rows(device, x, target, weight)
-    if not rows:
+    tensors = _tensors(device, x, target, weight)
+    if 0 in shape:
         value = np.nan if reduction == "mean" else 0.0
         found = device.tensor(np.full(shape if reduction == "none" else (), value, np.float32))
         return finish(device, cast(found, tensors[0].dtype), x, target, weight)
-    if reduction == "none":
-        (states,) = run(device, PLANS, plan, (terms,), tensors)
-        found = cast(states.view(0).reshape(shape), tensors[0].dtype)
-    else:
-        (found,) = run(device, TOTALS, plan_total, (terms, reduction), tensors)
+    (found,) = run(device, LOSSES, plan_loss, (terms, reduction), tensors)
     return finish(device, found, x, target, weight)
 
 
@@ -68,7 +70,8 @@ def cross_entropy_backward(
     """``grilly.functional.cross_entropy_backward`` on a device; documented there."""
     name = "cross_entropy_backward"
     device.check_open()
-    terms, target = _checked(name, x, target, weight, ignore_index, reduction, label_smoothing)
+    terms = _terms(name, ignore_index, reduction, label_smoothing)
+    target = _checked(name, x, target, weight, terms)
     if isinstance(grad_output, np.generic):  # of a loss, which has no axes
         grad_output = np.asarray(grad_output)
     check_float(name, input=x, grad_output=grad_output)
@@ -76,27 +79,32 @@ def cross_entropy_backward(
     shape = tuple(target.shape) if reduction == "none" else ()
     if tuple(grad_output.shape) != shape:
         raise ValueError(f"{name}: grad_output has shape {tuple(grad_output.shape)}; expected the loss's, {shape}")
-    tensors, rows = _rows(device, x, target, weight)
-    if not rows:
+    tensors = _tensors(device, x, target, weight)
+    if 0 in target.shape:
         return finish(device, device.empty(x.shape, x.dtype), grad_output, x, target, weight)
     (states,) = run(device, PLANS, plan, (terms,), tensors)
     grad = cast(device.tensor(grad_output), FLOAT32).contiguous().reshape(-1)
     if reduction == "mean":
         grad = binary("divide", grad, reduced("sum", states[1:2], 1, False, FLOAT32))
     (found,) = run(device, GRADIENTS, plan_backward, (terms,), (*tensors, states, grad))
-    return finish(device, found.reshape(tuple(x.shape)), grad_output, x, target, weight)
+    return finish(device, found, grad_output, x, target, weight)
 
 
-def _checked(name: str, x, target, weight, ignore_index, reduction, label_smoothing):
-    """Terms, and the target as an array or tensor of integers. Raises for what does not go together."""
-    arrays = {"input": x} if weight is None else {"input": x, "weight": weight}
-    check_float(name, **arrays)
+def _terms(name: str, ignore_index, reduction, label_smoothing) -> Terms:
+    """What is asked beside arrays. Raises TypeError and ValueError for what there is not."""
     if reduction not in REDUCTIONS:
         raise ValueError(f"{name}: reduction is {reduction!r}; expected 'mean', 'sum' or 'none'")
     ignored = integer(name, "ignore_index", ignore_index)
     smoothing = number(name, "label_smoothing", label_smoothing)
     if not 0.0 <= smoothing <= 1.0:
         raise ValueError(f"{name}: label_smoothing is {smoothing}; expected 0 to 1")
+    return Terms(ignored, smoothing)
+
+
+def _checked(name: str, x, target, weight, terms: Terms):
+    """The target as an array or tensor of integers. Raises for what does not go together."""
+    arrays = {"input": x} if weight is None else {"input": x, "weight": weight}
+    check_float(name, **arrays)
     shape = tuple(x.shape)
     if not shape:
         raise ValueError(f"{name}: input has no axes; expected (C,), (N, C) or (N, C, d1, ...)")
@@ -115,57 +123,77 @@ def _checked(name: str, x, target, weight, ignore_index, reduction, label_smooth
     if weight is not None and tuple(weight.shape) != (classes,):
         raise ValueError(f"{name}: weight has shape {tuple(weight.shape)}; expected ({classes},)")
     if not isinstance(target, Tensor):
-        wrong = target[(target != ignored) & ((target < 0) | (target >= classes))]
+        wrong = target[(target != terms.ignored) & ((target < 0) | (target >= classes))]
         if wrong.size:
             raise IndexError(f"{name}: target has the class {wrong[0]}; expected 0 to {classes - 1}, or ignore_index "
-                             f"({ignored})")  # fmt: skip
+                             f"({terms.ignored})")  # fmt: skip
         if target.dtype.name == "uint64":
             target = target.astype(np.int64)
-    return Terms(ignored, smoothing), target
+    return target
 
 
-def _rows(device: Device, x, target, weight) -> tuple[tuple[Tensor, Tensor, Tensor | None], int]:
-    """The logits as (batch, classes, inner), targets and weights in a row each, and how many rows there are."""
-    logits = x if isinstance(x, Tensor) else device.borrow(x)
-    shape = logits.shape
-    batch, classes = (1, shape[0]) if len(shape) == 1 else shape[:2]
-    logits = logits.reshape(batch, classes, math.prod(shape[2:]))
-    flat = device.tensor(target).contiguous().reshape(-1)
-    return (logits, flat, None if weight is None else device.tensor(weight).contiguous()), flat.size
+def _tensors(device: Device, x, target, weight) -> tuple[Tensor, Tensor, Tensor | None]:
+    return device.borrow(x), device.tensor(target), None if weight is None else device.tensor(weight)
+
+
+def _laid_out(
+    planner: Planner, registry: Registry, layouts: Sequence[Layout | None]
+) -> tuple[Tensor, int, Tensor, Tensor | None]:
+    """The logits as (batch, classes, inner), with their ``Layout.offset``; targets and weights in a row each."""
+    found: list = []
+    x = planner.inputs[0]
+    batch, classes = (1, x.shape[0]) if x.ndim == 1 else x.shape[:2]
+    for array, layout in zip(planner.inputs[:3], layouts, strict=False):
+        if array is None or layout is None:
+            found.append((None, 0))
+            continue
+        shape = (batch, classes, math.prod(x.shape[2:])) if array is x else (array.size,)
+        view, offset = shown(planner, registry, array, shape, layout.offset)
+        if array is not x and not view.is_contiguous:
+            view = gathered(planner, registry, view, offset)
+        found.append((view, offset))
+    (x, offset), (target, _), (weight, _) = found
+    return x, offset, target, weight
 
 
 def plan(given: tuple[Terms], layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry) -> Plan:
-    """The dispatches that make a loss for each row of (batch, classes, inner), and what its gradient needs."""
+    """The dispatches that make a loss for each row of the logits, and what its gradient needs."""
     (terms,) = given
     planner = Planner(facts, layouts)
-    return planner.plan(_emit_rows(planner, registry, terms))
+    x, _, target, weight = _laid_out(planner, registry, layouts)
+    return planner.plan(_emit_rows(planner, registry, terms, x, target, weight))
 
 
-def plan_total(
+def plan_loss(
     given: tuple[Terms, str], layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry
 ) -> Plan:
-    """The dispatches of the rows' losses, and of their sum, or their mean by what rows weigh."""
+    """The dispatches of the rows' losses, or of their sum, or their mean by what rows weigh."""
     terms, reduction = given
     planner = Planner(facts, layouts)
-    states = _emit_rows(planner, registry, terms)
-    result = planner.empty((), planner.inputs[0].dtype)
-    whole = result.reshape(1) if result.dtype == FLOAT32 else planner.empty((1,))
-    if reduction == "sum":
-        emit_sums(planner, registry, states[:1], whole)
+    x, _, target, weight = _laid_out(planner, registry, layouts)
+    states = _emit_rows(planner, registry, terms, x, target, weight)
+    if reduction == "none":
+        whole = states[0]
     else:
-        sums = planner.empty((2,))
-        emit_sums(planner, registry, states[:2], sums)
-        emit(planner, registry, spec("divide", FLOAT32), whole, [sums[:1], sums[1:], None], [16, 16, None])
-    if result.dtype != FLOAT32:
-        rounds = converts(FLOAT32, result.dtype)
-        emit(planner, registry, rounds, result.reshape(1), [whole, None, None], [16, None, None])
-    return planner.plan(result)
+        whole = planner.empty((1,))
+        if reduction == "sum":
+            emit_sums(planner, registry, states[:1], whole)
+        else:
+            sums = planner.empty((2,))
+            emit_sums(planner, registry, states[:2], sums)
+            emit(planner, registry, spec("divide", FLOAT32), whole, [sums[:1], sums[1:], None], [16, 16, None])
+    if x.dtype != FLOAT32:
+        rounded = planner.empty(whole.shape, x.dtype)
+        emit(planner, registry, converts(FLOAT32, x.dtype), rounded, [whole, None, None], [ALIGN_MOST, None, None])
+        whole = rounded
+    return planner.plan(whole.reshape(planner.inputs[1].shape if reduction == "none" else ()))
 
 
-def _emit_rows(planner: Planner, registry: Registry, terms: Terms) -> Tensor:
+def _emit_rows(
+    planner: Planner, registry: Registry, terms: Terms, x: Tensor, target: Tensor, weight: Tensor | None
+) -> Tensor:
     """Dispatches for each row's loss and what its gradient needs, ``(_KINDS, rows)``, of (batch, classes, inner)."""
     facts = planner.facts
-    x, target, weight = planner.inputs
     batch, classes, inner = x.shape
     rows = batch * inner
     states = planner.empty((_KINDS, rows))
@@ -221,12 +249,13 @@ def plan_backward(
     """The dispatches of the gradient, given also the rows' states and the gradient of each loss, or of their sum."""
     (terms,) = given
     planner = Planner(facts, layouts)
-    x, target, weight, states, grad = planner.inputs
+    states, grad = planner.inputs[3:]
+    x, offset, target, weight = _laid_out(planner, registry, layouts)
     batch, classes, inner = x.shape
     result = planner.empty(x.shape, x.dtype)
     choice = registry.resolve(Request("cross-entropy-backward", "float32"))
     stripe, threads = choice.tile["stripe"], choice.threads
-    flat = x.is_contiguous and math.gcd(layouts[0].offset, x._offset) % 4 == 0
+    flat = x.is_contiguous and math.gcd(offset, x._offset) % 4 == 0
     constants = {**_types(x, target, weight, terms), "FLAT": int(flat), "HALVES": halves(registry)}
     most = min(_MOST, 4 * threads * stripe * facts.groups[1])
     unit = 4 // math.gcd(4, classes * inner)  # batches whose elements are whole quads
@@ -247,4 +276,4 @@ def plan_backward(
         sizes = (min(groups, stripe), -(-groups // stripe), 1)
         arrays = {"x": part, "target": target, "weight": weight, "states": states, "grad": grad, "y": to}
         planner.dispatch(choice, constants, arrays, words, sizes, 16.0 * part.size)
-    return planner.plan(result)
+    return planner.plan(result.reshape(planner.inputs[0].shape))

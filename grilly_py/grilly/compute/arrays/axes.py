@@ -39,3 +39,11 @@ def two_parts(axis: int, cut: int) -> tuple[tuple[slice, ...], tuple[slice, ...]
     """Indices of what is before a cut of an axis, and of what is behind it."""
     before = (slice(None),) * axis
     return (*before, slice(0, cut)), (*before, slice(cut, None))
+
+
+def moved(x: Tensor, source: tuple[int, ...], destination: tuple[int, ...]) -> Tensor:
+    """x with axes moved from some places to others; a view."""
+    order = [a for a in range(x.ndim) if a not in source]
+    for place, axis in sorted(zip(destination, source, strict=True)):
+        order.insert(place, axis)
+    return x.transpose(order) if x.ndim else x

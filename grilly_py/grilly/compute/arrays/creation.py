@@ -37,15 +37,23 @@ def full(device: Device, shape, value, dtype=None, name: str = "full") -> Tensor
     dtype = default_of(type(value)) if dtype is None else dtype_of(dtype)
     shape = extents(name, shape)
     check_range(name, dtype, value)
-    value = int(value) if dtype.kind in "iu" else value
     kind_of(dtype)
     found = device.empty(shape, dtype)  # before a plan, which would be long for what no device holds
-    if found.size:
-        asked = spec("copy", dtype, scalars=(0,))
-        # The value is no part of the plan.
-        map_into(device, asked, (None,) * 3, found, words(asked, bool(value) if dtype == BOOL else value))
-        device.runtime.flush()
+    fill(device, name, found, value)
+    device.runtime.flush()
     return found
+
+
+def fill(device: Device, name: str, target: Tensor, value: bool | int | float) -> None:
+    """Give the elements of what is ``replaceable`` one value. Nothing is submitted.
+
+    Raises OverflowError for a number that an integer dtype does not hold.
+    """
+    check_range(name, target.dtype, value)
+    if target.size:
+        asked = spec("copy", target.dtype, scalars=(0,))
+        number = int(value) if target.dtype.kind in "iu" else bool(value) if target.dtype == BOOL else value
+        map_into(device, asked, (None,) * 3, target, words(asked, number))  # the value is no part of the plan
 
 
 def asarray(device: Device, value, dtype=None, copy: bool | None = None) -> Tensor:

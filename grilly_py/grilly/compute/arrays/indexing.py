@@ -1,4 +1,4 @@
-"""Indices of every kind: what ``x[index]`` selects, what ``x[index] = value`` replaces, take and its relatives.
+"""Indices of every kind: what ``x[index]`` selects, and what ``x[index] = value`` replaces.
 
 Integers on the host are checked; those on the device are not, because that would wait for them.
 """
@@ -11,19 +11,19 @@ import operator
 import numpy as np
 
 from ...errors import CaptureError
-from ..device.device import Device
 from ..device.dtypes import is_storable
 from ..device.other_arrays import refuse_hidden
 from ..device.tensor import Tensor, reshaped
 from .assign import assign, scatter
-from .axes import axis_of
-from .creation import host_numbers, within
+from .axes import moved
+from .creation import fill, host_numbers, within
 from .elementwise import binary, cast, check_writable, clip, where
-from .map import Gather, mapped
-from .operations import spec
+from .map import replaceable
 from .promotion import BOOL, INT64, kind_of
 from .shapes import flip
+from .take import index_array, picked, take, within_bounds
 
+_NUMBERS = (int, float, bool)
 _ARRAYS = (Tensor, np.ndarray, list)
 
 
@@ -38,13 +38,13 @@ def selected(x: Tensor, index) -> Tensor:
         return flip(found, turned) if turned else found
     if len(items) == 1 and _is_mask(items[0]):
         mask = _host(items[0])
-        return _gathered(_merged(x, _mask_axes(x, mask)), _device_of(x, _places(mask)))
+        return picked(_merged(x, _mask_axes(x, mask)), x._storage.device.tensor(_places(mask)))
     view, axes, arrays, first, turned = _advanced(x, items)
     if turned:
         view = flip(view, turned)
     flat, shape = _flat(x, view, axes, arrays)
     rest = [a for a in range(view.ndim) if a not in axes]
-    found = _gathered(_merged(view.transpose([*axes, *rest]), len(axes)), flat)
+    found = picked(_merged(view.transpose([*axes, *rest]), len(axes)), flat)
     found = found.reshape((*shape, *found.shape[1:]))
     return moved(found, tuple(range(len(shape))), tuple(range(first, first + len(shape))))
 
@@ -57,6 +57,10 @@ def assigned(x: Tensor, index, value) -> None:
     if not any(isinstance(item, _ARRAYS) for item in items):
         items, turned = _forward(x, items)
         target = x.view(items)
+        if value.__class__ in _NUMBERS and replaceable(target, ()):
+            fill(device, "a value", target, value)
+            device.runtime.flush()
+            return
         values = _values(x, value, target.shape)
         assign(device, target, flip(values.broadcast_to(target.shape), turned) if turned else values)
     elif len(items) == 1 and _is_mask(items[0]):
@@ -75,54 +79,12 @@ def assigned(x: Tensor, index, value) -> None:
     device.runtime.flush()
 
 
-def take(x: Tensor, indices, axis: int | None = None) -> Tensor:
-    """Elements of x along an axis at integer indices; negative ones count from the end.
-
-    The axis becomes the axes of ``indices``. It may be left out where x has one.
-    """
-    if axis is None:
-        if x.ndim != 1:
-            raise ValueError(f"take: x has {x.ndim} axes; name one")
-        axis = 0
-    axis = axis_of("take", axis, x.ndim)
-    indices = _index_array(x, indices, x.shape[axis], axis)
-    found = _gathered(x, indices.reshape(indices.size), axis)
-    return found.reshape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
-
-
-def take_along_axis(x: Tensor, indices, axis: int = -1) -> Tensor:
-    """For each element of ``indices``, of x's number of axes, that element of x along the axis; others broadcast."""
-    axis = axis_of("take_along_axis", axis, x.ndim)
-    indices = _index_array(x, indices, x.shape[axis], axis)
-    if indices.ndim != x.ndim:
-        raise ValueError(f"take_along_axis: indices have {indices.ndim} axes and x {x.ndim}")
-    others = [
-        np.broadcast_shapes((a,), (b,))[0] if n != axis else b
-        for n, (a, b) in enumerate(zip(x.shape, indices.shape, strict=True))
-    ]
-    whole = [extent if n != axis else x.shape[axis] for n, extent in enumerate(others)]
-    x, indices = x.broadcast_to(whole).contiguous(), indices.broadcast_to(others).contiguous()
-    outer, inner = math.prod(others[:axis]), math.prod(others[axis + 1 :])
-    count, extent = others[axis], whole[axis]
-    data = x._view((outer, count, inner), (extent * inner, 0, 1))
-    found = _gather(data, indices.reshape((outer, count, inner)), inner, extent)
-    return found.reshape(others)
-
-
 def nonzero(x: Tensor) -> tuple[Tensor, ...]:
     """The places of elements that are not zero, an int64 tensor for each axis. The host counts them, and waits."""
     if not x.ndim:
         raise ValueError("nonzero: x has no axes")
     device = x._storage.device
     return tuple(device.tensor(places.astype(np.int64)) for places in np.nonzero(x._read("nonzero")))
-
-
-def moved(x: Tensor, source: tuple[int, ...], destination: tuple[int, ...]) -> Tensor:
-    """x with axes moved from some places to others; a view."""
-    order = [a for a in range(x.ndim) if a not in source]
-    for place, axis in sorted(zip(destination, source, strict=True)):
-        order.insert(place, axis)
-    return x.transpose(order) if x.ndim else x
 
 
 # -- indices as they come ----------------------------------------------------------------------------------------------
@@ -240,13 +202,13 @@ def _flat(
     if not any(isinstance(array, Tensor) for array in arrays):
         flat = np.zeros(shape, np.int64)
         for array, axis, extent in zip(arrays, axes, extents, strict=True):
-            flat = flat * extent + _checked(array, extent, axis)
-        return _device_of(x, flat.reshape(-1)), shape
+            flat = flat * extent + within_bounds(array, extent, axis)
+        return x._storage.device.tensor(flat.reshape(-1)), shape
     if len(arrays) == 1:  # kernels count negative ones from the end, and find what is out of bounds
-        return _index_array(x, arrays[0], extents[0], axes[0]).reshape(-1), shape
+        return index_array(x, arrays[0], extents[0], axes[0]).reshape(-1), shape
     total = inside = None
     for array, axis, extent in zip(arrays, axes, extents, strict=True):
-        own = cast(_index_array(x, array, extent, axis), INT64)
+        own = cast(index_array(x, array, extent, axis), INT64)
         if isinstance(array, Tensor):
             raw = where(binary("less", own, 0), binary("add", own, extent), own)
             own = clip(raw, 0, max(extent - 1, 0))
@@ -257,33 +219,6 @@ def _flat(
     if inside is not None:
         total = where(inside, total, math.prod(extents))  # out of bounds together, too
     return total.broadcast_to(shape).reshape(-1), shape
-
-
-def _checked(array: np.ndarray, extent: int, axis: int) -> np.ndarray:
-    """Indices from 0 on. Raises IndexError for what is out of bounds."""
-    array = array.astype(np.int64)
-    if array.size and not (-extent <= array.min() and array.max() < extent):
-        wrong = array.min() if array.min() < -extent else array.max()
-        raise IndexError(f"index {wrong} is out of bounds for axis {axis} with size {extent}")
-    return np.where(array < 0, array + extent, array)
-
-
-def _index_array(x: Tensor, indices, extent: int, axis: int) -> Tensor:
-    """Indices as a tensor of integers on x's device; those of the host are checked."""
-    if not isinstance(indices, Tensor):
-        indices = np.asarray(indices)
-        if not indices.size:
-            indices = indices.astype(np.int64)
-        if indices.dtype.kind not in "iu":
-            raise TypeError(f"indices are {indices.dtype}; expected integers")
-        return _device_of(x, _checked(indices, extent, axis))
-    if kind_of(indices.dtype) not in ("signed", "unsigned"):
-        raise TypeError(f"indices are {indices.dtype}; expected integers")
-    return indices
-
-
-def _device_of(x: Tensor, array: np.ndarray) -> Tensor:
-    return x._storage.device.tensor(array)
 
 
 def _host(mask) -> np.ndarray:
@@ -315,26 +250,6 @@ def _merged(x: Tensor, count: int) -> Tensor:
 # -- reading and writing -----------------------------------------------------------------------------------------------
 
 
-def _gathered(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
-    """Elements of x at an index of one axis, along an axis."""
-    lead, extent, tail = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
-    shape = (*lead, index.size, *tail)
-    if math.prod(shape) and not extent:
-        raise IndexError(f"axis {axis} has no elements to take")
-    if len(shape) > 4:
-        x = x.contiguous()
-    data = x._view(shape, (*x._steps[:axis], 0, *x._steps[axis + 1 :]))
-    places = index._view(shape, (*(0,) * len(lead), index._steps[0], *(0,) * len(tail)))
-    return _gather(data, places, x._steps[axis], extent)
-
-
-def _gather(data: Tensor, places: Tensor, step: int, extent: int) -> Tensor:
-    device: Device = data._storage.device
-    found = mapped(device, Gather(spec("gather", data.dtype), step, extent), (data, places, None))
-    device.runtime.flush()
-    return found
-
-
 def _values(x: Tensor, value, shape: tuple[int, ...]) -> Tensor:
     """What is assigned, as a tensor of x's dtype that broadcasts to a shape."""
     device = x._storage.device
@@ -350,6 +265,8 @@ def _values(x: Tensor, value, shape: tuple[int, ...]) -> Tensor:
         else:
             value = device.tensor(host_numbers("a value", value, x.dtype))
     value = cast(value, x.dtype)
+    if value.shape == shape:
+        return value
     while value.ndim > len(shape) and value.shape[0] == 1:
         value = value.view(0)
     try:
@@ -388,7 +305,7 @@ def _assign_mask(x: Tensor, mask, value) -> None:
         chosen = where(on_device, values, x)
         assign(device, x, chosen)
         return
-    flat = _device_of(x, _places(_host(mask)))
+    flat = x._storage.device.tensor(_places(_host(mask)))
     values = _values(x, value, (flat.size, *rest)).broadcast_to((flat.size, *rest))
     _scatter(x, count, flat, values)
 

@@ -13,9 +13,9 @@ from ...errors import UnsupportedError
 from ...registry import Choice, Registry, Request
 from ..device.caches import Kept
 from ..device.device import Device, DeviceFacts
-from ..device.plan import At, Layout, Live, Plan, Planner, fits_binding, span
+from ..device.plan import ALIGN_MOST, At, Layout, Live, Plan, Planner, fits_binding, span
 from ..device.record import Ready, run
-from ..device.tensor import Tensor
+from ..device.tensor import Tensor, contiguous_strides, reshaped
 from .axes import fewest_axes, longest_axis, two_parts
 from .operations import ACTIVATIONS, FUNCTIONS, Spec, code
 from .operations import spec as spec_of
@@ -28,7 +28,6 @@ PLANS: Kept[tuple, Ready] = Kept("plans of maps", 4096)
 
 #: How an operand lies (shaders/arrays/map.comp).
 ABSENT, FLAT, STRIDED, NUMBER, RUNS, REPEATED = range(6)
-_ALIGNED = 16  # a number of elements: where memory of a plan's own begins is a multiple of more
 _RUN = 8  # elements that an invocation makes at a time, or half of them
 _MOST = 2**30  # elements of a dispatch
 _AXES = 4
@@ -150,7 +149,7 @@ def emit(planner: Planner, registry: Registry, asked, result: Tensor, operands: 
                 continue
             copied = planner.empty(operand.shape, operand.dtype)
             if emit_transposed(planner, registry, operand, offsets[number], copied):
-                operands[number], offsets[number] = copied, _ALIGNED
+                operands[number], offsets[number] = copied, ALIGN_MOST
     forms = [_form(t, offset) for t, offset in zip(operands, offsets[:3], strict=True)]
     spec = _spec(asked)
     for number in spec.scalars:
@@ -168,7 +167,7 @@ def emit(planner: Planner, registry: Registry, asked, result: Tensor, operands: 
             return
         for number in strided:
             operands[number] = gathered(planner, registry, operands[number], offsets[number])
-            offsets[number] = _ALIGNED
+            offsets[number] = ALIGN_MOST
         emit(planner, registry, asked, result, operands, offsets)
         return
     own = dict(zip(strided, steps, strict=True))
@@ -249,7 +248,7 @@ def _elements_of_a_run(result: Tensor, operands: list, forms: list[int], offsets
 
     Of a result of four bytes 16 bytes: more would leave gaps between what neighbours store at a time.
     """
-    present = [(result, offsets[3] if len(offsets) > 3 else _ALIGNED)]
+    present = [(result, offsets[3] if len(offsets) > 3 else ALIGN_MOST)]
     present += [(t, offset) for t, offset in zip(operands, offsets, strict=False) if t is not None]
     sizes = [t.dtype.itemsize for t, _ in present]
     if max(sizes) == 8 or sizes[0] == 4:
@@ -306,6 +305,16 @@ def gathered(planner: Planner, registry: Registry, operand: Tensor, offset: int)
     copied = planner.empty(operand.shape, operand.dtype)
     emit(planner, registry, spec_of("copy", operand.dtype), copied, [operand, None, None], [offset, None, None])
     return copied
+
+
+def shown(
+    planner: Planner, registry: Registry, array: Tensor, shape: tuple[int, ...], offset: int
+) -> tuple[Tensor, int]:
+    """The array in another shape, and its ``Layout.offset``: a view, or where there is none a copy in C order."""
+    steps = reshaped(array.shape, array._steps, shape) if array.size else contiguous_strides(shape)
+    if steps is not None:
+        return array._view(shape, steps), offset
+    return gathered(planner, registry, array, offset).reshape(shape), ALIGN_MOST
 
 
 def _form(operand: Tensor | None, offset: int | None) -> int:

@@ -14,8 +14,8 @@ from ..device.plan import Layout, Plan, Planner
 from ..device.record import Ready, again, run
 from ..device.tensor import Tensor
 from ..products.matmul import product
-from ..products.turned import shown
 from .elementwise import binary, cast, operand
+from .map import shown
 from .promotion import FLOAT32, kind_of, promoted
 from .reductions import sum_of
 

@@ -15,7 +15,7 @@ from ..device.device import DeviceFacts
 from ..device.plan import At, Layout, Plan, Planner, fits_binding
 from ..device.record import Ready, run
 from ..device.tensor import Tensor
-from .axes import axis_of, fewest_axes, two_parts
+from .axes import axis_of, fewest_axes, moved, two_parts
 from .elementwise import cast
 from .map import emit
 from .operations import code, spec
@@ -29,13 +29,15 @@ _EACH = 4  # elements of an invocation in a turn
 
 
 def plan(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
-    """The dispatches of running sums or products along the last axis; ``given`` is (name, dtype, before)."""
-    name, gives, before = given
+    """The dispatches of running sums or products along an axis; ``given`` is (name, axis, dtype, before)."""
+    name, axis, gives, before = given
     planner = Planner(facts, layouts)
     (x,) = planner.inputs
+    x = moved(x, (axis,), (x.ndim - 1,))
     result = planner.empty((*x.shape[:-1], x.shape[-1] + before), gives)
+    back = moved(result, (x.ndim - 1,), (axis,))
     if not result.size:
-        return planner.plan(result)
+        return planner.plan(back)
     outer, (steps,) = fewest_axes(x.shape[:-1], [x._steps[:-1]])
     interleaved = math.prod(outer) > 1 and not lie_apart(x, x.ndim - 1)
     if len(outer) > 3 or interleaved and not fits_binding(facts, x):
@@ -50,7 +52,7 @@ def plan(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry: 
     _scan(planner, registry, constants, rows, numbers.reshape((*outer, result.shape[-1])), before)
     if numbers is not result:
         emit(planner, registry, spec("copy", found, gives), result, [numbers, None, None], [16, None, None])
-    return planner.plan(result)
+    return planner.plan(back)
 
 
 def _scan(planner: Planner, registry: Registry, constants: dict, x: Tensor, y: Tensor, before: int) -> None:
@@ -105,7 +107,6 @@ def running(name: str, x: Tensor, axis: int | None = None, dtype=None, include_i
     if kind_of(gives) == "floating" and kind_of(x.dtype) != "floating":
         x = cast(x, FLOAT32)
     device = x._storage.device
-    order = [a for a in range(x.ndim) if a != axis] + [axis]
-    (found,) = run(device, PLANS, plan, (name, gives, bool(include_initial)), (x.transpose(order),))
+    (found,) = run(device, PLANS, plan, (name, axis, gives, bool(include_initial)), (x,))
     device.runtime.flush()
-    return found.transpose([order.index(a) for a in range(x.ndim)])
+    return found

@@ -7,11 +7,12 @@ import numpy as np
 from ..device.tensor import Tensor
 from .assign import scatter
 from .elementwise import binary, cast
-from .indexing import nonzero, take
+from .indexing import nonzero
 from .promotion import BOOL, INT64, promoted
 from .scans import running
 from .shapes import concat
 from .sorting import argsort, searchsorted, sort
+from .take import take
 
 
 def unique(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

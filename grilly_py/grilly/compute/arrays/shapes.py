@@ -21,9 +21,11 @@ from .operations import Spec, spec
 from .promotion import INT32, promoted
 from .put import emit_put
 
-#: Plans of flips, of joined arrays, and of triangles.
+#: Plans of flips, of joined arrays, of what is moved along axes or written several times, and of triangles.
 FLIPS: Kept[tuple, Ready] = Kept("plans of flips", 256)
 JOINS: Kept[tuple, Ready] = Kept("plans of concat", 256)
+ROLLS: Kept[tuple, Ready] = Kept("plans of roll", 256)
+TILES: Kept[tuple, Ready] = Kept("plans of repeat and tile", 256)
 TRIANGLES: Kept[tuple, Ready] = Kept("plans of triangles", 64)
 
 
@@ -76,32 +78,44 @@ def concat(arrays: Sequence[Tensor], axis: int | None = 0) -> Tensor:
             raise ValueError(f"concat: shapes {first.shape} and {x.shape} have unlike numbers of axes")
         if x.shape[:axis] != first.shape[:axis] or x.shape[axis + 1 :] != first.shape[axis + 1 :]:
             raise ValueError(f"concat: shapes {first.shape} and {x.shape} differ beyond axis {axis}")
-    device = first._storage.device
-    (found,) = run(device, JOINS, _concat, (axis,), [cast(x, dtype) for x in arrays])
+    return _joined([cast(x, dtype) for x in arrays], axis, False)
+
+
+def _joined(arrays: list[Tensor], axis: int, new: bool) -> Tensor:
+    """Arrays of one dtype one after the other along an axis, or along a new one."""
+    device = arrays[0]._storage.device
+    (found,) = run(device, JOINS, _concat, (axis, new), arrays)
     device.runtime.flush()
     return found
 
 
-def _concat(given: tuple[int], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
-    """The dispatches that write arrays of one dtype one after the other along an axis."""
-    (axis,) = given
+def _concat(given: tuple[int, bool], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatches of ``_joined``."""
+    axis, new = given
     planner = Planner(facts, layouts)
-    arrays = planner.inputs
+    arrays = [expand_dims(x, axis) for x in planner.inputs] if new else planner.inputs
+    return planner.plan(_emit_joined(planner, registry, arrays, [layout.offset for layout in layouts], axis))
+
+
+def _emit_joined(
+    planner: Planner, registry: Registry, arrays: Sequence[Tensor], offsets: Sequence[int], axis: int
+) -> Tensor:
+    """Dispatches that write arrays of one dtype one after the other along an axis; offsets as ``emit`` takes them."""
     shape = list(arrays[0].shape)
     shape[axis] = sum(x.shape[axis] for x in arrays)
     result, begin = planner.empty(tuple(shape), arrays[0].dtype), 0
-    for x, layout in zip(arrays, layouts, strict=True):
+    for x, offset in zip(arrays, offsets, strict=True):
         part = result[(slice(None),) * axis + (slice(begin, begin + x.shape[axis]),)]
         begin += x.shape[axis]
         if not x.size:
             continue
         each = max(4 // x.dtype.itemsize, 1)
         if part.is_contiguous and part._offset % 4 == 0 and part.size % each == 0:  # whole words, at memory's speed
-            offsets = [layout.offset, None, None, math.gcd(ALIGN_MOST, part._offset)]
-            emit(planner, registry, spec("copy", x.dtype), part, [x, None, None], offsets)
+            own = [offset, None, None, math.gcd(ALIGN_MOST, part._offset)]
+            emit(planner, registry, spec("copy", x.dtype), part, [x, None, None], own)
         else:
             emit_put(planner, registry, x, part)
-    return planner.plan(result)
+    return result
 
 
 def split(x: Tensor, parts, axis: int = 0) -> list[Tensor]:
@@ -126,8 +140,10 @@ def stack(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
         raise ValueError("stack: there are no arrays")
     if any(x.shape != arrays[0].shape for x in arrays):
         raise ValueError(f"stack: shapes {sorted({x.shape for x in arrays})} differ")
-    axis = axis_of("stack", axis, arrays[0].ndim + 1)
-    return concat([expand_dims(x, axis) for x in arrays], axis)
+    dtype = arrays[0].dtype
+    for x in arrays[1:]:
+        dtype = promoted(dtype, x.dtype)
+    return _joined([cast(x, dtype) for x in arrays], axis_of("stack", axis, arrays[0].ndim + 1), True)
 
 
 def expand_dims(x: Tensor, axis: int = 0) -> Tensor:
@@ -157,13 +173,32 @@ def roll(x: Tensor, shift, axis=None) -> Tensor:
     shifts = shift if isinstance(shift, tuple) else (shift,) * len(axes)
     if len(shifts) != len(axes):
         raise ValueError(f"roll: {len(shifts)} shifts for {len(axes)} axes")
+    moves = []
     for one, by in zip(axes, shifts, strict=True):
         place = axis_of("roll", one, x.ndim)
-        extent = x.shape[place]
-        cut = -integer("roll", "shift", by) % extent if extent else 0
-        lead = (slice(None),) * place
-        x = concat([x.view((*lead, slice(cut, None))), x.view((*lead, slice(0, cut)))], place)
-    return x if axes else cast(x, x.dtype, copy=True)
+        extent, by = x.shape[place], integer("roll", "shift", by)
+        if extent and by % extent:
+            moves.append((place, -by % extent))
+    if not moves:
+        return cast(x, x.dtype, copy=True)
+    device = x._storage.device
+    (found,) = run(device, ROLLS, _rolled, tuple(moves), (x,))
+    device.runtime.flush()
+    return found
+
+
+def _rolled(
+    given: tuple[tuple[int, int], ...], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry
+) -> Plan:
+    """The dispatches of ``roll``; ``given`` are axes, and the place of each that becomes its first."""
+    planner = Planner(facts, layouts)
+    (x,) = planner.inputs
+    offset = layouts[0].offset
+    for axis, cut in given:
+        lead = (slice(None),) * axis
+        parts = [x[(*lead, slice(cut, None))], x[(*lead, slice(0, cut))]]
+        x, offset = _emit_joined(planner, registry, parts, [offset, offset], axis), ALIGN_MOST
+    return planner.plan(x)
 
 
 def repeat(x: Tensor, repeats: int, axis: int | None = None) -> Tensor:
@@ -174,9 +209,8 @@ def repeat(x: Tensor, repeats: int, axis: int | None = None) -> Tensor:
     times = integer("repeat", "repeats", repeats)
     if times < 0:
         raise ValueError(f"repeat: repeats is {times}; expected no negative number")
-    shape = (*x.shape[: axis + 1], times, *x.shape[axis + 1 :])
-    found = expand_dims(x, axis + 1).broadcast_to(shape)
-    return cast(found, x.dtype, copy=True).reshape((*x.shape[:axis], x.shape[axis] * times, *x.shape[axis + 1 :]))
+    lead, extent, rest = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
+    return _spread(x, (*lead, extent, 1, *rest), (*lead, extent, times, *rest), (*lead, extent * times, *rest))
 
 
 def tile(x: Tensor, repetitions: Sequence[int]) -> Tensor:
@@ -185,10 +219,29 @@ def tile(x: Tensor, repetitions: Sequence[int]) -> Tensor:
     ndim = max(x.ndim, len(times))
     times = (1,) * (ndim - len(times)) + times
     own = (1,) * (ndim - x.ndim) + x.shape
-    pairs = x.reshape(tuple(n for extent in own for n in (1, extent)))
-    wide = pairs.broadcast_to(tuple(n for many, extent in zip(times, own, strict=True) for n in (many, extent)))
-    shape = tuple(many * extent for many, extent in zip(times, own, strict=True))
-    return cast(wide, x.dtype, copy=True).reshape(shape)
+    pairs = list(zip(times, own, strict=True))
+    apart = tuple(n for _, extent in pairs for n in (1, extent))
+    return _spread(x, apart, tuple(n for pair in pairs for n in pair), tuple(many * extent for many, extent in pairs))
+
+
+def _spread(x: Tensor, apart: tuple[int, ...], wide: tuple[int, ...], shape: tuple[int, ...]) -> Tensor:
+    """x with new axes of extent 1, which are then made wider, as an array of another shape."""
+    device = x._storage.device
+    (found,) = run(device, TILES, _tiled, (apart, wide, shape), (x,))
+    device.runtime.flush()
+    return found
+
+
+def _tiled(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatches of ``_spread``."""
+    apart, wide, shape = given
+    planner = Planner(facts, layouts)
+    (x,) = planner.inputs
+    result = planner.empty(wide, x.dtype)
+    if result.size:
+        views = [x.reshape(apart).broadcast_to(wide), None, None]
+        emit(planner, registry, spec("copy", x.dtype), result, views, [layouts[0].offset, None, None])
+    return planner.plan(result.reshape(shape))
 
 
 def diagonal_of(x: Tensor, offset: int) -> Tensor:

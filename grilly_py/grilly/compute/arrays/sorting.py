@@ -14,16 +14,16 @@ from ..device.caches import Kept
 from ..device.device import DeviceFacts
 from ..device.numbers import integer
 from ..device.plan import At, Layout, Plan, Planner, fits_binding
-from ..device.record import Ready, run
+from ..device.record import Ready, again, run
 from ..device.tensor import Tensor
-from .axes import axis_of, fewest_axes, two_parts
+from .axes import axis_of, fewest_axes, moved, two_parts
 from .elementwise import binary, cast
-from .indexing import moved, take, take_along_axis
 from .map import Gather, emit
 from .operations import code, spec
 from .promotion import FLOAT32, FLOATING, INT32, INT64, LONG, kind_of, promoted
 from .reductions import NUMBERS, STATES, in_words
 from .shapes import concat
+from .take import take, take_along_axis
 
 #: Plans of sorts.
 PLANS: Kept[tuple, Ready] = Kept("plans of sorts", 256)
@@ -46,11 +46,12 @@ class Terms(NamedTuple):
     places: bool
 
 
-def plan(given: tuple[Terms], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
-    """The dispatches of a sort along the last axis: values, places or both, with ``keep`` elements there."""
-    (terms,) = given
+def plan(given: tuple[Terms, int], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
+    """The dispatches of a sort along an axis: values, places or both, with ``keep`` elements there."""
+    terms, axis = given
     planner = Planner(facts, layouts)
     (x,) = planner.inputs
+    x = moved(x, (axis,), (x.ndim - 1,))
     shape = (*x.shape[:-1], terms.keep)
     places = planner.empty(shape, INT64 if terms.places else INT32)
     values = planner.empty(shape, x.dtype) if terms.values else None
@@ -66,7 +67,8 @@ def plan(given: tuple[Terms], layouts: Sequence[Layout], facts: DeviceFacts, reg
             chosen = Gather(spec("gather", x.dtype), x._steps[-1], x.shape[-1])
             rows = x._view(shape, (*x._steps[:-1], 0))
             emit(planner, registry, chosen, values, [rows, places, None], [offset, 16, None])
-    return planner.plan(*(one for one in (values, places if terms.places else None) if one is not None))
+    found = (one for one in (values, places if terms.places else None) if one is not None)
+    return planner.plan(*(moved(one, (x.ndim - 1,), (axis,)) for one in found))
 
 
 def _order(planner: Planner, registry: Registry, terms: Terms, x: Tensor, places: Tensor) -> None:
@@ -143,11 +145,9 @@ def _order(planner: Planner, registry: Registry, terms: Terms, x: Tensor, places
 
 def _sorted(x: Tensor, axis: int, terms: Terms) -> list[Tensor]:
     device = x._storage.device
-    order = [a for a in range(x.ndim) if a != axis] + [axis]
-    found = run(device, PLANS, plan, (terms,), (x.transpose(order),))
+    found = run(device, PLANS, plan, (terms, axis), (x,))
     device.runtime.flush()
-    back = [order.index(a) for a in range(x.ndim)]
-    return [one.transpose(back) for one in found]
+    return found
 
 
 def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
@@ -172,6 +172,10 @@ def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tenso
     if not 0 <= k <= x.shape[axis]:
         raise ValueError(f"topk: k is {k}; axis {axis} has {x.shape[axis]} elements")
     terms = Terms(bool(largest), k, True, True)
+    done = again(x._storage.device, PLANS, (terms, axis), (x,))  # like an earlier call?
+    if done is not None:
+        x._storage.device.runtime.flush()
+        return done[0], done[1]
     pieces = _fitting(x._storage.device.facts, x._view((x.shape[axis],), (1,)))
     if len(pieces) == 1 or k > _FEW:
         values, places = _sorted(x, axis, terms)

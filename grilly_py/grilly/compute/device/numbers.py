@@ -33,7 +33,7 @@ def integer(operation: str, name: str, value) -> int:
 def extents(operation: str, shape) -> tuple[int, ...]:
     """The shape of a new array, an int or a sequence of them. Raises TypeError, and ValueError for negative ones."""
     try:
-        found = tuple(shape) if np.ndim(shape) else (shape,)
+        found = shape if shape.__class__ is tuple else tuple(shape) if np.ndim(shape) else (shape,)
     except ValueError:
         raise TypeError(f"{operation}: shape is {shape!r}; expected an int or a tuple of them") from None
     found = tuple(integer(operation, "an extent of the shape", extent) for extent in found)

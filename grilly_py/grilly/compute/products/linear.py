@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...registry import Registry
+from ..arrays.map import shown
 from ..arrays.reductions import emit_sums
 from ..device.arguments import check_float, check_precision, finish, four_axes, to_device
 from ..device.caches import Kept
@@ -20,7 +21,6 @@ from ..norms.checks import RMS_EPSILON, check_added, check_epsilon, check_shape
 from ..norms.checks import given as given_arrays
 from .kept import find, keep
 from .matmul import ACTIVATIONS, AS_IT_IS, Epilogue, Prologue, product
-from .turned import shown
 
 #: Plans of products, and of their gradients.
 PLANS: Kept[tuple, Ready] = Kept("plans of linear", 1024)

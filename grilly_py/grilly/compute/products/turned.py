@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from ...registry import Choice, Registry
-from ..arrays.map import emit
-from ..arrays.operations import spec
+from ..arrays.map import gathered
 from ..device.device import DeviceFacts
-from ..device.plan import ALIGN_MOST, Planner, fits_binding
-from ..device.tensor import Tensor, contiguous_strides, reshaped
+from ..device.plan import Planner, fits_binding
+from ..device.tensor import Tensor
 
 
 def is_turned(facts: DeviceFacts, factor: Tensor) -> bool | None:
@@ -32,24 +31,8 @@ def orders(choice: Choice) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
     return tuple((False, True) if name in constants else (False,) for name in ("TURNED_A", "TURNED_B"))
 
 
-def shown(
-    planner: Planner, registry: Registry, array: Tensor, shape: tuple[int, ...], offset: int
-) -> tuple[Tensor, int]:
-    """The array in another shape, and its ``Layout.offset``: a view, or where there is none a copy in C order."""
-    steps = reshaped(array.shape, array._steps, shape) if array.size else contiguous_strides(shape)
-    if steps is not None:
-        return array._view(shape, steps), offset
-    return _copied(planner, registry, array, offset).reshape(shape), ALIGN_MOST
-
-
-def _copied(planner: Planner, registry: Registry, array: Tensor, offset: int) -> Tensor:
-    result = planner.empty(array.shape, array.dtype)
-    emit(planner, registry, spec("copy", array.dtype), result, [array, None, None], [offset, None, None])
-    return result
-
-
 def laid(planner: Planner, registry: Registry, factor: Tensor, offset: int, turned: bool) -> Tensor:
     """A copy of a factor in one of the orders; ``offset`` as Layout.offset. What repeats is copied once."""
     once = factor[tuple(slice(0, 1) if step == 0 else slice(None) for step in factor._steps[:2])]
-    result = _copied(planner, registry, rows_of(once, turned), offset)
+    result = gathered(planner, registry, rows_of(once, turned), offset)
     return rows_of(result, turned).broadcast_to(factor.shape)
