@@ -121,7 +121,7 @@ def test_where_the_longest_text_is_said(vulkan_backend, encoder, name):
     whole = vectors(model_max_length=1e30)
     assert np.abs(whole[0] - whole[1]).max() > 0.01
     cut = vectors(model_max_length=5)
-    np.testing.assert_array_equal(cut[0], cut[1])
+    np.testing.assert_allclose(cut[0], cut[1], atol=1e-6)
     file = encoder / f"sentence_{name}_config.json"
     file.write_text(json.dumps({"max_seq_length": 3, "do_lower_case": True}))
     cut = vectors(model_max_length=5)
@@ -130,7 +130,8 @@ def test_where_the_longest_text_is_said(vulkan_backend, encoder, name):
     assert loaded.lower
     np.testing.assert_array_equal(loaded.encode("ABC"), loaded.encode("abc"))
     file.write_text(json.dumps({"max_seq_length": None}))
-    np.testing.assert_array_equal(vectors(model_max_length=5)[0], vectors(model_max_length=5)[1])
+    cut = vectors(model_max_length=5)
+    np.testing.assert_allclose(cut[0], cut[1], atol=1e-6)
 
 
 def test_words_of_sentence_transformers(vulkan_backend, encoder):

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from .. import array_api as xp
 from .. import functional as F
 from .. import nn
@@ -149,6 +151,10 @@ class Bert(Model):
         assert self.pooler is not None
         return F.tanh(self.pooler(x[:, 0]))
 
+    def positions_of(self, tokens: Sequence[int]) -> Sequence[int]:
+        """The positions of a text's tokens."""
+        return range(len(tokens))
+
     def _placed(self, ids: Tensor) -> Tensor:
         """What is added for the places of tokens, ``(S, width)`` or of each text."""
         return self.position_embeddings.weight.data[: ids.shape[1]]
@@ -188,6 +194,11 @@ class Roberta(Bert):
 
     prefix = "roberta"
     first_position = 1
+
+    def positions_of(self, tokens: Sequence[int]) -> Sequence[int]:
+        """As `_placed` counts them."""
+        seen = np.asarray(tokens) != self.padding
+        return (np.cumsum(seen) * seen + self.padding).tolist()
 
     def _placed(self, ids: Tensor) -> Tensor:
         tokens = (ids != self.padding).astype("int32")

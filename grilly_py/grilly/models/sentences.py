@@ -20,6 +20,7 @@ from .bert import Bert
 from .graphs import Graphs
 from .loading import load_as
 from .model import Model
+from .packing import by_tokens, packed
 from .sentence_folder import POOLING, Dense, Steps, limits
 from .sentence_folder import prompts as prompts_of
 from .tokenizer import Tokenizer
@@ -162,10 +163,17 @@ class SentenceEncoder(nn.Module):
         texts = [text.lower() for text in texts] if self.lower else texts
         result = np.zeros((len(texts), self.width), np.float32)
         rows = self.tokenizer.tokens_of(texts)
-        batches = by_length([len(row) for row in rows], batch_size)
-        found = [self._pooled(*self.tokenizer.padded([rows[i] for i in batch])) for batch in batches]
+        lengths = [len(row) for row in rows]
+        # A processor has the time that is spent on padding; what a GPU would save was not measured.
+        packs = self.model.backend.device.kind == "cpu" and self.pooling != "max" and min(lengths, default=0) > 0
+        batches = by_tokens(lengths, batch_size, self.model.longest) if packs else by_length(lengths, batch_size)
+        found = []
+        for batch in batches:
+            own = [rows[i] for i in batch]
+            alike = len(own[0]) == len(own[-1])
+            found.append(self._packed(own) if packs and not alike else self._pooled(*self.tokenizer.padded(own)))
         for batch, vectors in zip(batches, found, strict=True):  # all are under way before the first is waited for
-            result[batch] = vectors.numpy()
+            result[batch] = vectors.numpy()[: len(batch)]
         return result[0] if isinstance(sentences, str) else result
 
     def _pooled(self, ids: NDArray[Any], mask: NDArray[Any]) -> Tensor:
@@ -177,6 +185,21 @@ class SentenceEncoder(nn.Module):
         count = self._divisor(np.maximum(mask.sum(axis=1, keepdims=True), 1).astype(np.float32))
         seen = (mask != 0)[:, None, None]
         return self.graphs.run(self, self.model.backend, self._vectors, ids, seen, kept, count)
+
+    def _packed(self, rows: Sequence[list[int]]) -> Tensor:
+        """The vectors of texts, and some more behind them, float32 ``(n, width)``."""
+        pack = packed(rows, [self.model.positions_of(row) for row in rows], self.model.padding)
+        ids, _ = self.model._numbers("input_ids", pack.ids, self.model.rows)
+        if self.pooling == "cls":
+            chosen = pack.first
+        else:
+            chosen = pack.members / self._divisor(np.maximum(pack.members.sum(axis=1, keepdims=True), 1))
+        return self.graphs.run(self, self.model.backend, self._vectors_of_pack, ids, pack.own, pack.places, chosen)
+
+    def _vectors_of_pack(self, ids: Tensor, own: Tensor, places: Tensor, chosen: Tensor) -> Tensor:
+        """... of a Pack, and where each text begins, or what its tokens weigh ``(n, T)``."""
+        x = self.model.states(ids, own, None, places)[0].astype("float32", copy=False)
+        return self._scaled(xp.take(x, chosen, axis=0) if self.pooling == "cls" else xp.matmul(chosen, x))
 
     def _divisor(self, tokens: Any) -> Any:
         return tokens if self.pooling == "mean" else np.sqrt(tokens)
@@ -197,6 +220,10 @@ class SentenceEncoder(nn.Module):
             found = xp.sum(x, axis=1) / float(self._divisor(x.shape[1]))
         else:
             found = xp.sum(x * kept, axis=1) / count
+        return self._scaled(found)
+
+    def _scaled(self, found: Tensor) -> Tensor:
+        """Pooled vectors after the dense layers, of length 1 where that is asked."""
         for layer in self.dense:
             found = layer(found)
         if not self.normalized:
