@@ -15,7 +15,8 @@ PACKAGE = Path(__file__).parents[1] / "grilly_py" / "grilly"
 # Floor of each top-level part; a higher number may import a lower or an equal one.
 FLOORS = {
     "errors": 0, "reference": 0, "runtime": 1, "registry": 2, "compute": 3,
-    "array_api": 4, "functional": 4, "linalg": 4, "pinned": 4, "random": 4, "peers": 4, "dask": 5, "nn": 5, "torch": 5,
+    "array_api": 4, "functional": 4, "linalg": 4, "pinned": 4, "random": 4, "peers": 4,
+    "cuda": 5, "dask": 5, "nn": 5, "torch": 5,
     "integrations": 6, "models": 6, "onnx": 6, "transformers": 6, "cli": 7, "__init__": 8, "__main__": 8,
 }  # fmt: skip
 MODULES = sorted(PACKAGE.rglob("*.py"))

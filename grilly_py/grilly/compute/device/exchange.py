@@ -47,10 +47,14 @@ hold_over_fork(_lock)
 _open: Callable[[Any], Exchange] | None = None
 
 
-def provide(opener: Callable[[Any], Exchange]) -> None:
-    """Have devices opened for exchange by ``opener(device)``, which raises UnsupportedError where it cannot."""
+def provide(opener: Callable[[Any], Exchange], instead: bool = True) -> None:
+    """Have devices opened for exchange by ``opener(device)``, which raises UnsupportedError where it cannot.
+
+    ``instead``: of another opener that there is already.
+    """
     global _open
-    _open = opener
+    if instead or _open is None:
+        _open = opener
 
 
 def exchange_of(device: Any) -> Exchange:
@@ -59,7 +63,9 @@ def exchange_of(device: Any) -> Exchange:
     if home.exchange is None:
         opener = _open
         if opener is None:
-            raise UnsupportedError("no other interface to the GPU is in use; import grilly.torch for PyTorch's CUDA")
+            raise UnsupportedError(
+                "no other interface to the GPU is in use; import grilly.cuda, or for PyTorch's tensors grilly.torch"
+            )
         with _lock:
             if home.exchange is None:
                 try:
