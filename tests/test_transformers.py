@@ -171,6 +171,48 @@ OTHER_WAYS = {
     "mpnet": lambda: hf.MPNetModel(hf.MPNetConfig(vocab_size=64, **SMALL)),
     "roformer": lambda: hf.RoFormerModel(hf.RoFormerConfig(vocab_size=64, **SMALL)),
 }
+BOTH = dict(
+    vocab_size=64, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4,
+    encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    decoder_start_token_id=2,
+)  # fmt: skip
+EAGER_ALONE = {
+    "pegasus_x": lambda: hf.PegasusXModel(hf.PegasusXConfig(**BOTH, block_size=4, num_global_tokens=4)),
+    "nllb_moe": lambda: hf.NllbMoeModel(hf.NllbMoeConfig(**BOTH, num_experts=2, encoder_sparse_step=2,
+                                                         decoder_sparse_step=2)),
+    "bigbird_pegasus": lambda: hf.BigBirdPegasusModel(hf.BigBirdPegasusConfig(**BOTH, attention_type="original_full")),
+    "splinter": lambda: hf.SplinterModel(hf.SplinterConfig(vocab_size=64, **SMALL)),
+    "clap": lambda: hf.ClapTextModel(hf.ClapTextConfig(vocab_size=64, **SMALL)),
+    "align": lambda: hf.AlignTextModel(hf.AlignTextConfig(vocab_size=64, **SMALL)),
+    "git": lambda: hf.GitModel(
+        hf.GitConfig(vocab_size=64, vision_config=dict(image_size=16, patch_size=4, **SMALL), **SMALL)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("name", EAGER_ALONE)
+def test_models_that_know_eager_alone(name, padded):
+    """Their layers do not say whether they are causal, and parts of some add the mask themselves."""
+    model = EAGER_ALONE[name]().eval()
+    if not hasattr(inspect.getmodule(type(model)), "ALL_ATTENTION_FUNCTIONS"):
+        pytest.skip(f"{name} of transformers {hf.__version__} does not go through AttentionInterface")
+    for parameter in model.parameters():
+        parameter.data.mul_(3)  # or attention is nearly even, and a mask changes little
+    ids, mask = torch.randint(5, 60, (2, 12)), torch.ones(2, 12, dtype=torch.long)
+    if padded:
+        mask[1, 8:] = 0
+    how = {"input_ids": ids, "attention_mask": mask} if padded else {"input_ids": ids}
+    if model.config.is_encoder_decoder:
+        how["decoder_input_ids"] = ids[:, :5]
+    found = []
+    for way in ("eager", "grilly"):
+        model.set_attn_implementation(way)
+        with torch.no_grad():
+            found.append(model(**how)[0])
+    if padded and not model.config.is_encoder_decoder:
+        found = [states[mask.bool()] for states in found]
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", OTHER_WAYS)
@@ -230,7 +272,9 @@ def test_a_static_cache_is_longer_than_what_is_in_it():
 def test_what_it_does_not_do_it_refuses():
     q = torch.zeros(1, 2, 3, 8)
     module = torch.nn.Identity()
-    for option, words in (({"output_attentions": True}, "never stores weights"), ({"cache": object()}, "take cache")):
+    chosen = {"indices": torch.zeros(1, 3, 2, dtype=torch.long)}
+    for option, words in (({"output_attentions": True}, "never stores weights"), ({"cache": object()}, "take cache"),
+                          (chosen, "take indices; use 'sdpa'")):  # fmt: skip
         with pytest.raises(NotImplementedError, match=words):
             grilly.transformers.attend(module, q, q, q, None, **option)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 try:
     import torch
-    from transformers import AttentionInterface, AttentionMaskInterface, __version__
-    from transformers.masking_utils import sdpa_mask
+    from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel, __version__
+    from transformers.masking_utils import eager_mask, sdpa_mask
 except ModuleNotFoundError as error:
     raise ImportError(
         "grilly.transformers needs transformers 5 and PyTorch; run: pip install 'grilly-vulkan[transformers]'",
@@ -23,7 +23,7 @@ from .torch import attention
 #: What models ask for. No "flash" may be in it: transformers would treat it as the flash-attn package.
 NAME = "grilly"
 #: Arguments that belong to other ways of attention: they change a result, and grilly does not know them.
-_REFUSED = ("cache", "cu_seq_lens_q", "cu_seq_lens_k", "block_table")
+_REFUSED = ("cache", "cu_seq_lens_q", "cu_seq_lens_k", "block_table", "indices", "block_indices", "sinks")
 
 __all__ = ["attend", "register"]
 
@@ -35,8 +35,9 @@ def register() -> None:
     model's attention done by ``grilly.torch.attention``: forward, generation with a cache, and gradients; on the CPU
     or the backend's GPU, in float32, float16 or bfloat16. Calling it again changes nothing.
 
-    Masks are those of "sdpa": boolean, True = attend, and none where causality says everything. A model whose attention
-    does not go through transformers' AttentionInterface gets NotImplementedError when it asks for its mask.
+    Masks are those of "sdpa": boolean, True = attend, and none where causality says everything; models that know only
+    "eager" get its masks, which are added. A model whose attention does not go through transformers' AttentionInterface
+    gets NotImplementedError when it asks for its mask.
     """
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, _mask)
@@ -45,13 +46,36 @@ def register() -> None:
 def _mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
     """The mask of "sdpa", for models that give it to `attend`: others would add it to their scores, or do without."""
     config = kwargs.get("config")
-    if config is not None and _has_its_own(type(config).__module__):
+    module = "" if config is None else type(config).__module__
+    if _has_its_own(module):
         model = f"{type(config).__name__.removesuffix('Config')} of transformers {__version__}"
         raise NotImplementedError(
             f"attn_implementation='{NAME}': {model} does not go through AttentionInterface; use "
             "attn_implementation='eager'"
         )
+    if _knows_eager_alone(module):
+        # Its layers do not say whether they are causal, so no mask may be left out, and parts of it may add one.
+        return eager_mask(*args, **{**kwargs, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
     return sdpa_mask(*args, **kwargs)
+
+
+def _modeling(module: str) -> Any:
+    """The module of models that goes with one of configurations; None where it is not loaded, or unknown."""
+    found = sys.modules.get(module.replace("configuration_", "modeling_"))
+    return None if found is None or found.__name__ == module else found
+
+
+@torch.compiler.assume_constant_result
+def _knows_eager_alone(module: str) -> bool:
+    """Whether none of the models of a module of configurations says that other ways of attention fit it."""
+    models = _modeling(module)
+    if models is None:
+        return False
+    classes = [each for each in vars(models).values() if isinstance(each, type) and issubclass(each, PreTrainedModel)]
+    own = [each for each in classes if each.__module__ == models.__name__]
+    return bool(own) and not any(
+        each._supports_sdpa or getattr(each, "_supports_attention_backend", False) for each in own
+    )
 
 
 @torch.compiler.assume_constant_result
@@ -61,8 +85,8 @@ def _has_its_own(module: str) -> bool:
     A modeling module that uses it imports ALL_ATTENTION_FUNCTIONS. One that has no attention, as of models of images
     and text, leaves it to others. Of one that is not loaded nothing is known.
     """
-    models = sys.modules.get(module.replace("configuration_", "modeling_"))
-    if models is None or models.__name__ == module or hasattr(models, "ALL_ATTENTION_FUNCTIONS"):
+    models = _modeling(module)
+    if models is None or hasattr(models, "ALL_ATTENTION_FUNCTIONS"):
         return False
     return any(
         "Attention" in name and isinstance(each, type) and each.__module__ == models.__name__
@@ -121,7 +145,8 @@ def attend(
     Raises
     ------
     NotImplementedError
-        For ``output_attentions=True``, a paged cache and sequences packed into one: use "eager" or "sdpa" for them.
+        For ``output_attentions=True``, a paged cache, sequences packed into one, and keys chosen by the model or sinks
+        for each token, which some models hand on beside the mask: use "eager" or "sdpa" for them.
     TypeError, ValueError, UnsupportedError
         As ``grilly.torch.attention``.
     """
