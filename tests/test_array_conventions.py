@@ -160,6 +160,17 @@ def test_triangles_beyond_the_matrix(default, k):
         np.testing.assert_array_equal(getattr(grilly, name)(grilly.asarray(x), k=k).numpy(), getattr(np, name)(x, k))
 
 
+def test_shape_and_dtype_are_not_set(default):
+    x = default.tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
+    with pytest.raises(AttributeError, match=r"'shape' of a grilly.Tensor cannot be set; take t.reshape\(...\)"):
+        x.shape = (3, 2)
+    with pytest.raises(AttributeError, match=r"'dtype' of a grilly.Tensor cannot be set; take t.astype\(...\)"):
+        x.dtype = np.dtype(np.int32)
+    with pytest.raises(AttributeError):
+        del x.shape
+    assert x.shape == (2, 3) and x.dtype == np.float32
+
+
 def test_repeats_in_an_array(default):
     x = grilly.asarray([1, 2])
     assert grilly.repeat(x, np.array([1, 2])).tolist() == [1, 2, 2]

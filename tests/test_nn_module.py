@@ -168,7 +168,7 @@ def test_text():
         ")"
     )
     assert repr(nn.FlashAttention2(8, 2)) == "FlashAttention2(embed_dim=8, num_heads=2, causal=False)"
-    assert repr(nn.RoPE(8)) == "RoPE(dim=8, max_seq_len=2048, base=10000.0, interleaved=False)"
+    assert repr(nn.RoPE(8)) == "RoPE(dim=8, base=10000.0, interleaved=False)"
     assert "architecture='t5'" in repr(nn.MultiheadAttention(8, 2, architecture="t5"))
 
 

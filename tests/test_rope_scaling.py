@@ -125,6 +125,25 @@ def test_what_is_not_understood(scaling, said):
         nn.RoPE(DIM, scaling=scaling)
 
 
+@pytest.mark.parametrize("scaling", [
+    {"rope_type": "dynamic", "factor": 2.0}, {"rope_type": "yarn", "factor": 4.0},
+    {"rope_type": "longrope", "short_factor": [1.0] * (DIM // 2), "long_factor": [2.0] * (DIM // 2), "factor": 2.0},
+])  # fmt: skip
+def test_no_length_of_training_is_assumed(scaling):
+    name = scaling["rope_type"]
+    for function in (lambda **more: nn.RoPE(DIM, **more), lambda **more: reference.rope_scaling(DIM, **more)):
+        with pytest.raises(ValueError, match=f"type '{name}' follows the length .*; give max_seq_len .*'original_max"):
+            function(scaling=scaling)
+        function(scaling=scaling, max_seq_len=512)
+        function(scaling={**scaling, "original_max_position_embeddings": 512})
+    unknown = {**scaling, "original_max_position_embeddings": 512}
+    if name == "longrope":
+        del unknown["factor"]
+        with pytest.raises(ValueError, match="'longrope' has no 'factor'; give max_seq_len"):
+            nn.RoPE(DIM, scaling=unknown)
+        nn.RoPE(DIM, scaling={**unknown, "attention_factor": 1.5})
+
+
 @pytest.mark.parametrize("scaling", [2.0, "yarn"])
 def test_scaling_is_a_dict(scaling):
     with pytest.raises(TypeError, match=f"rope: scaling is {scaling!r}; expected a dict"):

@@ -28,8 +28,9 @@ class RoPE(Module):
     ----------
     dim : int
         Elements of each row that are turned; even. Rows may be longer: the rest is left alone.
-    max_seq_len : int
-        transformers' ``max_position_embeddings``. Only scaling reads it; longer inputs are fine.
+    max_seq_len : int, optional
+        transformers' ``max_position_embeddings``. Only scaling reads it: "dynamic", "yarn" and "longrope" need it
+        unless they have "original_max_position_embeddings". Longer inputs are fine.
     base : float
         Pair i turns by ``position * base ** (-2 i / dim)`` radians.
     interleaved : bool
@@ -52,15 +53,16 @@ class RoPE(Module):
     def __init__(
         self,
         dim: int,
-        max_seq_len: int = 2048,
+        max_seq_len: int | None = None,
         base: float = 10000.0,
         interleaved: bool = False,
         scaling: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        dim, max_seq_len = integer("RoPE", "dim", dim), integer("RoPE", "max_seq_len", max_seq_len)
+        dim = integer("RoPE", "dim", dim)
+        max_seq_len = None if max_seq_len is None else integer("RoPE", "max_seq_len", max_seq_len)
         base = number("RoPE", "base", base)
-        if not 0 < base < math.inf or max_seq_len < 1:
+        if not 0 < base < math.inf or max_seq_len is not None and max_seq_len < 1:
             raise ValueError(f"RoPE: base is {base} and max_seq_len is {max_seq_len}; both must be positive and finite")
         rope_scaling(dim, base, scaling, 0, max_seq_len)  # refuses what it does not understand
         if scaling is not None and base not in (10000.0, scaling.get("rope_theta", base)):
@@ -197,7 +199,8 @@ class RoPE(Module):
         return rotary_tables(backend.opened, frequencies, factor, rows)
 
     def extra_repr(self) -> str:
-        text = f"dim={self.dim}, max_seq_len={self.max_seq_len}, base={self.base}, interleaved={self.interleaved}"
+        longest = "" if self.max_seq_len is None else f"max_seq_len={self.max_seq_len}, "
+        text = f"dim={self.dim}, {longest}base={self.base}, interleaved={self.interleaved}"
         return text if self.scaling is None else f"{text}, scaling={self.scaling}"
 
 

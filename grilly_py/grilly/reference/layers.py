@@ -20,7 +20,7 @@ def rope_frequencies(
     base: float = 10000.0,
     scaling: dict[str, Any] | None = None,
     length: int = 0,
-    max_seq_len: int = 2048,
+    max_seq_len: int | None = None,
 ) -> np.ndarray:
     """The angle by which each pair of dimensions turns per position, in radians, float64, ``(dim / 2,)``.
 
@@ -42,7 +42,7 @@ def rope(
     base: float = 10000.0,
     interleaved: bool = False,
     scaling: dict[str, Any] | None = None,
-    max_seq_len: int = 2048,
+    max_seq_len: int | None = None,
     dim: int | None = None,
     dtype: DTypeLike | None = None,
 ) -> np.ndarray:

@@ -23,6 +23,8 @@ _KEYS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         ("llama3", ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"), ()),
     )
 }  # fmt: skip
+#: Types that depend on the length of training: "llama3" must have it.
+_FOLLOW = ("dynamic", "yarn", "longrope")
 
 
 def rope_scaling(
@@ -30,7 +32,7 @@ def rope_scaling(
     base: float = 10000.0,
     scaling: Mapping[str, Any] | None = None,
     length: int = 0,
-    max_seq_len: int = 2048,
+    max_seq_len: int | None = None,
 ) -> tuple[np.ndarray, float]:
     """Radians that each pair turns by per position, float64 ``(dim / 2,)``, and what the turned elements are scaled by.
 
@@ -65,14 +67,14 @@ def rope_scaling(
         "rope_theta" may be there, and is then the base; and a "partial_rotary_factor" of 1.
     length : int
         Of the sequence, for "dynamic" and "longrope".
-    max_seq_len : int
-        The model's ``max_position_embeddings``.
+    max_seq_len : int, optional
+        The model's ``max_position_embeddings``; needed where a type asks for M, or "longrope" for f, and has none.
 
     Raises
     ------
     ValueError
         If ``dim`` is not even and positive, or ``scaling`` has another type, lacks a key, has one that its type does
-        not know, or a number that makes no sense.
+        not know, or a number that makes no sense; and without a length that its type follows.
     TypeError
         If ``scaling`` is no mapping.
     """
@@ -83,6 +85,11 @@ def rope_scaling(
     plain = base ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
     factor = given.get("factor", 1.0)
     trained = given.get("original_max_position_embeddings", max_seq_len)
+    if trained is None and kind in _FOLLOW:
+        raise ValueError(
+            f"rope: scaling of type {kind!r} follows the length that the model was trained for; give max_seq_len (its "
+            "max_position_embeddings), or scaling with 'original_max_position_embeddings'"
+        )
     if kind == "linear":
         return plain / factor, 1.0
     if kind == "ntk" or kind == "dynamic" and length > trained:
@@ -94,7 +101,12 @@ def rope_scaling(
         divide = np.asarray(given["long_factor" if length > trained else "short_factor"], np.float64)
         if divide.shape != plain.shape:
             raise ValueError(f"rope: longrope's factors have shape {divide.shape}; expected ({len(plain)},)")
-        if "factor" not in given:
+        if "factor" not in given and "attention_factor" not in given:
+            if max_seq_len is None:
+                raise ValueError(
+                    "rope: scaling of type 'longrope' has no 'factor'; give max_seq_len (max_position_embeddings), by "
+                    "which it is found"
+                )
             factor = max_seq_len / trained
         found = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 else 1.0
         return plain / divide, float(given.get("attention_factor", found))

@@ -126,8 +126,8 @@ def key_of(device: Device, given: tuple, tensors: Sequence[Tensor | None]) -> tu
             return None
         if storage.nbytes <= limit:
             # A mask's bytes are cut out of words wherever they lie.
-            place = ALIGN_MOST if tensor.dtype is BOOL else gcd(ALIGN_MOST, tensor._offset)
-            key.append((tensor.shape, tensor._steps, tensor.dtype, place, None))
+            place = ALIGN_MOST if tensor._dtype is BOOL else gcd(ALIGN_MOST, tensor._offset)
+            key.append((tensor._shape, tensor._steps, tensor._dtype, place, None))
         else:
             key.append(placed(tensor))
     return tuple(key)

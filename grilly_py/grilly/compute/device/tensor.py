@@ -100,6 +100,15 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def _fixed(name: str, way: str) -> property:
+    """A property that cannot be set, of the slot with an underscore; read without a call of Python's."""
+
+    def refuse(tensor: Tensor, value: object) -> None:
+        raise AttributeError(f"{name!r} of a grilly.Tensor cannot be set; take t.{way}(...)")
+
+    return property(operator.attrgetter(f"_{name}"), refuse)
+
+
 class Tensor(Operators):
     """An array in device memory: a shape, a dtype and strides over a buffer, as in NumPy.
 
@@ -107,16 +116,29 @@ class Tensor(Operators):
     and move no data. Work on tensors runs on the device without waiting; ``numpy()`` waits and copies.
     """
 
-    __slots__ = ("_storage", "shape", "dtype", "_steps", "_offset")
+    __slots__ = ("_storage", "_shape", "_dtype", "_steps", "_offset")
+
+    if TYPE_CHECKING:
+
+        @property
+        def shape(self) -> tuple[int, ...]:
+            """Extent of each axis."""
+
+        @property
+        def dtype(self) -> np.dtype[Any]:
+            """NumPy dtype of the elements."""
+
+    else:
+        shape = _fixed("shape", "reshape")
+        dtype = _fixed("dtype", "astype")
+
     def __init__(
         self, storage: Storage, shape: tuple[int, ...], dtype: np.dtype[Any], steps: tuple[int, ...] | None = None,
         offset: int = 0,
     ):  # fmt: skip
         self._storage = storage
-        #: Extent of each axis.
-        self.shape = shape
-        #: NumPy dtype of the elements.
-        self.dtype = dtype
+        self._shape = shape
+        self._dtype = dtype
         self._steps = contiguous_strides(shape) if steps is None else steps
         self._offset = offset
 
