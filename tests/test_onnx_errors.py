@@ -309,3 +309,15 @@ def test_what_onnx_runtime_has_leads_to_what_there_is():
     for way in (pickle.dumps, copy.deepcopy):
         with pytest.raises(TypeError, match="weights and graphs on an open device.*make another of the file"):
             way(model)
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+def test_indices_into_a_table_are_checked(axis):
+    table = np.arange(12, dtype=np.float32).reshape(4, 3)
+    extent = table.shape[axis]
+    fine = np.array([0, extent - 1, -extent])
+    (found,) = run("Gather", {"table": table, "ids": fine}, constants=["table"], axis=axis)
+    np.testing.assert_array_equal(found, np.take(table, fine, axis))
+    for wrong in (extent, -extent - 1):
+        with pytest.raises(ValueError, match=rf"input ids has the index {wrong}; expected -{extent} to {extent - 1}"):
+            run("Gather", {"table": table, "ids": np.array([0, wrong])}, constants=["table"], axis=axis)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 
 import numpy as np
 import pytest
@@ -97,3 +98,46 @@ def test_heads_without_columns(q):
     for call in (gt.scaled_dot_product_attention, gt.attention):
         with pytest.raises(ValueError, match="head dimension"):
             call(q[..., :0], q[..., :0], q)
+
+
+def nested():
+    return torch.nested.nested_tensor([torch.randn(2, n, 8) for n in (5, 3)])
+
+
+def test_nested_tensors(default):
+    x = nested()
+    for call in (lambda: gt.scaled_dot_product_attention(x, x, x), lambda: gt.functional.softmax(x)):
+        with pytest.raises(TypeError, match=r"is nested; .* \(torch.nested.to_padded_tensor\)"):
+            call()
+    own = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+    with gt.patched() as report:
+        found = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+    assert all(torch.equal(a, b) for a, b in zip(found.unbind(), own.unbind(), strict=True))
+    assert report.calls == 0 and dict(report.left) == {"nested tensors": 1}
+
+
+def test_what_finds_no_room_is_pytorchs(default, monkeypatch):
+    def full(*args, **kwargs):
+        raise grilly.OutOfDeviceMemoryError("no room")
+
+    x = torch.randn(1, 2, 5, 8)
+    monkeypatch.setattr(sys.modules["grilly.torch.patched"], "scaled_dot_product_attention", full)
+    with gt.patched() as report:
+        found = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+    torch.testing.assert_close(found, torch.nn.functional.scaled_dot_product_attention(x, x, x))
+    assert report.calls == 0 and dict(report.left) == {"no room": 1}
+
+
+@pytest.mark.parametrize("call", [
+    lambda x: gt.functional.softmax(x), lambda x: gt.lift(nn.Softmax(-1))(x), lambda x: gt.to_torch(gt.from_torch(x)),
+], ids=["functional", "lift", "copies"])  # fmt: skip
+def test_compiled_code_is_interrupted(default, call):
+    x = torch.arange(6.0).view(2, 3)
+    compiled = torch.compile(lambda x: call(x + 1) * 2, backend="eager")
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), call(x + 1) * 2)
+
+
+def test_other_functions_have_no_vmap(default):
+    with pytest.raises(NotImplementedError, match=r"softmax: a tensor belongs to a transform of torch.func \(vmap\)"):
+        torch.vmap(gt.functional.softmax)(torch.ones(2, 3))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from ..compute import Tensor
-from .graphs import Input
+from .graphs import Input, Node
 
 
 def checked(
@@ -50,6 +50,28 @@ def _checked(asked: Input, value: Any) -> np.ndarray | Tensor:
     ):
         raise ValueError(f"input {asked.name} has shape {tuple(value.shape)}; expected {asked.shape}")
     return value
+
+
+def rows_of_tables(nodes: Iterable[Node], constants: Mapping[str, Any]) -> dict[str, int]:
+    """How many places a constant has that a name is directly an index into: the fewest, for each such name."""
+    found: dict[str, int] = {}
+    for node in nodes:
+        table = constants.get(node.inputs[0]) if node.name == "Gather" else None
+        axis = int(node.attributes.get("axis", 0))
+        if table is not None and -table.ndim <= axis < table.ndim:
+            extent = table.shape[axis]
+            found[node.inputs[1]] = min(extent, found.get(node.inputs[1], extent))
+    return found
+
+
+def check_indices(given: Mapping[str, np.ndarray | Tensor], rows: Mapping[str, int]) -> None:
+    """Raise ValueError for indices of the host that are out of bounds; the device takes the nearest place for them."""
+    for name, extent in rows.items():
+        value = given.get(name)
+        if isinstance(value, np.ndarray) and value.size and not (-extent <= value.min() and value.max() < extent):
+            wrong = value.min() if value.min() < -extent else value.max()
+            raise ValueError(f"input {name} has the index {wrong}; expected {-extent} to {extent - 1}, by the table "
+                             "that it is an index into")  # fmt: skip
 
 
 def _kind(value: Any) -> str:

@@ -13,7 +13,7 @@ import onnx
 from ..compute import Compute, Tensor, default_backend
 from ..compute.graph import Graph
 from ..errors import CaptureError, GrillyError, ModelError, UnsupportedError
-from .feeds import checked
+from .feeds import check_indices, checked, rows_of_tables
 from .graphs import Branch, Input, Loaded, Node, load
 from .table import Call
 
@@ -76,6 +76,7 @@ class Model:
             name: self._sent(f"constant {name}", array) if self._is_sent(name, array) else array
             for name, array in self._loaded.constants.items()
         }
+        self._rows = rows_of_tables(self._loaded.nodes, self._loaded.constants)
         self._on_device: dict[str, Tensor] = {}
         self._capturing = False
 
@@ -112,7 +113,8 @@ class Model:
         Raises
         ------
         ValueError
-            For inputs that are missing, unknown, or of another shape than the model says.
+            For inputs that are missing, unknown, or of another shape than the model says, and for indices into a table
+            that are out of its bounds.
         TypeError
             For inputs that are no arrays, or of another dtype.
         ModelError
@@ -123,6 +125,7 @@ class Model:
         if others:
             raise TypeError(f"Model.run: takes no names of outputs before the feeds; {_RUN}")
         given = checked(feeds, self.inputs, self.optional)
+        check_indices(given, self._rows)
         host = {name: _array(value) for name, value in given.items() if name in self._loaded.host}
         device = {name: self._sent(f"input {name}", value) for name, value in given.items() if name not in host}
         self.graph = self.uncaptured = None

@@ -11,6 +11,7 @@ from torch.nn.attention.bias import CausalBias, CausalVariant
 from ..compute.backend import default_backend
 from ..compute.device.dtypes import dtype_of
 from ..compute.device.tensor import Tensor
+from .compiled import uncompiled
 from .cuda import copied, entered
 
 #: What grilly's kernels compute with.
@@ -54,6 +55,11 @@ def check_dense(operation: str, **tensors: object) -> None:
                 f"{operation}: {name} is on {tensor.device}; expected a CPU tensor, or one on the backend's GPU: give "
                 f"{name}.cpu(), which copies it"
             )
+        if tensor.is_nested:
+            raise TypeError(
+                f"{operation}: {name} is nested; give a tensor of one length (torch.nested.to_padded_tensor) and a "
+                "mask, or packed sequences to flash_attention_varlen"
+            )
         if tensor.layout != torch.strided:
             raise TypeError(f"{operation}: {name} is {tensor.layout}; expected a dense tensor: give {name}.to_dense()")
         if torch.compiler.is_compiling():
@@ -93,6 +99,7 @@ def in_autocast(*tensors: Any) -> tuple[Any, ...]:
     return tuple(one.to(dtype) if isinstance(one, torch.Tensor) and one.dtype in FLOATS else one for one in tensors)
 
 
+@uncompiled
 def from_torch(tensor: torch.Tensor, backend: Any = None) -> Tensor:
     """A copy of a PyTorch tensor in device memory.
 
@@ -131,6 +138,7 @@ def from_torch(tensor: torch.Tensor, backend: Any = None) -> Tensor:
     return (default_backend() if backend is None else backend).tensor(array_of(tensor))
 
 
+@uncompiled
 def to_torch(tensor: Tensor) -> torch.Tensor:
     """A copy of a ``grilly.Tensor`` as a PyTorch tensor on the CPU; waits for the work that makes it.
 

@@ -13,6 +13,7 @@ import torch
 from ..compute.device.tensor import Tensor
 from ..peers.exchange import PeerExchange
 from .arrays import array_of, check_dense, tensor_of, to_torch
+from .compiled import uncompiled
 from .cuda import entered, give, taken
 
 
@@ -41,6 +42,8 @@ def lift(function: Callable[..., Any]) -> Callable[..., Any]:
         of PyTorch's graph. ``grilly.torch.attention`` and ``scaled_dot_product_attention`` are differentiable.
     TypeError
         When it is given a tensor that is not dense, or on another device.
+    NotImplementedError
+        Within a transform of torch.func, such as vmap.
     UnsupportedError
         As ``grilly.torch.cuda_device`` for CUDA tensors.
 
@@ -52,6 +55,7 @@ def lift(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     name = getattr(function, "__name__", type(function).__name__)
 
+    @uncompiled
     def lifted(*args: Any, **kwargs: Any) -> Any:
         tensors = list(_tensors((*args, *kwargs.values())))
         first = next((tensor for tensor in tensors if tensor.is_cuda), None)
@@ -91,6 +95,11 @@ def _given(name: str, value: Any, exchange: PeerExchange | None) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     check_dense(name, tensor=value)
+    if torch._C._functorch.is_functorch_wrapped_tensor(value):
+        raise NotImplementedError(
+            f"{name}: a tensor belongs to a transform of torch.func (vmap), which knows grilly.torch.attention and "
+            "scaled_dot_product_attention alone; call it outside, on the whole tensor"
+        )
     if value.requires_grad and torch.is_grad_enabled():
         raise RuntimeError(
             f"{name}: a tensor requires grad, and the result would not carry it; give tensor.detach(), call within "

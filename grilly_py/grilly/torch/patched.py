@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..errors import UnsupportedError
+from ..errors import OutOfDeviceMemoryError, UnsupportedError
 from ..runtime.lifetime import hold_over_fork
 from .arrays import FLOATS, plain_mask
 from .sdpa import scaled_dot_product_attention
@@ -124,7 +124,7 @@ def _replacement(own: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
         if reason is None:
             try:
                 out = scaled_dot_product_attention(*args, **more)
-            except (TypeError, ValueError, UnsupportedError) as error:
+            except (TypeError, ValueError, UnsupportedError, OutOfDeviceMemoryError) as error:
                 reason = str(error)  # PyTorch does it, or says in its own words what is wrong
             else:
                 with _lock:
@@ -150,6 +150,8 @@ def _why_not(query: Any, key: Any, value: Any, attn_mask: Any) -> str | None:
             return f"tensors on {tensor.device.type}"
         if tensor.device != query.device:
             return "tensors on different devices"
+        if tensor.is_nested:
+            return "nested tensors"
         if tensor.layout != torch.strided:
             return f"tensors that are {tensor.layout}"
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
