@@ -160,6 +160,33 @@ def test_triangles_beyond_the_matrix(default, k):
         np.testing.assert_array_equal(getattr(grilly, name)(grilly.asarray(x), k=k).numpy(), getattr(np, name)(x, k))
 
 
+def test_an_array_without_axes_is_an_index_that_copies(default):
+    x = grilly.zeros((2, 2))
+    taken = x[np.array(0)]
+    taken += 1
+    assert x.tolist() == [[0, 0], [0, 0]] and taken.tolist() == [1, 1]
+    x[np.array(-1)] = 5
+    assert x.tolist() == [[0, 0], [5, 5]]
+
+
+@pytest.mark.parametrize("values", [[2**63 - 1, -(2**63)], [9 * 10**18, -9 * 10**18, 1, 2], [2**60 + 1, 2**60 + 5]])
+def test_var_of_int64_that_are_far_apart(default, values):
+    wanted = np.var([float(value - values[0]) for value in values])
+    np.testing.assert_allclose(grilly.var(grilly.asarray(np.array(values))).numpy(), wanted, rtol=1e-6)
+
+
+def test_divmod_and_conj(default):
+    x = np.array([7, -8])
+    for found, wanted in zip(divmod(x, grilly.asarray([2, 3])), divmod(x, np.array([2, 3])), strict=True):
+        np.testing.assert_array_equal(found.numpy(), wanted)
+    own = grilly.asarray([1.0, 2.0])
+    other = grilly.conj(own)
+    other *= 5
+    assert own.tolist() == [1, 2]
+    with pytest.raises(ValueError, match="normal: std is nan"):
+        grilly.random.normal(3, std=float("nan"), seed=0)
+
+
 def test_shape_and_dtype_are_not_set(default):
     x = default.tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
     with pytest.raises(AttributeError, match=r"'shape' of a grilly.Tensor cannot be set; take t.reshape\(...\)"):

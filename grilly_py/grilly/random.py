@@ -65,7 +65,7 @@ def normal(
     CaptureError
         Without a seed in a captured function.
     """
-    if std < 0:
+    if not std >= 0:
         raise ValueError(f"normal: std is {std}; expected no negative number")
     opened, seed, offset = _source("normal", device, seed, offset)
     return _draws.floats(opened, _draws.NORMAL, "normal", shape, float(mean), float(std), dtype, seed, offset)

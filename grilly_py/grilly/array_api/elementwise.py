@@ -336,13 +336,14 @@ def positive(x: Tensor | np.ndarray, /) -> Tensor:
 
 
 def real(x: Tensor | np.ndarray, /) -> Tensor:
-    """The real part: x, which has no other."""
+    """The real part: x itself, which has no other."""
     return tensor_of("real", x)
 
 
 def conj(x: Tensor | np.ndarray, /) -> Tensor:
-    """The complex conjugate: x, which is real."""
-    return tensor_of("conj", x)
+    """The complex conjugate: each element as it is, in a new tensor."""
+    own = tensor_of("conj", x)
+    return _elementwise.cast(own, own.dtype, copy=True)
 
 
 def clip(x: Tensor | np.ndarray, /, min: Operand | None = None, max: Operand | None = None) -> Tensor:

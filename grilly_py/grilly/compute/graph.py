@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -13,7 +14,7 @@ from .arrays.chains import fuse
 from .device.arguments import no_array
 from .device.device import UNDER_WAY, Device, Stale
 from .device.dtypes import dtype_of, is_storable, plain
-from .device.other_arrays import called
+from .device.other_arrays import called, refuse_hidden
 from .device.tensor import Storage, Tensor
 from .structures import alike, common, held_by, leaves, rebuilt
 
@@ -63,6 +64,7 @@ class Graph(Generic[Returned]):
         own: list[_Result],
         grown: dict[Any, int],
         kept: dict[Storage, int],
+        written: Iterable[Storage],
         stale: Stale,
     ):
         self._device = device
@@ -73,6 +75,8 @@ class Graph(Generic[Returned]):
         self._own = own
         self._grown = tuple(grown.items())
         self._kept = tuple(kept.items())
+        # Whose contents each replay changes: its own results, and what the function found.
+        self._written = tuple(map(weakref.ref, {*written, *(each.tensor._storage for each in own)}))
         self._stale = stale
         self._into = {each.tensor._storage.buffer for each in given if each.tensor is not None}
         self._flat = not any(isinstance(argument, (tuple, list, dict)) for argument in arguments)
@@ -174,6 +178,10 @@ class Graph(Generic[Returned]):
                     counted.end(growth)
         else:
             device.runtime.replay(self._recording, sources, wanted)
+        for there in self._written:
+            storage = there()
+            if storage is not None:
+                storage.version += 1
         results = self._results
         if results.__class__ is _Place:
             return cast(Returned, found[results.number])
@@ -197,6 +205,7 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
     names = list(leaves(arguments))
     for name, value in names:
         if isinstance(value, (np.ndarray, Tensor)):
+            refuse_hidden(f"capture: {name}", value)
             if not is_storable(value.dtype):
                 raise TypeError(f"capture: {name} is {value.dtype}, which cannot live on the device; cast it")
             if isinstance(value, Tensor) and value._storage.device is not device.home:
@@ -211,6 +220,7 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
     captured = runtime.capture()
     device.captured.grown, device.captured.kept = grown, kept = {}, {}
     device.captured.words, device.captured.parts = {}, {}  # of a capture whose end was interrupted
+    device.captured.written, device.captured.filled = written, filled = weakref.WeakSet(), weakref.WeakSet()
     device.captured.stale = stale = Stale()
     try:
         UNDER_WAY.append(stale)
@@ -227,12 +237,13 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
         captured.active = False
         device.captured.grown, device.captured.words = {}, {}
         device.captured.parts, device.captured.kept = {}, {}
+        device.captured.written = device.captured.filled = None
         device.captured.stale = None
         if stale in UNDER_WAY:
             UNDER_WAY.remove(stale)
     arrays = [each for each in given if each.tensor is not None]
-    written = captured.written([each.tensor._storage.buffer for each in arrays])
-    for each, changed in zip(arrays, written, strict=True):
+    changes = captured.written([each.tensor._storage.buffer for each in arrays])
+    for each, changed in zip(arrays, changes, strict=True):
         if changed:
             raise CaptureError(
                 f"capture: the function writes to {each.name}, of which a graph would have a copy; let it find the "
@@ -263,8 +274,9 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
         return _Place(len(own) - 1)
 
     results = rebuilt(returned, place)
+    captured.restore([storage.buffer for storage in filled])  # others may write to what somebody still has
     fuse(device, captured)
-    return Graph(device, arguments, given, runtime.record(captured), results, own, grown, kept, stale)
+    return Graph(device, arguments, given, runtime.record(captured), results, own, grown, kept, written, stale)
 
 
 def _inside(given: _Given):
@@ -287,6 +299,7 @@ def _source(device: Device, given: _Given, target: Tensor, value) -> tuple[Buffe
                 f"graph: {given.name} is a {called(value)}; expected a grilly.Tensor or a numpy.ndarray, "
                 f"{_said(target)}"
             )
+        refuse_hidden(f"graph: {given.name}", value)
         if not value.dtype.isnative:
             value = value.astype(dtype_of(value.dtype))
     if value.shape != target.shape or value.dtype != target.dtype:

@@ -106,6 +106,8 @@ class Parameter:
         now = self._data._storage.version if isinstance(self._data, Tensor) else 0
         if tensor is None or tensor.backend is not backend or version != now:
             before, tensor = tensor, backend.tensor(self._data)
+            if backend.opened.captured.filled is not None:  # it stays for other calls, and nobody writes to it
+                backend.opened.captured.filled.discard(tensor._storage)
             if before is not None and before is not tensor:
                 self._left()
             self._copies[id(backend)] = tensor, now

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -209,6 +209,10 @@ class Capture:
 
     def written(self, buffers: Sequence[Buffer]) -> list[bool]:
         """Whether captured work writes to each of these buffers."""
+        raise NotImplementedError
+
+    def restore(self, buffers: Iterable[Buffer]) -> None:
+        """Have each replay find in these buffers what the host wrote there in the capture, whoever writes to them."""
         raise NotImplementedError
 
 

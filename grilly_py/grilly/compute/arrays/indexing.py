@@ -79,12 +79,12 @@ def assigned(x: Tensor, index, value) -> None:
     device.runtime.flush()
 
 
-def nonzero(x: Tensor) -> tuple[Tensor, ...]:
+def nonzero(x: Tensor, name: str = "nonzero") -> tuple[Tensor, ...]:
     """The places of elements that are not zero, an int64 tensor for each axis. The host counts them, and waits."""
     if not x.ndim:
         raise ValueError("nonzero: x has no axes")
     device = x._storage.device
-    return tuple(device.tensor(places.astype(np.int64)) for places in np.nonzero(x._read("nonzero")))
+    return tuple(device.tensor(places.astype(np.int64)) for places in np.nonzero(x._read(name)))
 
 
 # -- indices as they come ----------------------------------------------------------------------------------------------
@@ -102,8 +102,6 @@ def _items(x: Tensor, index) -> tuple:
         if isinstance(item, (Tensor, np.ndarray)):
             if item.dtype.kind == "f" or kind_of(item.dtype) == "floating":
                 raise TypeError(f"an index is {item.dtype}; expected integers or bool")
-            if not item.shape and item.dtype != BOOL and isinstance(item, np.ndarray):
-                item = int(item)
         found.append(item)
     if len(found) > 1 and any(_is_mask(item) for item in found):
         return _without_masks(x, found)

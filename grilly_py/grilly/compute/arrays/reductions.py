@@ -325,11 +325,20 @@ def moment(name: str, x: Tensor, axis=None, keepdims: bool = False, correction: 
         axes = axes_of(name, x, axis)
         if name != "mean":  # which what is taken from all does not change
             first = x.view(tuple(slice(0, 1) if n in axes else slice(None) for n in range(x.ndim)))
-            x = binary("subtract", cast(x, INT64), cast(first, INT64))
+            x = _apart(x, first) if x.dtype == INT64 else binary("subtract", cast(x, INT64), cast(first, INT64))
         elif x.dtype != INT64:  # whose sums int64 may not hold
             count = math.prod(x.shape[n] for n in axes)
             return binary("divide", sum_of("sum", x, axis, None, keepdims), count)
     return reduced(name, x, axis, keepdims, FLOAT32, float(correction))
+
+
+def _apart(x: Tensor, first: Tensor) -> Tensor:
+    """How far int64 elements are from others, float32: halves and last bits apart, as int64 may not hold the whole."""
+    halves, bits = (
+        binary("subtract", binary(name, x, 1), binary(name, first, 1))
+        for name in ("bitwise_right_shift", "bitwise_and")
+    )
+    return binary("add", binary("multiply", cast(halves, FLOAT32), 2.0), cast(bits, FLOAT32))
 
 
 def extreme(name: str, x: Tensor, axis=None, keepdims: bool = False) -> Tensor:

@@ -27,7 +27,7 @@ def unique(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     ordered = take(flat, order)
     news = binary("not_equal", ordered.view(slice(1, None)), ordered.view(slice(0, -1)))
     news = concat([device.tensor(np.ones(1, np.bool_)), news])
-    (begins,) = nonzero(news)
+    (begins,) = nonzero(news, "unique_values")
     which = binary("subtract", running("sum", news, 0, INT64), 1)
     inverse = device.empty((flat.size,), INT64)
     scatter(device, inverse, order, which)

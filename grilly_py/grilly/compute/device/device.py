@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -151,6 +152,10 @@ class Captured(threading.local):
         Split weights that the work has made (products/kept.py).
     kept : dict
         Storages of which the work uses split weights that were made before it, and their versions.
+    written : WeakSet or None
+        Storages that the work writes to beside its results.
+    filled : WeakSet or None
+        Storages that the host wrote in it, but for what is kept for other calls.
     stale : Stale or None
         For whoever gives the work something that may be replaced.
     """
@@ -160,6 +165,8 @@ class Captured(threading.local):
         self.words: dict[tuple, Any] = {}
         self.parts: dict[tuple, tuple[int, Tensor]] = {}
         self.kept: dict[Any, int] = {}
+        self.written: weakref.WeakSet[Any] | None = None
+        self.filled: weakref.WeakSet[Any] | None = None
         self.stale: Stale | None = None
 
 
@@ -300,6 +307,8 @@ class Device:
         else:
             storage = Storage(self, array.nbytes, idle=True, passing=passing)
             self.runtime.write(storage.buffer, plain(laid), borrow=lend)
+            if self.captured.filled is not None:
+                self.captured.filled.add(storage)
             tensor = Tensor(storage, laid.shape, array.dtype)
         return tensor if order is None else tensor.transpose([order.index(axis) for axis in range(array.ndim)])
 

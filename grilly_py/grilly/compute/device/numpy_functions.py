@@ -17,6 +17,7 @@ _OPERATORS = {
     "true_divide": ("__truediv__", "__rtruediv__"),  # NumPy 1's name of it
     "floor_divide": ("__floordiv__", "__rfloordiv__"),
     "remainder": ("__mod__", "__rmod__"),
+    "divmod": ("__divmod__", "__rdivmod__"),
     "power": ("__pow__", "__rpow__"),
     "matmul": ("__matmul__", "__rmatmul__"),
     "bitwise_and": ("__and__", "__rand__"),

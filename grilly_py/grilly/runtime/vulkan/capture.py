@@ -7,7 +7,7 @@ host fills (``idle``) are there at once, so that what a module keeps of a captur
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ...errors import CaptureError
 from ..interface import Capture
@@ -109,13 +109,14 @@ class VulkanCapture(Capture):
     anyone else refers to the buffer, and any other buffer itself.
     """
 
-    __slots__ = ("aside", "pieces", "filled", "_unused")
+    __slots__ = ("aside", "pieces", "filled", "restored", "_unused")
 
     def __init__(self) -> None:
         super().__init__()
         self.aside = 0  # how many times the thread has stepped aside
         self.pieces: list[GraphPiece] = []
         self.filled: set[VulkanBuffer] = set()  # by the host
+        self.restored: set[VulkanBuffer] = set()  # of these, what others may write to
         self._unused: set[VulkanBuffer] = set()  # of these, what no command uses yet
 
     def allocate(self, nbytes: int) -> VulkanBuffer:
@@ -137,6 +138,9 @@ class VulkanCapture(Capture):
     def written(self, buffers: Sequence[VulkanBuffer]) -> list[bool]:
         found = {held for command in self.commands for held in targets(command)}
         return [buffer in found or buffer.piece in found for buffer in buffers]
+
+    def restore(self, buffers: Iterable[VulkanBuffer]) -> None:
+        self.restored.update(self.filled.intersection(buffers))
 
     def fill(self, buffer: VulkanBuffer) -> None:
         """Take a buffer that the host is about to write."""

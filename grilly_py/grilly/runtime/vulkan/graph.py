@@ -117,10 +117,10 @@ def _helds(command: tuple) -> Iterator[GraphPiece | VulkanBuffer]:
 
 
 def _beginnings(capture: VulkanCapture, stream: Stream, allocate: Callable) -> list[tuple]:
-    """Copies that put what the host wrote to where the device writes too, so that each replay finds it."""
+    """Copies that put what the host wrote to where the device or others write too, so that each replay finds it."""
     both = {held for command in capture.commands for held in targets(command) if held in capture.filled}
     found = []
-    for buffer in both:
+    for buffer in both | capture.restored:
         kept = allocate(buffer.nbytes)
         stream.copy(buffer, 0, kept, 0, buffer.nbytes, keep=False)
         found.append((None, kept, 0, buffer, 0, buffer.nbytes))

@@ -1,0 +1,89 @@
+"""What replays find where others write too, and that what replays write counts as written."""
+
+import numpy as np
+import pytest
+
+import grilly
+from grilly import nn
+
+ONE = np.ones(2, np.float32)
+pytestmark = pytest.mark.usefixtures("default")
+
+
+def test_what_the_host_wrote_is_there_again(default):
+    kept = []
+
+    def function(x):
+        kept.append(grilly.asarray(np.array([1, 2], np.float32)))
+        return kept[0] + x
+
+    graph = default.capture(function, ONE)
+    np.testing.assert_array_equal(graph(ONE).numpy(), [2, 3])
+    kept[0] *= 10
+    np.testing.assert_array_equal(graph(ONE).numpy(), [2, 3])
+    other = default.capture(lambda: kept[0].__imul__(2) + 0)  # its replays write there
+    for _ in range(2):
+        other()
+        np.testing.assert_array_equal(graph(ONE).numpy(), [2, 3])
+
+
+@pytest.mark.parametrize("make", [
+    lambda: grilly.arange(2, dtype="float32"), lambda: grilly.linspace(0, 1, 2), lambda: grilly.zeros(2) + np.array([0, 1], np.float32),
+])  # fmt: skip
+def test_a_result_that_is_written_to(default, make):
+    def function(x):
+        own = make()
+        return own, own + x
+
+    graph = default.capture(function, ONE)
+    first = graph(ONE, copy=False)[0]
+    first += 100
+    found = [each.numpy() for each in graph(ONE)]
+    np.testing.assert_array_equal(found, [[0, 1], [1, 2]])
+
+
+def test_weights_are_not_copied_anew(default):
+    layers = [nn.Linear(64, 64, rng=0) for _ in range(3)]
+    captured = default.capture(lambda x: layers[2](layers[1](layers[0](x))), np.ones((4, 64), np.float32))
+    assert captured._recording.copies == 0
+
+
+def test_backward_sees_that_a_replay_wrote(default):
+    x = grilly.asarray(np.ones((1, 2), np.float32))
+    layer, one = nn.Linear(2, 1, rng=0).train(), np.ones((1, 1), np.float32)
+    graph = default.capture(lambda: x.__imul__(3.0) + 0)
+    layer(x)
+    graph()
+    with pytest.raises(RuntimeError, match="changed in place"):
+        layer.backward(one)
+    graph = default.capture(lambda x: x * 1, np.ones((1, 2), np.float32))
+    layer(graph(np.ones((1, 2), np.float32), copy=False))
+    graph(np.full((1, 2), 9, np.float32))
+    with pytest.raises(RuntimeError, match="changed in place"):
+        layer.backward(one)
+    layer.zero_grad()
+    layer(graph(np.full((1, 2), 9, np.float32)))  # a result of its own
+    graph(np.ones((1, 2), np.float32))
+    layer.backward(one)
+    np.testing.assert_array_equal(layer.weight.grad, [[9, 9]])
+
+
+def test_a_parameter_on_another_backend_sees_it_too(vulkan_backend):
+    with grilly.Compute(runtime="vulkan") as other:
+        weight = vulkan_backend.tensor(np.ones((1, 2), np.float32))
+        layer = nn.Linear(2, 1, bias=False)
+        layer.weight = nn.Parameter(weight)
+        x = other.tensor(np.ones((1, 2), np.float32))
+        graph = vulkan_backend.capture(lambda: weight.__imul__(2.0) + 0)
+        layer(x)
+        graph()
+        np.testing.assert_array_equal(layer(x).numpy(), [[4]])
+
+
+def test_masked_arrays_are_refused(default):
+    masked = np.ma.array([1, 2], mask=[0, 1], dtype=np.float32)
+    with pytest.raises(TypeError, match="capture: argument 0: a masked array hides elements"):
+        default.capture(lambda x: x * 2, masked)
+    graph = default.capture(lambda x: x * 2, ONE)
+    with pytest.raises(TypeError, match="graph: argument 0: a masked array hides elements"):
+        graph(masked)
