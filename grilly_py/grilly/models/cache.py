@@ -32,6 +32,8 @@ class Cache:
         Of keys and values.
     tables : pair of grilly.Tensor or None
         Cosines and sines of all positions, for models with rotary embeddings.
+    rotary : Rotary or None
+        What keys are turned by: a model takes caches of its own angles alone.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Cache:
             self.k = [backend.empty(shape, dtype) for _ in range(layers)]
             self.v = [backend.empty(shape, dtype) for _ in range(layers)]
         self._backend, self._lengths = backend, Lengths(backend.opened, batch, max_len)
+        self.rotary = rotary
         self.tables = None if rotary is None else rotary.tables(backend, max_len)
 
     @property

@@ -111,6 +111,12 @@ class Decoder(Generates, Model):
         if found != wanted:
             raise ValueError(f"{name}: past_key_values is of another model: layers, heads, elements of these and dtype "
                              f"are {found}; expected {wanted}")  # fmt: skip
+        if cache.rotary is not self.rotary and (self.rotary is None or not self.rotary.turns_as(cache.rotary)):
+            # Its tables would turn the new keys and queries, and the old keys are turned already.
+            found, own = ("no rotary angles" if one is None else "rotary angles" for one in (cache.rotary, self.rotary))
+            own = "other ones" if found == own else own
+            raise ValueError(f"{name}: past_key_values is of another model: its keys are turned by {found}, this "
+                             f"model's by {own}; expected a cache of this model's make_cache")  # fmt: skip
         longest = cache.longest(count)
         if len(cache.k[0]) != batch or longest > cache.max_len:
             raise ValueError(f"{name}: past_key_values has room for {len(cache.k[0])} texts of {cache.max_len} tokens; "

@@ -1,0 +1,58 @@
+"""Caches of language models: whose they are, what they may hold, and copies of them."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import goldens
+from grilly import models
+from model_folders import change, write_folder
+
+CASES = goldens.cases("models")
+IDS = CASES["llama"].input_ids
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("llama"), CASES["llama"].arguments)
+
+
+@pytest.fixture(scope="module")
+def model(folder, vulkan_backend):
+    return models.load(folder, backend=vulkan_backend)
+
+
+def test_keys_that_other_angles_turned(model, tmp_path, vulkan_backend):
+    layers, *shape = model.cached
+    scaled = {"rope_type": "yarn", "factor": 2.0, "attention_factor": 1.5}
+    for parameters, said in (
+        ({"rope_type": "default", "rope_theta": 500.0}, "by rotary angles, this model's by other ones"),
+        ({"rope_theta": 10000.0, **scaled}, "by rotary angles, this model's by other ones"),
+        (None, "by no rotary angles, this model's by rotary angles"),
+    ):
+        if parameters is None:
+            cache = models.Cache(vulkan_backend, layers, 3, 16, *shape, np.float32)
+        else:
+            folder = write_folder(tmp_path / "other", CASES["llama"].arguments)
+            change(folder, rope_parameters=parameters, rope_theta=...)
+            cache = models.load(folder, backend=vulkan_backend).make_cache(3, 16)
+        with pytest.raises(ValueError, match=f"LlamaLM: past_key_values is of another model: its keys are turned {said}"):
+            model(IDS, past_key_values=cache)
+    gpt2 = models.load(write_folder(tmp_path / "gpt2", CASES["gpt2"].arguments), backend=vulkan_backend)
+    layers, *shape = gpt2.cached
+    cache = models.Cache(vulkan_backend, layers, 3, 16, *shape, np.float32, model.rotary)
+    with pytest.raises(ValueError, match="by rotary angles, this model's by no rotary angles"):
+        gpt2(IDS, past_key_values=cache)
+    gpt2(IDS, past_key_values=gpt2.make_cache(3, 16))
+
+
+def test_copies_of_a_model_share_caches(model, folder, vulkan_backend):
+    wanted = model(IDS).logits[:, 5:]
+    for other in (copy.deepcopy(model), models.load(folder, backend=vulkan_backend)):
+        cache = model.make_cache(3, 16)
+        model(IDS[:, :5], past_key_values=cache)
+        found = other(IDS[:, 5:], past_key_values=cache).logits
+        np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
+    assert model.rotary.turns_as(pickle.loads(pickle.dumps(model.rotary)))
