@@ -38,7 +38,7 @@ def test_keys_that_other_angles_turned(model, tmp_path, vulkan_backend):
             folder = write_folder(tmp_path / "other", CASES["llama"].arguments)
             change(folder, rope_parameters=parameters, rope_theta=...)
             cache = models.load(folder, backend=vulkan_backend).make_cache(3, 16)
-        with pytest.raises(ValueError, match=f"LlamaLM: past_key_values is of another model: its keys are turned {said}"):
+        with pytest.raises(ValueError, match=f"past_key_values is of another model: its keys are turned {said}"):
             model(IDS, past_key_values=cache)
     gpt2 = models.load(write_folder(tmp_path / "gpt2", CASES["gpt2"].arguments), backend=vulkan_backend)
     layers, *shape = gpt2.cached
@@ -56,3 +56,21 @@ def test_copies_of_a_model_share_caches(model, folder, vulkan_backend):
         found = other(IDS[:, 5:], past_key_values=cache).logits
         np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
     assert model.rotary.turns_as(pickle.loads(pickle.dumps(model.rotary)))
+
+
+def test_lengths_are_checked_where_they_are_assigned(model):
+    cache = model.make_cache(2, 10)
+    for lengths, said in (
+        ([1.7, 2.2], r"Cache: lengths are float64 \(2,\); expected integers \(2,\)"),
+        ([True, False], r"Cache: lengths are bool \(2,\); expected integers \(2,\)"),
+        ([1, 2, 3], r"Cache: lengths are int64 \(3,\); expected integers \(2,\)"),
+        ([3, 50], "Cache: lengths go from 3 to 50; expected 0 to 10"),
+        ([-1, 2], "Cache: lengths go from -1 to 2; expected 0 to 10"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            cache.lengths = lengths
+        assert cache.lengths.tolist() == [0, 0]
+    cache.lengths = [10, 4]
+    assert cache.lengths.tolist() == [10, 4] and cache.lengths.dtype == np.int32
+    cache.lengths = 3
+    assert cache.lengths.tolist() == [3, 3]

@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 from .. import functional as F
 from ..compute import Compute, Tensor
 from ..compute.attention.cache_lengths import Lengths
-from ..compute.device.arrays import NDArray, Precision
+from ..compute.device.arrays import IntegersLike, NDArray, Precision
 from .room import mib, room
 from .rotary import Rotary
 
@@ -26,8 +26,9 @@ class Cache:
         For each layer ``(batch, max_len, key heads, D)``. Keys are turned by their positions already.
     lengths : numpy.ndarray
         Tokens that each sample holds, int32 ``(batch,)``. It may be changed: after a prompt that is padded on the
-        right, to the number of its tokens. In a captured call lengths are read and advanced on the device, and the
-        host counts along with each replay; here they are then asked for between replays (else CaptureError).
+        right, to the number of its tokens. What is assigned is checked (else ValueError). In a captured call lengths
+        are read and advanced on the device, and the host counts along with each replay; here they are then asked for
+        between replays (else CaptureError).
     nbytes : int
         Of keys and values.
     tables : pair of grilly.Tensor or None
@@ -57,9 +58,9 @@ class Cache:
         return self._lengths.shown()
 
     @lengths.setter
-    def lengths(self, lengths: NDArray[np.int32]) -> None:
+    def lengths(self, lengths: IntegersLike) -> None:
         self._lengths.outside("Cache.lengths")
-        self._lengths.put(np.asarray(lengths))
+        self._lengths.put(self._lengths.checked("Cache", lengths))
 
     @property
     def max_len(self) -> int:
