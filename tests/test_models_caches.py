@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import goldens
-from grilly import models
+from conftest import open_or_skip
+from grilly import CaptureError, Compute, OutOfDeviceMemoryError, models
 from model_folders import change, write_folder
 
 CASES = goldens.cases("models")
@@ -74,3 +75,39 @@ def test_lengths_are_checked_where_they_are_assigned(model):
     assert cache.lengths.tolist() == [10, 4] and cache.lengths.dtype == np.int32
     cache.lengths = 3
     assert cache.lengths.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_copies_of_a_cache_go_on_by_themselves(vulkan_backend, tmp_path, name, copied):
+    model = models.load(write_folder(tmp_path / name, CASES[name].arguments), backend=vulkan_backend)
+    wanted = model(IDS).logits
+    error = {"atol": 1e-4 * np.abs(wanted).max()}
+    cache = model.make_cache(3, 16)
+    model(IDS[:, :4], past_key_values=cache)
+    other = copied(cache)
+    assert other.lengths.tolist() == [4, 4, 4] and other.nbytes == cache.nbytes and other.tables is cache.tables
+    step = vulkan_backend.capture(
+        lambda ids: model(ids, past_key_values=other).logits, np.flip(IDS[:, 4:5], 0).astype(np.int32)
+    )
+    for place in range(4, 9):
+        step(np.flip(IDS[:, place : place + 1], 0).astype(np.int32))  # other tokens
+    assert cache.lengths.tolist() == [4, 4, 4] and other.lengths.tolist() == [9, 9, 9]
+    last = copied(other)
+    assert last.lengths.tolist() == [9, 9, 9], "what replays added counts"
+    np.testing.assert_allclose(model(IDS[:, 4:], past_key_values=cache).logits, wanted[:, 4:], **error)
+    last.lengths = 4
+    np.testing.assert_allclose(model(IDS[:, 4:], past_key_values=last).logits, wanted[:, 4:], **error)
+    with pytest.raises(CaptureError, match="copying a Cache"):
+        vulkan_backend.capture(lambda ids: model(ids, past_key_values=copied(cache)).logits, IDS.astype(np.int32))
+    with pytest.raises(TypeError, match=r"a Cache is memory .* cannot be pickled; copy.deepcopy\(cache\) copies it"):
+        pickle.dumps(cache)
+
+
+def test_no_room_for_a_copy(tmp_path):
+    folder = write_folder(tmp_path / "llama", CASES["llama"].arguments)
+    with open_or_skip("vulkan", lambda: Compute(runtime="vulkan")) as backend:
+        cache = models.load(folder, backend=backend).make_cache(3, 64)
+        backend.memory_limit = backend.memory().in_use + 10
+        with pytest.raises(OutOfDeviceMemoryError, match="a copy of a cache takes .* in use; fewer texts"):
+            copy.deepcopy(cache)
