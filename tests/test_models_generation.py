@@ -363,6 +363,17 @@ def test_positions_of_all_texts_at_once(model):
         model(IDS, position_ids=np.arange(8)[None])
 
 
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
+def test_positions_in_tensors_of_any_integers(tmp_path, vulkan_backend, name):
+    own = models.load(write_folder(tmp_path / name, CASES[name].arguments), backend=vulkan_backend)
+    ids, places = vulkan_backend.tensor(IDS), 2 * np.tile(np.arange(9), (3, 1))
+    wanted = own(IDS, position_ids=places).last_hidden_state
+    for dtype in (np.int32, np.int64, np.uint8, np.int16):
+        for given in (places, places[:1]):
+            found = own(ids, position_ids=vulkan_backend.tensor(given.astype(dtype))).last_hidden_state.numpy()
+            np.testing.assert_allclose(found, wanted, atol=1e-6, err_msg=str(dtype))
+
+
 def test_names_that_an_output_lacks(model):
     with pytest.raises(KeyError, match="no 'pooler_output'; it has last_hidden_state, logits"):
         model(IDS)["pooler_output"]

@@ -92,6 +92,8 @@ class Decoder(Generates, Model):
             raise ValueError(f"{name}: {longest} tokens are more than the {self.positions} positions")
         if past_key_values is None:
             position_ids = self._of_tokens("position_ids", position_ids, self.positions or 2**31, (batch, length))
+            if isinstance(position_ids, Tensor):  # as rotary embedding reads them
+                position_ids = position_ids.astype("int32", copy=False)
             x = self._replayed(self._states, ids, self._mask(attention_mask, batch, length), position_ids)
         else:
             x = self.hidden(self._sent(ids), self._call(past_key_values, past_key_values.before()))
