@@ -394,6 +394,19 @@ def test_what_answers_begin_with(tmp_path, vulkan_backend):
         own(case.input_ids)
 
 
+@pytest.mark.parametrize("name, given", [("t5", "input_ids"), ("whisper", "input_features")])
+def test_no_samples_to_write_of(tmp_path, vulkan_backend, name, given):
+    own = models.load(write_folder(tmp_path / name, CASES[name].arguments), backend=vulkan_backend)
+    inputs = getattr(CASES[name], given)[:0]
+    for none in (inputs, vulkan_backend.tensor(inputs)):
+        with pytest.raises(ValueError, match=rf"{given} has shape \(0, .*\); expected at least one sample"):
+            own.generate(none)
+    with pytest.raises(ValueError, match=f"{given} has shape"):
+        own.generate(inputs, decoder_input_ids=np.zeros((0, 1), int))
+    with pytest.raises(ValueError, match=f"{given} has shape"):
+        own(inputs, decoder_input_ids=np.zeros((0, 1), int))
+
+
 def test_sounds_by_their_name(tmp_path, vulkan_backend):
     case = CASES["whisper"]
     own = models.load(write_folder(tmp_path / "whisper", case.arguments), backend=vulkan_backend)

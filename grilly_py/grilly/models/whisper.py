@@ -96,6 +96,7 @@ class WhisperStates(EncoderDecoder):
 
     has_head = False
     starts = False  # as in transformers: what comes first may be a token of what was said before
+    reads = "input_features"
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
