@@ -1,9 +1,7 @@
 """Generation and caches of grilly.models, against calls without them."""
 
-import copy
 import json
 import math
-import pickle
 import warnings
 
 import numpy as np
@@ -283,13 +281,6 @@ def test_no_pictures(tmp_path, vulkan_backend):
         own(np.zeros((0, *shape)))
 
 
-def test_an_output_can_be_copied(model):
-    out = model(IDS)
-    logits = out.logits
-    for copied in (copy.copy(out), copy.deepcopy(out), pickle.loads(pickle.dumps(model(IDS)))):
-        np.testing.assert_array_equal(copied.logits, logits)
-
-
 def test_seeds(model):
     options = {"max_new_tokens": 12, "do_sample": True, "temperature": 2.0}
     one, same, other = (model.generate(IDS, seed=seed, **options) for seed in (1, 1, 2))
@@ -372,11 +363,6 @@ def test_positions_in_tensors_of_any_integers(tmp_path, vulkan_backend, name):
         for given in (places, places[:1]):
             found = own(ids, position_ids=vulkan_backend.tensor(given.astype(dtype))).last_hidden_state.numpy()
             np.testing.assert_allclose(found, wanted, atol=1e-6, err_msg=str(dtype))
-
-
-def test_names_that_an_output_lacks(model):
-    with pytest.raises(KeyError, match="no 'pooler_output'; it has last_hidden_state, logits"):
-        model(IDS)["pooler_output"]
 
 
 def test_what_answers_begin_with(tmp_path, vulkan_backend):

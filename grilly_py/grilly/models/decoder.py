@@ -11,7 +11,8 @@ from ..compute import Tensor
 from .cache import Cache, Call
 from .config import Config
 from .generation import Generates, State, fewer, packed
-from .model import Model, Output
+from .model import Model
+from .output import Output
 from .rotary import Rotary
 from .weights import Weights
 
@@ -98,7 +99,7 @@ class Decoder(Generates, Model):
         else:
             x = self.hidden(self._sent(ids), self._call(past_key_values, past_key_values.before()))
             past_key_values.grow(length)
-        return Output(host, last_hidden_state=x, logits=(lambda: self.head(x)) if self.has_head else None)
+        return Output(host, logits=(lambda: self.head(x)) if self.has_head else None, last_hidden_state=x)
 
     def _room(self, cache: Any, batch: int, count: int) -> int:
         """Tokens that a text of a cache may have after ``count`` more.
@@ -115,9 +116,9 @@ class Decoder(Generates, Model):
                              f"are {found}; expected {wanted}")  # fmt: skip
         if cache.rotary is not self.rotary and (self.rotary is None or not self.rotary.turns_as(cache.rotary)):
             # Its tables would turn the new keys and queries, and the old keys are turned already.
-            found, own = ("no rotary angles" if one is None else "rotary angles" for one in (cache.rotary, self.rotary))
-            own = "other ones" if found == own else own
-            raise ValueError(f"{name}: past_key_values is of another model: its keys are turned by {found}, this "
+            turned, own = (f"{'no ' if one is None else ''}rotary angles" for one in (cache.rotary, self.rotary))
+            own = "other ones" if turned == own else own
+            raise ValueError(f"{name}: past_key_values is of another model: its keys are turned by {turned}, this "
                              f"model's by {own}; expected a cache of this model's make_cache")  # fmt: skip
         longest = cache.longest(count)
         if len(cache.k[0]) != batch or longest > cache.max_len:

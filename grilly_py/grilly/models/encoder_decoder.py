@@ -12,7 +12,8 @@ from ..compute import Tensor
 from ..compute.device.arrays import NDArray
 from .cache import Cache, Call
 from .generation import Generates, State, fewer
-from .model import Model, Output
+from .model import Model
+from .output import Output
 
 
 @dataclass
@@ -73,8 +74,8 @@ class EncoderDecoder(Generates, Model):
         self._fits(ids.shape[1])
         call = Call(self._mask(decoder_attention_mask, *ids.shape), precision=self.precision)
         x = self.decode(ids, call, self.source(states, mask))
-        return Output(host, last_hidden_state=x, encoder_last_hidden_state=states,
-                      logits=(lambda: self.head(x)) if self.has_head else None)  # fmt: skip
+        return Output(host, logits=(lambda: self.head(x)) if self.has_head else None,
+                      last_hidden_state=x, encoder_last_hidden_state=states)  # fmt: skip
 
     def _fits(self, length: int, remedy: str = "") -> None:
         if self.positions is not None and length > self.positions:
