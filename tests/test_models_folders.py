@@ -198,8 +198,31 @@ def test_shards(folder):
 
 def test_dtypes(folder):
     for dtype in ("float64", "int8", "auto"):
-        with pytest.raises(TypeError, match=f"dtype {dtype}; expected float32, .*, or None for that of the files"):
+        with pytest.raises(TypeError, match=f"dtype {dtype}; expected float32, .*, or None for that of the folder"):
             models.load(folder, dtype=dtype)
+
+
+def test_the_dtype_that_a_folder_has(folder, vulkan_backend):
+    """One tensor that was kept in float32 does not make a model of 16 bits twice as large."""
+    made = drawn(CASES["llama"].arguments["tensors"], 0)
+    buffer = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(10**5, np.float32)}  # which no model asks for
+    kept = {
+        name: array.astype(np.float32 if name.endswith("norm.weight") else np.float16) for name, array in made.items()
+    }
+    write_safetensors(folder / "model.safetensors", buffer | kept)
+    for fields, wanted in (
+        ({"dtype": ...}, "float16"), ({"dtype": None}, "float16"), ({"dtype": "auto"}, "float16"),
+        ({"dtype": "float64"}, "float16"), ({"dtype": ["float32"]}, "float16"), ({"dtype": "float32"}, "float32"),
+        ({"dtype": ..., "torch_dtype": "float32"}, "float32"), ({"dtype": "float16"}, "float16"),
+    ):  # fmt: skip
+        change(folder, torch_dtype=...)
+        change(folder, **fields)
+        model = models.load(folder, backend=vulkan_backend)
+        assert model.dtype.name == wanted and model.norm.weight.data.dtype.name == wanted, fields
+        assert models.load(folder, "float32", vulkan_backend).dtype.name == "float32"
+    change(folder, dtype=..., torch_dtype=...)
+    write_safetensors(folder / "model.safetensors", {name: array.astype(np.float64) for name, array in made.items()})
+    assert models.load(folder, backend=vulkan_backend).dtype.name == "float32"
 
 
 def test_weights_that_float16_does_not_hold(folder, vulkan_backend):
@@ -272,7 +295,7 @@ def test_bfloat16_without_ml_dtypes(folder, vulkan_backend, monkeypatch):
 
 
 def test_shards_dtypes_and_progress(folder, vulkan_backend):
-    """The files' own dtype, in shards, is what is computed with; and the progress of reading them ends with all."""
+    """The files' dtype, in shards, is what is computed with where no other is said; progress ends with all of them."""
     ids = np.array([[5, 9, 17, 33]])
     wanted = models.load(folder, backend=vulkan_backend)(ids).logits
     tensors = drawn(CASES["llama"].arguments["tensors"], CASES["llama"].arguments["seed"])
@@ -293,6 +316,7 @@ def test_shards_dtypes_and_progress(folder, vulkan_backend):
     error = np.abs(model(ids).logits - wanted).max()
     assert 0 < error < 0.1 * np.abs(wanted).max()
     pytest.importorskip("ml_dtypes")
+    change(folder, dtype=...)
     assert models.load(folder, backend=vulkan_backend).dtype.name == "bfloat16"
     assert models.load(folder, "float16", vulkan_backend)(ids).logits.dtype == np.float16
 

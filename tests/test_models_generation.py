@@ -1,9 +1,7 @@
 """Generation and caches of grilly.models, against calls without them."""
 
-import copy
 import json
 import math
-import pickle
 import warnings
 
 import numpy as np
@@ -283,13 +281,6 @@ def test_no_pictures(tmp_path, vulkan_backend):
         own(np.zeros((0, *shape)))
 
 
-def test_an_output_can_be_copied(model):
-    out = model(IDS)
-    logits = out.logits
-    for copied in (copy.copy(out), copy.deepcopy(out), pickle.loads(pickle.dumps(model(IDS)))):
-        np.testing.assert_array_equal(copied.logits, logits)
-
-
 def test_seeds(model):
     options = {"max_new_tokens": 12, "do_sample": True, "temperature": 2.0}
     one, same, other = (model.generate(IDS, seed=seed, **options) for seed in (1, 1, 2))
@@ -363,9 +354,15 @@ def test_positions_of_all_texts_at_once(model):
         model(IDS, position_ids=np.arange(8)[None])
 
 
-def test_names_that_an_output_lacks(model):
-    with pytest.raises(KeyError, match="no 'pooler_output'; it has last_hidden_state, logits"):
-        model(IDS)["pooler_output"]
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
+def test_positions_in_tensors_of_any_integers(tmp_path, vulkan_backend, name):
+    own = models.load(write_folder(tmp_path / name, CASES[name].arguments), backend=vulkan_backend)
+    ids, places = vulkan_backend.tensor(IDS), 2 * np.tile(np.arange(9), (3, 1))
+    wanted = own(IDS, position_ids=places).last_hidden_state
+    for dtype in (np.int32, np.int64, np.uint8, np.int16):
+        for given in (places, places[:1]):
+            found = own(ids, position_ids=vulkan_backend.tensor(given.astype(dtype))).last_hidden_state.numpy()
+            np.testing.assert_allclose(found, wanted, atol=1e-6, err_msg=str(dtype))
 
 
 def test_what_answers_begin_with(tmp_path, vulkan_backend):
@@ -381,6 +378,19 @@ def test_what_answers_begin_with(tmp_path, vulkan_backend):
         own.generate(case.input_ids, decoder_input_ids=[[0.7]] * 3)
     with pytest.raises(ValueError, match="decoder_input_ids are missing: .* decoder_start_token_id, 0"):
         own(case.input_ids)
+
+
+@pytest.mark.parametrize("name, given", [("t5", "input_ids"), ("whisper", "input_features")])
+def test_no_samples_to_write_of(tmp_path, vulkan_backend, name, given):
+    own = models.load(write_folder(tmp_path / name, CASES[name].arguments), backend=vulkan_backend)
+    inputs = getattr(CASES[name], given)[:0]
+    for none in (inputs, vulkan_backend.tensor(inputs)):
+        with pytest.raises(ValueError, match=rf"{given} has shape \(0, .*\); expected at least one sample"):
+            own.generate(none)
+    with pytest.raises(ValueError, match=f"{given} has shape"):
+        own.generate(inputs, decoder_input_ids=np.zeros((0, 1), int))
+    with pytest.raises(ValueError, match=f"{given} has shape"):
+        own(inputs, decoder_input_ids=np.zeros((0, 1), int))
 
 
 def test_sounds_by_their_name(tmp_path, vulkan_backend):

@@ -132,11 +132,13 @@ def test_what_cannot_be_transcribed(transcriber):
         ({"language": 3}, "language is 3; expected one of de, en"),
         ({"task": "sing"}, "task is 'sing'; expected one of transcribe, translate"),
         ({"samples": LONG[None]}, r"float32 \(1, 36000\); expected floats \(N,\)"),
-        ({"samples": LONG[:0]}, "expected floats"),
+        ({"samples": LONG[:0]}, r"Transcriber: the sound is empty: samples have shape \(0,\); expected at least one"),
         ({"max_new_tokens": 99}, "positions"),
     ):
         with pytest.raises(ValueError, match=why):
             transcriber.transcribe(**{"samples": LONG, "sampling_rate": 16000, **options})
+    with pytest.raises(ValueError, match="the sound is empty"):  # and not in the language of silence
+        transcriber.detect_language([])
 
 
 @needs_tokenizers

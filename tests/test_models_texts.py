@@ -50,6 +50,11 @@ def test_tokenizer(folder):
     assert models.Tokenizer(folder, longest=2).encode(["w5 w6 w7"])[0].tolist() == [[5, 6]]
     with pytest.raises(ValueError, match="no tokens"):
         tokenizer.encode([""])
+    for texts, number in (("w5 \ud800", 0), (["w5", "w6 \udc80"], 1)):
+        with pytest.raises(ValueError, match=rf"Tokenizer: text {number} has a lone surrogate, U\+D[8C].0 at 3"):
+            tokenizer.encode(texts)
+    with pytest.raises(TypeError):
+        tokenizer.encode([5])
     (folder / "tokenizer.json").write_text("{}")
     with pytest.raises(ModelError, match="tokenizer.json cannot be read"):
         models.Tokenizer(folder)
@@ -243,6 +248,9 @@ def test_tokens_beyond_the_vocabulary(vulkan_backend, encoder, tmp_path, capsys)
     device = ["--device", str(vulkan_backend.device.index)]
     assert main(["embed", str(encoder), str(tmp_path / "lines.txt"), *device]) == 1
     assert "to 99; expected 0 to 60" in capsys.readouterr().err
+    (tmp_path / "lines.txt").write_text("w5\n\nw6\n")  # of which this tokenizer makes no token
+    assert main(["embed", str(encoder), str(tmp_path / "lines.txt"), *device]) == 1
+    assert "sentence 1, counted from 0, has no tokens; leave it out" in capsys.readouterr().err
 
 
 def test_layers_after_the_pooling(vulkan_backend, encoder):

@@ -51,4 +51,8 @@ def test_texts_together_are_as_each_alone(vulkan_backend, tmp_path, case, poolin
     for _ in range(4):  # captured and replayed
         np.testing.assert_allclose(encoder.encode(texts), alone, atol=3e-6)
     np.testing.assert_allclose(encoder.encode(texts, batch_size=2), alone, atol=3e-6)
-    np.testing.assert_allclose(encoder.encode([*texts, ""], batch_size=4)[:-1], alone, atol=3e-6)  # one has no tokens
+    for given, number in (([*texts, "", " "], len(texts)), (["", *texts], 0), ("", 0), ([" ", ""], 0)):
+        with pytest.raises(ValueError, match=f"encode: sentence {number}, counted from 0, has no tokens"):
+            encoder.encode(given, batch_size=4)
+    np.testing.assert_allclose(encoder.encode(["", "w5"], prompt="w9 ")[0], encoder.encode("w9"), atol=3e-6)
+    assert encoder.encode([]).shape == (0, encoder.width)

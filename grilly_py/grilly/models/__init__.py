@@ -5,7 +5,8 @@
 
 from .cache import Cache
 from .loading import ARCHITECTURES, load
-from .model import Model, Output
+from .model import Model
+from .output import Output
 from .sentences import SentenceEncoder
 from .spectrogram import log_mel
 from .tokenizer import Tokenizer

@@ -16,7 +16,8 @@ from .. import nn
 from ..compute import Tensor
 from .config import Config
 from .layers import ACTIVATIONS, MLP, Embedding, LayerNorm, Linear, check_dim
-from .model import Model, Output
+from .model import Model
+from .output import Output
 from .weights import Weights
 
 #: Names in a layer of BERT: see `Layer`.

@@ -13,7 +13,7 @@ from ..functional.products import Activation
 from .bert import Bert, Roberta
 from .config import Config
 from .layers import ACTIVATIONS, LayerNorm, Linear
-from .model import Output
+from .output import Output
 from .weights import Weights
 
 
@@ -49,7 +49,7 @@ class BertMaskedLM(Bert):
         return F.linear(x, self.word_embeddings.weight.data, self.bias.data, precision=self.precision)
 
     def _output(self, host: bool, x: Tensor) -> Output:
-        return Output(host, last_hidden_state=x, logits=lambda: self._logits(x))
+        return Output(host, logits=lambda: self._logits(x), last_hidden_state=x)
 
 
 class RobertaMaskedLM(BertMaskedLM, Roberta):
@@ -74,8 +74,10 @@ class BertPretraining(BertMaskedLM):
         self.seq_relationship = Linear(weights, "cls.seq_relationship", self.width, 2)
 
     def _output(self, host: bool, x: Tensor) -> Output:
-        return Output(host, last_hidden_state=x, prediction_logits=lambda: self._logits(x),
-                      seq_relationship_logits=lambda: self.seq_relationship(self._pooled(x)))  # fmt: skip
+        return Output(
+            host, prediction_logits=lambda: self._logits(x),
+            seq_relationship_logits=lambda: self.seq_relationship(self._pooled(x)), last_hidden_state=x,
+        )  # fmt: skip
 
 
 class BertTokenClassifier(Bert):
@@ -86,7 +88,7 @@ class BertTokenClassifier(Bert):
         self.classifier = Linear(weights, "classifier", self.width, config.labels())
 
     def _output(self, host: bool, x: Tensor) -> Output:
-        return Output(host, last_hidden_state=x, logits=lambda: self.classifier(x))
+        return Output(host, logits=lambda: self.classifier(x), last_hidden_state=x)
 
 
 class RobertaTokenClassifier(BertTokenClassifier, Roberta):
@@ -102,7 +104,7 @@ class BertClassifier(Bert):
         self.classifier = Linear(weights, "classifier", self.width, config.labels())
 
     def _output(self, host: bool, x: Tensor) -> Output:
-        return Output(host, last_hidden_state=x, logits=lambda: self.classifier(self._pooled(x)))
+        return Output(host, logits=lambda: self.classifier(self._pooled(x)), last_hidden_state=x)
 
 
 class BertQuestionAnswering(Bert):
@@ -116,7 +118,7 @@ class BertQuestionAnswering(Bert):
 
     def _output(self, host: bool, x: Tensor) -> Output:
         both = functools.cache(lambda: self.qa_outputs(x))
-        return Output(host, last_hidden_state=x, start_logits=lambda: both()[..., 0], end_logits=lambda: both()[..., 1])
+        return Output(host, start_logits=lambda: both()[..., 0], end_logits=lambda: both()[..., 1], last_hidden_state=x)
 
 
 class RobertaQuestionAnswering(BertQuestionAnswering, Roberta):
@@ -132,7 +134,7 @@ class RobertaClassifier(Roberta):
         self.out_proj = Linear(weights, "classifier.out_proj", self.width, config.labels())
 
     def _output(self, host: bool, x: Tensor) -> Output:
-        return Output(host, last_hidden_state=x, logits=lambda: self.out_proj(F.tanh(self.dense(x[:, 0]))))
+        return Output(host, logits=lambda: self.out_proj(F.tanh(self.dense(x[:, 0]))), last_hidden_state=x)
 
 
 __all__ = [

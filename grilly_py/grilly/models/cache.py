@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +13,19 @@ from numpy.typing import DTypeLike
 from .. import functional as F
 from ..compute import Compute, Tensor
 from ..compute.attention.cache_lengths import Lengths
-from ..compute.device.arrays import NDArray, Precision
+from ..compute.device.arrays import IntegersLike, NDArray, Precision
 from .room import mib, room
 from .rotary import Rotary
+
+#: What to do where there is no room for a cache.
+LESS = "fewer texts, fewer tokens or 16 bits take less"
 
 
 class Cache:
     """What a decoder has seen: made by ``model.make_cache``, given as ``past_key_values``, grown in place.
+
+    ``copy.deepcopy(cache)`` (and ``copy.copy``, which gives the same) has keys, values and lengths of its own, on the
+    same device: so a prompt that is read once may go on in several ways. A cache cannot be pickled (TypeError).
 
     Attributes
     ----------
@@ -26,12 +33,15 @@ class Cache:
         For each layer ``(batch, max_len, key heads, D)``. Keys are turned by their positions already.
     lengths : numpy.ndarray
         Tokens that each sample holds, int32 ``(batch,)``. It may be changed: after a prompt that is padded on the
-        right, to the number of its tokens. In a captured call lengths are read and advanced on the device, and the
-        host counts along with each replay; here they are then asked for between replays (else CaptureError).
+        right, to the number of its tokens. What is assigned is checked (else ValueError). In a captured call lengths
+        are read and advanced on the device, and the host counts along with each replay; here they are then asked for
+        between replays (else CaptureError).
     nbytes : int
         Of keys and values.
     tables : pair of grilly.Tensor or None
         Cosines and sines of all positions, for models with rotary embeddings.
+    rotary : Rotary or None
+        What keys are turned by: a model takes caches of its own angles alone.
     """
 
     def __init__(
@@ -41,10 +51,11 @@ class Cache:
         shape = (batch, max_len, heads, dim)
         self.nbytes = 2 * layers * math.prod(shape) * np.dtype(dtype).itemsize
         what = f"a cache of {batch} texts of up to {max_len} tokens takes {mib(self.nbytes)}{beside}"
-        with room(backend, what, self.nbytes, "fewer texts, fewer tokens or 16 bits take less"):
+        with room(backend, what, self.nbytes, LESS):
             self.k = [backend.empty(shape, dtype) for _ in range(layers)]
             self.v = [backend.empty(shape, dtype) for _ in range(layers)]
         self._backend, self._lengths = backend, Lengths(backend.opened, batch, max_len)
+        self.rotary = rotary
         self.tables = None if rotary is None else rotary.tables(backend, max_len)
 
     @property
@@ -54,9 +65,9 @@ class Cache:
         return self._lengths.shown()
 
     @lengths.setter
-    def lengths(self, lengths: NDArray[np.int32]) -> None:
+    def lengths(self, lengths: IntegersLike) -> None:
         self._lengths.outside("Cache.lengths")
-        self._lengths.put(np.asarray(lengths))
+        self._lengths.put(self._lengths.checked("Cache", lengths))
 
     @property
     def max_len(self) -> int:
@@ -81,6 +92,22 @@ class Cache:
         lengths = self._lengths.tensor()
         lengths += count
         self._lengths.noted(count)
+
+    def __copy__(self) -> Cache:
+        return self.__deepcopy__({})  # with shared keys the two would write over each other's tokens
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Cache:
+        self._lengths.outside("copying a Cache")
+        new = memo[id(self)] = object.__new__(Cache)
+        new.nbytes, new.rotary, new.tables, new._backend = self.nbytes, self.rotary, self.tables, self._backend
+        with room(self._backend, f"a copy of a cache takes {mib(self.nbytes)}", self.nbytes, LESS):
+            new.k, new.v = copy.deepcopy((self.k, self.v), memo)
+        new._lengths = Lengths(self._backend.opened, len(self.k[0]), self.max_len)
+        new._lengths.put(self._lengths.now())
+        return new
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Cache is memory of an open device and cannot be pickled; copy.deepcopy(cache) copies it")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from ..compute import Tensor
 from .config import Config
 from .encoder import Block, Patches, sides
 from .layers import ACTIVATIONS, Embedding, LayerNorm, Linear, check_dim
-from .model import Model, Output
+from .model import Model
+from .output import Output
 from .weights import Weights
 
 #: Names in a layer: of the norms, the projections and the two linear layers.
@@ -23,6 +24,11 @@ NAMES = (
 )  # fmt: skip
 #: The end of a text, where its features are; in older configurations the number of another token stands for it.
 END, OLD_END = 49407, 2
+#: What a call may give, in transformers' order.
+FIELDS = (
+    "logits_per_image", "logits_per_text", "text_embeds", "image_embeds", "text_last_hidden_state",
+    "vision_last_hidden_state",
+)  # fmt: skip
 
 
 def blocks_of(config: Config, weights: Weights, width: int, inner: int, heads: int) -> nn.ModuleList:
@@ -197,4 +203,4 @@ class CLIP(Model):
             products = F.linear(found["text_embeds"], found["image_embeds"], precision=self.precision)
             found["logits_per_text"] = products * scale
             found["logits_per_image"] = found["logits_per_text"].T
-        return Output(host, **found)
+        return Output(host, **{name: found.get(name) for name in FIELDS})

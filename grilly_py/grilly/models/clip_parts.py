@@ -8,7 +8,8 @@ from ..compute import Tensor
 from .clip import PictureEncoder, TextEncoder, pictures_of, texts_of
 from .config import Config
 from .layers import Linear
-from .model import Model, Output
+from .model import Model
+from .output import Output
 from .weights import Weights
 
 
@@ -58,7 +59,7 @@ class CLIPTextFeatures(CLIPText):
         self.projection = Linear(weights, "text_projection", self.encoder.width, width, bias=False)
 
     def _output(self, host: bool, states: Tensor, last: Tensor) -> Output:
-        return Output(host, last_hidden_state=states, text_embeds=lambda: self.projection(last))
+        return Output(host, text_embeds=lambda: self.projection(last), last_hidden_state=states)
 
 
 class CLIPPicture(Model):
@@ -105,4 +106,4 @@ class CLIPPictureFeatures(CLIPPicture):
         self.projection = Linear(weights, "visual_projection", self.encoder.width, width, bias=False)
 
     def _output(self, host: bool, states: Tensor, last: Tensor) -> Output:
-        return Output(host, last_hidden_state=states, image_embeds=lambda: self.projection(last))
+        return Output(host, image_embeds=lambda: self.projection(last), last_hidden_state=states)

@@ -11,7 +11,8 @@ from ..compute import Tensor
 from .cache import Cache, Call
 from .config import Config
 from .generation import Generates, State, fewer, packed
-from .model import Model, Output
+from .model import Model
+from .output import Output
 from .rotary import Rotary
 from .weights import Weights
 
@@ -92,11 +93,13 @@ class Decoder(Generates, Model):
             raise ValueError(f"{name}: {longest} tokens are more than the {self.positions} positions")
         if past_key_values is None:
             position_ids = self._of_tokens("position_ids", position_ids, self.positions or 2**31, (batch, length))
+            if isinstance(position_ids, Tensor):  # as rotary embedding reads them
+                position_ids = position_ids.astype("int32", copy=False)
             x = self._replayed(self._states, ids, self._mask(attention_mask, batch, length), position_ids)
         else:
             x = self.hidden(self._sent(ids), self._call(past_key_values, past_key_values.before()))
             past_key_values.grow(length)
-        return Output(host, last_hidden_state=x, logits=(lambda: self.head(x)) if self.has_head else None)
+        return Output(host, logits=(lambda: self.head(x)) if self.has_head else None, last_hidden_state=x)
 
     def _room(self, cache: Any, batch: int, count: int) -> int:
         """Tokens that a text of a cache may have after ``count`` more.
@@ -111,6 +114,12 @@ class Decoder(Generates, Model):
         if found != wanted:
             raise ValueError(f"{name}: past_key_values is of another model: layers, heads, elements of these and dtype "
                              f"are {found}; expected {wanted}")  # fmt: skip
+        if cache.rotary is not self.rotary and (self.rotary is None or not self.rotary.turns_as(cache.rotary)):
+            # Its tables would turn the new keys and queries, and the old keys are turned already.
+            turned, own = (f"{'no ' if one is None else ''}rotary angles" for one in (cache.rotary, self.rotary))
+            own = "other ones" if turned == own else own
+            raise ValueError(f"{name}: past_key_values is of another model: its keys are turned by {turned}, this "
+                             f"model's by {own}; expected a cache of this model's make_cache")  # fmt: skip
         longest = cache.longest(count)
         if len(cache.k[0]) != batch or longest > cache.max_len:
             raise ValueError(f"{name}: past_key_values has room for {len(cache.k[0])} texts of {cache.max_len} tokens; "

@@ -7,7 +7,7 @@ from .bert import Bert
 from .bert_heads import BertMaskedLM, BertQuestionAnswering, BertTokenClassifier
 from .config import Config
 from .layers import LayerNorm, Linear
-from .model import Output
+from .output import Output
 from .weights import Weights
 
 
@@ -53,7 +53,7 @@ class DistilBertClassifier(DistilBert):
 
     def _output(self, host: bool, x: Tensor) -> Output:
         return Output(
-            host, last_hidden_state=x, logits=lambda: self.classifier(self.dense(x[:, 0], activation="relu"))
+            host, logits=lambda: self.classifier(self.dense(x[:, 0], activation="relu")), last_hidden_state=x
         )
 
 

@@ -12,7 +12,8 @@ from ..compute import Tensor
 from ..compute.device.arrays import NDArray
 from .cache import Cache, Call
 from .generation import Generates, State, fewer
-from .model import Model, Output
+from .model import Model
+from .output import Output
 
 
 @dataclass
@@ -36,12 +37,15 @@ class EncoderDecoder(Generates, Model):
         The longest answer that there are embeddings of positions for.
     starts : bool
         Whether ``decoder_start_token_id`` comes before ``decoder_input_ids`` none of which begin with it.
+    reads : str
+        What `generate` calls its first argument, for messages.
     """
 
     rows: int
     cached: tuple[int, int, int]
     positions: int | None = None
     starts = True
+    reads = "input_ids"
 
     def encode(self, inputs: Any, attention_mask: Any) -> tuple[Tensor, Tensor | None, bool]:
         """The encoder's states, the mask of its tokens, and whether the inputs came from the host."""
@@ -70,8 +74,8 @@ class EncoderDecoder(Generates, Model):
         self._fits(ids.shape[1])
         call = Call(self._mask(decoder_attention_mask, *ids.shape), precision=self.precision)
         x = self.decode(ids, call, self.source(states, mask))
-        return Output(host, last_hidden_state=x, encoder_last_hidden_state=states,
-                      logits=(lambda: self.head(x)) if self.has_head else None)  # fmt: skip
+        return Output(host, logits=(lambda: self.head(x)) if self.has_head else None,
+                      last_hidden_state=x, encoder_last_hidden_state=states)  # fmt: skip
 
     def _fits(self, length: int, remedy: str = "") -> None:
         if self.positions is not None and length > self.positions:
@@ -86,6 +90,9 @@ class EncoderDecoder(Generates, Model):
 
     def _begin(self, input_ids: Any, decoder_input_ids: Any = None) -> NDArray[Any]:
         start = self.decoder_start_token_id
+        if not len(input_ids):
+            shape = np.shape(input_ids)
+            raise ValueError(f"{type(self).__name__}: {self.reads} has shape {shape}; expected at least one sample")
         if decoder_input_ids is not None:
             ids = self._numbers("decoder_input_ids", decoder_input_ids, self.rows)[0]
             if len(ids) != len(input_ids):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 from numpy.typing import DTypeLike
 
 from ..compute import Compute, default_backend
@@ -47,8 +49,9 @@ def load(
     folder : str or Path
         With config.json, and model.safetensors or its shards and their index.
     dtype : dtype_like, optional
-        float32, float16 or "bfloat16": of the weights and of what is computed with them. By default that of the first
-        floating tensor.
+        float32, float16 or "bfloat16": of the weights and of what is computed with them. By default ``dtype`` of
+        config.json (``torch_dtype`` in older files) where that is one of these, else the one of which the weights have
+        most bytes.
     backend : grilly.Compute, optional
         The device; by default the default backend.
     precision : str
@@ -99,7 +102,7 @@ def load_as(
     if not folder.is_dir():
         raise ModelError(f"{folder} is no folder; a model is read from its files, and not downloaded")
     if dtype is not None and not _float(dtype):
-        raise TypeError(f"load: dtype {dtype}; expected {FLOATS_TEXT}, or None for that of the files")
+        raise TypeError(f"load: dtype {dtype}; expected {FLOATS_TEXT}, or None for that of the folder")
     check_precision("load", precision)
     if isinstance(ignore, str):
         raise TypeError(f"load: ignore is {ignore!r}; expected a list of fields, such as [{ignore!r}]")
@@ -108,22 +111,21 @@ def load_as(
     fields = read_json(folder / "config.json")
     make = choose(folder, fields)
     checkpoint = Checkpoint(folder)
-    if dtype is None:
-        dtype = next((FLOATS[e.kind] for e in checkpoint.entries.values() if e.kind in FLOATS), "float32")
     config = Config(str(folder / "config.json"), fields, ignore)
-    on_paper = Weights(checkpoint, dtype_of(dtype))
+    on_paper = Weights(checkpoint, np.dtype(np.float32))
     model = make(config, on_paper)
     config.finish()
     defaults = Defaults(folder, fields)
     on_paper.check()
     if check is not None:
         check(model)
+    on_paper.dtype = dtype_of(_dtype_of(fields, on_paper) if dtype is None else dtype)
     total = sum(checkpoint.entries[name].nbytes for name in on_paper.asked)
     report = _Progress(folder.name, total, progress)
     backend = default_backend() if backend is None else backend
-    weights = Weights(checkpoint, dtype_of(dtype), backend, report.add, precision)
-    smaller = "" if dtype_of(dtype).itemsize == 2 else "float16, bfloat16 or "
-    what = f"{folder}: the weights take {mib(on_paper.nbytes)} as {dtype_of(dtype)}"
+    weights = Weights(checkpoint, on_paper.dtype, backend, report.add, precision)
+    smaller = "" if on_paper.dtype.itemsize == 2 else "float16, bfloat16 or "
+    what = f"{folder}: the weights take {mib(on_paper.nbytes)} as {on_paper.dtype}"
     try:
         with room(backend, what, on_paper.nbytes, f"{smaller}a smaller model takes less"):
             model = make(config, weights)
@@ -135,6 +137,18 @@ def load_as(
     for name in ("repetition_penalty", "max_new_tokens", "max_length", "not_applied"):
         setattr(model, name, getattr(defaults, name))
     return model
+
+
+def _dtype_of(fields: dict[str, Any], weights: Weights) -> str:
+    """The dtype of a folder: what config.json says, else the one of which the tensors asked for have most bytes."""
+    for name in ("dtype", "torch_dtype"):
+        if (said := fields.get(name)) in FLOATS.values():
+            return said
+    nbytes: Counter[str] = Counter()  # a buffer or a table that was kept in float32 is no reason for twice the memory
+    for name in weights.asked:
+        entry = weights.checkpoint.entries[name]
+        nbytes[FLOATS[entry.kind]] += entry.nbytes
+    return max(nbytes, key=nbytes.__getitem__, default="float32")
 
 
 def _float(dtype: DTypeLike) -> bool:

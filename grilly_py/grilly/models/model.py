@@ -1,8 +1,8 @@
-"""Model: what all models share: how they are called, and what they give back."""
+"""Model: what all models share: how they are called."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,51 +17,6 @@ from .config import Config
 from .graphs import Graphs
 from .room import mib, room
 from .weights import Weights
-
-
-class Output:
-    """What a model computed, by name: ``output.logits`` or ``output["logits"]``.
-
-    NumPy arrays where the model was given NumPy arrays, else Tensors. Logits are computed when they are first asked
-    for: nobody who wants the hidden states alone pays for a product with the vocabulary.
-    """
-
-    def __init__(self, host: bool, **tensors: Tensor | Callable[[], Tensor] | None) -> None:
-        self._host = host
-        self._found: dict[str, Any] = {name: value for name, value in tensors.items() if value is not None}
-        self._ready: set[str] = set()
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._found:
-            raise KeyError(f"this output has no {name!r}; it has {', '.join(self._found)}")
-        if name not in self._ready:
-            value = self._found[name]
-            value = value if isinstance(value, Tensor) else value()
-            self._found[name] = value.numpy() if self._host else value
-            self._ready.add(name)
-        return self._found[name]
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # _found is not there yet when a copy is made
-            raise AttributeError(name)
-        if name not in self._found:
-            raise AttributeError(f"this output has no {name}; it has {', '.join(self._found)}")
-        return self[name]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickle: all of it computed, as what computes cannot be written down."""
-        for name in self._found:
-            self[name]
-        return self.__dict__
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
-
-    def __repr__(self) -> str:
-        return f"Output({', '.join(self._found)})"
 
 
 def on_host(name: str, array: Any) -> NDArray[Any]:

@@ -27,6 +27,14 @@ class Rotary:
     longest: int | None = None
     whole: bool = True
 
+    def turns_as(self, other: Rotary | None) -> bool:
+        """Whether the other turns keys alike, by its numbers: copies of a model have a Rotary of their own."""
+        return (
+            other is not None
+            and np.array_equal(self.frequencies, other.frequencies)
+            and (self.factor, self.whole) == (other.factor, other.whole)
+        )
+
     def tables(self, backend: Compute, length: int) -> tuple[Tensor, Tensor]:
         """Cosines and sines of the first positions, ``(length, P)`` each; with the factor where heads are not whole."""
         angles, factor = np.arange(length)[:, None] * self.frequencies, 1.0 if self.whole else self.factor

@@ -145,8 +145,9 @@ class SentenceEncoder(nn.Module):
         TypeError
             For anything but strings, a batch size that is no integer, and keyword arguments of other libraries.
         ValueError
-            For a batch size below 1, prompts that are not there, and tokens beyond the model's vocabulary, which a
-            tokenizer of another model may give.
+            For a batch size below 1, prompts that are not there, a sentence without a token (what an empty one is where
+            the tokenizer adds none of its own) or with a lone surrogate, and tokens beyond the model's vocabulary,
+            which a tokenizer of another model may give.
         """
         if unknown:
             raise foreign.unknown("SentenceEncoder.encode", unknown, _WORDS)
@@ -164,8 +165,11 @@ class SentenceEncoder(nn.Module):
         result = np.zeros((len(texts), self.width), np.float32)
         rows = self.tokenizer.tokens_of(texts)
         lengths = [len(row) for row in rows]
+        if 0 in lengths:
+            raise ValueError(f"SentenceEncoder.encode: sentence {lengths.index(0)}, counted from 0, has no tokens; "
+                             "leave it out, or give a prompt")  # fmt: skip
         # A processor has the time that is spent on padding; what a GPU would save was not measured.
-        packs = self.model.backend.device.kind == "cpu" and self.pooling != "max" and min(lengths, default=0) > 0
+        packs = self.model.backend.device.kind == "cpu" and self.pooling != "max"
         batches = by_tokens(lengths, batch_size, self.model.longest) if packs else by_length(lengths, batch_size)
         found = []
         for batch in batches:

@@ -9,7 +9,8 @@ from .cache import Call
 from .config import Config
 from .encoder_decoder import EncoderDecoder, Source
 from .layers import Embedding, Linear
-from .model import Model, Output
+from .model import Model
+from .output import Output
 from .t5_layers import Stack
 from .weights import Weights
 

@@ -63,13 +63,21 @@ class Tokenizer:
         """Tokens ``(B, S)``, padded on the right, and an attention mask ``(B, S)``, 1 for tokens; B is 1 for one str.
 
         ``add_special_tokens``: those that the folder puts before and after a text. What `apply_chat_template` gives has
-        them. Raises ValueError where no text has a token.
+        them. Raises ValueError where no text has a token, and for a text with a lone surrogate.
         """
         return self.padded(self.tokens_of([texts] if isinstance(texts, str) else list(texts), add_special_tokens))
 
     def tokens_of(self, texts: list[str], add_special_tokens: bool = True) -> list[list[int]]:
-        """Each text's tokens, as `encode` has them before they are padded."""
-        return [one.ids for one in self._tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens)]
+        """Each text's tokens, as `encode` has them before they are padded.
+
+        Raises ValueError for a text with a lone surrogate.
+        """
+        try:
+            found = self._tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens)
+        except TypeError:  # which says this of any text that is no UTF-8
+            _check_surrogates(texts)
+            raise
+        return [one.ids for one in found]
 
     def padded(self, rows: Sequence[list[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """What `encode` makes of the tokens of texts. Raises ValueError where no text has a token."""
@@ -140,6 +148,21 @@ class Tokenizer:
         if given and not 0 <= min(given) <= max(given) < 2**32:
             raise ValueError(f"Tokenizer.decode: tokens from {min(given)} to {max(given)}; expected 0 to 2**32 - 1")
         return str(self._tokenizer.decode(given, skip_special_tokens=skip_special_tokens))
+
+
+def _check_surrogates(texts: list[str]) -> None:
+    """Raise ValueError for a text with half of a character, as what is cut from UTF-16 or was read with
+    "surrogateescape" may have."""
+    for number, text in enumerate(texts):
+        try:
+            if isinstance(text, str):
+                text.encode()
+        except UnicodeEncodeError as error:
+            sign = f"U+{ord(text[error.start]):04X}"
+            raise ValueError(
+                f"Tokenizer: text {number} has a lone surrogate, {sign} at {error.start}, which is no character; "
+                'text.encode("utf-8", "replace").decode() has a question mark there'
+            ) from None
 
 
 class Written:

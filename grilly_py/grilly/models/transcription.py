@@ -109,10 +109,11 @@ class Transcriber:
     ) -> Iterator[str]:  # fmt: skip
         """The text of a sound, part by part as it is found. Parameters and errors are those of `transcribe`."""
         sound = np.asarray(samples)
+        _check_not_empty(sound)
         if sampling_rate != self.features.sampling_rate:
             raise ValueError(f"Transcriber: the sound has {sampling_rate} samples a second; the model takes "
                              f"{self.features.sampling_rate}")  # fmt: skip
-        if sound.ndim != 1 or not len(sound) or sound.dtype.kind != "f":
+        if sound.ndim != 1 or sound.dtype.kind != "f":
             raise ValueError(f"Transcriber: samples are {sound.dtype} {sound.shape}; expected floats (N,)")
         if isinstance(language, str) and code_of(language) in self.languages:
             language = code_of(language)
@@ -164,7 +165,8 @@ class Transcriber:
         Raises
         ------
         ValueError
-            For samples that are no such sound, another sampling rate, and languages and tasks that the model lacks.
+            For samples that are no such sound, an empty one, another sampling rate, and languages and tasks that the
+            model lacks.
         """
         return "".join(self.stream(samples, sampling_rate, language=language, task=task, **options)).strip()
 
@@ -179,11 +181,13 @@ class Transcriber:
         Raises
         ------
         ValueError
-            For samples that are no such sound, and models without languages.
+            For samples that are no such sound, an empty one, and models without languages.
         """
         if not self.languages:
             raise ValueError("Transcriber: the model's folder names no languages")
-        return self._language(self.features(np.asarray(samples)))
+        sound = np.asarray(samples)
+        _check_not_empty(sound)
+        return self._language(self.features(sound))
 
     def _language(self, features: NDArray[np.float32]) -> str:
         logits = self.model(features, self.model._begin(features)).logits[0, -1].astype(np.float32)
@@ -199,6 +203,11 @@ class Transcriber:
         if self.no_timestamps is not None and self.no_timestamps not in tokens:
             tokens.append(self.no_timestamps)
         return np.array([tokens], np.int64)
+
+
+def _check_not_empty(sound: NDArray[Any]) -> None:
+    if not sound.size:  # which may come as any dtype: a list without elements is float64, a cut of a sound is its own
+        raise ValueError(f"Transcriber: the sound is empty: samples have shape {sound.shape}; expected at least one")
 
 
 def _features(folder: Path) -> tuple[Features, str]:

@@ -10,7 +10,8 @@ from ..compute import Tensor
 from .config import Config
 from .encoder import Block, Patches, sides
 from .layers import ACTIVATIONS, LayerNorm, Linear, check_dim
-from .model import Model, Output
+from .model import Model
+from .output import Output
 from .weights import Weights
 
 #: Names in a layer: of the norms, the projections and the two linear layers.
@@ -99,4 +100,4 @@ class ViTClassifier(ViT):
     def forward(self, pixel_values: Any) -> Output:
         """As `ViT.forward`, with ``logits`` ``(B, labels)``."""
         x, host = self._encode(pixel_values)
-        return Output(host, last_hidden_state=x, logits=lambda: self.classifier(x[:, 0]))
+        return Output(host, logits=lambda: self.classifier(x[:, 0]), last_hidden_state=x)

@@ -16,7 +16,7 @@ from .config import Config
 from .encoder import Block
 from .encoder_decoder import EncoderDecoder, Source
 from .layers import ACTIVATIONS, MLP, Embedding, LayerNorm, Linear, check_dim, heads, joined
-from .model import Output
+from .output import Output
 from .weights import Weights
 
 #: Names in a layer of the encoder; keys have no bias.
@@ -96,6 +96,7 @@ class WhisperStates(EncoderDecoder):
 
     has_head = False
     starts = False  # as in transformers: what comes first may be a token of what was said before
+    reads = "input_features"
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)

@@ -140,17 +140,8 @@ class KVCache:
     @lengths.setter
     def lengths(self, lengths: IntegersLike) -> None:
         self._lengths.outside("KVCache.lengths")
-        self._lengths.put(self._checked(lengths, self.max_len))
+        self._lengths.put(self._lengths.checked("KVCache", lengths))
         self._filled = True
-
-    def _checked(self, lengths: IntegersLike, most: int) -> NDArray[Any]:
-        given = np.asarray(lengths)
-        if given.dtype.kind not in "iu" or given.shape not in ((), (self.k.shape[0],)):
-            wanted = f"integers ({self.k.shape[0]},)"
-            raise ValueError(f"KVCache: lengths are {given.dtype} {given.shape}; expected {wanted}")
-        if given.size and not 0 <= int(given.min()) <= int(given.max()) <= most:
-            raise ValueError(f"KVCache: lengths go from {given.min()} to {given.max()}; expected 0 to {most}")
-        return given
 
     def __len__(self) -> int:
         """Tokens that the longest sample holds."""
@@ -282,7 +273,7 @@ class KVCache:
         count = k.shape[1]
         if count > room:
             raise ValueError(f"KVCache.fill: k has {count} rows; there is room for {room}")
-        given = self._checked(count if lengths is None else lengths, count)
+        given = self._lengths.checked("KVCache", count if lengths is None else lengths, count)
         backend = self.k.backend
         for array, held in ((backend.tensor(k), self.k), (backend.tensor(v), self.v)):
             held[:, :count] = array

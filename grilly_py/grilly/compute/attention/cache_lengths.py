@@ -66,8 +66,20 @@ class Lengths:
         np.minimum(array, length, out=array)
         self._changed(min(self._most, length))
 
+    def checked(self, owner: str, lengths, most: int | None = None) -> np.ndarray:
+        """Lengths that somebody gives, int ``()`` or (B,), from 0 to ``most``, by default the room. Raises ValueError.
+
+        ``owner`` is what the message begins with.
+        """
+        given, batch, most = np.asarray(lengths), len(self._array), self.room if most is None else most
+        if given.dtype.kind not in "iu" or given.shape not in ((), (batch,)):
+            raise ValueError(f"{owner}: lengths are {given.dtype} {given.shape}; expected integers ({batch},)")
+        if given.size and not 0 <= int(given.min()) <= int(given.max()) <= most:
+            raise ValueError(f"{owner}: lengths go from {given.min()} to {given.max()}; expected 0 to {most}")
+        return given
+
     def put(self, lengths: np.ndarray) -> None:
-        """Other lengths, int (B,), which were checked."""
+        """Other lengths, int ``()`` or (B,), which were `checked`."""
         self.now()[...] = lengths
         self._changed(int(lengths.max(initial=0)))
 
