@@ -226,3 +226,27 @@ def test_python_s_own_functions_of_numbers(vulkan_backend):
     same(grilly.tile(t, 2), np.tile(x, 2))
     with pytest.raises(ValueError, match="normal: std is -1"):
         grilly.random.normal((2,), std=-1, device=vulkan_backend)
+
+
+@pytest.mark.parametrize("call, word", [
+    (lambda t: grilly.sum(t, dim=0), "'dim'; here give axis"), (lambda t: grilly.mean(t, 0, keepdim=True), "keepdims"),
+    (lambda t: grilly.std(t, ddof=1), "correction"), (lambda t: grilly.var(t, unbiased=True), "correction=1"),
+    (lambda t: grilly.argmax(t, dim=1), "axis"), (lambda t: grilly.concat([t, t], dim=1), "axis"),
+    (lambda t: grilly.stack([t, t], dim=1), "axis"), (lambda t: grilly.topk(t, 1, sorted=True), "nothing"),
+    (lambda t: grilly.all(t, out=t), "nothing"), (lambda t: grilly.flip(t, dims=0), "axis"),
+])  # fmt: skip
+def test_words_of_other_libraries(default, call, word):
+    t = grilly.asarray(np.ones((2, 3), np.float32))
+    with pytest.raises(TypeError, match=f"unexpected keyword argument .*{word}"):
+        call(t)
+    with pytest.raises(TypeError, match="got an unexpected keyword argument 'spin'$"):
+        grilly.sum(t, spin=1)
+
+
+def test_axes_by_their_place(default):
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    t = grilly.asarray(x)
+    for name in ("sum", "mean", "max", "min", "prod", "std", "var", "argmax", "argmin", "all", "any", "flip", "sort"):
+        np.testing.assert_allclose(getattr(grilly, name)(t, 0).numpy(), getattr(np, name)(x, 0), rtol=1e-6)
+    for name in ("stack", "concat"):
+        np.testing.assert_array_equal(getattr(grilly, name)([t, t], 1).numpy(), getattr(np, name)([x, x], 1))

@@ -28,7 +28,8 @@ def test_what_the_host_wrote_is_there_again(default):
 
 
 @pytest.mark.parametrize("make", [
-    lambda: grilly.arange(2, dtype="float32"), lambda: grilly.linspace(0, 1, 2), lambda: grilly.zeros(2) + np.array([0, 1], np.float32),
+    lambda: grilly.arange(2, dtype="float32"), lambda: grilly.linspace(0, 1, 2),
+    lambda: grilly.zeros(2) + np.array([0, 1], np.float32),
 ])  # fmt: skip
 def test_a_result_that_is_written_to(default, make):
     def function(x):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -11,8 +12,9 @@ from ..compute.arrays import elementwise as _elementwise
 from ..compute.arrays import reductions as _reductions
 from ..compute.arrays import shapes as _shapes
 from ..compute.arrays import take as _take
+from ..compute.attention import foreign
 from ..compute.device.tensor import Tensor
-from .operands import Axes, tensor_of, tensors_of
+from .operands import WORDS, Axes, tensor_of, tensors_of
 
 
 def broadcast_to(x: Tensor | np.ndarray, /, shape: tuple[int, ...]) -> Tensor:
@@ -27,24 +29,32 @@ def broadcast_arrays(*arrays: Tensor | np.ndarray) -> list[Tensor]:
     return [x.broadcast_to(shape) for x in arrays]
 
 
-def concat(arrays: Sequence[Tensor | np.ndarray], /, *, axis: int | None = 0) -> Tensor:
+def concat(arrays: Sequence[Tensor | np.ndarray], /, axis: int | None = 0, **unknown: NoReturn) -> Tensor:
     """Tensors one after the other along an axis; None: all flat."""
+    if unknown:
+        raise foreign.unknown("concat", unknown, WORDS)
     return _shapes.concat(tensors_of("concat", *arrays), axis)
 
 
-def stack(arrays: Sequence[Tensor | np.ndarray], /, *, axis: int = 0) -> Tensor:
+def stack(arrays: Sequence[Tensor | np.ndarray], /, axis: int = 0, **unknown: NoReturn) -> Tensor:
     """Tensors of one shape side by side along a new axis."""
+    if unknown:
+        raise foreign.unknown("stack", unknown, WORDS)
     return _shapes.stack(tensors_of("stack", *arrays), axis)
 
 
-def unstack(x: Tensor | np.ndarray, /, *, axis: int = 0) -> tuple[Tensor, ...]:
+def unstack(x: Tensor | np.ndarray, /, axis: int = 0, **unknown: NoReturn) -> tuple[Tensor, ...]:
     """Views of x at every place of an axis."""
+    if unknown:
+        raise foreign.unknown("unstack", unknown, WORDS)
     x = tensor_of("unstack", x)
     place = _axes.axis_of("unstack", axis, x.ndim)
     return tuple(x.view((slice(None),) * place + (n,)) for n in range(x.shape[place]))
 
 
-def split(x: Tensor | np.ndarray, indices_or_sections: int | Sequence[int], /, *, axis: int = 0) -> list[Tensor]:
+def split(
+    x: Tensor | np.ndarray, indices_or_sections: int | Sequence[int], /, axis: int = 0, **unknown: NoReturn
+) -> list[Tensor]:
     """Views of parts of an axis that follow each other, as ``numpy.split``; the standard has no such function.
 
     Parameters
@@ -59,12 +69,16 @@ def split(x: Tensor | np.ndarray, indices_or_sections: int | Sequence[int], /, *
     ValueError
         For a number of parts that does not divide the extent.
     """
+    if unknown:
+        raise foreign.unknown("split", unknown, WORDS)
     x = tensor_of("split", x)
     return _shapes.split(x, indices_or_sections, axis)
 
 
-def expand_dims(x: Tensor | np.ndarray, /, *, axis: int = 0) -> Tensor:
+def expand_dims(x: Tensor | np.ndarray, /, axis: int = 0, **unknown: NoReturn) -> Tensor:
     """x with a new axis of extent 1; a view. Raises IndexError for a place that there is not."""
+    if unknown:
+        raise foreign.unknown("expand_dims", unknown, WORDS)
     return _shapes.expand_dims(tensor_of("expand_dims", x), axis)
 
 
@@ -102,20 +116,28 @@ def moveaxis(x: Tensor | np.ndarray, source: int | tuple[int, ...], destination:
     return _axes.moved(x, *own)
 
 
-def flip(x: Tensor | np.ndarray, /, *, axis: Axes = None) -> Tensor:
+def flip(x: Tensor | np.ndarray, /, axis: Axes = None, **unknown: NoReturn) -> Tensor:
     """A copy of x with axes (None: all) in reverse order."""
+    if unknown:
+        raise foreign.unknown("flip", unknown, WORDS)
     x = tensor_of("flip", x)
     return _shapes.flip(x, _reductions.axes_of("flip", x, axis))
 
 
-def roll(x: Tensor | np.ndarray, /, shift: int | tuple[int, ...], *, axis: Axes = None) -> Tensor:
+def roll(x: Tensor | np.ndarray, /, shift: int | tuple[int, ...], axis: Axes = None, **unknown: NoReturn) -> Tensor:
     """x with its elements moved along axes, those at the end to the beginning; without axes, in C order."""
+    if unknown:
+        raise foreign.unknown("roll", unknown, WORDS)
     return _shapes.roll(tensor_of("roll", x), shift, axis)
 
 
-def repeat(x: Tensor | np.ndarray, repeats: int | Tensor | np.ndarray, /, *, axis: int | None = None) -> Tensor:
+def repeat(
+    x: Tensor | np.ndarray, repeats: int | Tensor | np.ndarray, /, axis: int | None = None, **unknown: NoReturn
+) -> Tensor:
     """Each element, or place along an axis, ``repeats`` times; an array has a number for each, which the host waits
     for."""
+    if unknown:
+        raise foreign.unknown("repeat", unknown, WORDS)
     x = tensor_of("repeat", x)
     if not isinstance(repeats, (Tensor, np.ndarray)):
         return _shapes.repeat(x, repeats, axis)

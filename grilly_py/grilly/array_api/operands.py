@@ -16,6 +16,14 @@ from ..compute.device.tensor import Tensor
 Scalar = bool | int | float
 Operand = Tensor | np.ndarray | np.generic | bool | int | float
 Axes = int | tuple[int, ...] | None
+#: Other libraries' keywords of these functions.
+WORDS = {
+    **dict.fromkeys(("dim", "dims"), "axis"), "keepdim": "keepdims", "ddof": "correction",
+    "unbiased": "correction=1, or correction=0 for False",
+    "sorted": "nothing: the largest come first", "out": "nothing: the result is a new Tensor",
+    "initial": "nothing: use grilly.maximum, minimum, add or multiply on the result",
+    "where": "grilly.where(condition, x, other) in place of x", "kind": "stable",
+}  # fmt: skip
 
 
 def tensor_of(name: str, x: Any) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import numpy as np
 
 from ..compute.arrays import elementwise as _elementwise
@@ -9,22 +11,35 @@ from ..compute.arrays import indexing as _indexing
 from ..compute.arrays import reductions as _reductions
 from ..compute.arrays import sorting as _sorting
 from ..compute.arrays.promotion import kind_of
+from ..compute.attention import foreign
 from ..compute.device.tensor import Tensor
-from .operands import Axes, Operand, tensor_of, tensors_of
+from .operands import WORDS, Axes, Operand, tensor_of, tensors_of
 
 
-def argmax(x: Tensor | np.ndarray, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
+def argmax(
+    x: Tensor | np.ndarray, /, axis: int | None = None, *, keepdims: bool = False, **unknown: NoReturn
+) -> Tensor:
     """The first place, int64, of the largest element, or of NaN, along an axis or in C order."""
+    if unknown:
+        raise foreign.unknown("argmax", unknown, WORDS)
     return _reductions.place("argmax", tensor_of("argmax", x), axis, keepdims)
 
 
-def argmin(x: Tensor | np.ndarray, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
+def argmin(
+    x: Tensor | np.ndarray, /, axis: int | None = None, *, keepdims: bool = False, **unknown: NoReturn
+) -> Tensor:
     """The first place, int64, of the smallest element, or of NaN, along an axis or in C order."""
+    if unknown:
+        raise foreign.unknown("argmin", unknown, WORDS)
     return _reductions.place("argmin", tensor_of("argmin", x), axis, keepdims)
 
 
-def count_nonzero(x: Tensor | np.ndarray, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def count_nonzero(
+    x: Tensor | np.ndarray, /, axis: Axes = None, *, keepdims: bool = False, **unknown: NoReturn
+) -> Tensor:
     """How many elements over axes (None: all) are not zero, int64."""
+    if unknown:
+        raise foreign.unknown("count_nonzero", unknown, WORDS)
     x = tensor_of("count_nonzero", x)
     found = _elementwise.binary("not_equal", x, False if kind_of(x.dtype) == "bool" else 0)
     return _reductions.sum_of("sum", found, axis, None, keepdims)
