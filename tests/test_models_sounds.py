@@ -11,6 +11,7 @@ import goldens
 from grilly import ModelError, models
 from grilly.cli import main
 from grilly.models.whisper import Whisper
+from model_folders import change
 from sounds import FEATURES as PREPROCESSOR
 from sounds import GENERATION, write_wav, write_whisper
 
@@ -124,6 +125,32 @@ def test_the_language_is_found(transcriber, monkeypatch):
 
 
 @needs_tokenizers
+@pytest.mark.parametrize("said, given, begun", [
+    ({"language": "de", "task": "translate"}, {}, [3, 12, 14, 15]),
+    ({"language": "german"}, {}, [3, 12, 13, 15]),
+    ({"language": "<|de|>", "task": "translate"}, {"language": "en"}, [3, 11, 14, 15]),
+    ({"language": "de", "task": "translate"}, {"task": "transcribe"}, [3, 12, 13, 15]),
+    ({"task": "translate"}, {}, [3, "found", 14, 15]),
+    ({"forced_decoder_ids": [[1, 12], [2, 14], [3, 15]]}, {}, [3, 12, 14, 15]),
+    ({"forced_decoder_ids": [[1, None], [2, 14]]}, {}, [3, "found", 14, 15]),
+    ({"forced_decoder_ids": [[1, 12], [2, 14]]}, {"language": "en"}, [3, 11, 13, 15]),
+    ({"forced_decoder_ids": [[1, 12], [2, 14]], "language": "en"}, {}, [3, 11, 13, 15]),
+    ({"config.json": [[1, 12], [2, 14]]}, {}, [3, 12, 14, 15]),
+])  # fmt: skip
+def test_the_folder_chooses_language_and_task(vulkan_backend, tmp_path, said, given, begun):
+    """transformers begins so, with these files and arguments."""
+    generation = {name: value for name, value in GENERATION.items() if name != "forced_decoder_ids"}
+    made = write_whisper(tmp_path / "whisper", {**generation, **said})
+    change(made, forced_decoder_ids=said.get("config.json", ...))
+    one = models.Transcriber.load(made, backend=vulkan_backend)
+    begun = [one.languages[one.detect_language(SOUND)] if token == "found" else token for token in begun]
+    seen, stream = [], one.model.stream
+    one.model.__dict__["stream"] = lambda *args, **more: seen.append(more["decoder_input_ids"]) or stream(*args, **more)
+    one.transcribe(LONG, 16000, max_new_tokens=2, **given)
+    assert [ids.tolist() for ids in seen] == [[begun]] * 3
+
+
+@needs_tokenizers
 def test_what_cannot_be_transcribed(transcriber):
     for options, why in (
         ({"sampling_rate": 8000}, "8000 samples a second; the model takes 16000"),
@@ -164,6 +191,10 @@ def test_models_of_one_language(vulkan_backend, tmp_path):
     ({"task_to_id": {"translate": 14}}, {}, "task_to_id .*transcribe among them"),
     ({"lang_to_id": None, "forced_decoder_ids": [[1, None]]}, {}, "forced_decoder_ids .*expected tokens from 0 to 60"),
     ({"lang_to_id": None, "forced_decoder_ids": [[2, 13]]}, {}, "pairs of a place, from 1 on"),
+    ({"language": "fr"}, {}, "language is 'fr'; expected one of de, en"),
+    ({"language": ["de"]}, {}, r"language is \['de'\]; expected one of de, en"),
+    ({"task": "sing"}, {}, "task is 'sing'; expected one of transcribe, translate"),
+    ({"lang_to_id": None, "language": "german"}, {}, "language is 'german'; expected one of en$"),
 ])  # fmt: skip
 def test_folders_that_do_not_fit(vulkan_backend, tmp_path, generation, features, why):
     made = write_whisper(tmp_path / "whisper", {**GENERATION, **generation}, {**PREPROCESSOR, **features})
