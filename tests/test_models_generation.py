@@ -15,7 +15,7 @@ from grilly import CaptureError, Compute, OutOfDeviceMemoryError, Tensor, models
 from grilly.models.defaults import Defaults
 from grilly.models.room import room
 from hostcalls import counted
-from model_folders import write_folder
+from model_folders import refused, write_folder
 
 CASES = goldens.cases("models")
 IDS = CASES["llama"].input_ids
@@ -299,6 +299,31 @@ def test_seeds(model):
     np.testing.assert_array_equal(model.generate(IDS, seed=3, top_k=1, **options), greedy)
 
 
+def test_the_folder_says_how_tokens_are_drawn(tmp_path, vulkan_backend, model):
+    folder = write_folder(tmp_path / "llama", CASES["llama"].arguments)
+    said = {"do_sample": True, "temperature": 3.0, "top_k": 7, "top_p": 0.9, "eos_token_id": 999}
+    (folder / "generation_config.json").write_text(json.dumps(said))
+    own = models.load(folder, backend=vulkan_backend)
+    options = {"max_new_tokens": 12, "do_sample": True, "seed": 1, "eos_token_id": 999}
+    names = ("temperature", "top_k", "top_p")
+    found = own.generate(IDS, **options)
+    np.testing.assert_array_equal(found, model.generate(IDS, **options, **{name: said[name] for name in names}))
+    assert (found != model.generate(IDS, **options)).any(), "the case shows nothing otherwise"
+    for name in names:  # the call wins
+        changed = {**{name: said[name] for name in names}, name: {"temperature": 0.7, "top_k": 0, "top_p": 0.2}[name]}
+        np.testing.assert_array_equal(own.generate(IDS, **options, **{name: changed[name]}),
+                                      model.generate(IDS, **options, **changed))  # fmt: skip
+    greedy = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": 999}
+    np.testing.assert_array_equal(own.generate(IDS, **greedy), model.generate(IDS, **greedy))
+    (folder / "generation_config.json").write_text(json.dumps({"temperature": 0.0, "top_k": None, "top_p": 1}))
+    own = models.load(folder, backend=vulkan_backend)
+    assert own.top_k == 50 and own.generate(IDS, max_new_tokens=1).shape == (len(IDS), IDS.shape[1] + 1)
+    with pytest.raises(ValueError, match="temperature is 0.0; expected a finite number above 0"):
+        own.generate(IDS, max_new_tokens=1, do_sample=True)
+    (folder / "generation_config.json").write_text(json.dumps({"top_k": "many"}))
+    refused(folder, "generation_config.json: top_k is 'many'", backend=vulkan_backend)
+
+
 def test_tensors_stay_on_the_device(model):
     sent = model.backend.tensor(IDS)
     out = model(sent)
@@ -327,8 +352,6 @@ def test_tensors_stay_on_the_device(model):
     ((IDS,), {"seed": -1}, "seed is -1"),
     ((IDS,), {"top_p": 1.5}, "top_p is 1.5"),
     ((IDS,), {"top_k": -1}, "top_k is -1"),
-    ((IDS,), {"temperature": None}, "temperature is None"),
-    ((IDS,), {"top_p": None}, "top_p is None"),
     ((IDS,), {"repetition_penalty": "2"}, "repetition_penalty is '2'"),
     ((IDS,), {"stop_strings": "x"}, "need a tokenizer"),
     ((IDS,), {"stop_strings": ""}, "stop_strings has an empty text"),

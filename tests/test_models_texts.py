@@ -110,6 +110,11 @@ def test_generate_command(vulkan_backend, folder, capsys):
     drawn = ["--temperature", "2", "--top-k", "1", "--seed", "3"]
     assert main(["generate", str(folder), prompt, "--max-new-tokens", "2", *drawn, *device]) == 0
     assert capsys.readouterr().out == " ".join(WORDS[token] for token in case.tokens[0, :2]) + "\n"
+    file = folder / "generation_config.json"
+    file.write_text('{"top_k": 1}')
+    assert main(["generate", str(folder), prompt, "--max-new-tokens", "2", *drawn[:2], *drawn[4:], *device]) == 0
+    file.unlink()
+    assert capsys.readouterr().out == " ".join(WORDS[token] for token in case.tokens[0, :2]) + "\n"
     assert main(["generate", str(folder / "none"), prompt, *device]) == 1
     assert "none is no folder" in capsys.readouterr().err
 

@@ -16,9 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "preprocessor_config.json, safetensors and tokenizer.json")  # fmt: skip
     parser.add_argument("file", metavar="FILE.wav", help="speech: WAV of 16,000 samples a second")
     parser.add_argument("--language", metavar="CODE",
-                        help="what is spoken, such as en (default: the folder's, else what the model hears)")  # fmt: skip
+                        help="what is spoken, such as en (default: the folder's, or what is heard)")  # fmt: skip
     parser.add_argument("--task", metavar="TASK",
-                        help="transcribe, or translate into English (default: the folder's, else transcribe)")  # fmt: skip
+                        help="transcribe, or translate into English (default: the folder's or transcribe)")  # fmt: skip
     parser.add_argument("--max-new-tokens", type=int, metavar="N",
                         help="of each piece of 30 s (default: as many as the model has room for)")  # fmt: skip
     add_loading(parser)

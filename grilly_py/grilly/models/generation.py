@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
@@ -19,7 +19,7 @@ from .cache import Cache
 from .defaults import DRAWING
 from .graphs import Graphs
 from .model import on_host
-from .sampling import LIKELIEST, Sampler
+from .sampling import PLAIN, Sampler
 from .tokenizer import Tokenizer
 
 Returned = TypeVar("Returned")
@@ -108,6 +108,9 @@ class Generates:
     eos_token_id: Any
     pad_token_id: Any
     repetition_penalty: float
+    temperature: float
+    top_k: int
+    top_p: float
     not_applied: dict[str, Any]
     max_new_tokens: int | None
     max_length: int | None
@@ -122,6 +125,16 @@ class Generates:
     def _next(self, ids: Tensor, state: State) -> Tensor:
         """The logits ``(B, vocab)`` after tokens ``(B, 1)``, which are added to the state."""
         raise NotImplementedError
+
+    def _sampler(
+        self, do_sample: bool, temperature: float | None, top_k: int | None, top_p: float | None, penalty: float,
+        seed: int | None,
+    ) -> Sampler:  # fmt: skip
+        """What chooses tokens. The folder's numbers of drawing count where tokens are drawn and the call has none."""
+        said: Mapping[str, Any] = {name: getattr(self, name) for name in PLAIN} if do_sample else PLAIN
+        given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        numbers = {name: said[name] if value is None else value for name, value in given.items()}
+        return Sampler(do_sample, **numbers, repetition_penalty=penalty, seed=seed)
 
     def _begin(self, input_ids: Any, decoder_input_ids: Any = None) -> NDArray[Any]:
         """The tokens that the answer begins with, ``(B, S)`` int64."""
@@ -159,7 +172,7 @@ class Generates:
     def stream(
         self, input_ids: Any, attention_mask: Any = None, *, max_new_tokens: int | None = None,
         do_sample: bool | None = None,
-        temperature: float = 1.0, top_k: int | None = LIKELIEST, top_p: float = 1.0,
+        temperature: float | None = None, top_k: int | None = None, top_p: float | None = None,
         repetition_penalty: float | None = None,
         eos_token_id: int | Sequence[int] | None = None, pad_token_id: int | None = None, seed: int | None = None,
         decoder_input_ids: Any = None, stop_strings: str | Sequence[str] | None = None,
@@ -177,7 +190,7 @@ class Generates:
         if stops and (tokenizer is None or not all(isinstance(stop, str) and stop for stop in stops)):
             raise ValueError(f"{type(self).__name__}: stop_strings are texts, and need a tokenizer that gives texts")
         penalty = self.repetition_penalty if repetition_penalty is None else repetition_penalty
-        sampler = Sampler(bool(do_sample), temperature, top_k, top_p, penalty, seed)
+        sampler = self._sampler(bool(do_sample), temperature, top_k, top_p, penalty, seed)
         # What the call itself says is not of the folder; what is of drawing alone has no effect without it.
         said = {"do_sample": do_sample is not None, "stop_strings": stop_strings is not None}
         said |= dict.fromkeys(DRAWING, do_sample is False)
@@ -268,7 +281,7 @@ class Generates:
     def generate(
         self, input_ids: Any, attention_mask: Any = None, *, max_new_tokens: int | None = None,
         do_sample: bool | None = None,
-        temperature: float = 1.0, top_k: int | None = LIKELIEST, top_p: float = 1.0,
+        temperature: float | None = None, top_k: int | None = None, top_p: float | None = None,
         repetition_penalty: float | None = None,
         eos_token_id: int | Sequence[int] | None = None, pad_token_id: int | None = None, seed: int | None = None,
         decoder_input_ids: Any = None, stop_strings: str | Sequence[str] | None = None,
@@ -289,13 +302,14 @@ class Generates:
         do_sample : bool, optional
             Draw each token by its probability; else take the most probable one (greedy). None is False, with a warning
             where the folder asks for drawing. What is only with it is refused without it.
-        temperature : float
-            Logits are divided by it; above 0. Only with ``do_sample``.
+        temperature : float, optional
+            Logits are divided by it; above 0. By default what the folder says, else 1. Only with ``do_sample``.
         top_k : int, optional
-            Draw among so many of the most probable tokens; None or 0 for all. Only with ``do_sample``.
-        top_p : float
-            Draw among the most probable tokens that together have this probability, in (0, 1]. Only with
-            ``do_sample``.
+            Draw among so many of the most probable tokens; 0 for all. By default what the folder says, else 50. Only
+            with ``do_sample``.
+        top_p : float, optional
+            Draw among the most probable tokens that together have this probability, in (0, 1]. By default what the
+            folder says, else 1. Only with ``do_sample``.
         repetition_penalty : float, optional
             Above 0: logits of tokens that the text has, its prompt included and padding not, are divided by it where
             they are above 0, and multiplied where below (Keskar et al. 2019, arXiv:1909.05858). By default what the

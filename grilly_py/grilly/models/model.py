@@ -16,6 +16,7 @@ from .cache import Cache
 from .config import Config
 from .graphs import Graphs
 from .room import mib, room
+from .sampling import PLAIN
 from .weights import Weights
 
 
@@ -93,6 +94,8 @@ class Model(nn.Module):
         Tokens that are never generated, or not as the first one.
     repetition_penalty : float
         Of ``generate`` where it is given none.
+    temperature, top_k, top_p : float, int, float
+        Of ``generate`` with ``do_sample`` where it is given none.
     max_new_tokens, max_length : int or None
         Of ``generate`` where it is not told how many tokens to add: new ones, or those of prompts too.
     not_applied : dict of str to object
@@ -117,6 +120,7 @@ class Model(nn.Module):
         self.suppress_tokens: Any = None
         self.begin_suppress_tokens: Any = None
         self.repetition_penalty = 1.0
+        self.temperature, self.top_k, self.top_p = PLAIN["temperature"], PLAIN["top_k"], PLAIN["top_p"]
         self.max_new_tokens: int | None = None
         self.max_length: int | None = None
         self.not_applied: dict[str, Any] = {}
