@@ -13,6 +13,7 @@ from grilly import ModelError, models
 from grilly.cli import main
 from grilly.integrations import minilm
 from grilly.models import ARCHITECTURES
+from grilly.models.written import Stops
 from model_folders import drawn, write_folder, write_safetensors
 from sounds import write_whisper
 from standalone import BLOCK
@@ -60,7 +61,7 @@ def test_tokenizer(folder):
         models.Tokenizer(folder / "nowhere")
 
 
-def test_stop_strings(vulkan_backend, folder):
+def test_stop_strings(vulkan_backend, folder, monkeypatch):
     """Each text ends where it has one, also one of several tokens, or of a token that is no text."""
     model, tokenizer = models.load(folder, backend=vulkan_backend), models.Tokenizer(folder)
     ids = CASES["llama"].input_ids
@@ -80,6 +81,11 @@ def test_stop_strings(vulkan_backend, folder):
     pair = f"{WORDS[whole[0, place - 1]]} {WORDS[whole[0, place]]}"
     stopped([f"{pair}"], place + 1)
     stopped((f"{pair} ", pair, "never"), place + 1)
+    added, add = [], Stops.add
+    monkeypatch.setattr(Stops, "add", lambda self, token: added.append(self) or add(self, token))
+    stopped([pair], place + 1)
+    assert added.count(added[0]) == place + 1, "what has ended is not decoded any more"
+    assert added.count(added[1]) > place + 1, "the case shows nothing otherwise"
     special = f"w{whole[0, place]}"
     tokenizer._tokenizer.add_special_tokens([special])
     assert special not in tokenizer.decode(whole[0]).split()

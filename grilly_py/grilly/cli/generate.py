@@ -85,7 +85,7 @@ def _prompt(args: argparse.Namespace, tokenizer):
 
 
 def _print(args: argparse.Namespace, model, tokenizer, ids, mask) -> int:
-    from ..models.tokenizer import Written
+    from ..models.written import Written
 
     start = time.perf_counter()
     written, count, first = Written(tokenizer), 0, start

@@ -21,6 +21,7 @@ from .graphs import Graphs
 from .model import on_host
 from .sampling import PLAIN, Sampler
 from .tokenizer import Tokenizer
+from .written import Stops
 
 Returned = TypeVar("Returned")
 
@@ -210,17 +211,13 @@ class Generates:
         logits, state = self._making_room(self._prompt, *given)
         seen = sampler.seen(self.backend, self._texts(begun, attention_mask), logits.shape[-1])
         graph = use_graph and max_new_tokens > CAPTURED
-        texts: list[list[int]] = [[] for _ in begun]
+        texts = [Stops(tokenizer, stops) for _ in begun] if tokenizer is not None and stops else []
 
-        def ended(tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
-            found = np.isin(tokens, ends)
-            if tokenizer is not None and stops:
-                for row, (text, token) in enumerate(zip(texts, tokens, strict=True)):
-                    text.append(int(token))
-                    # With special tokens by name: "<|im_end|>" is a text to stop at as any other.
-                    written = tokenizer.decode(text, skip_special_tokens=False)
-                    found[row] |= any(stop in written for stop in stops)
-            return found
+        def ended(tokens: NDArray[np.int64], done: NDArray[np.bool_]) -> NDArray[np.bool_]:
+            done = done | np.isin(tokens, ends)
+            for row, text in enumerate(texts):
+                done[row] = done[row] or text.add(int(tokens[row]))
+            return done
 
         found = self._chosen(logits, state, seen, max_new_tokens, sampler, graph)
         return _until_ended(found, ended, padding)
@@ -359,15 +356,16 @@ class Generates:
 
 
 def _until_ended(
-    chosen: Iterator[NDArray[Any]], ended: Callable[[NDArray[np.int64]], NDArray[np.bool_]], padding: int
-) -> Iterator[NDArray[np.int64]]:
+    chosen: Iterator[NDArray[Any]], ended: Callable[[NDArray[np.int64], NDArray[np.bool_]], NDArray[np.bool_]],
+    padding: int,
+) -> Iterator[NDArray[np.int64]]:  # fmt: skip
     """What was chosen, int64 ``(B,)``, with padding in texts that have ended, until all have."""
-    done: Any = False
+    done = np.False_
     for tokens in chosen:
         tokens = np.where(done, padding, tokens).astype(np.int64)
-        done = done | ended(tokens)
+        done = ended(tokens, done)
         yield tokens
-        if np.all(done):
+        if done.all():
             return
 
 

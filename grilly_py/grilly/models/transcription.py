@@ -17,9 +17,10 @@ from .config import Config, read_json
 from .languages import code_of
 from .loading import load
 from .spectrogram import log_mel
-from .tokenizer import Tokenizer, Written
+from .tokenizer import Tokenizer
 from .whisper import Whisper
 from .whisper_tokens import read_tokens
+from .written import Written
 
 
 @dataclass(frozen=True)
