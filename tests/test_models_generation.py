@@ -166,6 +166,9 @@ def test_what_the_folder_says(tmp_path, vulkan_backend):
     with pytest.warns(UserWarning, match="no_repeat_ngram_size=3, num_beams=4, which is not applied") as warned:
         found = model.generate(IDS[:1], max_new_tokens=16)
     assert warned[0].filename == __file__
+    with pytest.warns(UserWarning, match="Llama.*.generate: the folder asks for .*num_beams=4") as warned:
+        next(model.stream(IDS[:1], max_new_tokens=16))
+    assert warned[0].filename == __file__
     model.not_applied.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import struct
+import warnings
 
 import numpy as np
 import pytest
@@ -148,6 +149,29 @@ def test_the_folder_chooses_language_and_task(vulkan_backend, tmp_path, said, gi
     one.model.__dict__["stream"] = lambda *args, **more: seen.append(more["decoder_input_ids"]) or stream(*args, **more)
     one.transcribe(LONG, 16000, max_new_tokens=2, **given)
     assert [ids.tolist() for ids in seen] == [[begun]] * 3
+
+
+@needs_tokenizers
+def test_what_the_folder_asks_for_in_vain(vulkan_backend, tmp_path, capsys):
+    """Times are none of it: a Transcriber promises text without them."""
+    made = write_whisper(tmp_path / "whisper", {**GENERATION, "return_timestamps": True, "num_beams": 5})
+    file = write_wav(tmp_path / "a.wav", np.round(SOUND * 32768).astype(int)[:, None])
+    one = models.Transcriber.load(made, backend=vulkan_backend)
+    with pytest.warns(UserWarning, match="Whisper.generate: the folder asks for num_beams=5, which") as warned:
+        one.transcribe(SOUND, 16000, max_new_tokens=1)
+    whisper = models.load(made, backend=vulkan_backend)
+    features, said = one.features(SOUND), "the folder asks for num_beams=5, return_timestamps=True, which"
+    for call in (whisper.generate, whisper.stream):
+        with pytest.warns(UserWarning, match=said) as more:
+            call(features, max_new_tokens=1)
+        warned = [*warned, *more]
+    assert [one.filename for one in warned] == [__file__] * 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        options = ["--max-new-tokens", "1", "--device", str(vulkan_backend.device.index)]
+        assert main(["transcribe", str(made), str(file), *options]) == 0
+    error = capsys.readouterr().err
+    assert error.startswith("grilly transcribe: the folder asks for num_beams=5, which is not applied here\n0.8 s of")
 
 
 @needs_tokenizers

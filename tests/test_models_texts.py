@@ -117,10 +117,12 @@ def test_generate_command(vulkan_backend, folder, capsys):
     assert main(["generate", str(folder), prompt, "--max-new-tokens", "2", *drawn, *device]) == 0
     assert capsys.readouterr().out == " ".join(WORDS[token] for token in case.tokens[0, :2]) + "\n"
     file = folder / "generation_config.json"
-    file.write_text('{"top_k": 1}')
+    file.write_text('{"top_k": 1, "do_sample": true, "num_beams": 4}')
     assert main(["generate", str(folder), prompt, "--max-new-tokens", "2", *drawn[:2], *drawn[4:], *device]) == 0
     file.unlink()
-    assert capsys.readouterr().out == " ".join(WORDS[token] for token in case.tokens[0, :2]) + "\n"
+    out, err = capsys.readouterr()
+    assert out == " ".join(WORDS[token] for token in case.tokens[0, :2]) + "\n"
+    assert err.startswith("grilly generate: the folder asks for num_beams=4, which is not applied here\n2 tokens")
     assert main(["generate", str(folder / "none"), prompt, *device]) == 1
     assert "none is no folder" in capsys.readouterr().err
 

@@ -7,7 +7,7 @@ import sys
 import time
 
 from . import CommandError
-from .common import add_device, add_loading, default_device
+from .common import add_device, add_loading, default_device, tell_left_out
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         tokenizer = Tokenizer(args.folder)
         ids, mask = _prompt(args, tokenizer)
         model = load_as(class_of, args.folder, args.dtype, backend, ignore=args.ignore, check=lambda m: _check(args, m))
-        model.not_applied.pop("do_sample", None)  # --help says what is drawn
+        tell_left_out(args, model, args.temperature is not None, args.stop)  # --help says what is drawn
         return _print(args, model, tokenizer, ids, mask)
 
 

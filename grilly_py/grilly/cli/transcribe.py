@@ -7,7 +7,7 @@ import sys
 import time
 
 from . import CommandError
-from .common import add_device, add_loading, default_device
+from .common import add_device, add_loading, default_device, tell_left_out
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
         except OSError as error:
             raise CommandError(f"{args.file} cannot be read: {error.strerror or error}") from error
         transcriber = Transcriber.load(args.folder, args.dtype, backend, ignore=args.ignore)
+        tell_left_out(args, transcriber.model)
         wanted = transcriber.features.sampling_rate
         if rate != wanted:
             raise CommandError(f"{args.file} has {rate} samples a second; the model takes {wanted}; "

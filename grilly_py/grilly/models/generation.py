@@ -14,6 +14,7 @@ import numpy as np
 from ..compute import Compute, Tensor
 from ..compute.attention import foreign
 from ..compute.device.arrays import NDArray
+from ..compute.device.callers import callers_level
 from ..errors import OutOfDeviceMemoryError, UnsupportedError
 from .cache import Cache
 from .defaults import DRAWING
@@ -127,6 +128,14 @@ class Generates:
         """The logits ``(B, vocab)`` after tokens ``(B, 1)``, which are added to the state."""
         raise NotImplementedError
 
+    def left_out(self, do_sample: bool | None = None, stop_strings: Any = None) -> str:
+        """What `generate` with these warns of: what the folder asks for and is not computed; empty for nothing."""
+        # What the call itself says is not of the folder; what is of drawing alone has no effect without it.
+        said = {"do_sample": do_sample is not None, "stop_strings": stop_strings is not None}
+        said |= dict.fromkeys(DRAWING, do_sample is False)
+        left = ", ".join(f"{name}={value!r}" for name, value in self.not_applied.items() if not said.get(name))
+        return f"the folder asks for {left}, which is not applied here" if left else ""
+
     def _sampler(
         self, do_sample: bool, temperature: float | None, top_k: int | None, top_p: float | None, penalty: float,
         seed: int | None,
@@ -134,7 +143,7 @@ class Generates:
         """What chooses tokens. The folder's numbers of drawing count where tokens are drawn and the call has none."""
         said: Mapping[str, Any] = {name: getattr(self, name) for name in PLAIN} if do_sample else PLAIN
         given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        numbers = {name: said[name] if value is None else value for name, value in given.items()}
+        numbers: dict[str, Any] = {name: said[name] if value is None else value for name, value in given.items()}
         return Sampler(do_sample, **numbers, repetition_penalty=penalty, seed=seed)
 
     def _begin(self, input_ids: Any, decoder_input_ids: Any = None) -> NDArray[Any]:
@@ -192,13 +201,9 @@ class Generates:
             raise ValueError(f"{type(self).__name__}: stop_strings are texts, and need a tokenizer that gives texts")
         penalty = self.repetition_penalty if repetition_penalty is None else repetition_penalty
         sampler = self._sampler(bool(do_sample), temperature, top_k, top_p, penalty, seed)
-        # What the call itself says is not of the folder; what is of drawing alone has no effect without it.
-        said = {"do_sample": do_sample is not None, "stop_strings": stop_strings is not None}
-        said |= dict.fromkeys(DRAWING, do_sample is False)
-        left = ", ".join(f"{name}={value!r}" for name, value in self.not_applied.items() if not said.get(name))
-        if left:
-            warnings.warn(f"{type(self).__name__}.generate: the folder asks for {left}, which is not applied here; "
-                          "model.not_applied.clear() ends this warning", UserWarning, stacklevel=3)  # fmt: skip
+        if left := self.left_out(do_sample, stop_strings):
+            warnings.warn(f"{type(self).__name__}.generate: {left}; model.not_applied.clear() ends this warning",
+                          UserWarning, stacklevel=callers_level())  # fmt: skip
         ends = self.eos_token_id if eos_token_id is None else eos_token_id
         ends = [_whole("eos_token_id", token) for token in ([] if ends is None else np.ravel(ends).tolist())]
         padding = self.pad_token_id if pad_token_id is None else _whole("pad_token_id", pad_token_id)
@@ -360,7 +365,7 @@ def _until_ended(
     padding: int,
 ) -> Iterator[NDArray[np.int64]]:  # fmt: skip
     """What was chosen, int64 ``(B,)``, with padding in texts that have ended, until all have."""
-    done = np.False_
+    done: Any = np.False_
     for tokens in chosen:
         tokens = np.where(done, padding, tokens).astype(np.int64)
         done = ended(tokens, done)
