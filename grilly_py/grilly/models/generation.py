@@ -22,40 +22,11 @@ from .graphs import Graphs
 from .model import on_host
 from .sampling import PLAIN, Sampler
 from .tokenizer import Tokenizer
+from .words import GENERATION
 from .written import Stops
 
 Returned = TypeVar("Returned")
 
-#: Keyword arguments of transformers' generate.
-_WORDS = {
-    "max_length": "max_new_tokens, less the prompt's tokens",
-    "num_beams": "nothing: each text has one candidate",
-    "use_cache": "nothing: there always is a cache",
-    "streamer": "nothing; model.stream gives token after token",
-    "num_return_sequences": "input_ids with each prompt as often as it is to be continued",
-    "generation_config": "the arguments themselves",
-    "inputs": "input_ids",
-    "inputs_embeds": "input_ids",
-    "position_ids": "attention_mask, by which positions are counted",
-    "past_key_values": "the whole text as input_ids; model(input_ids, past_key_values=cache) goes on with one",
-    "suppress_tokens": "nothing; set model.suppress_tokens",
-    "begin_suppress_tokens": "nothing; set model.begin_suppress_tokens",
-    "min_length": "nothing: there is no least length",
-    "min_new_tokens": "nothing: there is no least length",
-    "min_p": "top_p",
-    "typical_p": "top_p",
-    "logits_processor": "nothing; a loop of your own has model(input_ids, past_key_values=cache).logits",
-    "stopping_criteria": "stop_strings or eos_token_id, or a loop over model.stream",
-    "max_time": "a loop over model.stream, which may be left at any token",
-    "bad_words_ids": "nothing: no words are kept out",
-    "no_repeat_ngram_size": "repetition_penalty",
-    "forced_bos_token_id": "decoder_input_ids with that token at the end, where the model has a decoder of its own",
-    "return_dict_in_generate": "nothing: the tokens alone come back",
-    "output_scores": "nothing; model(input_ids).logits has them",
-    "output_logits": "nothing; model(input_ids).logits has them",
-    "assistant_model": "nothing: there is no assisted generation",
-    "length_penalty": "nothing: each text has one candidate",
-}
 #: From so many tokens on, a step is captured and replayed.
 CAPTURED = 4
 #: How many tokens are added where neither the call nor the folder says it.
@@ -186,12 +157,14 @@ class Generates:
         repetition_penalty: float | None = None,
         eos_token_id: int | Sequence[int] | None = None, pad_token_id: int | None = None, seed: int | None = None,
         decoder_input_ids: Any = None, stop_strings: str | Sequence[str] | None = None,
-        tokenizer: Tokenizer | None = None, use_graph: bool = True,
+        tokenizer: Tokenizer | None = None, use_graph: bool = True, **unknown: NoReturn,
     ) -> Iterator[NDArray[np.int64]]:  # fmt: skip
         """The tokens that `generate` adds, one of each sample at a time, int64 ``(B,)``, as they are found.
 
         Parameters and errors are those of `generate`.
         """
+        if unknown:
+            raise foreign.unknown("stream", unknown, GENERATION)
         if not self.has_head:
             raise ValueError(f"{type(self).__name__}: this architecture has no head that gives logits")
         stops = [stop_strings] if isinstance(stop_strings, str) else list(stop_strings or ())
@@ -350,7 +323,7 @@ class Generates:
             weights and the cache take, the graph where that was what found none, and what to change.
         """
         if unknown:
-            raise foreign.unknown("generate", unknown, _WORDS)
+            raise foreign.unknown("generate", unknown, GENERATION)
         found = self.stream(
             input_ids, attention_mask, max_new_tokens=max_new_tokens, do_sample=do_sample, temperature=temperature,
             top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty, eos_token_id=eos_token_id,

@@ -12,6 +12,7 @@ from .. import nn
 from ..compute import Compute, Tensor
 from ..compute.backend import default_backend
 from ..compute.device.arrays import NDArray
+from . import words
 from .cache import Cache
 from .config import Config
 from .graphs import Graphs
@@ -138,6 +139,13 @@ class Model(nn.Module):
             if not isinstance(parameter.data, Tensor):
                 parameter.data = default_backend().tensor(parameter.data)
         self.backend = weights[0].data.backend
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        except TypeError:
+            words.refuse(type(self).__name__, self.forward, kwargs)
+            raise
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """Refused (TypeError): a model is loaded where and as it is to compute, by ``load(folder, dtype, backend)``."""
