@@ -269,6 +269,15 @@ def test_answers_of_t5_begin_with_its_first_token(tmp_path, vulkan_backend):
     assert own.generate(ids, decoder_input_ids=begun, max_new_tokens=4).shape == (len(ids), 6)
 
 
+def test_whisper_takes_the_mask_of_its_processor(tmp_path, vulkan_backend):
+    """It has no effect, as in transformers."""
+    case = CASES["whisper"]
+    own = models.load(write_folder(tmp_path / "whisper", case.arguments), backend=vulkan_backend)
+    given = {"input_features": case.input_features, "attention_mask": np.zeros((len(case.input_features), 100), int)}
+    out, plain = own(**given, decoder_input_ids=case.tokens[:, :2]), own(case.input_features, case.tokens[:, :2])
+    np.testing.assert_array_equal(out.logits, plain.logits)
+
+
 def test_whisper_streams_by_the_name_of_its_input(tmp_path, vulkan_backend):
     case = CASES["whisper"]
     own = models.load(write_folder(tmp_path / "whisper", case.arguments), backend=vulkan_backend)
