@@ -13,7 +13,18 @@ from grilly.compute.attention import foreign
 from grilly.compute.attention.options import NAMES
 from grilly.functional import words as function_words
 from grilly.models.generation import Generates
+from grilly.models.llama import LlamaLM
+from grilly.models.vit import ViT
+from grilly.models.whisper import Whisper
 from grilly.nn import foreign as layer_words
+
+
+def unmade(model):
+    """A model without weights: what it is called with is looked at before them."""
+    found = model.__new__(model)
+    nn.Module.__init__(found)
+    return found
+
 
 X = np.ones((2, 3, 4), np.float32)
 Q, K = np.ones((2, 2, 3, 4), np.float32), np.ones((2, 2, 5, 4), np.float32)
@@ -169,6 +180,20 @@ def test_batches_of_a_cache_as_pages(vulkan_backend):
         (lambda **more: Generates.generate(None, X, **more), "num_beams", "nothing"),
         (lambda **more: Generates.generate(None, X, **more), "use_cache", "nothing"),
         (lambda **more: Generates.generate(None, X, **more), "streamer", "nothing; model.stream"),
+        (lambda **more: Generates.stream(None, X, **more), "num_beams", "nothing"),
+        (lambda **more: Generates.stream(None, X, **more), "max_length", "max_new_tokens"),
+        (lambda **more: unmade(Whisper).generate(X, **more), "language", "it to transcribe.. of a"),
+        (lambda **more: unmade(Whisper).stream(X, **more), "task", "it to transcribe.. of a"),
+        (lambda **more: unmade(Whisper)(X, **more), "past_key_values", "nothing: calls of this model keep none"),
+        (lambda **more: unmade(Whisper)(X, **more), "encoder_outputs", "what the encoder reads"),
+        (lambda **more: unmade(LlamaLM)([[3]], **more), "output_hidden_states", "nothing: the states after the last"),
+        (lambda **more: unmade(LlamaLM)([[3]], **more), "output_attentions", "nothing: the weights"),
+        (lambda **more: unmade(LlamaLM)([[3]], **more), "return_dict", "nothing: results always have names"),
+        (lambda **more: unmade(LlamaLM)([[3]], **more), "use_cache", "past_key_values=model.make_cache"),
+        (lambda **more: unmade(LlamaLM)([[3]], **more), "labels", "nothing: grilly.functional.cross_entropy"),
+        (lambda **more: unmade(LlamaLM)([[3]], **more), "token_type_ids", "nothing: this model has one type"),
+        (lambda **more: unmade(LlamaLM)(**more), "inputs_embeds", "input_ids$"),
+        (lambda **more: unmade(ViT)(X, **more), "interpolate_pos_encoding", "nothing: pictures are of the conf"),
     ],
 )  # fmt: skip
 def test_layers_name_ours(vulkan_backend, make, keyword, word):

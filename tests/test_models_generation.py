@@ -13,7 +13,7 @@ from grilly import CaptureError, Compute, OutOfDeviceMemoryError, Tensor, models
 from grilly.models.defaults import Defaults
 from grilly.models.room import room
 from hostcalls import counted
-from model_folders import write_folder
+from model_folders import refused, write_folder
 
 CASES = goldens.cases("models")
 IDS = CASES["llama"].input_ids
@@ -164,6 +164,9 @@ def test_what_the_folder_says(tmp_path, vulkan_backend):
     with pytest.warns(UserWarning, match="no_repeat_ngram_size=3, num_beams=4, which is not applied") as warned:
         found = model.generate(IDS[:1], max_new_tokens=16)
     assert warned[0].filename == __file__
+    with pytest.warns(UserWarning, match="Llama.*.generate: the folder asks for .*num_beams=4") as warned:
+        next(model.stream(IDS[:1], max_new_tokens=16))
+    assert warned[0].filename == __file__
     model.not_applied.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -264,6 +267,15 @@ def test_answers_of_t5_begin_with_its_first_token(tmp_path, vulkan_backend):
     assert own.generate(ids, decoder_input_ids=begun, max_new_tokens=4).shape == (len(ids), 6)
 
 
+def test_whisper_takes_the_mask_of_its_processor(tmp_path, vulkan_backend):
+    """It has no effect, as in transformers."""
+    case = CASES["whisper"]
+    own = models.load(write_folder(tmp_path / "whisper", case.arguments), backend=vulkan_backend)
+    given = {"input_features": case.input_features, "attention_mask": np.zeros((len(case.input_features), 100), int)}
+    out, plain = own(**given, decoder_input_ids=case.tokens[:, :2]), own(case.input_features, case.tokens[:, :2])
+    np.testing.assert_array_equal(out.logits, plain.logits)
+
+
 def test_whisper_streams_by_the_name_of_its_input(tmp_path, vulkan_backend):
     case = CASES["whisper"]
     own = models.load(write_folder(tmp_path / "whisper", case.arguments), backend=vulkan_backend)
@@ -288,6 +300,31 @@ def test_seeds(model):
     assert (one != other).any()
     greedy = model.generate(IDS, max_new_tokens=12)
     np.testing.assert_array_equal(model.generate(IDS, seed=3, top_k=1, **options), greedy)
+
+
+def test_the_folder_says_how_tokens_are_drawn(tmp_path, vulkan_backend, model):
+    folder = write_folder(tmp_path / "llama", CASES["llama"].arguments)
+    said = {"do_sample": True, "temperature": 3.0, "top_k": 7, "top_p": 0.9, "eos_token_id": 999}
+    (folder / "generation_config.json").write_text(json.dumps(said))
+    own = models.load(folder, backend=vulkan_backend)
+    options = {"max_new_tokens": 12, "do_sample": True, "seed": 1, "eos_token_id": 999}
+    names = ("temperature", "top_k", "top_p")
+    found = own.generate(IDS, **options)
+    np.testing.assert_array_equal(found, model.generate(IDS, **options, **{name: said[name] for name in names}))
+    assert (found != model.generate(IDS, **options)).any(), "the case shows nothing otherwise"
+    for name in names:  # the call wins
+        changed = {**{name: said[name] for name in names}, name: {"temperature": 0.7, "top_k": 0, "top_p": 0.2}[name]}
+        np.testing.assert_array_equal(own.generate(IDS, **options, **{name: changed[name]}),
+                                      model.generate(IDS, **options, **changed))  # fmt: skip
+    greedy = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": 999}
+    np.testing.assert_array_equal(own.generate(IDS, **greedy), model.generate(IDS, **greedy))
+    (folder / "generation_config.json").write_text(json.dumps({"temperature": 0.0, "top_k": None, "top_p": 1}))
+    own = models.load(folder, backend=vulkan_backend)
+    assert own.top_k == 50 and own.generate(IDS, max_new_tokens=1).shape == (len(IDS), IDS.shape[1] + 1)
+    with pytest.raises(ValueError, match="temperature is 0.0; expected a finite number above 0"):
+        own.generate(IDS, max_new_tokens=1, do_sample=True)
+    (folder / "generation_config.json").write_text(json.dumps({"top_k": "many"}))
+    refused(folder, "generation_config.json: top_k is 'many'", backend=vulkan_backend)
 
 
 def test_tensors_stay_on_the_device(model):
@@ -318,8 +355,6 @@ def test_tensors_stay_on_the_device(model):
     ((IDS,), {"seed": -1}, "seed is -1"),
     ((IDS,), {"top_p": 1.5}, "top_p is 1.5"),
     ((IDS,), {"top_k": -1}, "top_k is -1"),
-    ((IDS,), {"temperature": None}, "temperature is None"),
-    ((IDS,), {"top_p": None}, "top_p is None"),
     ((IDS,), {"repetition_penalty": "2"}, "repetition_penalty is '2'"),
     ((IDS,), {"stop_strings": "x"}, "need a tokenizer"),
     ((IDS,), {"stop_strings": ""}, "stop_strings has an empty text"),

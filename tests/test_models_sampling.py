@@ -8,7 +8,7 @@ import pytest
 from grilly.models.sampling import Sampler
 
 _MISSING = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
-OFF = {"temperature": 1.0, "top_k": None, "top_p": 1.0, "repetition_penalty": 1.0}
+OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
 
 
 @pytest.mark.parametrize("options, wanted", [

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import struct
+import warnings
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import goldens
 from grilly import ModelError, models
 from grilly.cli import main
 from grilly.models.whisper import Whisper
+from model_folders import change
 from sounds import FEATURES as PREPROCESSOR
 from sounds import GENERATION, write_wav, write_whisper
 
@@ -124,6 +126,55 @@ def test_the_language_is_found(transcriber, monkeypatch):
 
 
 @needs_tokenizers
+@pytest.mark.parametrize("said, given, begun", [
+    ({"language": "de", "task": "translate"}, {}, [3, 12, 14, 15]),
+    ({"language": "german"}, {}, [3, 12, 13, 15]),
+    ({"language": "<|de|>", "task": "translate"}, {"language": "en"}, [3, 11, 14, 15]),
+    ({"language": "de", "task": "translate"}, {"task": "transcribe"}, [3, 12, 13, 15]),
+    ({"task": "translate"}, {}, [3, "found", 14, 15]),
+    ({"forced_decoder_ids": [[1, 12], [2, 14], [3, 15]]}, {}, [3, 12, 14, 15]),
+    ({"forced_decoder_ids": [[1, None], [2, 14]]}, {}, [3, "found", 14, 15]),
+    ({"forced_decoder_ids": [[1, 12], [2, 14]]}, {"language": "en"}, [3, 11, 13, 15]),
+    ({"forced_decoder_ids": [[1, 12], [2, 14]], "language": "en"}, {}, [3, 11, 13, 15]),
+    ({"config.json": [[1, 12], [2, 14]]}, {}, [3, 12, 14, 15]),
+])  # fmt: skip
+def test_the_folder_chooses_language_and_task(vulkan_backend, tmp_path, said, given, begun):
+    """transformers begins so, with these files and arguments."""
+    generation = {name: value for name, value in GENERATION.items() if name != "forced_decoder_ids"}
+    made = write_whisper(tmp_path / "whisper", {**generation, **said})
+    change(made, forced_decoder_ids=said.get("config.json", ...))
+    one = models.Transcriber.load(made, backend=vulkan_backend)
+    begun = [one.languages[one.detect_language(SOUND)] if token == "found" else token for token in begun]
+    seen, stream = [], one.model.stream
+    one.model.__dict__["stream"] = lambda *args, **more: seen.append(more["decoder_input_ids"]) or stream(*args, **more)
+    one.transcribe(LONG, 16000, max_new_tokens=2, **given)
+    assert [ids.tolist() for ids in seen] == [[begun]] * 3
+
+
+@needs_tokenizers
+def test_what_the_folder_asks_for_in_vain(vulkan_backend, tmp_path, capsys):
+    """Times are none of it: a Transcriber promises text without them."""
+    made = write_whisper(tmp_path / "whisper", {**GENERATION, "return_timestamps": True, "num_beams": 5})
+    file = write_wav(tmp_path / "a.wav", np.round(SOUND * 32768).astype(int)[:, None])
+    one = models.Transcriber.load(made, backend=vulkan_backend)
+    with pytest.warns(UserWarning, match="Whisper.generate: the folder asks for num_beams=5, which") as warned:
+        one.transcribe(SOUND, 16000, max_new_tokens=1)
+    whisper = models.load(made, backend=vulkan_backend)
+    features, said = one.features(SOUND), "the folder asks for num_beams=5, return_timestamps=True, which"
+    for call in (whisper.generate, whisper.stream):
+        with pytest.warns(UserWarning, match=said) as more:
+            call(features, max_new_tokens=1)
+        warned = [*warned, *more]
+    assert [one.filename for one in warned] == [__file__] * 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        options = ["--max-new-tokens", "1", "--device", str(vulkan_backend.device.index)]
+        assert main(["transcribe", str(made), str(file), *options]) == 0
+    error = capsys.readouterr().err
+    assert error.startswith("grilly transcribe: the folder asks for num_beams=5, which is not applied here\n0.8 s of")
+
+
+@needs_tokenizers
 def test_what_cannot_be_transcribed(transcriber):
     for options, why in (
         ({"sampling_rate": 8000}, "8000 samples a second; the model takes 16000"),
@@ -166,6 +217,10 @@ def test_models_of_one_language(vulkan_backend, tmp_path):
     ({"task_to_id": {"translate": 14}}, {}, "task_to_id .*transcribe among them"),
     ({"lang_to_id": None, "forced_decoder_ids": [[1, None]]}, {}, "forced_decoder_ids .*expected tokens from 0 to 60"),
     ({"lang_to_id": None, "forced_decoder_ids": [[2, 13]]}, {}, "pairs of a place, from 1 on"),
+    ({"language": "fr"}, {}, "language is 'fr'; expected one of de, en"),
+    ({"language": ["de"]}, {}, r"language is \['de'\]; expected one of de, en"),
+    ({"task": "sing"}, {}, "task is 'sing'; expected one of transcribe, translate"),
+    ({"lang_to_id": None, "language": "german"}, {}, "language is 'german'; expected one of en$"),
 ])  # fmt: skip
 def test_folders_that_do_not_fit(vulkan_backend, tmp_path, generation, features, why):
     made = write_whisper(tmp_path / "whisper", {**GENERATION, **generation}, {**PREPROCESSOR, **features})

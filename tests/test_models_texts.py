@@ -13,6 +13,7 @@ from grilly import ModelError, models
 from grilly.cli import main
 from grilly.integrations import minilm
 from grilly.models import ARCHITECTURES
+from grilly.models.written import Stops
 from model_folders import drawn, write_folder, write_safetensors
 from sounds import write_whisper
 from standalone import BLOCK
@@ -65,7 +66,7 @@ def test_tokenizer(folder):
         models.Tokenizer(folder / "nowhere")
 
 
-def test_stop_strings(vulkan_backend, folder):
+def test_stop_strings(vulkan_backend, folder, monkeypatch):
     """Each text ends where it has one, also one of several tokens, or of a token that is no text."""
     model, tokenizer = models.load(folder, backend=vulkan_backend), models.Tokenizer(folder)
     ids = CASES["llama"].input_ids
@@ -85,6 +86,11 @@ def test_stop_strings(vulkan_backend, folder):
     pair = f"{WORDS[whole[0, place - 1]]} {WORDS[whole[0, place]]}"
     stopped([f"{pair}"], place + 1)
     stopped((f"{pair} ", pair, "never"), place + 1)
+    added, add = [], Stops.add
+    monkeypatch.setattr(Stops, "add", lambda self, token: added.append(self) or add(self, token))
+    stopped([pair], place + 1)
+    assert added.count(added[0]) == place + 1, "what has ended is not decoded any more"
+    assert added.count(added[1]) > place + 1, "the case shows nothing otherwise"
     special = f"w{whole[0, place]}"
     tokenizer._tokenizer.add_special_tokens([special])
     assert special not in tokenizer.decode(whole[0]).split()
@@ -115,6 +121,13 @@ def test_generate_command(vulkan_backend, folder, capsys):
     drawn = ["--temperature", "2", "--top-k", "1", "--seed", "3"]
     assert main(["generate", str(folder), prompt, "--max-new-tokens", "2", *drawn, *device]) == 0
     assert capsys.readouterr().out == " ".join(WORDS[token] for token in case.tokens[0, :2]) + "\n"
+    file = folder / "generation_config.json"
+    file.write_text('{"top_k": 1, "do_sample": true, "num_beams": 4}')
+    assert main(["generate", str(folder), prompt, "--max-new-tokens", "2", *drawn[:2], *drawn[4:], *device]) == 0
+    file.unlink()
+    out, err = capsys.readouterr()
+    assert out == " ".join(WORDS[token] for token in case.tokens[0, :2]) + "\n"
+    assert err.startswith("grilly generate: the folder asks for num_beams=4, which is not applied here\n2 tokens")
     assert main(["generate", str(folder / "none"), prompt, *device]) == 1
     assert "none is no folder" in capsys.readouterr().err
 

@@ -42,6 +42,13 @@ def add_loading(parser: argparse.ArgumentParser) -> None:
                         "computes; may come again")  # fmt: skip
 
 
+def tell_left_out(args: argparse.Namespace, model, do_sample: bool | None = None, stop_strings=None) -> None:
+    """Say what the folder asks for and is not computed: the model's warning has a remedy that only programs have."""
+    if left := model.left_out(do_sample, stop_strings):
+        print(f"grilly {args.command}: {left}", file=sys.stderr)
+        model.not_applied.clear()
+
+
 def open_backend(args: argparse.Namespace) -> Compute:
     """The device that the arguments name. Raises CommandError where there is no such device, and Compute's others."""
     try:

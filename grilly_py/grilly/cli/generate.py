@@ -7,7 +7,7 @@ import sys
 import time
 
 from . import CommandError
-from .common import add_device, add_loading, default_device
+from .common import add_device, add_loading, default_device, tell_left_out
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,9 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="default: %(default)s")
     parser.add_argument("--temperature", type=float, metavar="T",
                         help="draw tokens, with logits divided by T (default: the likeliest)")  # fmt: skip
-    parser.add_argument("--top-k", type=int, metavar="K", help="draw among the K likeliest (default: 50)")
+    parser.add_argument("--top-k", type=int, metavar="K", 
+                        help="draw among the K likeliest, 0 for all (default: the folder's, else 50)")  # fmt: skip
     parser.add_argument("--top-p", type=float, metavar="P",
-                        help="draw among the likeliest that together have probability P")  # fmt: skip
+                        help="draw among the likeliest that together have probability P "
+                        "(default: the folder's, else 1)")  # fmt: skip
     parser.add_argument("--repetition-penalty", type=float, metavar="X",
                         help="divide logits of tokens that the text has by X (default: the folder's)")  # fmt: skip
     parser.add_argument("--stop", action="append", metavar="TEXT", help="end where the text has this; may come again")
@@ -42,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         tokenizer = Tokenizer(args.folder)
         ids, mask = _prompt(args, tokenizer)
         model = load_as(class_of, args.folder, args.dtype, backend, ignore=args.ignore, check=lambda m: _check(args, m))
-        model.not_applied.pop("do_sample", None)  # --help says what is drawn
+        tell_left_out(args, model, args.temperature is not None, args.stop)  # --help says what is drawn
         return _print(args, model, tokenizer, ids, mask)
 
 
@@ -83,14 +85,13 @@ def _prompt(args: argparse.Namespace, tokenizer):
 
 
 def _print(args: argparse.Namespace, model, tokenizer, ids, mask) -> int:
-    from ..models.tokenizer import Written
+    from ..models.written import Written
 
     start = time.perf_counter()
     written, count, first = Written(tokenizer), 0, start
     stream = model.stream(
         ids, mask, max_new_tokens=args.max_new_tokens, do_sample=args.temperature is not None,
-        temperature=1.0 if args.temperature is None else args.temperature,
-        top_k=50 if args.top_k is None else args.top_k, top_p=1.0 if args.top_p is None else args.top_p,
+        temperature=args.temperature, top_k=args.top_k, top_p=args.top_p,
         repetition_penalty=args.repetition_penalty, seed=args.seed, stop_strings=args.stop, tokenizer=tokenizer,
     )  # fmt: skip
     try:

@@ -7,7 +7,7 @@ import sys
 import time
 
 from . import CommandError
-from .common import add_device, add_loading, default_device
+from .common import add_device, add_loading, default_device, tell_left_out
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,8 +15,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="FOLDER", help="Whisper: config.json, generation_config.json, "
                         "preprocessor_config.json, safetensors and tokenizer.json")  # fmt: skip
     parser.add_argument("file", metavar="FILE.wav", help="speech: WAV of 16,000 samples a second")
-    parser.add_argument("--language", metavar="CODE", help="what is spoken, such as en (default: what the model hears)")
-    parser.add_argument("--task", metavar="TASK", help="transcribe, or translate into English (default: transcribe)")
+    parser.add_argument("--language", metavar="CODE",
+                        help="what is spoken, such as en (default: the folder's, or what is heard)")  # fmt: skip
+    parser.add_argument("--task", metavar="TASK",
+                        help="transcribe, or translate into English (default: the folder's or transcribe)")  # fmt: skip
     parser.add_argument("--max-new-tokens", type=int, metavar="N",
                         help="of each piece of 30 s (default: as many as the model has room for)")  # fmt: skip
     add_loading(parser)
@@ -34,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
         except OSError as error:
             raise CommandError(f"{args.file} cannot be read: {error.strerror or error}") from error
         transcriber = Transcriber.load(args.folder, args.dtype, backend, ignore=args.ignore)
+        tell_left_out(args, transcriber.model)
         wanted = transcriber.features.sampling_rate
         if rate != wanted:
             raise CommandError(f"{args.file} has {rate} samples a second; the model takes {wanted}; "

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .config import Config, read_json
+from .sampling import PLAIN
 
 #: Fields of tokens, and whether they hold one, or may hold several.
 ONE, SOME, MANY = "a token", "a token or a list of tokens", "a list of tokens"
@@ -58,7 +59,8 @@ class Defaults:
     ----------
     tokens : dict of str to int, list of int or None
         By the names of `TOKENS`; a negative token stands for none.
-    repetition_penalty : float
+    repetition_penalty, temperature, top_p : float
+    top_k : int
     max_new_tokens, max_length : int or None
     not_applied : dict of str to object
         What the folder asks for and is not computed.
@@ -78,6 +80,9 @@ class Defaults:
             config = whole if name in SHARED and name not in own.fields else own
             self.tokens[name] = _tokens(config, name, kind)
         self.repetition_penalty = own.number("repetition_penalty", 1.0, above=0.0)
+        # Out of range they matter where tokens are drawn alone, and are refused there.
+        self.temperature, self.top_p = (own.number(name, PLAIN[name]) for name in ("temperature", "top_p"))
+        self.top_k = own.integer("top_k", PLAIN["top_k"], least=-1)
         self.max_new_tokens, self.max_length = (own.integer(name, None) for name in ("max_new_tokens", "max_length"))
         self.not_applied = {
             name: own.fields[name] for name, harmless in NOT_APPLIED.items() if not harmless(own.fields.get(name))

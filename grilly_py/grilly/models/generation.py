@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
@@ -14,46 +14,19 @@ import numpy as np
 from ..compute import Compute, Tensor
 from ..compute.attention import foreign
 from ..compute.device.arrays import NDArray
+from ..compute.device.callers import callers_level
 from ..errors import OutOfDeviceMemoryError, UnsupportedError
 from .cache import Cache
 from .defaults import DRAWING
 from .graphs import Graphs
 from .model import on_host
-from .sampling import LIKELIEST, Sampler
+from .sampling import PLAIN, Sampler
 from .tokenizer import Tokenizer
+from .words import GENERATION
+from .written import Stops
 
 Returned = TypeVar("Returned")
 
-#: Keyword arguments of transformers' generate.
-_WORDS = {
-    "max_length": "max_new_tokens, less the prompt's tokens",
-    "num_beams": "nothing: each text has one candidate",
-    "use_cache": "nothing: there always is a cache",
-    "streamer": "nothing; model.stream gives token after token",
-    "num_return_sequences": "input_ids with each prompt as often as it is to be continued",
-    "generation_config": "the arguments themselves",
-    "inputs": "input_ids",
-    "inputs_embeds": "input_ids",
-    "position_ids": "attention_mask, by which positions are counted",
-    "past_key_values": "the whole text as input_ids; model(input_ids, past_key_values=cache) goes on with one",
-    "suppress_tokens": "nothing; set model.suppress_tokens",
-    "begin_suppress_tokens": "nothing; set model.begin_suppress_tokens",
-    "min_length": "nothing: there is no least length",
-    "min_new_tokens": "nothing: there is no least length",
-    "min_p": "top_p",
-    "typical_p": "top_p",
-    "logits_processor": "nothing; a loop of your own has model(input_ids, past_key_values=cache).logits",
-    "stopping_criteria": "stop_strings or eos_token_id, or a loop over model.stream",
-    "max_time": "a loop over model.stream, which may be left at any token",
-    "bad_words_ids": "nothing: no words are kept out",
-    "no_repeat_ngram_size": "repetition_penalty",
-    "forced_bos_token_id": "decoder_input_ids with that token at the end, where the model has a decoder of its own",
-    "return_dict_in_generate": "nothing: the tokens alone come back",
-    "output_scores": "nothing; model(input_ids).logits has them",
-    "output_logits": "nothing; model(input_ids).logits has them",
-    "assistant_model": "nothing: there is no assisted generation",
-    "length_penalty": "nothing: each text has one candidate",
-}
 #: From so many tokens on, a step is captured and replayed.
 CAPTURED = 4
 #: How many tokens are added where neither the call nor the folder says it.
@@ -108,6 +81,9 @@ class Generates:
     eos_token_id: Any
     pad_token_id: Any
     repetition_penalty: float
+    temperature: float
+    top_k: int
+    top_p: float
     not_applied: dict[str, Any]
     max_new_tokens: int | None
     max_length: int | None
@@ -122,6 +98,24 @@ class Generates:
     def _next(self, ids: Tensor, state: State) -> Tensor:
         """The logits ``(B, vocab)`` after tokens ``(B, 1)``, which are added to the state."""
         raise NotImplementedError
+
+    def left_out(self, do_sample: bool | None = None, stop_strings: Any = None) -> str:
+        """What `generate` with these warns of: what the folder asks for and is not computed; empty for nothing."""
+        # What the call itself says is not of the folder; what is of drawing alone has no effect without it.
+        said = {"do_sample": do_sample is not None, "stop_strings": stop_strings is not None}
+        said |= dict.fromkeys(DRAWING, do_sample is False)
+        left = ", ".join(f"{name}={value!r}" for name, value in self.not_applied.items() if not said.get(name))
+        return f"the folder asks for {left}, which is not applied here" if left else ""
+
+    def _sampler(
+        self, do_sample: bool, temperature: float | None, top_k: int | None, top_p: float | None, penalty: float,
+        seed: int | None,
+    ) -> Sampler:  # fmt: skip
+        """What chooses tokens. The folder's numbers of drawing count where tokens are drawn and the call has none."""
+        said: Mapping[str, Any] = {name: getattr(self, name) for name in PLAIN} if do_sample else PLAIN
+        given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        numbers: dict[str, Any] = {name: said[name] if value is None else value for name, value in given.items()}
+        return Sampler(do_sample, **numbers, repetition_penalty=penalty, seed=seed)
 
     def _begin(self, input_ids: Any, decoder_input_ids: Any = None) -> NDArray[Any]:
         """The tokens that the answer begins with, ``(B, S)`` int64."""
@@ -159,16 +153,18 @@ class Generates:
     def stream(
         self, input_ids: Any, attention_mask: Any = None, *, max_new_tokens: int | None = None,
         do_sample: bool | None = None,
-        temperature: float = 1.0, top_k: int | None = LIKELIEST, top_p: float = 1.0,
+        temperature: float | None = None, top_k: int | None = None, top_p: float | None = None,
         repetition_penalty: float | None = None,
         eos_token_id: int | Sequence[int] | None = None, pad_token_id: int | None = None, seed: int | None = None,
         decoder_input_ids: Any = None, stop_strings: str | Sequence[str] | None = None,
-        tokenizer: Tokenizer | None = None, use_graph: bool = True,
+        tokenizer: Tokenizer | None = None, use_graph: bool = True, **unknown: NoReturn,
     ) -> Iterator[NDArray[np.int64]]:  # fmt: skip
         """The tokens that `generate` adds, one of each sample at a time, int64 ``(B,)``, as they are found.
 
         Parameters and errors are those of `generate`.
         """
+        if unknown:
+            raise foreign.unknown("stream", unknown, GENERATION)
         if not self.has_head:
             raise ValueError(f"{type(self).__name__}: this architecture has no head that gives logits")
         stops = [stop_strings] if isinstance(stop_strings, str) else list(stop_strings or ())
@@ -177,14 +173,10 @@ class Generates:
         if stops and (tokenizer is None or not all(isinstance(stop, str) and stop for stop in stops)):
             raise ValueError(f"{type(self).__name__}: stop_strings are texts, and need a tokenizer that gives texts")
         penalty = self.repetition_penalty if repetition_penalty is None else repetition_penalty
-        sampler = Sampler(bool(do_sample), temperature, top_k, top_p, penalty, seed)
-        # What the call itself says is not of the folder; what is of drawing alone has no effect without it.
-        said = {"do_sample": do_sample is not None, "stop_strings": stop_strings is not None}
-        said |= dict.fromkeys(DRAWING, do_sample is False)
-        left = ", ".join(f"{name}={value!r}" for name, value in self.not_applied.items() if not said.get(name))
-        if left:
-            warnings.warn(f"{type(self).__name__}.generate: the folder asks for {left}, which is not applied here; "
-                          "model.not_applied.clear() ends this warning", UserWarning, stacklevel=3)  # fmt: skip
+        sampler = self._sampler(bool(do_sample), temperature, top_k, top_p, penalty, seed)
+        if left := self.left_out(do_sample, stop_strings):
+            warnings.warn(f"{type(self).__name__}.generate: {left}; model.not_applied.clear() ends this warning",
+                          UserWarning, stacklevel=callers_level())  # fmt: skip
         ends = self.eos_token_id if eos_token_id is None else eos_token_id
         ends = [_whole("eos_token_id", token) for token in ([] if ends is None else np.ravel(ends).tolist())]
         padding = self.pad_token_id if pad_token_id is None else _whole("pad_token_id", pad_token_id)
@@ -197,17 +189,13 @@ class Generates:
         logits, state = self._making_room(self._prompt, *given)
         seen = sampler.seen(self.backend, self._texts(begun, attention_mask), logits.shape[-1])
         graph = use_graph and max_new_tokens > CAPTURED
-        texts: list[list[int]] = [[] for _ in begun]
+        texts = [Stops(tokenizer, stops) for _ in begun] if tokenizer is not None and stops else []
 
-        def ended(tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
-            found = np.isin(tokens, ends)
-            if tokenizer is not None and stops:
-                for row, (text, token) in enumerate(zip(texts, tokens, strict=True)):
-                    text.append(int(token))
-                    # With special tokens by name: "<|im_end|>" is a text to stop at as any other.
-                    written = tokenizer.decode(text, skip_special_tokens=False)
-                    found[row] |= any(stop in written for stop in stops)
-            return found
+        def ended(tokens: NDArray[np.int64], done: NDArray[np.bool_]) -> NDArray[np.bool_]:
+            done = done | np.isin(tokens, ends)
+            for row, text in enumerate(texts):
+                done[row] = done[row] or text.add(int(tokens[row]))
+            return done
 
         found = self._chosen(logits, state, seen, max_new_tokens, sampler, graph)
         return _until_ended(found, ended, padding)
@@ -268,7 +256,7 @@ class Generates:
     def generate(
         self, input_ids: Any, attention_mask: Any = None, *, max_new_tokens: int | None = None,
         do_sample: bool | None = None,
-        temperature: float = 1.0, top_k: int | None = LIKELIEST, top_p: float = 1.0,
+        temperature: float | None = None, top_k: int | None = None, top_p: float | None = None,
         repetition_penalty: float | None = None,
         eos_token_id: int | Sequence[int] | None = None, pad_token_id: int | None = None, seed: int | None = None,
         decoder_input_ids: Any = None, stop_strings: str | Sequence[str] | None = None,
@@ -289,13 +277,14 @@ class Generates:
         do_sample : bool, optional
             Draw each token by its probability; else take the most probable one (greedy). None is False, with a warning
             where the folder asks for drawing. What is only with it is refused without it.
-        temperature : float
-            Logits are divided by it; above 0. Only with ``do_sample``.
+        temperature : float, optional
+            Logits are divided by it; above 0. By default what the folder says, else 1. Only with ``do_sample``.
         top_k : int, optional
-            Draw among so many of the most probable tokens; None or 0 for all. Only with ``do_sample``.
-        top_p : float
-            Draw among the most probable tokens that together have this probability, in (0, 1]. Only with
-            ``do_sample``.
+            Draw among so many of the most probable tokens; 0 for all. By default what the folder says, else 50. Only
+            with ``do_sample``.
+        top_p : float, optional
+            Draw among the most probable tokens that together have this probability, in (0, 1]. By default what the
+            folder says, else 1. Only with ``do_sample``.
         repetition_penalty : float, optional
             Above 0: logits of tokens that the text has, its prompt included and padding not, are divided by it where
             they are above 0, and multiplied where below (Keskar et al. 2019, arXiv:1909.05858). By default what the
@@ -334,7 +323,7 @@ class Generates:
             weights and the cache take, the graph where that was what found none, and what to change.
         """
         if unknown:
-            raise foreign.unknown("generate", unknown, _WORDS)
+            raise foreign.unknown("generate", unknown, GENERATION)
         found = self.stream(
             input_ids, attention_mask, max_new_tokens=max_new_tokens, do_sample=do_sample, temperature=temperature,
             top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty, eos_token_id=eos_token_id,
@@ -345,15 +334,16 @@ class Generates:
 
 
 def _until_ended(
-    chosen: Iterator[NDArray[Any]], ended: Callable[[NDArray[np.int64]], NDArray[np.bool_]], padding: int
-) -> Iterator[NDArray[np.int64]]:
+    chosen: Iterator[NDArray[Any]], ended: Callable[[NDArray[np.int64], NDArray[np.bool_]], NDArray[np.bool_]],
+    padding: int,
+) -> Iterator[NDArray[np.int64]]:  # fmt: skip
     """What was chosen, int64 ``(B,)``, with padding in texts that have ended, until all have."""
-    done: Any = False
+    done: Any = np.False_
     for tokens in chosen:
         tokens = np.where(done, padding, tokens).astype(np.int64)
-        done = done | ended(tokens)
+        done = ended(tokens, done)
         yield tokens
-        if np.all(done):
+        if done.all():
             return
 
 

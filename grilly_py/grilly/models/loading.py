@@ -134,7 +134,9 @@ def load_as(
         report.end()
     for name, value in defaults.tokens.items():
         setattr(model, name, value)
-    for name in ("repetition_penalty", "max_new_tokens", "max_length", "not_applied"):
+    for name in (
+        "repetition_penalty", "temperature", "top_k", "top_p", "max_new_tokens", "max_length", "not_applied",
+    ):  # fmt: skip
         setattr(model, name, getattr(defaults, name))
     return model
 

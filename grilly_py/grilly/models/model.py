@@ -12,10 +12,12 @@ from .. import nn
 from ..compute import Compute, Tensor
 from ..compute.backend import default_backend
 from ..compute.device.arrays import NDArray
+from . import words
 from .cache import Cache
 from .config import Config
 from .graphs import Graphs
 from .room import mib, room
+from .sampling import PLAIN
 from .weights import Weights
 
 
@@ -48,6 +50,8 @@ class Model(nn.Module):
         Tokens that are never generated, or not as the first one.
     repetition_penalty : float
         Of ``generate`` where it is given none.
+    temperature, top_k, top_p : float, int, float
+        Of ``generate`` with ``do_sample`` where it is given none.
     max_new_tokens, max_length : int or None
         Of ``generate`` where it is not told how many tokens to add: new ones, or those of prompts too.
     not_applied : dict of str to object
@@ -72,6 +76,7 @@ class Model(nn.Module):
         self.suppress_tokens: Any = None
         self.begin_suppress_tokens: Any = None
         self.repetition_penalty = 1.0
+        self.temperature, self.top_k, self.top_p = PLAIN["temperature"], PLAIN["top_k"], PLAIN["top_p"]
         self.max_new_tokens: int | None = None
         self.max_length: int | None = None
         self.not_applied: dict[str, Any] = {}
@@ -89,6 +94,13 @@ class Model(nn.Module):
             if not isinstance(parameter.data, Tensor):
                 parameter.data = default_backend().tensor(parameter.data)
         self.backend = weights[0].data.backend
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        except TypeError:
+            words.refuse(type(self).__name__, self.forward, kwargs)
+            raise
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """Refused (TypeError): a model is loaded where and as it is to compute, by ``load(folder, dtype, backend)``."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from ..compute.device.arrays import NDArray
 
 #: Of how many of the likeliest tokens one is drawn by default, as in transformers.
 LIKELIEST = 50
+#: How tokens are drawn where neither the call nor the folder says it.
+PLAIN: Mapping[str, Any] = {"temperature": 1.0, "top_k": LIKELIEST, "top_p": 1.0}
 
 
 def of_drawing(said: Sequence[str]) -> str:
@@ -31,7 +34,7 @@ class Sampler:
     """
 
     def __init__(
-        self, do_sample: bool, temperature: float, top_k: int | None, top_p: float, repetition_penalty: float,
+        self, do_sample: bool, temperature: float, top_k: int, top_p: float, repetition_penalty: float,
         seed: int | None,
     ) -> None:  # fmt: skip
         for name, value in (("temperature", temperature), ("repetition_penalty", repetition_penalty)):
@@ -40,15 +43,15 @@ class Sampler:
                 raise ValueError(f"generate: {name} is {value!r}; expected a finite number above 0{greedy}")
         if not _number(top_p) or not 0 < top_p <= 1:
             raise ValueError(f"generate: top_p is {top_p!r}; expected a number above 0, at most 1")
-        if top_k is not None and (not hasattr(top_k, "__index__") or top_k < 0):
-            raise ValueError(f"generate: top_k is {top_k}; expected a whole number, or None or 0 for all tokens")
-        self.do_sample, self.temperature, self.top_k, self.top_p = do_sample, temperature, top_k or 0, top_p
+        if not hasattr(top_k, "__index__") or top_k < 0:
+            raise ValueError(f"generate: top_k is {top_k!r}; expected a whole number, or 0 for all tokens")
+        self.do_sample, self.temperature, self.top_k, self.top_p = do_sample, temperature, top_k, top_p
         self.penalty = repetition_penalty
         try:
             self._rng = np.random.default_rng(seed)
         except (TypeError, ValueError):
             raise ValueError(f"generate: seed is {seed!r}; expected a whole number, at least 0, or None") from None
-        changed = {"temperature": temperature != 1, "top_k": top_k not in (None, 0, LIKELIEST), "top_p": top_p != 1,
+        changed = {"temperature": temperature != 1, "top_k": top_k not in (0, LIKELIEST), "top_p": top_p != 1,
                    "seed": seed is not None}  # fmt: skip
         said = [name for name, given in changed.items() if given]
         if said and not do_sample:

@@ -163,24 +163,3 @@ def _check_surrogates(texts: list[str]) -> None:
                 f"Tokenizer: text {number} has a lone surrogate, {sign} at {error.start}, which is no character; "
                 'text.encode("utf-8", "replace").decode() has a question mark there'
             ) from None
-
-
-class Written:
-    """The text of tokens that come one at a time."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer, self._tokens, self._shown = tokenizer, list[int](), ""
-
-    def add(self, token: int) -> str:
-        """What the text has more with this token: nothing while a character is not whole."""
-        self._tokens.append(token)
-        text = self._tokenizer.decode(self._tokens)
-        if not text.startswith(self._shown) or text.endswith("\ufffd"):  # which stands for a part of a character
-            return ""
-        found, self._shown = text[len(self._shown) :], text
-        return found
-
-    def rest(self) -> str:
-        """What was held back; the whole text on a line of its own where a token changed what was there before it."""
-        text = self._tokenizer.decode(self._tokens)
-        return text[len(self._shown) :] if text.startswith(self._shown) else "\n" + text

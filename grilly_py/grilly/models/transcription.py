@@ -17,8 +17,10 @@ from .config import Config, read_json
 from .languages import code_of
 from .loading import load
 from .spectrogram import log_mel
-from .tokenizer import Tokenizer, Written
+from .tokenizer import Tokenizer
 from .whisper import Whisper
+from .whisper_tokens import read_tokens
+from .written import Written
 
 
 @dataclass(frozen=True)
@@ -50,21 +52,25 @@ class Transcriber:
         Samples a second, samples of a piece (30 s), and how they become features.
     languages, tasks : dict of str to int
         The token of each; empty for models that know English alone.
-    forced : list of int
-        The tokens after the first where there are no ``languages``.
+    forced : list of int or None
+        The tokens after the first where no language and no task is chosen; None for the language that is found.
     no_timestamps : int or None
         The token that asks for text without times.
+    language, task : str or None
+        Those of calls that choose none; None for the language that is found, and "transcribe".
     """
 
     def __init__(
         self, model: Whisper, tokenizer: Tokenizer, features: Features | None = None,
         languages: Mapping[str, int] | None = None, tasks: Mapping[str, int] | None = None,
-        forced: Sequence[int] = (), no_timestamps: int | None = None,
+        forced: Sequence[int | None] = (), no_timestamps: int | None = None, language: str | None = None,
+        task: str | None = None,
     ) -> None:  # fmt: skip
         self.model, self.tokenizer = model, tokenizer
         self.features = Features() if features is None else features
         self.languages, self.tasks = dict(languages or {}), dict(tasks or {})
         self.forced, self.no_timestamps = list(forced), no_timestamps
+        self.language, self.task = language, task
 
     @classmethod
     def load(
@@ -75,7 +81,8 @@ class Transcriber:
         Parameters
         ----------
         folder : str or Path
-            Languages and tasks are those of generation_config.json.
+            Languages and tasks are those of generation_config.json, and so are the ones that calls begin with:
+            ``language`` and ``task``, or where it has neither ``forced_decoder_ids``, as in transformers.
         dtype, backend, **options
             As for ``grilly.models.load``.
 
@@ -97,11 +104,12 @@ class Transcriber:
         tokenizer = Tokenizer(folder)
         model = load(folder, dtype, backend, **options)
         assert isinstance(model, Whisper)
+        model.not_applied.pop("return_timestamps", None)  # text without times is what a Transcriber promises
         wanted, found = (model.encoder.bins, 2 * model.encoder.length), (
             features.bins, features.n_samples // features.hop_length)  # fmt: skip
         if found != wanted:
             raise ModelError(f"{where}: features are {found}; the model takes {wanted}")
-        return cls(model, tokenizer, features, *_tokens(folder, model.rows))
+        return cls(model, tokenizer, features, **read_tokens(folder, model.rows))
 
     def stream(
         self, samples: ArrayLike, sampling_rate: int, *, language: str | None = None, task: str | None = None,
@@ -122,17 +130,18 @@ class Transcriber:
                 raise ValueError(f"Transcriber: the model's folder names no {what}s, and none can be chosen")
             if given is not None and given not in known:
                 raise ValueError(f"Transcriber: {what} is {given!r}; expected one of {', '.join(sorted(known))}")
-        return self._stream(sound, language, task, options)
+        language, task = self.language if language is None else language, self.task if task is None else task
+        return self._stream(sound, self._follow(language, task), options)
 
     def _stream(
-        self, sound: NDArray[Any], language: str | None, task: str | None, options: dict[str, Any]
+        self, sound: NDArray[Any], follow: list[int | None], options: dict[str, Any]
     ) -> Iterator[str]:
         step = self.features.n_samples
         for start in range(0, len(sound), step):
             features = self.features(sound[start : start + step])
-            if language is None and self.languages:
-                language = self._language(features)
-            begun = self._begun(features, language, task)
+            if follow[:1] == [None]:  # in the first piece
+                follow = [self.languages[self._language(features)], *follow[1:]]
+            begun = self._begun(features, follow)
             written, room = Written(self.tokenizer), self.model.positions - begun.shape[1]
             for tokens in self.model.stream(features, decoder_input_ids=begun, **{"max_new_tokens": room} | options):
                 yield written.add(int(tokens[0]))
@@ -151,9 +160,10 @@ class Transcriber:
         sampling_rate : int
             Samples a second: those that the model takes, 16,000.
         language : str, optional
-            What is spoken: "en", "English" or "<|en|>". By default what the model finds likeliest in the first piece.
+            What is spoken: "en", "English" or "<|en|>". By default the folder's, ``self.language``, else what the model
+            finds likeliest in the first piece.
         task : str, optional
-            "transcribe", the default, or "translate", into English.
+            "transcribe" or "translate", into English. By default the folder's, ``self.task``, else "transcribe".
         **options
             Of ``generate``, such as ``max_new_tokens`` for each piece; by default as many as the model has positions.
 
@@ -193,13 +203,17 @@ class Transcriber:
         logits = self.model(features, self.model._begin(features)).logits[0, -1].astype(np.float32)
         return max(self.languages, key=lambda name: logits[self.languages[name]])
 
-    def _begun(self, features: NDArray[np.float32], language: str | None, task: str | None) -> NDArray[np.int64]:
+    def _follow(self, language: str | None, task: str | None) -> list[int | None]:
+        """The tokens after the first; None at the first of these stands for the language that is found."""
+        if self.forced and language is None and task is None:
+            return list(self.forced)
+        if not self.languages:
+            return []
+        return [None if language is None else self.languages[language], self.tasks[task or "transcribe"]]
+
+    def _begun(self, features: NDArray[np.float32], follow: Sequence[int | None]) -> NDArray[np.int64]:
         """What an answer begins with, ``(1, S)``."""
-        tokens = self.model._begin(features)[0].tolist()
-        if language is None:
-            tokens += self.forced
-        else:
-            tokens += [self.languages[language], self.tasks[task or "transcribe"]]
+        tokens = self.model._begin(features)[0].tolist() + [token for token in follow if token is not None]
         if self.no_timestamps is not None and self.no_timestamps not in tokens:
             tokens.append(self.no_timestamps)
         return np.array([tokens], np.int64)
@@ -230,33 +244,3 @@ def _features(folder: Path) -> tuple[Features, str]:
                      config.integer("n_fft", 400), config.integer("hop_length", 160))  # fmt: skip
     config.finish()
     return found, config.where
-
-
-def _tokens(folder: Path, rows: int) -> tuple[dict[str, int], dict[str, int], list[int], int | None]:
-    """Languages, tasks, the tokens that follow the first without them, and the one that asks for no times."""
-    file = folder / "generation_config.json"
-    if not file.is_file():
-        file = folder / "config.json"
-    config = Config(str(file), read_json(file))
-
-    def token(name: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < rows:
-            raise config.error(name, f"tokens from 0 to {rows - 1}")
-        return value
-
-    named = []
-    for name in ("lang_to_id", "task_to_id"):
-        inner = config.inner(name)
-        fields = {} if inner is None else inner.fields
-        named.append({key.removeprefix("<|").removesuffix("|>"): token(name, value) for key, value in fields.items()})
-    languages, tasks = named
-    forced = []
-    for place, pair in enumerate([] if languages else config.list("forced_decoder_ids", []), 1):
-        if not isinstance(pair, list) or len(pair) != 2 or pair[0] != place:
-            raise config.error("forced_decoder_ids", "pairs of a place, from 1 on, and a token")
-        forced.append(token("forced_decoder_ids", pair[1]))
-    ends = config.fields.get("no_timestamps_token_id")
-    ends = None if ends is None else token("no_timestamps_token_id", ends)
-    if languages and "transcribe" not in tasks:
-        raise config.error("task_to_id", "tasks, transcribe among them")
-    return languages, tasks if languages else {}, forced, ends

@@ -142,8 +142,9 @@ class WhisperStates(EncoderDecoder):
         return self.norm(x)
 
     def forward(
-        self, input_features: Any, decoder_input_ids: Any = None, decoder_attention_mask: Any = None
-    ) -> Output:
+        self, input_features: Any, decoder_input_ids: Any = None, decoder_attention_mask: Any = None,
+        attention_mask: Any = None,
+    ) -> Output:  # fmt: skip
         """The decoder's states, with a head logits of the tokens that come next.
 
         Parameters
@@ -154,6 +155,9 @@ class WhisperStates(EncoderDecoder):
             ``(B, T)``: what was written.
         decoder_attention_mask : array or Tensor, optional
             ``(B, T)``: 0 for padding.
+        attention_mask : array or Tensor, optional
+            That of the sounds, which transformers' processor gives. It has no effect, as in transformers: the model
+            hears silence where a sound is over.
 
         Returns
         -------
