@@ -157,8 +157,8 @@ def arrays(x: grilly.Tensor, n: Floats) -> None:
     assert x[grilly.newaxis].shape and grilly.inf > 0 and grilly.nan != 0 and grilly.bool
     assert grilly.__array_api_version__ and grilly.__array_namespace_info__()
 
-    grilly.sum(x, axes=0)  # type: ignore[call-arg]
-    grilly.stack(x, x)  # type: ignore[arg-type,call-arg]
+    grilly.sum(x, axes=0)  # type: ignore[arg-type]
+    grilly.stack(x, x)  # type: ignore[arg-type]
     grilly.roll(x)  # type: ignore[call-arg]
     grilly.topk(x)  # type: ignore[call-arg]
 
