@@ -217,7 +217,7 @@ def test_what_a_wheel_carries(repo):
         f"add.x.{case}.{dtype}" for case in ("small", "large") for dtype in ("float32", "float16")
     ]
     for made, binary in zip(entries, binaries.values(), strict=True):
-        assert hashlib.sha256(binary).hexdigest() == made["sha256"]
+        assert hashlib.sha256(binary).hexdigest()[:32] == made["sha256"]
         assert made["archive"] == "add.xz"
     assert {path.name for path in (repo / "packed").iterdir()} == {"add.xz", "manifest.json.gz"}
     assert entries[0]["threads"] == 64, "read from the binary"

@@ -41,14 +41,14 @@ def test_a_missing_manifest_is_named_with_the_remedy(tmp_path):
         ("{", "cannot be read as JSON"),
         ("[]", "schema None"),
         ('{"schema": 99, "variants": []}', "schema 99"),
-        ('{"schema": 5, "variants": []}', "lacks families"),
-        ('{"schema": 5, "families": {"a": 3}, "variants": []}', "lacks families"),
-        ('{"schema": 5, "families": {}, "variants": []}', "lacks facts"),
-        ('{"schema": 5, "families": {}, "facts": {"header": {"LEFT": "5"}}, "variants": []}', "lacks facts"),
-        ('{"schema": 5, "families": {}, "facts": {}, "variants": []}', "lists no variants"),
-        ('{"schema": 5, "families": {}, "facts": {}, "variants": [3]}', "entry 1"),
-        ('{"schema": 5, "families": {}, "facts": {}, "variants": [{"family": "a"}]}', "lacks 'key'"),
-        ('{"schema": 5, "families": {}, "facts": {"header": {"LEFT": 6}}, "variants": []}',
+        ('{"schema": 6, "variants": []}', "lacks families"),
+        ('{"schema": 6, "families": {"a": 3}, "variants": []}', "lacks families"),
+        ('{"schema": 6, "families": {}, "variants": []}', "lacks facts"),
+        ('{"schema": 6, "families": {}, "facts": {"header": {"LEFT": "5"}}, "variants": []}', "lacks facts"),
+        ('{"schema": 6, "families": {}, "facts": {}, "variants": []}', "lists no variants"),
+        ('{"schema": 6, "families": {}, "facts": {}, "variants": [3]}', "entry 1"),
+        ('{"schema": 6, "families": {}, "facts": {}, "variants": [{"family": "a"}]}', "lacks 'key'"),
+        ('{"schema": 6, "families": {}, "facts": {"header": {"LEFT": 6}}, "variants": []}',
          "LEFT among the shared header is 6 in the shaders and 5 in the package"),
     ],
 )
@@ -114,7 +114,7 @@ def test_a_binary_is_checked_when_it_is_read(tmp_path):
     path = tmp_path / "a.xz"
     path.write_bytes(lzma.compress(SPIRV[:-1] + b"x"))
     loaded.source.entries()[0]["block"][1] = path.stat().st_size
-    with pytest.raises(ShaderError, match=r"a\.xz is damaged: the SHA-256 of a\.b\.float32 is .*; reinstall it"):
+    with pytest.raises(ShaderError, match=r"a\.xz is damaged: the SHA-256 of a\.b\.float32 begins with .*; reinstall it"):
         loaded.binary(variant)
     path.write_bytes(b"no archive at all")
     with pytest.raises(ShaderError, match=r"a\.xz is damaged: a\.b\.float32 cannot be unpacked.*; reinstall it"):
@@ -159,4 +159,4 @@ def test_where_shaders_are_looked_for(tmp_path, monkeypatch):
 
 def test_the_helper_writes_what_the_digest_says(tmp_path):
     made = entry("a.b.float32")
-    assert made["sha256"] == hashlib.sha256(SPIRV).hexdigest()
+    assert made["sha256"] == hashlib.sha256(SPIRV).hexdigest()[:32]

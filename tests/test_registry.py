@@ -258,7 +258,7 @@ def test_spec(registry):
     half = struct.unpack("<I", struct.pack("<f", 0.5))[0]
     assert spec.constants == ((0, 1), (3, 0xFFFFFFFF), (7, half))
     assert (spec.name, spec.access, spec.push_bytes) == ("a.x.c.float32", ("r", "rw"), 16)
-    assert (spec.spirv, spec.digest) == (SPIRV, a["sha256"])
+    assert (spec.spirv, spec.digest[:32]) == (SPIRV, a["sha256"])
     assert choice.spec({"N": -1, "SCALE": 0.5, "FLAG": True}) is spec
     other = choice.spec({"N": -1, "SCALE": 1, "FLAG": True})
     assert choice.spec({"N": -1, "SCALE": 1.0, "FLAG": True}).constants != other.constants, "1.0 is not 1"

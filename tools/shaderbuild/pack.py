@@ -65,7 +65,8 @@ def pack(
         block_at, place = places[first[entry["family"], binary]]
         kept = {name: value for name, value in entry.items() if name != "defines"}  # the binary has what they said
         entries.append({
-            **kept, "key": key, "sha256": hashlib.sha256(binary).hexdigest(),
+            **kept, "key": key[: names.HASH_DIGITS],
+            "sha256": hashlib.sha256(binary).hexdigest()[: names.HASH_DIGITS],
             "archive": names_of[f"{sources[entry['family']]}.xz"], "block": block_at, "place": place,
         })  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ..errors import ShaderError
+from .names import HASH_DIGITS
 
 _INSTALL = "a source checkout compiles its shaders; run: pip install -e '.[compile]'"
 _BUILD = "grilly_shaderbuild"  # tools/shaderbuild among the loaded modules
@@ -61,7 +62,7 @@ class Checkout:
     def key(self, name: str) -> str:
         """A hash over source, includes, macros, flags, target and compilers of the variant."""
         with self._named_errors():
-            return self._builder.job(self._cases[name]).key
+            return self._builder.job(self._cases[name]).key[:HASH_DIGITS]  # as a wheel has it
 
     def binary(self, name: str) -> tuple[bytes, str]:
         """The variant's SPIR-V, from the cache or compiled, compared with its data file, and its SHA-256.

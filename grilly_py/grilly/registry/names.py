@@ -6,7 +6,10 @@ from __future__ import annotations
 MANIFEST = "manifest.json.gz"
 
 #: Version of its layout; a package refuses a manifest of another version.
-MANIFEST_SCHEMA = 5
+MANIFEST_SCHEMA = 6
+
+#: Digits of the hashes in it: 128 bits, as whole ones would be two thirds of the file.
+HASH_DIGITS = 32
 
 #: Element types a binary may be compiled for.
 DTYPES = ("float32", "float16", "bfloat16")

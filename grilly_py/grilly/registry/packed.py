@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import ShaderError
 from ..runtime.files import parse_json, read_file
-from .names import MANIFEST, MANIFEST_SCHEMA
+from .names import HASH_DIGITS, MANIFEST, MANIFEST_SCHEMA
 from .shared import differing
 
 if TYPE_CHECKING:
@@ -133,9 +133,10 @@ class Packed:
             raise ShaderError(f"{archive} is damaged: {name} cannot be unpacked: {error}; {self.remedy}") from error
         spirv = unpacked[start:]
         digest = hashlib.sha256(spirv).hexdigest()
-        if digest != entry["sha256"]:
+        if digest[:HASH_DIGITS] != entry["sha256"]:
             raise ShaderError(
-                f"{archive} is damaged: the SHA-256 of {name} is {digest}, {MANIFEST} says {entry['sha256']}; "
+                f"{archive} is damaged: the SHA-256 of {name} begins with {digest[:HASH_DIGITS]}, {MANIFEST} says "
+                f"{entry['sha256']}; "
                 f"{self.remedy}"
             )
         return spirv, digest
