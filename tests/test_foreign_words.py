@@ -42,6 +42,8 @@ Q, K = np.ones((2, 2, 3, 4), np.float32), np.ones((2, 2, 5, 4), np.float32)
         ("block_table", "F.flash_attention_with_kvcache"), ("soft_cap", "softcap"), ("logit_softcap", "softcap"),
         ("local_window_size", "window_size"), ("query_seq_lengths", "seqlens_q"), ("head_mask", "nothing: multiply"),
         ("key_value_seq_lengths", "seqlens_k"), ("use_top_left_mask", "F.scaled_dot_product_attention"),
+        ("generator", "dropout_seed"), ("training", "dropout_p=0.0"), ("mask_mod", "mask, or block_map"),
+        ("page_table", "F.flash_attention_with_kvcache"), ("sink", "sinks"), ("attn_dropout", "dropout_p"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("function", ["flash_attention2", "flash_attention3"])

@@ -16,7 +16,11 @@ _GROUPED = "nothing: key heads that divide the query heads are taken as they are
 _WINDOW = "window_size=(left, right)"
 _PAST = ("past_key_values", "past_key_value", "layer_past", "use_cache", "cache_position")
 _VARLEN = "F.flash_attention_varlen"
-_DROPOUT = dict.fromkeys(("dropout", "attention_dropout", "p"), "dropout_p, with dropout_seed")
+_DROPOUT = {
+    **dict.fromkeys(("dropout", "attention_dropout", "attn_dropout", "p"), "dropout_p, with dropout_seed"),
+    **dict.fromkeys(("seed", "generator", "rng_state"), "dropout_seed"),
+    "training": "dropout_p=0.0 where it is False",
+}
 # What every function but PyTorch's own calls alike.
 _TERMS = {
     "is_causal": "causal; it is aligned to the bottom right, as in flash-attn, where PyTorch's is_causal begins at the "
@@ -34,7 +38,7 @@ _TERMS = {
     "head_mask": "nothing: multiply the result, which has an axis of heads",
     **dict(zip(("query", "key", "value"), "qkv", strict=True)),
     "s_aux": "sinks",
-    "learnable_sink": "sinks",
+    **dict.fromkeys(("learnable_sink", "sink"), "sinks"),
     "alibi": "alibi_slopes",
     "return_attn_probs": "return_lse for the log-sum-exp; the weights are never stored",
     **dict.fromkeys(("return_softmax_lse", "return_aux"), "return_lse"),
@@ -57,6 +61,8 @@ WORDS = {
     "key_padding_mask": _PADDING,
     "position_bias": "attn_bias, or t5_table for T5's relative positions",
     "block_mask": "block_map, with block_size",
+    "mask_mod": "mask, or block_map with block_size",
+    "page_table": "F.flash_attention_with_kvcache",
     **dict.fromkeys(("seqused_q", "query_seq_lengths"), "seqlens_q"),
     **dict.fromkeys(("seqused_k", "key_value_seq_lengths"), "seqlens_k"),
     "custom_mask": "mask",
@@ -83,6 +89,7 @@ PACKED_WORDS = {
     "cu_seq_lens_k": "cu_seqlens_k",
     "max_length_q": "max_seqlen_q",
     "max_length_k": "max_seqlen_k",
+    "zero_tensors": "nothing: every row of the result is written",
     "block_table": "F.flash_attention_with_kvcache, as page_table",
     **dict.fromkeys(("attention_mask", "key_padding_mask"), "nothing: cu_seqlens_k says which keys there are"),
     **dict.fromkeys(("mask", "attn_mask"), "F.flash_attention2, which has mask"),
@@ -143,6 +150,11 @@ SDPA_WORDS = {
     "num_key_value_groups": "enable_gqa=True",
     "query_pre_attn_scalar": WORDS["query_pre_attn_scalar"],
     **dict.fromkeys(("position_bias", "bias"), "attn_mask, floating"),
+    **dict.fromkeys(("seed", "generator", "rng_state"), "F.flash_attention2, which has dropout_seed"),
+    "training": WORDS["training"],
+    "sink": "F.flash_attention2, which has sinks",
+    "mask_mod": "attn_mask",
+    "page_table": WORDS["page_table"],
     "causal": "is_causal, which begins at the top left; F.flash_attention2 has causal, aligned to the bottom right",
     **dict.fromkeys(("mask", "custom_mask"), "attn_mask"),
     "attn_bias": "attn_mask, floating",
