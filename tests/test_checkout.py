@@ -195,4 +195,4 @@ def test_threads_and_processes_may_compile_the_same_at_once(repo):
     together(4, lambda number: digests.append(shaders[number].digest(first(shaders[number]))))
     digests += [other.communicate(timeout=120)[0] for other in others]
     assert len(digests) == 6 and len(set(digests)) == 1, digests
-    assert [path.name for path in cached(repo)] == [shaders[0].key(first(shaders[0]))], "no part of a file is left"
+    assert [path.name[:32] for path in cached(repo)] == [shaders[0].key(first(shaders[0]))], "no part of a file is left"
