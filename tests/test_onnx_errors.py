@@ -321,3 +321,8 @@ def test_indices_into_a_table_are_checked(axis):
     for wrong in (extent, -extent - 1):
         with pytest.raises(ValueError, match=rf"input ids has the index {wrong}; expected -{extent} to {extent - 1}"):
             run("Gather", {"table": table, "ids": np.array([0, wrong])}, constants=["table"], axis=axis)
+
+
+def test_an_extent_that_is_kept_and_not_there():
+    with pytest.raises(grilly.ModelError, match=r"'it': the shape \[2, 0, 3\] keeps an extent, .*length 0"):
+        run("Reshape", {"x": np.zeros(0, np.float32), "shape": np.array([2, 0, 3])}, constants=["shape"])

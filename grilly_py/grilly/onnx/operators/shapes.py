@@ -31,6 +31,9 @@ def reshape(call: Call, x: Tensor, given: np.ndarray | None = None) -> Tensor:
     """Another shape: 0 keeps an extent, -1 is what is left."""
     asked = [int(e) for e in (call.get("shape") if given is None else given.tolist())]
     if not call.get("allowzero", 0):
+        if any(e == 0 for e in asked[x.ndim :]):
+            raise ValueError(f"the shape {asked} keeps an extent, by 0, that the array of shape {x.shape} has not: is "
+                             "an input of length 0?")  # fmt: skip
         asked = [x.shape[a] if e == 0 else e for a, e in enumerate(asked)]
     if -1 in asked:
         known = -math.prod(asked)
