@@ -57,6 +57,17 @@ def change(folder, **fields):
     file.write_text(json.dumps({name: value for name, value in config.items() if value is not ...}))
 
 
+def on_paper(folder):
+    """The model as it is compared with the files, without weights."""
+    from grilly.models import weights
+    from grilly.models.config import Config
+    from grilly.models.loading import class_of
+
+    fields = json.loads((folder / "config.json").read_text())
+    make, checkpoint = class_of(folder, fields), weights.Checkpoint(folder)
+    return make(Config("config.json", fields), weights.Weights(checkpoint, np.dtype("float32")))
+
+
 def refused(folder, *parts, **options):
     """The error's text, which has every one of these parts."""
     import pytest  # not where make_models.py draws weights

@@ -23,19 +23,26 @@ ORDERS = ["timelines", "a moment", "waiting"]
 PCI = "0000:03:00.0"
 
 
+def stand_in(device, noted, delay, kind):
+    """A stand-in of a driver that knows two devices, and as the second one the GPU of a device of grilly's; and what it
+    calls that."""
+    uuid = bytes.fromhex(device.info.properties["device_uuid"])
+    devices = [bytes(16), uuid] if kind is drivers.FakeCuda else ["0000:02:00.0", PCI]
+    fake = kind(device.info, devices, delay)
+    fake.by_descriptor = noted
+    return fake, devices[1]
+
+
 class Shared:
     """A backend whose memory the stand-in shares."""
 
     def __init__(self, noted, delay, kind):
         self.backend = grilly.Compute(runtime="vulkan")
         device = self.backend.opened
-        uuid = bytes.fromhex(device.info.properties["device_uuid"])
-        devices = [bytes(16), uuid] if kind is drivers.FakeCuda else ["0000:02:00.0", PCI]
-        self.fake = kind(device.info, devices, delay)
-        self.fake.by_descriptor = noted
+        self.fake, own = stand_in(device, noted, delay, kind)
         self.stream = A
         self.sharing = device.runtime.share()
-        self.exchange = device.exchange = PeerExchange(device, kind.kind(self.fake, devices[1]), self.current)
+        self.exchange = device.exchange = PeerExchange(device, kind.kind(self.fake, own), self.current)
 
     def current(self) -> int:
         return self.stream

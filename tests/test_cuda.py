@@ -13,7 +13,7 @@ import grilly
 import grilly.cuda
 from grilly import errors
 from grilly.compute.device import exchange
-from sharing import ARRAY, PCI, Foreign, drop, mappable_or_skip, shown
+from sharing import ARRAY, Foreign, drop, mappable_or_skip, shown, stand_in
 
 
 @pytest.fixture(params=[drivers.FakeCuda, drivers.FakeHip])
@@ -22,13 +22,9 @@ def shared(request, monkeypatch):
     mappable_or_skip()
     kind = request.param
     with drivers.exporting(True, False) as noted, grilly.Compute(runtime="vulkan") as backend:
-        info = backend.opened.info
-        uuid = bytes.fromhex(info.properties["device_uuid"])
-        devices = [bytes(16), uuid] if kind is drivers.FakeCuda else ["0000:02:00.0", PCI]
-        fake = kind(info, devices, 0.0)
-        fake.by_descriptor = noted
+        fake, own = stand_in(backend.opened, noted, 0.0, kind)
         for one in (grilly.cuda.Cuda, grilly.cuda.Hip):
-            monkeypatch.setattr(one, "open", classmethod(lambda cls, _: opened(cls, fake, devices[1])))
+            monkeypatch.setattr(one, "open", classmethod(lambda cls, _: opened(cls, fake, own)))
         monkeypatch.setattr(exchange, "_open", grilly.cuda._open)
         if not backend.runtime._parts.device.external.memories:
             pytest.skip(f"{backend.device.name} exports no memory")

@@ -7,10 +7,7 @@ import pytest
 
 import goldens
 from grilly import ModelError, models
-from grilly.models import weights
-from grilly.models.config import Config
-from grilly.models.loading import class_of
-from model_folders import change, refused, write_folder
+from model_folders import change, on_paper, refused, write_folder
 
 CASES = goldens.cases("models")
 pytestmark = pytest.mark.usefixtures("no_models_on_devices")
@@ -26,13 +23,6 @@ def test_a_model_type_that_old_files_lack_is_that_of_the_architecture(tmp_path):
     change(made, model_type=..., sliding_window=...)
     model = on_paper(made)
     assert [layer.attention.window for layer in model.layers] == [4096] * len(model.layers)
-
-
-def on_paper(folder):
-    """The model as it is compared with the files, without weights."""
-    fields = json.loads((folder / "config.json").read_text())
-    make, checkpoint = class_of(folder, fields), weights.Checkpoint(folder)
-    return make(Config("config.json", fields), weights.Weights(checkpoint, np.dtype("float32")))
 
 
 def test_rope_scaling_counts_where_rope_parameters_is_there_too(folder):

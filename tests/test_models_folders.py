@@ -11,9 +11,8 @@ import goldens
 from conftest import open_or_skip
 from grilly import Compute, models
 from grilly.models import ARCHITECTURES, weights
-from grilly.models.config import Config
-from grilly.models.loading import _Progress, class_of
-from model_folders import change, drawn, refused, write_folder, write_safetensors
+from grilly.models.loading import _Progress
+from model_folders import change, drawn, on_paper, refused, write_folder, write_safetensors
 
 CASES = goldens.cases("models")
 pytestmark = pytest.mark.usefixtures("no_models_on_devices")
@@ -125,21 +124,16 @@ def test_a_field_that_is_not_there_is_not_null(tmp_path, name, field, absent, ot
     """Where transformers' default is not what null means."""
     made = write_folder(tmp_path / name, CASES[name].arguments)
 
-    def on_paper():
-        fields = json.loads((made / "config.json").read_text())
-        checkpoint = weights.Checkpoint(made)
-        return class_of(made, fields)(Config("config.json", fields), weights.Weights(checkpoint, np.dtype("float32")))
-
     def value(model):
         if field == "sliding_window":
             return model.layers[1].attention.window
         return model.softcap if field.startswith("final") else model.layers[1].attention.softcap
 
-    assert value(on_paper()) not in (absent, other)
+    assert value(on_paper(made)) not in (absent, other)
     change(made, **{field: None})
-    assert value(on_paper()) == other
+    assert value(on_paper(made)) == other
     change(made, **{field: ...})
-    assert value(on_paper()) == absent
+    assert value(on_paper(made)) == absent
 
 
 def test_truncated_and_damaged_files(folder):

@@ -5,7 +5,9 @@ Needs the extra ``grilly-vulkan[transformers]``.
 
 from __future__ import annotations
 
+import functools
 import sys
+from types import ModuleType
 from typing import Any
 
 try:
@@ -59,7 +61,7 @@ def _mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
     return sdpa_mask(*args, **kwargs)
 
 
-def _modeling(module: str) -> Any:
+def _modeling(module: str) -> ModuleType | None:
     """The module of models that goes with one of configurations; None where it is not loaded, or unknown."""
     found = sys.modules.get(module.replace("configuration_", "modeling_"))
     return None if found is None or found.__name__ == module else found
@@ -69,8 +71,11 @@ def _modeling(module: str) -> Any:
 def _knows_eager_alone(module: str) -> bool:
     """Whether none of the models of a module of configurations says that other ways of attention fit it."""
     models = _modeling(module)
-    if models is None:
-        return False
+    return models is not None and _without_other_ways(models)
+
+
+@functools.cache
+def _without_other_ways(models: ModuleType) -> bool:
     classes = [each for each in vars(models).values() if isinstance(each, type) and issubclass(each, PreTrainedModel)]
     own = [each for each in classes if each.__module__ == models.__name__]
     return bool(own) and not any(

@@ -7,8 +7,8 @@ import math
 from ..errors import UnsupportedError
 from ..registry import Registry, Request
 from .arrays.creation import full
-from .arrays.map import emit, halves
-from .arrays.operations import code, spec
+from .arrays.map import gathered, halves
+from .arrays.operations import code
 from .device.arguments import check_float, finish
 from .device.caches import Kept
 from .device.device import Device, DeviceFacts
@@ -64,9 +64,7 @@ def plan(given: tuple[int, float], layouts, facts: DeviceFacts, registry: Regist
     x, seed = planner.inputs
     out = planner.empty(x.shape, x.dtype)
     if math.gcd(layouts[0].offset, x._offset) % 4:
-        copied = planner.empty(x.shape, x.dtype)
-        emit(planner, registry, spec("copy", x.dtype), copied, [x, None, None], [layouts[0].offset, None, None])
-        x = copied
+        x = gathered(planner, registry, x, layouts[0].offset)
     choice = registry.resolve(Request("dropout", "float32"))
     stripe, unit = choice.tile["stripe"], 4 * choice.threads
     rows, results = x.reshape(-1), out.reshape(-1)

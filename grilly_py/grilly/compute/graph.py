@@ -237,7 +237,7 @@ def capture(device: Device, function: Callable[..., Returned], arguments: tuple[
         captured.active = False
         device.captured.grown, device.captured.words = {}, {}
         device.captured.parts, device.captured.kept = {}, {}
-        device.captured.written = device.captured.filled = None
+        device.captured.written, device.captured.filled = weakref.WeakSet(), None
         device.captured.stale = None
         if stale in UNDER_WAY:
             UNDER_WAY.remove(stale)

@@ -140,20 +140,15 @@ def _laid_out(
     planner: Planner, registry: Registry, layouts: Sequence[Layout | None]
 ) -> tuple[Tensor, int, Tensor, Tensor | None]:
     """The logits as (batch, classes, inner), with their ``Layout.offset``; targets and weights in a row each."""
-    found: list = []
-    x = planner.inputs[0]
+    offsets = [0 if layout is None else layout.offset for layout in layouts]
+    x, target, weight = planner.inputs[:3]
     batch, classes = (1, x.shape[0]) if x.ndim == 1 else x.shape[:2]
-    for array, layout in zip(planner.inputs[:3], layouts, strict=False):
-        if array is None or layout is None:
-            found.append((None, 0))
-            continue
-        shape = (batch, classes, math.prod(x.shape[2:])) if array is x else (array.size,)
-        view, offset = shown(planner, registry, array, shape, layout.offset)
-        if array is not x and not view.is_contiguous:
-            view = gathered(planner, registry, view, offset)
-        found.append((view, offset))
-    (x, offset), (target, _), (weight, _) = found
-    return x, offset, target, weight
+    logits, offset = shown(planner, registry, x, (batch, classes, math.prod(x.shape[2:])), offsets[0])
+    if not target.is_contiguous:
+        target = gathered(planner, registry, target, offsets[1])
+    if weight is not None and not weight.is_contiguous:
+        weight = gathered(planner, registry, weight, offsets[2])
+    return logits, offset, target.reshape(-1), weight
 
 
 def plan(given: tuple[Terms], layouts: Sequence[Layout | None], facts: DeviceFacts, registry: Registry) -> Plan:

@@ -21,7 +21,8 @@ from .. import reference as ref
 from ..compute import Compute
 from ..models import SentenceEncoder
 from ..models.checkpoint import Checkpoint
-from ..models.sentences import by_length, checked
+from ..models.packing import by_length
+from ..models.sentences import checked
 from ..models.tokenizer import Tokenizer
 
 #: The remedy in every error about a missing package. The weights' package asks for torch, which is not needed here.

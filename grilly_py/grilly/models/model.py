@@ -12,13 +12,13 @@ from .. import nn
 from ..compute import Compute, Tensor
 from ..compute.backend import default_backend
 from ..compute.device.arrays import NDArray
-from . import words
 from .cache import Cache
 from .config import Config
 from .graphs import Graphs
 from .room import mib, room
 from .sampling import PLAIN
 from .weights import Weights
+from .words import CALLS
 
 
 def on_host(name: str, array: Any) -> NDArray[Any]:
@@ -63,6 +63,7 @@ class Model(nn.Module):
         nothing from then on.
     """
 
+    _foreign = CALLS
     backend: Compute
 
     def __init__(self, config: Config, weights: Weights) -> None:
@@ -94,13 +95,6 @@ class Model(nn.Module):
             if not isinstance(parameter.data, Tensor):
                 parameter.data = default_backend().tensor(parameter.data)
         self.backend = weights[0].data.backend
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return super().__call__(*args, **kwargs)
-        except TypeError:
-            words.refuse(type(self).__name__, self.forward, kwargs)
-            raise
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """Refused (TypeError): a model is loaded where and as it is to compute, by ``load(folder, dtype, backend)``."""

@@ -6,6 +6,7 @@ tokens squared, so rows are short: on a processor, where a token's linear layers
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -60,7 +61,11 @@ def packed(rows: Sequence[Sequence[int]], places: Sequence[Sequence[int]], paddi
 
 def by_tokens(lengths: Sequence[int], batch_size: int, longest: int) -> list[list[int]]:
     """Which texts to put in a row of at most ``longest`` tokens; a longer one is alone."""
-    most = min(_MOST, longest // _TOKENS * _TOKENS)
+    return by_length(lengths, batch_size, min(_MOST, longest // _TOKENS * _TOKENS))
+
+
+def by_length(lengths: Sequence[int], batch_size: int, most: float = math.inf) -> list[list[int]]:
+    """Which texts to run together: those of like lengths, so that there is little padding, and ``most`` tokens."""
     found: list[list[int]] = []
     tokens = 0
     for text in sorted(range(len(lengths)), key=lengths.__getitem__):

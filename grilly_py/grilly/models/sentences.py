@@ -20,7 +20,7 @@ from .bert import Bert
 from .graphs import Graphs
 from .loading import load_as
 from .model import Model
-from .packing import by_tokens, packed
+from .packing import by_length, by_tokens, packed
 from .sentence_folder import POOLING, Dense, Steps, limits
 from .sentence_folder import prompts as prompts_of
 from .tokenizer import Tokenizer
@@ -247,9 +247,3 @@ def checked(owner: str, sentences: str | Sequence[str], batch_size: int) -> tupl
     if batch_size < 1:
         raise ValueError(f"{owner}: batch_size is {batch_size}; it must be at least 1")
     return texts, batch_size
-
-
-def by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Which texts to run together: those of like lengths, so that there is little padding."""
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]

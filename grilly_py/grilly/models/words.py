@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable
-from typing import Any
-
-from ..compute.attention import foreign
-
 #: Of ``generate`` and ``stream``.
 GENERATION = {
     "max_length": "max_new_tokens, less the prompt's tokens",
@@ -63,10 +57,4 @@ CALLS = {
 }
 
 
-def refuse(model: str, function: Callable[..., Any], given: Iterable[str]) -> None:
-    """Raise TypeError, with what to give instead, for a keyword of `CALLS` that a model's function does not have."""
-    taken = inspect.signature(function).parameters
-    foreign.refuse(model, [name for name in given if name not in taken], CALLS)
-
-
-__all__ = ["CALLS", "GENERATION", "refuse"]
+__all__ = ["CALLS", "GENERATION"]

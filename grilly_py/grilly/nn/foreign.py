@@ -152,7 +152,8 @@ def refuse(layer: type, function: Callable[..., Any], given: Mapping[str, Any]) 
 
     The message says what to give instead. Others are left to Python.
     """
-    words = {**_ALL, **{name: word for each in layer.__mro__ for name, word in _WORDS.get(each.__name__, {}).items()}}
+    words = {**getattr(layer, "_foreign", {}), **_ALL}
+    words |= {name: word for each in layer.__mro__ for name, word in _WORDS.get(each.__name__, {}).items()}
     known = [name for name in given if name in words]
     if not known:
         return

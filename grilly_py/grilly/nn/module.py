@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -103,6 +103,8 @@ class Module:
     # A slot, so that what graphs note of a module is neither copied nor one of its settings.
     __slots__ = ("_graphs", "__dict__", "__weakref__")
 
+    #: Other libraries' keywords beside those in foreign.py, with what to give instead: of modules of a floor above.
+    _foreign: ClassVar[Mapping[str, str]] = {}
     _graphs: weakref.WeakSet[Stale]
     _parameters: dict[str, Parameter]
     _modules: dict[str, Module]

@@ -133,10 +133,10 @@ class Packed:
             raise ShaderError(f"{archive} is damaged: {name} cannot be unpacked: {error}; {self.remedy}") from error
         spirv = unpacked[start:]
         digest = hashlib.sha256(spirv).hexdigest()
-        if digest[:HASH_DIGITS] != entry["sha256"]:
+        begins = digest[:HASH_DIGITS]
+        if begins != entry["sha256"]:
             raise ShaderError(
-                f"{archive} is damaged: the SHA-256 of {name} begins with {digest[:HASH_DIGITS]}, {MANIFEST} says "
-                f"{entry['sha256']}; "
+                f"{archive} is damaged: the SHA-256 of {name} begins with {begins}, {MANIFEST} says {entry['sha256']}; "
                 f"{self.remedy}"
             )
         return spirv, digest

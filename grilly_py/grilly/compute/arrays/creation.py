@@ -39,17 +39,13 @@ def full(device: Device, shape, value, dtype=None, name: str = "full") -> Tensor
     check_range(name, dtype, value)
     kind_of(dtype)
     found = device.empty(shape, dtype)  # before a plan, which would be long for what no device holds
-    fill(device, name, found, value)
+    fill(device, found, value)
     device.runtime.flush()
     return found
 
 
-def fill(device: Device, name: str, target: Tensor, value: bool | int | float) -> None:
-    """Give the elements of what is ``replaceable`` one value. Nothing is submitted.
-
-    Raises OverflowError for a number that an integer dtype does not hold.
-    """
-    check_range(name, target.dtype, value)
+def fill(device: Device, target: Tensor, value: bool | int | float) -> None:
+    """Give the elements of what is ``replaceable`` one value, which its dtype holds. Nothing is submitted."""
     if target.size:
         asked = spec("copy", target.dtype, scalars=(0,))
         number = int(value) if target.dtype.kind in "iu" else bool(value) if target.dtype == BOOL else value

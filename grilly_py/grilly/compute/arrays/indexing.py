@@ -19,7 +19,7 @@ from .axes import moved
 from .creation import fill, host_numbers, within
 from .elementwise import binary, cast, check_writable, clip, where
 from .map import replaceable
-from .promotion import BOOL, INT64, kind_of
+from .promotion import BOOL, INT64, check_range, kind_of
 from .shapes import flip
 from .take import index_array, picked, take, within_bounds
 
@@ -58,7 +58,8 @@ def assigned(x: Tensor, index, value) -> None:
         items, turned = _forward(x, items)
         target = x.view(items)
         if value.__class__ in _NUMBERS and replaceable(target, ()):
-            fill(device, "a value", target, value)
+            check_range("a value", x.dtype, value)
+            fill(device, target, value)
             device.runtime.flush()
             return
         values = _values(x, value, target.shape)

@@ -24,8 +24,8 @@ from ..device.record import Ready, run
 from ..device.tensor import Tensor
 from .axes import axis_of, fewest_axes
 from .elementwise import binary, cast
-from .map import emit, halves
-from .operations import code, spec
+from .map import gathered, halves
+from .operations import code
 from .promotion import BOOL, FLOAT32, FLOATING, INT64, LONG, kind_of
 
 #: Plans of reductions.
@@ -102,9 +102,7 @@ def _laid(planner: Planner, registry: Registry, x: Tensor, offset: int, kept: in
     inner, _ = fewest_axes(x.shape[kept:], [x._steps[kept:]])
     if len(outer) <= 2 and len(inner) <= 2:
         return x, offset
-    copied = planner.empty(x.shape, x.dtype)
-    emit(planner, registry, spec("copy", x.dtype), copied, [x, None, None], [offset, None, None])
-    return copied, 16
+    return gathered(planner, registry, x, offset), ALIGN_MOST
 
 
 def _reduce(

@@ -17,7 +17,7 @@ from ..device.record import Ready, run
 from ..device.tensor import Tensor
 from .axes import axis_of, fewest_axes, moved, two_parts
 from .elementwise import cast
-from .map import emit
+from .map import emit, gathered
 from .operations import code, spec
 from .promotion import FLOAT32, FLOATING, INT64, LONG, kind_of
 from .reductions import NUMBERS, in_words, lie_apart, sum_dtype
@@ -41,9 +41,7 @@ def plan(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry: 
     outer, (steps,) = fewest_axes(x.shape[:-1], [x._steps[:-1]])
     interleaved = math.prod(outer) > 1 and not lie_apart(x, x.ndim - 1)
     if len(outer) > 3 or interleaved and not fits_binding(facts, x):
-        copied = planner.empty(x.shape, x.dtype)
-        emit(planner, registry, spec("copy", x.dtype), copied, [x, None, None], [layouts[0].offset, None, None])
-        x, outer, steps = copied, [math.prod(x.shape[:-1])], [x.shape[-1]]
+        x, outer, steps = gathered(planner, registry, x, layouts[0].offset), [math.prod(x.shape[:-1])], [x.shape[-1]]
     floats = kind_of(gives) == "floating"
     found = FLOAT32 if floats else INT64
     numbers = result if gives == found else planner.empty(result.shape, found)

@@ -16,7 +16,7 @@ from ..device.record import Ready, run
 from ..device.tensor import Tensor
 from .axes import axis_of
 from .elementwise import cast
-from .map import emit, words
+from .map import emit, gathered, words
 from .operations import Spec, spec
 from .promotion import INT32, promoted
 from .put import emit_put
@@ -71,26 +71,26 @@ def concat(arrays: Sequence[Tensor], axis: int | None = 0) -> Tensor:
     if not first.ndim:
         raise ValueError("concat: arrays without axes; use stack")
     axis = axis_of("concat", axis, first.ndim)
-    dtype = first.dtype
     for x in arrays[1:]:
-        dtype = promoted(dtype, x.dtype)
         if x.ndim != first.ndim:
             raise ValueError(f"concat: shapes {first.shape} and {x.shape} have unlike numbers of axes")
         if x.shape[:axis] != first.shape[:axis] or x.shape[axis + 1 :] != first.shape[axis + 1 :]:
             raise ValueError(f"concat: shapes {first.shape} and {x.shape} differ beyond axis {axis}")
-    return _joined([cast(x, dtype) for x in arrays], axis, False)
+    return _joined(arrays, axis, False)
 
 
 def _joined(arrays: list[Tensor], axis: int, new: bool) -> Tensor:
-    """Arrays of one dtype one after the other along an axis, or along a new one."""
-    device = arrays[0]._storage.device
-    (found,) = run(device, JOINS, _concat, (axis, new), arrays)
+    """Arrays one after the other along an axis, or along a new one, in the dtype that they promote to."""
+    device, dtype = arrays[0]._storage.device, arrays[0].dtype
+    for x in arrays[1:]:
+        dtype = promoted(dtype, x.dtype)
+    (found,) = run(device, JOINS, _concat, (axis, new), [cast(x, dtype) for x in arrays])
     device.runtime.flush()
     return found
 
 
 def _concat(given: tuple[int, bool], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
-    """The dispatches of ``_joined``."""
+    """The dispatches of ``_joined`` of arrays of one dtype."""
     axis, new = given
     planner = Planner(facts, layouts)
     arrays = [expand_dims(x, axis) for x in planner.inputs] if new else planner.inputs
@@ -140,10 +140,7 @@ def stack(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
         raise ValueError("stack: there are no arrays")
     if any(x.shape != arrays[0].shape for x in arrays):
         raise ValueError(f"stack: shapes {sorted({x.shape for x in arrays})} differ")
-    dtype = arrays[0].dtype
-    for x in arrays[1:]:
-        dtype = promoted(dtype, x.dtype)
-    return _joined([cast(x, dtype) for x in arrays], axis_of("stack", axis, arrays[0].ndim + 1), True)
+    return _joined(arrays, axis_of("stack", axis, arrays[0].ndim + 1), True)
 
 
 def expand_dims(x: Tensor, axis: int = 0) -> Tensor:
@@ -237,11 +234,10 @@ def _tiled(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry
     apart, wide, shape = given
     planner = Planner(facts, layouts)
     (x,) = planner.inputs
-    result = planner.empty(wide, x.dtype)
-    if result.size:
-        views = [x.reshape(apart).broadcast_to(wide), None, None]
-        emit(planner, registry, spec("copy", x.dtype), result, views, [layouts[0].offset, None, None])
-    return planner.plan(result.reshape(shape))
+    repeated = x.reshape(apart).broadcast_to(wide)
+    if repeated.size:
+        return planner.plan(gathered(planner, registry, repeated, layouts[0].offset).reshape(shape))
+    return planner.plan(planner.empty(shape, x.dtype))
 
 
 def diagonal_of(x: Tensor, offset: int) -> Tensor:

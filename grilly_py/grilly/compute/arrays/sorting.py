@@ -13,12 +13,12 @@ from ...registry import Registry, Request
 from ..device.caches import Kept
 from ..device.device import DeviceFacts
 from ..device.numbers import integer
-from ..device.plan import At, Layout, Plan, Planner, fits_binding
+from ..device.plan import ALIGN_MOST, At, Layout, Plan, Planner, fits_binding
 from ..device.record import Ready, again, run
 from ..device.tensor import Tensor
 from .axes import axis_of, fewest_axes, moved, two_parts
 from .elementwise import binary, cast
-from .map import Gather, emit
+from .map import Gather, emit, gathered
 from .operations import code, spec
 from .promotion import FLOAT32, FLOATING, INT32, INT64, LONG, kind_of, promoted
 from .reductions import NUMBERS, STATES, in_words
@@ -59,9 +59,7 @@ def plan(given: tuple[Terms, int], layouts: Sequence[Layout], facts: DeviceFacts
         offset = layouts[0].offset
         interleaved = x._steps[-1] != 1 and not fits_binding(facts, x)
         if interleaved or len(fewest_axes(x.shape[:-1], [x._steps[:-1]])[0]) > 3:
-            copied = planner.empty(x.shape, x.dtype)
-            emit(planner, registry, spec("copy", x.dtype), copied, [x, None, None], [offset, None, None])
-            x, offset = copied, 16
+            x, offset = gathered(planner, registry, x, offset), ALIGN_MOST
         _order(planner, registry, terms, x, places)
         if values is not None:
             chosen = Gather(spec("gather", x.dtype), x._steps[-1], x.shape[-1])

@@ -152,7 +152,7 @@ class Captured(threading.local):
         Split weights that the work has made (products/kept.py).
     kept : dict
         Storages of which the work uses split weights that were made before it, and their versions.
-    written : WeakSet or None
+    written : WeakSet
         Storages that the work writes to beside its results.
     filled : WeakSet or None
         Storages that the host wrote in it, but for what is kept for other calls.
@@ -165,7 +165,7 @@ class Captured(threading.local):
         self.words: dict[tuple, Any] = {}
         self.parts: dict[tuple, tuple[int, Tensor]] = {}
         self.kept: dict[Any, int] = {}
-        self.written: weakref.WeakSet[Any] | None = None
+        self.written: weakref.WeakSet[Any] = weakref.WeakSet()
         self.filled: weakref.WeakSet[Any] | None = None
         self.stale: Stale | None = None
 

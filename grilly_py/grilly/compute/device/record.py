@@ -107,8 +107,7 @@ class Ready:
                 storages[number].version += 1
                 if replayed:
                     storages[number].written_by_replays()
-                    if device.captured.written is not None:
-                        device.captured.written.add(storages[number])
+                    device.captured.written.add(storages[number])
         results = []
         for number, shape, dtype, steps, offset in self.plan.results:
             results.append(Tensor(storages[number], shape, dtype, steps, offset))
