@@ -13,10 +13,13 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import features
 from compilers import NO_COMPILER
 from features import Cell
+from grilly import reference
 from grilly.compute import selfcheck
 from grilly.compute.attention import added
 from grilly.registry import Manifest, Registry
@@ -270,7 +273,41 @@ def test_what_is_added(vulkan_backend, manifest, name, late, monkeypatch):
     assert seen == [extras_bits(wanted)]
 
 
-@pytest.mark.parametrize("cap", [1.5, 4.0, 300.0], ids=["beyond", "both", "near"])
+#: Scores that only the distance bends, of tiles on both sides of the diagonal and on none (``leans`` in bend-quads.glsl).
+LEANING = {
+    "alibi": {"alibi": "batch", "size": (70, 330)},
+    "alibi-below": {"alibi": "heads", "size": (330, 70), "heads": (2, 1)},
+    "alibi-causal": {"alibi": "heads", "causal": "on", "sinks": "heads", "size": (150, 210)},
+    "alibi-window": {"alibi": "heads", "window": (19, 15), "lengths": "both", "size": (70, 330)},
+    "alibi-mask": {"alibi": "heads", "mask": "bool-dead-rows", "hidden": "nan", "size": (54, 204)},
+    "t5": {"t5": "both-ways", "size": (70, 430)},
+    "t5-causal": {"t5": "one-way", "causal": "on", "size": (210, 230)},
+    "t5-lengths": {"t5": "one-way", "lengths": "keys", "hidden": "inf", "size": (310, 130), "heads": (2, 1)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEANING)
+def test_what_leans(vulkan_backend, manifest, name, monkeypatch):
+    choice = chosen(vulkan_backend, manifest, "quads-added", monkeypatch)
+    options = {"width": (32, 24), "heads": (4, 2)} | LEANING[name]
+    cell = Cell("float16", tuple((PLAIN | options).values()))
+    judge_cell(pin(with_classes(view_of(vulkan_backend)), choice), cell, choice.variant.family)
+
+
+@pytest.mark.parametrize("steep", [3.0, 64.0, -3.0])
+def test_steep_slopes(vulkan_backend, manifest, steep, monkeypatch):
+    """Slopes of which products would lose bits to what is added, and slopes that raise scores with the distance."""
+    choice = chosen(vulkan_backend, manifest, "quads-added", monkeypatch)
+    cell = Cell("float16", tuple((PLAIN | {"width": (32, 24), "heads": (4, 2), "size": (70, 330)}).values()))
+    view = pin(view_of(vulkan_backend), choice)
+    call = features.make(cell)
+    slopes = np.full(4, steep, np.float32)
+    want = reference.attention(*(a.astype(np.float64) for a in (call.q, call.k, call.v)), alibi_slopes=slopes)
+    out = view.attention.flash_attention2(call.q, call.k, call.v, alibi_slopes=slopes, kernel=choice.variant.family)
+    assert np.abs(out - want).max() <= 2e-3 * np.abs(call.v).max()
+
+
+@pytest.mark.parametrize("cap", [1.5, 4.0, 20.0, 300.0], ids=["beyond", "both", "half", "near"])
 def test_soft_cap_and_dropout(vulkan_backend, manifest, cap, monkeypatch):
     """Scores up to half of the cap, and beyond it; and generators that run side by side."""
     choice = chosen(vulkan_backend, manifest, "quads-added", monkeypatch)

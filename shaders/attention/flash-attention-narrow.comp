@@ -308,7 +308,7 @@ void main() {
     keep_words(thread);
 
     [[dont_unroll]] while (first_key < end) {
-        bool masked = !is_clear(first_key), read = !next_seen;
+        bool masked = BENT || !is_clear(first_key), read = !next_seen;
         float factor = masked && SCALED ? 1.0 : base2_scale;
         barrier();  // the tile before this one has been read
         find_words();

@@ -1,15 +1,16 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// What it computes: a boolean mask as bits in the order in which lanes hold the scores that an attention kernel masks, and
-//     which tiles of it are hidden as a whole.
+// What it computes: a boolean mask, and with CAUSAL what causality hides beside it, as bits in the order in which lanes hold the
+//     scores that an attention kernel masks, and which tiles are hidden as a whole.
 // Shapes and layouts: the mask as in attention/attention.glsl; out uint, first a class for each tile, 0 hidden and 1 not, as
 //     (batches, heads, row tiles, key tiles), then, from word pc.start on, (batches, heads, units of rows, units of keys, LANES)
 //     in C order, of the batches and heads in which the mask differs (1 where it is broadcast). A unit is UNIT_ROWS rows and
 //     UNIT_KEYS keys, four matrices side by side, of which a lane has a word. Rows past the last one are copies of it, keys past
 //     the last one hidden.
 // Bindings: 0 mask, 1 out.
-// Specialization constants: 0 ROWS and 1 KEYS of a tile, multiples of a unit's.
+// Specialization constants: 0 ROWS and 1 KEYS of a tile, multiples of a unit's. 2 CAUSAL: query i sees keys up to
+//     i + causal_shift, of a mask whose rows differ.
 // Defines: ORDER, as in matrix/flash.glsl. 1: element e of lane L is row L / 4 + 8 (e / 4), column
 //     2 (L % 4) + e % 2 + 8 (e / 2 % 2) of a 16 x 16 matrix; in matrix n of a unit it is bit 8 (n / 2) + 16 (n % 2) + e. 2: row e,
 //     column L of an 8 x 8 matrix; bit 8 n + e.
@@ -22,10 +23,12 @@ layout(local_size_x = THREADS) in;
 
 layout(constant_id = 0) const uint ROWS = 64;
 layout(constant_id = 1) const uint KEYS = 64;
+layout(constant_id = 2) const int CAUSAL = 0;
 
 layout(push_constant, std430) uniform Push {
     uint mask_offset, mask_batch, mask_head, mask_row, mask_key;
     uint rows, keys, heads, unit_rows, unit_keys, start;
+    int causal_shift;
 } pc;
 
 layout(set = 0, binding = 0, std430) restrict readonly buffer Mask { uint mask_data[]; };
@@ -49,6 +52,13 @@ layout(set = 0, binding = 1, std430) restrict writeonly buffer Words { uint word
 #define GROUPS (LANES / SHARING)
 #define ROW_WORDS (UNIT_KEYS / 32u)
 
+// The bits of keys, from `key` on, that a row sees as far as causality says.
+uint causal_bits(uint row, uint key) {
+    if (CAUSAL == 0) return 0xffffffffu;
+    int count = int(row) + pc.causal_shift + 1 - int(key);
+    return count <= 0 ? 0u : 0xffffffffu >> uint(32 - min(count, 32));
+}
+
 shared uint open;
 
 void main() {
@@ -67,7 +77,10 @@ void main() {
             uint row = min(unit_row * UNIT_ROWS + group + r * GROUPS, pc.rows - 1u);
             [[unroll]] for (uint w = 0u; w < ROW_WORDS; ++w) {
                 uint key = unit_key * UNIT_KEYS + 32u * w, at = base + row * pc.mask_row + key * pc.mask_key;
-                bits[r * ROW_WORDS + w] = key < pc.keys ? mask_word(at, min(pc.keys - key, 32u)) : 0u;
+                uint seen = causal_bits(row, key);
+                if (key >= pc.keys) seen = 0u;
+                if (seen != 0u) seen &= mask_word(at, min(pc.keys - key, 32u));
+                bits[r * ROW_WORDS + w] = seen;
                 any_ |= bits[r * ROW_WORDS + w];
             }
         }

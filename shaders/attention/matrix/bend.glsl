@@ -3,9 +3,14 @@
 #include "bend-one.glsl"
 
 #define BENT_FACTOR 1.0
+#define BEGIN_LEANING
+#define LEAN(first_key, clear)
 #define FETCH_ADDED(first_key)
 #define FETCH_AHEAD(first_key) {}
 #define SHARE_ADDED
+
+bool leans() { return false; }
+bool leans_as_whole(uint first_key) { return false; }
 
 void cap_scores() {
     float turn = 2.0 * LOG2_E / x_cap, inverse = 1.0 / x_cap;

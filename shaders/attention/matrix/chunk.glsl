@@ -2,8 +2,11 @@
 
 void begin_chunk(uint first_key, uint chunk, bool masked, bool read) {
     FETCH_ADDED(first_key + chunk)
-    if (SEEN_LATER) multiply_scores(chunk);
-    else begin_seen(first_key, chunk, masked, read);
+    if (SEEN_LATER) {
+        MULTIPLY_SCORES(first_key, chunk, masked)
+    } else {
+        begin_seen(first_key, chunk, masked, read);
+    }
 }
 void end_chunk(uint first_key, uint chunk, bool masked, bool read) {
     if (SEEN_LATER) see_scores(first_key, chunk, masked, read);

@@ -1,5 +1,5 @@
-// Hide: keys by classes of tiles and a boolean mask alone (TILED). Of EXTRAS it has nothing but the classes, so that there is
-// room for what makes the plain kernel fast.
+// Hide: keys by classes of tiles and a boolean mask alone (TILED), with CAUSAL a mask that has what causality hides. Of EXTRAS it
+// has nothing but the classes, so that there is room for what makes the plain kernel fast.
 //
 // Under a mask the classes say which tiles are hidden, and the mask comes as bits in the order in which lanes hold scores
 // (attention-mask-lanes.comp): a word a lane for MATRIX_M rows and UNIT_KEYS keys. Without one, a map of blocks that are
@@ -15,7 +15,7 @@ uint mask_place;             // where in tiles_data the words of the subgroup's 
 uint mask_next[RF * UNITS];  // the lane's words of the next tile
 uint mask_held[RF * UNITS];  // of the present one
 
-void find_keys() { end = pc.keys; }
+void find_keys() { end = visible_keys(first_row, min(first_row + ROWS, pc.queries) - 1u); }
 
 // Whether every row sees all of a tile.
 bool is_clear(uint first_key) { return MASK == 0 && first_key + KEYS <= end; }

@@ -19,3 +19,8 @@ FACTOR_B value_factor(uint start, uint f, uint c) {
     return v;
 }
 #endif
+
+// The scores of a chunk; a form of the options may begin them otherwise.
+#ifndef MULTIPLY_SCORES
+#define MULTIPLY_SCORES(first_key, chunk, masked) multiply_scores(chunk);
+#endif

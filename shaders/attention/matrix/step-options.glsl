@@ -1,15 +1,15 @@
 // What is done with the scores of a chunk before their weights are made, with what attention/extras.glsl has.
 
-#define FACTOR (masked && SCALED ? BENT_FACTOR : SCORE_SCALE)
+#define FACTOR ((masked || BENT) && SCALED ? BENT_FACTOR : SCORE_SCALE)
 #define SEEN_LATER true
 #define FORGET_TESTS
 #define MULTIPLY_VALUES(chunk) \
-    if (masked && on(DROPOUT)) multiply_kept_values(chunk, FACTOR); \
+    if (on(DROPOUT)) multiply_kept_values(chunk, FACTOR); \
     else multiply_values(chunk, FACTOR);
 
 void see_scores(uint first_key, uint chunk, bool masked, bool read) {
-    if (masked && SCALED) bend_scores(first_key + chunk);
-    if (masked) FETCH_AHEAD(chunk + CHUNK < KEYS ? first_key + chunk + CHUNK : tile_after)
+    if ((masked || BENT) && SCALED) bend_scores(first_key + chunk);
+    if (masked || BENT) FETCH_AHEAD(chunk + CHUNK < KEYS ? first_key + chunk + CHUNK : tile_after)
     if (masked) hide_scores(first_key, chunk, read);
 }
 

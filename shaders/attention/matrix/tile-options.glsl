@@ -8,13 +8,13 @@ void add_tile(uint first_key, uint next_key, bool masked, bool read) {
     fetch_values(first_key);
     if (masked) seen = find_seen(first_key, HIDES && read);
     barrier();
-    if (seen && masked && on(DROPOUT)) find_kept(first_key);  // here, where registers are many
+    if (seen && on(DROPOUT)) find_kept(first_key);  // here, where registers are many
     if (seen) begin_chunk(first_key, 0u, masked, read);
     if (!seen) FETCH_AHEAD(next_key)
 #if BUFFERS == 1
     barrier();
 #endif
-    store_values(V_AT, masked);
+    store_values(V_AT, masked || BENT);
     fetch_keys(next_key);
     barrier();
     if (seen) {

@@ -1,7 +1,7 @@
 // Which tiles of keys count, and how much must be done to their scores, with what attention/extras.glsl has.
 //
-// A tile of keys is hidden (and skipped), clear (all rows of the workgroup see all of its keys, no score is bent: the same
-// code as without EXTRAS) or neither. In the last kind each subgroup finds, for each of its rows, which keys are seen, one
+// A tile of keys is hidden (and skipped), clear (all rows of the workgroup see all of its keys, and where no score is bent it is the
+// same code as without EXTRAS) or neither. In the last kind each subgroup finds, for each of its rows, which keys are seen, one
 // bit each: what follows from indices alone is computed by the lanes that hold the row, and what is read (a boolean mask,
 // segments, blocks) four keys a lane, gathered through the subgroup's scratch memory. Where a key is hidden its score
 // becomes minus infinity once all else is done to it. Where a boolean mask has classes of tiles it also has been made bits
@@ -28,16 +28,23 @@ uint clear_from, clear_to;        // every row of the workgroup sees all keys be
 uint find_tile(uint first_key) {
     if (on(TILES)) return next_tile(first_key);
     next_seen = true;
-    if (MASK != 0 || HIDES) next_seen = false;
+    if (HIDES) next_seen = false;
     return first_key;
 }
 
 // Whether indices hide no key of a tile from any row of the workgroup.
 bool is_inside(uint first_key) { return first_key >= clear_from && first_key + KEYS <= clear_to; }
 
+bool leans();  // bend.glsl or bend-quads.glsl
+bool leans_as_whole(uint first_key);
+
+// Whether more is done to the scores of every tile than hiding keys. Without classes that is so of any tile under an additive
+// mask: what is known when compiling leaves out what is not needed.
+#define BENT ((BENDS && !leans()) || on(DROPOUT) || (MASK == MASK_ADDED && !on(TILES)))
+
+// Whether no key of a tile is hidden from any row of the workgroup but by what is added to scores.
 bool is_clear(uint first_key) {
-    // Without classes no tile under an additive mask is clear: what is known when compiling leaves out the loop for them.
-    if (BENDS || on(DROPOUT) || (MASK == MASK_ADDED && !on(TILES))) return false;
+    if (leans() && !leans_as_whole(first_key)) return false;
     return next_seen && is_inside(first_key);
 }
 

@@ -7,7 +7,8 @@ then packs a boolean mask to bits, behind the classes: rows of tiles that are se
 
 Kernels of the operation "attention-tiled" are faster because nothing else hides keys from them: a boolean mask, which
 one dispatch of shaders/masks/attention-mask-lanes.comp makes classes and bits in the order in which the kernel's lanes
-hold scores, or a map whose blocks are multiples of tiles, of which the classes say all.
+hold scores, or a map whose blocks are multiples of tiles, of which the classes say all. What causality hides beside a mask
+that differs from row to row becomes part of the bits.
 """
 
 from __future__ import annotations
@@ -164,10 +165,13 @@ class LaneClasses(Classes):
         The tile's ``mask_order``.
     unit : tuple of int
         Rows and keys that a word of each lane is of, and lanes.
+    shift : int, optional
+        Query i sees keys up to ``i + shift`` as well as by the mask; without it causality hides none.
     """
 
     order: int = 0
     unit: tuple[int, int, int] = (1, 1, 1)
+    shift: int | None = None
 
     @property
     def units(self) -> tuple[int, int]:
@@ -200,10 +204,10 @@ class LaneClasses(Classes):
         unit_rows, unit_keys = self.units
         push = {
             **strided("mask", mask, _MASK_AXES), "rows": self.queries, "keys": self.keys, "heads": heads,
-            "unit_rows": unit_rows, "unit_keys": unit_keys, "start": self.words,
+            "unit_rows": unit_rows, "unit_keys": unit_keys, "start": self.words, "causal_shift": self.shift or 0,
         }  # fmt: skip
         groups = (key_tiles, row_tiles, batches * heads)
-        constants = {"ROWS": self.tile[0], "KEYS": self.tile[1]}
+        constants = {"ROWS": self.tile[0], "KEYS": self.tile[1], "CAUSAL": int(self.shift is not None)}
         planner.dispatch(choice, constants, {"mask": mask, "words": made}, push, groups)
         return made
 
@@ -222,7 +226,7 @@ def kernels(call: AttentionCall, facts: DeviceFacts, registry: Registry, request
     asked_for = request.prefer is not None and request.prefer.endswith(SUFFIX)
     choice = None if asked_for else registry.resolve(request)
     least = -math.inf if choice is None else registry.rank(choice.variant)
-    tiled = None if call.causal else _tiled(call, facts, registry, request, work, least)
+    tiled = _tiled(call, facts, registry, request, work, least)
     if tiled is not None:
         yield tiled
     if choice is None:
@@ -240,6 +244,8 @@ def _tiled(
     kind = mask_kind(None if call.mask is None else call.mask.dtype)
     bits = call.options.bits
     if (kind, bits) not in ((BOOLEAN_MASK, 0), (NO_MASK, BLOCKS)) or work < facts.class_work:
+        return None
+    if call.causal and (call.mask is None or not call.mask.steps[2] or call.counted):
         return None
     family = request.prefer
     if family is not None and not family.endswith(SUFFIX):
@@ -276,7 +282,7 @@ def rather(mask: Layout, registry: Registry, request: Request, choice: Choice, w
 
 
 def plan(
-    facts: DeviceFacts, registry: Registry, choice: Choice, pieces: list[Piece], options: OptionFacts
+    facts: DeviceFacts, registry: Registry, choice: Choice, pieces: list[Piece], options: OptionFacts, causal: bool
 ) -> list[Classes] | None:
     """Classes for each dispatch of a call; None where the chosen kernel has no use for them, or they do not pay."""
     mask, bits = pieces[0].mask, options.bits & (BLOCKS | SEGMENTS)
@@ -290,7 +296,7 @@ def plan(
     if choice.tile.get("mask_order") and mask is not None:
         lanes = _mask_lanes(registry, choice.tile["mask_order"]).tile
     for piece in pieces:
-        classes = _classes(piece, choice.tile, options, lanes)
+        classes = _classes(piece, choice.tile, options, lanes, causal)
         cut = any(n % size for n, size in zip(piece.first[2:], classes.tile, strict=True))
         if cut and choice.variant.operation == "attention-tiled":
             return None  # its tiles are not those of a map's blocks
@@ -304,7 +310,7 @@ def plan(
     return planned
 
 
-def _classes(piece: Piece, tile, options: OptionFacts, lanes=None) -> Classes:
+def _classes(piece: Piece, tile, options: OptionFacts, lanes=None, causal: bool = False) -> Classes:
     batch, heads, queries, _ = piece.q.shape
     varies = [False, False, False]  # with batch, head, row
     if piece.mask is not None:
@@ -321,7 +327,7 @@ def _classes(piece: Piece, tile, options: OptionFacts, lanes=None) -> Classes:
     if lanes is not None:
         unit = (lanes["rows"], lanes["keys"], lanes["lanes"])
         given = (options, (kind, steps), queries, piece.k.shape[2], piece.first, size, shape)
-        return LaneClasses(*given, order=tile["mask_order"], unit=unit)
+        return LaneClasses(*given, order=tile["mask_order"], unit=unit, shift=piece.shift if causal else None)
     bits = None
     if kind == BOOLEAN_MASK and tile.get("mask_bits"):
         bits = tuple(n if step else 1 for n, step in zip((batch, heads, queries), steps, strict=False))

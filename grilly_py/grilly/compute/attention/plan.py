@@ -98,7 +98,7 @@ def plan(call: AttentionCall, facts: DeviceFacts, choice: Choice, registry: Regi
     if sums is None and any(p.merge for p in pieces):
         sums = planner.empty((batch, heads, queries))
         pieces = split(facts, dataclasses.replace(piece, lse=sums), max_keys, kind)
-    classes = classes_.plan(facts, registry, choice, pieces, options)
+    classes = classes_.plan(facts, registry, choice, pieces, options, call.causal)
     if classes is None and choice.variant.operation == "attention-tiled":
         return None
     bits = options.bits | added.features(choice, pieces, facts, options.bits)
