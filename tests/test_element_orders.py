@@ -21,13 +21,14 @@ from compilers import NO_COMPILER
 from features import Cell
 from grilly import reference
 from grilly.compute import selfcheck
-from grilly.compute.attention import added
+from grilly.compute.attention import added, varlen
 from grilly.registry import Manifest, Registry
 from grilly.registry.checkout import Checkout
 from grilly.registry.names import OFFERS as EVERY
 from grilly.registry.shared import extras_bits
 from kernels import pin, pretend, view_of, with_classes
 from test_matrix_extras import PLAIN, judge_cell
+from test_varlen import Problem
 
 ROOT = Path(__file__).parents[1]
 SOURCE = """\
@@ -56,9 +57,11 @@ FAMILIES = {
     "emulated": {"operation": "attention", "push_bytes": 116, "more": "", "last": ""},
     "emulated-tiles": {"operation": "attention-tiled", "push_bytes": 120, "more": _EXTRA_ARRAYS, "last": ""},
     "emulated-options": {"operation": "attention", "push_bytes": 120, "more": _EXTRA_ARRAYS, "last": "FEATURES = 6"},
+    "emulated-ends": {"operation": "attention", "push_bytes": 120, "more": _EXTRA_ARRAYS, "last": "FEATURES = 6"},
 }  # fmt: skip
 #: What those of each family offer.
 OFFERS = {"emulated": "[]", "emulated-tiles": '["tiles"]', "emulated-options": str(list(EVERY))}
+OFFERS["emulated-ends"] = '["sinks", "lengths"]'
 VARIANT = """\
 [[variant]]
 name = "{name}"
@@ -81,6 +84,8 @@ AMD = SHARED | {"TRANSPOSED": 1}
 IN_SEQUENCE, IN_TURNS, QUADS, SCRAMBLED = ({"EMULATED": number} for number in (1, 2, 3, 4))  # emulated-matrices.glsl
 WHOLE_FACTORS = {"A_ELEMENTS": 16, "B_ELEMENTS": 16}
 HALF_FACTORS = {"A_ELEMENTS": 8, "B_ELEMENTS": 8}
+#: The schedule without options, with sinks and each sample's own rows and keys.
+ENDS = SHARED | QUADS | {"EXTRAS": 1, "ENDS": 1, "ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "RAISE_WHILE": 1}
 #: Kernels by name, and whether they are right for the order that they are given.
 KERNELS = {
     "rdna3": (AMD | IN_TURNS | WHOLE_FACTORS, True),
@@ -110,6 +115,9 @@ KERNELS = {
         SHARED | QUADS | {"EXTRAS": 1, "TILED": 1, "ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "KEYS": 64, "RF": 1,
                           "RAISE_WHILE": 1}, True
     ),
+    "quads-ends": (ENDS | {"BUFFERS": 4, "CHUNK": 16, "SPLIT_LOOPS": 1, "WHOLE_ROWS": 1}, True),
+    "quads-ends-retry": (ENDS | {"BUFFERS": 3, "RETRY": 1, "STEPS": 1}, True),
+    "quads-ends-turns": (ENDS | {"RETRY": 1, "STEPS": 1, "SPLIT_LOOPS": 1, "WHOLE_ROWS": 1}, True),
     "any-8x16": (
         SHARED | SCRAMBLED | {"MATRIX_M": 8, "SUBGROUP": 16, "B_ELEMENTS": 16, "RF": 1, "Q_SHARED": 2}, True
     ),
@@ -150,10 +158,24 @@ ADDED = {
     "both": ({"mask": "add-full", "bias": "keys", "t5": "one-way", "causal": "on", "size": (70, 54)},
              ["bias-pairs", "mask-pairs"]),
 }  # fmt: skip
+#: Ends of samples and of rows, with NaN or infinities past them.
+AT_ENDS = {
+    "sinks": {"sinks": "heads", "causal": "on", "hidden": "nan", "size": (70, 54)},
+    "lengths": {"lengths": "both", "hidden": "nan", "size": (53, 71)},
+    "fewer-keys": {"lengths": "both", "causal": "on", "hidden": "nan", "scale": -0.3, "size": (107, 61)},
+    "few-rows": {"lengths": "queries", "sinks": "heads", "hidden": "nan", "size": (75, 69)},
+    "few-keys": {"lengths": "keys", "window": (None, 3), "sinks": "heads", "hidden": "inf", "size": (41, 130)},
+    "mask": {"lengths": "both", "mask": "bool-dead-rows", "hidden": "nan", "layout": "heads-inside", "size": (53, 71)},
+    "added": {"lengths": "both", "mask": "add-inf-rows", "sinks": "heads", "causal": "on", "hidden": "nan",
+              "size": (70, 75)},
+}  # fmt: skip
+OF_ENDS = [name for name in KERNELS if name.startswith("quads-ends")]
 
 
 def family_of(defines):
     """The data file of a kernel."""
+    if "ENDS" in defines:
+        return "emulated-ends"
     return "emulated-tiles" if "TILED" in defines else "emulated-options" if "EXTRAS" in defines else "emulated"
 
 
@@ -314,3 +336,44 @@ def test_soft_cap_and_dropout(vulkan_backend, manifest, cap, monkeypatch):
     options = {"width": (32, 24), "heads": (4, 2), "softcap": cap, "dropout": 0.5, "size": (70, 71)}
     cell = Cell("float16", tuple((PLAIN | options).values()))
     judge_cell(pin(view_of(vulkan_backend), choice), cell, choice.variant.family)
+
+
+@pytest.mark.parametrize(("kernel", "name", "trips"), [
+    *((kernel, name, None) for name in AT_ENDS for kernel in OF_ENDS[:2]), ("quads-ends-turns", "few-rows", None),
+    ("quads-ends-turns", "fewer-keys", None), ("quads-ends", "few-keys", 2000), ("quads-ends-retry", "few-keys", 2000),
+])  # fmt: skip
+def test_ends(vulkan_backend, manifest, kernel, name, trips, monkeypatch):
+    """Sinks, and samples with their own numbers of rows and keys; with ``trips`` the keys are cut into dispatches."""
+    choice = chosen(vulkan_backend, manifest, kernel, monkeypatch)
+    if trips:
+        pretend(monkeypatch, vulkan_backend, loop_trips=trips)
+    cell = Cell("float16", tuple((PLAIN | {"width": (32, 24), "heads": (4, 2)} | AT_ENDS[name]).values()))
+    judge_cell(pin(view_of(vulkan_backend), choice), cell, choice.variant.family)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kernel", OF_ENDS)
+def test_ends_of_packed_sequences(vulkan_backend, manifest, kernel, causal, monkeypatch):
+    """One behind the other, with values of NaN in one of them, which the others do not meet."""
+    choice = chosen(vulkan_backend, manifest, kernel, monkeypatch)
+    view = pin(view_of(vulkan_backend), choice)
+    problem = Problem(np.float16, ([70, 0, 1, 37, 5, 0, 13], [53, 9, 7, 11, 0, 0, 101]), rest=3, dim=24, value_dim=32)
+    asked = {"causal": causal, "sinks": np.array([0.5, -1, 2, 0], np.float32)}
+
+    def attend(*given):
+        arrays = [view.tensor(array) for array in given[:3]]
+        found = varlen.flash_attention_varlen(
+            view.opened, *arrays, *given[3:], return_lse=True, kernel=choice.variant.family, **asked
+        )
+        return [array.numpy() for array in found]
+
+    found = problem.call(attend)
+    problem.check(found, **asked)
+    keys = slice(*problem.cu[1][2:4])
+    problem.arrays[2] = problem.arrays[2].copy()
+    problem.arrays[2][keys] = np.nan
+    out, lse = problem.call(attend)
+    rows = np.r_[: problem.cu[0][2], problem.cu[0][3] : len(out)]
+    np.testing.assert_array_equal(out[rows], found[0][rows])
+    np.testing.assert_array_equal(lse, found[1])
+    assert np.isnan(out[problem.cu[0][2] : problem.cu[0][3]]).all()

@@ -15,12 +15,14 @@ import pytest
 
 import features
 from cases import assert_as_accurate
-from features import AXES, CELLS, Cell
+from features import AXES, CALLED, CELLS, Cell
 from grilly.compute.attention import classes as tiles
 from kernels import pretend
 from test_matrix import FAMILY, VARIANTS, dtype_of, pinned
 
-EXTRAS = [v for v in VARIANTS if v.offers]
+#: With what is done at the ends of rows and samples, and nothing else.
+ENDS = [v for v in VARIANTS if set(v.offers) == {"sinks", "lengths"}]
+EXTRAS = [v for v in VARIANTS if v.offers and v not in ENDS]
 CLASSED = [v for v in EXTRAS if "tiles" in v.offers]
 FULL = os.environ.get("GRILLY_FULL_FEATURES", "0") not in ("", "0")
 #: What is read in different ways is tried in each.
@@ -46,6 +48,13 @@ def alone() -> list[Cell]:
     for axis in ("mask", "causal", "window", "segments", "lengths", "blocks"):
         found.append(_cell(PLAIN | {axis: AXES[axis][1], "hidden": "nan"}))
     return found
+
+
+def at_ends() -> list[Cell]:
+    """Those with sinks and lengths, and with what every kernel has; and all of it together."""
+    found = [cell for cell in alone() if not set(cell.features) & (set(CALLED) - {"sinks", "lengths"})]
+    both = PLAIN | {"sinks": "heads", "lengths": "both", "hidden": "nan"}
+    return [*found, _cell(both), _cell(both | {"causal": "on"}), _cell(both | {"mask": "bool-dead-rows"})]
 
 
 def together() -> list[Cell]:
@@ -89,6 +98,12 @@ def judge_cell(view, cell: Cell, family: str, change=dict):
 @pytest.mark.parametrize("cell", alone(), ids=str)
 @pytest.mark.parametrize("variant", EXTRAS, ids=lambda v: v.label + "." + v.dtype)
 def test_alone(backend, variant, cell):
+    check(backend, variant, cell)
+
+
+@pytest.mark.parametrize("cell", at_ends(), ids=str)
+@pytest.mark.parametrize("variant", ENDS, ids=lambda v: v.label + "." + v.dtype)
+def test_at_ends(backend, variant, cell):
     check(backend, variant, cell)
 
 

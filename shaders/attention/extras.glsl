@@ -68,7 +68,12 @@ const uint PAGES = 42u, PAGES_BATCH = 43u, PAGE_KEYS = 44u, K_PAGE = 45u, V_PAGE
 // facts: tiles
 const uint TILE_HIDDEN = 0u, TILE_MIXED = 1u, TILE_SEEN = 2u;
 
+// With ENDS (matrix/flash.glsl) only two of them can be, so that compilers leave out the others.
+#ifdef ENDS
+bool on(int feature) { return (FEATURES & (feature & (SINKS | LENGTHS))) != 0; }
+#else
 bool on(int feature) { return (FEATURES & feature) != 0; }
+#endif
 // A kernel may keep the header elsewhere.
 #ifndef HEADER_WORD
 #define HEADER_WORD(n) extra_data[pc.extra + (n)]

@@ -28,6 +28,8 @@
 //   EXTRAS         what attention/extras.glsl has is offered: tiles-options.glsl and the like. Not with SPLIT
 //   TILED          beside EXTRAS: classes of tiles and a mask are all that is offered: hide-lanes.glsl and the like. With
 //                  ORDER, BUFFERS 1 or 2
+//   ENDS           beside EXTRAS: sinks, each sample's own rows and keys, and a mask are all that is offered. As they do nothing
+//                  to a score that every row sees, all else is as without EXTRAS: options-ends.glsl
 //   SHARED_KEYS    the keys of a tile of rows are shared out among several workgroups, whose results are float32
 //                  (shares.glsl). Not with EXTRAS or SPLIT; MERGE is 0
 //
@@ -43,24 +45,29 @@
 //   BUFFERS                        1 (default): tiles of k and v take turns in one place, four barriers a tile; 2: each has
 //                                  its own, two barriers, three with CHUNK; 3: the same, two barriers, both fetched while
 //                                  the tile before is computed; 4: each has two, one barrier; not with SPLIT, 3 and 4 not
-//                                  with EXTRAS
+//                                  with EXTRAS other than ENDS
 //   CHUNK                          keys of a tile whose scores are held at once: KEYS (default), or less with BUFFERS from 2
 //                                  on and ORDER
 //   SUM_COLUMNS                    with ORDER: 0, or the columns of a matrix of ones that sums the weights on the matrix unit
 //   SPLIT_LOOPS                    1: tiles without any masked key have a loop of their own
 //   RETRY                          1: weights are made with the maximum as it is, without looking for the chunk's; where their
 //                                  sums show that it must be raised, the chunk is done again (weights-retry.glsl). With
-//                                  ORDER and SUM_COLUMNS 0, not with SPLIT or EXTRAS other than TILED
+//                                  ORDER and SUM_COLUMNS 0, not with SPLIT, or with EXTRAS other than TILED and ENDS
 //   STEPS                          1: what a thread fetches of a whole tile lies at equal steps from its first word, which
 //                                  saves the arithmetic of places and tests; THREADS is a multiple of D8 and V8, and KEYS D8
 //                                  and KEYS V8 are multiples of THREADS. Not with SPLIT or TRANSPOSED
 //   WHOLE_ROWS                     defined where rows of q and o pass through shared memory a whole row fragment at a time,
 //                                  which takes SUBGROUPS MATRIX_M (DIM / 8 + 1) words of 16 bytes. With ORDER and Q_SHARED 0,
-//                                  not with SPLIT, EXTRAS or SHARED_KEYS
+//                                  not with SPLIT or SHARED_KEYS, nor with EXTRAS other than ENDS
 //   LOCKSTEP                       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
 //   DRAWN_TOGETHER                 with EXTRAS: random generators that an invocation runs side by side for dropout (1)
 //   RAISE_WHILE                    1: the rare branch is written as a loop that runs at most once: compilers place it elsewhere
 // HEAD_DIM, VALUE_DIM, offsets and strides are multiples of 8 (ALIGN 8), with SPLIT of 4 (ALIGN 4).
+
+// Options that change scores, and all that may hide keys.
+#if defined(EXTRAS) && !defined(TILED) && !defined(ENDS)
+#define BENDING
+#endif
 
 #include "sizes.glsl"
 #include "places.glsl"
@@ -83,7 +90,9 @@
 #else
 #include "numbers-16.glsl"
 #endif
-#ifdef EXTRAS
+#if defined(ENDS)
+#include "options-ends.glsl"
+#elif defined(EXTRAS)
 #include "options.glsl"
 #else
 #include "options-none.glsl"
@@ -109,7 +118,7 @@
 #include "key-factor.glsl"
 #if defined(TILED)
 #include "hide-lanes.glsl"
-#elif defined(EXTRAS)
+#elif defined(BENDING)
 #include "tiles-options.glsl"
 #include "see.glsl"
 #include "hide-options.glsl"
@@ -122,7 +131,7 @@
 #include "hide.glsl"
 #endif
 #include "multiply.glsl"
-#ifndef EXTRAS
+#if !defined(EXTRAS) || defined(ENDS)
 #include "mask.glsl"
 #endif
 
@@ -140,7 +149,7 @@
 #define VALUES_NAME multiply_values
 #define WEIGHTS_NAME make_weights
 #include "weights.glsl"
-#if defined(EXTRAS) && !defined(TILED)
+#ifdef BENDING
 #undef VALUES_NAME
 #undef WEIGHTS_NAME
 #define DROPPED
@@ -153,7 +162,7 @@
 // A chunk of a tile, a tile, and the loop over tiles.
 #if defined(TILED)
 #include "step-lanes.glsl"
-#elif defined(EXTRAS)
+#elif defined(BENDING)
 #include "step-options.glsl"
 #else
 #include "step-plain.glsl"
@@ -165,7 +174,7 @@
 #endif
 #if defined(TILED)
 #include "tile-lanes.glsl"
-#elif defined(EXTRAS)
+#elif defined(BENDING)
 #include "tile-options.glsl"
 #else
 #include "tile-plain.glsl"
@@ -174,7 +183,7 @@
 #include "again.glsl"
 #if defined(TILED)
 #include "loop-lanes.glsl"
-#elif defined(EXTRAS)
+#elif defined(BENDING)
 #include "loop-options.glsl"
 #else
 #include "loop-plain.glsl"

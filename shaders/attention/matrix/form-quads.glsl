@@ -1,6 +1,6 @@
 // The form for NVIDIA's element order.
 
-#if defined(EXTRAS) && !defined(TILED)
+#ifdef BENDING
 #define FOURS (uint(FEATURES / ADDED_FOURS) & 1u)
 #endif
 #include "quads.glsl"

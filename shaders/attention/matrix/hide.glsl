@@ -1,6 +1,6 @@
-// Hide: keys past the last one and those that causality hides.
+// Hide: keys past the last one and those that causality hides, and all of them from rows past a sample's last one.
 
-// Minus infinity for keys that causality or the end hides, whatever their product was, so that the weight is zero whatever
+// Minus infinity for keys that causality or an end hides, whatever their product was, so that the weight is zero whatever
 // the maximum.
 void hide_scores(uint first_key) {
     float never = minus_infinity();
@@ -10,7 +10,8 @@ void hide_scores(uint first_key) {
             // The last key that the row may see, counted from the first that this lane holds.
             int last = int(end) - 1;
             uint row = first_row + subgroup * ROWS_EACH + i * MATRIX_M + ROW_HELD(r);
-            if (CAUSAL != 0) last = min(last, int(row) + pc.causal_shift);
+            if (CAUSAL != 0) last = min(last, int(row) + SHIFT);
+            HIDE_FROM_BLIND(row, last, -1)
             last -= int(first_key + COLUMN_HELD(r));
             [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
                 if (HELD_ROW(e) != r) continue;

@@ -3,10 +3,11 @@
 void main() {
     FIND_INVOCATION
     FIND_ROWS
-    q_base = q_index(batch, head, 0u);
-    k_base = k_index(batch, head, 0u);
-    v_base = v_index(batch, head, 0u);
-    end = visible_keys(min(first_row + ROWS, pc.queries) - 1u);  // keys from here on are seen by no row of this workgroup
+    FIND_ENDS
+    q_base = q_index(batch, head, ROW_START);
+    k_base = k_index(batch, head, KEY_START);
+    v_base = v_index(batch, head, KEY_START);
+    end = KEYS_SEEN(first_row, min(first_row + ROWS, QUERIES) - 1u);  // keys from here on are seen by no row of this workgroup
     TAKE_SHARE
     FIND_SCALE
 
@@ -26,7 +27,8 @@ void main() {
     // Leading keys in whole tiles that every row of the workgroup sees.
     clear = 0u;
     if (MASK == 0) {
-        clear = CAUSAL == 0 ? end : uint(clamp(int(first_row) + pc.causal_shift + 1, 0, int(end)));
+        clear = CAUSAL == 0 ? end : uint(clamp(int(first_row) + SHIFT + 1, 0, int(end)));
+        HIDE_FROM_BLIND(min(first_row + ROWS, QUERIES) - 1u, clear, 0u)
         clear -= clear % KEYS;  // shares begin with whole tiles
     }
     uint first_key = BEGIN;

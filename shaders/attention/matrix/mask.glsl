@@ -11,7 +11,7 @@ void mask_scores(uint first_key) {
             [[unroll]] for (uint f = 0u; f < KF; ++f) {
                 uint key = first_key + f * MATRIX_N + PLACE_COLUMN(e);
                 float score = NEVER;
-                if (key < end && row < pc.queries && causal_allows(row, key)) {
+                if (key < end && row < ROWS_SEEING && causal_allows(row, key)) {
                     score = biased_score(s_frag[i][f][e] * SCORE_SCALE, mask_bias(mask_row + key * pc.mask_key));
                 }
                 s_frag[i][f][e] = score <= NEVER ? never : score;  // NaN stays

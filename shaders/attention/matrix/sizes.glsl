@@ -39,9 +39,10 @@
 #if STEPS && (THREADS % D8 || THREADS % V8 || KEYS * D8 % THREADS || KEYS * V8 % THREADS)
 #error "STEPS needs threads that take whole rows of k and v, and tiles of whole steps"
 #endif
-#if defined(WHOLE_ROWS) && (!defined(ORDER) || Q_SHARED || defined(SPLIT) || defined(EXTRAS) || defined(SHARED_KEYS))
+#if defined(WHOLE_ROWS) && (!defined(ORDER) || Q_SHARED || defined(SPLIT) || defined(BENDING) || defined(TILED) \
+                            || defined(SHARED_KEYS))
 #error "WHOLE_ROWS needs ORDER and q in registers, and 16-bit results of rows that lie where they are asked for"
 #endif
-#if RETRY && (!defined(ORDER) || SUM_COLUMNS || defined(SPLIT) || defined(EXTRAS) && !defined(TILED))
+#if RETRY && (!defined(ORDER) || SUM_COLUMNS || defined(SPLIT) || defined(BENDING))
 #error "RETRY needs ORDER and sums by lanes, and nothing else to do to scores"
 #endif

@@ -36,7 +36,9 @@ void store_whole_rows() {
         [[unroll]] for (uint r = 0u; r < SLOTS; ++r) {
             FIND_WHOLE(i, r)
             uint row = MY_ROW + i * MATRIX_M + SLOT_ROW(lane, r);
+            SINK_INTO(top[i][r], whole, sunk)
             share[r] = whole == 0.0 ? 0.0 : 1.0 / whole;
+            UNSINK(share[r], sunk)
             if (LSE != 0 && LANE_COLUMN(lane) == 0u && row < QUERIES) {
                 lse_data[lse_index(OUT_BATCH, head, ROW_PLACE(row))] = row_lse(top[i][r], whole);
             }
@@ -55,7 +57,7 @@ void store_whole_rows() {
         [[unroll]] for (uint n = 0u; n < MATRIX_M * V8 / SUBGROUP; ++n) {
             uint e = lane + n * SUBGROUP, row = MY_ROW + i * MATRIX_M + e / V8;
             if (row < QUERIES && (VALUE_DIM == VDIM || 8u * (e % V8) < VALUE_DIM)) {
-                o_data[(o_index(OUT_BATCH, head, row) >> 3) + e % V8] = tile[start + e / V8 * WHOLE_STRIDE + e % V8];
+                o_data[(o_index(OUT_BATCH, head, ROW_PLACE(row)) >> 3) + e % V8] = tile[start + e / V8 * WHOLE_STRIDE + e % V8];
             }
         }
         if (i + 1u < RF) SYNC_SUBGROUP;

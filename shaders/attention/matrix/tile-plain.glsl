@@ -2,7 +2,7 @@
 
 // Whether this subgroup's last row sees any of the keys from here on.
 bool sees_some(uint first_key, bool masked) {
-    return CAUSAL == 0 || !masked || int(first_key) <= int(first_row + (subgroup + 1u) * ROWS_EACH) - 1 + pc.causal_shift;
+    return CAUSAL == 0 || !masked || int(first_key) <= int(first_row + (subgroup + 1u) * ROWS_EACH) - 1 + SHIFT;
 }
 
 #if BUFFERS == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,19 +15,22 @@ from ..device.trial import pin, view_of, with_classes
 from .comparing import HIGH_BOUND, NAIVE, ROUNDING, SPREAD, attention_bound, difference, longer, proven, run
 
 
+def ends(queries: int, keys: int) -> Options:
+    """What is done at the ends of rows and of samples; for one sample and two heads."""
+    return Options(sinks=np.float32([1.5, -0.5]), seqlens_q=np.int32([queries - 3]), seqlens_k=np.int32([keys - 9]))
+
+
 def bent(rng, queries: int, keys: int) -> Options:
     """What changes scores, and what hides keys by their indices; for one sample and two heads."""
     bias = rng.standard_normal((1, 2, queries, keys)).astype(np.float32)
     bias[rng.random(bias.shape) < 0.1] = -np.inf
-    return Options(
+    return dataclasses.replace(
+        ends(queries, keys),
         softcap=2.0,
         attn_bias=bias,
         alibi_slopes=np.float32([0.05, 0.01]),
         t5_table=rng.standard_normal((8, 2)).astype(np.float32),
-        sinks=np.float32([1.5, -0.5]),
         window_size=(keys // 2, keys // 4),
-        seqlens_q=np.int32([queries - 3]),
-        seqlens_k=np.int32([keys - 9]),
     )
 
 
@@ -60,7 +64,9 @@ def check(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | Non
     trusted = pin(view_of(device), naive)
     queries, keys = 2 * variant.tile["rows"] + 5, 2 * variant.tile.get("keys", 64) + 67
     problems = [("plain", 1.0), ("causal", SPREAD), ("masked", SPREAD)]
-    if variant.offers:
+    if set(variant.offers) == {"sinks", "lengths"}:
+        problems += [("ends", SPREAD)]
+    elif variant.offers:
         problems += [("bent", 1.0), ("picky", SPREAD), ("tiled", SPREAD)]
     for name, spread in problems:
         rng = np.random.default_rng([dim, value_dim])
@@ -70,6 +76,8 @@ def check(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | Non
         seen = np.ones((1, 1, queries, keys), bool)
         options: dict = {}
         more = {"bent": bent, "picky": _picky}[name](rng, queries, keys) if name in ("bent", "picky") else OFF
+        if name == "ends":
+            more = ends(queries, keys)
         tested = pin(with_classes(view_of(device)) if name == "tiled" else view_of(device), choice)
         if name == "causal":
             options["causal"], seen = True, np.tril(seen, keys - queries)
@@ -77,7 +85,7 @@ def check(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | Non
             seen = rng.random(seen.shape) < 0.7
             seen[:, :, 3] = False
             options.update(mask=seen, return_lse=True)
-        elif name == "bent":
+        elif name in ("bent", "ends"):
             options["return_lse"] = True
         elif name == "picky":
             seen = rng.random(seen.shape) < 0.9
