@@ -80,6 +80,27 @@ def test_nvidia_takes_matrices_for_options_of_wide_heads(compiler):
         assert plain == ("flash-attention3.matrix.d256" if compiler else "flash-attention3.matrix-any.d256")
 
 
+def test_nvidia_takes_the_schedule_without_options_for_ends():
+    features = {need for v in default_manifest().by_operation["attention"] for need in v.requires}
+    r = Registry(GPU, features | {"subgroup-size-control"}, default_manifest())
+
+    def taken(dim, names, dtype="float16", **facts):
+        request = plain_attention(dim, dtype, extras=extras_bits(names), ragged=0, tall=1, **facts)
+        variant = r.resolve(request).variant
+        return f"{variant.variant}.{variant.case}"
+
+    for dtype in ("float16", "bfloat16"):
+        for names in (("sinks",), ("lengths",), ("sinks", "lengths")):
+            assert taken(128, names, dtype) == "matrix-tall.d128"
+            assert taken(128, names, dtype, causal=1) == "matrix-extra.d128"
+            for causal in (0, 1):
+                found = taken(64, names, dtype, causal=causal)
+                assert found == ("matrix.d64" if dtype == "float16" else "matrix-extra.d64")
+        assert taken(128, ("sinks", "window"), dtype) == "matrix-extra.d128"
+        assert taken(64, ("lengths", "tiles"), dtype) == "matrix-extra.d64"
+        assert taken(128, (), dtype) == "matrix-tall.d128"
+
+
 def test_where_the_order_is_another_none_is_assumed(amd):
     registry = amd(AMD[0][0], lambda choice, facts: "error 1" if "transposed" in choice.variant.variant else None)
     with pytest.warns(SelfCheckWarning, match="matrix-any"):
