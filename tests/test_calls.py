@@ -15,7 +15,7 @@ MOST = {
     "KV cache": 100, "KV cache with lengths": 100,
     "varlen": 90, "backward": 130, "rope": 50, "softmax": 50,
     "gelu": 50, "swiglu": 50,
-    "layer norm": 50, "sum and RMS norm": 55, "group norm": 50,
+    "layer norm": 50, "sum and RMS norm": 56, "group norm": 50,
     "add": 45, "multiply by a number": 45,
     "dropout": 50, "embedding": 55, "cross entropy": 45, "mean cross entropy": 90, "scaled dot product": 70,
     "rows at an index": 70, "conv1d": 65, "sort": 80, "the largest": 80, "along an axis": 45, "running sum": 45,

@@ -295,7 +295,7 @@ def test_what_is_added(vulkan_backend, manifest, name, late, monkeypatch):
     assert seen == [extras_bits(wanted)]
 
 
-#: Scores that only the distance bends, of tiles on both sides of the diagonal and on none (``leans`` in bend-quads.glsl).
+#: Scores that only the distance bends, in tiles on either side of the diagonal and on none (``leans``).
 LEANING = {
     "alibi": {"alibi": "batch", "size": (70, 330)},
     "alibi-below": {"alibi": "heads", "size": (330, 70), "heads": (2, 1)},

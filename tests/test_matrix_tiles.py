@@ -51,17 +51,25 @@ def lane_words(mask, order, rows, keys):
 @pytest.mark.parametrize("kind", ["aligned", "turned", "unaligned"])
 @pytest.mark.parametrize("shape", [(1, 1, S, K), (B, H, S, 204), (B, 1, 1, 64), (1, H, S, 1)], ids=str)
 @pytest.mark.parametrize(("order", "tile"), [(1, (32, 64)), (1, (128, 128)), (2, (16, 32))], ids=str)
-def test_words_of_lanes(backend, shape, kind, order, tile):
+@pytest.mark.parametrize("shift", [None, 60, -9])
+def test_words_of_lanes(backend, shape, kind, order, tile, shift):
+    if shift is not None and shape[2] == 1:
+        pytest.skip("causality becomes part of masks whose rows differ")
     rng = np.random.default_rng(3)
     keys = K if shape[3] == 1 else shape[3]
     mask = rng.random(shape) < 0.5
     mask[..., : tile[0], : tile[1]] = False
     piece, extras = masked_piece(backend, mask, kind, (B, H, S, keys))
     lanes = tiles._mask_lanes(backend.registry, order).tile
-    made = tiles._classes(piece, {"rows": tile[0], "keys": tile[1], "mask_order": order}, extras.facts(), lanes)
+    if shift is not None:
+        piece = dataclasses.replace(piece, shift=shift)
+    sizes = {"rows": tile[0], "keys": tile[1], "mask_order": order}
+    made = tiles._classes(piece, sizes, extras.facts(), lanes, causal=shift is not None)
     found = recorded(backend, made, extras, piece.mask).view(np.uint32)
 
     seen = np.broadcast_to(mask, (*shape[:3], keys))
+    if shift is not None:
+        seen = seen & np.tri(S, keys, shift, bool)
     height = lanes["rows"]
     missing = (-(-S // tile[0]) * tile[0] if shape[2] > 1 else tile[0]) - shape[2]
     seen = np.pad(seen, ((0, 0), (0, 0), (0, missing), (0, 0)), "edge")
@@ -95,6 +103,9 @@ CELLS = [
     {"mask": "bool-full", "heads": (5, 1), "batch": 2, "layout": "heads-inside", "scale": -0.3},
     {"mask": "bool-full", "size": (37, 53)}, {"mask": "bool-full", "size": (1, 67)},
     {"mask": "bool-head", "heads": (4, 2)},
+    {"mask": "bool-full", "causal": "on", "hidden": "nan"},
+    {"mask": "bool-dead-rows", "causal": "on", "size": (150, 67)},
+    {"mask": "bool-full", "causal": "on", "size": (37, 253), "heads": (4, 2), "scale": -0.3},
 ]  # fmt: skip
 
 

@@ -7,8 +7,8 @@ then packs a boolean mask to bits, behind the classes: rows of tiles that are se
 
 Kernels of the operation "attention-tiled" are faster because nothing else hides keys from them: a boolean mask, which
 one dispatch of shaders/masks/attention-mask-lanes.comp makes classes and bits in the order in which the kernel's lanes
-hold scores, or a map whose blocks are multiples of tiles, of which the classes say all. What causality hides beside a mask
-that differs from row to row becomes part of the bits.
+hold scores, or a map whose blocks are multiples of tiles, of which the classes say all. What causality hides beside a
+mask that differs from row to row becomes part of the bits.
 """
 
 from __future__ import annotations
