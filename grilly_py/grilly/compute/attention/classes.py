@@ -245,6 +245,7 @@ def _tiled(
     bits = call.options.bits
     if (kind, bits) not in ((BOOLEAN_MASK, 0), (NO_MASK, BLOCKS)) or work < facts.class_work:
         return None
+    # What causality hides differs from row to row: a mask of keys alone would become as many bits as one of pairs.
     if call.causal and (call.mask is None or not call.mask.steps[2] or call.counted):
         return None
     family = request.prefer
