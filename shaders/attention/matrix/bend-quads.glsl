@@ -170,10 +170,10 @@ float by_bucket(int distance, int reach) {
     return uintBitsToFloat(extra_data[word(T5_TABLE) + bucket * word(T5_ROW) + x_head]);
 }
 
-// Where nothing but the distance bends scores, a tile may lie on one side of the diagonal as a whole (T5: so far from it that the
-// table has one number for all). What is added is then a part that a row's scores have in common, and with ALiBi one that a
-// column's have. The row's moves its running maximum, once for all tiles on a side; to the column's the products are added. So
-// such tiles are clear.
+// Where nothing but the distance bends scores, a tile may lie on one side of the diagonal as a whole (T5: so far from it that
+// the table has one number for all). What is added is then a part that a row's scores have in common, and with ALiBi one that
+// a column's have. The row's moves its running maximum, once for all tiles on a side; to the column's the products are added.
+// So such tiles are clear.
 bool leans() {
     if (on(SOFT_CAP) || on(BIAS) || on(DROPOUT) || MASK == MASK_ADDED) return false;
     return on(ALIBI) != on(T5);
@@ -188,7 +188,8 @@ void begin_leaning() {
     level_left = on(ALIBI) ? x_slope : by_bucket(-lean_reach, lean_reach) * LOG2_E;
     level_right = on(ALIBI) ? -x_slope : by_bucket(lean_reach, lean_reach) * LOG2_E;
     // What products are added to has to leave them their bits.
-    if (on(ALIBI) && !(abs(x_slope) <= 4.0 && base2_scale >= 1e-3 * abs(x_slope))) level_left = level_right = uintBitsToFloat(0x7f800000u);
+    bool gentle = abs(x_slope) <= 4.0 && base2_scale >= 1e-3 * abs(x_slope);
+    if (on(ALIBI) && !gentle) level_left = level_right = -minus_infinity();
 }
 
 // Which side a tile lies on as a whole: -1 left, 1 right, 0 none, or one whose number is none to reckon with.
@@ -218,7 +219,9 @@ void lean_scores(uint first_key) {
     float each = level / SCORE_SCALE, from = each * float(int(first_key + PLACE_COLUMN(0u)) - int(first_row) - BASE_SHIFT);
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
         [[unroll]] for (uint f = 0u; f < KF; ++f) {
-            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) s_frag[i][f][e] = fma(each, float(f * MATRIX_N + COLUMN_AFTER(e)), from);
+            [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
+                s_frag[i][f][e] = fma(each, float(f * MATRIX_N + COLUMN_AFTER(e)), from);
+            }
         }
     }
 }
@@ -266,8 +269,8 @@ float near_zero(float x, float cap) {
     float z = x * x;
     return x * fma(fma(fma(-0.04478947 * cap, z, 0.13206715 * cap), z, -0.33328265 * cap), z, cap);
 }
-// Up to a quarter a shorter fit serves, in even powers of the score itself. Its coefficients are numbers as long as what a score is
-// multiplied by is not tiny.
+// Up to a quarter a shorter fit serves, in even powers of the score itself. Its coefficients are numbers as long as what a score
+// is multiplied by is not tiny.
 #define NEARER_ZERO 0.25
 void cap_scores(float factor) {
     float cap = x_cap / LOG2_E, inverse = factor / cap, most = 0.0;

@@ -1,7 +1,7 @@
 // Which tiles of keys count, and how much must be done to their scores, with what attention/extras.glsl has.
 //
-// A tile of keys is hidden (and skipped), clear (all rows of the workgroup see all of its keys, and where no score is bent it is the
-// same code as without EXTRAS) or neither. In the last kind each subgroup finds, for each of its rows, which keys are seen, one
+// A tile of keys is hidden (and skipped), clear (all rows of the workgroup see all of its keys; where no score is bent, the same
+// code as without EXTRAS) or neither. In the last kind each subgroup finds, for each of its rows, which keys are seen, one
 // bit each: what follows from indices alone is computed by the lanes that hold the row, and what is read (a boolean mask,
 // segments, blocks) four keys a lane, gathered through the subgroup's scratch memory. Where a key is hidden its score
 // becomes minus infinity once all else is done to it. Where a boolean mask has classes of tiles it also has been made bits
