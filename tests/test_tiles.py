@@ -278,7 +278,7 @@ def planned(backend, mask, heads, keys=256, kernel=KERNEL):
     q, k = (one.broadcast_to((1, heads, n, 64)) for n in (4096, keys))
     mask = None if mask is None else backend.empty(mask, np.bool_).broadcast_to((1, heads, 4096, keys))
     opened, piece = backend.opened, Piece(q, k, k, q, None, mask, 0, False)
-    return tiles.plan(opened.facts, opened.registry, choice, [piece], NOTHING) is not None
+    return tiles.plan(opened.facts, opened.registry, choice, [piece], NOTHING, False) is not None
 
 
 def test_classes_are_made_where_they_pay(vulkan_backend):
