@@ -52,13 +52,6 @@ layout(set = 0, binding = 1, std430) restrict writeonly buffer Words { uint word
 #define GROUPS (LANES / SHARING)
 #define ROW_WORDS (UNIT_KEYS / 32u)
 
-// The bits of keys, from `key` on, that a row sees as far as causality says.
-uint causal_bits(uint row, uint key) {
-    if (CAUSAL == 0) return 0xffffffffu;
-    int count = int(row) + pc.causal_shift + 1 - int(key);
-    return count <= 0 ? 0u : 0xffffffffu >> uint(32 - min(count, 32));
-}
-
 shared uint open;
 
 void main() {
@@ -77,10 +70,9 @@ void main() {
             uint row = min(unit_row * UNIT_ROWS + group + r * GROUPS, pc.rows - 1u);
             [[unroll]] for (uint w = 0u; w < ROW_WORDS; ++w) {
                 uint key = unit_key * UNIT_KEYS + 32u * w, at = base + row * pc.mask_row + key * pc.mask_key;
-                uint seen = causal_bits(row, key);
-                if (key >= pc.keys) seen = 0u;
-                if (seen != 0u) seen &= mask_word(at, min(pc.keys - key, 32u));
-                bits[r * ROW_WORDS + w] = seen;
+                int end = CAUSAL == 0 ? int(pc.keys) : min(int(pc.keys), int(row) + pc.causal_shift + 1);
+                int count = min(end - int(key), 32);  // leading keys of the word that there are and causality shows
+                bits[r * ROW_WORDS + w] = count > 0 ? mask_word(at, uint(count)) : 0u;
                 any_ |= bits[r * ROW_WORDS + w];
             }
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
@@ -75,9 +76,8 @@ def check(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | Non
         # The kernel compared with gets every problem as a mask, so that it is one program.
         seen = np.ones((1, 1, queries, keys), bool)
         options: dict = {}
-        more = {"bent": bent, "picky": _picky}[name](rng, queries, keys) if name in ("bent", "picky") else OFF
-        if name == "ends":
-            more = ends(queries, keys)
+        made = {"bent": partial(bent, rng), "picky": partial(_picky, rng), "ends": ends}
+        more = made[name](queries, keys) if name in made else OFF
         tested = pin(with_classes(view_of(device)) if name == "tiled" else view_of(device), choice)
         if name == "causal":
             options["causal"], seen = True, np.tril(seen, keys - queries)
