@@ -422,13 +422,16 @@ def test_norms_of_intel(intel):
 @pytest.mark.parametrize(
     "rows, cols, depth, expected",
     [(4096, 768, 768, "m128n96"), (4096, 768, 3072, "m128n96"), (2048, 2048, 2048, "half16-m128k64"),
-     (4096, 2304, 768, "half16-m128k64"), (12608, 3072, 768, "half16-m128k64"), (4096, 11008, 4096, "half16-m128k64")],
+     (4096, 2304, 768, "half16-m128k64"), (12608, 3072, 768, "half16-m128k64"), (4096, 4096, 4096, "half16-m128k64"),
+     (4096, 11008, 4096, "half-m128n192"), (2048, 28672, 4096, "half-m128n192"), (8192, 8192, 8192, "half-m128n192"),
+     (8192, 8192, 8184, "half16-m128k64"), (2048, 4096, 14336, "half16-m128k64")],
 )  # fmt: skip
 def test_products_take_the_tiles_that_an_h200_ends_with_first(rows, cols, depth, expected):
     """As measured: docs/benchmarks/h200-linear.md."""
     features = {need for v in default_manifest().by_operation["linear"] for need in v.requires}
     registry = Registry(GPU, frozenset(features), default_manifest())
-    facts = {"align": 8, "rows": rows, "cols": cols, "outputs": rows * cols, "depth_align": 8, "high": 0, "turned": 0}
+    sizes = {"rows": rows, "cols": cols, "outputs": rows * cols, "depth": depth}
+    facts = {"align": 8, **sizes, "depth_align": 8, "high": 0, "turned": 0}
     choice = choose(registry, Request("linear", "float16", facts=facts), SimpleNamespace(units=132), rows, cols, depth)
     assert choice.variant.name.split(".")[1] == expected
 

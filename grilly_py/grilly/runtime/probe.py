@@ -41,6 +41,10 @@ _COMPONENTS = {
 # VkPhysicalDeviceShaderBfloat16FeaturesKHR is newer than the binding. This struct has the same layout, three flags:
 # the type, its dot product, its cooperative matrices.
 BFLOAT16_FEATURES = ("VkPhysicalDevice8BitStorageFeatures", 1000141000)
+# VkPhysicalDeviceCooperativeMatrix2FeaturesNV likewise: seven flags, of which those named here stand first, second and
+# sixth: a workgroup's matrices, of many sizes, addressed as tensors.
+WORKGROUP_MATRIX_FEATURES = ("VkPhysicalDeviceShaderAtomicFloat2FeaturesEXT", 1000593000)
+WORKGROUP_MATRIX_FLAGS = ("shaderBufferFloat16Atomics", "shaderBufferFloat16AtomicAdd", "shaderSharedFloat16Atomics")
 _SCOPES = {1: "device", 2: "workgroup", 3: "subgroup", 5: "queue-family"}  # VkScopeKHR
 _SUBGROUP_FEATURES = {  # VkSubgroupFeatureFlagBits
     0x1: "subgroup-basic",
@@ -246,26 +250,49 @@ def _memory(ffi, lib, physical, kind: str) -> tuple[int, bool]:
     return memory.memoryHeaps[main].size, mapped and kind in ("integrated", "cpu")
 
 
-def _matrix_shapes(ffi, lib, instance, physical) -> tuple[tuple, ...]:
-    """The device's cooperative matrices: (M, N, K, A, B, C, result, scope), types and scope by name."""
-    name = ffi.new("char[]", b"vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR")
+def _matrix_properties(ffi, lib, instance, physical, function: bytes, stype: int) -> list:
+    """What one of the two queries for cooperative matrices lists: each entry's ten words behind its header.
+
+    The entries of both have one size, and the second query is newer than the binding.
+    """
+    name = ffi.new("char[]", function)
     address = lib.vkGetInstanceProcAddr(instance, name)
     if address == ffi.NULL:
-        return ()
+        return []
     query = ffi.cast("PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR", address)
     count = ffi.new("uint32_t *")
     if query(physical, count, ffi.NULL) != 0 or not count[0]:
-        return ()
+        return []
     listed = ffi.new("VkCooperativeMatrixPropertiesKHR[]", count[0])
     for i in range(count[0]):
-        listed[i].sType = 1000506001
+        listed[i].sType = stype
     query(physical, count, listed)
+    words = ffi.cast("uint32_t *", listed)
+    size = ffi.sizeof("VkCooperativeMatrixPropertiesKHR") // 4
+    header = ffi.offsetof("VkCooperativeMatrixPropertiesKHR", "MSize") // 4
+    return [[int(words[i * size + header + n]) for n in range(10)] for i in range(count[0])]
 
-    def shape(p):
-        types = (_COMPONENTS.get(int(t), str(int(t))) for t in (p.AType, p.BType, p.CType, p.ResultType))
-        return (p.MSize, p.NSize, p.KSize, *types, _SCOPES.get(int(p.scope), str(int(p.scope))))
 
-    return tuple(shape(listed[i]) for i in range(count[0]))
+def _matrix_shapes(ffi, lib, instance, physical) -> tuple[tuple, ...]:
+    """The device's cooperative matrices: (M, N, K, A, B, C, result, scope), types and scope by name."""
+    query = b"vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR"
+    listed = _matrix_properties(ffi, lib, instance, physical, query, 1000506001)
+    return tuple(
+        (m, n, k, *(_COMPONENTS.get(t, str(t)) for t in types), _SCOPES.get(scope, str(scope)))
+        for m, n, k, *types, _, scope, _ in listed
+    )
+
+
+def _workgroup_matrices(ffi, lib, instance, physical) -> tuple[tuple, ...]:
+    """The cooperative matrices of any size that a workgroup may hold: (M, N, K, A, B, C, result, invocations); sizes are
+    multiples of M, N and K."""
+    query = b"vkGetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV"
+    listed = _matrix_properties(ffi, lib, instance, physical, query, 1000593001)
+    return tuple(
+        (m, n, k, *(_COMPONENTS.get(t, str(t)) for t in types), invocations)
+        for m, n, k, *types, saturating, scope, invocations in listed
+        if _SCOPES.get(scope) == "workgroup" and not saturating
+    )
 
 
 def describe(instance, physical, index: int = 0) -> DeviceInfo:
@@ -284,7 +311,7 @@ def describe(instance, physical, index: int = 0) -> DeviceInfo:
     -----
     ``properties`` holds what helps to recognise an architecture or to open the device: ``device_type``,
     ``driver_id`` (VkDriverId), ``device_uuid``, ``driver_uuid``, ``cache_uuid`` (hexadecimal), ``timestamp_period``
-    (nanoseconds a tick), ``timestamp_bits``, ``queue_family``, ``extensions``, ``cooperative_matrix`` (shapes),
+    (nanoseconds a tick), ``timestamp_bits``, ``queue_family``, ``extensions``, ``cooperative_matrix`` (shapes), ``workgroup_matrix`` (what their sizes are multiples of, and invocations),
     ``memory_model``, ``subgroup_operations`` (bits), and, where the driver tells, ``pci``
     (domain:bus:device.function), ``sm_count`` and ``warps_per_sm``
     (NVIDIA), ``compute_units``, ``simd_per_compute_unit``, ``wavefront_size`` (AMD), ``shader_cores`` (Arm).
@@ -310,6 +337,7 @@ def describe(instance, physical, index: int = 0) -> DeviceInfo:
     sized = chain.add("VkPhysicalDeviceSubgroupSizeControlFeatures", 1000225002, has("VK_EXT_subgroup_size_control"))
     matrix = chain.add("VkPhysicalDeviceCooperativeMatrixFeaturesKHR", 1000506000, has("VK_KHR_cooperative_matrix"))
     brain = chain.add(*BFLOAT16_FEATURES, has("VK_KHR_shader_bfloat16"))
+    whole = chain.add(*WORKGROUP_MATRIX_FEATURES, has("VK_NV_cooperative_matrix2"))
     known = _Chain(ffi, "VkPhysicalDeviceProperties2", 1000059001)
     identity = known.add("VkPhysicalDeviceIDProperties", 1000071004)
     subgroup = known.add("VkPhysicalDeviceSubgroupProperties", 1000094000)
@@ -350,12 +378,23 @@ def describe(instance, physical, index: int = 0) -> DeviceInfo:
     for m, n, k, a, b, c, result, scope in shapes:
         if a == b and types.get(a) and c == result == "float32" and scope == "subgroup":
             features.add(f"matrix-{a}-{m}x{n}x{k}")
+    flexible = ()
+    if shapes and all(getattr(whole, flag) for flag in WORKGROUP_MATRIX_FLAGS):
+        flexible = _workgroup_matrices(ffi, lib, instance, physical)
+    for dtype in ("float16", "bfloat16"):
+        # Sums in float32, and matrices of the type itself, which results become before they leave.
+        kinds = {
+            c for m, n, k, a, b, c, result, threads in flexible
+            if a == b == dtype and c == result and threads == 256 and not 64 % m and not 64 % n and not 64 % k
+        }  # fmt: skip
+        if types[dtype] and {"float32", dtype} <= kinds:
+            features.add(f"workgroup-matrix-{dtype}")
     if chain.head.features.shaderInt64:
         features.add("int64-arithmetic")
     # Processors only, whose drivers have ways of their own to read them: GPUs' buffers keep the usages they have.
-    whole = 16 * first.limits.maxTexelBufferElements >= first.limits.maxStorageBufferRange
+    entire = 16 * first.limits.maxTexelBufferElements >= first.limits.maxStorageBufferRange
     anywhere = first.limits.minTexelBufferOffsetAlignment <= first.limits.minStorageBufferOffsetAlignment
-    if kind == "cpu" and whole and anywhere:
+    if kind == "cpu" and entire and anywhere:
         features.add("texel-buffers")
     own_driver = first.vendorID == 0x10DE and driver.driverID == 4  # VK_DRIVER_ID_NVIDIA_PROPRIETARY
     if own_driver:
@@ -375,6 +414,7 @@ def describe(instance, physical, index: int = 0) -> DeviceInfo:
         "queue_family": family,
         "extensions": extensions,
         "cooperative_matrix": shapes,
+        "workgroup_matrix": flexible,
         "memory_model": bool(model.vulkanMemoryModel),
         "subgroup_operations": int(subgroup.supportedOperations),
     }

@@ -25,18 +25,20 @@ class Deal(NamedTuple):
 def choose(registry: Registry, request: Request, facts: DeviceFacts, rows: int, cols: int, depth: int) -> Choice:
     """The registry's choice; among kernels of its rank that state a ``pace``, the one whose tiles take the least time.
 
-    Multiprocessors take tiles in turn, so what counts is how many the busiest of them has.
+    Multiprocessors take tiles in turn, so what counts is how many the busiest of them has. Kernels that are slow where
+    the depth is not in whole panels state a ``panel``, and are then left out.
     """
     first = registry.resolve(request)
     if "pace" not in first.tile:
         return first
+    able = [c for c in registry.equals(request) if "pace" in c.tile and not depth % c.tile.get("panel", 1)]
 
     def effort(choice: Choice) -> float:
         tile = choice.tile
         tiles = -(-rows // tile["rows"]) * -(-cols // tile["cols"])
         return -(-tiles // facts.units) * tile["rows"] * tile["cols"] * (depth + tile["start"]) / tile["pace"]
 
-    return min((choice for choice in registry.equals(request) if "pace" in choice.tile), key=effort)
+    return min(able, key=effort, default=first)
 
 
 def deal(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...errors import DeviceLostError, NoDeviceError
 from ..interface import DeviceInfo
-from ..probe import BFLOAT16_FEATURES
+from ..probe import BFLOAT16_FEATURES, WORKGROUP_MATRIX_FEATURES, WORKGROUP_MATRIX_FLAGS
 from .api import NULL, check, ffi, lib, out
 from .external import External
 from .objects import Objects
@@ -179,6 +179,9 @@ class Device:
             kind, stype = BFLOAT16_FEATURES
             feature(kind, stype, "storageBuffer8BitAccess", "storagePushConstant8")  # the type, its matrices
             extensions.append(b"VK_KHR_shader_bfloat16")
+        if any(name.startswith("workgroup-matrix") for name in have):
+            feature(*WORKGROUP_MATRIX_FEATURES, *WORKGROUP_MATRIX_FLAGS)
+            extensions.append(b"VK_NV_cooperative_matrix2")
         if self.external.timelines:
             feature(
                 "VkPhysicalDeviceTimelineSemaphoreFeatures",
