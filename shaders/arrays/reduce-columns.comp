@@ -12,7 +12,7 @@
 // Accumulation: float32 sums of FEW elements, which are added up with what is lost in rounding; then the invocations of
 //     a row. Integers wrap at 64 bits. The order depends on the shape alone.
 // Preconditions: fewer than 2^31 elements; with RUNS inner_rows is a multiple of EACH.
-// Defines: THREADS, NEAR, FEW, STRIPE.
+// Defines: THREADS, NEAR, FEW, MANY (as FEW, for 16-bit floats), STRIPE.
 
 #include "arrays/reduced.glsl"
 
@@ -35,7 +35,20 @@ void main() {
     if (row < pc.rows) {
         uint base = base_of(row);
         uint begin = part * pc.part_length, end = min(begin + pc.part_length, pc.extent);
-        for (uint at = begin + lane; at < end; at += uint(FEW) * LANES) {
+        uint at = begin + lane;
+        // Sums of 16-bit floats, where all that is read counts.
+        if (RUNS == 1u && adds_floats() && (TYPE_X == FLOAT16 || TYPE_X == BFLOAT16)) {
+            for (; at + uint(MANY - 1) * LANES < end; at += uint(MANY) * LANES) {
+                uvec4 words[MANY];
+                [[unroll]] for (uint i = 0u; i < uint(MANY); i++) words[i] = x_data[base + place_of(at + i * LANES) >> 3];
+                [[unroll]] for (uint k = 0u; k < 8u; k++) {
+                    float sum = 0.0;
+                    [[unroll]] for (uint i = 0u; i < uint(MANY); i++) sum += term_of(words[i][k >> 1], k & 1u, centre[k]);
+                    found[k] = with_sum(found[k], sum);
+                }
+            }
+        }
+        for (; at < end; at += uint(FEW) * LANES) {
             uvec2 raw[FEW][8];
             [[unroll]] for (uint i = 0u; i < uint(FEW); i++) {
                 // what is read beyond the end is not counted

@@ -50,13 +50,61 @@ void take(uvec2 raw[8], uint base, uint at, uint many, uint step, float centre) 
 // The sum of a run of 16-bit floats.
 float sum_of(uvec4 words, float centre) {
     float sum = 0.0;
-    [[unroll]] for (uint k = 0u; k < 8u; k++) {
-        uint bits = bitfieldExtract(words[k >> 1], int(k & 1u) * 16, 16);
-        float x = uintBitsToFloat(bits << 16);
-        if (TYPE_X == FLOAT16) x = HALVES == 1u ? unpackHalf2x16(bits).x : float16_value(bits);
-        sum += OPERATION == SQUARES ? (x - centre) * (x - centre) : x;
-    }
+    [[unroll]] for (uint k = 0u; k < 8u; k++) sum += term_of(words[k >> 1], k & 1u, centre);
     return sum;
+}
+
+// Extremes of many 16-bit floats without a look at each: of the bits of both halves of words the largest as whole numbers
+// with a sign and without one, and the smallest without one.
+struct Bounds {
+    int most;
+    uint most_bits, least_bits;
+};
+
+Bounds within(Bounds known, uvec4 words) {
+    [[unroll]] for (uint k = 0u; k < 4u; k++) {
+        // The upper half decides; what lies below it is cut off at the end.
+        uint upper = words[k], lower = words[k] << 16;
+        known.most = max(known.most, max(int(upper), int(lower)));
+        known.most_bits = max(known.most_bits, max(upper, lower));
+        known.least_bits = min(known.least_bits, min(upper, lower));
+    }
+    return known;
+}
+
+const Bounds NO_BOUNDS = Bounds(int(0x80000000u), 0u, 0xffffffffu);
+
+// The extreme that is wanted of what has such bounds, as its 16 bits; a NaN where there is one.
+uint extreme_of(Bounds known) {
+    const uint infinity = TYPE_X == FLOAT16 ? 0x7c00u : 0x7f80u;
+    int most = known.most >> 16;
+    uint most_bits = known.most_bits >> 16, least_bits = known.least_bits >> 16;
+    if (most > int(infinity)) return uint(most);
+    if (most_bits > (infinity | 0x8000u)) return most_bits;
+    // Without sign, negative numbers lie above the others, the larger ones lower.
+    if (wants_less()) return most_bits >= 0x8000u ? most_bits : least_bits;
+    return most >= 0 ? uint(most) : least_bits;
+}
+
+// The place of the first of four runs' numbers that is this extreme, `step` from run to run; NaNs are equal, and zeros.
+uint first_of(uvec4 words[4], uint extreme, uint at, uint step) {
+    const uint infinity = TYPE_X == FLOAT16 ? 0x7c00u : 0x7f80u;
+    bool nan = (extreme & 0x7fffu) > infinity;
+    uint both = extreme | extreme << 16, kept = (extreme & 0x7fffu) == 0u ? 0x7fff7fffu : 0xffffffffu;
+    uint place = 0u;
+    [[unroll]] for (int n = 3; n >= 0; n--) {
+        [[unroll]] for (int k = 3; k >= 0; k--) {
+            uint apart = (words[n][k] ^ both) & kept, here = at + uint(n) * step + 2u * uint(k);
+            bool upper = apart < 0x10000u, lower = (apart & 0xffffu) == 0u;
+            if (nan) {
+                upper = (words[n][k] >> 16 & 0x7fffu) > infinity;
+                lower = (words[n][k] & 0x7fffu) > infinity;
+            }
+            if (upper) place = here + 1u;
+            if (lower) place = here;
+        }
+    }
+    return place;
 }
 
 void main() {
@@ -81,6 +129,25 @@ void main() {
                     [[unroll]] for (uint n = 0u; n < 4u; n++) sums[n] = sum_of(words[n], centre);
                     found = with_sum(found, sums[0] + sums[1] + (sums[2] + sums[3]));
                 }
+            }
+            if (wants_extremes() && (TYPE_X == FLOAT16 || TYPE_X == BFLOAT16)) {
+                const bool places = OPERATION == FIRST_MAXIMUM || OPERATION == FIRST_MINIMUM;
+                const uint begun = at;
+                Bounds known = NO_BOUNDS;
+                for (; at + 3u * next + EACH <= end; at += 4u * next) {
+                    uvec4 words[4];
+                    [[unroll]] for (uint n = 0u; n < 4u; n++) words[n] = x_data[base + at + n * next >> 3];
+                    if (places) known = NO_BOUNDS;
+                    [[unroll]] for (uint n = 0u; n < 4u; n++) known = within(known, words[n]);
+                    if (places) {
+                        uint extreme = extreme_of(known);
+                        if (found.y < found_in(uvec2(extreme, 0u), 0u, centre).y) {
+                            uint place = pc.first + first_of(words, extreme, at, next);
+                            found = found_in(uvec2(extreme, 0u), place, centre);
+                        }
+                    }
+                }
+                if (!places && at > begun) found = found_in(uvec2(extreme_of(known), 0u), 0u, centre);
             }
             for (; at + next + EACH <= end; at += 2u * next) {
                 uvec2 raw[2][8];

@@ -39,6 +39,14 @@ float centre_of(uint row) {
 bool adds_floats() { return is_float_sum() && TYPE_X != STATES; }
 uvec4 with_sum(uvec4 before, float sum) { return combined(before, uvec4(floatBitsToUint(sum), 0u, 0u, 0u)); }
 
+// What half a word, a 16-bit float, adds to a sum.
+float term_of(uint word, uint half_, float centre) {
+    uint bits = bitfieldExtract(word, int(half_) * 16, 16);
+    float x = uintBitsToFloat(bits << 16);
+    if (TYPE_X == FLOAT16) x = HALVES == 1u ? unpackHalf2x16(bits).x : float16_value(bits);
+    return OPERATION == SQUARES ? (x - centre) * (x - centre) : x;
+}
+
 // What was found of a part of a row goes to the memory: a state, or a number.
 void put_found(uint row, uint part, uvec4 found) {
     if (LAST == 0u) {

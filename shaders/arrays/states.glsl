@@ -32,6 +32,11 @@ uvec4 nothing_found() {
     return uvec4(OPERATION == ALL ? 1u : 0u, 0u, 0xffffffffu, 0u);
 }
 
+bool wants_extremes() {  // of floats
+    return KIND == FLOATING && (OPERATION == MAXIMUM || OPERATION == MINIMUM || OPERATION == FIRST_MAXIMUM
+        || OPERATION == FIRST_MINIMUM);
+}
+
 bool wants_less() { return OPERATION == MINIMUM || OPERATION == FIRST_MINIMUM; }
 
 // A number of KIND as MAXIMUM and the like compare it, and back.
