@@ -39,7 +39,8 @@ _STATE = 16  # bytes
 _LEAST = 4096  # elements of a part of a row, or more
 _LEAST_OF_COLUMNS = 128
 # Workgroups, at least, where rows, or columns, can be parted; no device's own numbers, so that sums are the same.
-_GROUPS, _GROUPS_OF_COLUMNS = 1024, 256
+_GROUPS, _GROUPS_OF_COLUMNS = 512, 256
+_INVOCATIONS = 131072  # that are enough for any device
 _TRIPS = 8192  # of an invocation at most
 
 
@@ -136,7 +137,7 @@ def _reduce(
     if states is None:
         return
     choice = registry.resolve(Request("reduce", "float32"))
-    lanes = _lanes(choice, rows, parts)
+    lanes = choice.tile["some"] if 4 < parts <= choice.tile["some"] else _lanes(choice, rows, parts)
     last = passes[-1]._replace(choice=choice, across=-(-rows * lanes // choice.threads))
     words = last.words | {
         "inner_rows": rows, "x_offset": At(states, _STATE // 4), "row_0": 0, "row_1": parts, "extent": parts,
@@ -261,7 +262,7 @@ def _lanes(choice: Choice, rows: int, extent: int) -> int:
     if extent <= 16:
         return 1
     some, most = choice.tile["some"], choice.tile["lanes"]
-    return some if extent <= 32 * some or extent <= 512 * some and rows * some >= _GROUPS * most // 2 else most
+    return some if extent <= 32 * some or extent <= 512 * some and rows * some >= _INVOCATIONS else most
 
 
 def in_words(tensor: Tensor) -> At:
