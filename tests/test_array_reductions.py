@@ -51,6 +51,26 @@ def test_reductions_of_columns_and_runs(vulkan_backend, dtype):
             same(total, array.astype(np.float64).sum(axis).astype(total.dtype))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("shape", [(5, 1025), (300, 4096), (2, 40_000)], ids=str)
+def test_extremes_of_long_rows_of_16_bits(vulkan_backend, dtype, shape):
+    """Bits are compared many at a time: NaNs of either sign win, zeros are equal, and the first of equals stays."""
+    kind = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
+    x = RNG.standard_normal(shape).astype(kind)
+    some, size = RNG.integers(0, shape[1], 3), np.abs(x) + kind.type(1)
+    mixed_zeros, infinite, rounded = np.zeros_like(x), x.copy(), np.round(x * kind.type(2)).astype(kind)
+    mixed_zeros[:, some] = -kind.type(0)
+    infinite[1, some], infinite[0, some] = np.inf, -np.inf
+    positive, negative = x.copy(), -size
+    positive[1, some] = np.nan
+    negative.view(np.uint16)[1, some] = 0xFFFF
+    for array in (x, size, -size, mixed_zeros, infinite, rounded, positive, negative, np.full_like(x, -np.inf)):
+        t, wide = vulkan_backend.tensor(array), array.astype(np.float32)
+        for name in ("max", "min", "argmax", "argmin"):
+            found = getattr(xp, name)(t, axis=-1).numpy()
+            np.testing.assert_array_equal(found.astype(np.float64), getattr(wide, name)(-1).astype(np.float64))
+
+
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "float32"])
 @pytest.mark.parametrize("columns", [33, 34, 36, 40])
 def test_columns_of_several_matrices(vulkan_backend, dtype, columns):

@@ -194,6 +194,8 @@ def test_matrix_units(vulkan_backend, dtype, rows):
             sizes += [(1, 8), (5, 24), (67, 136)]
         elif variant.align == 1:
             sizes += [(1, 1), (5, 3), (67, 131), (66, 34)]
+        if "panel" in variant.tile:  # every number of panels that is one piece of code, and part of one
+            sizes.append((block + 8, variant.tile["panels"] * variant.tile["panel"] + 8))
         for cols, depth in sizes:
             rng = np.random.default_rng([rows, cols, depth])
             shapes = ((rows, depth), (cols, depth), (cols,))

@@ -133,7 +133,6 @@ void main() {
             if (wants_extremes() && (TYPE_X == FLOAT16 || TYPE_X == BFLOAT16)) {
                 const bool places = OPERATION == FIRST_MAXIMUM || OPERATION == FIRST_MINIMUM;
                 const uint begun = at;
-                uint best = 0u, best_at = at;
                 Bounds known = NO_BOUNDS;
                 for (; at + 3u * next + EACH <= end; at += 4u * next) {
                     uvec4 words[4];
@@ -141,23 +140,14 @@ void main() {
                     if (places) known = NO_BOUNDS;
                     [[unroll]] for (uint n = 0u; n < 4u; n++) known = within(known, words[n]);
                     if (places) {
-                        uvec4 here = found_in(uvec2(extreme_of(known), 0u), 0u, centre);
-                        if (found.y < here.y) {
-                            found = here;
-                            best = extreme_of(known);
-                            best_at = at;
+                        uint extreme = extreme_of(known);
+                        if (found.y < found_in(uvec2(extreme, 0u), 0u, centre).y) {
+                            uint place = pc.first + first_of(words, extreme, at, next);
+                            found = found_in(uvec2(extreme, 0u), place, centre);
                         }
                     }
                 }
-                if (at > begun) {
-                    if (places) {
-                        uvec4 words[4];
-                        [[unroll]] for (uint n = 0u; n < 4u; n++) words[n] = x_data[base + best_at + n * next >> 3];
-                        found.z = pc.first + first_of(words, best, best_at, next);
-                    } else {
-                        found = found_in(uvec2(extreme_of(known), 0u), 0u, centre);
-                    }
-                }
+                if (!places && at > begun) found = found_in(uvec2(extreme_of(known), 0u), 0u, centre);
             }
             for (; at + next + EACH <= end; at += 2u * next) {
                 uvec2 raw[2][8];

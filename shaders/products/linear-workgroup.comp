@@ -6,8 +6,9 @@
 // What it computes: a linear layer, y = activation(scale * x W^T + b) + residual, on matrices that a whole workgroup holds.
 // Shapes, layouts, push constants and workgroups: as in linear-matrix.comp, but z is the batch.
 //     A workgroup owns BM x BN of y. The driver deals matrices out to invocations and brings them from memory, so there is
-//     no shared memory here and no barrier, and what divides a depth has no place: with it the driver spills. UNROLL panels of BK of the depth are one piece of code, then FEWER, then each
-//     is one: the driver begins to load a panel while the one before is multiplied, where it sees both.
+//     no shared memory here and no barrier, and what divides a depth has no place: with it the driver spills. UNROLL panels
+//     of BK of the depth are one piece of code, then FEWER, then each is one: the driver begins to load a panel while the
+//     one before is multiplied, where it sees both.
 //     Blocks that lie within y load without a test; others load what lies past the end as zeros, a panel at a time.
 // TURNED_A, TURNED_B: x is (B, H, K, M), W (K, N).
 // Accumulation: float32.

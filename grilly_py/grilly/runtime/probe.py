@@ -284,8 +284,10 @@ def _matrix_shapes(ffi, lib, instance, physical) -> tuple[tuple, ...]:
 
 
 def _workgroup_matrices(ffi, lib, instance, physical) -> tuple[tuple, ...]:
-    """The cooperative matrices of any size that a workgroup may hold: (M, N, K, A, B, C, result, invocations); sizes are
-    multiples of M, N and K."""
+    """The cooperative matrices of any size that a workgroup may hold: (M, N, K, A, B, C, result, invocations).
+
+    Sizes are multiples of M, N and K.
+    """
     query = b"vkGetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV"
     listed = _matrix_properties(ffi, lib, instance, physical, query, 1000593001)
     return tuple(
@@ -311,9 +313,10 @@ def describe(instance, physical, index: int = 0) -> DeviceInfo:
     -----
     ``properties`` holds what helps to recognise an architecture or to open the device: ``device_type``,
     ``driver_id`` (VkDriverId), ``device_uuid``, ``driver_uuid``, ``cache_uuid`` (hexadecimal), ``timestamp_period``
-    (nanoseconds a tick), ``timestamp_bits``, ``queue_family``, ``extensions``, ``cooperative_matrix`` (shapes), ``workgroup_matrix`` (what their sizes are multiples of, and invocations),
-    ``memory_model``, ``subgroup_operations`` (bits), and, where the driver tells, ``pci``
-    (domain:bus:device.function), ``sm_count`` and ``warps_per_sm``
+    (nanoseconds a tick), ``timestamp_bits``, ``queue_family``, ``extensions``, ``cooperative_matrix`` (shapes),
+    ``workgroup_matrix`` (likewise, what their sizes are multiples of, and invocations), ``memory_model``,
+    ``subgroup_operations`` (bits), and, where the driver tells, ``pci`` (domain:bus:device.function), ``sm_count`` and
+    ``warps_per_sm``
     (NVIDIA), ``compute_units``, ``simd_per_compute_unit``, ``wavefront_size`` (AMD), ``shader_cores`` (Arm).
     """
     ffi, lib = load()

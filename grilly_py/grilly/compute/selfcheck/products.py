@@ -27,6 +27,8 @@ def check(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | Non
     problems = [odd, (block_rows, block_cols, 256)]  # whole blocks may be another program
     if "fill" in tile:  # and so may a depth that subgroups and workgroups divide
         problems.append((tile["rows"] - 1, 16 + odd_cols, 4201 // step * step))
+    if "panel" in tile:  # and pieces of code for many panels, for fewer and for one
+        problems.append((tile["rows"], tile["cols"], tile["panels"] * tile["panel"]))
     either = all(True in own for own in orders(choice))
     for (rows, cols, depth), turned in [*((sizes, False) for sizes in problems), *[(problems[1], True)] * either]:
         facts = {"align": align, "rows": rows, "cols": cols, "outputs": rows * cols, "high": 0, "turned": 0}
