@@ -137,6 +137,7 @@ def _reduce(
     if states is None:
         return
     choice = registry.resolve(Request("reduce", "float32"))
+    # One invocation of a row would wait for one read after another.
     lanes = choice.tile["some"] if 4 < parts <= choice.tile["some"] else _lanes(choice, rows, parts)
     last = passes[-1]._replace(choice=choice, across=-(-rows * lanes // choice.threads))
     words = last.words | {
