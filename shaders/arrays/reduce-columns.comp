@@ -37,7 +37,7 @@ void main() {
         uint begin = part * pc.part_length, end = min(begin + pc.part_length, pc.extent);
         uint at = begin + lane;
         // Sums of 16-bit floats, where all that is read counts.
-        if (RUNS == 1u && adds_floats() && (TYPE_X == FLOAT16 || TYPE_X == BFLOAT16)) {
+        if (RUNS == 1u && adds_floats() && SIXTEEN_BIT_FLOATS) {
             for (; at + uint(MANY - 1) * LANES < end; at += uint(MANY) * LANES) {
                 uvec4 words[MANY];
                 [[unroll]] for (uint i = 0u; i < uint(MANY); i++) words[i] = x_data[base + place_of(at + i * LANES) >> 3];

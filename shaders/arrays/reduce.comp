@@ -72,15 +72,15 @@ Bounds within(Bounds known, uvec4 words) {
     return known;
 }
 
+const uint SIXTEEN_BIT_INFINITY = TYPE_X == FLOAT16 ? 0x7c00u : 0x7f80u;
 const Bounds NO_BOUNDS = Bounds(int(0x80000000u), 0u, 0xffffffffu);
 
 // The extreme that is wanted of what has such bounds, as its 16 bits; a NaN where there is one.
 uint extreme_of(Bounds known) {
-    const uint infinity = TYPE_X == FLOAT16 ? 0x7c00u : 0x7f80u;
     int most = known.most >> 16;
     uint most_bits = known.most_bits >> 16, least_bits = known.least_bits >> 16;
-    if (most > int(infinity)) return uint(most);
-    if (most_bits > (infinity | 0x8000u)) return most_bits;
+    if (most > int(SIXTEEN_BIT_INFINITY)) return uint(most);
+    if (most_bits > (SIXTEEN_BIT_INFINITY | 0x8000u)) return most_bits;
     // Without sign, negative numbers lie above the others, the larger ones lower.
     if (wants_less()) return most_bits >= 0x8000u ? most_bits : least_bits;
     return most >= 0 ? uint(most) : least_bits;
@@ -88,8 +88,7 @@ uint extreme_of(Bounds known) {
 
 // The place of the first of four runs' numbers that is this extreme, `step` from run to run; NaNs are equal, and zeros.
 uint first_of(uvec4 words[4], uint extreme, uint at, uint step) {
-    const uint infinity = TYPE_X == FLOAT16 ? 0x7c00u : 0x7f80u;
-    bool nan = (extreme & 0x7fffu) > infinity;
+    bool nan = (extreme & 0x7fffu) > SIXTEEN_BIT_INFINITY;
     uint both = extreme | extreme << 16, kept = (extreme & 0x7fffu) == 0u ? 0x7fff7fffu : 0xffffffffu;
     uint place = 0u;
     [[unroll]] for (int n = 3; n >= 0; n--) {
@@ -97,8 +96,8 @@ uint first_of(uvec4 words[4], uint extreme, uint at, uint step) {
             uint apart = (words[n][k] ^ both) & kept, here = at + uint(n) * step + 2u * uint(k);
             bool upper = apart < 0x10000u, lower = (apart & 0xffffu) == 0u;
             if (nan) {
-                upper = (words[n][k] >> 16 & 0x7fffu) > infinity;
-                lower = (words[n][k] & 0x7fffu) > infinity;
+                upper = (words[n][k] >> 16 & 0x7fffu) > SIXTEEN_BIT_INFINITY;
+                lower = (words[n][k] & 0x7fffu) > SIXTEEN_BIT_INFINITY;
             }
             if (upper) place = here + 1u;
             if (lower) place = here;
@@ -121,7 +120,7 @@ void main() {
         // Runs that end before the part does are read without a test between them, which would end one read before the next.
         if (RUNS == 1u) {
             const uint next = EACH * LANES;
-            if (adds_floats() && (TYPE_X == FLOAT16 || TYPE_X == BFLOAT16)) {
+            if (adds_floats() && SIXTEEN_BIT_FLOATS) {
                 for (; at + 3u * next + EACH <= end; at += 4u * next) {
                     uvec4 words[4];
                     float sums[4];
@@ -130,16 +129,15 @@ void main() {
                     found = with_sum(found, sums[0] + sums[1] + (sums[2] + sums[3]));
                 }
             }
-            if (wants_extremes() && (TYPE_X == FLOAT16 || TYPE_X == BFLOAT16)) {
-                const bool places = OPERATION == FIRST_MAXIMUM || OPERATION == FIRST_MINIMUM;
+            if (wants_extremes() && SIXTEEN_BIT_FLOATS) {
                 const uint begun = at;
                 Bounds known = NO_BOUNDS;
                 for (; at + 3u * next + EACH <= end; at += 4u * next) {
                     uvec4 words[4];
                     [[unroll]] for (uint n = 0u; n < 4u; n++) words[n] = x_data[base + at + n * next >> 3];
-                    if (places) known = NO_BOUNDS;
+                    if (FINDS_PLACES) known = NO_BOUNDS;
                     [[unroll]] for (uint n = 0u; n < 4u; n++) known = within(known, words[n]);
-                    if (places) {
+                    if (FINDS_PLACES) {
                         uint extreme = extreme_of(known);
                         if (found.y < found_in(uvec2(extreme, 0u), 0u, centre).y) {
                             uint place = pc.first + first_of(words, extreme, at, next);
@@ -147,7 +145,7 @@ void main() {
                         }
                     }
                 }
-                if (!places && at > begun) found = found_in(uvec2(extreme_of(known), 0u), 0u, centre);
+                if (!FINDS_PLACES && at > begun) found = found_in(uvec2(extreme_of(known), 0u), 0u, centre);
             }
             for (; at + next + EACH <= end; at += 2u * next) {
                 uvec2 raw[2][8];

@@ -39,6 +39,8 @@ float centre_of(uint row) {
 bool adds_floats() { return is_float_sum() && TYPE_X != STATES; }
 uvec4 with_sum(uvec4 before, float sum) { return combined(before, uvec4(floatBitsToUint(sum), 0u, 0u, 0u)); }
 
+#define SIXTEEN_BIT_FLOATS (TYPE_X == FLOAT16 || TYPE_X == BFLOAT16)
+
 // What half a word, a 16-bit float, adds to a sum.
 float term_of(uint word, uint half_, float centre) {
     uint bits = bitfieldExtract(word, int(half_) * 16, 16);

@@ -17,6 +17,8 @@ const uint SUM = 0u, PRODUCT = 1u, MAXIMUM = 2u, MINIMUM = 3u, ANY = 4u, ALL = 5
 const uint FIRST_MAXIMUM = 6u, FIRST_MINIMUM = 7u, SQUARES = 8u;
 const uint STATES = 11u;  // a TYPE_X: what another dispatch has found
 
+#define FINDS_PLACES (OPERATION == FIRST_MAXIMUM || OPERATION == FIRST_MINIMUM)
+
 bool is_float_sum() {
     if (KIND != FLOATING) return false;
     return OPERATION == SUM || OPERATION == SQUARES;
@@ -33,8 +35,7 @@ uvec4 nothing_found() {
 }
 
 bool wants_extremes() {  // of floats
-    return KIND == FLOATING && (OPERATION == MAXIMUM || OPERATION == MINIMUM || OPERATION == FIRST_MAXIMUM
-        || OPERATION == FIRST_MINIMUM);
+    return KIND == FLOATING && (OPERATION == MAXIMUM || OPERATION == MINIMUM || FINDS_PLACES);
 }
 
 bool wants_less() { return OPERATION == MINIMUM || OPERATION == FIRST_MINIMUM; }
@@ -46,7 +47,7 @@ uvec2 rank_of(uvec2 x) {
         return wants_less() ? ~x : x;
     }
     uint bits = x.x, size = bits & 0x7fffffffu;
-    if (OPERATION == FIRST_MAXIMUM || OPERATION == FIRST_MINIMUM) bits = mix(bits, 0u, size == 0u);  // zeros are equal
+    if (FINDS_PLACES) bits = mix(bits, 0u, size == 0u);  // zeros are equal
     uint rank = bits ^ (uint(int(bits) >> 31) | 0x80000000u);
     return uvec2(0u, mix(wants_less() ? ~rank : rank, 0xffffffffu, size > 0x7f800000u));
 }
@@ -81,7 +82,7 @@ uvec4 combined(uvec4 a, uvec4 b) {
 
 // The same with one element that comes later in its row: of equal numbers the first stays.
 uvec4 with_next(uvec4 before, uvec4 next) {
-    if (KIND == FLOATING && (OPERATION == FIRST_MAXIMUM || OPERATION == FIRST_MINIMUM)) {
+    if (KIND == FLOATING && FINDS_PLACES) {
         return before.y < next.y ? next : before;  // no float has the rank of nothing, 0
     }
     return combined(before, next);
@@ -104,7 +105,7 @@ uvec4 found_in(uvec2 raw, uint place, float centre) {
 
 // The number at the end: the rounded sum, or an int64.
 uvec2 number_of(uvec4 found) {
-    if (OPERATION == FIRST_MAXIMUM || OPERATION == FIRST_MINIMUM) return uvec2(found.z, 0u);
+    if (FINDS_PLACES) return uvec2(found.z, 0u);
     if (is_float_sum()) {
         float high = of_bits(found.x);
         return uvec2(size_of(high) >= INFINITY ? found.x : floatBitsToUint(high + of_bits(found.y)), 0u);

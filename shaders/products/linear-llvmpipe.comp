@@ -40,16 +40,7 @@ const int WIDE = 8;
 #endif
 const int PAIRED = GATED == 1 ? 2 : 1;  // rows of W for a column of y
 
-layout(push_constant, std430) uniform Push {
-    uint a_offset, a_batch, a_head, a_row;
-    uint b_offset, b_batch, b_head, b_row;
-    uint c_offset, c_batch, c_head, c_row;
-    uint bias_offset;
-    uint rows, cols, depth, group;
-    int shift;
-    float scale;
-    uint residual_offset, residual_batch, residual_head, residual_row;
-} pc;
+#include "linear-push.glsl"
 
 layout(set = 0, binding = 0) uniform usamplerBuffer a_data;
 layout(set = 0, binding = 1) uniform usamplerBuffer b_data;

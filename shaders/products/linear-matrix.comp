@@ -61,21 +61,12 @@ const int PANEL = PANEL_B + max(BN * STRIDE, BK * TURNED_STRIDE_B);
 // as many rows as the panels' memory holds.
 const int LEAVE = FRAGMENTS_N % 2 == 0 ? 2 * MATRIX_N : MATRIX_N;
 const int LEAVE_STRIDE = LEAVE / 4 + 1;
-// Row blocks that workgroups which run together share, so that they find each other's panels in the cache.
 const uint BAND = 8u;
+#include "bands.glsl"
 
 layout(local_size_x = THREADS) in;
 
-layout(push_constant, std430) uniform Push {
-    uint a_offset, a_batch, a_head, a_row;
-    uint b_offset, b_batch, b_head, b_row;
-    uint c_offset, c_batch, c_head, c_row;
-    uint bias_offset;
-    uint rows, cols, depth, group;
-    int shift;
-    float scale;
-    uint residual_offset, residual_batch, residual_head, residual_row;
-} pc;
+#include "linear-push.glsl"
 
 // To the nearest 16-bit number. Conversions to bfloat16 may cut (NVIDIA's do), so theirs are of numbers that fit; NaN gets
 // a bit that stays.
@@ -151,13 +142,9 @@ void main() {
     const uint share = (all_vectors + uint(SPLITS * VECTORS) - 1u) / uint(SPLITS * VECTORS) * uint(VECTORS);
     const uint own_first = split * share;
     const uint row_vectors = min(own_first + share, all_vectors);
-    // Workgroups go down a band of row blocks before they go to the next column.
-    const uint number = gl_WorkGroupID.y % row_blocks * gl_NumWorkGroups.x + gl_WorkGroupID.x;
-    const uint band = number / (BAND * gl_NumWorkGroups.x) * BAND;
-    const uint band_rows = min(row_blocks - band, BAND);
-    const uint within = number - band * gl_NumWorkGroups.x;
-    const int row_first = int(band + within % band_rows) * BM;
-    const int col_first = int(within / band_rows) * BN;
+    FIND_BAND(row_blocks)
+    const int row_first = int(band + turn % band_rows) * BM;
+    const int col_first = int(turn / band_rows) * BN;
     const uint a_first = (pc.a_offset + batch * pc.a_batch + head * pc.a_head) / ELEMENTS;
     const uint b_first = (pc.b_offset + batch * pc.b_batch + (head / pc.group) * pc.b_head) / ELEMENTS;
 

@@ -69,16 +69,7 @@ const int BLOCK = COLUMNS * (SUBGROUPS / DEEP);
 const int PAIRED = GATED == 1 ? 2 : 1;
 const int OWN = BLOCK / PAIRED;
 
-layout(push_constant, std430) uniform Push {
-    uint a_offset, a_batch, a_head, a_row;
-    uint b_offset, b_batch, b_head, b_row;
-    uint c_offset, c_batch, c_head, c_row;
-    uint bias_offset;
-    uint rows, cols, depth, group;
-    int shift;
-    float scale;
-    uint residual_offset, residual_batch, residual_head, residual_row;
-} pc;
+#include "linear-push.glsl"
 
 layout(set = 0, binding = 0, std430) restrict readonly buffer Left { uvec4 a_data[]; };
 layout(set = 0, binding = 1, std430) restrict readonly buffer Right { uvec4 b_data[]; };

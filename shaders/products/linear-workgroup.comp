@@ -14,27 +14,18 @@
 // Accumulation: float32.
 // Preconditions: offsets, strides, K and N, with TURNED_A M, are multiples of 8.
 
-#include "../include/tensor-matrices.glsl"
+#include "tensor-matrices.glsl"
 
 layout(constant_id = 0) const int HAS_BIAS = 0;
 layout(constant_id = 3) const int TURNED_A = 0;
 layout(constant_id = 4) const int TURNED_B = 0;
 
-// Row blocks that workgroups which run together share, so that they find each other's panels in the cache.
 const uint BAND = 16u;
+#include "bands.glsl"
 
 layout(local_size_x = THREADS) in;
 
-layout(push_constant, std430) uniform Push {
-    uint a_offset, a_batch, a_head, a_row;
-    uint b_offset, b_batch, b_head, b_row;
-    uint c_offset, c_batch, c_head, c_row;
-    uint bias_offset;
-    uint rows, cols, depth, group;
-    int shift;
-    float scale;
-    uint residual_offset, residual_batch, residual_head, residual_row;
-} pc;
+#include "linear-push.glsl"
 
 // Vectors of 16 bytes, so that the driver knows how panels and results are aligned.
 layout(set = 0, binding = 0, std430) readonly buffer Left { uvec4 a_data[]; };
@@ -67,11 +58,7 @@ void main() {
     const uint row_blocks = (rows + uint(BM) - 1u) / uint(BM);
     const uint head = gl_WorkGroupID.y / row_blocks;
     const uint batch = gl_WorkGroupID.z;
-    // Workgroups go down a band of row blocks before they go to the next column.
-    const uint number = gl_WorkGroupID.y % row_blocks * gl_NumWorkGroups.x + gl_WorkGroupID.x;
-    const uint band = number / (BAND * gl_NumWorkGroups.x) * BAND;
-    const uint band_rows = min(row_blocks - band, BAND);
-    const uint turn = number - band * gl_NumWorkGroups.x;
+    FIND_BAND(row_blocks)
     const uint row = (band + turn % band_rows) * uint(BM);
     const uint col = turn / band_rows * uint(BN);
 
@@ -80,12 +67,13 @@ void main() {
     const uint c_first = (pc.c_offset + batch * pc.c_batch + head * pc.c_head) / 8u;
     const Turned turned = new_turned();
 
-    Layout a_layout = with_sizes(new_layout(), TURNED_A != 0 ? depth : rows, TURNED_A != 0 ? rows : depth);
-    Layout b_layout = with_sizes(new_layout(), TURNED_B != 0 ? depth : cols, TURNED_B != 0 ? cols : depth);
+#define SIZES(TURNED, lines) TURNED != 0 ? depth : lines, TURNED != 0 ? lines : depth
+    Layout a_layout = with_sizes(new_layout(), SIZES(TURNED_A, rows));
+    Layout b_layout = with_sizes(new_layout(), SIZES(TURNED_B, cols));
     a_layout = with_steps(a_layout, pc.a_row / 8u * 8u, 1u);
     b_layout = with_steps(b_layout, pc.b_row / 8u * 8u, 1u);
-    ClampedLayout a_edge = clamped_sizes(new_clamped_layout(), TURNED_A != 0 ? depth : rows, TURNED_A != 0 ? rows : depth);
-    ClampedLayout b_edge = clamped_sizes(new_clamped_layout(), TURNED_B != 0 ? depth : cols, TURNED_B != 0 ? cols : depth);
+    ClampedLayout a_edge = clamped_sizes(new_clamped_layout(), SIZES(TURNED_A, rows));
+    ClampedLayout b_edge = clamped_sizes(new_clamped_layout(), SIZES(TURNED_B, cols));
     a_edge = clamped_steps(a_edge, pc.a_row / 8u * 8u, 1u);
     b_edge = clamped_steps(b_edge, pc.b_row / 8u * 8u, 1u);
 

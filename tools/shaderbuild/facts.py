@@ -26,8 +26,8 @@ CAPABILITY_FEATURES = {
     4449: ("UniformAndStorageBuffer8BitAccess", "int8-storage"),
     5116: ("BFloat16TypeKHR", "matrix-bfloat16-*"),
     5118: ("BFloat16CooperativeMatrixKHR", "matrix-bfloat16-*"),
-    5433: ("CooperativeMatrixTensorAddressingNV", "workgroup-matrix-*"),
-    5439: ("TensorAddressingNV", "workgroup-matrix-*"),
+    5433: ("CooperativeMatrixTensorAddressingNV", "workgroup-matrix-float16"),
+    5439: ("TensorAddressingNV", "workgroup-matrix-float16"),
     5345: ("VulkanMemoryModel", "cooperative-matrix"),
     6022: ("CooperativeMatrixKHR", "cooperative-matrix"),
 }

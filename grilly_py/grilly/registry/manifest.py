@@ -118,10 +118,7 @@ class Variant:
     @property
     def unproven(self) -> bool:
         """Whether it uses matrix units, which some drivers offer and compute wrongly: it needs a self-check."""
-        return any(
-            feature == "cooperative-matrix" or feature.startswith(("matrix-", "workgroup-matrix-"))
-            for feature in self.requires
-        )
+        return any(feature == "cooperative-matrix" or feature.startswith("matrix-") for feature in self.requires)
 
 
 _REQUIRED = {

@@ -34,7 +34,6 @@ FEATURES = (
     "cooperative-matrix",
     *(f"matrix-{dtype}-{shape}" for dtype in ("float16", "bfloat16") for shape in MATRIX_SHAPES),
     "workgroup-matrix-float16",
-    "workgroup-matrix-bfloat16",
     "int64-arithmetic",
     "descriptor-offsets",
     "texel-buffers",

@@ -340,7 +340,7 @@ def describe(instance, physical, index: int = 0) -> DeviceInfo:
     sized = chain.add("VkPhysicalDeviceSubgroupSizeControlFeatures", 1000225002, has("VK_EXT_subgroup_size_control"))
     matrix = chain.add("VkPhysicalDeviceCooperativeMatrixFeaturesKHR", 1000506000, has("VK_KHR_cooperative_matrix"))
     brain = chain.add(*BFLOAT16_FEATURES, has("VK_KHR_shader_bfloat16"))
-    whole = chain.add(*WORKGROUP_MATRIX_FEATURES, has("VK_NV_cooperative_matrix2"))
+    workgroups = chain.add(*WORKGROUP_MATRIX_FEATURES, has("VK_NV_cooperative_matrix2"))
     known = _Chain(ffi, "VkPhysicalDeviceProperties2", 1000059001)
     identity = known.add("VkPhysicalDeviceIDProperties", 1000071004)
     subgroup = known.add("VkPhysicalDeviceSubgroupProperties", 1000094000)
@@ -382,22 +382,21 @@ def describe(instance, physical, index: int = 0) -> DeviceInfo:
         if a == b and types.get(a) and c == result == "float32" and scope == "subgroup":
             features.add(f"matrix-{a}-{m}x{n}x{k}")
     flexible = ()
-    if shapes and all(getattr(whole, flag) for flag in WORKGROUP_MATRIX_FLAGS):
+    if shapes and all(getattr(workgroups, flag) for flag in WORKGROUP_MATRIX_FLAGS):
         flexible = _workgroup_matrices(ffi, lib, instance, physical)
-    for dtype in ("float16", "bfloat16"):
-        # Sums in float32, and matrices of the type itself, which results become before they leave.
-        kinds = {
-            c for m, n, k, a, b, c, result, threads in flexible
-            if a == b == dtype and c == result and threads == 256 and not 64 % m and not 64 % n and not 64 % k
-        }  # fmt: skip
-        if types[dtype] and {"float32", dtype} <= kinds:
-            features.add(f"workgroup-matrix-{dtype}")
+    # Sums in float32, and matrices of float16, which results become before they leave.
+    sums = {
+        c for m, n, k, a, b, c, result, threads in flexible
+        if a == b == "float16" and c == result and threads == 256 and not 64 % m and not 64 % n and not 64 % k
+    }  # fmt: skip
+    if types["float16"] and {"float32", "float16"} <= sums:
+        features.add("workgroup-matrix-float16")
     if chain.head.features.shaderInt64:
         features.add("int64-arithmetic")
     # Processors only, whose drivers have ways of their own to read them: GPUs' buffers keep the usages they have.
-    entire = 16 * first.limits.maxTexelBufferElements >= first.limits.maxStorageBufferRange
+    whole = 16 * first.limits.maxTexelBufferElements >= first.limits.maxStorageBufferRange
     anywhere = first.limits.minTexelBufferOffsetAlignment <= first.limits.minStorageBufferOffsetAlignment
-    if kind == "cpu" and entire and anywhere:
+    if kind == "cpu" and whole and anywhere:
         features.add("texel-buffers")
     own_driver = first.vendorID == 0x10DE and driver.driverID == 4  # VK_DRIVER_ID_NVIDIA_PROPRIETARY
     if own_driver:

@@ -137,8 +137,7 @@ def _reduce(
     if states is None:
         return
     choice = registry.resolve(Request("reduce", "float32"))
-    # One invocation of a row would wait for one read after another.
-    lanes = choice.tile["some"] if 4 < parts <= choice.tile["some"] else _lanes(choice, rows, parts)
+    lanes = _lanes(choice, rows, parts, alone=4)  # one alone would wait for one read after another
     last = passes[-1]._replace(choice=choice, across=-(-rows * lanes // choice.threads))
     words = last.words | {
         "inner_rows": rows, "x_offset": At(states, _STATE // 4), "row_0": 0, "row_1": parts, "extent": parts,
@@ -258,9 +257,12 @@ def _first_pass(registry: Registry, name: str, kind: int, x: Tensor, kept: int, 
     return _Pass(choice, constants, words, parts, across)
 
 
-def _lanes(choice: Choice, rows: int, extent: int) -> int:
-    """How many invocations a row gets: one of three numbers, as each is a pipeline of its own."""
-    if extent <= 16:
+def _lanes(choice: Choice, rows: int, extent: int, alone: int = 16) -> int:
+    """How many invocations a row gets: one of three numbers, as each is a pipeline of its own.
+
+    Rows of up to ``alone`` elements get one.
+    """
+    if extent <= alone:
         return 1
     some, most = choice.tile["some"], choice.tile["lanes"]
     return some if extent <= 32 * some or extent <= 512 * some and rows * some >= _INVOCATIONS else most

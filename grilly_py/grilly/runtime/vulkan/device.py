@@ -179,7 +179,7 @@ class Device:
             kind, stype = BFLOAT16_FEATURES
             feature(kind, stype, "storageBuffer8BitAccess", "storagePushConstant8")  # the type, its matrices
             extensions.append(b"VK_KHR_shader_bfloat16")
-        if any(name.startswith("workgroup-matrix") for name in have):
+        if "workgroup-matrix-float16" in have:
             feature(*WORKGROUP_MATRIX_FEATURES, *WORKGROUP_MATRIX_FLAGS)
             extensions.append(b"VK_NV_cooperative_matrix2")
         if self.external.timelines:

@@ -1,0 +1,12 @@
+// The push constants of kernels of linear that take any epilogue and no norm: offsets and strides in elements (matmul.glsl).
+
+layout(push_constant, std430) uniform Push {
+    uint a_offset, a_batch, a_head, a_row;
+    uint b_offset, b_batch, b_head, b_row;
+    uint c_offset, c_batch, c_head, c_row;
+    uint bias_offset;
+    uint rows, cols, depth, group;
+    int shift;
+    float scale;
+    uint residual_offset, residual_batch, residual_head, residual_row;
+} pc;
