@@ -75,7 +75,8 @@ def manifest(tmp_path_factory):
     # Without matrices there is no need of Vulkan's memory model, and it has no other scope.
     splits = (ROOT / "shaders/products/splits.glsl").read_text()
     (room / "splits.glsl").write_text(splits.replace("gl_ScopeQueueFamily", "gl_ScopeDevice"))
-    shutil.copy(ROOT / "shaders/products/epilogue.glsl", room)
+    for name in ("epilogue.glsl", "linear-push.glsl"):
+        shutil.copy(ROOT / "shaders/products" / name, room)
     text = (ROOT / f"shaders/products/{NAME}.comp").read_text()
     for old, new, count in CHANGES:
         text, found = re.subn(old, new, text)
