@@ -245,7 +245,7 @@ def _reduced(variant: Variant) -> list[dict[str, int]]:
     lanes = {"LANES": variant.threads} if "LANES" in variant.constants else {}
     floats = {"TYPE_X": _FLOAT16, "EACH": 8, "RUNS": 1, "AXES": 1, **lanes}
     return [
-        {"OPERATION": 0, **floats, "LAST": 1, "TYPE_Y": _FLOAT16}, {"OPERATION": 6, **floats},
+        {"OPERATION": 0, **floats, "LAST": 1, "TOGETHER": 1, "TYPE_Y": _FLOAT16}, {"OPERATION": 6, **floats},
         {"OPERATION": 8, **floats, "RUNS": 0, "AXES": 2, **({} if lanes else {"EACH": 1})},
         {"OPERATION": 1, "TYPE_X": _INT64, "KIND": _LONG, "EACH": 4, "AXES": 1, "RUNS": 1, "LAST": 1, **lanes},
     ]  # fmt: skip

@@ -1,9 +1,10 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_memory_scope_semantics : require
 // What it computes: as reduce.comp, of rows that are neighbours in memory: the columns of a matrix.
 // Shapes and layouts: as reduce.comp; row_1 is 1.
-// Bindings: 0 x, 1 centre (float32, one a row; for SQUARES), 2 y.
+// Bindings: as reduce.comp, but parts are (parts, rows).
 // Specialization constants: as reduce.comp, without LANES; RUNS, 1 where EACH rows lie together and begin at multiples of
 //     EACH, all of them with strides that are such multiples; else EACH is 1.
 // Push constants: see the block; offsets and strides in elements; with LAST 0 y_offset is in words.
@@ -21,6 +22,31 @@ layout(local_size_x = THREADS) in;
 const uint LANES = uint(THREADS) / uint(NEAR);
 
 shared uvec4 states[4 * THREADS];
+
+// Extremes of 16-bit floats by one comparison of whole numbers each. A key has in its upper half a number's rank among such
+// floats, all NaNs the last, from 1 on; in its lower half how far it is from the last that an invocation may look at, so of
+// equal ones the first wins. 0 is no number.
+const uint SIXTEEN_BIT_INFINITY = TYPE_X == FLOAT16 ? 0x7c000000u : 0x7f800000u;
+const uint FIRST_RANK = 0x7fff0000u - SIXTEEN_BIT_INFINITY;  // of the infinity that never wins
+const uint NAN_RANK = (SIXTEEN_BIT_INFINITY | 0x80000000u) + 0x10000u - FIRST_RANK;
+
+// Of 16 bits in the upper half of a word, below which there are none.
+uint key_of(uint bits, uint from_last) {
+    if (FINDS_PLACES && (bits & 0x7fffffffu) == 0u) bits = 0u;  // zeros are equal
+    uint rank = bits ^ (uint(int(bits) >> 31) & 0x7fff0000u ^ 0x80000000u);
+    if (wants_less()) rank ^= 0xffff0000u;
+    // NaNs that lie below all numbers come out above them
+    return min(rank - FIRST_RANK, NAN_RANK) + (from_last + 0x10000u);
+}
+
+// The 16 bits of a number with this key.
+uint bits_of(uint key) {
+    uint rank = (key & 0xffff0000u) - 0x10000u;
+    if (rank == NAN_RANK) return SIXTEEN_BIT_INFINITY >> 16 | 1u;
+    rank += FIRST_RANK;
+    if (wants_less()) rank ^= 0xffff0000u;
+    return (rank ^ (rank >= 0x80000000u ? 0x80000000u : 0xffff0000u)) >> 16;
+}
 
 void main() {
     uint id = gl_LocalInvocationIndex, lane = id / uint(NEAR);
@@ -46,6 +72,26 @@ void main() {
                     [[unroll]] for (uint i = 0u; i < uint(MANY); i++) sum += term_of(words[i][k >> 1], k & 1u, centre[k]);
                     found[k] = with_sum(found[k], sum);
                 }
+            }
+        }
+        if (RUNS == 1u && wants_extremes() && SIXTEEN_BIT_FLOATS) {
+            const uint begun = at;
+            uint keys[8];
+            [[unroll]] for (uint k = 0u; k < 8u; k++) keys[k] = 0u;
+            for (uint from_last = 0xffffu; at + uint(MANY - 1) * LANES < end; at += uint(MANY) * LANES) {
+                uvec4 words[MANY];
+                [[unroll]] for (uint i = 0u; i < uint(MANY); i++) words[i] = x_data[base + place_of(at + i * LANES) >> 3];
+                [[unroll]] for (uint i = 0u; i < uint(MANY); i++) {
+                    [[unroll]] for (uint k = 0u; k < 8u; k++) {
+                        uint word = words[i][k >> 1], bits = (k & 1u) == 0u ? word << 16 : word & 0xffff0000u;
+                        keys[k] = max(keys[k], key_of(bits, FINDS_PLACES ? from_last - i : 0u));
+                    }
+                }
+                from_last -= uint(MANY);
+            }
+            [[unroll]] for (uint k = 0u; k < 8u; k++) {
+                uint place = pc.first + begun + (0xffffu - (keys[k] & 0xffffu)) * LANES;
+                if (keys[k] != 0u) found[k] = found_in(uvec2(bits_of(keys[k]), 0u), place, centre[k]);
             }
         }
         for (; at < end; at += uint(FEW) * LANES) {
@@ -83,7 +129,12 @@ void main() {
             for (uint k = 1u; k < LANES; k++) {
                 whole = combined(whole, states[lane * uint(THREADS) + k * uint(NEAR) + near]);
             }
-            put_found(row + first + lane, part, whole);
+            if (TOGETHER == 1u) parts[part * pc.rows + row + first + lane] = whole;
+            else put_found(row + first + lane, part, whole);
         }
+    }
+    if (TOGETHER == 1u && last_of_team(gl_WorkGroupID.z * uint(STRIPE) + gl_WorkGroupID.x, pc.parts)) {
+        uint one = (gl_WorkGroupID.z * uint(STRIPE) + gl_WorkGroupID.x) * uint(NEAR) * EACH + id;
+        if (id < uint(NEAR) * EACH && one < pc.rows) put_found(one, part, found_together(one, 0u, 1u, pc.rows));
     }
 }

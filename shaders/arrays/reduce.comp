@@ -1,13 +1,16 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_memory_scope_semantics : require
 // What it computes: sums, products, extremes and their places, any and all (arrays/states.glsl) of the rows of an array.
 // Shapes and layouts: x has rows over two axes and elements of a row over two, of any strides. y has one number a row,
 //     or `parts` states of four words, which another dispatch takes as rows of `parts` elements.
-// Bindings: 0 x, 1 centre (float32, one a row; for SQUARES), 2 y.
+// Bindings: 0 x, 1 centre (float32, one a row; for SQUARES), 2 y; with TOGETHER 3 parts, states (rows, parts), and 4 arrived, one
+//     for the workgroups of the same rows (include/last-of-team.glsl).
 // Specialization constants: OPERATION, TYPE_X, KIND; EACH, elements of a run, 4 or 8; HALVES (words.glsl); RUNS, 1 where
 //     a row's elements lie without gaps and rows begin at multiples of EACH; LAST, 1 where y has numbers, of TYPE_Y;
-//     AXES of a row's elements; LANES, invocations of one row, a power of two up to THREADS; ROOT, 1 for the number's root.
+//     AXES of a row's elements; LANES, invocations of one row, a power of two up to THREADS; ROOT, 1 for the number's root;
+//     TOGETHER (arrays/reduced.glsl).
 // Push constants: see the block; offsets and strides in elements; with LAST 0 y_offset is in words. A sum is divided by `divisor`, unless
 //     that is negative.
 // Workgroup: THREADS / LANES rows (x and z together count them, STRIPE along x), one part of each (y). Invocation: every
@@ -106,6 +109,18 @@ uint first_of(uvec4 words[4], uint extreme, uint at, uint step) {
     return place;
 }
 
+// The first invocation of a row finds what all of them have found.
+void combine_lanes(uint id, uint lane) {
+    states[id] = found;
+    for (uint reach = 1u; reach < LANES; reach *= 8u) {
+        barrier();
+        if (lane % (8u * reach) == 0u) {
+            for (uint k = 1u; k < 8u && lane + k * reach < LANES; k++) found = combined(found, states[id + k * reach]);
+            states[id] = found;
+        }
+    }
+}
+
 void main() {
     uint id = gl_LocalInvocationIndex, lane = id % LANES;
     uint row = (gl_WorkGroupID.z * uint(STRIPE) + gl_WorkGroupID.x) * ROWS + id / LANES;
@@ -132,18 +147,26 @@ void main() {
             if (wants_extremes() && SIXTEEN_BIT_FLOATS) {
                 const uint begun = at;
                 Bounds known = NO_BOUNDS;
+                // Of places: the runs that hold the extreme so far, where the first of them lies, the extreme and its rank.
+                uvec4 best[4];
+                uint best_at = 0u, best_extreme = 0u, best_rank = 0u;
                 for (; at + 3u * next + EACH <= end; at += 4u * next) {
                     uvec4 words[4];
                     [[unroll]] for (uint n = 0u; n < 4u; n++) words[n] = x_data[base + at + n * next >> 3];
                     if (FINDS_PLACES) known = NO_BOUNDS;
                     [[unroll]] for (uint n = 0u; n < 4u; n++) known = within(known, words[n]);
                     if (FINDS_PLACES) {
-                        uint extreme = extreme_of(known);
-                        if (found.y < found_in(uvec2(extreme, 0u), 0u, centre).y) {
-                            uint place = pc.first + first_of(words, extreme, at, next);
-                            found = found_in(uvec2(extreme, 0u), place, centre);
+                        uint extreme = extreme_of(known), rank = found_in(uvec2(extreme, 0u), 0u, centre).y;
+                        if (best_rank < rank) {
+                            [[unroll]] for (uint n = 0u; n < 4u; n++) best[n] = words[n];
+                            best_at = at;
+                            best_extreme = extreme;
+                            best_rank = rank;
                         }
                     }
+                }
+                if (FINDS_PLACES && at > begun) {
+                    found = uvec4(0u, best_rank, pc.first + first_of(best, best_extreme, best_at, next), 0u);
                 }
                 if (!FINDS_PLACES && at > begun) found = found_in(uvec2(extreme_of(known), 0u), 0u, centre);
             }
@@ -166,13 +189,15 @@ void main() {
             take(raw, base, at, (end - at + step - 1u) / step, step, centre);
         }
     }
-    states[id] = found;
-    for (uint reach = 1u; reach < LANES; reach *= 8u) {
-        barrier();
-        if (lane % (8u * reach) == 0u) {
-            for (uint k = 1u; k < 8u && lane + k * reach < LANES; k++) found = combined(found, states[id + k * reach]);
-            states[id] = found;
+    combine_lanes(id, lane);
+    bool is_whole = true;
+    if (TOGETHER == 1u) {
+        if (lane == 0u && row < pc.rows) parts[row * pc.parts + part] = found;
+        is_whole = last_of_team(gl_WorkGroupID.z * uint(STRIPE) + gl_WorkGroupID.x, pc.parts);
+        if (is_whole) {
+            if (row < pc.rows) found = found_together(row * pc.parts, lane, LANES, 1u);
+            combine_lanes(id, lane);
         }
     }
-    if (lane == 0u && row < pc.rows) put_found(row, part, found);
+    if (is_whole && lane == 0u && row < pc.rows) put_found(row, part, found);
 }

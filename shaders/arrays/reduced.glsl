@@ -10,6 +10,8 @@ layout(constant_id = 6) const uint LAST = 1u;
 layout(constant_id = 7) const uint AXES = 2u;
 layout(constant_id = 9) const uint TYPE_Y = 8u;
 layout(constant_id = 10) const uint ROOT = 0u;
+// 1: workgroups leave what they find of their part of rows in `parts`, and the last one of those rows makes the number.
+layout(constant_id = 11) const uint TOGETHER = 0u;
 
 layout(push_constant, std430) uniform Push {
     uint rows, inner_rows, x_offset, row_0, row_1;
@@ -21,6 +23,23 @@ layout(push_constant, std430) uniform Push {
 layout(set = 0, binding = 0, std430) readonly buffer X { uvec4 x_data[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Centre { float centre_data[]; };
 layout(set = 0, binding = 2, std430) buffer Y { uint y_data[]; };
+layout(set = 0, binding = 3, std430) coherent restrict buffer Parts { uvec4 parts[]; };
+layout(set = 0, binding = 4, std430) coherent restrict buffer Arrived { uint arrived[]; };
+
+shared uint is_last;
+#define REACH gl_ScopeDevice
+#include "last-of-team.glsl"
+
+// What the parts of a row from `part` on have found, each `apart` parts after the one before, `step` from part to part.
+uvec4 found_together(uint row_at, uint part, uint apart, uint step) {
+    uvec4 whole = nothing_found();
+    for (; part < pc.parts; part += 4u * apart) {
+        uvec4 some[4];
+        [[unroll]] for (uint k = 0u; k < 4u; k++) some[k] = parts[row_at + min(part + k * apart, pc.parts - 1u) * step];
+        [[unroll]] for (uint k = 0u; k < 4u; k++) if (part + k * apart < pc.parts) whole = combined(whole, some[k]);
+    }
+    return whole;
+}
 
 READER(x, x_data, TYPE_X)
 
@@ -49,7 +68,7 @@ float term_of(uint word, uint half_, float centre) {
     return OPERATION == SQUARES ? (x - centre) * (x - centre) : x;
 }
 
-// What was found of a part of a row goes to the memory: a state, or a number.
+// What was found of a part of a row, or of the whole, goes to the memory: a state, or a number.
 void put_found(uint row, uint part, uvec4 found) {
     if (LAST == 0u) {
         uint to = pc.y_offset + 4u * (row * pc.parts + part);

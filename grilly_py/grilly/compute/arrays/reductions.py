@@ -122,15 +122,18 @@ def _reduce(
     if cut:
         _reduce_halves(planner, registry, name, kind, x, kept, offset, result, divisor, centre, root)
         return
-    states = planner.empty((rows * parts, _STATE // 4)) if parts > 1 else None
     numbers = {"TYPE_Y": code(result.dtype), "ROOT": int(root)}
+    if parts > 1 and len(passes) == 1 and parts <= passes[0].together:
+        _reduce_together(planner, passes[0], x, centre, result, divisor, numbers)
+        return
+    states = planner.empty((rows * parts, _STATE // 4)) if parts > 1 else None
     start = 0
     for each, (piece, _) in zip(passes, pieces, strict=True):
         each.words.update(
             parts=parts, centre_offset=At(centre), y_offset=At(result if states is None else states[start:]),
             divisor=divisor if states is None else -1.0,
         )  # fmt: skip
-        each.constants.update(numbers, LAST=int(states is None))
+        each.constants.update(numbers, LAST=int(states is None), TOGETHER=0)
         arrays = {"x": piece, "centre": centre, "y": result if states is None else states}
         planner.dispatch(each.choice, each.constants, arrays, each.words, each.groups(each.parts), 8.0 * piece.size)
         start += each.parts
@@ -148,6 +151,19 @@ def _reduce(
         "TYPE_X": STATES, "EACH": 4, "RUNS": 0, "LAST": 1, "AXES": 1, "LANES": lanes
     }  # fmt: skip
     planner.dispatch(choice, constants, {"x": states, "y": result}, words, last.groups(1), 8.0 * rows * parts)
+
+
+def _reduce_together(
+    planner: Planner, each: _Pass, x: Tensor, centre: Tensor | None, result: Tensor, divisor: float, numbers: dict
+) -> None:
+    """One dispatch for rows in parts: the last workgroup of a row's makes the number."""
+    words = each.words | {"parts": each.parts, "centre_offset": At(centre), "y_offset": At(result), "divisor": divisor}
+    arrays = {
+        "x": x, "centre": centre, "y": result, "parts": planner.empty((result.size * each.parts, _STATE // 4)),
+        "arrived": planner.constant(np.zeros(each.across, np.int32)),
+    }  # fmt: skip
+    constants = each.constants | numbers | {"LAST": 1, "TOGETHER": 1}
+    planner.dispatch(each.choice, constants, arrays, words, each.groups(each.parts), 8.0 * x.size)
 
 
 def _reduce_halves(
@@ -203,6 +219,8 @@ class _Pass(NamedTuple):
         Of each row.
     across : int
         Workgroups for all rows.
+    together : int
+        Parts of a row, at most, that its last workgroup puts together.
     """
 
     choice: Choice
@@ -210,6 +228,7 @@ class _Pass(NamedTuple):
     words: dict
     parts: int
     across: int
+    together: int
 
     def groups(self, parts: int) -> tuple[int, int, int]:
         stripe = self.choice.tile["stripe"]
@@ -254,7 +273,7 @@ def _first_pass(registry: Registry, name: str, kind: int, x: Tensor, kept: int, 
         "OPERATION": NUMBERS[name], "TYPE_X": code(x.dtype), "KIND": kind, "EACH": each, "HALVES": halves(registry),
         "RUNS": int(runs), "AXES": len(inner),
     } | ({} if columns else {"LANES": lanes})  # fmt: skip
-    return _Pass(choice, constants, words, parts, across)
+    return _Pass(choice, constants, words, parts, across, choice.tile["together"])
 
 
 def _lanes(choice: Choice, rows: int, extent: int, alone: int = 16) -> int:
