@@ -103,6 +103,28 @@ def test_arrays_beyond_a_binding(vulkan_backend, monkeypatch, dtype, shape):
             np.testing.assert_allclose(xp.std(t, axis=axis).numpy(), wide.std(axis), rtol=1e-6, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_variances_in_one_pass(vulkan_backend, dtype):
+    """Far from zero, from an outlier on, of equal numbers, of rows and columns, in runs and not, in parts and not."""
+    kind = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
+    noise = RNG.standard_normal((48, 5001))
+    outlier = noise.copy()
+    outlier[:, 0] = 500
+    infinite = noise.copy()
+    infinite[3, 2500], infinite[5, 0], infinite[7, 1] = np.inf, -np.inf, np.nan
+    for given in (noise, noise + 1000, outlier, np.full_like(noise, 0.1), infinite, noise[:, :8], noise[:20, :1]):
+        array = given.astype(kind)
+        wide = array.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            exact = wide.var(-1)
+        bound = exact * (2e-6 if dtype == "float32" else 2.0**-8 if dtype == "bfloat16" else 2.0**-10)
+        for t, axis in ((vulkan_backend.tensor(array), -1), (vulkan_backend.tensor(np.ascontiguousarray(array.T)), 0)):
+            found = xp.var(t, axis=axis).numpy().astype(np.float64)
+            np.testing.assert_array_equal(np.isnan(found), np.isnan(exact))
+            assert (np.abs(found - exact) <= bound)[~np.isnan(exact)].all()
+    assert np.isnan(xp.var(vulkan_backend.tensor(noise[:, :0].astype(kind)), axis=-1).numpy().astype(np.float32)).all()
+
+
 def test_edges_of_reductions(vulkan_backend):
     x = np.array([[1, np.nan, 3], [np.inf, -np.inf, 2], [np.inf, 1, 2]], np.float32)
     t = vulkan_backend.tensor(x)

@@ -53,10 +53,10 @@ void main() {
     uint row = ((gl_WorkGroupID.z * uint(STRIPE) + gl_WorkGroupID.x) * uint(NEAR) + id % uint(NEAR)) * EACH;
     uint part = gl_WorkGroupID.y;
     uvec4 found[8];
-    float centre[8];
+    float pivot[8];
     [[unroll]] for (uint k = 0u; k < 8u; k++) {
         found[k] = nothing_found();
-        centre[k] = k < EACH && row < pc.rows ? centre_of(row + k) : 0.0;
+        pivot[k] = k < EACH && row < pc.rows ? pivot_of(base_of(row + k)) : 0.0;
     }
     if (row < pc.rows) {
         uint base = base_of(row);
@@ -69,8 +69,19 @@ void main() {
                 [[unroll]] for (uint i = 0u; i < uint(MANY); i++) words[i] = x_data[base + place_of(at + i * LANES) >> 3];
                 [[unroll]] for (uint k = 0u; k < 8u; k++) {
                     float sum = 0.0;
-                    [[unroll]] for (uint i = 0u; i < uint(MANY); i++) sum += term_of(words[i][k >> 1], k & 1u, centre[k]);
+                    [[unroll]] for (uint i = 0u; i < uint(MANY); i++) sum += term_of(words[i][k >> 1], k & 1u);
                     found[k] = with_sum(found[k], sum);
+                }
+            }
+        }
+        if (RUNS == 1u && OPERATION == MOMENTS && SIXTEEN_BIT_FLOATS) {
+            for (; at + 7u * LANES < end; at += 8u * LANES) {
+                uvec4 words[8];
+                [[unroll]] for (uint i = 0u; i < 8u; i++) words[i] = x_data[base + place_of(at + i * LANES) >> 3];
+                [[unroll]] for (uint k = 0u; k < 8u; k++) {
+                    float numbers[8];
+                    [[unroll]] for (uint i = 0u; i < 8u; i++) numbers[i] = term_of(words[i][k >> 1], k & 1u);
+                    found[k] = combined(found[k], moments_of(numbers, 8u, pivot[k]));
                 }
             }
         }
@@ -91,7 +102,7 @@ void main() {
             }
             [[unroll]] for (uint k = 0u; k < 8u; k++) {
                 uint place = pc.first + begun + (0xffffu - (keys[k] & 0xffffu)) * LANES;
-                if (keys[k] != 0u) found[k] = found_in(uvec2(bits_of(keys[k]), 0u), place, centre[k]);
+                if (keys[k] != 0u) found[k] = found_in(uvec2(bits_of(keys[k]), 0u), place);
             }
         }
         for (; at < end; at += uint(FEW) * LANES) {
@@ -104,16 +115,21 @@ void main() {
             }
             [[unroll]] for (uint k = 0u; k < 8u; k++) {
                 if (k >= EACH) continue;
-                float sum = 0.0;
+                float sum = 0.0, numbers[8];
+                uint many = 0u;
                 [[unroll]] for (uint i = 0u; i < uint(FEW); i++) {
                     uint place = at + i * LANES;
-                    if (place < end) {
-                        uvec4 more = found_in(raw[i][k], pc.first + place, centre[k]);
+                    if (OPERATION == MOMENTS) {
+                        numbers[i] = of_bits(number(KIND, TYPE_X, raw[i][k]).x);
+                        many += uint(place < end);
+                    } else if (place < end) {
+                        uvec4 more = found_in(raw[i][k], pc.first + place);
                         if (adds_floats()) sum += of_bits(more.x);
                         else found[k] = with_next(found[k], more);
                     }
                 }
                 if (adds_floats()) found[k] = with_sum(found[k], sum);
+                if (OPERATION == MOMENTS) found[k] = combined(found[k], moments_of(numbers, many, pivot[k]));
             }
         }
     }

@@ -2,11 +2,11 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_memory_scope_semantics : require
-// What it computes: sums, products, extremes and their places, any and all (arrays/states.glsl) of the rows of an array.
+// What it computes: sums, products, extremes and their places, any and all, sums of squared differences from the mean (arrays/states.glsl) of the rows of an array.
 // Shapes and layouts: x has rows over two axes and elements of a row over two, of any strides. y has one number a row,
 //     or `parts` states of four words, which another dispatch takes as rows of `parts` elements.
-// Bindings: 0 x, 1 centre (float32, one a row; for SQUARES), 2 y; with TOGETHER 3 parts, states (rows, parts), and 4 arrived, one
-//     for the workgroups of the same rows (include/last-of-team.glsl).
+// Bindings: 0 x, 1 y; with TOGETHER 2 parts, states (rows, parts), and 3 arrived, one for the workgroups of the same rows
+//     (include/last-of-team.glsl).
 // Specialization constants: OPERATION, TYPE_X, KIND; EACH, elements of a run, 4 or 8; HALVES (words.glsl); RUNS, 1 where
 //     a row's elements lie without gaps and rows begin at multiples of EACH; LAST, 1 where y has numbers, of TYPE_Y;
 //     AXES of a row's elements; LANES, invocations of one row, a power of two up to THREADS; ROOT, 1 for the number's root;
@@ -33,27 +33,31 @@ shared uvec4 states[THREADS];
 uvec4 found;
 
 // What `many` elements from `at` on, EACH at most, add to what was found.
-void take(uvec2 raw[8], uint base, uint at, uint many, uint step, float centre) {
-    float sum = 0.0;
+void take(uvec2 raw[8], uint base, uint at, uint many, uint step, float pivot) {
+    float sum = 0.0, numbers[8];
     [[unroll]] for (uint k = 0u; k < 8u; k++) {
         uint place = at + k * step;
+        numbers[k] = 0.0;
         if (k < EACH && k < many) {
             if (TYPE_X == STATES) {
                 found = combined(found, x_data[base + place]);
+            } else if (OPERATION == MOMENTS) {
+                numbers[k] = of_bits(number(KIND, TYPE_X, raw[k]).x);
             } else {
-                uvec4 more = found_in(raw[k], pc.first + place, centre);
+                uvec4 more = found_in(raw[k], pc.first + place);
                 if (adds_floats()) sum += of_bits(more.x);
                 else found = with_next(found, more);
             }
         }
     }
     if (adds_floats()) found = with_sum(found, sum);
+    if (OPERATION == MOMENTS && TYPE_X != STATES) found = combined(found, moments_of(numbers, min(many, EACH), pivot));
 }
 
 // The sum of a run of 16-bit floats.
-float sum_of(uvec4 words, float centre) {
+float sum_of(uvec4 words) {
     float sum = 0.0;
-    [[unroll]] for (uint k = 0u; k < 8u; k++) sum += term_of(words[k >> 1], k & 1u, centre);
+    [[unroll]] for (uint k = 0u; k < 8u; k++) sum += term_of(words[k >> 1], k & 1u);
     return sum;
 }
 
@@ -129,7 +133,7 @@ void main() {
     if (row < pc.rows) {
         uint base = base_of(row);
         uint begin = part * pc.part_length, end = min(begin + pc.part_length, pc.extent);
-        float centre = centre_of(row);
+        float pivot = pivot_of(base);
         uint step = RUNS == 1u ? 1u : LANES;
         uint at = begin + (RUNS == 1u ? EACH * lane : lane);
         // Runs that end before the part does are read without a test between them, which would end one read before the next.
@@ -140,8 +144,19 @@ void main() {
                     uvec4 words[4];
                     float sums[4];
                     [[unroll]] for (uint n = 0u; n < 4u; n++) words[n] = x_data[base + at + n * next >> 3];
-                    [[unroll]] for (uint n = 0u; n < 4u; n++) sums[n] = sum_of(words[n], centre);
+                    [[unroll]] for (uint n = 0u; n < 4u; n++) sums[n] = sum_of(words[n]);
                     found = with_sum(found, sums[0] + sums[1] + (sums[2] + sums[3]));
+                }
+            }
+            if (OPERATION == MOMENTS && SIXTEEN_BIT_FLOATS) {
+                for (; at + 3u * next + EACH <= end; at += 4u * next) {
+                    uvec4 words[4];
+                    [[unroll]] for (uint n = 0u; n < 4u; n++) words[n] = x_data[base + at + n * next >> 3];
+                    [[unroll]] for (uint n = 0u; n < 4u; n++) {
+                        float numbers[8];
+                        [[unroll]] for (uint k = 0u; k < 8u; k++) numbers[k] = term_of(words[n][k >> 1], k & 1u);
+                        found = combined(found, moments_of(numbers, 8u, pivot));
+                    }
                 }
             }
             if (wants_extremes() && SIXTEEN_BIT_FLOATS) {
@@ -156,7 +171,7 @@ void main() {
                     if (FINDS_PLACES) known = NO_BOUNDS;
                     [[unroll]] for (uint n = 0u; n < 4u; n++) known = within(known, words[n]);
                     if (FINDS_PLACES) {
-                        uint extreme = extreme_of(known), rank = found_in(uvec2(extreme, 0u), 0u, centre).y;
+                        uint extreme = extreme_of(known), rank = found_in(uvec2(extreme, 0u), 0u).y;
                         if (best_rank < rank) {
                             [[unroll]] for (uint n = 0u; n < 4u; n++) best[n] = words[n];
                             best_at = at;
@@ -168,12 +183,12 @@ void main() {
                 if (FINDS_PLACES && at > begun) {
                     found = uvec4(0u, best_rank, pc.first + first_of(best, best_extreme, best_at, next), 0u);
                 }
-                if (!FINDS_PLACES && at > begun) found = found_in(uvec2(extreme_of(known), 0u), 0u, centre);
+                if (!FINDS_PLACES && at > begun) found = found_in(uvec2(extreme_of(known), 0u), 0u);
             }
             for (; at + next + EACH <= end; at += 2u * next) {
                 uvec2 raw[2][8];
                 [[unroll]] for (uint n = 0u; n < 2u; n++) x_run(base + at + n * next, base + at + n * next + EACH, raw[n]);
-                [[unroll]] for (uint n = 0u; n < 2u; n++) take(raw[n], base, at + n * next, EACH, step, centre);
+                [[unroll]] for (uint n = 0u; n < 2u; n++) take(raw[n], base, at + n * next, EACH, step, pivot);
             }
         }
         for (; at < end; at += EACH * LANES) {
@@ -186,7 +201,7 @@ void main() {
                     if (TYPE_X != STATES && k < EACH && at + k * step < end) raw[k] = x_raw(base + place_of(at + k * step));
                 }
             }
-            take(raw, base, at, (end - at + step - 1u) / step, step, centre);
+            take(raw, base, at, (end - at + step - 1u) / step, step, pivot);
         }
     }
     combine_lanes(id, lane);

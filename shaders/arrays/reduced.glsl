@@ -16,15 +16,14 @@ layout(constant_id = 11) const uint TOGETHER = 0u;
 layout(push_constant, std430) uniform Push {
     uint rows, inner_rows, x_offset, row_0, row_1;
     uint extent, first, part_length, parts, inner_length, step_0, step_1;  // first: the number of x's first element in its row
-    uint centre_offset, y_offset;
+    uint y_offset;
     float divisor;
 } pc;
 
 layout(set = 0, binding = 0, std430) readonly buffer X { uvec4 x_data[]; };
-layout(set = 0, binding = 1, std430) readonly buffer Centre { float centre_data[]; };
-layout(set = 0, binding = 2, std430) buffer Y { uint y_data[]; };
-layout(set = 0, binding = 3, std430) coherent restrict buffer Parts { uvec4 parts[]; };
-layout(set = 0, binding = 4, std430) coherent restrict buffer Arrived { uint arrived[]; };
+layout(set = 0, binding = 1, std430) buffer Y { uint y_data[]; };
+layout(set = 0, binding = 2, std430) coherent restrict buffer Parts { uvec4 parts[]; };
+layout(set = 0, binding = 3, std430) coherent restrict buffer Arrived { uint arrived[]; };
 
 shared uint is_last;
 #define REACH gl_ScopeDevice
@@ -50,8 +49,10 @@ uint place_of(uint at) {
     return at / pc.inner_length * pc.step_0 + at % pc.inner_length * pc.step_1;
 }
 
-float centre_of(uint row) {
-    return OPERATION == SQUARES && TYPE_X != STATES ? centre_data[pc.centre_offset + row] : 0.0;
+// What a row's numbers are counted from, for MOMENTS: its first, so that what is far from zero loses no digits.
+float pivot_of(uint base) {
+    if (OPERATION != MOMENTS || TYPE_X == STATES || pc.extent == 0u) return 0.0;
+    return of_bits(number(KIND, TYPE_X, x_raw(base)).x);
 }
 
 // Sums of a few floats are rounded as they come; the sums of these are not.
@@ -60,12 +61,11 @@ uvec4 with_sum(uvec4 before, float sum) { return combined(before, uvec4(floatBit
 
 #define SIXTEEN_BIT_FLOATS (TYPE_X == FLOAT16 || TYPE_X == BFLOAT16)
 
-// What half a word, a 16-bit float, adds to a sum.
-float term_of(uint word, uint half_, float centre) {
+// What half a word is, a 16-bit float.
+float term_of(uint word, uint half_) {
     uint bits = bitfieldExtract(word, int(half_) * 16, 16);
-    float x = uintBitsToFloat(bits << 16);
-    if (TYPE_X == FLOAT16) x = HALVES == 1u ? unpackHalf2x16(bits).x : float16_value(bits);
-    return OPERATION == SQUARES ? (x - centre) * (x - centre) : x;
+    if (TYPE_X == FLOAT16) return HALVES == 1u ? unpackHalf2x16(bits).x : float16_value(bits);
+    return uintBitsToFloat(bits << 16);
 }
 
 // What was found of a part of a row, or of the whole, goes to the memory: a state, or a number.

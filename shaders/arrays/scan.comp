@@ -55,7 +55,7 @@ void main() {
         uint at = begin + 4u * id;
         uvec4 own[4], sum = nothing_found();
         [[unroll]] for (uint k = 0u; k < 4u; k++) {
-            if (at + k < pc.extent) sum = combined(sum, found_in(x_raw(base + (at + k) * pc.step), 0u, 0.0));
+            if (at + k < pc.extent) sum = combined(sum, found_in(x_raw(base + (at + k) * pc.step), 0u));
             own[k] = sum;
         }
         states[id] = sum;

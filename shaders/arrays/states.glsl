@@ -3,7 +3,8 @@
 //   PRODUCT of FLOATING  a float32                             ANY, ALL  0 or 1
 //   MAXIMUM, MINIMUM  64 bits without sign in whose order the larger number (for MINIMUM the smaller) wins, NaN always;
 //                     FIRST_MAXIMUM, FIRST_MINIMUM  the same, z its place
-// SQUARES is the SUM of squared differences from a centre.
+//   MOMENTS of FLOATING  floats: how many, their mean as its distance from a pivot, the sum of their squared differences from
+//                     the mean, the pivot (Chan, Golub and LeVeque 1979, updating formulae for sample variances)
 
 #include "arrays/words.glsl"
 #include "arrays/floats.glsl"
@@ -14,23 +15,24 @@ layout(constant_id = 2) const uint KIND = 0u;  // FLOATING or LONG
 
 // facts: reductions
 const uint SUM = 0u, PRODUCT = 1u, MAXIMUM = 2u, MINIMUM = 3u, ANY = 4u, ALL = 5u;
-const uint FIRST_MAXIMUM = 6u, FIRST_MINIMUM = 7u, SQUARES = 8u;
+const uint FIRST_MAXIMUM = 6u, FIRST_MINIMUM = 7u, MOMENTS = 8u;
 const uint STATES = 11u;  // a TYPE_X: what another dispatch has found
 
 #define FINDS_PLACES (OPERATION == FIRST_MAXIMUM || OPERATION == FIRST_MINIMUM)
 
 bool is_float_sum() {
     if (KIND != FLOATING) return false;
-    return OPERATION == SUM || OPERATION == SQUARES;
+    return OPERATION == SUM;
 }
 
 bool gives_float() {  // else an int64
     if (KIND != FLOATING) return false;
-    return OPERATION < ANY || OPERATION == SQUARES;
+    return OPERATION < ANY || OPERATION == MOMENTS;
 }
 
 uvec4 nothing_found() {
     if (OPERATION == PRODUCT) return uvec4(KIND == FLOATING ? floatBitsToUint(1.0) : 1u, 0u, 0u, 0u);
+    if (OPERATION == MOMENTS) return uvec4(0u);
     return uvec4(OPERATION == ALL ? 1u : 0u, 0u, 0xffffffffu, 0u);
 }
 
@@ -61,8 +63,28 @@ uvec2 of_rank(uvec2 rank) {
     return uvec2(rank.y == 0xffffffffu ? NAN : own ^ mix(0xffffffffu, 0x80000000u, own >= 0x80000000u), 0u);
 }
 
+uvec4 combined_moments(uvec4 a, uvec4 b) {
+    vec4 x = uintBitsToFloat(a), y = uintBitsToFloat(b);
+    float many = x.x + y.x, share = y.x / max(many, 1.0), apart = y.y - x.y + (y.w - x.w);
+    vec4 both = vec4(many, x.y + apart * share, x.z + y.z + apart * apart * (x.x * share), x.w);
+    return b.x == 0u ? a : a.x == 0u ? b : floatBitsToUint(both);
+}
+
+// Up to eight floats as MOMENTS.
+uvec4 moments_of(float x[8], uint many, float pivot) {
+    float sum = 0.0, squares = 0.0;
+    [[unroll]] for (uint k = 0u; k < 8u; k++) if (k < many) sum += x[k] - pivot;
+    float mean = sum / float(max(many, 1u));
+    [[unroll]] for (uint k = 0u; k < 8u; k++) {
+        float apart = x[k] - pivot - mean;
+        if (k < many) squares += apart * apart;
+    }
+    return floatBitsToUint(vec4(many, mean, squares, pivot));
+}
+
 uvec4 combined(uvec4 a, uvec4 b) {
-    if (OPERATION == SUM || OPERATION == SQUARES) {
+    if (OPERATION == MOMENTS) return combined_moments(a, b);
+    if (OPERATION == SUM) {
         if (KIND == LONG) return uvec4(add64(a.xy, b.xy), 0u, 0u);
         float high, low;
         split_sum(of_bits(a.x), of_bits(b.x), high, low);
@@ -89,15 +111,11 @@ uvec4 with_next(uvec4 before, uvec4 next) {
 }
 
 // One element, `place` its index, as what was found.
-uvec4 found_in(uvec2 raw, uint place, float centre) {
+uvec4 found_in(uvec2 raw, uint place) {
     uvec2 x = number(KIND, TYPE_X, raw);
     if (OPERATION == ANY || OPERATION == ALL) {
         bool is = KIND == FLOATING ? (x.x & 0x7fffffffu) != 0u : !zero64(x);
         return uvec4(uint(is), 0u, 0u, 0u);
-    }
-    if (OPERATION == SQUARES) {
-        float apart = of_bits(x.x) - centre;
-        return uvec4(floatBitsToUint(apart * apart), 0u, 0u, 0u);
     }
     if (OPERATION == SUM || OPERATION == PRODUCT) return uvec4(x.x, KIND == LONG ? x.y : 0u, 0u, 0u);
     return uvec4(rank_of(x), place, 0u);
@@ -111,5 +129,6 @@ uvec2 number_of(uvec4 found) {
         return uvec2(size_of(high) >= INFINITY ? found.x : floatBitsToUint(high + of_bits(found.y)), 0u);
     }
     if (OPERATION == MAXIMUM || OPERATION == MINIMUM) return of_rank(found.xy);
+    if (OPERATION == MOMENTS) return uvec2(found.z, 0u);
     return found.xy;
 }

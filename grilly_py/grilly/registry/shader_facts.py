@@ -236,7 +236,7 @@ FACTS: dict[str, dict[str, int | float]] = {
         "ALL": 5,
         "FIRST_MAXIMUM": 6,
         "FIRST_MINIMUM": 7,
-        "SQUARES": 8,
+        "MOMENTS": 8,
         "STATES": 11,
     },
     "rotary": {

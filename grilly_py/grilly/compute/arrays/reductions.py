@@ -32,7 +32,7 @@ from .promotion import BOOL, FLOAT32, FLOATING, INT64, LONG, kind_of
 PLANS: Kept[tuple, Ready] = Kept("plans of reductions", 1024)
 
 #: Reductions as kernels number them (shaders/arrays/states.glsl).
-NUMBERS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "any": 4, "all": 5, "argmax": 6, "argmin": 7, "squares": 8}
+NUMBERS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "any": 4, "all": 5, "argmax": 6, "argmin": 7, "moments": 8}
 #: A type of elements: what another dispatch has found.
 STATES = 11
 _STATE = 16  # bytes
@@ -78,23 +78,20 @@ def plan(given: tuple[Terms], layouts: Sequence[Layout], facts: DeviceFacts, reg
     x, offset = _laid(planner, registry, x, layouts[0].offset, terms.kept)
     divisor = -1.0
     floats = kind_of(x.dtype) == "floating" or terms.name in ("mean", "var", "std")
-    name, centre = terms.name, None
+    name = terms.name
     if name in ("mean", "var", "std"):
         divisor, name = float(count), "sum"
     if terms.name in ("var", "std"):
-        centre = planner.empty((rows,), FLOAT32)
-        _reduce(planner, registry, "sum", FLOATING, x, terms.kept, offset, centre, divisor, None)
-        divisor, name = max(count - terms.correction, 0.0), "squares"
+        divisor, name = max(count - terms.correction, 0.0), "moments"
     kind = FLOATING if floats else LONG
-    root = terms.name == "std"
-    _reduce(planner, registry, name, kind, x, terms.kept, offset, result.reshape(rows), divisor, centre, root)
+    _reduce(planner, registry, name, kind, x, terms.kept, offset, result.reshape(rows), divisor, terms.name == "std")
     return planner.plan(result)
 
 
 def emit_sums(planner: Planner, registry: Registry, x: Tensor, result: Tensor, offset: int = ALIGN_MOST) -> None:
     """Dispatches for the sums of the rows of ``(rows, extent)``, floating; ``offset`` as Layout.offset."""
     x, offset = _laid(planner, registry, x, offset, 1)
-    _reduce(planner, registry, "sum", FLOATING, x, 1, offset, result, -1.0, None)
+    _reduce(planner, registry, "sum", FLOATING, x, 1, offset, result, -1.0)
 
 
 def _laid(planner: Planner, registry: Registry, x: Tensor, offset: int, kept: int) -> tuple[Tensor, int]:
@@ -108,7 +105,7 @@ def _laid(planner: Planner, registry: Registry, x: Tensor, offset: int, kept: in
 
 def _reduce(
     planner: Planner, registry: Registry, name: str, kind: int, x: Tensor, kept: int, offset: int, result: Tensor,
-    divisor: float, centre: Tensor | None, root: bool = False,
+    divisor: float, root: bool = False,
 ) -> None:  # fmt: skip
     """Dispatches that reduce the axes of ``x`` from ``kept`` on to ``result``, one number a row."""
     facts = planner.facts
@@ -120,21 +117,21 @@ def _reduce(
         rows, parts = result.size, sum(each.parts for each in passes)
         cut = parts > 1 and rows > 1 and rows * parts * _STATE > facts.storage_range
     if cut:
-        _reduce_halves(planner, registry, name, kind, x, kept, offset, result, divisor, centre, root)
+        _reduce_halves(planner, registry, name, kind, x, kept, offset, result, divisor, root)
         return
     numbers = {"TYPE_Y": code(result.dtype), "ROOT": int(root)}
     if parts > 1 and len(passes) == 1 and parts <= passes[0].together:
-        _reduce_together(planner, passes[0], x, centre, result, divisor, numbers)
+        _reduce_together(planner, passes[0], x, result, divisor, numbers)
         return
     states = planner.empty((rows * parts, _STATE // 4)) if parts > 1 else None
     start = 0
     for each, (piece, _) in zip(passes, pieces, strict=True):
         each.words.update(
-            parts=parts, centre_offset=At(centre), y_offset=At(result if states is None else states[start:]),
+            parts=parts, y_offset=At(result if states is None else states[start:]),
             divisor=divisor if states is None else -1.0,
         )  # fmt: skip
         each.constants.update(numbers, LAST=int(states is None), TOGETHER=0)
-        arrays = {"x": piece, "centre": centre, "y": result if states is None else states}
+        arrays = {"x": piece, "y": result if states is None else states}
         planner.dispatch(each.choice, each.constants, arrays, each.words, each.groups(each.parts), 8.0 * piece.size)
         start += each.parts
     if states is None:
@@ -145,7 +142,7 @@ def _reduce(
     words = last.words | {
         "inner_rows": rows, "x_offset": At(states, _STATE // 4), "row_0": 0, "row_1": parts, "extent": parts,
         "first": 0, "part_length": -(-parts // 8) * 8, "parts": 1, "inner_length": parts, "step_0": 0, "step_1": 1,
-        "centre_offset": 0, "y_offset": At(result), "divisor": divisor,
+        "y_offset": At(result), "divisor": divisor,
     }  # fmt: skip
     constants = last.constants | {
         "TYPE_X": STATES, "EACH": 4, "RUNS": 0, "LAST": 1, "AXES": 1, "LANES": lanes
@@ -154,12 +151,12 @@ def _reduce(
 
 
 def _reduce_together(
-    planner: Planner, each: _Pass, x: Tensor, centre: Tensor | None, result: Tensor, divisor: float, numbers: dict
+    planner: Planner, each: _Pass, x: Tensor, result: Tensor, divisor: float, numbers: dict
 ) -> None:
     """One dispatch for rows in parts: the last workgroup of a row's makes the number."""
-    words = each.words | {"parts": each.parts, "centre_offset": At(centre), "y_offset": At(result), "divisor": divisor}
+    words = each.words | {"parts": each.parts, "y_offset": At(result), "divisor": divisor}
     arrays = {
-        "x": x, "centre": centre, "y": result, "parts": planner.empty((result.size * each.parts, _STATE // 4)),
+        "x": x, "y": result, "parts": planner.empty((result.size * each.parts, _STATE // 4)),
         "arrived": planner.constant(np.zeros(each.across, np.int32)),
     }  # fmt: skip
     constants = each.constants | numbers | {"LAST": 1, "TOGETHER": 1}
@@ -168,7 +165,7 @@ def _reduce_together(
 
 def _reduce_halves(
     planner: Planner, registry: Registry, name: str, kind: int, x: Tensor, kept: int, offset: int, result: Tensor,
-    divisor: float, centre: Tensor | None, root: bool,
+    divisor: float, root: bool,
 ) -> None:  # fmt: skip
     """The same in two halves of the rows."""
     axis = next(axis for axis, extent in enumerate(x.shape[:kept]) if extent > 1)
@@ -177,8 +174,7 @@ def _reduce_halves(
     for low, high in ((0, half), (half, x.shape[axis])):
         some = slice(low * inner, high * inner)
         part = x[(slice(None),) * axis + (slice(low, high),)]
-        own = None if centre is None else centre[some]
-        _reduce(planner, registry, name, kind, part, kept, offset, result[some], divisor, own, root)
+        _reduce(planner, registry, name, kind, part, kept, offset, result[some], divisor, root)
 
 
 def lie_apart(x: Tensor, kept: int) -> bool:
