@@ -125,6 +125,32 @@ def test_variances_in_one_pass(vulkan_backend, dtype):
     assert np.isnan(xp.var(vulkan_backend.tensor(noise[:, :0].astype(kind)), axis=-1).numpy().astype(np.float32)).all()
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("shape", [(5, 4104), (3, 2, 1024), (7, 40), (2, 1001)], ids=str)
+def test_running_sums_in_runs(vulkan_backend, dtype, shape):
+    """Rows that begin at runs and end with them, and others; slices, steps and columns."""
+    kind = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
+    x = (RNG.standard_normal(shape) / 8).astype(kind)
+    t = vulkan_backend.tensor(x)
+    step = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}[dtype]
+    for part in (np.s_[:], np.s_[..., 8:32], np.s_[..., 1:], np.s_[1:, ..., ::2]):
+        own, wide = t[part], x[part].astype(np.float64)
+        for axis in (-1, 0):
+            exact = np.cumsum(wide, axis)
+            bound = step * np.abs(exact) + 2.0**-22 * np.cumsum(np.abs(wide), axis) + 2.0**-25
+            found = xp.cumulative_sum(own, axis=axis)
+            assert found.dtype == kind
+            assert (np.abs(found.numpy().astype(np.float64) - exact) <= bound).all()
+    again, wide = xp.cumulative_sum(t, axis=-1, dtype="float32").numpy(), x.astype(np.float64)
+    assert (np.abs(again - np.cumsum(wide, -1)) <= 2.0**-22 * np.cumsum(np.abs(wide), -1)).all()
+    held = x.copy()
+    held[..., 3], held[0, ..., 11] = np.inf, np.nan
+    np.testing.assert_array_equal(
+        xp.cumulative_sum(vulkan_backend.tensor(held), axis=-1).numpy()[..., 3:].astype(np.float32),
+        np.cumsum(held.astype(np.float32), -1)[..., 3:],
+    )
+
+
 def test_edges_of_reductions(vulkan_backend):
     x = np.array([[1, np.nan, 3], [np.inf, -np.inf, 2], [np.inf, 1, 2]], np.float32)
     t = vulkan_backend.tensor(x)

@@ -286,7 +286,9 @@ _ARRAYS = {
     ],
     "reduce": _reduced,
     "reduce-columns": _reduced,
-    "scan": lambda variant: [{"TYPE_X": _FLOAT16}, {"TYPE_X": _INT64, "KIND": _LONG}],
+    "scan": lambda variant: [
+        {"TYPE_X": _FLOAT16, "EACH": 8, "RUNS": 1, "TYPE_Y": _FLOAT16}, {"TYPE_X": _INT64, "KIND": _LONG, "EACH": 4},
+    ],
     "sort": _sorts,
     "transpose": lambda variant: [{"BITS": bits} for bits in (8, 16, 32, 64)],
     "unfold": lambda variant: [{"TYPE": _FLOAT16, "TRANSPOSED": turned} for turned in (0, 1)],

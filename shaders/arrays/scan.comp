@@ -3,18 +3,24 @@
 #extension GL_EXT_control_flow_attributes : require
 // What it computes: running sums or products of the rows of an array.
 // Shapes and layouts: x has rows over three axes and elements of a row along one, of any strides; y is rows by elements,
-//     contiguous, float32 or int64. With `before` a row of y has one element more, its first the sum of nothing. With
+//     contiguous, float32 or int64, or with RUNS of TYPE_Y. With `before` a row of y has one element more, its first the sum of nothing. With
 //     `carried` so has the only row, its first the sum of what came before, which another dispatch wrote.
 // Bindings: 0 x, 1 y.
-// Specialization constants: OPERATION (SUM or PRODUCT), TYPE_X, KIND.
-// Push constants: see the block; offsets and strides in elements, y_offset in words.
-// Workgroup: a row (x and y together count them, STRIPE along x), in turns of 4 * THREADS elements. Invocation: four
+// Specialization constants: OPERATION (SUM or PRODUCT), TYPE_X, KIND; EACH, elements of an invocation's turn, 4 or 8; HALVES
+//     (words.glsl); RUNS, 1 where floating elements of rows of x and y lie without gaps, all begin at multiples of EACH, and
+//     rows are multiples of EACH; TYPE_Y, then a floating type, of 16 bits only with EACH 8.
+// Push constants: see the block; offsets and strides in elements, y_offset without RUNS in words.
+// Workgroup: a row (x and y together count them, STRIPE along x), in turns of EACH * THREADS elements. Invocation: EACH
 //     neighbouring elements a turn.
-// Accumulation: as reduce.comp; every sum is of the numbers as they come, with what rounding lost beside it.
-// Preconditions: fewer than 2^31 elements.
+// Accumulation: as reduce.comp; every sum is of the numbers as they come, with what rounding lost beside it, but that of up to
+//     eight 16-bit floats of an invocation, which are added in float32.
+// Preconditions: fewer than 2^31 elements; with RUNS neither `before` nor `carried`.
 // Defines: THREADS, STRIPE.
 
-const uint EACH = 4u, HALVES = 0u;  // (words.glsl)
+layout(constant_id = 3) const uint EACH = 4u;
+layout(constant_id = 4) const uint HALVES = 0u;
+layout(constant_id = 5) const uint RUNS = 0u;
+layout(constant_id = 6) const uint TYPE_Y = 8u;
 
 #include "arrays/states.glsl"
 
@@ -26,10 +32,11 @@ layout(push_constant, std430) uniform Push {
 
 layout(set = 0, binding = 0, std430) readonly buffer X { uvec4 x_data[]; };
 layout(set = 0, binding = 1, std430) buffer Y { uint y_data[]; };
+layout(set = 0, binding = 1, std430) writeonly buffer Quads { uvec4 y_quads[]; };
 
 READER(x, x_data, TYPE_X)
 
-shared uvec4 states[THREADS];
+shared uvec4 states[2 * THREADS];
 
 void put(uint place, uvec4 found) {
     uvec2 result = number_of(found);
@@ -38,6 +45,29 @@ void put(uint place, uvec4 found) {
     } else {
         y_data[pc.y_offset + 2u * place] = result.x;
         y_data[pc.y_offset + 2u * place + 1u] = result.y;
+    }
+}
+
+// The sum with one element more.
+uvec4 with_element(uvec4 sum, uvec2 raw) {
+    uvec4 next = found_in(raw, 0u);
+    if (!is_float_sum() || TYPE_X < FLOAT16) return combined(sum, next);
+    return uvec4(floatBitsToUint(of_bits(sum.x) + of_bits(next.x)), 0u, 0u, 0u);
+}
+
+// The EACH numbers from `place` on, that go to y together: what was found left of them with the sums of their own.
+void put_run(uint place, uvec4 left, uvec4 own[8]) {
+    uint words[8];
+    [[unroll]] for (uint k = 0u; k < 8u; k++) {
+        words[k] = k < EACH ? element(TYPE_Y, FLOATING, number_of(combined(left, own[k]))).x : 0u;
+    }
+    if (TYPE_Y >= FLOAT16) {
+        uvec4 pairs;
+        [[unroll]] for (uint k = 0u; k < 4u; k++) pairs[k] = words[2u * k] | words[2u * k + 1u] << 16;
+        y_quads[place >> 3] = pairs;
+    } else {
+        y_quads[place >> 2] = uvec4(words[0], words[1], words[2], words[3]);
+        if (EACH == 8u) y_quads[(place >> 2) + 1u] = uvec4(words[4], words[5], words[6], words[7]);
     }
 }
 
@@ -51,27 +81,42 @@ void main() {
     if (pc.carried == 1u) carried.x = y_data[pc.y_offset];
     if (pc.carried == 1u && KIND == LONG) carried.y = y_data[pc.y_offset + 1u];
     if (pc.before == 1u && id == 0u) put(to - 1u, carried);
-    for (uint begin = 0u; begin < pc.extent; begin += 4u * uint(THREADS)) {
-        uint at = begin + 4u * id;
-        uvec4 own[4], sum = nothing_found();
-        [[unroll]] for (uint k = 0u; k < 4u; k++) {
-            if (at + k < pc.extent) sum = combined(sum, found_in(x_raw(base + (at + k) * pc.step), 0u));
+    uint side = 0u;  // which half of the shared memory is written next; the other one may still be read
+    for (uint begin = 0u; begin < pc.extent; begin += EACH * uint(THREADS)) {
+        uint at = begin + EACH * id;
+        uvec2 raw[8];
+        [[unroll]] for (uint k = 0u; k < 8u; k++) raw[k] = uvec2(0u);
+        if (RUNS == 1u) {
+            if (at < pc.extent) x_run(base + at, base + pc.extent, raw);
+        } else {
+            [[unroll]] for (uint k = 0u; k < 8u; k++) {
+                if (k < EACH && at + k < pc.extent) raw[k] = x_raw(base + (at + k) * pc.step);
+            }
+        }
+        uvec4 own[8], sum = nothing_found();
+        [[unroll]] for (uint k = 0u; k < 8u; k++) {
+            if (k < EACH && at + k < pc.extent) sum = with_element(sum, raw[k]);
             own[k] = sum;
         }
-        states[id] = sum;
-        for (uint reach = 1u; reach < uint(THREADS); reach *= 2u) {
+        for (uint reach = 1u; reach < uint(THREADS); reach *= 4u) {
+            states[side + id] = sum;
             barrier();
-            uvec4 left = id >= reach ? states[id - reach] : nothing_found();
-            barrier();
-            sum = combined(left, sum);
-            states[id] = sum;
+            [[unroll]] for (uint k = 1u; k < 4u; k++) {
+                if (id >= k * reach) sum = combined(states[side + id - k * reach], sum);
+            }
+            side = uint(THREADS) - side;
         }
+        states[side + id] = sum;
         barrier();
-        uvec4 left = combined(carried, id > 0u ? states[id - 1u] : nothing_found());
-        carried = combined(carried, states[THREADS - 1]);
-        barrier();
-        [[unroll]] for (uint k = 0u; k < 4u; k++) {
-            if (at + k < pc.extent) put(to + at + k, combined(left, own[k]));
+        uvec4 left = combined(carried, id > 0u ? states[side + id - 1u] : nothing_found());
+        carried = combined(carried, states[side + uint(THREADS) - 1u]);
+        side = uint(THREADS) - side;
+        if (RUNS == 1u) {
+            if (at < pc.extent) put_run(pc.y_offset + to + at, left, own);
+        } else {
+            [[unroll]] for (uint k = 0u; k < 8u; k++) {
+                if (k < EACH && at + k < pc.extent) put(to + at + k, combined(left, own[k]));
+            }
         }
     }
 }

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from ...registry import Registry, Request
 from ..device.caches import Kept
 from ..device.device import DeviceFacts
-from ..device.plan import At, Layout, Plan, Planner, fits_binding
+from ..device.plan import ALIGN_MOST, At, Layout, Plan, Planner, fits_binding
 from ..device.record import Ready, run
 from ..device.tensor import Tensor
 from .axes import axis_of, fewest_axes, moved, two_parts
 from .elementwise import cast
-from .map import emit, gathered
+from .map import emit, gathered, halves
 from .operations import code, spec
 from .promotion import FLOAT32, FLOATING, INT64, LONG, kind_of
 from .reductions import NUMBERS, in_words, lie_apart, sum_dtype
@@ -25,7 +25,7 @@ from .reductions import NUMBERS, in_words, lie_apart, sum_dtype
 #: Plans of running sums.
 PLANS: Kept[tuple, Ready] = Kept("plans of scans", 256)
 
-_EACH = 4  # elements of an invocation in a turn
+_EACH = 4  # elements of an invocation in a turn, at least
 
 
 def plan(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
@@ -40,25 +40,42 @@ def plan(given: tuple, layouts: Sequence[Layout], facts: DeviceFacts, registry: 
         return planner.plan(back)
     outer, (steps,) = fewest_axes(x.shape[:-1], [x._steps[:-1]])
     interleaved = math.prod(outer) > 1 and not lie_apart(x, x.ndim - 1)
+    offset = layouts[0].offset
     if len(outer) > 3 or interleaved and not fits_binding(facts, x):
-        x, outer, steps = gathered(planner, registry, x, layouts[0].offset), [math.prod(x.shape[:-1])], [x.shape[-1]]
+        x, outer, steps = gathered(planner, registry, x, offset), [math.prod(x.shape[:-1])], [x.shape[-1]]
+        offset = ALIGN_MOST
     floats = kind_of(gives) == "floating"
     found = FLOAT32 if floats else INT64
-    numbers = result if gives == found else planner.empty(result.shape, found)
     rows = x._view((*outer, x.shape[-1]), (*steps, x._steps[-1]))
-    constants = {"OPERATION": NUMBERS[name], "TYPE_X": code(x.dtype), "KIND": FLOATING if floats else LONG}
+    each = 4 if x.dtype.itemsize >= 4 else 8
+    aligned = (*steps, x.shape[-1], offset, x._offset)
+    runs = floats and not before and x._steps[-1] == 1 and not any(n % each for n in aligned)
+    runs = runs and x.shape[-1] <= _most(planner.facts, registry)
+    runs = runs and all(fits_binding(planner.facts, t) for t in (x, result))
+    # Rounded numbers leave a run at a time; else they are float32 or int64 first.
+    numbers = result if gives == found or runs and each == 8 else planner.empty(result.shape, found)
+    constants = {
+        "OPERATION": NUMBERS[name], "TYPE_X": code(x.dtype), "KIND": FLOATING if floats else LONG, "EACH": each,
+        "HALVES": halves(registry), "RUNS": int(runs), "TYPE_Y": code(numbers.dtype),
+    }  # fmt: skip
     _scan(planner, registry, constants, rows, numbers.reshape((*outer, result.shape[-1])), before)
     if numbers is not result:
         emit(planner, registry, spec("copy", found, gives), result, [numbers, None, None], [16, None, None])
     return planner.plan(back)
 
 
+def _most(facts: DeviceFacts, registry: Registry) -> float:
+    """The elements of a row that one dispatch takes at most."""
+    threads = registry.resolve(Request("scan", "float32")).threads
+    # A turn's own loop lengthens its reach up to the invocations; drivers that count trips count those of all loops.
+    return facts.loop_trips / (threads.bit_length() + 1) * _EACH * threads
+
+
 def _scan(planner: Planner, registry: Registry, constants: dict, x: Tensor, y: Tensor, before: int) -> None:
     """Dispatches for rows over at most three axes; those of y have ``before`` (0 or 1) elements more."""
     facts = planner.facts
     choice = registry.resolve(Request("scan", "float32"))
-    # A turn's own loop doubles its reach up to the invocations, and drivers that count trips count those of all loops.
-    most = facts.loop_trips / (choice.threads.bit_length() + 1) * _EACH * choice.threads
+    most = _most(facts, registry)
     if x.shape[-1] <= most and fits_binding(facts, x) and fits_binding(facts, y):
         _dispatch(planner, choice, constants, x, y, before, 0)
         return
@@ -86,7 +103,8 @@ def _dispatch(planner: Planner, choice, constants: dict, x: Tensor, y: Tensor, b
     rows = math.prod(outer)
     words = {
         "rows": rows, "rows_1": outer[1], "rows_2": outer[2], "x_offset": At(x), "row_0": steps[0], "row_1": steps[1],
-        "row_2": steps[2], "extent": x.shape[-1], "step": x._steps[-1], "y_offset": in_words(y), "before": before,
+        "row_2": steps[2], "extent": x.shape[-1], "step": x._steps[-1],
+        "y_offset": At(y) if constants["RUNS"] else in_words(y), "before": before,
         "carried": carried,
     }  # fmt: skip
     stripe = choice.tile["stripe"]
