@@ -1,5 +1,7 @@
 """Linear layers against float64 NumPy, with the device's own kernels and with those for GPUs."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,9 @@ import grilly
 import grilly.functional as F
 from cases import DTYPES, assert_as_accurate
 from grilly import nn, reference
-from grilly.compute.products.linear import linear
+from grilly.compute.products import matmul
+from grilly.compute.products.deal import choose, columns_first
+from grilly.compute.products.linear import PLANS, linear
 from grilly.registry import Request
 from kernels import chosen_as_on, only, pretend
 
@@ -106,6 +110,51 @@ def test_cut_to_fit(vulkan_backend, monkeypatch):
     assert len(counted) > 10
     for _, bindings, _, groups, *_ in counted:
         assert all(b is None or b[2] <= 100_000 for b in bindings) and groups[1] <= 2
+
+
+@pytest.mark.parametrize(("rows", "cols", "depth", "first"), [
+    (4096, 11008, 4096, 10944), (4096, 11008, 512, 10944), (2048, 28672, 4096, 28416),  # a little more than whole turns
+    (3000, 11008, 4096, 11008), (4096, 5120, 13824, 5120),  # a last turn that is half full is no loss
+    (128, 192, 4096, 192), (4096, 768, 512, 768),  # one turn
+])  # fmt: skip
+def test_columns_that_fill_whole_turns(rows, cols, depth, first):
+    tile = {"rows": 128, "cols": 192, "pace": 1215, "start": 600}
+    facts = SimpleNamespace(units=132)
+    assert columns_first(SimpleNamespace(tile=tile | {"rest": 350}), facts, rows, cols, depth) == first
+    assert columns_first(SimpleNamespace(tile=tile), facts, rows, cols, depth) == cols
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_last_columns_by_another_dispatch(vulkan_backend, monkeypatch, dtype):
+    rng = np.random.default_rng(11)
+    x, weight, bias, residual = (draw(rng, *s, dtype=dtype) for s in ((2, 9, 24), (88, 24), (88,), (2, 9, 88)))
+    options = {"activation": "gelu", "residual": residual}
+    whole = backend_linear(vulkan_backend, x, weight, bias, **options)
+    asked = []
+    monkeypatch.setattr(matmul, "columns_first", lambda _, __, ___, cols, depth: asked.append(cols) or min(cols, 64))
+    vulkan_backend.opened.caches.pop(PLANS, None)
+    apart = backend_linear(vulkan_backend, x, weight, bias, **options)
+    assert asked == [88, 64, 24]
+    tolerance = 2.0**-9 if dtype != np.float32 else 2.0**-20
+    np.testing.assert_allclose(apart.astype("f8"), whole.astype("f8"), rtol=tolerance, atol=tolerance)
+
+
+def test_last_columns_of_large_products(vulkan_backend):
+    """What kernels of whole workgroups leave to others, where there are such."""
+    rows, cols, depth = 4096, 11008, 512
+    own, facts = vulkan_backend.opened.facts, {"outputs": rows * cols, "depth_align": 8, "turned": 0}
+    facts |= {"align": 8, "rows": rows, "cols": cols, "depth": depth}
+    request = Request("linear", "float16", "generic", tuple(facts.items()))
+    choice = choose(vulkan_backend.registry, request, own, rows, cols, depth, True)
+    most = columns_first(choice, own, rows, cols, depth)
+    if most == cols:
+        pytest.skip("no kernel here leaves the last columns of a product to another one")
+    rng = np.random.default_rng(12)
+    x, weight, bias = (draw(rng, *s, dtype=np.float16) for s in ((rows, depth), (cols, depth), (cols,)))
+    out = backend_linear(vulkan_backend, vulkan_backend.tensor(x), vulkan_backend.tensor(weight), bias)
+    some, near = rng.integers(0, rows, 50), np.r_[:8, most - 100 : cols]
+    exact = reference.linear(x[some], weight[near], bias[near], dtype=np.float64)
+    assert np.abs(out[np.ix_(some, near)] - exact).max() <= 2.0**-10 * np.abs(exact).max()
 
 
 def test_functional_takes_both(backend):

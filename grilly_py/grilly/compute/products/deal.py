@@ -22,11 +22,14 @@ class Deal(NamedTuple):
     constants: Mapping[str, int]
 
 
-def choose(registry: Registry, request: Request, facts: DeviceFacts, rows: int, cols: int, depth: int) -> Choice:
+def choose(
+    registry: Registry, request: Request, facts: DeviceFacts, rows: int, cols: int, depth: int, divisible: bool = False
+) -> Choice:
     """The registry's choice; among kernels of its rank that state a ``pace``, the one whose tiles take the least time.
 
     Multiprocessors take tiles in turn, so what counts is how many the busiest of them has. Kernels that are slow where
-    the depth is not in whole panels state a ``panel``, and are then left out.
+    the depth is not in whole panels state a ``panel``, and are then left out. ``divisible``: the last columns may be
+    left to another kernel (``columns_first``).
     """
     first = registry.resolve(request)
     if "pace" not in first.tile:
@@ -34,11 +37,44 @@ def choose(registry: Registry, request: Request, facts: DeviceFacts, rows: int, 
     able = [c for c in registry.equals(request) if "pace" in c.tile and not depth % c.tile.get("panel", 1)]
 
     def effort(choice: Choice) -> float:
-        tile = choice.tile
-        tiles = -(-rows // tile["rows"]) * -(-cols // tile["cols"])
-        return -(-tiles // facts.units) * tile["rows"] * tile["cols"] * (depth + tile["start"]) / tile["pace"]
+        most = columns_first(choice, facts, rows, cols, depth) if divisible else cols
+        return _effort(choice, facts, rows, most, depth) + _effort_of_rest(choice, facts, rows, cols - most, depth)
 
     return min(able, key=effort, default=first)
+
+
+def _turns(choice: Choice, facts: DeviceFacts, rows: int, cols: int) -> int:
+    """How many tiles the busiest multiprocessor takes."""
+    return -(-(-(-rows // choice.tile["rows"]) * -(-cols // choice.tile["cols"])) // facts.units)
+
+
+def _effort(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int) -> float:
+    tile = choice.tile
+    return _turns(choice, facts, rows, cols) * tile["rows"] * tile["cols"] * (depth + tile["start"]) / tile["pace"]
+
+
+def _effort_of_rest(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int) -> float:
+    """The same of a small product beside, which all multiprocessors share."""
+    if not cols:
+        return 0.0
+    return rows * cols * (depth + choice.tile["start"]) / (choice.tile["rest"] * facts.units)
+
+
+def columns_first(choice: Choice, facts: DeviceFacts, rows: int, cols: int, depth: int) -> int:
+    """How many columns a kernel whose data file states the pace of a ``rest`` should have of a product.
+
+    Where the last turn of its tiles would leave most of the device idle, those tiles' columns are a product of their
+    own, for a kernel with smaller tiles.
+    """
+    tile = choice.tile
+    if "rest" not in tile:
+        return cols
+    turns = _turns(choice, facts, rows, cols)
+    fewer = (turns - 1) * facts.units // -(-rows // tile["rows"]) * tile["cols"]
+    if not 0 < fewer < cols:
+        return cols
+    saved = _effort(choice, facts, rows, cols, depth) / turns
+    return fewer if _effort_of_rest(choice, facts, rows, cols - fewer, depth) < saved else cols
 
 
 def deal(

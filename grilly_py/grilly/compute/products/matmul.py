@@ -15,7 +15,7 @@ from ..device.cut import check_trips, parts, placed, strides
 from ..device.plan import ALIGN_MOST, Planner, alignment, fits_binding, strided
 from ..device.tensor import Tensor
 from ..norms.plan import emit_rms_norm
-from .deal import choose, deal
+from .deal import choose, columns_first, deal
 from .turned import is_turned, laid, orders, rows_of
 
 _MOST = 2**31 - 1
@@ -137,7 +137,8 @@ def product(
         asked = (*asked, ("depth", min(depth, _MOST)), ("depth_align", read), ("high", int(high)),
                  ("turned", bool(turned[1]) + 2 * bool(turned[0])))  # fmt: skip
     request = Request(operation, b.dtype.name, model, asked)
-    choice = choose(registry, request, facts, batch * heads * rows, paired * cols, depth)
+    divisible = columns_are_rows and paired == 1 and factors is None
+    choice = choose(registry, request, facts, batch * heads * rows, paired * cols, depth, divisible)
     remedy = "cut them and add the products" if operation == "linear" else "flash_attention2 takes any number"
     check_trips(facts, operation, "columns of the left matrix", depth, choice.keys_per_trip, remedy)
     dealt = deal(choice, facts, rows, paired * cols, depth, b.dtype.itemsize, epilogue.gated)
@@ -190,6 +191,16 @@ def product(
         offsets = [ALIGN_MOST, ALIGN_MOST, epilogue.offset]
         emit(planner, registry, spec(epilogue.activation, c.dtype), c, operands, offsets)
         return made
+    first = columns_first(choice, facts, batch * heads * rows, cols, depth) if divisible else cols
+    if first < cols:
+        for some in (slice(0, first), slice(first, cols)):
+            own = None if residual is None else residual[..., some]
+            product(
+                planner, registry, operation, a, b[:, :, some], c[..., some], columns_are_rows=True,
+                bias=None if bias is None else bias[some], scale=scale, high=high, offsets=offsets,
+                epilogue=epilogue._replace(residual=own),
+            )  # fmt: skip
+        return None
     made = None
     if choice.tile.get("split"):
         a = split(planner, registry, a)
