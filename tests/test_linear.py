@@ -141,7 +141,7 @@ def test_last_columns_by_another_dispatch(vulkan_backend, monkeypatch, dtype):
 
 def test_last_columns_of_large_products(vulkan_backend):
     """What kernels of whole workgroups leave to others, where there are such."""
-    rows, cols, depth = 4096, 11008, 512
+    rows, cols, depth = 4096, 11008, 2048
     own, facts = vulkan_backend.opened.facts, {"outputs": rows * cols, "depth_align": 8, "turned": 0}
     facts |= {"align": 8, "rows": rows, "cols": cols, "depth": depth}
     request = Request("linear", "float16", "generic", tuple(facts.items()))

@@ -16,37 +16,13 @@
 // Defines: THREADS, NEAR, FEW, MANY (as FEW, for 16-bit floats), STRIPE.
 
 #include "arrays/reduced.glsl"
+#include "arrays/extremes.glsl"
 
 layout(local_size_x = THREADS) in;
 
 const uint LANES = uint(THREADS) / uint(NEAR);
 
 shared uvec4 states[4 * THREADS];
-
-// Extremes of 16-bit floats by one comparison of whole numbers each. A key has in its upper half a number's rank among such
-// floats, all NaNs the last, from 1 on; in its lower half how far it is from the last that an invocation may look at, so of
-// equal ones the first wins. 0 is no number.
-const uint SIXTEEN_BIT_INFINITY = TYPE_X == FLOAT16 ? 0x7c000000u : 0x7f800000u;
-const uint FIRST_RANK = 0x7fff0000u - SIXTEEN_BIT_INFINITY;  // of the infinity that never wins
-const uint NAN_RANK = (SIXTEEN_BIT_INFINITY | 0x80000000u) + 0x10000u - FIRST_RANK;
-
-// Of 16 bits in the upper half of a word, below which there are none.
-uint key_of(uint bits, uint from_last) {
-    if (FINDS_PLACES && (bits & 0x7fffffffu) == 0u) bits = 0u;  // zeros are equal
-    uint rank = bits ^ (uint(int(bits) >> 31) & 0x7fff0000u ^ 0x80000000u);
-    if (wants_less()) rank ^= 0xffff0000u;
-    // NaNs that lie below all numbers come out above them
-    return min(rank - FIRST_RANK, NAN_RANK) + (from_last + 0x10000u);
-}
-
-// The 16 bits of a number with this key.
-uint bits_of(uint key) {
-    uint rank = (key & 0xffff0000u) - 0x10000u;
-    if (rank == NAN_RANK) return SIXTEEN_BIT_INFINITY >> 16 | 1u;
-    rank += FIRST_RANK;
-    if (wants_less()) rank ^= 0xffff0000u;
-    return (rank ^ (rank >= 0x80000000u ? 0x80000000u : 0xffff0000u)) >> 16;
-}
 
 void main() {
     uint id = gl_LocalInvocationIndex, lane = id / uint(NEAR);

@@ -2,7 +2,8 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_memory_scope_semantics : require
-// What it computes: sums, products, extremes and their places, any and all, sums of squared differences from the mean (arrays/states.glsl) of the rows of an array.
+// What it computes: sums, products, extremes and their places, any and all, sums of squared differences from the mean
+//     (arrays/states.glsl) of the rows of an array.
 // Shapes and layouts: x has rows over two axes and elements of a row over two, of any strides. y has one number a row,
 //     or `parts` states of four words, which another dispatch takes as rows of `parts` elements.
 // Bindings: 0 x, 1 y; with TOGETHER 2 parts, states (rows, parts), and 3 arrived, one for the workgroups of the same rows
@@ -11,16 +12,18 @@
 //     a row's elements lie without gaps and rows begin at multiples of EACH; LAST, 1 where y has numbers, of TYPE_Y;
 //     AXES of a row's elements; LANES, invocations of one row, a power of two up to THREADS; ROOT, 1 for the number's root;
 //     TOGETHER (arrays/reduced.glsl).
-// Push constants: see the block; offsets and strides in elements; with LAST 0 y_offset is in words. A sum is divided by `divisor`, unless
-//     that is negative.
+// Push constants: see the block; offsets and strides in elements; with LAST 0 y_offset is in words. A sum is divided by
+//     `divisor`, unless that is negative.
 // Workgroup: THREADS / LANES rows (x and z together count them, STRIPE along x), one part of each (y). Invocation: every
 //     LANES-th run of a row's part, or element.
 // Accumulation: float32 sums of EACH elements, or of four such runs, which are added up with what is lost in rounding;
-//     then the invocations of a row by eights. Integers wrap at 64 bits. The order depends on the shape alone.
+//     then the invocations of a row by eights, then its parts. Variances: means and squared differences of eight elements,
+//     combined in the same order. Integers wrap at 64 bits. The order depends on the shape alone.
 // Preconditions: fewer than 2^31 elements; part_length is a multiple of EACH.
 // Defines: THREADS, STRIPE.
 
 #include "arrays/reduced.glsl"
+#include "arrays/extremes.glsl"
 
 layout(constant_id = 8) const uint LANES = 32u;
 
@@ -59,58 +62,6 @@ float sum_of(uvec4 words) {
     float sum = 0.0;
     [[unroll]] for (uint k = 0u; k < 8u; k++) sum += term_of(words[k >> 1], k & 1u);
     return sum;
-}
-
-// Extremes of many 16-bit floats without a look at each: of the bits of both halves of words the largest as whole numbers
-// with a sign and without one, and the smallest without one.
-struct Bounds {
-    int most;
-    uint most_bits, least_bits;
-};
-
-Bounds within(Bounds known, uvec4 words) {
-    [[unroll]] for (uint k = 0u; k < 4u; k++) {
-        // The upper half decides; what lies below it is cut off at the end.
-        uint upper = words[k], lower = words[k] << 16;
-        known.most = max(known.most, max(int(upper), int(lower)));
-        known.most_bits = max(known.most_bits, max(upper, lower));
-        known.least_bits = min(known.least_bits, min(upper, lower));
-    }
-    return known;
-}
-
-const uint SIXTEEN_BIT_INFINITY = TYPE_X == FLOAT16 ? 0x7c00u : 0x7f80u;
-const Bounds NO_BOUNDS = Bounds(int(0x80000000u), 0u, 0xffffffffu);
-
-// The extreme that is wanted of what has such bounds, as its 16 bits; a NaN where there is one.
-uint extreme_of(Bounds known) {
-    int most = known.most >> 16;
-    uint most_bits = known.most_bits >> 16, least_bits = known.least_bits >> 16;
-    if (most > int(SIXTEEN_BIT_INFINITY)) return uint(most);
-    if (most_bits > (SIXTEEN_BIT_INFINITY | 0x8000u)) return most_bits;
-    // Without sign, negative numbers lie above the others, the larger ones lower.
-    if (wants_less()) return most_bits >= 0x8000u ? most_bits : least_bits;
-    return most >= 0 ? uint(most) : least_bits;
-}
-
-// The place of the first of four runs' numbers that is this extreme, `step` from run to run; NaNs are equal, and zeros.
-uint first_of(uvec4 words[4], uint extreme, uint at, uint step) {
-    bool nan = (extreme & 0x7fffu) > SIXTEEN_BIT_INFINITY;
-    uint both = extreme | extreme << 16, kept = (extreme & 0x7fffu) == 0u ? 0x7fff7fffu : 0xffffffffu;
-    uint place = 0u;
-    [[unroll]] for (int n = 3; n >= 0; n--) {
-        [[unroll]] for (int k = 3; k >= 0; k--) {
-            uint apart = (words[n][k] ^ both) & kept, here = at + uint(n) * step + 2u * uint(k);
-            bool upper = apart < 0x10000u, lower = (apart & 0xffffu) == 0u;
-            if (nan) {
-                upper = (words[n][k] >> 16 & 0x7fffu) > SIXTEEN_BIT_INFINITY;
-                lower = (words[n][k] & 0x7fffu) > SIXTEEN_BIT_INFINITY;
-            }
-            if (upper) place = here + 1u;
-            if (lower) place = here;
-        }
-    }
-    return place;
 }
 
 // The first invocation of a row finds what all of them have found.

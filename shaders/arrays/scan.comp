@@ -3,8 +3,8 @@
 #extension GL_EXT_control_flow_attributes : require
 // What it computes: running sums or products of the rows of an array.
 // Shapes and layouts: x has rows over three axes and elements of a row along one, of any strides; y is rows by elements,
-//     contiguous, float32 or int64, or with RUNS of TYPE_Y. With `before` a row of y has one element more, its first the sum of nothing. With
-//     `carried` so has the only row, its first the sum of what came before, which another dispatch wrote.
+//     contiguous, float32 or int64, or with RUNS of TYPE_Y. With `before` a row of y has one element more, its first the sum of
+//     nothing. With `carried` so has the only row, its first the sum of what came before, which another dispatch wrote.
 // Bindings: 0 x, 1 y.
 // Specialization constants: OPERATION (SUM or PRODUCT), TYPE_X, KIND; EACH, elements of an invocation's turn, 4 or 8; HALVES
 //     (words.glsl); RUNS, 1 where floating elements of rows of x and y lie without gaps, all begin at multiples of EACH, and

@@ -2,7 +2,9 @@
 
 The kernels are shaders/arrays/reduce.comp and reduce-columns.comp. Sums are float32 with what rounding lost beside
 them, whatever the elements are, or 64-bit integers; the order of the additions depends on the shape alone, but for rows
-beyond a binding, which are taken in pieces.
+beyond a binding, which are taken in pieces. What workgroups have found of parts of rows is put together by the last
+of them to finish, or, of pieces and of very many parts, by a dispatch of its own. Variances need one pass: Chan, Golub
+and LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances".
 """
 
 from __future__ import annotations
