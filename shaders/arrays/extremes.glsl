@@ -54,24 +54,20 @@ uint first_of(uvec4 words[4], uint extreme, uint at, uint step) {
     return place;
 }
 
-// Extremes of 16-bit floats by one comparison of whole numbers each. A key has in its upper half a number's rank among such
-// floats, all NaNs the last, from 1 on; in its lower half how far it is from the last that an invocation may look at, so of
-// equal ones the first wins. 0 is no number.
-const uint FIRST_RANK = 0x7fff0000u - (SIXTEEN_BIT_INFINITY << 16);  // of the infinity that never wins
+// One number as such a rank in the upper half of a word: 0 for the infinity that never wins, NaNs all the same and the last.
+const uint FIRST_RANK = 0x7fff0000u - (SIXTEEN_BIT_INFINITY << 16);
 const uint NAN_RANK = (SIXTEEN_BIT_INFINITY << 16 | 0x80000000u) + 0x10000u - FIRST_RANK;
 
-// Of 16 bits in the upper half of a word, below which there are none.
-uint key_of(uint bits, uint from_last) {
-    if (FINDS_PLACES && (bits & 0x7fffffffu) == 0u) bits = 0u;  // zeros are equal
-    uint rank = bits ^ (uint(int(bits) >> 31) & 0x7fff0000u ^ 0x80000000u);
-    if (wants_less()) rank ^= 0xffff0000u;
+// `bits` are the upper half of a word, with nothing below them.
+uint sixteen_bit_rank(uint bits) {
+    if (FINDS_PLACES && bits == 0x80000000u) bits = 0u;  // zeros are equal
+    uint sign = uint(int(bits) >> 31), order = bits ^ ((wants_less() ? ~sign : sign) & 0x7fff0000u);
     // NaNs that lie below all numbers come out above them
-    return min(rank - FIRST_RANK, NAN_RANK) + (from_last + 0x10000u);
+    return min(order + ((wants_less() ? 0u : 0x80000000u) - FIRST_RANK), NAN_RANK);
 }
 
-// The 16 bits of a number with this key.
-uint bits_of(uint key) {
-    uint rank = (key & 0xffff0000u) - 0x10000u;
+// The 16 bits of a number with this rank.
+uint bits_of_rank(uint rank) {
     if (rank == NAN_RANK) return SIXTEEN_BIT_INFINITY | 1u;
     rank += FIRST_RANK;
     if (wants_less()) rank ^= 0xffff0000u;

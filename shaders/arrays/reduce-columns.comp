@@ -62,23 +62,25 @@ void main() {
             }
         }
         if (RUNS == 1u && wants_extremes() && SIXTEEN_BIT_FLOATS) {
+            // For places a rank, plus one, has below it how far its place is from the last one: of equal ones the first wins.
             const uint begun = at;
-            uint keys[8];
-            [[unroll]] for (uint k = 0u; k < 8u; k++) keys[k] = 0u;
-            for (uint from_last = 0xffffu; at + uint(MANY - 1) * LANES < end; at += uint(MANY) * LANES) {
+            uint best[8];
+            [[unroll]] for (uint k = 0u; k < 8u; k++) best[k] = 0u;
+            for (uint from_last = 0x1ffffu; at + uint(MANY - 1) * LANES < end; at += uint(MANY) * LANES) {
                 uvec4 words[MANY];
                 [[unroll]] for (uint i = 0u; i < uint(MANY); i++) words[i] = x_data[base + place_of(at + i * LANES) >> 3];
                 [[unroll]] for (uint i = 0u; i < uint(MANY); i++) {
                     [[unroll]] for (uint k = 0u; k < 8u; k++) {
                         uint word = words[i][k >> 1], bits = (k & 1u) == 0u ? word << 16 : word & 0xffff0000u;
-                        keys[k] = max(keys[k], key_of(bits, FINDS_PLACES ? from_last - i : 0u));
+                        best[k] = max(best[k], sixteen_bit_rank(bits) + (FINDS_PLACES ? from_last - i : 0u));
                     }
                 }
                 from_last -= uint(MANY);
             }
             [[unroll]] for (uint k = 0u; k < 8u; k++) {
-                uint place = pc.first + begun + (0xffffu - (keys[k] & 0xffffu)) * LANES;
-                if (keys[k] != 0u) found[k] = found_in(uvec2(bits_of(keys[k]), 0u), place);
+                uint place = FINDS_PLACES ? pc.first + begun + (0xffffu - (best[k] & 0xffffu)) * LANES : 0u;
+                uint rank = FINDS_PLACES ? (best[k] & 0xffff0000u) - 0x10000u : best[k];
+                if (at > begun) found[k] = found_in(uvec2(bits_of_rank(rank), 0u), place);
             }
         }
         for (; at < end; at += uint(FEW) * LANES) {

@@ -17,8 +17,8 @@
 // Workgroup: THREADS / LANES rows (x and z together count them, STRIPE along x), one part of each (y). Invocation: every
 //     LANES-th run of a row's part, or element.
 // Accumulation: float32 sums of EACH elements, or of four such runs, which are added up with what is lost in rounding;
-//     then the invocations of a row by eights, then its parts. Variances: means and squared differences of eight elements,
-//     combined in the same order. Integers wrap at 64 bits. The order depends on the shape alone.
+//     then the invocations of a row by eights, then its parts. Variances: means and squared differences of EACH elements or
+//     four runs, combined in the same order. Integers wrap at 64 bits. The order depends on the shape alone.
 // Preconditions: fewer than 2^31 elements; part_length is a multiple of EACH.
 // Defines: THREADS, STRIPE.
 
@@ -103,11 +103,14 @@ void main() {
                 for (; at + 3u * next + EACH <= end; at += 4u * next) {
                     uvec4 words[4];
                     [[unroll]] for (uint n = 0u; n < 4u; n++) words[n] = x_data[base + at + n * next >> 3];
-                    [[unroll]] for (uint n = 0u; n < 4u; n++) {
-                        float numbers[8];
-                        [[unroll]] for (uint k = 0u; k < 8u; k++) numbers[k] = term_of(words[n][k >> 1], k & 1u);
-                        found = combined(found, moments_of(numbers, 8u, pivot));
+                    float sum = 0.0, squares = 0.0;
+                    [[unroll]] for (uint k = 0u; k < 32u; k++) sum += term_of(words[k >> 3][k >> 1 & 3u], k & 1u) - pivot;
+                    const float mean = sum / 32.0;
+                    [[unroll]] for (uint k = 0u; k < 32u; k++) {
+                        float apart = term_of(words[k >> 3][k >> 1 & 3u], k & 1u) - pivot - mean;
+                        squares += apart * apart;
                     }
+                    found = combined(found, floatBitsToUint(vec4(32.0, mean, squares, pivot)));
                 }
             }
             if (wants_extremes() && SIXTEEN_BIT_FLOATS) {
