@@ -22,7 +22,7 @@ from ..device.device import DeviceFacts
 from ..device.dtypes import dtype_of
 from ..device.numbers import integer
 from ..device.plan import ALIGN_MOST, At, Layout, Plan, Planner, fits_binding
-from ..device.record import Ready, run
+from ..device.record import Ready, again, run
 from ..device.tensor import Tensor
 from .axes import axis_of, fewest_axes
 from .elementwise import binary, cast
@@ -53,31 +53,38 @@ class Terms(NamedTuple):
     ----------
     name : str
         A name of NUMBERS, or "mean", "var" or "std".
-    kept : int
-        Leading axes that stay; the others are reduced.
+    axes : tuple of int
+        Those that are reduced, from 0 on.
+    keepdims : bool
+        Whether they stay, with extent 1.
     gives : numpy.dtype
     correction : float
         What a variance's divisor is less than the number of elements.
     """
 
     name: str
-    kept: int
+    axes: tuple[int, ...]
+    keepdims: bool
     gives: np.dtype
     correction: float = 0.0
 
 
 def plan(given: tuple[Terms], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
-    """The dispatches of a reduction of the last axes of an array."""
+    """The dispatches of a reduction of some axes of an array."""
     (terms,) = given
     planner = Planner(facts, layouts)
     (x,) = planner.inputs
-    shape = x.shape[: terms.kept]
-    count = math.prod(x.shape[terms.kept :])
+    order = [axis for axis in range(x.ndim) if axis not in terms.axes]
+    kept = len(order)
+    extents = [1 if axis in terms.axes else extent for axis, extent in enumerate(x.shape)]
+    x = x.transpose([*order, *terms.axes]) if x.ndim else x
+    shape = x.shape[:kept]
+    count = math.prod(x.shape[kept:])
     rows = math.prod(shape)
-    result = planner.empty(shape, terms.gives)
+    result = planner.empty(tuple(extents) if terms.keepdims else shape, terms.gives)
     if not rows:
         return planner.plan(result)
-    x, offset = _laid(planner, registry, x, layouts[0].offset, terms.kept)
+    x, offset = _laid(planner, registry, x, layouts[0].offset, kept)
     divisor = -1.0
     floats = kind_of(x.dtype) == "floating" or terms.name in ("mean", "var", "std")
     name = terms.name
@@ -86,7 +93,7 @@ def plan(given: tuple[Terms], layouts: Sequence[Layout], facts: DeviceFacts, reg
     if terms.name in ("var", "std"):
         divisor, name = max(count - terms.correction, 0.0), "moments"
     kind = FLOATING if floats else LONG
-    _reduce(planner, registry, name, kind, x, terms.kept, offset, result.reshape(rows), divisor, terms.name == "std")
+    _reduce(planner, registry, name, kind, x, kept, offset, result.reshape(rows), divisor, terms.name == "std")
     return planner.plan(result)
 
 
@@ -305,17 +312,23 @@ def axes_of(name: str, x: Tensor, axis) -> tuple[int, ...]:
 
 def reduced(name: str, x: Tensor, axis, keepdims: bool, gives: np.dtype, correction: float = 0.0) -> Tensor:
     """The reduction ``name`` (see Terms) of the axes, as a new tensor."""
-    axes = axes_of(name, x, axis)
-    if name in ("max", "min", "argmax", "argmin") and not all(x.shape[a] for a in axes):
-        raise ValueError(f"{name}: of no elements (shape {x.shape}) there is none")
-    order = [a for a in range(x.ndim) if a not in axes]
-    device = x._storage.device
-    view = x.transpose([*order, *axes]) if x.ndim else x
-    (found,) = run(device, PLANS, plan, (Terms(name, len(order), gives, correction),), (view,))
+    device, keepdims = x._storage.device, bool(keepdims)
+    if axis is None:
+        axes = tuple(range(x.ndim))
+    elif axis.__class__ is int:
+        axes = (axis + x.ndim if axis < 0 else axis,)
+    else:
+        axes = axes_of(name, x, axis)
+    # Like an earlier call, which passed the checks?
+    given = (Terms(name, axes, keepdims, gives, correction),)
+    found = again(device, PLANS, given, (x,))
+    if found is None:
+        axes_of(name, x, axis)
+        if name in ("max", "min", "argmax", "argmin") and not all(x.shape[a] for a in axes):
+            raise ValueError(f"{name}: of no elements (shape {x.shape}) there is none")
+        found = run(device, PLANS, plan, given, (x,))
     device.runtime.flush()
-    if keepdims:
-        found = found.reshape(tuple(1 if a in axes else extent for a, extent in enumerate(x.shape)))
-    return found
+    return found[0]
 
 
 def sum_dtype(name: str, x: Tensor, dtype) -> np.dtype:

@@ -12,7 +12,7 @@ from ..device.caches import Kept
 from ..device.device import DeviceFacts
 from ..device.numbers import extents, integer
 from ..device.plan import ALIGN_MOST, Layout, Plan, Planner
-from ..device.record import Ready, run
+from ..device.record import Ready, again, run
 from ..device.tensor import Tensor
 from .axes import axis_of
 from .elementwise import cast
@@ -81,12 +81,15 @@ def concat(arrays: Sequence[Tensor], axis: int | None = 0) -> Tensor:
 
 def _joined(arrays: list[Tensor], axis: int, new: bool) -> Tensor:
     """Arrays one after the other along an axis, or along a new one, in the dtype that they promote to."""
-    device, dtype = arrays[0]._storage.device, arrays[0].dtype
-    for x in arrays[1:]:
-        dtype = promoted(dtype, x.dtype)
-    (found,) = run(device, JOINS, _concat, (axis, new), [cast(x, dtype) for x in arrays])
+    device = arrays[0]._storage.device
+    found = again(device, JOINS, (axis, new), arrays)  # only arrays of one dtype have a plan
+    if found is None:
+        dtype = arrays[0].dtype
+        for x in arrays[1:]:
+            dtype = promoted(dtype, x.dtype)
+        found = run(device, JOINS, _concat, (axis, new), [cast(x, dtype) for x in arrays])
     device.runtime.flush()
-    return found
+    return found[0]
 
 
 def _concat(given: tuple[int, bool], layouts: Sequence[Layout], facts: DeviceFacts, registry: Registry) -> Plan:
