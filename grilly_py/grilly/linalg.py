@@ -15,7 +15,7 @@ from typing import Any, Literal
 from .array_api.creation import eye
 from .array_api.elementwise import abs, multiply, pow, sqrt, square, subtract
 from .array_api.linear_algebra import matmul, matrix_transpose, tensordot, vecdot
-from .array_api.manipulation import broadcast_to, expand_dims, moveaxis, stack
+from .array_api.manipulation import broadcast_to, moveaxis, stack
 from .array_api.operands import tensor_of, tensors_of, wide
 from .array_api.statistical import max, min, sum
 from .compute.arrays.elementwise import cast, check_broadcast
@@ -127,7 +127,7 @@ def outer(x1: Tensor, x2: Tensor, /) -> Tensor:
     x1, x2 = tensors_of("outer", x1, x2)
     if x1.ndim != 1 or x2.ndim != 1:
         raise ValueError(f"outer: shapes {x1.shape} and {x2.shape}; expected one axis each")
-    return multiply(expand_dims(x1, axis=1), expand_dims(x2, axis=0))
+    return multiply(x1.reshape(x1.size, 1), x2.reshape(1, x2.size))
 
 
 def trace(x: Tensor, /, *, offset: int = 0, dtype: Any = None) -> Tensor:

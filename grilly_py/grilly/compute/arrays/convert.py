@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..device.copy import copy
+from ..device.copy import copied_again, copy
 from ..device.dtypes import is_float
 from ..device.plan import ALIGN_MOST
 from ..device.tensor import Tensor
@@ -22,6 +22,9 @@ def convert(tensor: Tensor, dtype: np.dtype) -> Tensor:
     UnsupportedError
         When the device cannot for arrays of this size or these strides.
     """
+    done = copied_again(tensor, dtype)
+    if done is not None:
+        return done
     device = tensor._storage.device
     large = max(tensor._storage.nbytes, tensor.size * dtype.itemsize) > device.facts.storage_range
     if large or tensor.is_contiguous or dtype == tensor.dtype and axes_of(device.facts, tensor, ALIGN_MOST) is not None:

@@ -35,6 +35,12 @@ def scaled_dot_product_attention(
     """``grilly.functional.scaled_dot_product_attention`` on a device; documented there."""
     device.check_open()
     check_float(NAME, query=query, key=key, value=value)
+    certain = attn_mask is None and dropout_p.__class__ is float and not dropout_p
+    if certain and _are_plain(query, key, value, is_causal):
+        return flash_attention(
+            NAME, device, query, key, value, mask=None, causal=bool(is_causal), scale=scale,
+            shift=0 if is_causal else None, options=options_of(NAME, {}),
+        )  # fmt: skip
     dropout_p = _probability(dropout_p)
     if attn_mask is not None and is_causal:
         raise ValueError(f"{NAME}: attn_mask is given and is_causal is True; leave one out, or put the causal part "
@@ -63,6 +69,16 @@ def scaled_dot_product_attention(
     )  # fmt: skip
     out = out.reshape(*lead, length, value.shape[-1])
     return out if kept else out.numpy()
+
+
+def _are_plain(query, key, value, is_causal) -> bool:
+    """Whether kernels take these as they are: tensors of four axes, as many heads each, and no keys to leave out."""
+    if not query.__class__ is key.__class__ is value.__class__ is Tensor:
+        return False
+    q, k, v = query.shape, key.shape, value.shape
+    if not len(q) == len(k) == len(v) == 4 or not q[:2] == k[:2] == v[:2]:
+        return False
+    return q[3] == k[3] and k[2] == v[2] and not (is_causal and k[2] > q[2])
 
 
 def _probability(value) -> float:

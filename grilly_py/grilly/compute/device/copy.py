@@ -14,7 +14,7 @@ from .cut import parts
 from .device import DeviceFacts
 from .dtypes import dtype_of, is_float
 from .plan import At, Layout, Plan, Planner, fits_binding
-from .record import Ready, run
+from .record import Ready, again, run
 from .tensor import Tensor
 
 #: Plans of copies.
@@ -37,9 +37,13 @@ def copy(tensor: Tensor, dtype: np.dtype) -> Tensor:
         raise TypeError(
             f"astype: the device converts between float32, float16 and bfloat16, not from {tensor.dtype} to {dtype}"
         )
-    result = device.empty(tensor.shape, dtype)
-    copy_into(tensor, result)
-    return result
+    return run(device, COPIES, plan_new, (dtype,), (tensor,))[0] if tensor.size else device.empty(tensor.shape, dtype)
+
+
+def copied_again(tensor: Tensor, dtype: np.dtype) -> Tensor | None:
+    """``copy`` of a tensor like one that was copied before; None where there was none."""
+    found = again(tensor._storage.device, COPIES, (dtype,), (tensor,))
+    return None if found is None else found[0]
 
 
 def copy_into(tensor: Tensor, result: Tensor) -> None:
@@ -48,10 +52,24 @@ def copy_into(tensor: Tensor, result: Tensor) -> None:
         run(tensor._storage.device, COPIES, plan, (), (tensor, result))
 
 
+def plan_new(given: tuple[np.dtype], layouts: tuple[Layout], facts: DeviceFacts, registry) -> Plan:
+    """The dispatches that copy an array to a new one of a dtype, in C order."""
+    planner = Planner(facts, layouts)
+    (tensor,) = planner.inputs
+    result = planner.empty(tensor.shape, given[0])
+    _emit(planner, registry, tensor, result)
+    return planner.plan(result)
+
+
 def plan(given: tuple, layouts: tuple[Layout, Layout], facts: DeviceFacts, registry) -> Plan:
     """The dispatches that copy the first of two arrays to the second."""
     planner = Planner(facts, layouts)
-    tensor, result = planner.inputs
+    _emit(planner, registry, *planner.inputs)
+    return planner.plan()
+
+
+def _emit(planner: Planner, registry, tensor: Tensor, result: Tensor) -> None:
+    facts = planner.facts
     from_bfloat16, to_bfloat16 = tensor.dtype.name == "bfloat16", result.dtype.name == "bfloat16"
     asked = (
         ("from_bits", 8 * tensor.dtype.itemsize),
@@ -81,7 +99,7 @@ def plan(given: tuple, layouts: tuple[Layout, Layout], facts: DeviceFacts, regis
                 ".astype(numpy.float32)"
             )
         dispatch(tensor._view(shape, own), result, own, (0,) * 4, shape, groups((1, 1, 1, result.size)))
-        return planner.plan()
+        return
     shape, own, new = _fewest_axes(tensor.shape, tensor._steps, result._steps)
     outer = len(shape) - 4
     for place in itertools.product(*(range(extent) for extent in shape[:outer])):
@@ -89,7 +107,6 @@ def plan(given: tuple, layouts: tuple[Layout, Layout], facts: DeviceFacts, regis
         target = result._view(shape[outer:], new[outer:], result._offset + _dot(place, new))
         for (to, of), _ in parts(facts, (target, source), groups, ((), (0, 1, 2), ())):
             dispatch(of, to, of._steps, to._steps, to.shape, groups(to.shape))
-    return planner.plan()
 
 
 def _dot(place, steps) -> int:
