@@ -1,4 +1,4 @@
-// The push constants of kernels of linear that take any epilogue and no norm: offsets and strides in elements (matmul.glsl).
+// The push constants of products: offsets and strides in elements (matmul.glsl). WITHOUT_RESIDUAL: of what is no linear layer.
 
 layout(push_constant, std430) uniform Push {
     uint a_offset, a_batch, a_head, a_row;
@@ -8,5 +8,7 @@ layout(push_constant, std430) uniform Push {
     uint rows, cols, depth, group;
     int shift;
     float scale;
+#ifndef WITHOUT_RESIDUAL
     uint residual_offset, residual_batch, residual_head, residual_row;
+#endif
 } pc;

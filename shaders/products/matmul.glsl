@@ -59,18 +59,10 @@
 #define C_ELEMENT C_SCALAR
 #endif
 
-layout(push_constant, std430) uniform Push {
-    uint a_offset, a_batch, a_head, a_row;
-    uint b_offset, b_batch, b_head, b_row;
-    uint c_offset, c_batch, c_head, c_row;
-    uint bias_offset;
-    uint rows, cols, depth, group;
-    int shift;
-    float scale;
-#ifdef BIASED
-    uint residual_offset, residual_batch, residual_head, residual_row;
+#ifndef BIASED
+#define WITHOUT_RESIDUAL
 #endif
-} pc;
+#include "products/linear-push.glsl"
 
 #ifdef TEXELS
 layout(set = 0, binding = 0) uniform usamplerBuffer a_data;

@@ -43,13 +43,9 @@ def tensordot(
     right = [a for a in range(x2.ndim) if a not in second]
     shape = (*(x1.shape[a] for a in left), *(x2.shape[a] for a in right))
     many = math.prod(shared)
-    rows = _in_order(x1, (*left, *first)).reshape(math.prod(x1.shape[a] for a in left), many)
-    columns = _in_order(x2, (*second, *right)).reshape(many, math.prod(x2.shape[a] for a in right))
+    rows = permute_dims(x1, (*left, *first)).reshape(math.prod(x1.shape[a] for a in left), many)
+    columns = permute_dims(x2, (*second, *right)).reshape(many, math.prod(x2.shape[a] for a in right))
     return matmul(rows, columns).reshape(shape)
-
-
-def _in_order(x: Tensor, order: tuple[int, ...]) -> Tensor:
-    return x if order == tuple(range(x.ndim)) else permute_dims(x, order)
 
 
 def vecdot(x1: Tensor | np.ndarray, x2: Tensor | np.ndarray, /, *, axis: int = -1) -> Tensor:

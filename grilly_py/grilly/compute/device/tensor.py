@@ -200,8 +200,11 @@ class Tensor(Operators):
         if not axes:
             axes = tuple(range(self.ndim))[::-1]
         order = [operator.index(axis) + (self.ndim if axis < 0 else 0) for axis in axes]
-        if sorted(order) != list(range(self.ndim)):
+        in_order = list(range(self.ndim))
+        if sorted(order) != in_order:
             raise ValueError(f"transpose: axes {axes} are no permutation of the {self.ndim} axes of shape {self.shape}")
+        if order == in_order:
+            return self
         return self._view([self.shape[a] for a in order], [self._steps[a] for a in order])
 
     def swapaxes(self, first: int, second: int) -> Tensor:
