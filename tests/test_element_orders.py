@@ -58,10 +58,12 @@ FAMILIES = {
     "emulated-tiles": {"operation": "attention-tiled", "push_bytes": 120, "more": _EXTRA_ARRAYS, "last": ""},
     "emulated-options": {"operation": "attention", "push_bytes": 120, "more": _EXTRA_ARRAYS, "last": "FEATURES = 6"},
     "emulated-ends": {"operation": "attention", "push_bytes": 120, "more": _EXTRA_ARRAYS, "last": "FEATURES = 6"},
+    "emulated-computed": {"operation": "attention", "push_bytes": 120, "more": _EXTRA_ARRAYS, "last": "FEATURES = 6"},
 }  # fmt: skip
 #: What those of each family offer.
 OFFERS = {"emulated": "[]", "emulated-tiles": '["tiles"]', "emulated-options": str(list(EVERY))}
 OFFERS["emulated-ends"] = '["sinks", "lengths"]'
+OFFERS["emulated-computed"] = '["soft-cap", "alibi", "sinks", "lengths"]'
 VARIANT = """\
 [[variant]]
 name = "{name}"
@@ -118,6 +120,8 @@ KERNELS = {
     "quads-ends": (ENDS | {"BUFFERS": 4, "CHUNK": 16, "SPLIT_LOOPS": 1, "WHOLE_ROWS": 1}, True),
     "quads-ends-retry": (ENDS | {"BUFFERS": 3, "RETRY": 1, "STEPS": 1}, True),
     "quads-ends-turns": (ENDS | {"RETRY": 1, "STEPS": 1, "SPLIT_LOOPS": 1, "WHOLE_ROWS": 1}, True),
+    "quads-computed": (ENDS | {"COMPUTED": 1, "RETRY": 1, "STEPS": 1, "WHOLE_ROWS": 1}, True),
+    "quads-computed-3": (ENDS | {"COMPUTED": 1, "RETRY": 1, "BUFFERS": 3, "STEPS": 1}, True),
     "any-8x16": (
         SHARED | SCRAMBLED | {"MATRIX_M": 8, "SUBGROUP": 16, "B_ELEMENTS": 16, "RF": 1, "Q_SHARED": 2}, True
     ),
@@ -175,7 +179,7 @@ OF_ENDS = [name for name in KERNELS if name.startswith("quads-ends")]
 def family_of(defines):
     """The data file of a kernel."""
     if "ENDS" in defines:
-        return "emulated-ends"
+        return "emulated-computed" if "COMPUTED" in defines else "emulated-ends"
     return "emulated-tiles" if "TILED" in defines else "emulated-options" if "EXTRAS" in defines else "emulated"
 
 
@@ -316,10 +320,11 @@ def test_what_leans(vulkan_backend, manifest, name, monkeypatch):
     judge_cell(pin(with_classes(view_of(vulkan_backend)), choice), cell, choice.variant.family)
 
 
+@pytest.mark.parametrize("kernel", ["quads-added", "quads-computed"])
 @pytest.mark.parametrize("steep", [3.0, 64.0, -3.0])
-def test_steep_slopes(vulkan_backend, manifest, steep, monkeypatch):
+def test_steep_slopes(vulkan_backend, manifest, steep, kernel, monkeypatch):
     """Slopes of which products would lose bits to what is added, and slopes that raise scores with the distance."""
-    choice = chosen(vulkan_backend, manifest, "quads-added", monkeypatch)
+    choice = chosen(vulkan_backend, manifest, kernel, monkeypatch)
     cell = Cell("float16", tuple((PLAIN | {"width": (32, 24), "heads": (4, 2), "size": (70, 330)}).values()))
     view = pin(view_of(vulkan_backend), choice)
     call = features.make(cell)
@@ -336,6 +341,48 @@ def test_soft_cap_and_dropout(vulkan_backend, manifest, cap, monkeypatch):
     options = {"width": (32, 24), "heads": (4, 2), "softcap": cap, "dropout": 0.5, "size": (70, 71)}
     cell = Cell("float16", tuple((PLAIN | options).values()))
     judge_cell(pin(view_of(vulkan_backend), choice), cell, choice.variant.family)
+
+
+#: Scores that a rule bends, in the kernels that have nothing else to do to them.
+BY_RULE = {
+    **{name: LEANING[name] for name in ("alibi", "alibi-below", "alibi-causal")},
+    "both": {"alibi": "batch", "softcap": 1.5, "causal": "on", "size": (70, 330)},
+    "alibi-odd": {"alibi": "heads", "lengths": "both", "hidden": "nan", "layout": "heads-inside", "size": (91, 203)},
+    "alibi-bool": {"alibi": "heads", "mask": "bool-dead-rows", "hidden": "nan", "size": (54, 204)},
+    "cap-mask": {"softcap": 1.5, "mask": "add-inf-rows", "causal": "on", "size": (70, 75)},
+    "cap": {"softcap": 30.0, "size": (70, 203)},
+    "cap-low": {"softcap": 1.5, "sinks": "heads", "causal": "on", "hidden": "inf", "size": (107, 203)},
+    "cap-lengths": {"softcap": 30.0, "lengths": "both", "causal": "on", "scale": -0.3, "hidden": "nan",
+                    "size": (107, 161)},
+}  # fmt: skip
+OF_RULES = [name for name in KERNELS if name.startswith("quads-computed")]
+
+
+@pytest.mark.parametrize("kernel", OF_RULES)
+@pytest.mark.parametrize("name", BY_RULE)
+def test_what_a_rule_bends(vulkan_backend, manifest, kernel, name, monkeypatch):
+    choice = chosen(vulkan_backend, manifest, kernel, monkeypatch)
+    cell = Cell("float16", tuple((PLAIN | {"width": (32, 24), "heads": (4, 2)} | BY_RULE[name]).values()))
+    judge_cell(pin(view_of(vulkan_backend), choice), cell, choice.variant.family)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("cap", "large"), [(0.001, 1), (4.0, 1), (20.0, 1), (20.0, 150), (30.0, 40), (5e6, 150)])
+def test_scores_that_outgrow_a_polynomial(vulkan_backend, manifest, cap, large, causal, monkeypatch):
+    """From some key on scores are so large that the soft-cap needs more than it does for small ones."""
+    choice = chosen(vulkan_backend, manifest, "quads-computed", monkeypatch)
+    view = pin(view_of(vulkan_backend), choice)
+    cell = Cell("float16", tuple((PLAIN | {"width": (32, 24), "heads": (4, 2), "size": (150, 331)}).values()))
+    call = features.make(cell)
+    call.k[:, :, 200:] *= large
+    call.k[:, 1, 40:] *= large
+    exact = [a.astype(np.float64) for a in (call.q, call.k, call.v)]
+    want, want_lse = reference.flash_attention(*exact, softcap=cap, causal=causal, return_lse=True)
+    out, lse = view.attention.flash_attention2(
+        call.q, call.k, call.v, softcap=cap, causal=causal, kernel=choice.variant.family, return_lse=True
+    )
+    assert np.abs(out - want).max() <= 2e-3 * np.abs(call.v).max()
+    assert np.abs(lse - want_lse).max() <= 1e-5 * max(1, np.abs(want_lse).max())
 
 
 @pytest.mark.parametrize(("kernel", "name", "trips"), [

@@ -102,6 +102,26 @@ def test_nvidia_takes_the_schedule_without_options_for_ends():
         assert taken(128, (), dtype) == "matrix-tall.d128"
 
 
+def test_nvidia_takes_kernels_of_their_own_for_rules():
+    features = {need for v in default_manifest().by_operation["attention"] for need in v.requires}
+    r = Registry(GPU, features | {"subgroup-size-control"}, default_manifest())
+
+    def taken(dim, names, dtype="float16", **facts):
+        request = plain_attention(dim, dtype, extras=extras_bits(names), ragged=0, **facts)
+        variant = r.resolve(request).variant
+        return f"{variant.variant}.{variant.case}"
+
+    for names in (("soft-cap",), ("alibi",), ("alibi", "sinks", "lengths")):
+        for causal in (0, 1):
+            assert taken(64, names, causal=causal) == "matrix-computed.d64"
+            assert taken(64, names, "bfloat16", causal=causal) == "matrix-extra.d64"
+            found = taken(128, names, causal=causal, tall=1)
+            assert found == ("matrix-extra.d128" if causal else "matrix-computed.d128")
+        assert taken(128, names, tall=0) == taken(128, names, "bfloat16", tall=1) == "matrix-extra.d128"
+    for others in (("soft-cap", "window"), ("alibi", "bias"), ("soft-cap", "tiles"), ("t5",)):
+        assert taken(64, others) == "matrix-extra.d64"
+
+
 def test_where_the_order_is_another_none_is_assumed(amd):
     registry = amd(AMD[0][0], lambda choice, facts: "error 1" if "transposed" in choice.variant.variant else None)
     with pytest.warns(SelfCheckWarning, match="matrix-any"):

@@ -68,8 +68,10 @@ const uint PAGES = 42u, PAGES_BATCH = 43u, PAGE_KEYS = 44u, K_PAGE = 45u, V_PAGE
 // facts: tiles
 const uint TILE_HIDDEN = 0u, TILE_MIXED = 1u, TILE_SEEN = 2u;
 
-// With ENDS (matrix/flash.glsl) only two of them can be, so that compilers leave out the others.
-#ifdef ENDS
+// With ENDS (matrix/flash.glsl) only two of them can be, with COMPUTED four, so that compilers leave out the others.
+#if defined(COMPUTED)
+bool on(int feature) { return (FEATURES & (feature & (SINKS | LENGTHS | SOFT_CAP | ALIBI))) != 0; }
+#elif defined(ENDS)
 bool on(int feature) { return (FEATURES & (feature & (SINKS | LENGTHS))) != 0; }
 #else
 bool on(int feature) { return (FEATURES & feature) != 0; }

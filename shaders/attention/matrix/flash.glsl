@@ -30,6 +30,8 @@
 //                  ORDER, BUFFERS 1 or 2
 //   ENDS           beside EXTRAS: sinks, each sample's own rows and keys, and a mask are all that is offered. As they do nothing
 //                  to a score that every row sees, all else is as without EXTRAS: options-ends.glsl
+//   COMPUTED       beside ENDS: the soft-cap and ALiBi are offered as well, which bend scores by a rule: step-computed.glsl.
+//                  With ORDER 1, RETRY and BUFFERS up to 3
 //   SHARED_KEYS    the keys of a tile of rows are shared out among several workgroups, whose results are float32
 //                  (shares.glsl). Not with EXTRAS or SPLIT; MERGE is 0
 //
@@ -129,6 +131,9 @@
 #endif
 #else
 #include "hide.glsl"
+#ifdef COMPUTED
+#include "bend-computed.glsl"
+#endif
 #endif
 #include "multiply.glsl"
 #if !defined(EXTRAS) || defined(ENDS)
@@ -164,10 +169,14 @@
 #include "step-lanes.glsl"
 #elif defined(BENDING)
 #include "step-options.glsl"
+#elif defined(COMPUTED)
+#include "step-computed.glsl"
 #else
 #include "step-plain.glsl"
 #endif
-#if RETRY
+#if defined(COMPUTED)
+#include "chunk-computed.glsl"
+#elif RETRY
 #include "chunk-retry.glsl"
 #else
 #include "chunk.glsl"
@@ -185,6 +194,8 @@
 #include "loop-lanes.glsl"
 #elif defined(BENDING)
 #include "loop-options.glsl"
+#elif defined(COMPUTED)
+#include "loop-computed.glsl"
 #else
 #include "loop-plain.glsl"
 #endif

@@ -15,7 +15,7 @@ void main() {
     BEGIN_STEPS
     if (end > BEGIN) {
         fetch_keys(BEGIN);
-        FETCH_FIRST_VALUES
+        FETCH_FIRST_VALUES(BEGIN)
     }
     load_queries();
     CLEAR_SUMS
@@ -34,10 +34,10 @@ void main() {
     uint first_key = BEGIN;
     BEGIN_TILES
 #if SPLIT_LOOPS
-    [[dont_unroll]] for (; first_key < clear; first_key += KEYS) add_tile(first_key, false);
-    [[dont_unroll]] for (; first_key < end; first_key += KEYS) add_tile(first_key, true);
+    [[dont_unroll]] for (; first_key < clear; first_key += KEYS) add_tile(first_key, first_key + KEYS, false);
+    [[dont_unroll]] for (; first_key < end; first_key += KEYS) add_tile(first_key, first_key + KEYS, true);
 #else
-    [[dont_unroll]] for (; first_key < end; first_key += KEYS) add_tile(first_key, first_key >= clear);
+    [[dont_unroll]] for (; first_key < end; first_key += KEYS) add_tile(first_key, first_key + KEYS, first_key >= clear);
 #endif
     barrier();  // the last tile has been read from where rows are gathered
     if (poisoned == 0u) {

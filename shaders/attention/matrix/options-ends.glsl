@@ -48,5 +48,9 @@ bool causal_allows(uint row, uint key) { return CAUSAL == 0 || int(key) <= int(r
 #define VISIBLE_KEYS(row) KEYS_SEEN(row, row)
 #define FIND_SEEN(row, key)
 #define SEEN(key) key < visible
+#ifdef COMPUTED
+#define BEND(score) if (BENDS) score = bend(score, row, key);
+#else
 #define BEND(score)
+#endif
 #define DROP(p)

@@ -12,7 +12,7 @@ bool masked_values(uint first_key) { return first_key >= clear && first_key < en
 #endif
 
 void see_scores(uint first_key, uint chunk, bool masked, bool read) {
-    if (MASK != 0) mask_scores(first_key + chunk);
+    if (MASK != 0) mask_scores(first_key + chunk, SCORE_SCALE);
     else if (masked) hide_scores(first_key + chunk);
 }
 

@@ -8,15 +8,25 @@ float part[RF][SLOTS];  // this invocation's part of the sum of the chunk's weig
 
 #define MOST_WEIGHT 32768.0
 
+#ifndef COMPUTED
+#define FACTOR_OF(score) factor
+#define LEVEL_OF(i, r, f) -top[i][r]
+#endif
+
+#ifdef COMPUTED
+// Of scores that lean, and that the soft-cap is still to bend (bend-computed.glsl).
+void make_weights(float factor, bool leaning, bool capped) {
+#else
 void make_weights(float factor) {
+#endif
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
         [[unroll]] for (uint r = 0u; r < SLOTS; ++r) part[i][r] = 0.0;
     }
     [[unroll]] for (uint f = 0u; f < PF; ++f) {
         [[unroll]] for (uint i = 0u; i < RF; ++i) {
             [[unroll]] for (uint e = 0u; e < ELEMENTS; e += 2u) {
-                vec2 pair = vec2(exp2(fma(s_frag[i][f][e], factor, -top[i][SLOT(e)])),
-                                 exp2(fma(s_frag[i][f][e + 1u], factor, -top[i][SLOT(e + 1u)])));
+                vec2 pair = vec2(exp2(fma(s_frag[i][f][e], FACTOR_OF(s_frag[i][f][e]), LEVEL_OF(i, SLOT(e), f))),
+                                 exp2(fma(s_frag[i][f][e + 1u], FACTOR_OF(s_frag[i][f][e + 1u]), LEVEL_OF(i, SLOT(e + 1u), f))));
                 part[i][SLOT(e)] += pair.x;
                 part[i][SLOT(e + 1u)] += pair.y;
                 SET_PAIR(p_frag[i][f], e, pair)

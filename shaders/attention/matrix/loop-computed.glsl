@@ -1,0 +1,102 @@
+// The loop over tiles, where a rule bends scores: clear tiles, and mixed ones, which some row does not see or which lie beside the
+// diagonal. With ALiBi first mixed tiles, then clear ones, from the diagonal to the left and from there to the right: so scores
+// become smaller from tile to tile, and weights hardly ever are too large (RETRY).
+
+#if !RETRY || BUFFERS == 4 || ORDER != 1
+#error "COMPUTED needs RETRY, NVIDIA's order, and a barrier at the end of a tile's first half"
+#endif
+
+// Keys of clear tiles: those before left_end, which distances bend on their left side, and from right_from to clear.
+uint left_end, right_from, clear_tiles, mixed_tiles;
+void find_clear() {
+    clear = CAUSAL == 0 ? end : uint(clamp(int(first_row) + SHIFT + 1, 0, int(end)));
+    HIDE_FROM_BLIND(min(first_row + ROWS, QUERIES) - 1u, clear, 0u)
+    if (MASK != 0 || (DEPENDS_ON_DISTANCE && !leans())) clear = 0u;
+    clear -= clear % KEYS;
+    left_end = right_from = 0u;
+    if (leans()) {
+        int stands = int(first_row) + BASE_SHIFT;
+        if (abs(level_left) < 1e30) left_end = min(uint(max(stands - lean_reach + 1, 0)) / KEYS * KEYS, clear);
+        right_from = clear;
+        if (abs(level_right) < 1e30) {
+            right_from = min((uint(max(stands + int(ROWS) - 1 + lean_reach, 0)) + KEYS - 1u) / KEYS * KEYS, clear);
+        }
+    }
+    clear_tiles = (left_end + clear - right_from) / KEYS;
+    mixed_tiles = (end + KEYS - 1u) / KEYS - clear_tiles;
+}
+
+uint first_clear() { return left_end != 0u ? left_end - KEYS : right_from; }
+uint first_tile() {
+    if (!leans()) return 0u;
+    if (mixed_tiles == 0u) return first_clear();
+    return left_end == right_from ? clear : left_end;
+}
+// Where the tile after this one begins, when `left` are left with this one; `end` after the last.
+uint tile_after(uint first_key, uint left) {
+    uint next_key = first_key + KEYS;
+    if (!leans()) return min(next_key, end);
+    if (left == 1u) return end;
+    if (left == clear_tiles + 1u) return first_clear();
+    if (left <= clear_tiles && first_key < left_end) return first_key != 0u ? first_key - KEYS : right_from;
+    return left > clear_tiles && next_key == right_from ? clear : next_key;
+}
+// Whether the next of so many tiles is mixed, or to be done like these.
+bool is_mixed(uint left) { return left != 0u && (too_large || (leans() ? left > clear_tiles : left <= mixed_tiles)); }
+
+void main() {
+    FIND_INVOCATION
+    FIND_ROWS
+    FIND_ENDS
+    q_base = q_index(batch, head, ROW_START);
+    k_base = k_index(batch, head, KEY_START);
+    v_base = v_index(batch, head, KEY_START);
+    end = KEYS_SEEN(first_row, min(first_row + ROWS, QUERIES) - 1u);  // keys from here on are seen by no row of this workgroup
+    FIND_SCALE
+    begin_leaning();
+    begin_cap();
+    find_clear();
+
+    if (thread == 0u) poisoned = steep = 0u;
+    BEGIN_STEPS
+    uint first_key = first_tile(), left = clear_tiles + mixed_tiles;
+    if (left != 0u) {
+        fetch_keys(first_key);
+        FETCH_FIRST_VALUES(first_key)
+    }
+    load_queries();
+    CLEAR_SUMS
+    FILL_PLACES
+    barrier();  // q has been read from where k goes
+
+    bool mixed = left != 0u;  // the first tile is done like these
+    [[dont_unroll]] while (left != 0u) {
+        lean(0);
+        [[dont_unroll]] while (mixed) {
+            uint next_key = tile_after(first_key, left);
+            add_tile(first_key, next_key, true);
+            first_key = next_key;
+            --left;
+            too_large = on(SOFT_CAP) && (!CAPPED_LATE || steep != 0u);
+            mixed = is_mixed(left);
+        }
+        bool quick = left != 0u;
+        [[dont_unroll]] while (quick) {
+            uint next_key = tile_after(first_key, left);
+            lean(first_key < left_end ? -1 : 1);
+            add_tile(first_key, next_key, false);
+            first_key = next_key;
+            --left;
+            too_large = on(SOFT_CAP) && (!CAPPED_LATE || steep != 0u);
+            mixed = is_mixed(left);
+            quick = left != 0u && !mixed;
+        }
+    }
+    lean(0);
+    barrier();  // the last tile has been read from where rows are gathered
+    if (poisoned == 0u) {
+        STORE_ROWS
+    } else {
+        compute_rows();
+    }
+}

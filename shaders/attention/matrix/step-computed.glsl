@@ -1,0 +1,36 @@
+// What is done with the scores of a chunk before their weights are made, where a rule bends them (COMPUTED).
+//
+// At first as if scores were small (begin_seen). Beside the diagonal ALiBi is added to them; elsewhere products begin with its
+// part within 16 keys, and weights have the rest (lean_fragment). The soft-cap is a factor of each, a polynomial in its square.
+// Then, where weights or scores were too large, whatever they are (see_again).
+
+// Whether the soft-cap is a polynomial at first: where nothing is done to scores after it.
+#define CAPPED_LATE (on(SOFT_CAP) && !on(ALIBI) && MASK == 0)
+#define LEANS_LATE(masked) (leans() && !masked)
+#define FACTOR (MASK != 0 ? 1.0 : masked && !on(SOFT_CAP) && BENDS ? BENT_FACTOR : SCORE_SCALE)
+#define AGAIN_FACTOR (MASK != 0 ? 1.0 : (masked || on(SOFT_CAP)) && BENDS ? BENT_FACTOR : SCORE_SCALE)
+
+void hide_or_mask(uint first_key, bool masked) {
+    if (MASK != 0) mask_scores(first_key, BENDS ? BENT_FACTOR : SCORE_SCALE);
+    else if (masked) hide_scores(first_key);
+}
+void begin_seen(uint first_key, uint chunk, bool masked) {
+    if (LEANS_LATE(masked)) begin_leaning_scores(first_key + chunk);
+    else begin_scores();
+    add_scores(chunk);
+    if (CAPPED_LATE) note_sizes();
+    else if (masked && on(ALIBI)) add_by_distance(first_key + chunk, SCORE_SCALE / LOG2_E);
+    hide_or_mask(first_key + chunk, masked);
+}
+void see_again(uint first_key, uint chunk, bool masked) {
+    if (LEANS_LATE(masked)) lean_scores(first_key + chunk);
+    else begin_scores();
+    add_scores(chunk);
+    float factor = SCORE_SCALE / LOG2_E;  // that scores are still to be multiplied by
+    if (on(SOFT_CAP)) {
+        cap_scores(factor);
+        factor = 1.0;
+    }
+    if (masked && on(ALIBI)) add_by_distance(first_key + chunk, factor);
+    hide_or_mask(first_key + chunk, masked);
+}
