@@ -8,15 +8,12 @@ float part[RF][SLOTS];  // this invocation's part of the sum of the chunk's weig
 
 #define MOST_WEIGHT 32768.0
 
-#ifndef COMPUTED
-#define FACTOR_OF(score) factor
-#define LEVEL_OF(i, r, f) -top[i][r]
-#endif
-
 #ifdef COMPUTED
-// Of scores that lean, and that the soft-cap is still to bend (bend-computed.glsl).
+// Of scores that lean, and that the soft-cap is still to bend: bend-computed.glsl has FACTOR_OF and LEVEL_OF.
 void make_weights(float factor, bool leaning, bool capped) {
 #else
+#define FACTOR_OF(score) factor
+#define LEVEL_OF(i, r, f) -top[i][r]
 void make_weights(float factor) {
 #endif
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
