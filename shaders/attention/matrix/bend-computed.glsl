@@ -1,7 +1,6 @@
 // What bends scores by a rule: the soft-cap and ALiBi.
 
 #define BENT_FACTOR LOG2_E
-#define ADDS false
 
 #define FIND_LEAN_WITHIN find_lean_within();
 void find_lean_within();
@@ -36,8 +35,8 @@ shared uint steep;            // raised once a score was too large
 void begin_cap() {
     if (!on(SOFT_CAP)) return;
     float inverse = SCORE_SCALE / x_cap, square = inverse * inverse;
-    cap_third = -0.33321897 * SCORE_SCALE * square;
-    cap_fifth = 0.12841434 * SCORE_SCALE * square * square;
+    cap_third = NEARER_THIRD * SCORE_SCALE * square;
+    cap_fifth = NEARER_FIFTH * SCORE_SCALE * square * square;
     cap_reach = inverse > 1e-6 ? NEARER_ZERO / inverse : -1.0;
 }
 void note_sizes() {

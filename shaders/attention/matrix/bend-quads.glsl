@@ -1,6 +1,7 @@
 // bend.glsl for NVIDIA's order, in which an invocation has pairs of neighbouring columns: what is added is read a pair at a
 // time, before the products of the chunk that it is added to (with ADDED_LATE after them, which takes fewer registers).
-// distance.glsl and cap.glsl do the rest. Bent scores are not base 2 here: what is added needs no factor then, and the exponentials have theirs anyway.
+// distance.glsl and cap.glsl do the rest. Bent scores are not base 2 here: what is added needs no factor then, and the
+// exponentials have theirs anyway.
 
 #include "bend-one.glsl"
 

@@ -10,6 +10,8 @@ float near_zero(float x, float cap) {
 // Up to a quarter a shorter fit serves, in even powers of the score itself. Its coefficients are numbers as long as what a score
 // is multiplied by is not tiny.
 #define NEARER_ZERO 0.25
+#define NEARER_THIRD -0.33321897
+#define NEARER_FIFTH 0.12841434
 void cap_scores(float factor) {
     float cap = x_cap / LOG2_E, inverse = factor / cap, most = 0.0;
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
@@ -19,7 +21,7 @@ void cap_scores(float factor) {
     }
     most *= inverse;
     if (subgroupAll(most <= (inverse > 1e-6 ? NEARER_ZERO : 0.0))) {  // not so with NaN
-        float square = inverse * inverse, cubic = -0.33321897 * factor * square, fifth = 0.12841434 * factor * square * square;
+        float square = inverse * inverse, cubic = NEARER_THIRD * factor * square, fifth = NEARER_FIFTH * factor * square * square;
         [[unroll]] for (uint i = 0u; i < RF; ++i) {
             [[unroll]] for (uint f = 0u; f < KF; ++f) {
                 [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {

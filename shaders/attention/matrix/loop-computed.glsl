@@ -45,13 +45,7 @@ uint tile_after(uint first_key, uint left) {
 bool is_mixed(uint left) { return left != 0u && (too_large || (leans() ? left > clear_tiles : left <= mixed_tiles)); }
 
 void main() {
-    FIND_INVOCATION
-    FIND_ROWS
-    FIND_ENDS
-    q_base = q_index(batch, head, ROW_START);
-    k_base = k_index(batch, head, KEY_START);
-    v_base = v_index(batch, head, KEY_START);
-    end = KEYS_SEEN(first_row, min(first_row + ROWS, QUERIES) - 1u);  // keys from here on are seen by no row of this workgroup
+#include "loop-ends.glsl"
     FIND_SCALE
     begin_leaning();
     begin_cap();

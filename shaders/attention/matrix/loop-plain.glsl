@@ -1,13 +1,7 @@
 // The loop over tiles: leading ones that every row of the workgroup sees, then the others.
 
 void main() {
-    FIND_INVOCATION
-    FIND_ROWS
-    FIND_ENDS
-    q_base = q_index(batch, head, ROW_START);
-    k_base = k_index(batch, head, KEY_START);
-    v_base = v_index(batch, head, KEY_START);
-    end = KEYS_SEEN(first_row, min(first_row + ROWS, QUERIES) - 1u);  // keys from here on are seen by no row of this workgroup
+#include "loop-ends.glsl"
     TAKE_SHARE
     FIND_SCALE
 

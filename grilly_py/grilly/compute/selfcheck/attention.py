@@ -16,7 +16,7 @@ from ..device.trial import pin, view_of, with_classes
 from .comparing import HIGH_BOUND, NAIVE, ROUNDING, SPREAD, attention_bound, difference, longer, proven, run
 
 #: What bends scores without numbers that are read for each.
-RULES = ("alibi", "soft-cap")
+_RULES = ("alibi", "soft-cap")
 
 
 def ends(queries: int, keys: int) -> Options:
@@ -38,7 +38,7 @@ def bent(rng, queries: int, keys: int) -> Options:
     )
 
 
-def by_rule(name: str, queries: int, keys: int) -> Options:
+def _by_rule(name: str, queries: int, keys: int) -> Options:
     """One rule that bends scores; for one sample and two heads."""
     if name == "alibi":
         return dataclasses.replace(ends(queries, keys), alibi_slopes=np.float32([0.05, 0.01]))
@@ -78,7 +78,7 @@ def check(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | Non
     if set(variant.offers) == {"sinks", "lengths"}:
         problems += [("ends", SPREAD)]
     elif variant.offers and "bias" not in variant.offers:
-        problems += [(name, 1.0) for name in RULES]
+        problems += [(name, 1.0) for name in _RULES]
     elif variant.offers:
         problems += [("bent", 1.0), ("picky", SPREAD), ("tiled", SPREAD)]
     for name, spread in problems:
@@ -89,7 +89,7 @@ def check(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | Non
         seen = np.ones((1, 1, queries, keys), bool)
         options: dict = {}
         made = {"bent": partial(bent, rng), "picky": partial(_picky, rng), "ends": ends}
-        made |= {rule: partial(by_rule, rule) for rule in RULES}
+        made |= {rule: partial(_by_rule, rule) for rule in _RULES}
         more = made[name](queries, keys) if name in made else OFF
         tested = pin(with_classes(view_of(device)) if name == "tiled" else view_of(device), choice)
         if name == "causal":
@@ -98,7 +98,7 @@ def check(device: Device, choice: Choice, facts: Mapping[str, int]) -> str | Non
             seen = rng.random(seen.shape) < 0.7
             seen[:, :, 3] = False
             options.update(mask=seen, return_lse=True)
-        elif name in ("bent", "ends", *RULES):
+        elif name in ("bent", "ends", *_RULES):
             options["return_lse"] = True
             if name == "soft-cap":
                 q[:, :, variant.tile["rows"] :] *= 8  # beyond what a polynomial is for
