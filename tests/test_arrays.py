@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,11 +15,13 @@ import grilly
 from equal import same
 from grilly import array_api as xp
 from grilly.compute.arrays import operations, promotion, reductions, transpose
-from grilly.compute.arrays.map import ABSENT, FLAT, NUMBER, REPEATED, RUNS, STRIDED, replaceable
+from grilly.compute.arrays.map import ABSENT, FLAT, NUMBER, PLANS, REPEATED, RUNS, STRIDED, replaceable
 from grilly.compute.arrays.map import plan as map_plan
+from grilly.compute.device.copy import COPIES
 from grilly.compute.device.device import DeviceFacts
 from grilly.compute.device.plan import Layout
 from grilly.registry import Registry
+from kernels import plans, pretend
 from shaderbuild.shared_facts import shared_facts
 
 ROOM = Path(__file__).parents[1] / "shaders" / "arrays"
@@ -163,6 +166,17 @@ def test_transposed_copies_by_tiles(vulkan_backend, monkeypatch, dtype):
         same(y[1:].contiguous(), want[1:])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
+def test_many_axes_are_copied_by_one_dispatch(vulkan_backend, monkeypatch, dtype):
+    pretend(monkeypatch, vulkan_backend)
+    x = RNG.integers(0, 2**32, (4, 3, 2, 5, 2, 6), np.uint32).view(dtype)  # NaN of every kind keep their bits
+    order = (2, 0, 4, 1, 5, 3)
+    found = vulkan_backend.tensor(x).transpose(order).contiguous()
+    assert found.numpy().tobytes() == x.transpose(order).tobytes()
+    made = [*plans(vulkan_backend, COPIES), *plans(vulkan_backend, PLANS)]
+    assert [len(ready.plan.steps) for ready in made] == [1]
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_broadcasting_and_strides(vulkan_backend, data):
@@ -293,6 +307,16 @@ def test_indices_are_numpys(vulkan_backend, data):
     want = x.copy()
     want[index] = -1
     same(t, want)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "float16", ml_dtypes.bfloat16, "float32", "int64"])
+def test_of_several_values_for_a_place_one_arrives_whole(vulkan_backend, dtype):
+    """Also where places share a word of memory with others."""
+    values = np.array([1, 2, 4, 8, 16, 32, 64, 3]).astype(dtype)
+    t = vulkan_backend.tensor(np.zeros(5, values.dtype))
+    t[[3, 1, 3, 3, 1, 3, 3, 1]] = values
+    found = t.numpy()
+    assert found[3] in values[[0, 2, 3, 5, 6]] and found[1] in values[[1, 4, 7]] and not found[[0, 2, 4]].any()
 
 
 @pytest.mark.parametrize("size", [50, 5000])

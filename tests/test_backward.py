@@ -15,7 +15,8 @@ import grilly.functional as F
 from cases import CASES, DTYPES, Case, assert_as_accurate, make_arrays
 from features import CELLS, Cell
 from grilly import reference
-from grilly.compute.attention import backward, backward_plan
+from grilly.compute.attention import backward, backward_plan, backward_sums
+from grilly.compute.attention.options import Options
 from grilly.compute.device import record
 from grilly.compute.device.dtypes import epsilon
 from grilly.errors import OutOfDeviceMemoryError
@@ -276,6 +277,41 @@ def test_matrix_units(vulkan_backend, monkeypatch, options, dim, workspace):
             for array, poison in zip(dirty, (np.nan, np.inf), strict=True):
                 array[:, :, 7] = poison
             check(backend, gradient(case, np.float16), (q, *dirty), (q, k, v), options, "hidden")
+
+
+def test_gradients_of_many_batches_are_added_in_parts(vulkan_backend, monkeypatch):
+    """What a T5 table and sinks get from all batches is more than some drivers' loops can go through."""
+    rng = np.random.default_rng(5)
+    q, k, v, grad = rng.standard_normal((4, 3, 2, 37, 8)).astype(np.float32)
+    more = {"t5_table": rng.standard_normal((8, 2)).astype(np.float32), "sinks": np.float32([0.5, -0.5])}
+    out, lse = F.flash_attention2(q, k, v, return_lse=True, **more)
+
+    def sums():
+        return F.flash_attention2_backward(
+            grad, q, k, v, out, lse, **more, return_dt5_table=True, return_dsinks=True
+        )[3:]  # fmt: skip
+
+    whole = sums()
+    forget(vulkan_backend)
+    monkeypatch.setattr(backward_sums, "_SHARE", 64)
+    parts = sums()
+    for one, other in zip(whole, parts, strict=True):
+        assert one.shape == other.shape and np.abs(one).max() > 0.1
+        np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-5 * np.abs(one).max())
+
+
+def test_more_diagonals_than_a_loop_has_trips(vulkan_backend):
+    """Mesa's CPU driver ends loops silently after 65,535 trips: 64 diagonals are one."""
+    device, batch, keys = vulkan_backend.opened, 4400, 1000
+    table = np.zeros((4, 1), np.float32)
+    checked = backward.prepare(backward.NAME, Options(t5_table=table), (batch, 1, 1, keys), False)
+    terms = backward.BackwardTerms(checked.causal, 1.0, keys - 1 + checked.right, checked.facts())
+    ones, no = (device.tensor(np.full((batch, 1, 1, 1), x, np.float32)) for x in (1, 0))
+    tall = [device.tensor(np.full((batch, 1, keys, 1), x, np.float32)) for x in (0, 1)]
+    stats = device.tensor(np.zeros((batch, 1, 1, 4), np.float32))  # of which every dS is 1
+    tensors = [ones, *tall, ones, no, no.reshape(batch, 1, 1), None, None]
+    found = backward_sums.t5_gradient(device, tensors, stats, terms, checked, table.shape)
+    assert found.numpy().sum() == batch * keys
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -2,6 +2,7 @@
 
 import math
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -112,6 +113,18 @@ def test_logits_that_are_not_finite(vulkan_backend):
                reduction="none")  # fmt: skip
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_logits_as_low_as_numbers_go(vulkan_backend, dtype):
+    """What a mask of the type's lowest number leaves of a row of which it hides every class."""
+    x = np.full((2, 4), ml_dtypes.finfo(dtype).min, dtype)
+    check_loss(F.cross_entropy(x, [1, 3], reduction="none"), np.zeros_like(x), np.array([1, 3]), reduction="none")
+    grad = np.ones(2, dtype)
+    check_gradient(
+        F.cross_entropy_backward(grad, x, [1, 3], reduction="none"), grad, np.zeros_like(x), np.array([1, 3]),
+        reduction="none",
+    )  # fmt: skip
+
+
 def test_a_class_on_the_device_that_is_none_makes_nan(vulkan_backend):
     x = draw(3, 4)
     for wrong in (4, -1, 2**40):
@@ -199,6 +212,8 @@ def test_what_is_refused(vulkan_backend):
         (ValueError, r"weight has shape \(3,\); expected \(4,\)", lambda: F.cross_entropy(x, [0, 1, 2], x[0, :3])),
         (IndexError, "target has the class 4; expected 0 to 3, or ignore_index", lambda: F.cross_entropy(x, [0, 4, 2])),
         (ValueError, "reduction is 'max'", lambda: F.cross_entropy(x, [0, 1, 2], reduction="max")),
+        (ValueError, "ignore_index is 18446744073709551616; expected a number of int64",
+         lambda: F.cross_entropy(x, [0, 1, 2], ignore_index=2**64)),
         (ValueError, "label_smoothing is 1.5", lambda: F.cross_entropy(x, [0, 1, 2], label_smoothing=1.5)),
         (ValueError, "no axes", lambda: F.cross_entropy(np.zeros((), np.float32), 0)),
         (ValueError, "no classes", lambda: F.cross_entropy(np.zeros((3, 0), np.float32), [0, 0, 0])),

@@ -93,3 +93,15 @@ def test_stored_weights(backend, monkeypatch):
     monkeypatch.setattr("grilly.compute.backend._default", backend)
     out = F.scaled_dot_product_attention(q, np.repeat(k, 2, 1), np.repeat(v, 2, 1), added)
     assert np.array_equal(np.isnan(out), np.isnan(exact))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_infinite_value_that_no_row_attends_to_among_many(vulkan_backend, dtype):
+    """Rows of which some sum is not finite are computed again, whatever of a loop's trips a driver allows."""
+    keys = 17_000
+    weights = np.full((1, 1, 9, keys), 2**-14, np.float32)
+    weights[..., 0] = 0
+    v = np.ones((1, 1, keys, 64), DTYPES[dtype])
+    v[0, 0, 0] = np.inf
+    out = vulkan_backend.attention.attention_output(weights, v).astype(np.float32)
+    assert np.abs(out - (keys - 1) / 2**14).max() < ROUNDING[dtype]

@@ -66,9 +66,17 @@ void main() {
         y_data[to] = x_data[from];
     } else {
         // the other elements of the word are other invocations', or are to stay
-        uint each = 32u / BITS, mask = (1u << BITS) - 1u, shift = to % each * BITS;
+        uint each = 32u / BITS, mask = (1u << BITS) - 1u, shift = to % each * BITS, word = to / each;
         uint bits = x_data[from / each] >> from % each * BITS & mask;
-        atomicAnd(y_data[to / each], ~(mask << shift));
-        atomicOr(y_data[to / each], bits << shift);
+        if (INDEX != 0u && READS == 0u) {  // another invocation may have the same place: one of both numbers arrives, whole
+            uint before, now = y_data[word];
+            do {
+                before = now;
+                now = atomicCompSwap(y_data[word], before, before & ~(mask << shift) | bits << shift);
+            } while (now != before);
+        } else {
+            atomicAnd(y_data[word], ~(mask << shift));
+            atomicOr(y_data[word], bits << shift);
+        }
     }
 }

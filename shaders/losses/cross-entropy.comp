@@ -44,7 +44,7 @@ READER(target, target_data, TYPE_T)
 READER(weight, weight_data, TYPE_X)
 
 const uint UNROLL = 8u;
-const float LEAST = -3.0e38;
+const float LEAST = -3.40282347e38;
 
 shared float tops[THREADS];
 shared float sums[THREADS];

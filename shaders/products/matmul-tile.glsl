@@ -162,20 +162,28 @@ void main() {
         }
     }
 #ifdef WEIGHTS
-    while (doubtful != 0u) {
-        int bit = findLSB(doubtful);
-        doubtful &= doubtful - 1u;
-        int i = bit / GN;
-        int j = bit % GN;
-        int end = row_depth(ROW(i));
-        uint a_row = a_first + uint(ROW(i)) * pc.a_row;
-        uint b_col = b_first + uint(COL(j));
-        vec4 total = vec4(0.0);
-        for (int k = 0; k < end; k++) {
-            float a = load_a_one(a_row + uint(k));
-            if (a != 0.0) total += a * load_b(b_col + uint(k) * pc.b_row, cols - COL(j));
+    // Those again, in one loop over the keys: some drivers count the trips of all loops together.
+    if (doubtful != 0u) {
+        [[unroll]] for (int i = 0; i < TM; i++) {
+            [[unroll]] for (int j = 0; j < GN; j++) sum[i][j] = vec4(0.0);
         }
-        store_c(c_first + uint(ROW(i)) * pc.c_row + uint(COL(j)), total * pc.scale, cols - COL(j));
+        for (int k = 0; k < depth; k++) {
+            [[unroll]] for (int i = 0; i < TM; i++) {
+                if ((doubtful >> GN * i & (1u << GN) - 1u) == 0u || k >= row_depth(ROW(i))) continue;
+                float a = load_a_one(a_first + uint(ROW(i)) * pc.a_row + uint(k));
+                if (a == 0.0) continue;
+                [[unroll]] for (int j = 0; j < GN; j++) {
+                    if ((doubtful >> GN * i + j & 1u) == 0u) continue;
+                    sum[i][j] += a * load_b(b_first + uint(COL(j)) + uint(k) * pc.b_row, cols - COL(j));
+                }
+            }
+        }
+        [[unroll]] for (int i = 0; i < TM; i++) {
+            [[unroll]] for (int j = 0; j < GN; j++) {
+                if ((doubtful >> GN * i + j & 1u) == 0u) continue;
+                store_c(c_first + uint(ROW(i)) * pc.c_row + uint(COL(j)), sum[i][j] * pc.scale, cols - COL(j));
+            }
+        }
     }
 #endif
 }

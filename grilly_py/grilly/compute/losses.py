@@ -95,6 +95,8 @@ def _terms(name: str, ignore_index, reduction, label_smoothing) -> Terms:
     if reduction not in REDUCTIONS:
         raise ValueError(f"{name}: reduction is {reduction!r}; expected 'mean', 'sum' or 'none'")
     ignored = integer(name, "ignore_index", ignore_index)
+    if not -(2**63) <= ignored < 2**63:
+        raise ValueError(f"{name}: ignore_index is {ignored}; expected a number of int64")
     smoothing = number(name, "label_smoothing", label_smoothing)
     if not 0.0 <= smoothing <= 1.0:
         raise ValueError(f"{name}: label_smoothing is {smoothing}; expected 0 to 1")

@@ -245,8 +245,8 @@ def _first_pass(registry: Registry, name: str, kind: int, x: Tensor, kept: int, 
     outer, (outer_steps,) = fewest_axes(x.shape[:kept], [x._steps[:kept]])
     inner, (inner_steps,) = fewest_axes(x.shape[kept:], [x._steps[kept:]])
     rows, extent = math.prod(outer), math.prod(inner)
-    if extent >= 2**32:  # only a broadcast row has so many in one binding
-        raise UnsupportedError(f"{name}: a row of {extent:,} elements; expected fewer than 2**32 in {x.nbytes:,} bytes")
+    if extent >= 2**31:  # only a broadcast row has so many in one binding
+        raise UnsupportedError(f"{name}: a row of {extent:,} elements; expected fewer than 2**31 in {x.nbytes:,} bytes")
     columns = outer[-1] > 8 and outer_steps[-1] == 1 and inner_steps[-1] != 1
     choice = registry.resolve(Request("reduce-columns" if columns else "reduce", "float32"))
     threads = choice.threads

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ...errors import UnsupportedError
@@ -23,6 +24,8 @@ SUMS: Kept[tuple, Prepared] = Kept("gradients of what is added", 256)
 SINKS: Kept[tuple, Ready] = Kept("gradients of sinks", 256)
 #: Numbers that one invocation adds, of dS and of partial sums.
 _PART, _PARTS = 64, 256
+#: Numbers that a workgroup adds, of diagonals and of rows: so few that no driver ends its loops (DeviceFacts.loop_trips).
+_SHARE = 2**18
 _MOST = 2**32 - 1
 
 
@@ -54,12 +57,13 @@ def plan(
     if not diagonal:
         return AttentionPlan(planner.plan(flat.reshape(shape)), made)
     batch, heads = q.shape[:2]
-    table = planner.empty(shape)
+    parts = max(-(-batch * (q.shape[2] + k.shape[2] - 1) // _SHARE), 1)
+    tables = planner.empty((parts, math.prod(shape)))
     choice = registry.resolve(Request("attention-backward-t5", "float32", facts=(("extras", bits),)))
     arrays, push = operands(piece, (0, batch, heads), call.scale, words, place)
-    arrays = {"extra": arrays["extra"], "bias": arrays["bias"], "diagonals": flat, "table": table}
-    planner.dispatch(choice, {"FEATURES": bits}, arrays, push, (shape[0], heads, 1))
-    return AttentionPlan(planner.plan(table), made)
+    arrays = {"extra": arrays["extra"], "bias": arrays["bias"], "diagonals": flat, "table": tables}
+    planner.dispatch(choice, {"FEATURES": bits}, arrays, push, (shape[0], heads, parts))
+    return AttentionPlan(planner.plan(_added(planner, registry, tables).reshape(shape)), made)
 
 
 def _summed(
@@ -153,12 +157,13 @@ def sinks_plan(given: tuple, layouts, facts: DeviceFacts, registry: Registry) ->
     planner = Planner(facts, layouts)
     stats, sinks = planner.inputs
     batch, heads, queries, _ = stats.shape
-    result = planner.empty((heads,))
+    parts = max(-(-batch * queries // _SHARE), 1)
+    result = planner.empty((parts, heads))
     choice = registry.resolve(Request("attention-backward-sinks", "float32"))
     push = {"sinks_offset": At(sinks), "batches": batch, "heads": heads, "queries": queries}
     arrays = {"stats": stats, "sinks": sinks, "result": result}
-    planner.dispatch(choice, {}, arrays, push, (heads, 1, 1), float(stats.size))
-    return planner.plan(result)
+    planner.dispatch(choice, {}, arrays, push, (heads, parts, 1), float(stats.size))
+    return planner.plan(_added(planner, registry, result))
 
 
 def sinks_gradient(device: Device, stats: Tensor, sinks) -> Tensor:
