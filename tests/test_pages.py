@@ -95,6 +95,19 @@ def test_links_lead_somewhere(page):
             assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
 
 
+def test_the_tree_of_compute_names_every_file_once():
+    """docs/architecture.md; a name with a folder before it is only mentioned."""
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    named, folder = [], ""
+    for line in re.search(r"^```\ncompute/\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)[1].splitlines():
+        if line[2] != " ":
+            folder = re.match(r"  (\w+/)?", line)[1] or ""
+        named += [folder + name for name in re.findall(r"(?<![\w/])\w+\.py", line)]
+    compute = ROOT / "grilly_py/grilly/compute"
+    there = [path.relative_to(compute).as_posix() for path in compute.rglob("*.py") if path.name != "__init__.py"]
+    assert sorted(named) == sorted(there)
+
+
 def test_readme_is_short_and_begins_with_speed_and_an_example():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 120

@@ -116,6 +116,12 @@ def test_an_unknown_chip_is_refused(library):
     assert result.returncode == 2 and "arc-z999" in result.stderr and "arc-b580" in result.stderr
 
 
+def test_a_misspelt_lane_is_refused_before_anything_runs():
+    done = subprocess.run(["bash", "tools/lanes.sh", "validaton"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and not done.stdout
+    assert "'validaton'; there are: faults validation devices" in done.stderr
+
+
 def test_the_lane_asks_for_chips_that_there_are():
     lane = (ROOT / "tools/lanes.sh").read_text()
     named = lane.split('done <<<"intel-', 1)[1].split('"', 1)[0].split()

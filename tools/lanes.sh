@@ -180,7 +180,14 @@ faults() { # with the runtimes that can be opened here; GRILLY_REQUIRE_RUNTIMES 
 
 part() { echo "== lane: $1 (after $((SECONDS / 60)) min)"; }
 
-lanes=("$@"); (($#)) || lanes=(faults validation devices)
+known=(faults validation devices)
+lanes=("$@"); (($#)) || lanes=("${known[@]}")
+for lane in "${lanes[@]}"; do
+  case $lane in
+    faults | validation | devices) ;;
+    *) echo "unknown lane '$lane'; there are: ${known[*]}" >&2; exit 2 ;;
+  esac
+done
 status=0
 rest=()
 for lane in "${lanes[@]}"; do
@@ -200,7 +207,6 @@ for lane in "${lanes[@]}"; do
   case $lane in
     validation) validation || { echo "validation: FAILED"; status=1; } ;;
     devices) compile_all || { echo "devices: FAILED"; status=1; } ;;
-    *) echo "unknown lane $lane"; exit 2 ;;
   esac
 done
 exit $status

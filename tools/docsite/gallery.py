@@ -7,6 +7,7 @@ after an example was changed, and look at the pictures.
 
 from __future__ import annotations
 
+import argparse
 import os
 import runpy
 import sys
@@ -27,6 +28,7 @@ def searched() -> Chart:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     os.chdir(EXAMPLES)
     sys.path.insert(0, str(EXAMPLES))
     for name in ("denoise", "patterns"):
