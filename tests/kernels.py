@@ -70,7 +70,7 @@ def with_classes(view):
 
 
 def request_of(view, call):
-    """The first request for a variant that ``call`` makes, which uses the view."""
+    """The request for the variant that ``call``, which uses the view, would run first."""
     return trial.request_of(view.opened, call)
 
 

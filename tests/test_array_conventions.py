@@ -169,6 +169,68 @@ def test_an_array_without_axes_is_an_index_that_copies(default):
     assert x.tolist() == [[0, 0], [5, 5]]
 
 
+def test_one_integer_with_axes_is_an_array_of_indices(default):
+    """As in NumPy, and where Python asks for a number it is refused."""
+    x = np.arange(12).reshape(3, 4)
+    for places in ([1], [[1]], 1):
+        t, own = grilly.asarray(places), np.array(places)
+        np.testing.assert_array_equal(x[t], x[own])
+        np.testing.assert_array_equal(x[:, t], x[:, own])
+        np.testing.assert_array_equal(grilly.asarray(x)[t].numpy(), x[own])
+        np.testing.assert_array_equal(grilly.asarray(x)[:, t, None].numpy(), x[:, own, None])
+    for places in ([1], [[1]]):
+        with pytest.raises(TypeError, match=r"one integer, without axes, can be an index.*give t.item\(\)"):
+            "abc"[grilly.asarray(places)]
+    assert "abc"[grilly.asarray(1)] == "b"
+
+
+#: Calls of NumPy's functions that move, compare or write elements, on an array (6, 4).
+MOVING = {
+    "array2string": (), "array_repr": (), "array_str": (), "array_split": (4,), "broadcast_to": ((2, 6, 4),),
+    "flip": (0,), "hsplit": (2,), "imag": (), "insert": (1, 7), "moveaxis": (0, 1), "pad": (1,), "real": (),
+    "repeat": (2,), "roll": (1,), "rollaxis": (1,), "split": (2,), "squeeze": (), "swapaxes": (0, 1), "take": ([0, 1],),
+    "take_along_axis": (np.array([[0]]), 1), "tile": (2,), "vsplit": (3,),
+    **({"astype": ("float16",), "unstack": ()} if hasattr(np, "unstack") else {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_functions_of_numpy_that_move_elements_give_its_arrays(default, name):
+    x = np.arange(24, dtype=np.float32).reshape(6, 4)
+    wanted, found = (getattr(np, name)(each, *MOVING[name]) for each in (x, grilly.asarray(x)))
+    assert type(found) is type(wanted)
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert type(mine) is type(theirs)
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_functions_of_numpy_with_tensors_in_lists_and_keywords(default):
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    t = grilly.asarray(x)
+    np.testing.assert_array_equal(np.block([[t, t], [t, x]]), np.block([[x, x], [x, x]]))
+    found = np.take_along_axis(x, indices=grilly.asarray([[0], [2]]), axis=1)
+    assert type(found) is np.ndarray and found.tolist() == [[0], [5]]
+    held = np.zeros((2, 3), np.float32)
+    np.copyto(held, t)
+    np.testing.assert_array_equal(held, x)
+
+
+def test_functions_of_numpy_do_not_write_to_tensors(default):
+    t = grilly.zeros((2, 3))
+    for call in (
+        lambda: np.copyto(t, 1.0), lambda: np.copyto(dst=t, src=1.0), lambda: np.concatenate([t], out=t),
+        lambda: np.stack([t[0], t[1]], 0, t), lambda: np.take(t, [0, 1], 0, t),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=r"cannot write to a grilly.Tensor; give t\[...\] = values"):
+            call()
+
+
+def test_functions_of_numpy_that_ask_for_a_shape_do_not_wait(default, monkeypatch):
+    t = grilly.zeros((2, 3))
+    monkeypatch.setattr(grilly.Tensor, "numpy", None)
+    assert np.shape(t) == (2, 3) and np.ndim(t) == 2 and np.size(t) == 6
+
+
 @pytest.mark.parametrize("values", [[2**63 - 1, -(2**63)], [9 * 10**18, -9 * 10**18, 1, 2], [2**60 + 1, 2**60 + 5]])
 def test_var_of_int64_that_are_far_apart(default, values):
     wanted = np.var([float(value - values[0]) for value in values])

@@ -38,6 +38,16 @@ def test_arrays_beyond_the_memory(vulkan_backend):
     np.testing.assert_allclose(found, 2, rtol=1e-6)
 
 
+@pytest.mark.parametrize("values", [
+    np.array(["abc", "defgh"]), np.array([b"abc", b"d"]), np.array(["2020-01-02", "1999-12-31"], "M8[s]"),
+    np.array([(1, 2.5)], [("a", "i4"), ("b", "f8")]), np.array([1 + 2j]),
+], ids=lambda values: values.dtype.kind)  # fmt: skip
+def test_pinned_arrays_of_types_with_a_size_a_unit_or_fields(default, values):
+    found = grilly.pinned.asarray(swapped(values))
+    assert found.dtype == values.dtype and found.dtype.isnative
+    np.testing.assert_array_equal(found, values)
+
+
 def test_a_cache(default):
     cache = nn.KVCache(1, 5, 2, 8, dtype=">f4")
     k, v, q = (RNG.standard_normal((1, 3, 2, 8), dtype=np.float32) for _ in range(3))

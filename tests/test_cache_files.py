@@ -20,7 +20,7 @@ from grilly.registry.manifest import Manifest
 from grilly.registry.names import MANIFEST
 from grilly.registry.packed import Packed
 from grilly.registry.shader_facts import FACTS
-from grilly.runtime import files
+from grilly.runtime import files, folders
 from grilly.runtime.folders import DeviceFile
 from grilly.runtime.interface import DeviceInfo
 from grilly.runtime.locks import file_lock
@@ -28,6 +28,7 @@ from grilly.runtime.locks import file_lock
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 from manifests import put_manifest
 from shaderbuild.pack import pack
+from threads import in_time
 
 DEVICE = DeviceInfo(
     index=0, name="Some GPU", vendor="nvidia", vendor_id=1, device_id=2, kind="discrete", driver="some",
@@ -101,8 +102,29 @@ def test_what_is_read(tmp_path):
     assert files.read_file(path) == files.read_file(path, 5) == b"12345"
     with pytest.raises(OSError, match="at most"):
         files.read_file(path, 4)
-    with pytest.raises(OSError, match="no regular file"):
-        files.read_file(Path(os.devnull))
+    before = open_files()
+    for other in (Path(os.devnull), tmp_path):
+        with pytest.raises(OSError, match="no regular file|Permission"):  # Windows opens no folder
+            files.read_file(other)
+    assert open_files() == before
+
+
+def open_files():
+    folder = Path("/proc/self/fd")
+    return len(list(folder.iterdir())) if folder.exists() else 0
+
+
+def test_a_signal_handler_may_write_in_the_midst_of_it(device_file, monkeypatch):
+    replace = folders.replace_file
+
+    def interrupted(path, data):
+        with pytest.raises(OSError, match="interrupted"):
+            device_file.update({"inner": {"n": 1}})
+        replace(path, data)
+
+    monkeypatch.setattr(folders, "replace_file", interrupted)
+    in_time(lambda: device_file.update({"outer": {"n": 2}}))
+    assert list(device_file.read()) == ["outer"]
 
 
 # -- two processes ---------------------------------------------------------------------------------------------------

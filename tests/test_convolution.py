@@ -244,6 +244,7 @@ X, W = np.zeros((2, 4, 8, 8), np.float32), np.zeros((6, 4, 3, 3), np.float32)
         (ValueError, "4 groups do not divide", lambda: F.conv2d(X, W[:, :1], groups=4)),
         (ValueError, r"bias has shape \(4,\); expected \(6,\)", lambda: F.conv2d(X, W, np.zeros(4, np.float32))),
         (ValueError, "stride is 0; expected 1 or more", lambda: F.conv2d(X, W, None, 0)),
+        (ValueError, r"stride is 8589934592; expected less than 2\*\*31", lambda: F.conv2d(X, W, None, 2**33)),
         (ValueError, r"stride is \(1, 1, 1\); expected a number or 2", lambda: F.conv2d(X, W, None, (1, 1, 1))),
         (TypeError, "dilation is 0.5; expected an integer", lambda: F.conv2d(X, W, dilation=0.5)),
         (ValueError, "padding is 'full'", lambda: F.conv2d(X, W, padding="full")),

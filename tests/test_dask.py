@@ -96,6 +96,18 @@ def test_options(used, name):
     np.testing.assert_allclose(lse, exact[-1], rtol=0, atol=3e-6)
 
 
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"sinks": np.ones(1, np.float32)}], ids=" ".join)
+@pytest.mark.parametrize("chunks", [(0, 6), (3, 0, 3), (0,), (0, 0)])
+def test_chunks_of_no_keys(used, chunks, options):
+    """They add nothing, and sinks count once although several chunks begin at key 0."""
+    q, k, v = make(1, 1, 1, 3, sum(chunks))
+    arrays = cut((q, k, v), q.shape, (1, 1, chunks, 32), (1, 1, chunks, 24))
+    exact = reference.naive_attention(q, k, v, return_lse=True, dtype=np.float64, **options)
+    out, lse = dask.compute(*grilly_dask.flash_attention(*arrays, return_lse=True, **options))
+    np.testing.assert_allclose(out, exact[0], rtol=0, atol=2e-6)
+    np.testing.assert_allclose(lse, exact[-1], rtol=0, atol=2e-6)
+
+
 def test_fewer_axes_and_numpy_arrays(used):
     q, k, v = make(1, 3, 3, 71, 83, 32, 32)
     for axes in (2, 3):
@@ -143,6 +155,8 @@ def test_refusals():
         grilly_dask.flash_attention(q, k, v, windw=3)
     with pytest.raises(ValueError, match=r"mask has shape \(7,\), which does not broadcast"):
         grilly_dask.flash_attention(q, k, v, mask=np.ones(7, bool))
+    with pytest.raises(ValueError, match=r"padding mask \(B, Sk\), True = attend, is given as mask\[:, None, None\]"):
+        grilly_dask.flash_attention(q, k, v, mask=np.ones((2, 307), bool))
     with pytest.raises(TypeError, match="attn_bias is int64; expected float32"):
         grilly_dask.flash_attention(q, k, v, attn_bias=np.ones(307, np.int64))
     with pytest.raises(ValueError, match="k has chunks of unknown size"):

@@ -158,6 +158,10 @@ def test_what_is_refused(vulkan_backend):
         (ValueError, r"grad_output has shape \(2, 4\) and input \(3,\)",
          lambda: F.embedding_backward(weight[:2], [0, 1, 2], 5)),
         (IndexError, "embedding_backward: input has the id 7", lambda: F.embedding_backward(weight[:1], [7], 5)),
+        (IndexError, "embedding_backward: input has ids, and there are no rows",
+         lambda: F.embedding_backward(weight[:1], [0], 0)),
+        (IndexError, "embedding: input has ids, and there are no rows", lambda: F.embedding([0], weight[:0])),
+        (ValueError, "num_embeddings is -1", lambda: F.embedding_backward(weight[:0], np.zeros(0, int), -1)),
         (ValueError, "num_embeddings is 0", lambda: nn.Embedding(0, 4)),
         (ValueError, "padding_idx is 4", lambda: nn.Embedding(4, 4, 4)),
     ):  # fmt: skip

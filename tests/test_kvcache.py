@@ -440,6 +440,8 @@ def test_layer_refuses(vulkan_backend):
         (lambda cache, q, k: nn.KVCache(2, 5, 2, 8, dtype=int), TypeError, "dtype is int64"),
         (lambda cache, q, k: nn.KVCache(2, 5, 2, 300), ValueError, "at most 256"),
         (lambda cache, q, k: F.flash_attention_with_kvcache(q, None, cache.v), TypeError, "k_cache is a NoneType"),
+        (lambda cache, q, k: F.flash_attention_with_kvcache(cache.k, cache.k, cache.v, cache_seqlens=1, kernel=[]),
+         TypeError, "kernel is a list; expected the name"),
     ],
 )  # fmt: skip
 def test_errors_that_name_the_argument(vulkan_backend, call, error, words):

@@ -105,6 +105,13 @@ def test_matrix_power(backend):
         np.testing.assert_array_equal(found.numpy(), np.linalg.matrix_power(whole, n))
 
 
+@pytest.mark.parametrize("axes", [1, np.int64(1), (1, 0), (-1, 0), ([1, 0], [0, 1]), ((1,), 0)], ids=str)
+def test_tensordot(backend, axes):
+    x, y = random(4, 5, seed=1), random(5, 4, seed=2)
+    found = linalg.tensordot(backend.tensor(x), backend.tensor(y), axes=axes)
+    near(found, np.tensordot(x.astype(np.float64), y, axes=axes), 20 * np.abs(x).max() * np.abs(y).max())
+
+
 def test_the_namespace(backend):
     assert grilly.linalg is linalg
     for name in ("matmul", "matrix_transpose", "tensordot", "vecdot"):
@@ -123,6 +130,17 @@ def test_the_namespace(backend):
     (lambda x: linalg.matrix_norm(x[0]), ValueError, "expected at least two axes"),
     (lambda x: linalg.matrix_norm(x.astype("int32")), TypeError, "x is int32; expected a floating dtype"),
     (lambda x: linalg.vector_norm(x > 0), TypeError, "x is bool; expected a floating dtype"),
+    (lambda x: linalg.vector_norm(x, ord="fro"), ValueError, "ord is 'fro'; expected a number; .*matrix_norm"),
+    (lambda x: linalg.vector_norm(x, dim=1), TypeError, "vector_norm: .* 'dim'; here give axis"),
+    (lambda x: linalg.vector_norm(x, p=1), TypeError, "vector_norm: .* 'p'; here give ord"),
+    (lambda x: linalg.vecdot(x, x, dim=1), TypeError, "vecdot: .* 'dim'; here give axis"),
+    (lambda x: linalg.cross(x, x, dim=1), TypeError, "cross: .* 'dim'; here give axis"),
+    (lambda x: linalg.matrix_norm(x, keepdim=True), TypeError, "matrix_norm: .* 'keepdim'; here give keepdims"),
+    (lambda x: linalg.matrix_norm(x, dim=(0, 1)), TypeError, "matrix_norm: .* 'dim'; here give nothing: matrices"),
+    (lambda x: linalg.diagonal(x, dim1=0), TypeError, "diagonal: .* 'dim1'; here give nothing: matrices"),
+    (lambda x: linalg.trace(x, axis1=0), TypeError, "trace: .* 'axis1'; here give nothing: matrices"),
+    (lambda x: linalg.tensordot(x, x, axes=(1, 1, 1)), ValueError, r"axes is \(1, 1, 1\); expected a number, or"),
+    (lambda x: linalg.tensordot(x, x, axes=1.5), TypeError, "tensordot: axes is 1.5; expected an integer"),
     (lambda x: linalg.matrix_power(x, 2), ValueError, "expected square matrices"),
     (lambda x: linalg.matrix_power(x[:, :3], -1), ValueError, "n is -1; expected at least 0"),
 ])  # fmt: skip

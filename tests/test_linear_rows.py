@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import threading
+import weakref
 
 import numpy as np
 import pytest
 
 import grilly
 import grilly.functional as F
+from grilly.compute.device.caches import Caches
+from grilly.compute.device.device import HEAP_SHARE
 from grilly.compute.device.trial import pin, view_of
 from grilly.compute.products import kept
 from grilly.compute.products.deal import deal
@@ -233,13 +237,19 @@ def test_weights_that_were_written_to_are_split_anew(vulkan_backend):
         assert kept.find(weight) is None
 
 
-def test_what_is_kept_ends_with_the_weight_and_at_a_limit(vulkan_backend, monkeypatch):
+@pytest.mark.parametrize("of", ["limit", "memory"])
+def test_what_is_kept_ends_with_the_weight_and_at_a_limit(vulkan_backend, monkeypatch, of):
     """By the books of memory; the parts are stand-ins, so any device will do."""
     opened = vulkan_backend.opened
     begin = vulkan_backend.memory().in_use
     weight, second = (vulkan_backend.tensor(np.zeros((64, 64), np.float32)) for _ in range(2))
     parts = [vulkan_backend.tensor(np.zeros((1, 1, 64, 96), np.float32)) for _ in range(2)]
-    monkeypatch.setattr(opened, "memory_limit", int(1.5 * parts[0].nbytes / kept.SHARE))
+    most = int(1.5 * parts[0].nbytes / kept.SHARE)
+    if of == "limit":
+        monkeypatch.setattr(opened, "memory_limit", most)
+    else:
+        monkeypatch.setattr(opened, "memory_limit", None)
+        monkeypatch.setattr(opened, "info", dataclasses.replace(opened.info, memory_bytes=int(most / HEAP_SHARE)))
     kept.keep(opened, weight, parts[0])
     kept.keep(opened, second, parts[1])
     assert kept.find(weight) is parts[0] and kept.find(second) is None
@@ -248,6 +258,57 @@ def test_what_is_kept_ends_with_the_weight_and_at_a_limit(vulkan_backend, monkey
     assert kept.find(weight) is None
     del parts, weight, second
     assert vulkan_backend.memory().in_use == begin
+
+
+@pytest.mark.parametrize("who", ["a thread", "a signal handler"])
+def test_more_may_be_kept_while_it_is_counted(vulkan_backend, monkeypatch, who):
+    opened = vulkan_backend.opened
+    monkeypatch.setattr(opened, "caches", Caches())
+    monkeypatch.setattr(opened, "memory_limit", 1 << 30)
+    weight, second, parts = (vulkan_backend.tensor(np.zeros((4, 4), np.float32)) for _ in range(3))
+
+    class Counted:
+        @property
+        def nbytes(self):
+            if who == "a thread":
+                other.start()
+                other.join(0.1)
+            else:
+                also()
+            return 0
+
+    def also():
+        kept.keep(opened, second, parts)
+
+    other, counted, every = threading.Thread(target=also), Counted(), weakref.WeakSet()
+    every.add(counted)
+    opened.caches[kept._ALL].keep("all", every)
+    kept.keep(opened, weight, parts)
+    del counted
+    assert kept.find(weight) is parts
+    if who == "a thread":
+        other.join()
+        assert kept.find(second) is parts
+
+
+def test_a_write_counts_before_it_begins_and_when_it_has_ended(vulkan_backend, monkeypatch):
+    """An interrupt may leave what was written, and another thread may keep what was there before."""
+    x = vulkan_backend.tensor(np.ones((8, 8), np.float32))
+    storage, runtime, during = x._storage, vulkan_backend.runtime, []
+    dispatch = runtime.dispatch
+
+    def interrupted(*arguments):
+        dispatch(*arguments)
+        during.append(storage.version)
+        if len(during) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(runtime, "dispatch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        x += 1
+    assert x.numpy().max() == 2 and storage.version == during[0] == 1
+    x += 1
+    assert during[1] > during[0] and storage.version > during[1]
 
 
 def test_only_calls_that_write_count_as_writes(vulkan_backend):

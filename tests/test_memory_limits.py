@@ -17,7 +17,7 @@ from grilly.compute.attention.words import WORDS
 from grilly.compute.device.caches import Cache
 from grilly.compute.unfused import t5_bias
 from kernels import plans
-from threads import together
+from threads import in_time, together
 
 
 @pytest.fixture
@@ -54,6 +54,26 @@ def test_threads_keep_at_once():
 
     together(4, work)
     assert len(kept) == 8
+
+
+def test_a_signal_handler_may_keep_in_the_midst_of_it():
+    kept = Cache(1)
+
+    class Key:
+        """Its hash is asked for where a signal may come, too."""
+
+        def __init__(self, *others):
+            self.others = others
+
+        def __hash__(self):
+            for other in self.others:
+                assert kept.keep(other, "inner") == "inner"
+            return 1
+
+    outer = Key(2, 3)
+    kept.keep(0, "former")
+    in_time(lambda: kept.keep(outer, "outer"))
+    assert list(kept.values()) == ["outer"]
 
 
 def test_rope_keeps_so_many_bases(own, monkeypatch):

@@ -110,11 +110,25 @@ def test_parameters_are_read_only_copies():
     assert (parameter.numpy() == 1).all()
     with pytest.raises(ValueError, match="read-only"):
         parameter.data[0] = 3
-    parameter.data = np.zeros(3, np.float16)
-    assert parameter.shape == (3,) and parameter.dtype == np.float16
-    assert np.asarray(parameter).dtype == np.float16
+    parameter.data = np.zeros(3, np.float32)
+    assert parameter.shape == (3,) and parameter.dtype == np.float32
+    parameter.data = np.ones(3, ">f4")
+    assert parameter.numpy().tolist() == [1, 1, 1]
+    assert np.asarray(nn.Parameter(np.zeros(3, np.float16))).dtype == np.float16
     with pytest.raises(TypeError, match="float64.*astype"):
         nn.Parameter(np.zeros(3))
+
+
+@pytest.mark.parametrize("held", ["array", "Tensor"])
+def test_a_step_in_float32_does_not_widen_a_parameter(vulkan_backend, held):
+    half = np.ones(3, np.float16)
+    parameter = nn.Parameter(vulkan_backend.tensor(half) if held == "Tensor" else half)
+    parameter.grad = np.ones(3, np.float32)
+    with pytest.raises(TypeError, match=r"data of dtype float32 for a parameter of float16; .*\.astype\(p.dtype\), or"):
+        parameter.data = parameter.data - 0.5 * parameter.grad
+    assert parameter.numpy().tolist() == [1, 1, 1]
+    parameter.data = (parameter.data - 0.5 * parameter.grad).astype(parameter.dtype)
+    assert parameter.dtype == np.float16 and parameter.numpy().tolist() == [0.5] * 3
 
 
 def test_attributes():
@@ -257,5 +271,5 @@ def test_to_a_dtype_that_does_not_hold_the_numbers(vulkan_backend, held):
     with pytest.raises(OverflowError, match=r"1.weight: numbers past 65504"):
         layer.to(dtype="float16")
     weight[1] = 65504
-    layer[1].weight.data = vulkan_backend.tensor(weight) if held == "Tensor" else weight
+    layer[1].weight = nn.Parameter(vulkan_backend.tensor(weight) if held == "Tensor" else weight)
     assert layer.to(dtype="float16")[1].weight.numpy()[1].tolist() == [65504.0] * 3

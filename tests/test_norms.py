@@ -439,6 +439,16 @@ def test_gradients_of_sixteen_bits(vulkan_backend, dtype):
     check_gradients(vulkan_backend.opened, draw(7, 77).astype(dtype))
 
 
+def test_gradients_are_arrays_of_their_own(vulkan_backend):
+    """Also where there is nothing to add up."""
+    x, grad, weight = (vulkan_backend.tensor(draw(3, 4, seed=n).astype(np.float32)) for n in range(3))
+    given = grad.numpy()
+    _, _, bias = F.layer_norm_backward(grad, x, (3, 4), weight)
+    np.testing.assert_array_equal(bias.numpy(), given)
+    bias *= 0
+    np.testing.assert_array_equal(grad.numpy(), given)
+
+
 def test_gradients_are_those_of_differences(vulkan_backend):
     """The reference's formulas, by central differences of its own functions in float64."""
     x, g, w = draw(3, 4, 6), draw(3, 4, 6, seed=1), draw(6, seed=2)

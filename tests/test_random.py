@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +12,9 @@ import pytest
 import grilly
 from grilly import reference
 from grilly.compute.arrays import draws
+from grilly.compute.random import drawn
 from shaderbuild.shared_facts import shared_facts
+from threads import in_time
 
 SHADER = Path(__file__).parents[1] / "shaders" / "arrays" / "random.comp"
 SEED = 2**40 + 12345
@@ -19,6 +23,27 @@ SEED = 2**40 + 12345
 def test_numbers_of_the_kernel():
     found = shared_facts([SHADER])["draws"]
     assert found == {name: getattr(draws, name) for name in found} and len(found) == 3
+
+
+def test_a_signal_handler_may_draw_in_the_midst_of_it():
+    device, seen = SimpleNamespace(runtime=SimpleNamespace(capturing=False)), []
+
+    def handler(frame, event, argument):  # Python calls it for no line of its own
+        if frame.f_code is not drawn.__code__:
+            return None
+        if event == "line":
+            seen.append(drawn(device, "inner", ""))
+        return handler
+
+    def work():
+        sys.settrace(handler)
+        try:
+            seen.append(drawn(device, "outer", ""))
+        finally:
+            sys.settrace(None)
+
+    in_time(work)
+    assert len(seen) > 3 and len(set(seen)) == len(seen)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7, 9), (3, 1001), (100_003,)], ids=str)
@@ -81,6 +106,14 @@ def test_seeds(vulkan_backend):
 
 def test_refusals(vulkan_backend):
     for call, error, text in [
+        (lambda: grilly.random.uniform(3, low=5, high=1, device=vulkan_backend), ValueError, "high not below low"),
+        (lambda: grilly.random.uniform(3, high=np.inf, device=vulkan_backend), ValueError, "expected finite numbers"),
+        (lambda: grilly.random.uniform(3, low=np.nan, device=vulkan_backend), ValueError, "expected finite numbers"),
+        (lambda: grilly.random.normal(3, device="cpu"), TypeError, "device is 'cpu'; expected a grilly.Compute"),
+        (lambda: grilly.random.normal(size=3), TypeError, "normal: .* 'size'; here give shape"),
+        (lambda: grilly.random.normal(3, loc=1.0), TypeError, "normal: .* 'loc'; here give mean"),
+        (lambda: grilly.random.uniform(3, generator=1), TypeError, "uniform: .* 'generator'; here give seed"),
+        (lambda: grilly.random.integers(0, 3, size=3), TypeError, "integers: .* 'size'; here give shape"),
         (lambda: grilly.random.normal(3, dtype="int32", device=vulkan_backend), TypeError, "floating"),
         (lambda: grilly.random.integers(0, 3, 3, dtype="float32", device=vulkan_backend), TypeError, "integers"),
         (lambda: grilly.random.integers(3, 3, 3, device=vulkan_backend), ValueError, "from 3 to 3"),

@@ -9,6 +9,7 @@ from grilly.errors import UnsupportedError
 from grilly.registry import Manifest, Registry, Request
 from grilly.runtime.interface import DeviceInfo
 from manifests import SPIRV, entry, write_manifest
+from threads import in_time
 
 LIMITS = {"shared_bytes": 49152, "invocations": 1024, "push_bytes": 256, "bindings": 16, "subgroups": 32}
 GPU = DeviceInfo(
@@ -243,6 +244,20 @@ def test_the_cache_does_not_grow_without_end(registry, monkeypatch):
     for d in range(10):
         r.resolve(Request("attention", "float32", facts={"d": d}))
     assert len(r._choices) == 3
+
+
+def test_a_signal_handler_may_resolve_in_the_midst_of_it(registry, monkeypatch):
+    found = registry(entry("a.x.float32"))
+
+    class Interrupted(dict):
+        def setdefault(self, key, value):
+            seen.append(found.resolve(PLAIN._replace(facts={"align": 8})).variant.name)
+            return super().setdefault(key, value)
+
+    seen, kept = [], Interrupted()
+    monkeypatch.setattr(found, "_choices", kept)
+    in_time(lambda: seen.append(chosen(found)))
+    assert seen == ["a.x.float32"] * 2 and len(kept) == 1
 
 
 def test_a_choice_hands_the_plan_its_numbers(registry):

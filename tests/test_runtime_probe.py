@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import children
-from grilly.errors import NoDeviceError, UnsupportedError
+from grilly.errors import GrillyError, NoDeviceError, UnsupportedError
 from grilly.runtime import open_runtime, probe
 from grilly.runtime.interface import DeviceInfo
 
@@ -124,6 +124,47 @@ for call in (grilly.devices, grilly.Compute):
 """
     status, text = run(code)
     assert status == 0 and text.count("caught") == 2 and "install" in text, text
+
+
+BEFORE = {  # a Vulkan version, and what comes with it
+    (1, 2): ["VK_KHR_shader_float16_int8", "VK_KHR_8bit_storage", "VK_KHR_vulkan_memory_model"],
+    (1, 3): ["VK_EXT_subgroup_size_control"],
+}
+
+
+@pytest.mark.parametrize("offered, instance", [((1, 1, 5), 3), ((1, 2, 7), 3), ((1, 3, 9), 3), ((1, 4, 0), 1)])
+def test_features_of_later_versions_need_their_extensions(monkeypatch, offered, instance):
+    """The call that would open the device is looked at, and refused."""
+    try:
+        info = probe.select(probe.enumerate_devices())
+    except NoDeviceError as error:
+        pytest.skip(f"there is no Vulkan device: {error}")
+    from grilly.runtime.vulkan import device as opening
+
+    names, (ffi, lib) = [], probe.load()
+
+    class Refusing:
+        def __getattr__(self, name):
+            return getattr(lib, name)
+
+        def vkCreateDevice(self, physical, given, allocator, made):
+            count, listed = given.enabledExtensionCount, given.ppEnabledExtensionNames
+            names.extend(ffi.string(listed[n]).decode() for n in range(count))
+            return -3
+
+    class Old(opening.Instance):
+        def __init__(self):
+            super().__init__()
+            self.api_version = 1 << 22 | instance << 12
+
+    monkeypatch.setattr(opening, "lib", Refusing())
+    monkeypatch.setattr(opening, "Instance", Old)
+    features = {"float16-arithmetic", "int8-storage", "subgroup-size-control", "cooperative-matrix"}
+    with pytest.raises(GrillyError, match="INITIALIZATION"):
+        opening.Device(replace(info, api_version=offered, features=frozenset(features)))
+    both = min(offered[:2], (1, instance))
+    for version, extensions in BEFORE.items():
+        assert set(extensions) & set(names) == (set(extensions) if both < version else set()), version
 
 
 def test_devices_describe_themselves():

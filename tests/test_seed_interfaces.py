@@ -12,6 +12,7 @@ import grilly
 import grilly.functional as F
 from cases import DTYPES, SIXTEEN_BITS, epsilon
 from grilly import nn, reference
+from grilly.compute.device.caches import Caches
 from kernels import view_of
 
 
@@ -239,6 +240,25 @@ def test_blocks_of_the_registrys_choice_are_told(device):
     assert F.flash_attention(k[:, :, :0], k, k).blocks is None
 
 
+@pytest.mark.parametrize("queries", [1, 8])
+@pytest.mark.parametrize("dim", [1, 6, 63])
+def test_kernels_that_a_call_can_do_without_are_not_missed(device, dim, queries):
+    """Those for few queries do not take rows of every length."""
+    q, k = draw(1, 2, queries, dim), draw(1, 2, 9, dim)
+    result = F.flash_attention(q, k, k)
+    assert np.array_equal(result.output, F.flash_attention2(q, k, k)) and result.blocks is not None
+
+
+def test_a_device_without_kernels_for_shares_of_keys(device, monkeypatch):
+    """Of many keys other devices' plans ask for them first."""
+    if not device.opened.sixteen_bits:
+        pytest.skip("the device has no float16 storage")
+    monkeypatch.setattr(device.opened, "facts", dataclasses.replace(device.opened.facts, architecture="rdna3"))
+    monkeypatch.setattr(device.opened, "caches", Caches())
+    q, k = draw(1, 1, 512, 64, dtype=np.float16), draw(1, 1, 1024, 64, dtype=np.float16)
+    assert F.flash_attention(q, k, k).blocks is not None
+
+
 def test_blocks_serve_one_query_and_tensors_stay_at_home(device):
     q, k = device.tensor(draw(1, 2, 1, 64)), device.tensor(draw(1, 2, 2000, 64))
     config = grilly.FlashConfig.for_head_dim(64, device)
@@ -309,6 +329,8 @@ def test_config_is_a_value():
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.block_q = 64
     assert hash(config) == hash(grilly.FlashConfig())
+    numbers = grilly.FlashConfig(block_q=np.int64(64), block_kv=np.uint8(32))
+    assert numbers == grilly.FlashConfig(64, 32) and type(numbers.block_q) is type(numbers.block_kv) is int
 
 
 @pytest.mark.parametrize("blocks", [{"block_q": 0}, {"block_kv": -1}, {"block_q": 2.0}, {"block_q": True}])

@@ -262,6 +262,21 @@ def test_progress(vulkan_backend, caplog, capsys, monkeypatch):
     assert "flash_attention2: 100 % of the pairs" in capsys.readouterr().err
 
 
+def test_what_progress_may_be(vulkan_backend):
+    former = vulkan_backend.progress
+    try:
+        for given, kept in ((True, progress.show), (print, print), (False, None), (None, None)):
+            vulkan_backend.progress = given
+            assert vulkan_backend.progress is kept
+        for bad in (5, "yes"):
+            with pytest.raises(TypeError, match="Compute: progress is .*; expected a function"):
+                vulkan_backend.progress = bad
+            with pytest.raises(TypeError, match="Compute: progress is .*; expected a function"):
+                grilly.Compute(progress=bad)
+    finally:
+        vulkan_backend.progress = former
+
+
 def test_what_cannot_be_streamed_is_refused(vulkan_backend):
     q, k, v = (np.ones((1, 1, s, 32), np.float32) for s in (64, 1024, 1024))
     with limited(vulkan_backend, 100):
@@ -311,7 +326,7 @@ def test_the_limit_from_the_environment(vulkan_backend, monkeypatch):
 )  # fmt: skip
 def test_plans_fit(batch, kv_heads, group, queries, keys, mask, budget):
     device = types.SimpleNamespace(
-        memory_limit=budget,
+        most_memory=budget,
         info=types.SimpleNamespace(limits={"storage_range": 1 << 27, "allocation": 1 << 32}, memory_bytes=1 << 34),
         runtime=types.SimpleNamespace(memory=lambda: types.SimpleNamespace(in_use=0)),
         facts=types.SimpleNamespace(windows=True),

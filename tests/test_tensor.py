@@ -182,6 +182,27 @@ def test_written_arrays_may_change_at_once(backend):
     assert [float(t.numpy()[5, 5]) for t in tensors] == list(range(50))
 
 
+def test_little_is_read_for_a_sparse_view(backend, monkeypatch):
+    array = np.arange(2048 * 257, dtype=np.float32).reshape(2048, 257)
+    tensor, runtime, seen = backend.tensor(array), backend.runtime, []
+    read = runtime.read
+
+    def counted(buffer, out, offset=0):
+        seen.append(out.nbytes)
+        return read(buffer, out, offset)
+
+    monkeypatch.setattr(runtime, "read", counted)
+    np.testing.assert_array_equal(tensor[:, 3].numpy(), array[:, 3])
+    np.testing.assert_array_equal(tensor[1:100, 3].numpy(), array[1:100, 3])
+    assert seen == [4 * 2048, 4 * (98 * 257 + 1)], "of little memory all"
+
+    def refuse(tensor, dtype):
+        raise grilly.UnsupportedError("no kernel")
+
+    monkeypatch.setattr(backend.opened, "convert", refuse)
+    np.testing.assert_array_equal(tensor[:, 3].numpy(), array[:, 3])
+
+
 def test_read_only_and_foreign_byte_order(backend):
     array = np.arange(6, dtype=">f4").reshape(2, 3)
     array.flags.writeable = False

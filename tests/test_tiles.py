@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -18,6 +21,7 @@ from grilly.compute.attention.words import template, words_of
 from grilly.compute.device.plan import Layout, Planner
 from grilly.compute.device.record import Ready
 from grilly.compute.device.tensor import Tensor
+from grilly.registry import Request
 from kernels import plans, pretend
 
 KERNEL = "flash-attention2"
@@ -270,8 +274,6 @@ def test_a_call_like_an_earlier_one_gets_classes_of_its_own(vulkan_backend, alwa
 
 def planned(backend, mask, heads, keys=256, kernel=KERNEL):
     """Whether a call of 4096 queries, head dimension 64, gets classes."""
-    from grilly.registry import Request
-
     facts = {"align": 8, "head_dim": 64, "value_dim": 64, "keys": 4096, "rows": 1 << 20, "causal": 0, "high": 0}
     choice = backend.registry.resolve(Request("attention", "float32", facts=tuple(facts.items()), prefer=kernel))
     one = backend.empty(1)
@@ -287,6 +289,20 @@ def test_classes_are_made_where_they_pay(vulkan_backend):
     assert not planned(vulkan_backend, (1, 1, 4096, 2), 8, keys=2)
     assert not planned(vulkan_backend, None, 8)
     assert not planned(vulkan_backend, (1, 1, 4096, 256), 8, kernel="attention-naive")
+
+
+def test_another_kernel_is_taken_for_its_classes_where_they_pay(vulkan_backend):
+    other, one = (SimpleNamespace(variant=SimpleNamespace(offered=bits)) for bits in (tiles.TILES, 0))
+    registry = SimpleNamespace(resolve=lambda request: other, rank=lambda variant: 0)
+    mask, request = Layout((1, 1, 4096, 256), (0, 0, 256, 1), np.dtype(bool)), Request("attention", "float32")
+    facts = vulkan_backend.opened.facts
+    always = dataclasses.replace(facts, class_work=0.0, class_read=0.0)
+    read = 4096.0 * 256
+    for given, work, wanted in [
+        (facts, facts.class_read * read, other), (facts, 0.9 * facts.class_read * read, one), (always, 1.0, other),
+        (dataclasses.replace(facts, class_work=np.inf), 1e30, one),
+    ]:  # fmt: skip
+        assert tiles.rather(mask, given, registry, request, one, work) is wanted
 
 
 def test_the_default_plan_takes_a_mask(vulkan_backend, always):

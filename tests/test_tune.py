@@ -15,6 +15,7 @@ from grilly.compute.attention.forward import REPEATED
 from grilly.compute.device.trial import request_of, view_of
 from grilly.registry import Manifest, Registry, Request
 from grilly.registry.measured import bucket
+from grilly.runtime import folders
 from grilly.runtime.interface import DeviceInfo
 from manifests import entry, write_manifest
 
@@ -61,6 +62,23 @@ def test_a_winner_goes_before_ranks_here_and_in_later_processes(make):
     assert chosen(registry) == "b.x.float32"
     assert registry.measured(PLAIN) == "b.x.float32"
     assert chosen(make()) == "b.x.float32"
+
+
+def test_what_cannot_be_written_changes_nothing(make, monkeypatch):
+    def refuse(*arguments):
+        raise OSError("read-only")
+
+    registry = make()
+    with monkeypatch.context() as patch:
+        patch.setattr(folders.DeviceFile, "update", refuse)
+        with pytest.raises(OSError, match="read-only"):
+            keep(registry)
+    assert chosen(registry) == "a.x.float32" and registry.measured(PLAIN) is None
+    keep(registry)
+    monkeypatch.setattr(folders.DeviceFile, "remove", refuse)
+    with pytest.raises(OSError, match="read-only"):
+        registry.forget_winners()
+    assert chosen(registry) == registry.measured(PLAIN) == "b.x.float32"
 
 
 def test_a_winner_stands_for_its_sizes_only(make):

@@ -139,6 +139,7 @@ BAD = [
     (dict(k=np.zeros((5, HK, 8), np.float32)), ValueError, "head dimension 8"),
     (dict(v=np.zeros((5, HK, DIM), np.float16)), TypeError, "same dtype"),
     (dict(dropout_p=1.0), ValueError, "dropout_p is 1.0"),
+    (dict(kernel=5), TypeError, "flash_attention_varlen: kernel is a int; expected the name"),
 ]
 
 

@@ -10,3 +10,21 @@ def together(count, work):
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def in_time(work, seconds=5.0):
+    """Call ``work`` in a thread of its own, and fail where it waits for ever, as for a lock that it has itself."""
+    raised = []
+
+    def run():
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert not thread.is_alive(), "it waits"
+    if raised:
+        raise raised[0]

@@ -22,7 +22,7 @@ except ModuleNotFoundError as error:
 
 from .compute import Compute, default_backend, devices
 from .compute.attention import options as options_
-from .compute.attention.checks import check_qkv, check_scale
+from .compute.attention.checks import check_qkv, check_scale, misplaced
 from .compute.attention.keywords import PlaceKeywords, TermKeywords
 from .compute.attention.stream import Part, attend_part
 from .compute.device.arguments import check_precision
@@ -147,6 +147,8 @@ def flash_attention(
     grids = [_grid(name, bias, chunks) for name, bias in (("mask", mask), ("attn_bias", attn_bias))]
     parts = [a.to_delayed() for a in (q, k, v)]
     begin = [np.cumsum((0, *sizes)) for sizes in chunks]
+    # Sinks are counted with the first keys: once, though an empty chunk before them begins at key 0 too.
+    opening = next((j for j, size in enumerate(chunks[3]) if size), 0) if places.has("sinks") else None
     joined = np.empty(tuple(len(sizes) for sizes in q.chunks[:3]), object)
     for at in np.ndindex(joined.shape):
         first = tuple(int(b[i]) for b, i in zip(begin, at, strict=False))
@@ -155,8 +157,7 @@ def flash_attention(
         leaves = []
         for j, size in enumerate(k.chunks[2]):
             start = int(begin[3][j])
-            # Sinks are counted with the first keys.
-            if (start < high and start + size > low) or (j == 0 and places.has("sinks")):
+            if (size and start < high and start + size > low) or j == opening:
                 arrays = [parts[0][(*at, 0)], parts[1][(*at[:2], j, 0)], parts[2][(*at[:2], j, 0)]]
                 arrays += [None if grid is None else grid(*at, j) for grid in grids]
                 leaves.append(_attend(call, (*first, start), *arrays))
@@ -202,7 +203,10 @@ def _grid(name: str, bias, chunks):
     full = tuple(sum(sizes) for sizes in chunks)
     padded = (1,) * (4 - bias.ndim) + bias.shape
     if bias.ndim > 4 or any(n not in (1, f) for n, f in zip(padded, full, strict=True)):
-        raise ValueError(f"{NAME}: {name} has shape {bias.shape}, which does not broadcast to (B, H, Sq, Sk) = {full}")
+        raise ValueError(
+            f"{NAME}: {name} has shape {bias.shape}, which does not broadcast to (B, H, Sq, Sk) = {full}"
+            + misplaced(name, bias.shape, full)
+        )
     if bias.dtype.kind != "f" and not is_float(bias.dtype) and (name != "mask" or bias.dtype != np.bool_):
         raise TypeError(f"{NAME}: {name} is {bias.dtype}; expected {'bool or ' if name == 'mask' else ''}float32")
     bias = bias[(None,) * (4 - bias.ndim)]

@@ -10,17 +10,18 @@ from __future__ import annotations
 import builtins
 import math
 import operator
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from .array_api.creation import eye
 from .array_api.elementwise import abs, multiply, pow, sqrt, square, subtract
 from .array_api.linear_algebra import matmul, matrix_transpose, tensordot, vecdot
 from .array_api.manipulation import broadcast_to, moveaxis, stack
-from .array_api.operands import tensor_of, tensors_of, wide
+from .array_api.operands import WORDS, tensor_of, tensors_of, wide
 from .array_api.statistical import max, min, sum
 from .compute.arrays.elementwise import cast, check_broadcast
 from .compute.arrays.promotion import FLOAT32, kind_of
 from .compute.arrays.shapes import diagonal_of
+from .compute.attention import foreign
 from .compute.device.tensor import Tensor
 
 __all__ = [
@@ -28,8 +29,15 @@ __all__ = [
     "vecdot", "vector_norm",
 ]  # fmt: skip
 
+#: Other libraries' keywords of norms, and of functions of matrices.
+_NORMS = {**WORDS, "p": "ord", "dtype": "nothing: the result has x's dtype; cast x before"}
+_OF_MATRICES = dict.fromkeys(
+    ("axis", "dim", "axis1", "axis2", "dim1", "dim2"),
+    "nothing: matrices are the last two axes, where grilly.moveaxis puts others",
+)
 
-def cross(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
+
+def cross(x1: Tensor, x2: Tensor, /, *, axis: int = -1, **unknown: NoReturn) -> Tensor:
     """The cross product of vectors of three numbers along ``axis``; the other axes broadcast.
 
     Parameters
@@ -49,6 +57,8 @@ def cross(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     ValueError
         Where an operand has no such axis, or not 3 elements along it, and for shapes that do not broadcast.
     """
+    if unknown:
+        raise foreign.unknown("cross", unknown, WORDS)
     x1, x2 = tensors_of("cross", x1, x2)
     shape = check_broadcast("cross", x1, x2)
     least = builtins.min(x1.ndim, x2.ndim)
@@ -62,15 +72,19 @@ def cross(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     return moveaxis(stack(parts, axis=0), 0, axis).astype(dtype, copy=False)
 
 
-def diagonal(x: Tensor, /, *, offset: int = 0) -> Tensor:
+def diagonal(x: Tensor, /, *, offset: int = 0, **unknown: NoReturn) -> Tensor:
     """The diagonals of matrices ``(..., M, N)``, a view ``(..., n)``; above the main one for a positive ``offset``.
 
     Raises ValueError for fewer than two axes.
     """
+    if unknown:
+        raise foreign.unknown("diagonal", unknown, _OF_MATRICES)
     return diagonal_of(tensor_of("diagonal", x), operator.index(offset))
 
 
-def matrix_norm(x: Tensor, /, *, keepdims: bool = False, ord: float | Literal["fro"] | None = "fro") -> Tensor:
+def matrix_norm(
+    x: Tensor, /, *, keepdims: bool = False, ord: float | Literal["fro"] | None = "fro", **unknown: NoReturn
+) -> Tensor:
     """The norms of matrices ``(..., M, N)`` of a floating dtype, ``(...)``, or ``(..., 1, 1)`` with ``keepdims``.
 
     Parameters
@@ -86,6 +100,8 @@ def matrix_norm(x: Tensor, /, *, keepdims: bool = False, ord: float | Literal["f
     ValueError
         For fewer than two axes, and other norms: 2, -2 and "nuc" are of singular values.
     """
+    if unknown:
+        raise foreign.unknown("matrix_norm", unknown, {**_NORMS, **_OF_MATRICES})
     x = _floating("matrix_norm", x)
     if x.ndim < 2:
         raise ValueError(f"matrix_norm: x has shape {x.shape}; expected at least two axes")
@@ -130,13 +146,21 @@ def outer(x1: Tensor, x2: Tensor, /) -> Tensor:
     return multiply(x1.reshape(x1.size, 1), x2.reshape(1, x2.size))
 
 
-def trace(x: Tensor, /, *, offset: int = 0, dtype: Any = None) -> Tensor:
+def trace(x: Tensor, /, *, offset: int = 0, dtype: Any = None, **unknown: NoReturn) -> Tensor:
     """The sums ``(...)`` of the diagonals of ``(..., M, N)``, of dtypes as ``grilly.sum``."""
+    if unknown:
+        raise foreign.unknown("trace", unknown, _OF_MATRICES)
     return sum(diagonal(x, offset=offset), axis=-1, dtype=dtype)
 
 
 def vector_norm(
-    x: Tensor, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, ord: float = 2
+    x: Tensor,
+    /,
+    *,
+    axis: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+    ord: float = 2,
+    **unknown: NoReturn,
 ) -> Tensor:
     """The norm of the vector of the elements over axes (None: all).
 
@@ -158,8 +182,12 @@ def vector_norm(
     TypeError
         For dtypes that are not floating.
     ValueError
-        For axes that x does not have, and an ord of inf or -inf of no elements.
+        For axes that x does not have, an ord that is no number, and one of inf or -inf of no elements.
     """
+    if unknown:
+        raise foreign.unknown("vector_norm", unknown, _NORMS)
+    if isinstance(ord, str) or ord is None:
+        raise ValueError(f"vector_norm: ord is {ord!r}; expected a number; grilly.linalg.matrix_norm has 'fro'")
     x = _floating("vector_norm", x)
     if math.isinf(ord):
         return (max if ord > 0 else min)(abs(x), axis=axis, keepdims=keepdims)

@@ -9,11 +9,14 @@ one integer among the function's arguments its own.
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
+from .array_api.operands import device_at
 from .compute.arrays import draws as _draws
-from .compute.backend import Compute, default_backend
+from .compute.attention.foreign import named
+from .compute.backend import Compute
 from .compute.device.device import Device
 from .compute.device.numbers import integer
 from .compute.device.tensor import Tensor
@@ -23,17 +26,24 @@ __all__ = ["integers", "manual_seed", "normal", "uniform"]
 
 #: What a captured function does.
 _CAPTURED = "give seed= a Tensor among the function's arguments, or a number where that is wanted"
+#: Other libraries' keywords.
+_WORDS = {
+    "size": "shape", "loc": "mean", "scale": "std", **dict.fromkeys(("minval", "a"), "low"),
+    **dict.fromkeys(("maxval", "b"), "high"), **dict.fromkeys(("generator", "rng", "key"), "seed"),
+    "out": "nothing: the result is a new Tensor",
+}  # fmt: skip
 
 
 def _source(
     name: str, device: Compute | None, seed: int | Tensor | None, offset: int
 ) -> tuple[Device, int | Tensor, int]:
-    opened = default_backend().opened if device is None else device.opened
+    opened = device_at(device)
     if seed is None:
         return opened, *drawn(opened, name, _CAPTURED)
     return opened, seed, integer(name, "offset", offset)
 
 
+@named(_WORDS)
 def normal(
     shape: int | tuple[int, ...], *, mean: float = 0.0, std: float = 1.0, dtype: Any = "float32",
     seed: int | Tensor | None = None, offset: int = 0, device: Compute | None = None,
@@ -71,19 +81,23 @@ def normal(
     return _draws.floats(opened, _draws.NORMAL, "normal", shape, float(mean), float(std), dtype, seed, offset)
 
 
+@named(_WORDS)
 def uniform(
     shape: int | tuple[int, ...], *, low: float = 0.0, high: float = 1.0, dtype: Any = "float32",
     seed: int | Tensor | None = None, offset: int = 0, device: Compute | None = None,
 ) -> Tensor:  # fmt: skip
     """Numbers from ``low`` on and below ``high``, each of 2**24 equally likely; rounding may give ``high`` itself.
 
-    Parameters and errors as ``normal``.
+    Parameters and errors as ``normal``; ValueError also for bounds that are not finite, and a ``high`` below ``low``.
     """
-    opened, seed, offset = _source("uniform", device, seed, offset)
     low, high = float(low), float(high)
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise ValueError(f"uniform: low is {low} and high is {high}; expected finite numbers, and high not below low")
+    opened, seed, offset = _source("uniform", device, seed, offset)
     return _draws.floats(opened, _draws.UNIFORM, "uniform", shape, low, high - low, dtype, seed, offset)
 
 
+@named({**_WORDS, "endpoint": "high, one more where it is True"})
 def integers(
     low: int, high: int, shape: int | tuple[int, ...], *, dtype: Any = "int64", seed: int | Tensor | None = None,
     offset: int = 0, device: Compute | None = None,

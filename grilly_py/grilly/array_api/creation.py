@@ -141,12 +141,14 @@ def full_like(
 
 def zeros_like(x: Tensor | np.ndarray, /, *, dtype: Any = None, device: Compute | None = None) -> Tensor:
     """Zeros of x's shape, and of its dtype unless told otherwise."""
-    return full_like(x, 0, dtype=dtype, device=device)
+    x, device = _like("zeros_like", x, device)
+    return zeros(x.shape, dtype=x.dtype if dtype is None else dtype, device=device)
 
 
 def ones_like(x: Tensor | np.ndarray, /, *, dtype: Any = None, device: Compute | None = None) -> Tensor:
     """Ones of x's shape, and of its dtype unless told otherwise."""
-    return full_like(x, 1, dtype=dtype, device=device)
+    x, device = _like("ones_like", x, device)
+    return ones(x.shape, dtype=x.dtype if dtype is None else dtype, device=device)
 
 
 def arange(

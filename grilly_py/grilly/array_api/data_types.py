@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..compute.arrays.promotion import CODES, kind_of, promoted, with_scalar
+from ..compute.arrays.promotion import kind_of, promoted, with_scalar
 from ..compute.backend import Compute
-from ..compute.device.dtypes import dtype_of
+from ..compute.device.dtypes import dtype_of, is_float
 from ..compute.device.tensor import Tensor
 from .operands import tensor_of
 
@@ -24,6 +24,12 @@ uint16 = np.dtype(np.uint16)
 uint32 = np.dtype(np.uint32)
 float16 = np.dtype(np.float16)
 float32 = np.dtype(np.float32)
+
+#: The standard's kinds, by the letters that NumPy has for them.
+_KINDS = {
+    "bool": "b", "signed integer": "i", "unsigned integer": "u", "integral": "iu", "real floating": "f",
+    "complex floating": "c", "numeric": "iufc",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -80,16 +86,17 @@ def isdtype(dtype: Any, kind: Any) -> builtins.bool:
     if isinstance(kind, tuple):
         return builtins.any(isdtype(dtype, one) for one in kind)
     dtype = dtype_of(dtype)
-    if not isinstance(kind, str) or kind in CODES and kind != "bool":
+    if not isinstance(kind, str):
         return dtype == dtype_of(kind)
-    kinds = {
-        "bool": {"bool"}, "signed integer": {"signed"}, "unsigned integer": {"unsigned"},
-        "integral": {"signed", "unsigned"}, "real floating": {"floating"}, "complex floating": set(),
-        "numeric": {"signed", "unsigned", "floating"},
-    }  # fmt: skip
-    if kind not in kinds:
-        raise ValueError(f"isdtype: kind is {kind!r}; expected one of {', '.join(kinds)}")
-    return dtype.name in CODES and kind_of(dtype) in kinds[kind]
+    if kind in _KINDS:  # bfloat16 is not NumPy's own, and its letter no number's
+        return ("f" if is_float(dtype) else dtype.kind) in _KINDS[kind]
+    try:
+        named = dtype_of(kind)
+    except TypeError:
+        named = None
+    if named is None or named.name != kind:
+        raise ValueError(f"isdtype: kind is {kind!r}; expected one of {', '.join(_KINDS)}, or a dtype")
+    return dtype == named
 
 
 class FloatInfo(NamedTuple):

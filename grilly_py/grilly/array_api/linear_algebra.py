@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NoReturn
 
 import numpy as np
 
 from ..compute.arrays import products as _products
 from ..compute.arrays import reductions as _reductions
+from ..compute.attention import foreign
+from ..compute.device.numbers import integer
 from ..compute.device.tensor import Tensor
 from .manipulation import permute_dims
-from .operands import binary, tensor_of, tensors_of, wide
+from .operands import WORDS, binary, tensor_of, tensors_of, wide
 
 
 def matmul(x1: Tensor | np.ndarray, x2: Tensor | np.ndarray, /) -> Tensor:
@@ -25,17 +28,28 @@ def matrix_transpose(x: Tensor | np.ndarray, /) -> Tensor:
 
 
 def tensordot(
-    x1: Tensor | np.ndarray, x2: Tensor | np.ndarray, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
+    x1: Tensor | np.ndarray,
+    x2: Tensor | np.ndarray,
+    /,
+    *,
+    axes: int | tuple[int | Sequence[int], int | Sequence[int]] = 2,
 ) -> Tensor:
-    """The sums of products over axes: the last of x1 with as many first ones of x2, or pairs that are named."""
+    """The sums of products over axes: the last of x1 with as many first ones of x2, or pairs that are named.
+
+    ``axes`` is how many, or the axes of x1 and those of x2, each a number or several. Raises ValueError for axes that
+    there are not, or of other extents.
+    """
     x1, x2 = tensors_of("tensordot", x1, x2)
-    if isinstance(axes, int):
+    if not np.iterable(axes):
+        axes = integer("tensordot", "axes", axes)
         if not 0 <= axes <= min(x1.ndim, x2.ndim):
             raise ValueError(f"tensordot: {axes} axes of shapes {x1.shape} and {x2.shape}")
         first, second = tuple(range(x1.ndim - axes, x1.ndim)), tuple(range(axes))
     else:
-        first = _reductions.axes_of("tensordot", x1, tuple(axes[0]))
-        second = _reductions.axes_of("tensordot", x2, tuple(axes[1]))
+        pair = [tuple(own) if np.iterable(own) else (own,) for own in axes]
+        if len(pair) != 2:
+            raise ValueError(f"tensordot: axes is {axes!r}; expected a number, or the axes of x1 and those of x2")
+        first, second = (_reductions.axes_of("tensordot", x, own) for x, own in zip((x1, x2), pair, strict=True))
     shared = [x1.shape[a] for a in first]
     if shared != [x2.shape[a] for a in second]:
         raise ValueError(f"tensordot: axes {first} of {x1.shape} and {second} of {x2.shape} differ")
@@ -48,8 +62,10 @@ def tensordot(
     return matmul(rows, columns).reshape(shape)
 
 
-def vecdot(x1: Tensor | np.ndarray, x2: Tensor | np.ndarray, /, *, axis: int = -1) -> Tensor:
+def vecdot(x1: Tensor | np.ndarray, x2: Tensor | np.ndarray, /, *, axis: int = -1, **unknown: NoReturn) -> Tensor:
     """The sums of products along an axis, which both have counted from the end."""
+    if unknown:
+        raise foreign.unknown("vecdot", unknown, WORDS)
     x1, x2 = tensors_of("vecdot", x1, x2)
     if not (-min(x1.ndim, x2.ndim) <= axis < 0):
         raise ValueError(f"vecdot: axis {axis}; expected a negative one that both have")

@@ -53,7 +53,11 @@ def unstack(x: Tensor | np.ndarray, /, axis: int = 0, **unknown: NoReturn) -> tu
 
 
 def split(
-    x: Tensor | np.ndarray, indices_or_sections: int | Sequence[int], /, axis: int = 0, **unknown: NoReturn
+    x: Tensor | np.ndarray,
+    indices_or_sections: int | Sequence[int] | Tensor | np.ndarray,
+    /,
+    axis: int = 0,
+    **unknown: NoReturn,
 ) -> list[Tensor]:
     """Views of parts of an axis that follow each other, as ``numpy.split``; the standard has no such function.
 
@@ -61,7 +65,7 @@ def split(
     ----------
     x : Tensor or numpy.ndarray
     indices_or_sections : int or sequence of int
-        How many parts of the same extent, or where all but the first begin.
+        How many parts of the same extent, or where all but the first begin; a Tensor is waited for.
     axis : int
 
     Raises

@@ -81,6 +81,8 @@ class Compute:
     ------
     ValueError
         For an unknown device or runtime name, or a memory limit that is no positive number.
+    TypeError
+        For a device or a progress of another type.
     NoDeviceError
         When no device can be opened; the message lists the causes and what to install.
     """
@@ -93,12 +95,12 @@ class Compute:
         memory_limit: int | None = None,
         progress: Callable[[Progress], None] | bool | None = None,
     ):
-        limit = _memory_limit(memory_limit)
+        limit, called = _memory_limit(memory_limit), _progress(progress)
         #: The device as operations take it: runtime, registry, caches.
         self.opened = Device(open_runtime(device, runtime), convert, prove, operations)
         self.opened.backend = self
         self.opened.memory_limit = limit
-        self.opened.progress = show if progress is True else progress or None
+        self.opened.progress = called
         #: The attention operations: ``backend.attention.flash_attention2(...)`` and the rest.
         self.attention = Attention(self.opened)
 
@@ -140,8 +142,8 @@ class Compute:
         return self.opened.progress
 
     @progress.setter
-    def progress(self, progress: Callable[[Progress], None] | None) -> None:
-        self.opened.progress = progress
+    def progress(self, progress: Callable[[Progress], None] | bool | None) -> None:
+        self.opened.progress = _progress(progress)
 
     @property
     def _closed(self) -> bool:
@@ -393,6 +395,15 @@ def _memory_limit(given: int | None) -> int | None:
     if limit < 1:
         raise ValueError(f"Compute: {name} is {value!r}; expected a number of bytes, such as {2 << 30}")
     return limit
+
+
+def _progress(given: Callable[[Progress], None] | bool | None) -> Callable[[Progress], None] | None:
+    """What is to be called with the progress. Raises TypeError for what is no function, True, False or None."""
+    if given is None or isinstance(given, bool):
+        return show if given else None
+    if not callable(given):
+        raise TypeError(f"Compute: progress is {given!r}; expected a function, True, False or None")
+    return given
 
 
 _default: Compute | None = None

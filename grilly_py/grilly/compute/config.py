@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -91,9 +92,16 @@ class FlashConfig:
 
     def __post_init__(self) -> None:
         for name in ("block_q", "block_kv"):
-            block = getattr(self, name)
-            if block is not None and (isinstance(block, bool) or not isinstance(block, int) or block < 1):
-                raise ValueError(f"FlashConfig: {name} is {block!r}; expected a positive integer or None")
+            given = block = getattr(self, name)
+            if given is None:
+                continue
+            try:
+                block = 0 if isinstance(given, bool) else operator.index(given)
+            except TypeError:
+                block = 0
+            if block < 1:
+                raise ValueError(f"FlashConfig: {name} is {given!r}; expected a positive integer or None")
+            object.__setattr__(self, name, block)  # Python's integer, also where NumPy's was given
 
     @classmethod
     def for_head_dim(

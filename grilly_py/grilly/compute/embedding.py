@@ -59,6 +59,8 @@ def embedding_backward(device: Device, grad_output, ids, num_embeddings, padding
     device.check_open()
     dtype = check_float(name, grad_output=grad_output)
     rows = integer(name, "num_embeddings", num_embeddings)
+    if rows < 0:
+        raise ValueError(f"{name}: num_embeddings is {rows}; expected no negative number")
     skipped = check_padding(name, padding_idx, rows)
     ids = checked(name, ids, rows)
     check_backend(name, device, ids, grad_output)
@@ -94,18 +96,21 @@ def checked(name: str, ids, rows: int):
     TypeError
         For what are no integers.
     IndexError
-        For an id in NumPy that names no row.
+        For an id in NumPy that names no row, and for any id where there are no rows.
     """
+    no_rows = f"{name}: input has ids, and there are no rows"
     if isinstance(ids, Tensor):
         if kind_of(ids.dtype) not in ("signed", "unsigned"):
             raise TypeError(f"{name}: input is {ids.dtype}; expected integers")
         if ids.size and not rows:
-            raise IndexError(f"{name}: weight has no rows")
+            raise IndexError(no_rows)
         return ids
     ids = np.asarray(ids)
     if ids.dtype.kind not in "iu" and ids.size:
         raise TypeError(f"{name}: input is {ids.dtype}; expected integers")
     if ids.size:
+        if not rows:
+            raise IndexError(no_rows)
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= rows:
             raise IndexError(f"{name}: input has the id {low if low < 0 else high}; expected 0 to {rows - 1}")

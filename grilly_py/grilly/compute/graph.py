@@ -165,6 +165,10 @@ class Graph(Generic[Returned]):
                     wanted.append((own._storage.buffer, start, storage.buffer, nbytes))
         else:
             found += [own.tensor for own in self._own]
+        for there in self._written:  # before the replay, which an interrupt may end when it has written
+            storage = there()
+            if storage is not None:
+                storage.version += 1
         if self._grown:
             if device.home.growing._is_owned():
                 raise GrillyError(REENTERED)
@@ -178,10 +182,6 @@ class Graph(Generic[Returned]):
                     counted.end(growth)
         else:
             device.runtime.replay(self._recording, sources, wanted)
-        for there in self._written:
-            storage = there()
-            if storage is not None:
-                storage.version += 1
         results = self._results
         if results.__class__ is _Place:
             return cast(Returned, found[results.number])

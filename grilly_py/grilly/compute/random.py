@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
-import threading
 from typing import TYPE_CHECKING
 
 from ..errors import CaptureError
-from ..runtime.lifetime import in_child
 from .arrays.promotion import kind_of
 from .device.arguments import check_backend
 from .device.numbers import integer
@@ -16,9 +15,8 @@ from .device.tensor import Tensor
 if TYPE_CHECKING:
     from .device.device import Device
 
-_lock = threading.Lock()
-in_child(_lock._at_fork_reinit)
-_seed, _offset = 0, 0
+# The seed, and the numbers of calls: without a lock, which a signal handler that draws would wait for in vain.
+_sequence = 0, itertools.count()
 
 
 def manual_seed(seed: int) -> None:
@@ -38,12 +36,11 @@ def manual_seed(seed: int) -> None:
     TypeError, ValueError
         If the seed is no integer, or outside that range.
     """
-    global _seed, _offset
+    global _sequence
     seed = operator.index(seed)
     if not 0 <= seed < 2**64:
         raise ValueError(f"manual_seed: seed is {seed}; expected 0 to 2**64 - 1")
-    with _lock:
-        _seed, _offset = seed, 0
+    _sequence = seed, itertools.count()
 
 
 def seed_of(device: Device, name: str, seed) -> tuple[int, Tensor | None]:
@@ -72,8 +69,5 @@ def drawn(device: Device, name: str, cure: str) -> tuple[int, int]:
     """
     if device.runtime.capturing:
         raise CaptureError(f"{name}: what is drawn in a captured function would be the same in every replay; {cure}")
-    global _offset
-    with _lock:
-        offset = _offset
-        _offset = (offset + 1) % 2**32
-        return _seed, offset
+    seed, calls = _sequence
+    return seed, next(calls) % 2**32

@@ -92,7 +92,7 @@ class Module:
         model.zero_grad()
         grad_x = model.backward(grad_y)
         for p in model.parameters():
-            p.data = p.data - rate * p.grad
+            p.data = (p.data - rate * p.grad).astype(p.dtype)
 
     A new module keeps nothing although ``training`` is True, and ``eval()`` forgets what is kept.
 
@@ -437,7 +437,7 @@ class Module:
             own = {name: parameter.data for name, parameter in self.named_parameters()}
             check_range("to", own, dict.fromkeys(own, dtype))
             for parameter in self.parameters():
-                parameter.data = parameter.data.astype(dtype, copy=False)
+                parameter._put(parameter.data.astype(dtype, copy=False))
         if backend is not None:
             for module in self.modules():
                 module._backend = backend

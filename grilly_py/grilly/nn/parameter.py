@@ -33,14 +33,15 @@ class Parameter:
     Attributes
     ----------
     data : numpy.ndarray or grilly.Tensor
-        The values. An array here is read-only, because the device has copies of it: assign a new one to change it.
+        The values. An array here is read-only, because the device has copies of it: assign a new one to change it, of
+        the same dtype.
     grad : numpy.ndarray or None
         float32, of the same shape: the sum of the gradients that ``backward`` calls have found since ``zero_grad``.
 
     Raises
     ------
     TypeError
-        For another dtype.
+        For another dtype; when ``data`` is assigned, for another than the parameter has.
     """
 
     __slots__ = ("_data", "_copies", "_graphs", "grad")
@@ -52,7 +53,7 @@ class Parameter:
             return super().__new__(cls)
 
     def __init__(self, data: ArrayLike | Tensor) -> None:
-        self.data = data
+        self._put(data)
         self.grad: NDArray[np.float32] | None = None
 
     def add_grad(self, gradient: ArrayLike | Tensor) -> None:
@@ -72,11 +73,21 @@ class Parameter:
 
     @data.setter
     def data(self, value: ArrayLike | Tensor) -> None:
+        self._put(value, self.dtype)
+
+    def _put(self, value: ArrayLike | Tensor, dtype: np.dtype[Any] | None = None) -> None:
+        """Hold other values, of one dtype where that is given."""
         if not isinstance(value, Tensor):
             value = np.array(value)
             value.flags.writeable = False
         if not is_float(value.dtype):
             raise TypeError(f"Parameter: dtype {value.dtype}; expected {FLOATS_TEXT}: use .astype(numpy.float32)")
+        # A step of training that computes in float32 would otherwise widen a parameter of 16 bits unseen.
+        if dtype is not None and value.dtype.name != dtype.name:
+            raise TypeError(
+                f"Parameter: data of dtype {value.dtype} for a parameter of {dtype}; cast it with .astype(p.dtype), or "
+                "the module with to(dtype=...)"
+            )
         self._data = value
         self._copies: dict[int, tuple[Tensor, int]] = {}  # and the version of the value's memory
         self._left()
@@ -127,7 +138,8 @@ class Parameter:
         return self.numpy(), self.grad
 
     def __setstate__(self, state: tuple[Any, NDArray[np.float32] | None]) -> None:
-        self.data, self.grad = state
+        data, self.grad = state
+        self._put(data)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
         new = memo[id(self)] = Parameter(copy.deepcopy(self._data, memo))

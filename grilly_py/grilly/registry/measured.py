@@ -112,10 +112,12 @@ class Winners:
             "day": time.strftime("%Y-%m-%d"), "operation": request.operation, "dtype": request.dtype,
             "model": request.model, "facts": bucket(dict(request.facts)),
         }  # fmt: skip
-        self.entries[self._key(request)] = entry
-        self._file.update({self._key(request): entry})
+        entries, key = self.entries, self._key(request)
+        self._file.update({key: entry})  # first: where it fails, choices that were made stand, and nobody is told
+        entries[key] = entry
 
     def reset(self) -> bool:
         """Forget all of this device and driver; False where there was nothing. Raises OSError."""
+        found = self._file.remove()
         self._entries = {}
-        return self._file.remove()
+        return found

@@ -68,7 +68,7 @@ class Registry:
         self.manifest = manifest if manifest is not None else default_manifest()
         self.architecture = device.architecture if device.architecture != "generic" else identify(device)
         self._choices: dict[Request, Choice] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.winners = Winners(device)
         self._verdicts = Verdicts(device, self.manifest.key)
         self._prove = prove
@@ -105,6 +105,8 @@ class Registry:
             raise UnsupportedError(self._miss(request))
         for variant, failure in failed.items():
             self._warn(variant, failure, choice.variant)
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            return choice  # a signal handler came in the midst of what follows, under which nothing may change
         with self._lock:
             if len(self._choices) >= _CACHE_SIZE:  # oldest first; keeping the order of use would slow every hit
                 self._choices.pop(next(iter(self._choices)))

@@ -62,13 +62,16 @@ def read_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes | None:
         descriptor = os.open(path, flags)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    with open(descriptor, "rb") as file:
+    try:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
             raise OSError("it is no regular file")
         if about.st_size > most_bytes:
             raise OSError(f"it has {about.st_size:,} bytes, and {most_bytes:,} are read at most")
-        data = file.read(most_bytes + 1)
+        with open(descriptor, "rb", closefd=False) as file:
+            data = file.read(most_bytes + 1)
+    finally:
+        os.close(descriptor)
     if len(data) > most_bytes:
         raise OSError(f"it has more than {most_bytes:,} bytes")
     return data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -14,7 +15,7 @@ from .interface import DeviceInfo
 from .lifetime import in_child
 from .locks import file_lock
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 in_child(_lock._at_fork_reinit)
 
 
@@ -87,11 +88,12 @@ class DeviceFile:
     def update(self, entries: dict[str, dict]) -> None:
         """Add or replace entries, and keep those that other processes wrote.
 
-        Raises OSError where the folder cannot be written, or another process holds the file for ten seconds.
+        Raises OSError where the folder cannot be written, another process holds the file for ten seconds, or a signal
+        handler comes here in the midst of it.
         """
         if self.path is None:
             return
-        with _lock, self._held():
+        with self._held():
             merged = {**self._load()[0], **entries}
             data = {"schema": self._schema, **self._about, "entries": merged}
             replace_file(self.path, (json.dumps(data, indent=1, sort_keys=True) + "\n").encode())
@@ -101,11 +103,15 @@ class DeviceFile:
         if self.path is None or not os.path.lexists(self.path):
             return False
         try:
-            with _lock, self._held():
+            with self._held():
                 self.path.unlink()
             return True
         except FileNotFoundError:
             return False
 
+    @contextlib.contextmanager
     def _held(self):
-        return file_lock(self.path.with_suffix(".lock"))
+        if _lock._is_owned():  # a signal handler came in the midst of it, and would wait for the file's lock in vain
+            raise OSError("it is being written by what a signal interrupted")
+        with _lock, file_lock(self.path.with_suffix(".lock")):
+            yield

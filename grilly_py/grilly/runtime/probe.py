@@ -103,13 +103,8 @@ def offers(extension: str, api_version: tuple[int, int, int], extensions: frozen
     return extension in extensions or api_version[:2] >= _CORE_SINCE.get(extension, (99, 0))
 
 
-def create_instance(layers: Sequence[str] = ()):
+def create_instance():
     """A Vulkan instance of the newest version that both the loader and grilly know.
-
-    Parameters
-    ----------
-    layers : sequence of str
-        Layers to enable. (Layers named in ``VK_INSTANCE_LAYERS`` are enabled by the loader without this.)
 
     Returns
     -------
@@ -141,11 +136,8 @@ def create_instance(layers: Sequence[str] = ()):
     })  # fmt: skip
     extension_strings = [ffi.new("char[]", text.encode()) for text in names]
     extension_array = ffi.new("char *[]", extension_strings)
-    layer_strings = [ffi.new("char[]", text.encode()) for text in layers]
-    layer_array = ffi.new("char *[]", layer_strings)
     info = ffi.new("VkInstanceCreateInfo *", {
         "sType": 1, "flags": _ENUMERATE_PORTABILITY if names else 0, "pApplicationInfo": application,
-        "enabledLayerCount": len(layer_strings), "ppEnabledLayerNames": layer_array,
         "enabledExtensionCount": len(extension_strings), "ppEnabledExtensionNames": extension_array,
     })  # fmt: skip
     instance = ffi.new("VkInstance *")

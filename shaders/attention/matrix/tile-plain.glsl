@@ -62,12 +62,14 @@ void add_tile(uint first_key, uint next_key, bool masked) {
     fetch_keys(next_key);
     barrier();
     if (seen) end_chunk(first_key, 0u, masked, false);
+#if CHUNK < KEYS
     [[unroll]] for (uint chunk = CHUNK; chunk < KEYS; chunk += CHUNK) {
         if (sees_some(first_key + chunk, masked)) {
             begin_chunk(first_key, chunk, masked, false);
             end_chunk(first_key, chunk, masked, false);
         }
     }
+#endif
     NOTE_KEYS
 #if BUFFERS == 1 || CHUNK < KEYS
     barrier();

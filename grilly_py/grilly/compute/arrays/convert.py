@@ -7,8 +7,10 @@ import numpy as np
 from ..device.copy import copied_again, copy
 from ..device.dtypes import is_float
 from ..device.plan import ALIGN_MOST
-from ..device.tensor import Tensor
+from ..device.tensor import Tensor, contiguous_strides
+from .axes import fewest_axes
 from .elementwise import cast
+from .map import AXES, DEEP_AXES
 from .transpose import axes_of
 
 
@@ -32,5 +34,7 @@ def convert(tensor: Tensor, dtype: np.dtype) -> Tensor:
     if dtype.itemsize <= 4 and (dtype == tensor.dtype or is_float(dtype) and is_float(tensor.dtype)) and (
         tensor.dtype.itemsize == 4 or device.sixteen_bits and tensor.dtype.itemsize == 2
     ):  # fmt: skip
-        return copy(tensor, dtype)  # of any number of axes
+        axes, _ = fewest_axes(tensor.shape, [tensor._steps, contiguous_strides(tensor.shape)])
+        if not AXES < len(axes) <= DEEP_AXES:  # copy would make a dispatch for each place of those before the last four
+            return copy(tensor, dtype)  # of any number of axes
     return cast(tensor, dtype, copy=True)

@@ -30,8 +30,8 @@ PLANS: Kept[tuple, Ready] = Kept("plans of maps", 4096)
 ABSENT, FLAT, STRIDED, NUMBER, RUNS, REPEATED = range(6)
 _RUN = 8  # elements that an invocation makes at a time, or half of them
 _MOST = 2**30  # elements of a dispatch
-_AXES = 4
-_DEEP_AXES = 8
+AXES = 4
+DEEP_AXES = 8
 _FLOAT = struct.Struct("=f")
 _HALF = struct.Struct("=e")
 _BITS = struct.Struct("=I")
@@ -160,8 +160,8 @@ def emit(planner: Planner, registry: Registry, asked, result: Tensor, operands: 
         forms[1] = STRIDED
     strided = [number for number, form in enumerate(forms) if form == STRIDED]
     extents, steps = fewest_axes(result.shape, [operands[number]._steps for number in strided])
-    deep = strided == [0] and _AXES < len(extents) <= _DEEP_AXES
-    if len(extents) > _AXES and not deep:
+    deep = strided == [0] and AXES < len(extents) <= DEEP_AXES
+    if len(extents) > AXES and not deep:
         if _moves(asked, operands):
             _emit_put(planner, registry, asked, result, operands)
             return
@@ -329,21 +329,21 @@ def _dispatch(
 ) -> None:  # fmt: skip
     spec, reached = _spec(asked), _reached(asked, operands)
     axes = len(extents) if steps else 1
-    most = _DEEP_AXES if deep else _AXES
+    most = DEEP_AXES if deep else AXES
     extents = [1] * (most - len(extents)) + extents
     steps = {number: [0] * (most - len(own)) + own for number, own in steps.items()}
     words: dict = {"count": result.size, "y_offset": At(result)}
-    words |= {f"e_{axis}": extent for axis, extent in enumerate(extents[-_AXES:])}
+    words |= {f"e_{axis}": extent for axis, extent in enumerate(extents[-AXES:])}
     for number, name in enumerate("abc"):
         words[f"{name}_offset"] = At(reached[number])
-        own = steps.get(number, [0] * most)[-_AXES:]
+        own = steps.get(number, [0] * most)[-AXES:]
         words |= {f"{name}_{axis}": step % 2**32 for axis, step in enumerate(own)}
         live = 2 * spec.scalars.index(number) if number in spec.scalars else None
         words |= {f"{name}_low": 0 if live is None else Live(live)}
         words |= {f"{name}_high": 0 if live is None else Live(live + 1)}
     if deep:
-        words |= {f"b_{axis}": extent for axis, extent in enumerate(extents[:_AXES])}
-        words |= {f"c_{axis}": step % 2**32 for axis, step in enumerate(steps[0][:_AXES])}
+        words |= {f"b_{axis}": extent for axis, extent in enumerate(extents[:AXES])}
+        words |= {f"c_{axis}": step % 2**32 for axis, step in enumerate(steps[0][:AXES])}
     if isinstance(asked, Gather):
         words |= {"c_0": asked.step % 2**32, "c_1": asked.extent}
     constants = {"OPERATION": spec.number, "KIND": spec.kind, "RESULT": spec.result, "TYPE_Y": code(result.dtype),

@@ -125,7 +125,9 @@ def split(x: Tensor, parts, axis: int = 0) -> list[Tensor]:
     """Views of an axis in so many parts of one extent, or between places."""
     axis = axis_of("split", axis, x.ndim)
     extent = x.shape[axis]
-    if isinstance(parts, (list, tuple, np.ndarray)):
+    if isinstance(parts, Tensor):
+        parts = parts._read("split")
+    if isinstance(parts, (list, tuple)) or isinstance(parts, np.ndarray) and parts.ndim:
         places = [integer("split", "a place", place) for place in parts]
     else:
         count = integer("split", "indices_or_sections", parts)

@@ -24,7 +24,7 @@ SUMS: Kept[tuple, Prepared] = Kept("gradients of what is added", 256)
 SINKS: Kept[tuple, Ready] = Kept("gradients of sinks", 256)
 #: Numbers that one invocation adds, of dS and of partial sums.
 _PART, _PARTS = 64, 256
-#: Numbers that a workgroup adds, of diagonals and of rows: so few that no driver ends its loops (DeviceFacts.loop_trips).
+#: Numbers that a workgroup adds, of diagonals and of rows: so few that no driver ends its loops (loop_trips).
 _SHARE = 2**18
 _MOST = 2**32 - 1
 

@@ -66,6 +66,12 @@ def check_dims(operation: str, names: tuple[str, str, str], dim: int, k_dim: int
             raise ValueError(f"{operation}: the head dimension of {name} is {width}; expected 1 to {MAX_DIM}")
 
 
+def check_kernel(operation: str, kernel) -> None:
+    """Raise TypeError unless what was given as the kernel is a name."""
+    if not isinstance(kernel, str):
+        raise TypeError(f"{operation}: kernel is a {type(kernel).__name__}; expected the name of a shader family")
+
+
 def check_scale(operation: str, scale, head_dim: int) -> float:
     """``scale``, or 1/sqrt(head_dim) for None. Raises TypeError, and ValueError unless float32 can do with it."""
     if scale is None:

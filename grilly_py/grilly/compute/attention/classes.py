@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from ...errors import UnsupportedError
 from ...registry import Choice, Registry, Request
 from ...registry.shared import extras_bits
-from ..device.device import LEAST_WORK, DeviceFacts
+from ..device.device import DeviceFacts
 from ..device.plan import Layout, Planner, strided
 from ..device.tensor import Tensor
 from . import added
@@ -28,10 +28,6 @@ from .call import BOOLEAN_MASK, NO_MASK, AttentionCall, OptionFacts, mask_kind
 from .pieces import Piece
 
 TILES, BLOCKS, SEGMENTS = (extras_bits((name,)) for name in ("tiles", "blocks", "segments"))
-# Operations for each byte of mask that is read for the classes (DeviceFacts.class_read). GPUs do some 100 operations in
-# the time in which they read a byte, so the classes cost at most about a tenth of a call in which they help nothing. A
-# mask that no two heads share is read by the kernel once, and reading it twice would cost more than that.
-WORK_PER_BYTE = 1024.0
 # Ranks that kernels alike but for what they offer lie apart, at most.
 NEAR = 3
 # Families of "attention-tiled" are called as the family that users name, and this.
@@ -233,7 +229,7 @@ def kernels(call: AttentionCall, facts: DeviceFacts, registry: Registry, request
         choice = registry.resolve(request)
     if call.mask is not None:
         choice = added.rather(call, registry, request, choice, NEAR)
-        choice = rather(call.mask, registry, request, choice, work)
+        choice = rather(call.mask, facts, registry, request, choice, work)
     yield choice
 
 
@@ -268,9 +264,11 @@ def _tiled(
     return choice
 
 
-def rather(mask: Layout, registry: Registry, request: Request, choice: Choice, work: float) -> Choice:
+def rather(
+    mask: Layout, facts: DeviceFacts, registry: Registry, request: Request, choice: Choice, work: float
+) -> Choice:
     """A kernel of about the same rank that offers classes of tiles, where a call with a mask would use them."""
-    if choice.variant.offered & TILES or work < LEAST_WORK or work < WORK_PER_BYTE * _mask_bytes(mask):
+    if choice.variant.offered & TILES or work < facts.class_work or work < facts.class_read * _mask_bytes(mask):
         return choice
     asked = dict(request.facts)
     asked["extras"] = asked.get("extras", 0) | TILES

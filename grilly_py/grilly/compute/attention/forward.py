@@ -13,7 +13,7 @@ from ..device.tensor import Tensor
 from . import stream, stream_plan
 from .added import WideBias
 from .call import NOTHING, Terms
-from .checks import check_mask, check_qkv, check_scale
+from .checks import check_kernel, check_mask, check_qkv, check_scale
 from .operands import FLOAT32
 from .options import OFF, Options, prepare, scalar_key
 from .record import prepared
@@ -48,8 +48,8 @@ def flash_attention(
     device.check_open()
     high = check_precision(operation, precision)
     causal, return_lse = bool(causal), bool(return_lse)
-    if kernel is not None and not isinstance(kernel, str):
-        raise TypeError(f"{operation}: kernel is a {type(kernel).__name__}; expected the name of a shader family")
+    if kernel is not None:
+        check_kernel(operation, kernel)
     check_backend(operation, device, q, k, v, mask)
     key = None
     if type(q) is type(k) is type(v) is Tensor and len(q.shape) == 4 and (mask is None or type(mask) is Tensor):

@@ -18,7 +18,7 @@ from .cache_checks import NAME, CacheCall, checked_call
 from .cache_lengths import Lengths
 from .cache_plan import Rows, append_plan, words_plan
 from .call import NOTHING, Terms
-from .checks import check_scale
+from .checks import check_kernel, check_scale
 from .decode import MANY_QUERIES
 from .option_checks import INT32
 from .options import CheckedOptions, Options, arrays_of, prepare, scalar_key
@@ -102,6 +102,8 @@ def _attended(
 ):  # fmt: skip
     """The call, which leaves the host's count to the caller."""
     high, causal = check_precision(NAME, precision), bool(causal)
+    if kernel is not None:
+        check_kernel(NAME, kernel)
     given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v}
     key = None
     # Planned for all that a sample has room for?

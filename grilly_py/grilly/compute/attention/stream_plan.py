@@ -17,7 +17,6 @@ from .call import MAX_KEYS
 from .options import CheckedOptions
 from .words import WORDS
 
-HEAP_SHARE = 0.9  # of the device's memory: the rest is for others, and for what the driver keeps
 BLOCK_SHARE = 0.9  # of what is left: the rest is for scratch memory of the kernels
 KEYS = 32_768  # of a block to begin with: enough to fill a device, and few merges
 BLOCK_BYTES = 256 << 20  # of keys and values in a block at most: the first block's way to the device hides nothing
@@ -29,10 +28,7 @@ SMALL = 4 << 20  # bytes of a call that is not worth asking how full the device 
 
 def room(device: Device) -> int:
     """Bytes that new arrays may take: of the backend's memory limit, or the device's memory, what is not in use."""
-    limit = device.memory_limit
-    if limit is None:
-        limit = int(HEAP_SHARE * device.info.memory_bytes)
-    return limit - device.runtime.memory().in_use
+    return device.most_memory - device.runtime.memory().in_use
 
 
 def largest(device: Device) -> int:
@@ -92,8 +88,8 @@ def _rounded(nbytes: int) -> int:
 
 
 def ranges(length: int, step: int) -> Iterator[tuple[int, int]]:
-    """(start, end) of the parts of ``length``, ``step`` at a time."""
-    for start in range(0, length, step):
+    """(start, end) of the parts of ``length``, ``step`` at a time; none of no length, whose block has no extent."""
+    for start in range(0, length, max(step, 1)):
         yield start, min(start + step, length)
 
 

@@ -15,6 +15,7 @@ from . import backward
 from .backward_plan import BackwardTerms
 from .backward_sums import sinks_gradient
 from .call import Terms
+from .checks import check_kernel
 from .options import Options, scalar_key
 from .record import Prepared, prepared
 from .varlen_checks import check_bindings, check_packed, sequences_of
@@ -53,6 +54,8 @@ def flash_attention_varlen(
     """``grilly.functional.flash_attention_varlen`` on a device; documented there."""
     device.check_open()
     high, causal = check_precision(NAME, precision), bool(causal)
+    if kernel is not None:
+        check_kernel(NAME, kernel)
     options = Options(
         window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
         dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset,

@@ -37,7 +37,10 @@ class Asked(NamedTuple):
 
 
 def numbers(name: str, what: str, value, axes: int, least: int) -> tuple[int, ...]:
-    """One number for each axis, from one for all or a sequence. Raises TypeError, and ValueError below ``least``."""
+    """One number for each axis, from one for all or a sequence.
+
+    Raises TypeError, and ValueError below ``least`` and from 2**31 on, which kernels do not count to.
+    """
     if isinstance(value, (tuple, list)):
         if len(value) != axes:
             raise ValueError(f"{name}: {what} is {value!r}; expected a number or {axes} of them")
@@ -46,6 +49,8 @@ def numbers(name: str, what: str, value, axes: int, least: int) -> tuple[int, ..
         found = (integer(name, what, value),) * axes
     if min(found) < least:
         raise ValueError(f"{name}: {what} is {value!r}; expected {least} or more")
+    if max(found) >= 2**31:
+        raise ValueError(f"{name}: {what} is {value!r}; expected less than 2**31")
     return found
 
 

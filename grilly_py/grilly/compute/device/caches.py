@@ -13,16 +13,21 @@ class Cache(dict[K, V]):
     """A dictionary in which ``keep`` lets go of the oldest entry once there are ``limit``.
 
     Things that are kept for different reasons have one each, so that many of one do not push out the others. Threads
-    may keep and look up at once.
+    may keep and look up at once, and so may signal handlers.
     """
 
     def __init__(self, limit: int):
         super().__init__()
         self.limit = limit
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def keep(self, key: K, value: V) -> V:
-        """Store the value; returns the one that is kept under the key, which another thread may have stored before."""
+        """Store the value; returns the one that is kept under the key, which another thread may have stored before.
+
+        In a signal handler that interrupts this very method the value is returned and not kept.
+        """
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            return value  # a signal handler came in the midst of what follows, under which nothing may change
         with self._lock:
             if key in self:
                 return self[key]

@@ -31,8 +31,14 @@ _UNITS = {"cpu": 8, "integrated": 12}
 LOOP_TRIPS = {"llvmpipe": 64_000}
 #: The part of a device's memory that a call may take as workspace is one of so many.
 WORKSPACE_SHARE = 16
+#: Of a device's memory, what tensors may take without a limit: the rest is for others, and for what the driver keeps.
+HEAP_SHARE = 0.9
 #: An attention call of fewer floating-point operations takes about as long as the dispatch that makes classes of tiles.
 LEAST_WORK = 2.0**30
+#: Operations for each byte of mask that is read for the classes. GPUs do some 100 operations in the time in which they
+#: read a byte, so the classes cost at most about a tenth of a call in which they help nothing. A mask that no two heads
+#: share is read by the kernel once, and reading it twice would cost more than that.
+WORK_PER_BYTE = 1024.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +87,7 @@ class DeviceFacts:
     subgroup_size: int
     loop_trips: float = math.inf
     class_work: float = LEAST_WORK
-    class_read: float = 1024.0
+    class_read: float = WORK_PER_BYTE
     workspace: int = 2**28
     paces: dict[tuple, float] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
@@ -209,6 +215,8 @@ class Device:
         What this thread's capture has noted for the replays of its graph.
     profiled : bool
         Whether dispatches are timed (``Compute.profile``).
+    planned : callable or None
+        Called with a plan before it is prepared (trial.py).
     """
 
     def __init__(
@@ -237,6 +245,7 @@ class Device:
         self.progress: Callable | None = None
         self.captured = Captured()
         self.profiled = False
+        self.planned: Callable | None = None
         self.closed = False
 
     def view(self, registry) -> Device:
@@ -244,6 +253,11 @@ class Device:
         other = object.__new__(Device)
         other.__dict__.update(self.__dict__, registry=registry, caches=Caches())
         return other
+
+    @property
+    def most_memory(self) -> int:
+        """Bytes that tensors may take together: ``memory_limit``, or HEAP_SHARE of the memory where that is None."""
+        return int(HEAP_SHARE * self.info.memory_bytes) if self.memory_limit is None else self.memory_limit
 
     def check_open(self) -> None:
         """Raise ClosedError if the device was closed."""
@@ -281,9 +295,9 @@ class Device:
         self.check_open()
         if isinstance(array, Tensor):
             return array if array._storage.device is self.home else self.tensor(array.numpy())
+        refuse_hidden("tensor", array)
         try:
             # NumPy asks for neither capsules nor shapes: what has nothing else would become an array of one object.
-            refuse_hidden("tensor", array)
             alone = hasattr(array, "__dlpack__") and not hasattr(array, "__array__")
             array = on_host(array) if alone else np.asarray(array)
         except TypeError as error:

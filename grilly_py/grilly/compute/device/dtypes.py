@@ -67,7 +67,7 @@ def dtype_of(dtype) -> np.dtype:
         if not is_torch(dtype):
             raise
         return dtype_of(str(dtype).removeprefix("torch."))
-    return found if found.isnative else np.dtype(found.type)
+    return found if found.isnative else found.newbyteorder("=")
 
 
 def epsilon(dtype: np.dtype) -> float:

@@ -61,6 +61,13 @@ _HOST = frozenset((
     "savez_compressed", "select", "shape", "shares_memory", "size", "split", "squeeze", "stack", "swapaxes", "take",
     "take_along_axis", "tile", "transpose", "tril", "triu", "unstack", "vsplit", "vstack", "where", "zeros_like",
 ))  # fmt: skip
+#: Those of them that ask for no elements, so that nothing waits.
+_LOOKING = frozenset(("common_type", "iscomplexobj", "isrealobj", "ndim", "shape", "size"))
+#: Where those that write to an array are given it: the place of the argument, and its name.
+_WRITTEN = {
+    "choose": (2, "out"), "compress": (3, "out"), "concatenate": (2, "out"), "copyto": (0, "dst"), "stack": (2, "out"),
+    "take": (3, "out"),
+}  # fmt: skip
 
 #: Methods of NumPy's arrays and PyTorch's tensors that are no function of the standard: what to write here.
 _METHODS = {
@@ -71,6 +78,15 @@ _METHODS = {
     **dict.fromkeys(("clone", "copy"), "t.astype(t.dtype), which copies"),
     **dict.fromkeys(("flatten", "ravel"), "t.reshape(-1)"),
 }  # fmt: skip
+
+
+def _on_host(name: str, value: Any) -> Any:
+    """An argument with arrays for tensors, those in lists and tuples too."""
+    if isinstance(value, NumPyFunctions):
+        return value._read(f"numpy.{name}")  # type: ignore[attr-defined]
+    if isinstance(value, (list, tuple)):
+        return (list if isinstance(value, list) else tuple)(_on_host(name, one) for one in value)
+    return value
 
 
 class NumPyFunctions:
@@ -95,6 +111,14 @@ class NumPyFunctions:
         name = function.__name__
         if name not in _HOST:
             raise self._refused(name)
+        if name in _LOOKING:
+            return function._implementation(*args, **kwargs)
+        if name in _WRITTEN:
+            place, word = _WRITTEN[name]
+            if isinstance(kwargs.get(word, args[place] if len(args) > place else None), NumPyFunctions):
+                raise TypeError(f"numpy.{name}: NumPy cannot write to a grilly.Tensor; give t[...] = values")
+        # Otherwise some functions would work with the tensor's own methods, and give Tensors.
+        args, kwargs = _on_host(name, args), {word: _on_host(name, value) for word, value in kwargs.items()}
         return function._implementation(*args, **kwargs)
 
     if not TYPE_CHECKING:  # type checkers are to know that there is no such attribute

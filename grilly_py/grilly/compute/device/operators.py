@@ -318,8 +318,9 @@ class Operators(NumPyFunctions):
 
     def __index__(self) -> int:
         own: Any = self
-        if own.dtype.kind not in "iu" or own.size != 1:
-            raise TypeError(f"only a tensor of one integer can be an index, not {own!r}")
+        # One with axes is an array of indices to NumPy, also where it holds one element.
+        if own.dtype.kind not in "iu" or own.ndim:
+            raise TypeError(f"only a tensor of one integer, without axes, can be an index, not {own!r}; give t.item()")
         return int(self._element("a number as an index"))
 
     def __iter__(self: T) -> Iterator[T]:

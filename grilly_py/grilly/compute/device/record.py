@@ -35,6 +35,8 @@ class Ready:
     __slots__ = ("device", "plan", "_slots", "_steps", "_written")
 
     def __init__(self, device: Device, plan: Plan):
+        if device.planned is not None:
+            device.planned(plan)
         self.device = device.home
         self.plan = plan
         with device.runtime.aside():  # the plan is kept for other calls
@@ -82,6 +84,15 @@ class Ready:
             if slot.__class__ is int:
                 slot = Storage(device, slot) if slot > 0 else sent(device, np.zeros(-slot, np.uint8))
             storages.append(slot)
+        # Counted before the first dispatch: an interrupt between two leaves what was written. And again after the last:
+        # another thread may have kept something of the former contents in between.
+        if self._written:
+            replayed = device.runtime.capturing
+            for number in self._written:
+                storages[number].version += 1
+                if replayed:
+                    storages[number].written_by_replays()
+                    device.captured.written.add(storages[number])
         dispatch = device.runtime.dispatch
         for program, bindings, push, moved, own, groups, seconds in self._steps[only]:
             bound: list = []
@@ -101,13 +112,8 @@ class Ready:
             for at, number, base in own:
                 _WORD.pack_into(patched, at, (base + live[number]) & 0xFFFFFFFF)
             dispatch(program, bound, push if patched is None else bytes(patched), groups, seconds)
-        if self._written:
-            replayed = device.runtime.capturing
-            for number in self._written:
-                storages[number].version += 1
-                if replayed:
-                    storages[number].written_by_replays()
-                    device.captured.written.add(storages[number])
+        for number in self._written:
+            storages[number].version += 1
         results = []
         for number, shape, dtype, steps, offset in self.plan.results:
             results.append(Tensor(storages[number], shape, dtype, steps, offset))

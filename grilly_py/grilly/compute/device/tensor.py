@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ...errors import GrillyError
+from ...errors import GrillyError, OutOfDeviceMemoryError, UnsupportedError
 from . import capsules
 from .download import Download
 from .dtypes import dtype_of, plain
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 #: One item of an index, and what stands between the brackets.
 _Item: TypeAlias = SupportsIndex | slice | EllipsisType | None
 _Index: TypeAlias = _Item | tuple[_Item, ...]
+
+
+#: A view is sparse where the memory that it spans is more than so many times its own.
+SPARSE = 4
+#: Bytes that the host has read sooner than the device has left out what lies between.
+SMALL = 1 << 20
 
 
 class Home(Protocol):
@@ -309,9 +315,14 @@ class Tensor(Operators):
             axis += 1
         return self._view(shape, steps, offset)
 
-    def broadcast_to(self, shape: tuple[int, ...]) -> Tensor:
-        """A view repeated to ``shape`` by NumPy's broadcasting rules. Raises ValueError where they do not allow it."""
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    def broadcast_to(self, shape: SupportsIndex | Sequence[SupportsIndex]) -> Tensor:
+        """A view repeated to ``shape``, an integer or several, by NumPy's broadcasting rules.
+
+        Raises ValueError where they do not allow it, and TypeError for extents that are no integers.
+        """
+        if shape.__class__ is not tuple and not np.iterable(shape):
+            shape = (shape,)
+        shape = tuple(map(operator.index, shape))
         if shape == self.shape:
             return self._view(shape, self._steps)
         missing = len(shape) - self.ndim
@@ -389,11 +400,17 @@ class Tensor(Operators):
             self._storage.device.runtime.read(self._storage.buffer, plain(array), self._offset * self.dtype.itemsize)
             return array
         span = 1 + sum((e - 1) * s for e, s in zip(self.shape, self._steps, strict=True))
+        dense = self._is_dense()
+        if not dense and span > SPARSE * self.size and span * self.dtype.itemsize > SMALL:
+            try:
+                return self.contiguous().numpy()  # the device leaves out what lies between
+            except (OutOfDeviceMemoryError, UnsupportedError):
+                pass  # it has no room for that, or no kernel for these elements
         flat = np.empty(span, self.dtype)
         self._storage.device.runtime.read(self._storage.buffer, plain(flat), self._offset * self.dtype.itemsize)
         view = np.ndarray(self.shape, self.dtype, plain(flat), 0, self.strides)
         # Repeated or sparsely used memory would surprise whoever writes to the result.
-        return view if self._is_dense() else view.copy()
+        return view if dense else view.copy()
 
     def _is_dense(self) -> bool:
         """Whether the elements lie without gaps and none twice, in whatever order of the axes."""

@@ -8,14 +8,19 @@ from collections.abc import Callable
 from ...errors import UnsupportedError
 from ...registry import Choice, Registry, Request
 from .device import Device
+from .plan import Plan
 
 
-class _Asked(Exception):
-    """Ends a call at the point where a variant would be chosen."""
+class _Planned(Exception):
+    """Ends a call at the point where its first plan would be prepared."""
 
-    def __init__(self, request: Request):
-        super().__init__(request)
-        self.request = request
+    def __init__(self, plan: Plan):
+        super().__init__(plan)
+        self.plan = plan
+
+
+def _stop(plan: Plan) -> None:
+    raise _Planned(plan)
 
 
 class _Pin:
@@ -24,11 +29,20 @@ class _Pin:
     def __init__(self, registry: Registry):
         self.registry = registry
         self.pinned: Choice | None = None
-        self.asking = False
+        #: In ``request_of``: what was asked for, and why not all of it was had.
+        self.asked: dict[Request, UnsupportedError | None] | None = None
 
     def resolve(self, request: Request) -> Choice:
-        if self.asking:
-            raise _Asked(request)
+        if self.asked is None:
+            return self._resolve(request)
+        self.asked[request] = None
+        try:
+            return self._resolve(request)
+        except UnsupportedError as error:
+            self.asked[request] = error
+            raise
+
+    def _resolve(self, request: Request) -> Choice:
         if self.pinned is not None:
             operation = self.pinned.variant.operation
             if operation == request.operation:
@@ -40,6 +54,8 @@ class _Pin:
         return self.registry.resolve(request)
 
     def equals(self, request: Request) -> list[Choice]:
+        if self.asked is not None:
+            self.asked[request] = None
         if self.pinned is not None and self.pinned.variant.operation == request.operation:
             return [self.pinned]
         return self.registry.equals(request)
@@ -72,13 +88,25 @@ def with_classes(view: Device) -> Device:
 
 
 def request_of(view: Device, call: Callable[[], object]) -> Request | None:
-    """The first request for a variant that ``call``, which uses the view, makes; it is ended there. None for none."""
-    view.registry.asking = True
+    """The request for the variant that ``call``, which uses the view, would run first; None where it runs none.
+
+    Kernels that the call asks for and then does without are not meant. Where it can do with none, this is the request
+    that was refused. The call is ended before it prepares or records anything.
+    """
+    asked: dict[Request, UnsupportedError | None] = {}
+    view.registry.asked = asked
+    view.planned = _stop
     view.caches.forget()
     try:
         call()
-    except _Asked as asked:
-        return asked.request
+    except _Planned as stop:
+        operations = {step.choice.variant.operation for step in stop.plan.steps}
+        return next((request for request in asked if request.operation in operations), None)
+    except UnsupportedError as error:
+        for request, reason in asked.items():
+            if reason is error:
+                return request
+        raise
     finally:
-        view.registry.asking = False
+        view.registry.asked = view.planned = None
     return None

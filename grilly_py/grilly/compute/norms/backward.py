@@ -99,4 +99,5 @@ def _gradients(
 
 
 def _summed(tensor: Tensor, axes: tuple[int, ...], dtype: np.dtype) -> Tensor:
-    return reduced("sum", tensor, axes, False, dtype) if axes else tensor.astype(dtype, copy=False)
+    # With nothing to add up a copy: what was given is the caller's.
+    return reduced("sum", tensor, axes, False, dtype) if axes else tensor.astype(dtype)

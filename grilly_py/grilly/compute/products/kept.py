@@ -6,16 +6,20 @@ the graph as it is, and the graph says so when the weight was written to since.
 
 from __future__ import annotations
 
+import threading
 import weakref
 
+from ...runtime.lifetime import in_child
 from ..device.caches import Kept
 from ..device.device import Device
 from ..device.tensor import LentStorage, Storage, Tensor
 
-#: What is kept takes at most this share of the bytes that tensors may take together.
+#: What is kept takes at most this share of the bytes that tensors may take together (``Device.most_memory``).
 SHARE = 0.25
 #: All storages of split weights of a device, to count their bytes.
 _ALL: Kept[str, weakref.WeakSet[Storage]] = Kept("storages of split weights", 1)
+_lock = threading.RLock()  # of all that keep() looks through and adds to
+in_child(_lock._at_fork_reinit)
 
 
 def find(weight: Tensor) -> Tensor | None:
@@ -50,16 +54,18 @@ def keep(device: Device, weight: Tensor, parts: Tensor) -> None:
     # The host, CUDA or a graph may write to it.
     if isinstance(storage, LentStorage) or storage.address is not None or storage.replayed or storage.buffer.replayed:
         return
-    home = device.home
-    cache = home.caches[_ALL]
-    every = cache.get("all")
-    if every is None:
-        every = cache.keep("all", weakref.WeakSet())
-    most = home.memory_limit
-    if most is not None and sum(s.nbytes for s in every) + parts._storage.nbytes > SHARE * most:
-        return
-    every.add(parts._storage)
-    derived = storage.derived
-    if derived is None or any(version != storage.version for version, _ in derived.values()):
-        derived = storage.derived = {}
-    derived[place] = storage.version, parts
+    if _lock._is_owned():  # type: ignore[attr-defined]
+        return  # a signal handler came in the midst of what follows
+    with _lock:
+        home = device.home
+        cache = home.caches[_ALL]
+        every = cache.get("all")
+        if every is None:
+            every = cache.keep("all", weakref.WeakSet())
+        if sum(s.nbytes for s in every) + parts._storage.nbytes > SHARE * home.most_memory:
+            return
+        every.add(parts._storage)
+        derived = storage.derived
+        if derived is None or any(version != storage.version for version, _ in derived.values()):
+            derived = storage.derived = {}
+        derived[place] = storage.version, parts

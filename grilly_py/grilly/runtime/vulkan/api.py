@@ -11,7 +11,6 @@ from vulkan import ffi, lib
 from ...errors import DeviceLostError, GrillyError, OutOfDeviceMemoryError
 
 NULL = ffi.NULL
-WHOLE = 0xFFFFFFFFFFFFFFFF
 
 _NAMES = {
     -1: "VK_ERROR_OUT_OF_HOST_MEMORY",
@@ -60,5 +59,5 @@ def out(kind: str):
 
 
 __all__ = [
-    "DEVICE_LOST", "NULL", "OUT_OF_MEMORY", "OUT_OF_POOL_MEMORY", "WHOLE", "check", "ffi", "lib", "name_of", "out",
+    "DEVICE_LOST", "NULL", "OUT_OF_MEMORY", "OUT_OF_POOL_MEMORY", "check", "ffi", "lib", "name_of", "out",
 ]  # fmt: skip

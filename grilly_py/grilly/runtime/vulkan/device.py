@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...errors import DeviceLostError, NoDeviceError
 from ..interface import DeviceInfo
-from ..probe import BFLOAT16_FEATURES, WORKGROUP_MATRIX_FEATURES, WORKGROUP_MATRIX_FLAGS
+from ..probe import BFLOAT16_FEATURES, WORKGROUP_MATRIX_FEATURES, WORKGROUP_MATRIX_FLAGS, offers, version
 from .api import NULL, check, ffi, lib, out
 from .external import External
 from .objects import Objects
@@ -14,9 +14,9 @@ class Instance:
     """A Vulkan instance at version 1.1 to 1.3, whichever the loader offers."""
 
     def __init__(self):
-        version = out("uint32_t")
-        check(lib.vkEnumerateInstanceVersion(version), "vkEnumerateInstanceVersion")
-        self.api_version = min(version[0], lib.VK_API_VERSION_1_3 if hasattr(lib, "VK_API_VERSION_1_3") else 0x403000)
+        offered = out("uint32_t")
+        check(lib.vkEnumerateInstanceVersion(offered), "vkEnumerateInstanceVersion")
+        self.api_version = min(offered[0], lib.VK_API_VERSION_1_3 if hasattr(lib, "VK_API_VERSION_1_3") else 0x403000)
         name = ffi.new("char[]", b"grilly")
         application = ffi.new("VkApplicationInfo*")
         application.sType = lib.VK_STRUCTURE_TYPE_APPLICATION_INFO
@@ -126,8 +126,14 @@ class Device:
         features.sType = lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2
         keep.append(features)
         extensions = []
-        core13 = self.info.api_version >= (1, 3, 0) and self.instance.api_version >= 0x403000
-        if core13:  # which always has it. Shaders for it may have workgroups of a size that comes with the pipeline.
+        core = min(self.info.api_version, version(self.instance.api_version))
+
+        def extend(name: str):
+            if not offers(name, core, frozenset()):  # else it is part of the version, and drivers need not list it
+                extensions.append(name.encode())
+
+        if core >= (1, 3, 0):
+            # Which always has it. Shaders for it may have workgroups of a size that comes with the pipeline.
             feature(
                 "VkPhysicalDeviceMaintenance4Features",
                 lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_FEATURES,
@@ -145,12 +151,14 @@ class Device:
                 lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES,
                 "shaderFloat16",
             )
+            extend("VK_KHR_shader_float16_int8")
         if "int8-storage" in have:
             feature(
                 "VkPhysicalDevice8BitStorageFeatures",
                 lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES,
                 "storageBuffer8BitAccess",
             )
+            extend("VK_KHR_8bit_storage")
         if "subgroup-size-control" in have:
             feature(
                 "VkPhysicalDeviceSubgroupSizeControlFeatures",
@@ -158,8 +166,7 @@ class Device:
                 "subgroupSizeControl",
                 "computeFullSubgroups",
             )
-            if not core13:
-                extensions.append(b"VK_EXT_subgroup_size_control")
+            extend("VK_EXT_subgroup_size_control")
         if "cooperative-matrix" in have:
             feature(
                 "VkPhysicalDeviceCooperativeMatrixFeaturesKHR",
@@ -174,6 +181,7 @@ class Device:
                 "vulkanMemoryModel",
                 "vulkanMemoryModelDeviceScope",
             )
+            extend("VK_KHR_vulkan_memory_model")
             extensions.append(b"VK_KHR_cooperative_matrix")
         if any(name.startswith("matrix-bfloat16") for name in have):
             kind, stype = BFLOAT16_FEATURES

@@ -458,14 +458,19 @@ class VulkanRuntime(Runtime):
             stream = parts.stream
             if parts.graphs.gone:
                 parts.graphs.sweep(stream.completed)
-            recording.recorded.begun.yet = True
-            for buffer, source, offset, nbytes in arguments:
-                if source.__class__ is VulkanBuffer:
-                    stream.copy(source, offset, buffer, 0, nbytes)
-                else:
-                    self._transfers.put(buffer, source)
-            after = [(source, start, target, 0, nbytes) for source, start, target, nbytes in results]
-            stream.replay(recording.recorded, after)
+            begun = recording.recorded.begun
+            before, begun.yet = begun.yet, True  # its arguments and results are copied through its memory
+            try:
+                for buffer, source, offset, nbytes in arguments:
+                    if source.__class__ is VulkanBuffer:
+                        stream.copy(source, offset, buffer, 0, nbytes)
+                    else:
+                        self._transfers.put(buffer, source)
+                after = [(source, start, target, 0, nbytes) for source, start, target, nbytes in results]
+                stream.replay(recording.recorded, after)
+            except BaseException:
+                begun.yet = before
+                raise
             if stream.profiling != "row" or stream.meets:
                 stream.flush()
             self._take_back(stream)
