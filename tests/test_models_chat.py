@@ -61,13 +61,47 @@ def test_folders_without_a_template(tmp_path):
     assert not tokenizer.has_chat_template
     refused(tokenizer, str(tmp_path / "tokenizer_config.json"), "chat_template is missing", "chat_template.jinja")
     one = tokenizer_of(tmp_path, {"tokenizer_config.json": {"chat_template": [{"name": "rag", "template": "x"}]}})
-    refused(one, "no template 'default'; it has rag")
+    refused(one, "no template named 'default'; it has rag")
+    refused(one, f"{tmp_path}: the tokenizer has no template named 'rags'; it has rag", chat_template="rags")
     assert one.apply_chat_template(USER, chat_template="rag") == "x"
     for wrong in (3, {"name": "a"}, [{"name": "a"}]):
         with pytest.raises(ModelError, match=r"tokenizer_config.json: chat_template is .*; expected a text, or a list"):
             tokenizer_of(tmp_path, {"tokenizer_config.json": {"chat_template": wrong}}).apply_chat_template(USER)
     with pytest.raises(ValueError, match="no messages"):
         one.apply_chat_template([])
+
+
+def test_arguments_of_transformers_are_no_variables(tmp_path):
+    tokenizer = tokenizer_of(tmp_path, {"chat_template.jinja": "{{ messages | length }}{{ mood }}"})
+    assert tokenizer.apply_chat_template(USER, mood=" good") == "1 good"
+    for name, way in (
+        ("continue_final_message", "the messages before it, add_generation_prompt=True, and its text after"),
+        ("tokenize", "nothing: a text comes back"), ("return_tensors", "nothing: a text"), ("return_dict", "nothing"),
+        ("truncation", r"nothing; Tokenizer.cut\(longest\)"), ("max_length", "nothing; Tokenizer.cut"),
+        ("tokenizer_kwargs", "nothing"), ("return_assistant_tokens_mask", "nothing"),
+        ("padding", "nothing"), ("sanitize_control_tokens", "nothing"),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=rf"apply_chat_template: .* keyword argument '{name}'; here give {way}"):
+            tokenizer.apply_chat_template(USER, **{name: True})
+    assert tokenizer.apply_chat_template(USER, tokenize=False, max_length=None) == "1"
+
+
+def test_what_are_no_messages_or_tools(tmp_path):
+    """Said before the template runs, which would see letters as messages, or fail somewhere."""
+    tokenizer = tokenizer_of(tmp_path, {"chat_template.jinja": "{{ raise_exception('it ran') }}"})
+    for wrong, said in (
+        ([USER, USER], r"conversation\[0\] is \[\{'role"), ("hi", "conversation is 'hi'"), (["hi"], r"\[0\] is 'hi'"),
+        (USER[0], r"conversation is \{'role'.*; expected a list of messages"), ([*USER, object()], r"\[1\] is <object"),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=f"apply_chat_template: .*{said}"):
+            tokenizer.apply_chat_template(wrong)
+    for tools, said in (
+        ([len], r"tools\[0\] is <built-in"), (len, "tools is <built-in"), ({"type": "a"}, r"tools is \{'type'"),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=f"apply_chat_template: {said}.*; expected a list of JSON schemas"):
+            tokenizer.apply_chat_template(USER, tools=tools)
+    with pytest.raises(TypeError, match=r"apply_chat_template: documents\[0\] is 'a'"):
+        tokenizer.apply_chat_template(USER, documents=["a"])
 
 
 def test_what_goes_wrong_in_a_template_names_it(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 
 import goldens
 from grilly import ModelError, models
+from grilly.models.written import KEPT, Written
 from model_folders import write_folder
 
 CASES = goldens.cases("models")
@@ -72,6 +73,133 @@ def test_classes_that_do_not_read_these_fields(tmp_path):
     folder = written(tmp_path / "a", pieces(), tokenizer_class="PreTrainedTokenizerFast", do_lower_case=False)
     found = models.Tokenizer(folder)
     assert found.encode("Fox")[0].tolist() == [pieces().encode("Fox").ids]
+
+
+def llama(prepends):
+    """A tokenizer as Llama 2's, with a space before the texts between special tokens too, or with no space at all."""
+    import tokenizers
+
+    words = ["<unk>", "<s>", "</s>", "▁", "h", "i", "y", "o", "hi", "yo", "▁hi", "▁yo"]
+    merges = [("h", "i"), ("y", "o"), ("▁", "hi"), ("▁", "yo")]
+    model = tokenizers.models.BPE({word: i for i, word in enumerate(words)}, merges, unk_token="<unk>", fuse_unk=True)
+    made = tokenizers.Tokenizer(model)
+    steps = [tokenizers.normalizers.Prepend("▁")] if prepends else []
+    made.normalizer = tokenizers.normalizers.Sequence([*steps, tokenizers.normalizers.Replace(" ", "▁")])
+    made.decoder = tokenizers.decoders.Metaspace()
+    made.add_special_tokens([tokenizers.AddedToken(word, normalized=False) for word in words[:3]])
+    return made
+
+
+#: What transformers 5.24 makes of "hi</s> yo" and "hi</s>yo".
+ALWAYS, FIRST = ["▁hi", "</s>", "▁yo", "▁hi", "</s>", "▁yo"], ["▁hi", "</s>", "▁yo", "▁hi", "</s>", "yo"]
+NEVER = ["hi", "</s>", "▁yo", "hi", "</s>", "yo"]
+
+
+@pytest.mark.parametrize("told, wanted, text", [
+    ({}, FIRST, "hi yo"), ({"legacy": False, "add_prefix_space": True}, FIRST, "hi yo"),
+    ({"legacy": True, "add_prefix_space": None}, ALWAYS, "hi yo"), ({"legacy": None}, FIRST, "hi yo"),
+    ({"legacy": True, "add_prefix_space": False}, NEVER, " hi yo"), ({"add_prefix_space": False}, NEVER, " hi yo"),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("kind", ["LlamaTokenizer", "LlamaTokenizerFast"])
+def test_the_spaces_of_llama(tmp_path, kind, told, wanted, text):
+    """What tokenizer.json says of them counts for nothing, but in a folder of another model."""
+    for prepends in (True, False):
+        folder = written(tmp_path / "a", llama(prepends), tokenizer_class=kind, **told)
+        (folder / "config.json").write_text('{"model_type": "llama"}')
+        found = models.Tokenizer(folder)
+        ids = [*found.encode("hi</s> yo")[0][0], *found.encode("hi</s>yo")[0][0]]
+        assert [found._tokenizer.id_to_token(token) for token in ids] == wanted
+        assert found.decode([10, 11]) == text
+    (folder / "config.json").write_text('{"model_type": "mistral"}')
+    for one in ("hi</s>yo", " hi yo"):
+        assert models.Tokenizer(folder).encode(one)[0][0].tolist() == llama(False).encode(one).ids
+
+
+def test_llama_with_a_tokenizer_of_bytes(tmp_path):
+    """As Llama 3 has it."""
+    folder = written(tmp_path / "a", runs(False), tokenizer_class="LlamaTokenizer")
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    assert models.Tokenizer(folder).encode(TEXTS[0])[0][0].tolist() == runs(False).encode(TEXTS[0]).ids
+
+
+def added(content, **more):
+    """A token as tokenizer_config.json has it."""
+    return {"__type": "AddedToken", "content": content, "lstrip": False, "normalized": True, "special": False, **more}
+
+
+@pytest.mark.parametrize("told, wanted", [
+    ({"eos_token": "<|im_end|>"}, {"<|im_end|>": "normalized special"}),
+    ({"eos_token": added("<|im_end|>", lstrip=True)}, {"<|im_end|>": "normalized special"}),
+    ({"eos_token": "w"}, {"w": "special", "<|im_end|>": "normalized"}),
+    ({"pad_token": added("[PAD]", lstrip=True)}, {"<|im_end|>": "normalized", "[PAD]": "lstrip normalized special"}),
+    ({"extra_special_tokens": ["<b>", "<|im_end|>"], "image_token": "<i>", "pad_token": "<p>", "add_bos_token": True},
+     {"<|im_end|>": "normalized", "<p>": "special", "<i>": "special", "<b>": "special"}),
+    ({"additional_special_tokens": [added("<a>")]}, {"<|im_end|>": "normalized", "<a>": "normalized"}),
+    ({"extra_special_tokens": {"image_token": "<i>"}}, {"<|im_end|>": "normalized", "<i>": "special"}),
+    ({"added_tokens_decoder": {"3": added("<|im_end|>", special=True)}}, {"<|im_end|>": "normalized special"}),
+], ids=lambda case: ",".join(case))  # fmt: skip
+def test_special_tokens_that_the_configuration_names(tmp_path, told, wanted):
+    """Their numbers and fields are those of transformers 5.24."""
+    import tokenizers
+
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"u": 0, "v": 1, "w": 2}, unk_token="u"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.add_tokens([tokenizers.AddedToken("<|im_end|>", special=False)])
+    tokenizer = models.Tokenizer(written(tmp_path / "a", made, **told))
+    fields = ("lstrip", "rstrip", "single_word", "normalized", "special")
+    tokens = sorted(tokenizer._tokenizer.get_added_tokens_decoder().items())
+    found = {token.content: " ".join(field for field in fields if getattr(token, field)) for _, token in tokens}
+    assert found == wanted and list(found) == list(wanted)
+    for number, token in tokens:
+        assert tokenizer.encode(f"v {token.content}")[0].tolist() == [[1, number]]
+        assert tokenizer.decode([1, number]) == ("v" if token.special else f"v {token.content}")
+
+
+def test_special_tokens_that_are_no_tokens(tmp_path):
+    for told, said in (
+        ({"eos_token": 3}, "eos_token is 3"), ({"extra_special_tokens": [3]}, r"extra_special_tokens is \[3\]"),
+        ({"image_token": {"spin": 1}}, "image_token is "), ({"extra_special_tokens": "a"}, "extra_special_tokens is"),
+        ({"added_tokens_decoder": {"3": {"spin": 1}}}, "added_tokens_decoder: 3 is "),
+    ):  # fmt: skip
+        with pytest.raises(ModelError, match=f"tokenizer_config.json: {said}.*; expected a "):
+            models.Tokenizer(written(tmp_path / "a", runs(False), **told))
+
+
+SIGNS = [*"abmnrstv'.,!?", "n't", "'s", "'t", "'ve"]
+SIGNS = ["</s>", "<unk>", "▁", *SIGNS, *(f"▁{sign}" for sign in SIGNS)]
+
+
+def joining(folder, joined=True, bpe=False):
+    """A tokenizer of signs, most of them with spaces before them."""
+    import tokenizers
+
+    kinds = tokenizers.models
+    model = kinds.BPE({sign: i for i, sign in enumerate(SIGNS)}, []) if bpe else kinds.Unigram(
+        [(sign, -1.0) for sign in SIGNS], unk_id=1)  # fmt: skip
+    made = tokenizers.Tokenizer(model)
+    made.decoder = tokenizers.decoders.Metaspace()
+    made.add_special_tokens(["</s>"])
+    told = {} if joined is None else {"clean_up_tokenization_spaces": joined}
+    return models.Tokenizer(written(folder, made, **told))
+
+
+def test_signs_lose_the_spaces_before_them(tmp_path):
+    tokens = [SIGNS.index(sign) for sign in "▁a ▁, ▁b ▁n't ▁a ▁n 't ▁' ▁b ▁' m ▁'ve ▁'s ▁ ? ▁! </s> ▁.".split()]
+    plain = "a , b n't a n't ' b 'm 've 's ? ! ."
+    assert joining(tmp_path / "a").decode(tokens) == "a, bn't an't'b'm've's?!.", "as transformers 5.24"
+    for joined, bpe in ((False, False), (None, False), (True, True)):  # spaces of a BPE are its words' own
+        assert joining(tmp_path / "b", joined, bpe).decode(tokens) == plain
+
+
+def test_parts_of_a_text_whose_signs_are_joined(tmp_path):
+    """What the next token may take a space from is held back, and the window is cut all the same."""
+    tokenizer = joining(tmp_path / "a")
+    for seed in range(12):
+        tokens = np.random.RandomState(seed).randint(2, len(SIGNS), 150).tolist()
+        text = Written(tokenizer)
+        parts = [text.add(token) for token in tokens]
+        assert "".join(parts) + text.rest() == tokenizer.decode(tokens)
+        assert sum(map(bool, parts)) > 75 and len(text._tail._tokens) <= 4 * KEPT
 
 
 def test_a_configuration_of_another_tokenizer(tmp_path):

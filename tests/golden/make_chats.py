@@ -41,6 +41,10 @@ TOOLS = (
     "{% if message.tool_calls is defined %} calls {{ message.tool_calls | tojson(sort_keys=true) }}{% endif %};"
     "{% endfor %}{{ dict(a=1, b=mood | default('none')) }}{{ documents | length if documents }}"
 )
+THOUGHTS = (
+    "{% for message in messages %}{{ message.role }}({{ message.keys() | join(',') }}): "
+    "{{ message.reasoning_content }}, {{ message.thinking }}, {{ message.content }};{% endfor %}"
+)
 TALK = [
     {"role": "system", "content": "Be short."}, {"role": "user", "content": " How are you? "},
     {"role": "assistant", "content": "Fine <b>&</b> \u00e4\u4f60"}, {"role": "user", "content": "Good."},
@@ -62,6 +66,10 @@ CASES = [
      {"tools": [TOOL]}),
     ("by name", {"tokenizer_config.json": TOKENS, "chat_template.jinja": TAGS,
                  "additional_chat_templates/turns.jinja": TURNS}, TALK, {"chat_template": "turns"}),
+    ("thoughts by each of their names", {"tokenizer_config.json": TOKENS, "chat_template.jinja": THOUGHTS}, [
+        {"role": "assistant", "content": "a", "reasoning": "r"}, {"role": "assistant", "content": "b", "thinking": "t"},
+        {"role": "assistant", "content": "c", "reasoning": "r", "reasoning_content": None, "thinking": "t"},
+        {"role": "assistant", "content": "d", "reasoning": "r", "reasoning_content": "", "thinking": "t"}], {}),
 ]  # fmt: skip
 
 

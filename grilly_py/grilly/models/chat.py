@@ -20,6 +20,8 @@ from .config import read_json
 LEAST_JINJA = (3, 1, 6)
 #: The remedy where a package is missing.
 INSTALL = 'pip install "grilly-vulkan[models]"'
+#: What a message calls the thoughts before an answer; the first that it has counts.
+_THOUGHT = ("reasoning_content", "thinking", "reasoning")
 
 
 class ChatTemplates:
@@ -79,11 +81,15 @@ class ChatTemplates:
         """
         if name is None:
             name = "tool_use" if variables.get("tools") is not None and "tool_use" in self.sources else "default"
-        if name not in self.sources:
-            there = f"; it has {', '.join(sorted(self.sources))}" if self.sources else ""
+        if name not in self.sources and self.sources:
+            raise ModelError(
+                f"{self._folder}: the tokenizer has no template named {name!r:.100}; it has "
+                + ", ".join(sorted(self.sources))
+            )
+        if not self.sources:
             raise ModelError(
                 f"{self._folder / 'tokenizer_config.json'}: chat_template is missing, and so is "
-                f"{self._folder / 'chat_template.jinja'}: the tokenizer has no template {name!r}{there}"
+                f"{self._folder / 'chat_template.jinja'}: the tokenizer has no template"
             )
         source, where = self.sources[name]
         environment = _environment()
@@ -91,12 +97,18 @@ class ChatTemplates:
 
         try:
             template = environment.from_string(source)
-            said = [{key: value for key, value in message.items() if value is not None} for message in messages]
-            return str(template.render(messages=said, **{**self.tokens, **variables}))
+            return str(template.render(messages=[_told(one) for one in messages], **{**self.tokens, **variables}))
         except jinja2.TemplateSyntaxError as error:
             raise ModelError(f"{where}: line {error.lineno}: {error.message}") from error
         except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
             raise ModelError(f"{where}: {error}") from error
+
+
+def _told(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message as templates read it: each looks for the thoughts before an answer by one of several names."""
+    said = {key: value for key, value in message.items() if value is not None}
+    thought = next((said[name] for name in _THOUGHT if name in said), None)
+    return said if thought is None else {"thinking": thought, **said, "reasoning_content": thought}
 
 
 def _environment() -> Any:

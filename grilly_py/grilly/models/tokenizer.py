@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..compute.attention import foreign
 from ..compute.device.arrays import NDArray
 from ..compute.device.numbers import integer
 from .chat import INSTALL, ChatTemplates
 from .tokenizer_file import read_tokenizer
+from .words import CHATS
+
+#: Signs that lose the spaces around them, in this order, where a folder says so (clean_up_tokenization_spaces).
+_SPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
+_BEGUN = {sign[:length] for sign in _SPACED for length in range(1, len(sign))}
 
 
 class Tokenizer:
@@ -47,6 +53,7 @@ class Tokenizer:
         self._folder = Path(folder)
         files = read_tokenizer(self._folder, tokenizers.Tokenizer.from_str)
         self._tokenizer, self._padding, self._side = files.tokenizer, files.padding, files.side
+        self._joined = files.joined
         self.longest = files.longest
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
@@ -114,7 +121,8 @@ class Tokenizer:
         add_generation_prompt : bool
             End with what the model's answer begins after.
         **variables
-            Others that the template knows.
+            Others that the template knows. Arguments of transformers that are no variables are refused,
+            unless they are None or False.
 
         Returns
         -------
@@ -128,11 +136,19 @@ class Tokenizer:
             refuses. It names the file.
         ValueError
             For a conversation without messages.
+        TypeError
+            For messages, tools and documents that are no mappings, and for other arguments of transformers.
         ImportError
             Without jinja2 3.1.6 or newer; the message says what to run.
         """
+        # What is off asks for nothing: tokenize=False is the way to a text there.
+        variables = {name: x for name, x in variables.items() if name not in CHATS or x not in (None, False)}
+        foreign.refuse("apply_chat_template", variables, CHATS)
         if not conversation:
             raise ValueError("apply_chat_template: the conversation has no messages")
+        _check_mappings("conversation", conversation, 'messages such as {"role": "user", "content": "Hello"}')
+        _check_mappings("tools", tools or (), "JSON schemas, as mappings")
+        _check_mappings("documents", documents or (), "mappings")
         given = {"tools": tools, "documents": documents, "add_generation_prompt": add_generation_prompt}
         return self._chat.render(chat_template, conversation, {**given, **variables})
 
@@ -147,7 +163,26 @@ class Tokenizer:
         given = [integer("Tokenizer.decode", "a token", token) for token in tokens]
         if given and not 0 <= min(given) <= max(given) < 2**32:
             raise ValueError(f"Tokenizer.decode: tokens from {min(given)} to {max(given)}; expected 0 to 2**32 - 1")
-        return str(self._tokenizer.decode(given, skip_special_tokens=skip_special_tokens))
+        text = str(self._tokenizer.decode(given, skip_special_tokens=skip_special_tokens))
+        for sign in _SPACED if self._joined else ():
+            text = text.replace(sign, sign.strip())
+        return text
+
+    def settled(self, text: str) -> int:
+        """How many letters of a decoded text stay, whatever comes after it: a sign may take spaces from its end."""
+        end = len(text)
+        while self._joined and (begun := next((one for one in _BEGUN if text.endswith(one, 0, end)), None)):
+            end -= len(begun)
+        return end
+
+
+def _check_mappings(name: str, given: Any, expected: str) -> None:
+    """Raise TypeError for what is no list of mappings."""
+    if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
+        raise TypeError(f"apply_chat_template: {name} is {given!r:.100}; expected a list of {expected}")
+    for number, one in enumerate(given):
+        if not isinstance(one, Mapping):
+            raise TypeError(f"apply_chat_template: {name}[{number}] is {one!r:.100}; expected a list of {expected}")
 
 
 def _check_surrogates(texts: list[str]) -> None:

@@ -55,6 +55,18 @@ CALLS = {
     **dict.fromkeys(("head_mask", "decoder_head_mask", "cross_attn_head_mask"), "nothing: all heads take part"),
     **dict.fromkeys(("logits_to_keep", "num_logits_to_keep"), "nothing: logits are computed when they are asked for"),
 }
+#: Of ``apply_chat_template``, which takes any other keyword for a variable of the template.
+CHATS = {
+    "continue_final_message": "the messages before it, add_generation_prompt=True, and its text after what comes back",
+    "tokenize": "nothing: a text comes back, of which encode([text], add_special_tokens=False) makes tokens",
+    **dict.fromkeys(
+        ("return_tensors", "return_dict", "padding", "tokenizer_kwargs"),
+        "nothing: a text comes back, of which encode([text], add_special_tokens=False) makes arrays, padded",
+    ),
+    **dict.fromkeys(("truncation", "max_length"), "nothing; Tokenizer.cut(longest) has encode cut texts"),
+    "return_assistant_tokens_mask": "nothing: which tokens are an answer's is not told",
+    "sanitize_control_tokens": "nothing: names of special tokens in messages become these tokens",
+}
 
 
-__all__ = ["CALLS", "GENERATION"]
+__all__ = ["CALLS", "CHATS", "GENERATION"]

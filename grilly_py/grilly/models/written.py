@@ -57,15 +57,18 @@ class Written:
         self._parts, self._shown = list[str](), ""  # all of them, and what the window has of them
 
     def add(self, token: int) -> str:
-        """What the text has more with this token: nothing while a character is not whole."""
+        """What the text has more with this token: nothing while a character is not whole, or may still be joined."""
         self._tokens.append(token)
         text = self._tail.add(token)
         if not text.startswith(self._shown) or text.endswith("\ufffd"):  # which stands for a part of a character
             return ""
-        found = text[len(self._shown) :]
+        end = self._tokenizer.settled(text)
+        found = text[len(self._shown) : end]
         self._parts.append(found)
-        self._tail.cut()
-        self._shown = self._tail.text
+        self._shown = text[:end]
+        if end == len(text):
+            self._tail.cut()
+            self._shown = self._tail.text
         return found
 
     def rest(self) -> str:
