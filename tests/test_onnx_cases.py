@@ -57,6 +57,9 @@ ROUNDED = ("test_attention_4d_causal_fp16_expanded",)
 #: Cases whose expected numbers are those of a float32 transform, with more beside zeros than their tolerance has;
 #: test_transforms_of_onnx holds grilly to float64.
 TRANSFORMS = ("test_dft_inverse", "test_dft_inverse_opset19")
+#: Cases whose expected numbers go by the extent times the scale where ONNX's text has the length of the result. ONNX
+#: Runtime 1.32 gives the text's too; test_places_go_by_the_length_of_the_result holds grilly to them.
+LENGTHS = ("test_resize_downsample_scales_cubic_align_corners", "test_resize_downsample_scales_linear_align_corners")
 #: In one part each, so that several processes can share them.
 PARTS = 4
 
@@ -103,6 +106,9 @@ def test_cases_of_onnx(part, count):
             continue
         if name in (*ROUNDED, *TRANSFORMS):
             seen["rounded at other places"] += 1
+            continue
+        if name in LENGTHS:
+            seen["expected against ONNX's text"] += 1
             continue
         try:
             model = check(case)

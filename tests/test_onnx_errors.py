@@ -192,6 +192,13 @@ def test_ranges_of_no_step(dtype):
     assert run("Range", ends)[0].tolist() == [0, 2]
 
 
+@pytest.mark.parametrize("mode", ["constant", "wrap"])
+def test_pads_that_cut_off_more_than_there_is(mode):
+    for pads in ([0, 0, 0, -4], [0, -2, 0, -2]):
+        with pytest.raises(grilly.ModelError, match="^Pad 'it': .*cut off more than the 3 of axis 1"):
+            run("Pad", {"x": x, "pads": np.array(pads)}, mode=mode)
+
+
 @pytest.mark.parametrize("sizes", [[1, 1], [1, 4], [4, -1], [3]])
 def test_parts_that_are_not_the_whole(sizes):
     for values in (x, integers):

@@ -268,6 +268,29 @@ def test_activations_of_networks_are_named():
         model_of("RNN", given, activations=["Cosine"], hidden_size=4).run(given)
 
 
+# -- reductions and shapes --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype, large", [(np.int32, 2**31 - 1), (np.int64, 2**61 - 1)])
+def test_means_of_integers_are_exact(dtype, large):
+    """Cut off towards zero, as Div does. Above 2**24 float32 has not all of them."""
+    x = np.array([[large, large, large], [-3, -4, 0], [-1, -1, 0], [5, 3, 0], [-2, -4, 0]], dtype)
+    found = model_of("ReduceMean", {"x": x}, version=17, axes=[1], keepdims=0).run({"x": x}, capture=False)["y0"]
+    assert found.dtype == dtype and found.tolist() == [large, -2, 0, 2, -2]
+
+
+@pytest.mark.parametrize("mode, first, last", [
+    ("edge", [2, 3, 4, 4, 4], [0, 0, 0, 1, 2]), ("reflect", [2, 3, 4, 3, 2], [2, 1, 0, 1, 2]),
+    ("wrap", [2, 3, 4, 2, 3], [1, 2, 0, 1, 2]),
+])  # fmt: skip
+def test_negative_pads_cut_off_before_others_add(mode, first, last):
+    """As ONNX Runtime does: what is repeated is what was left."""
+    x = np.arange(5, dtype=np.float32)
+    assert run("Pad", {"x": x, "pads": np.array([-2, 2])}, mode=mode)[0].tolist() == first
+    assert run("Pad", {"x": x, "pads": np.array([2, -2])}, mode=mode)[0].tolist() == last
+    assert run("Pad", {"x": x, "pads": np.array([-1, -2])}, mode=mode)[0].tolist() == [1, 2]
+
+
 # -- images -----------------------------------------------------------------------------------------------------------
 
 
@@ -309,6 +332,31 @@ def test_scales_are_captured_unless_the_device_computes_them():
     assert model.graph is None and model.uncaptured.startswith("Resize 'it':")
 
 
+@pytest.mark.parametrize("extent, scale, places", [
+    (10, 0.7, [0, 1, 2, 4, 5, 7, 8]), (9, 1 / 3, [0, 3, 6]),
+])  # fmt: skip
+def test_scales_are_numbers_of_float32(extent, scale, places):
+    """As torch and ONNX Runtime have them: 10 times 0.7 is 7, and 1 by a third is 3. In float64 both are less."""
+    x = np.arange(extent, dtype=np.float32)
+    given = {"x": x, "_roi": x, "scales": np.array([scale], np.float32)}
+    how = {"mode": "nearest", "nearest_mode": "floor", "coordinate_transformation_mode": "asymmetric"}
+    (found,) = run("Resize", given, captured=False, **how)
+    assert found.tolist() == places
+
+
+@pytest.mark.parametrize("where, scale, places", [
+    ("align_corners", 1.3, [0, 0.75, 1.5, 2.25, 3, 3.75, 4.5, 5.25, 6]), ("align_corners", 0.2, [0]),
+    ("tf_crop_and_resize", 0.2, [3]), ("pytorch_half_pixel", 0.2, [0]), ("pytorch_half_pixel", 1 / 7, [0]),
+])  # fmt: skip
+def test_places_go_by_the_length_of_the_result(where, scale, places):
+    """And not by 7 times the scale, where that is no whole number. One element alone has a place of its own."""
+    x = np.arange(7, dtype=np.float32)
+    given = {"x": x, "roi": np.array([0.25, 0.75], np.float32), "scales": np.array([scale], np.float32)}
+    mode = "linear" if len(places) > 1 else "cubic"  # which is not the same before the first element as at it
+    (found,) = run("Resize", given, captured=False, mode=mode, coordinate_transformation_mode=where)
+    np.testing.assert_allclose(found, places, rtol=0, atol=1e-6)
+
+
 def test_what_lies_beyond_an_image_is_chosen_and_not_multiplied():
     """Infinity at the edge does not make NaN of the zeros beside it, and each sample reads its own image."""
     x = np.stack([np.full((1, 2, 2), np.inf), np.ones((1, 2, 2))]).astype(np.float32)
@@ -316,6 +364,16 @@ def test_what_lies_beyond_an_image_is_chosen_and_not_multiplied():
     grid[:, 0, 1] = 0.0
     (found,) = run("GridSample", {"x": x, "grid": grid})
     assert found.reshape(2, 2).tolist() == [[0.0, np.inf], [0.0, 1.0]]
+
+
+def test_borders_of_cubic_samples_are_of_each_neighbour():
+    """Half an element beyond an end three neighbours are the last element, as in torch and ONNX Runtime."""
+    x = np.array([[[[1, 2, 4, 8]]]], np.float32)
+    grid = np.array([[[[-4 / 3, 0], [4 / 3, 0]]]], np.float32)  # -0.5 and 3.5
+    model = model_of("GridSample", {"x": x, "grid": grid}, mode="cubic", padding_mode="border", align_corners=1)
+    found = model.run({"x": x, "grid": grid}, capture=False)["y0"]  # a graph of 16 neighbours takes long to compile
+    exact = [1.09375 * 1 - 0.09375 * 2, 1.09375 * 8 - 0.09375 * 4]
+    np.testing.assert_allclose(found.reshape(-1), exact, rtol=0, atol=1e-5)
 
 
 def test_boxes_that_overlap_go():

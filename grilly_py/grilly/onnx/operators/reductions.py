@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -15,6 +16,15 @@ Axes = tuple[int, ...]
 
 def _sum(x: Tensor, axes: Axes, keep: bool) -> Tensor:
     return xp.sum(x, axis=axes, keepdims=keep)
+
+
+def _mean(x: Tensor, axes: Axes, keep: bool) -> Tensor:
+    """The mean; of integers their exact sum, divided and cut off towards zero."""
+    if is_floating(x):
+        return xp.mean(x, axis=axes, keepdims=keep)
+    total, count = _sum(x, axes, keep), math.prod(x.shape[axis] for axis in axes)
+    # Division rounds down, and of a negative sum that is away from zero.
+    return xp.floor_divide(xp.add(total, xp.where(xp.less(total, 0), count - 1, 0)), count)
 
 
 def _extreme(x: Tensor, axes: Axes, keep: bool, sign: int) -> Tensor:
@@ -42,7 +52,7 @@ def _log_sum_exp(x: Tensor, axes: Axes, keep: bool) -> Tensor:
 
 _REDUCTIONS: dict[str, Callable[[Tensor, Axes, bool], Tensor]] = {
     "ReduceSum": _sum,
-    "ReduceMean": lambda x, axes, keep: xp.mean(x, axis=axes, keepdims=keep),
+    "ReduceMean": _mean,
     "ReduceProd": lambda x, axes, keep: xp.prod(x, axis=axes, keepdims=keep),
     "ReduceMax": lambda x, axes, keep: _extreme(x, axes, keep, 1),
     "ReduceMin": lambda x, axes, keep: _extreme(x, axes, keep, -1),

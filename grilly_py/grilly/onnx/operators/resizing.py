@@ -18,24 +18,26 @@ _ROUNDED = {
 
 
 def _places(call: Call, extent: int, count: int, scale: float, roi: tuple[float, float]) -> np.ndarray:
-    """Where the elements of a resized axis lie in the axis itself, float64."""
-    x, whole = np.arange(count, dtype=np.float64), scale * extent
+    """Where the elements of a resized axis lie in the axis itself."""
+    # In float32, as models hold scales: 1 by a third is 3 then, and in float64 less.
+    x, by = np.arange(count, dtype=np.float32), np.float32(scale)
     mode = call.get("coordinate_transformation_mode", "half_pixel") if call.version >= 11 else "asymmetric"
     if mode == "asymmetric":
-        return x / scale
+        return x / by
     if mode == "align_corners":
-        return x * 0 if whole == 1 else x * (extent - 1) / (whole - 1)
+        return x * (extent - 1) / max(count - 1, 1)
     if mode == "tf_crop_and_resize":
         first, width = roi[0] * (extent - 1), (roi[1] - roi[0]) * (extent - 1)
-        return x * 0 + (first + width / 2 if whole == 1 else first) + (0 if whole == 1 else x * width / (whole - 1))
+        # In float64, where the last place does not get beyond the image by rounding. There is no scale in it.
+        return x + (first + width / 2) if count == 1 else first + np.arange(count) * width / (count - 1)
     if mode == "tf_half_pixel_for_nn":
-        return (x + 0.5) / scale
-    if mode == "pytorch_half_pixel" and whole == 1:
-        return x * 0 - 0.5
-    shift = extent / 2 * (1 - count / whole) if mode == "half_pixel_symmetric" else 0.0
+        return (x + 0.5) / by
+    if mode == "pytorch_half_pixel" and count == 1:
+        return x
+    shift = extent / 2 * (1 - count / (by * np.float32(extent))) if mode == "half_pixel_symmetric" else 0.0
     if mode not in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel"):
         raise call.refuse(f"coordinate_transformation_mode is {mode!r}")
-    return shift + (x + 0.5) / scale - 0.5
+    return shift + (x + 0.5) / by - 0.5
 
 
 def _weights(call: Call, x: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
@@ -88,7 +90,8 @@ def _sizes(
         if scales is None or not scales.size:
             raise call.refuse("neither scales nor sizes")
         by = [float(scale) for scale in scales]
-        return [math.floor(extent * scale) for extent, scale in zip(extents, by, strict=True)], by
+        # In float32, as models hold scales: 10 times 0.7 is 7, and in float64 less.
+        return [math.floor(np.float32(e) * np.float32(scale)) for e, scale in zip(extents, by, strict=True)], by
     new = [int(size) for size in sizes]
     by = [size / extent for size, extent in zip(new, extents, strict=True)]
     policy = call.get("keep_aspect_ratio_policy", "stretch")

@@ -110,7 +110,7 @@ def _cubic(ratio: Tensor) -> list[Tensor]:
 def _taps(places: Tensor, extent: int, mode: str, padding: str, corners: bool) -> list[Tap]:
     low, high = (0.0, extent - 1.0) if corners else (-0.5, extent - 0.5)
     places = xp.round(places) if mode == "nearest" else places
-    if padding == "border":
+    if padding == "border" and mode != "cubic":  # each of the four neighbours is kept in bounds, and not the place
         beyond = xp.logical_or(xp.less(places, low), xp.greater(places, high))
         places = xp.where(beyond, xp.minimum(xp.maximum(places, 0.0), extent - 1.0), places)
     elif padding == "reflection":

@@ -131,10 +131,20 @@ def slices(
     return x[tuple(index)]
 
 
+def _cut(x: Tensor, before: Sequence[int], after: Sequence[int]) -> tuple[Tensor, list[int], list[int]]:
+    """x without the elements that negative pads cut off, and the pads that are left."""
+    index = []
+    for axis, extent in enumerate(x.shape):
+        first, last = max(-before[axis], 0), extent - max(-after[axis], 0)
+        if first > last:
+            raise ValueError(f"pads {before[axis]} and {after[axis]} cut off more than the {extent} of axis {axis}")
+        index.append(slice(first, last))
+    return x[tuple(index)], [max(b, 0) for b in before], [max(a, 0) for a in after]
+
+
 def padded(call: Call, x: Tensor, before: Sequence[int], after: Sequence[int], value: Any) -> Tensor:
     """x with a number around it; where what is asked for is negative elements are cut off."""
-    x = x[tuple(slice(max(-b, 0), e - max(-a, 0)) for b, a, e in zip(before, after, x.shape, strict=True))]
-    before, after = [max(b, 0) for b in before], [max(a, 0) for a in after]
+    x, before, after = _cut(x, before, after)
     if not any(before) and not any(after):
         return x
     whole = tuple(b + e + a for b, a, e in zip(before, after, x.shape, strict=True))
@@ -161,6 +171,7 @@ def pad(
         return padded(call, x, before, after, call.get("value", 0) if value is None else value.item())
     if mode not in ("edge", "reflect", "wrap"):
         raise call.refuse(f"mode is {mode!r}")
+    x, before, after = _cut(x, before, after)  # first, as ONNX Runtime does: what wraps around is what is left
     for axis, extent in enumerate(x.shape):
         if before[axis] or after[axis]:
             x = xp.take(x, np.pad(np.arange(extent), (before[axis], after[axis]), mode), axis=axis)
