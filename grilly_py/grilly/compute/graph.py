@@ -165,10 +165,7 @@ class Graph(Generic[Returned]):
                     wanted.append((own._storage.buffer, start, storage.buffer, nbytes))
         else:
             found += [own.tensor for own in self._own]
-        for there in self._written:  # before the replay, which an interrupt may end when it has written
-            storage = there()
-            if storage is not None:
-                storage.version += 1
+        self._count_writes()  # before and after the replay, as Ready.run does
         if self._grown:
             if device.home.growing._is_owned():
                 raise GrillyError(REENTERED)
@@ -182,10 +179,17 @@ class Graph(Generic[Returned]):
                     counted.end(growth)
         else:
             device.runtime.replay(self._recording, sources, wanted)
+        self._count_writes()
         results = self._results
         if results.__class__ is _Place:
             return cast(Returned, found[results.number])
         return cast(Returned, rebuilt(results, lambda leaf: found[leaf.number] if leaf.__class__ is _Place else leaf))
+
+    def _count_writes(self) -> None:
+        for there in self._written:
+            storage = there()
+            if storage is not None:
+                storage.version += 1
 
 
 class _Place:

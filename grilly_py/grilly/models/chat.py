@@ -81,15 +81,15 @@ class ChatTemplates:
         """
         if name is None:
             name = "tool_use" if variables.get("tools") is not None and "tool_use" in self.sources else "default"
-        if name not in self.sources and self.sources:
-            raise ModelError(
-                f"{self._folder}: the tokenizer has no template named {name!r:.100}; it has "
-                + ", ".join(sorted(self.sources))
-            )
         if not self.sources:
             raise ModelError(
                 f"{self._folder / 'tokenizer_config.json'}: chat_template is missing, and so is "
                 f"{self._folder / 'chat_template.jinja'}: the tokenizer has no template"
+            )
+        if name not in self.sources:
+            raise ModelError(
+                f"{self._folder}: the tokenizer has no template named {name!r:.100}; it has "
+                + ", ".join(sorted(self.sources))
             )
         source, where = self.sources[name]
         environment = _environment()

@@ -67,8 +67,8 @@ def check_dims(operation: str, names: tuple[str, str, str], dim: int, k_dim: int
 
 
 def check_kernel(operation: str, kernel) -> None:
-    """Raise TypeError unless what was given as the kernel is a name."""
-    if not isinstance(kernel, str):
+    """Raise TypeError unless what was given as the kernel is a name, or None."""
+    if kernel is not None and not isinstance(kernel, str):
         raise TypeError(f"{operation}: kernel is a {type(kernel).__name__}; expected the name of a shader family")
 
 

@@ -48,8 +48,7 @@ def flash_attention(
     device.check_open()
     high = check_precision(operation, precision)
     causal, return_lse = bool(causal), bool(return_lse)
-    if kernel is not None:
-        check_kernel(operation, kernel)
+    check_kernel(operation, kernel)
     check_backend(operation, device, q, k, v, mask)
     key = None
     if type(q) is type(k) is type(v) is Tensor and len(q.shape) == 4 and (mask is None or type(mask) is Tensor):

@@ -102,8 +102,7 @@ def _attended(
 ):  # fmt: skip
     """The call, which leaves the host's count to the caller."""
     high, causal = check_precision(NAME, precision), bool(causal)
-    if kernel is not None:
-        check_kernel(NAME, kernel)
+    check_kernel(NAME, kernel)
     given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v}
     key = None
     # Planned for all that a sample has room for?

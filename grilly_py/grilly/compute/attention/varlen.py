@@ -54,8 +54,7 @@ def flash_attention_varlen(
     """``grilly.functional.flash_attention_varlen`` on a device; documented there."""
     device.check_open()
     high, causal = check_precision(NAME, precision), bool(causal)
-    if kernel is not None:
-        check_kernel(NAME, kernel)
+    check_kernel(NAME, kernel)
     options = Options(
         window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
         dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset,
