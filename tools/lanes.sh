@@ -183,10 +183,7 @@ part() { echo "== lane: $1 (after $((SECONDS / 60)) min)"; }
 known=(faults validation devices)
 lanes=("$@"); (($#)) || lanes=("${known[@]}")
 for lane in "${lanes[@]}"; do
-  case $lane in
-    faults | validation | devices) ;;
-    *) echo "unknown lane '$lane'; there are: ${known[*]}" >&2; exit 2 ;;
-  esac
+  [[ " ${known[*]} " == *" $lane "* ]] || { echo "unknown lane '$lane'; there are: ${known[*]}" >&2; exit 2; }
 done
 status=0
 rest=()

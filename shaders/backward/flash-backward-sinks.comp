@@ -18,7 +18,8 @@ shared float share[128];
 void main() {
     uint lane = gl_LocalInvocationIndex, head = gl_WorkGroupID.x;
     float sink = sinks_data[pc.sinks_offset + head];
-    uint all = pc.batches * pc.queries, each = (all + gl_NumWorkGroups.y - 1u) / gl_NumWorkGroups.y, begin = gl_WorkGroupID.y * each;
+    uint all = pc.batches * pc.queries;
+    uint each = (all + gl_NumWorkGroups.y - 1u) / gl_NumWorkGroups.y, begin = gl_WorkGroupID.y * each;
     float sum = 0.0;
     for (uint n = begin + lane; n < min(begin + each, all); n += 128u) {
         vec4 stat = stats_data[(n / pc.queries * pc.heads + head) * pc.queries + n % pc.queries];

@@ -6,8 +6,8 @@
 //
 // diagonals (B, H, queries + keys - 1) float32 of flash-backward-bias.comp; table (parts, buckets, H) float32, to be added up.
 // Push constants and the words read of binding 6: backward/flash-backward.glsl; out_batch and out_head are B and H.
-// Workgroup (x, y, z) owns the entry of part z, bucket x and head y; its invocations share the diagonals of PART_TRIPS trips, of
-// those of all batches in their order: drivers that count trips allow no loop over all.
+// Workgroup (x, y, z) owns the entry of part z, bucket x and head y; its invocations share that part of the diagonals of all
+// batches, in their order: drivers that count trips allow no loop over all.
 // Accumulates in float32. Preconditions: the call has a T5 table.
 
 #define THREADS 64
