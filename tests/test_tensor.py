@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import pickle
 
 import numpy as np
 import pytest
@@ -207,6 +208,21 @@ def test_read_only_and_foreign_byte_order(backend):
     array = np.arange(6, dtype=">f4").reshape(2, 3)
     array.flags.writeable = False
     assert (backend.tensor(array).numpy() == array).all()
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32])
+def test_dtypes_that_were_pickled(backend, dtype):
+    """NumPy gives such a dtype other flags than its own, though they are equal."""
+    for value in (3, [3, 4, 5]):
+        given = pickle.loads(pickle.dumps(np.array(value, dtype)))
+        given = given.astype(pickle.loads(pickle.dumps(given.dtype)))
+        assert given.dtype.isbuiltin == 0
+        found = backend.tensor(given)
+        np.testing.assert_array_equal(found.numpy(), given)
+        assert type(found.reshape(-1)[0].item()) is type(given.reshape(-1)[0].item())
+        out = np.zeros_like(given)
+        np.testing.assert_array_equal(found.numpy(out), given)
+        np.testing.assert_array_equal(found.download().numpy(), given)
 
 
 def test_default_backend_and_use(backend):

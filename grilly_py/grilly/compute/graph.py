@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -181,15 +181,20 @@ class Graph(Generic[Returned]):
             device.runtime.replay(self._recording, sources, wanted)
         self._count_writes()
         results = self._results
-        if results.__class__ is _Place:
-            return cast(Returned, found[results.number])
-        return cast(Returned, rebuilt(results, lambda leaf: found[leaf.number] if leaf.__class__ is _Place else leaf))
+        given: Any = found[results.number] if results.__class__ is _Place else rebuilt(results, _from(found))
+        returned: Returned = given
+        return returned
 
     def _count_writes(self) -> None:
         for there in self._written:
             storage = there()
             if storage is not None:
                 storage.version += 1
+
+
+def _from(found: list[Tensor]) -> Callable[[Any], Any]:
+    """What is returned for a leaf of the results' structure."""
+    return lambda leaf: found[leaf.number] if leaf.__class__ is _Place else leaf
 
 
 class _Place:

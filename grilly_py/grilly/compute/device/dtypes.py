@@ -77,4 +77,5 @@ def epsilon(dtype: np.dtype) -> float:
 
 def plain(array: np.ndarray) -> np.ndarray:
     """The array, or a view of its bits where the elements are no type of NumPy's own and so offer no buffer."""
-    return array if array.dtype.isbuiltin == 1 else array.view(np.uint16)
+    # 2 is a type from outside NumPy; NumPy's own have 1, or 0 once they were pickled or turned to this byte order.
+    return array.view(np.uint16) if array.dtype.isbuiltin == 2 else array

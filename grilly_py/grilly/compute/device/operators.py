@@ -279,7 +279,7 @@ class Operators(NumPyFunctions):
 
     def _element(self, what: str) -> bool | int | float:
         value = self._read(what).reshape(())
-        return (value if value.dtype.isbuiltin == 1 else value.astype(np.float32)).item()  # type: ignore[no-any-return]
+        return (value.astype(np.float32) if value.dtype.isbuiltin == 2 else value).item()  # type: ignore[no-any-return]
 
     def _read(self, what: str) -> Any:
         """``numpy()``, whose error in a captured function says what asked for it."""
