@@ -13,8 +13,9 @@ from kernels import pretend
 RNG = np.random.default_rng(7)
 
 
-@pytest.mark.parametrize("shape", [(7, 1001), (3, 50, 17), (2, 9000)], ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize(
+    ("dtype", "shape"), [("float32", (7, 1001)), ("int32", (3, 50, 17)), ("float32", (2, 9000))], ids=str
+)
 def test_reductions(vulkan_backend, dtype, shape):
     x = (RNG.standard_normal(shape) * 9).astype(dtype)
     t, wide = vulkan_backend.tensor(x), x.astype(np.float64)
@@ -34,7 +35,7 @@ def test_reductions(vulkan_backend, dtype, shape):
     assert (np.abs(running[..., 1:] - np.cumsum(wide, -1)) <= bound).all()
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "int64", "uint8"])
+@pytest.mark.parametrize("dtype", ["float16", "int64", "uint8"])
 def test_reductions_of_columns_and_runs(vulkan_backend, dtype):
     """Some rows, or columns, at a time, from where they begin at fours or eights and where not, in parts or not."""
     x = RNG.integers(0, 7, (1100, 48)).astype(dtype)
@@ -51,8 +52,11 @@ def test_reductions_of_columns_and_runs(vulkan_backend, dtype):
             same(total, array.astype(np.float64).sum(axis).astype(total.dtype))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("shape", [(5, 1025), (304, 4096), (2, 40_000), (16, 9001)], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [("float16", (5, 1025)), ("bfloat16", (304, 4096)), ("float16", (2, 40_000)), ("bfloat16", (16, 9001))],
+    ids=str,
+)
 def test_extremes_of_long_rows_and_columns_of_16_bits(vulkan_backend, dtype, shape):
     """Bits are compared many at a time: NaNs of either sign win, zeros are equal, and the first of equals stays."""
     kind = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
@@ -87,8 +91,11 @@ def test_columns_of_several_matrices(vulkan_backend, dtype, columns):
             same(xp.argmin(t, axis=axis), x.argmin(axis))
 
 
-@pytest.mark.parametrize("shape", [(7, 9001), (9001, 7), (60_001,), (3, 2, 9001)], ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [("float32", (7, 9001)), ("int8", (9001, 7)), ("float32", (60_001,)), ("int8", (3, 2, 9001))],
+    ids=str,
+)
 def test_arrays_beyond_a_binding(vulkan_backend, monkeypatch, dtype, shape):
     """Rows are parted where they lie apart, else all of them are taken in pieces."""
     x = (RNG.standard_normal(shape) * 50).astype(dtype)

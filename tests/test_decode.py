@@ -219,8 +219,7 @@ def extras(rng, queries: int, batch=2, heads=6, keys=611) -> dict:
 
 
 @pytest.mark.parametrize("name", extras(np.random.default_rng(0), 1))
-@pytest.mark.parametrize("queries", [1, 5])
-@EITHER
+@pytest.mark.parametrize(("family", "queries"), [(FAMILY, 1), (FAMILY, 5), (PROCESSOR, 5)])
 def test_extras(vulkan_backend, family, queries, name):
     """Rows of a workgroup belong to several heads, each with slopes, biases and sinks of its own."""
     need(vulkan_backend, family=family)

@@ -275,8 +275,10 @@ def test_activations_of_networks_are_named():
 def test_means_of_integers_are_exact(dtype, large):
     """Cut off towards zero, as Div does. Above 2**24 float32 has not all of them."""
     x = np.array([[large, large, large], [-3, -4, 0], [-1, -1, 0], [5, 3, 0], [-2, -4, 0]], dtype)
-    found = model_of("ReduceMean", {"x": x}, version=17, axes=[1], keepdims=0).run({"x": x}, capture=False)["y0"]
-    assert found.dtype == dtype and found.tolist() == [large, -2, 0, 2, -2]
+    for constants, feeds in (([], {"x": x}), (["x"], {})):  # on the device, and on the host
+        model = model_of("ReduceMean", {"x": x}, constants=constants, version=17, axes=[1], keepdims=0)
+        found = model.run(feeds, capture=False)["y0"]
+        assert found.dtype == dtype and found.tolist() == [large, -2, 0, 2, -2]
 
 
 @pytest.mark.parametrize("mode, first, last", [
@@ -286,9 +288,18 @@ def test_means_of_integers_are_exact(dtype, large):
 def test_negative_pads_cut_off_before_others_add(mode, first, last):
     """As ONNX Runtime does: what is repeated is what was left."""
     x = np.arange(5, dtype=np.float32)
-    assert run("Pad", {"x": x, "pads": np.array([-2, 2])}, mode=mode)[0].tolist() == first
-    assert run("Pad", {"x": x, "pads": np.array([2, -2])}, mode=mode)[0].tolist() == last
-    assert run("Pad", {"x": x, "pads": np.array([-1, -2])}, mode=mode)[0].tolist() == [1, 2]
+    for pads, wanted in (([-2, 2], first), ([2, -2], last), ([-1, -2], [1, 2])):
+        given = {"x": x, "pads": np.array(pads)}
+        assert run("Pad", given, mode=mode)[0].tolist() == wanted
+        assert model_of("Pad", given, constants=list(given), mode=mode).run({})["y0"].tolist() == wanted
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_pads_of_too_few_axes(held):
+    given = {"x": normal(2, 3), "pads": np.array([1, 1])}
+    model = model_of("Pad", given, constants=list(given) if held else ["pads"])
+    with pytest.raises(ValueError, match="pads has 2 numbers; expected two for each of 2 axes"):
+        model.run({} if held else {"x": given["x"]})
 
 
 # -- images -----------------------------------------------------------------------------------------------------------

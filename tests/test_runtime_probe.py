@@ -155,7 +155,7 @@ def test_features_of_later_versions_need_their_extensions(monkeypatch, offered, 
     class Old(opening.Instance):
         def __init__(self):
             super().__init__()
-            self.api_version = 1 << 22 | instance << 12
+            self.version = (1, instance, 0)
 
     monkeypatch.setattr(opening, "lib", Refusing())
     monkeypatch.setattr(opening, "Instance", Old)

@@ -60,8 +60,10 @@ class Compiler:
 
     def __init__(self):
         self.ffi, self.lib = probe.load()
-        self.instance, _ = probe.create_instance()
-        self.physical = probe.physical_devices(self.instance)[0]
+        box = self.ffi.new("VkInstance[1]")
+        probe.create_instance(self.ffi, self.lib, box)
+        self.instance = box[0]
+        self.physical = probe.physical_devices(self.ffi, self.lib, self.instance)[0]
         self.info = probe.describe(self.instance, self.physical)
         self.device = self._open()
         self.executables = self._function("vkGetPipelineExecutablePropertiesKHR")

@@ -113,7 +113,6 @@ void store_o4(uint element, vec4 value, int count) {
     if (count > 2) o_data[element + 2u] = IO_STORE(value.z);
     if (count > 3) o_data[element + 3u] = IO_STORE(value.w);
 }
-void store_o(uint element, float value) { o_data[element] = IO_STORE(value); }  // ALIGN 1 only
 
 #endif
 

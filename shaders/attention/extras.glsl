@@ -83,9 +83,8 @@ bool on(int feature) { return (FEATURES & feature) != 0; }
 uint word(uint n) { return HEADER_WORD(n); }
 float number(uint n) { return uintBitsToFloat(HEADER_WORD(n)); }
 
-// Whether every score needs bend(), and whether sees() says more than causality does.
+// Whether every score needs bend().
 #define BENDS ((FEATURES & (SOFT_CAP | BIAS | ALIBI | T5)) != 0)
-#define PICKY ((FEATURES & (WINDOW | PREFIX | SEGMENTS | LENGTHS | BLOCKS)) != 0)
 
 uint x_batch, x_head, x_first_row, x_first_key;  // of the whole call
 uint x_queries, x_keys, x_row_start, x_key_start, x_prefix, x_bias;

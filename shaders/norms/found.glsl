@@ -22,7 +22,6 @@ const bool BACKWARD = OPERATION >= LAYER_NORM_BACKWARD;
 const bool CENTRED = OPERATION == LAYER_NORM || OPERATION == LAYER_NORM_BACKWARD;
 const bool WEIGHS = OPERATION == SOFTMAX || OPERATION == ATTENTION_SOFTMAX;
 const bool EXPONENTIALS = WEIGHS || OPERATION == LOG_SOFTMAX;
-const bool HAS_CENTRE = CENTRED || EXPONENTIALS;
 const bool HAS_SUM = OPERATION < SOFTMAX_BACKWARD;
 
 // Exponentials. Those of which the sum is rounded to 16 bits in the end are the device's own, off by less than 2^-15.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import onnx
 import onnx.reference
 
 from ..errors import UnsupportedError
-from .table import all_within, integral, within
+from .table import all_within, around, cut, integral, within
 
 
 def _gather_elements(attributes: dict[str, Any], x: np.ndarray, indices: np.ndarray) -> np.ndarray:
@@ -19,26 +20,46 @@ def _gather_elements(attributes: dict[str, Any], x: np.ndarray, indices: np.ndar
     return np.take_along_axis(x, np.where(indices < 0, indices + x.shape[axis], indices), axis)
 
 
+def _mean(attributes: dict[str, Any], x: np.ndarray, axes: np.ndarray | None = None) -> np.ndarray:
+    named = attributes.get("axes") if axes is None else axes.reshape(-1).tolist()
+    if not named and attributes.get("noop_with_empty_axes", 0):
+        return x
+    over = all_within(named, x.ndim) if named else tuple(range(x.ndim))
+    keep = bool(attributes.get("keepdims", 1))
+    if x.dtype.kind not in "iu":
+        return np.asarray(np.mean(x, over, np.float64, keepdims=keep)).astype(x.dtype)
+    total = np.asarray(np.sum(x, over, np.uint64 if x.dtype.kind == "u" else np.int64, keepdims=keep))
+    count = total.dtype.type(math.prod(x.shape[axis] for axis in over))
+    # Division rounds down, and of a negative sum that is away from zero.
+    return ((total + (total < 0) * (count - total.dtype.type(1))) // count).astype(x.dtype)
+
+
 def _power(attributes: dict[str, Any], x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.power(x, integral(x.dtype, y)).astype(x.dtype, copy=False)
 
 
-#: Where ONNX's function is not to be had: its GatherElements fails for more than 32 elements (numpy.choose), and its
-#: Pow rounds integers to a floating exponent's dtype.
-_OWN: dict[str, Callable[..., np.ndarray]] = {"GatherElements": _gather_elements, "Pow": _power}
+#: Where ONNX's function is not to be had: its GatherElements fails for more than 32 elements (numpy.choose), its Pow
+#: rounds integers to a floating exponent's dtype, and its ReduceMean adds them up in their own.
+_OWN: dict[str, Callable[..., np.ndarray]] = {"GatherElements": _gather_elements, "Pow": _power, "ReduceMean": _mean}
 
 
-def _check_pad(attributes: dict[str, Any], x: np.ndarray, *rest: np.ndarray | None) -> None:
-    if len(rest) > 2 and rest[2] is not None:
-        all_within(rest[2].reshape(-1).tolist(), x.ndim)
+def _cut_for_pad(attributes: dict[str, Any], *inputs: np.ndarray | None) -> tuple[np.ndarray | None, ...]:
+    """ONNX's Pad takes axes that are out of range, and no negative pads, which cut off."""
+    x, pads, *rest = inputs
+    assert x is not None and pads is not None
+    named = rest[1].reshape(-1).tolist() if len(rest) > 1 and rest[1] is not None else range(x.ndim)
+    before, after = around(pads.reshape(-1).tolist(), all_within(named, x.ndim), x.ndim)
+    return x[cut(x.shape, before, after)], np.maximum(pads, 0), *rest
 
 
-def _check_axis(attributes: dict[str, Any], x: np.ndarray, *rest: np.ndarray | None) -> None:
-    within(int(attributes.get("axis", -2)), x.ndim)
+def _check_axis(attributes: dict[str, Any], *inputs: np.ndarray | None) -> tuple[np.ndarray | None, ...]:
+    assert inputs[0] is not None
+    within(int(attributes.get("axis", -2)), inputs[0].ndim)
+    return inputs
 
 
-#: Where ONNX's function takes axes that are out of range, or one twice.
-_CHECKS: dict[str, Callable[..., None]] = {"Pad": _check_pad, "TensorScatter": _check_axis}
+#: What is done before ONNX's function where that takes too much, or too little.
+_BEFORE: dict[str, Callable[..., tuple[np.ndarray | None, ...]]] = {"Pad": _cut_for_pad, "TensorScatter": _check_axis}
 
 
 class Fold:
@@ -55,12 +76,13 @@ class Fold:
         Raises UnsupportedError for a version it lacks, and ValueError for what the operator cannot take.
         """
         node = self._node
-        if node.op_type in _OWN or node.op_type in _CHECKS:
+        if node.op_type in _OWN or node.op_type in _BEFORE:
             attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
             if node.op_type in _OWN:
                 with np.errstate(all="ignore"):
                     return (np.asarray(_OWN[node.op_type](attributes, *inputs)),)  # NumPy's of no axes are no arrays
-            _CHECKS[node.op_type](attributes, *inputs)
+            if len(inputs) > 1:  # the oldest Pad has its pads as an attribute
+                inputs = _BEFORE[node.op_type](attributes, *inputs)
         if self._run is None:
             named = {name: None for name in node.input if name}
             graph = onnx.helper.make_graph(

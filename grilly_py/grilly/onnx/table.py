@@ -86,6 +86,39 @@ def all_within(axes: Iterable[int], count: int) -> tuple[int, ...]:
     return found
 
 
+def around(pads: Sequence[int], axes: Sequence[int], count: int) -> tuple[list[int], list[int]]:
+    """What is padded before and after each of so many axes, by the pads before some of them and then those after.
+
+    Raises
+    ------
+    ValueError
+        For another number of pads.
+    """
+    if len(pads) != 2 * len(axes):
+        raise ValueError(f"pads has {len(pads)} numbers; expected two for each of {len(axes)} axes")
+    before, after = [0] * count, [0] * count
+    for place, axis in enumerate(axes):
+        before[axis], after[axis] = int(pads[place]), int(pads[place + len(axes)])
+    return before, after
+
+
+def cut(shape: Sequence[int], before: Sequence[int], after: Sequence[int]) -> tuple[slice, ...]:
+    """An index of what negative pads before and after each axis leave of an array.
+
+    Raises
+    ------
+    ValueError
+        For pads that cut off more than there is.
+    """
+    index = []
+    for axis, extent in enumerate(shape):
+        first, last = max(-before[axis], 0), extent - max(-after[axis], 0)
+        if first > last:
+            raise ValueError(f"pads {before[axis]} and {after[axis]} cut off more than the {extent} of axis {axis}")
+        index.append(slice(first, last))
+    return tuple(index)
+
+
 def integral(dtype: np.dtype[Any], exponent: np.ndarray) -> np.ndarray:
     """A floating exponent of integers as integers of their dtype, where it is integral and none is negative.
 

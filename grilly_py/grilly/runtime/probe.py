@@ -10,7 +10,7 @@ import operator
 import os
 from collections.abc import Sequence
 
-from ..errors import NoDeviceError, UnsupportedError
+from ..errors import NoDeviceError, OutOfDeviceMemoryError, UnsupportedError
 from .interface import DeviceInfo
 
 #: The newest Vulkan version that grilly asks an instance for.
@@ -103,20 +103,27 @@ def offers(extension: str, api_version: tuple[int, int, int], extensions: frozen
     return extension in extensions or api_version[:2] >= _CORE_SINCE.get(extension, (99, 0))
 
 
-def create_instance():
-    """A Vulkan instance of the newest version that both the loader and grilly know.
+def create_instance(ffi, lib, box) -> tuple[int, int, int]:
+    """Make a Vulkan instance of the newest version that both the loader and grilly know.
+
+    Parameters
+    ----------
+    ffi, lib
+        As ``load`` gives them.
+    box : cffi VkInstance[1]
+        Where the driver puts the instance, which the caller destroys: so it is not lost if Python is interrupted.
 
     Returns
     -------
-    (VkInstance, (int, int, int))
-        The instance, to be destroyed by the caller, and the Vulkan version it was made with.
+    The Vulkan version it was made with.
 
     Raises
     ------
     NoDeviceError
-        The loader is missing, or it refused the instance.
+        The loader refused the instance.
+    OutOfDeviceMemoryError
+        The loader or a driver had no memory for it.
     """
-    ffi, lib = load()
     found = ffi.new("uint32_t *", 1 << 22)
     lib.vkEnumerateInstanceVersion(found)
     wanted = min(version(found[0]), REQUESTED_VERSION)
@@ -140,25 +147,32 @@ def create_instance():
         "sType": 1, "flags": _ENUMERATE_PORTABILITY if names else 0, "pApplicationInfo": application,
         "enabledExtensionCount": len(extension_strings), "ppEnabledExtensionNames": extension_array,
     })  # fmt: skip
-    instance = ffi.new("VkInstance *")
-    result = lib.vkCreateInstance(info, ffi.NULL, instance)
+    result = lib.vkCreateInstance(info, ffi.NULL, box)
+    if result != 0:
+        box[0] = ffi.NULL
+    _check_memory(result, "vkCreateInstance")
     if result == -9:  # VK_ERROR_INCOMPATIBLE_DRIVER: the loader found no driver at all
         raise NoDeviceError(f"the Vulkan loader found no driver. {INSTALL_HINT}")
     if result != 0:
         raise NoDeviceError(f"the Vulkan loader refused an instance with VkResult {result}. {INSTALL_HINT}")
-    return instance[0], wanted
+    return wanted
 
 
-def physical_devices(instance) -> list:
-    """The instance's ``VkPhysicalDevice`` handles, in the driver's order."""
-    ffi, lib = load()
+def physical_devices(ffi, lib, instance) -> list:
+    """The instance's ``VkPhysicalDevice`` handles, in the driver's order, which is that of ``grilly.devices()``.
+
+    Raises OutOfDeviceMemoryError where the driver has no memory to list them.
+    """
     count = ffi.new("uint32_t *")
-    lib.vkEnumeratePhysicalDevices(instance, count, ffi.NULL)
-    if not count[0]:
-        return []
-    handles = ffi.new("VkPhysicalDevice[]", count[0])
-    lib.vkEnumeratePhysicalDevices(instance, count, handles)
+    _check_memory(lib.vkEnumeratePhysicalDevices(instance, count, ffi.NULL), "vkEnumeratePhysicalDevices")
+    handles = ffi.new("VkPhysicalDevice[]", max(count[0], 1))
+    _check_memory(lib.vkEnumeratePhysicalDevices(instance, count, handles), "vkEnumeratePhysicalDevices")
     return [handles[i] for i in range(count[0])]
+
+
+def _check_memory(result: int, what: str) -> None:
+    if result in (-1, -2):  # of the host and of the device
+        raise OutOfDeviceMemoryError(f"{what}: the Vulkan loader or a driver has no memory left")
 
 
 #: An instance that stays, so that the loader keeps NVIDIA's driver: a process can load it about 30 times, and no more.
@@ -175,15 +189,17 @@ def enumerate_devices() -> list[DeviceInfo]:
     """
     global _anchor
     ffi, lib = load()
-    instance, _ = create_instance()
+    box = ffi.new("VkInstance[1]")
     found = []
     try:
-        found = [describe(instance, handle, index) for index, handle in enumerate(physical_devices(instance))]
+        create_instance(ffi, lib, box)
+        instance = box[0]
+        found = [describe(instance, handle, index) for index, handle in enumerate(physical_devices(ffi, lib, instance))]
     finally:
         if _anchor is None and any(info.vendor == "nvidia" for info in found):
-            _anchor = instance
-        else:
-            lib.vkDestroyInstance(instance, ffi.NULL)
+            _anchor = box[0]
+        elif box[0] != ffi.NULL:
+            lib.vkDestroyInstance(box[0], ffi.NULL)
     if not found:
         raise NoDeviceError(f"the Vulkan drivers that are installed offer no device. {INSTALL_HINT}")
     return found

@@ -10,7 +10,7 @@ import numpy as np
 
 from ... import array_api as xp
 from ...compute import Tensor
-from ..table import Call, Value, all_within, operator, within
+from ..table import Call, Value, all_within, around, cut, operator, within
 from .elementwise import dtype_of
 
 
@@ -133,13 +133,7 @@ def slices(
 
 def _cut(x: Tensor, before: Sequence[int], after: Sequence[int]) -> tuple[Tensor, list[int], list[int]]:
     """x without the elements that negative pads cut off, and the pads that are left."""
-    index = []
-    for axis, extent in enumerate(x.shape):
-        first, last = max(-before[axis], 0), extent - max(-after[axis], 0)
-        if first > last:
-            raise ValueError(f"pads {before[axis]} and {after[axis]} cut off more than the {extent} of axis {axis}")
-        index.append(slice(first, last))
-    return x[tuple(index)], [max(b, 0) for b in before], [max(a, 0) for a in after]
+    return x[cut(x.shape, before, after)], [max(b, 0) for b in before], [max(a, 0) for a in after]
 
 
 def padded(call: Call, x: Tensor, before: Sequence[int], after: Sequence[int], value: Any) -> Tensor:
@@ -162,10 +156,7 @@ def pad(
     """More elements before and after axes: a number, the last element, or a mirrored or repeated array."""
     named = call.axes(axes)
     over = range(x.ndim) if named is None else all_within(named, x.ndim)
-    asked = call.axes(pads, "pads") or ()
-    before, after = [0] * x.ndim, [0] * x.ndim
-    for place, axis in enumerate(over):
-        before[axis], after[axis] = asked[place], asked[place + len(over)]
+    before, after = around(call.axes(pads, "pads") or (), over, x.ndim)
     mode = call.get("mode", "constant")
     if mode == "constant":
         return padded(call, x, before, after, call.get("value", 0) if value is None else value.item())

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from ...errors import DeviceLostError, NoDeviceError
 from ..interface import DeviceInfo
-from ..probe import BFLOAT16_FEATURES, WORKGROUP_MATRIX_FEATURES, WORKGROUP_MATRIX_FLAGS, offers, version
+from ..probe import (
+    BFLOAT16_FEATURES,
+    WORKGROUP_MATRIX_FEATURES,
+    WORKGROUP_MATRIX_FLAGS,
+    create_instance,
+    offers,
+    physical_devices,
+)  # fmt: skip
 from .api import NULL, check, ffi, lib, out
 from .external import External
 from .objects import Objects
@@ -14,48 +21,13 @@ class Instance:
     """A Vulkan instance at version 1.1 to 1.3, whichever the loader offers."""
 
     def __init__(self):
-        offered = out("uint32_t")
-        check(lib.vkEnumerateInstanceVersion(offered), "vkEnumerateInstanceVersion")
-        self.api_version = min(offered[0], lib.VK_API_VERSION_1_3 if hasattr(lib, "VK_API_VERSION_1_3") else 0x403000)
-        name = ffi.new("char[]", b"grilly")
-        application = ffi.new("VkApplicationInfo*")
-        application.sType = lib.VK_STRUCTURE_TYPE_APPLICATION_INFO
-        application.pApplicationName = name
-        application.apiVersion = self.api_version
-        extensions = [ffi.new("char[]", b"VK_KHR_portability_enumeration")] if self._portable() else []
-        names = ffi.new("char*[]", extensions)
-        info = ffi.new("VkInstanceCreateInfo*")
-        info.sType = lib.VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO
-        info.pApplicationInfo = application
-        info.enabledExtensionCount = len(extensions)
-        info.ppEnabledExtensionNames = names
-        info.flags = 1 if extensions else 0  # VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR (MoltenVK)
         self._box = ffi.new("VkInstance[1]")
         try:
-            result = lib.vkCreateInstance(info, NULL, self._box)
-            if result < 0:
-                self._box[0] = NULL
-            check(result, "vkCreateInstance")
+            self.version = create_instance(ffi, lib, self._box)
             self.handle = self._box[0]
         except BaseException:
             self.close()
             raise
-
-    @staticmethod
-    def _portable() -> bool:
-        count = out("uint32_t")
-        lib.vkEnumerateInstanceExtensionProperties(NULL, count, NULL)
-        found = ffi.new("VkExtensionProperties[]", max(count[0], 1))
-        lib.vkEnumerateInstanceExtensionProperties(NULL, count, found)
-        return any(ffi.string(e.extensionName) == b"VK_KHR_portability_enumeration" for e in found)
-
-    def physical_devices(self) -> list:
-        """Handles in the driver's order, which is the order of ``grilly.devices()``."""
-        count = out("uint32_t")
-        check(lib.vkEnumeratePhysicalDevices(self.handle, count, NULL), "vkEnumeratePhysicalDevices")
-        handles = ffi.new("VkPhysicalDevice[]", max(count[0], 1))
-        check(lib.vkEnumeratePhysicalDevices(self.handle, count, handles), "vkEnumeratePhysicalDevices")
-        return list(handles)[: count[0]]
 
     def close(self) -> None:
         """Destroy the instance."""
@@ -75,13 +47,15 @@ class Device:
         self._box = ffi.new("VkDevice[1]")
         self.instance = Instance()
         try:
-            devices = self.instance.physical_devices()
+            devices = physical_devices(ffi, lib, self.instance.handle)
             if info.index >= len(devices):
                 raise NoDeviceError(f"device {info.index} ({info.name}) is no longer there; {len(devices)} are.")
             self.physical = devices[info.index]
             self.memory_properties = out("VkPhysicalDeviceMemoryProperties")
             lib.vkGetPhysicalDeviceMemoryProperties(self.physical, self.memory_properties)
-            self.family, self.timestamp_bits = self._compute_family()
+            self.family, self.timestamp_bits = info.properties["queue_family"], info.properties["timestamp_bits"]
+            if self.family < 0:
+                raise NoDeviceError(f"{info.name} has no compute queue")
             self.external = External(self.physical, info)
             self._open()
         except BaseException:
@@ -97,17 +71,6 @@ class Device:
         except DeviceLostError as error:
             self.lost = str(error)
             raise
-
-    def _compute_family(self) -> tuple[int, int]:
-        count = out("uint32_t")
-        lib.vkGetPhysicalDeviceQueueFamilyProperties(self.physical, count, NULL)
-        families = ffi.new("VkQueueFamilyProperties[]", count[0])
-        lib.vkGetPhysicalDeviceQueueFamilyProperties(self.physical, count, families)
-        compute = [i for i in range(count[0]) if families[i].queueFlags & lib.VK_QUEUE_COMPUTE_BIT]
-        if not compute:
-            raise NoDeviceError(f"{self.info.name} has no compute queue")
-        # The main family comes first on every driver; dedicated compute families share its units.
-        return compute[0], families[compute[0]].timestampValidBits
 
     def _open(self) -> None:
         have = self.info.features
@@ -126,7 +89,7 @@ class Device:
         features.sType = lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2
         keep.append(features)
         extensions = []
-        core = min(self.info.api_version, version(self.instance.api_version))
+        core = min(self.info.api_version, self.instance.version)
 
         def extend(name: str):
             if not offers(name, core, frozenset()):  # else it is part of the version, and drivers need not list it

@@ -72,6 +72,11 @@ class Pipelines:
 
     def __init__(self, device: Device):
         self._device = device
+        info = device.info
+        # A processor's subgroups are its vectors, of one size and always full. Asked for, Mesa's driver would keep the
+        # same code twice: for this runtime, and for kompute, which cannot ask.
+        given = info.kind == "cpu" and info.subgroup_sizes[0] == info.subgroup_sizes[1]
+        self._asks_for_subgroups = "subgroup-size-control" in info.features and not given
         self._programs: dict[ProgramSpec, VulkanProgram] = {}
         self._layouts: dict[tuple[tuple[str, ...], int], tuple[Handle, Handle, SetLayout]] = {}
         self._path = self._cache_path()
@@ -204,7 +209,7 @@ class Pipelines:
         stage.pName = entry
         stage.pSpecializationInfo = special
         size = None
-        if spec.subgroup_size is not None and "subgroup-size-control" in self._device.info.features:
+        if spec.subgroup_size is not None and self._asks_for_subgroups:
             size = ffi.new("VkPipelineShaderStageRequiredSubgroupSizeCreateInfo*")
             size.sType = lib.VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO
             size.requiredSubgroupSize = spec.subgroup_size
