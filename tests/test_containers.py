@@ -34,6 +34,21 @@ def test_sequential_is_its_modules_in_a_row(backend):
     assert nn.Sequential()(x) is x
 
 
+def test_backward_is_of_its_own_forward(vulkan_backend):
+    """Whatever its modules did since: a part of them ran, or another forward failed on its way."""
+    model = nn.Sequential(nn.Linear(6, 8, rng=0), nn.Tanh(), nn.Linear(8, 3, rng=1)).to(vulkan_backend).train()
+    x, grad = draw(4, 6), draw(4, 3, seed=1)
+    model(x)
+    wanted = model.backward(grad)
+    model(x)
+    model[:2](draw(4, 6, seed=2))
+    np.testing.assert_array_equal(model.backward(grad), wanted)
+    model(x)
+    with pytest.raises(ValueError):
+        model(draw(4, 7))
+    np.testing.assert_array_equal(model.backward(grad), wanted)
+
+
 def test_backward_runs_in_reverse(vulkan_backend):
     model = mlp().to(vulkan_backend).train()
     x, grad = draw(4, 6), draw(4, 3, seed=1)

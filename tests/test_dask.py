@@ -108,6 +108,26 @@ def test_chunks_of_no_keys(used, chunks, options):
     np.testing.assert_allclose(lse, exact[-1], rtol=0, atol=2e-6)
 
 
+@pytest.mark.parametrize("options", [{}, {"window_size": (1, 1)}], ids=str)
+def test_rows_alone_in_a_chunk_beside_lengths(used, options):
+    """Such a row stands where its sample's length says, not where it would in a call of its own."""
+    q, k, v = make(batch=1, heads=1, kv_heads=1, queries=9, keys=9, dim=16, value_dim=16)
+    options = {"causal": True, "seqlens_k": np.array([6])} | options
+    want = reference.naive_attention(q, k, v, dtype=np.float64, **options)[0]
+    rows, keys = (1, 1, (2, 1, 6), 16), (1, 1, 3, 16)
+    chunked = (da.from_array(a, chunks=each) for a, each in ((q, rows), (k, keys), (v, keys)))
+    np.testing.assert_allclose(grilly_dask.flash_attention(*chunked, **options).compute(), want, rtol=0, atol=1e-5)
+
+
+def test_options_are_those_of_the_call(used):
+    q, k, v = (da.from_array(a) for a in make(batch=1, heads=2, kv_heads=2, queries=3, keys=5))
+    sinks = np.zeros(2, np.float32)
+    lazy = grilly_dask.flash_attention(q, k, v, sinks=sinks)
+    want = lazy.compute()
+    sinks[:] = 50
+    np.testing.assert_array_equal(lazy.compute(), want)
+
+
 def test_fewer_axes_and_numpy_arrays(used):
     q, k, v = make(1, 3, 3, 71, 83, 32, 32)
     for axes in (2, 3):

@@ -330,6 +330,32 @@ BAD = {
 }
 
 
+def test_tables_that_end_are_refused_in_repeated_steps_too(backend):
+    """A step that was planned for as many keys says nothing of how many positions the tables have."""
+    draw = np.random.default_rng(0).standard_normal
+    cache = [backend.tensor(draw((1, 256, 2, 16), np.float32)) for _ in range(2)]
+    tables = [backend.tensor(draw((100, 8), np.float32)) for _ in range(2)]
+    x = backend.tensor(draw((1, 1, 2, 16), np.float32))
+
+    def step(length):
+        return F.flash_attention_with_kvcache(x, *cache, x, x, length, rotary=tuple(tables), causal=True)
+
+    step(97)
+    before = cache[0].numpy()
+    with pytest.raises(ValueError, match="100 positions; expected at least 106"):
+        step(105)
+    np.testing.assert_array_equal(cache[0].numpy(), before)
+    step(99)
+
+
+def test_a_layers_cache_is_not_filled_by_a_call_that_failed(vulkan_backend):
+    cache, x = nn.KVCache(1, 8, 2, 8, backend=vulkan_backend), np.zeros((1, 1, 2, 8), np.float32)
+    with pytest.raises(ValueError):
+        cache.attend(x, x, x[..., :4])
+    with pytest.raises(ValueError, match="never filled"):
+        cache.attend(x)
+
+
 @pytest.mark.parametrize("words", BAD)
 def test_bad_arguments_leave_the_caches_alone(vulkan_backend, words):
     error, change = BAD[words]

@@ -127,3 +127,20 @@ def test_a_stop_string_is_found_with_the_token_that_completes_it(made, seed):
     never = Stops(made, ["never", "<|never|>"])
     assert not any(never.add(token) for token in tokens * 3)
     assert made.most <= 8 * KEPT, "only the end is decoded"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_stop_string_may_begin_in_the_prompt(made, seed):
+    """As in transformers; one that lies in the prompt as a whole ends nothing."""
+    tokens = drawn(made, 90, seed)
+    count = len(tokens) // 2
+    texts = [made.decode(tokens[: n + 1], skip_special_tokens=False) for n in range(len(tokens))]
+    begun = texts[count - 1]
+    for before, behind in ((1, 1), (3, 2), (2, 7), (30, 1), (9, 0)):
+        stop = texts[-1][len(begun) - before : len(begun) + behind]
+        if not stop or "\ufffd" in stop or not texts[-1].startswith(begun):
+            continue
+        stops = Stops(made, [stop], tokens[:count])
+        found = [text.find(stop, max(len(begun) - len(stop) + 1, 0)) >= 0 for text in texts[count:]]
+        first = found.index(True) if True in found else len(found) - 1
+        assert [stops.add(token) for token in tokens[count : count + first + 1]] == found[: first + 1]

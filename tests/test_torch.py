@@ -1,5 +1,6 @@
 """grilly.torch: the operators, PyTorch's function by its rules, gradients, compilation, and the patch."""
 
+import contextvars
 import importlib.util
 import inspect
 import math
@@ -145,6 +146,25 @@ def test_rows_of_low_numbers(number, differentiable):
     mask[:, :, 3, 2:] = -math.inf
     mask[:, :, 3, :2] = number
     compare(leaves(*[(2, 2, 5, 16), (2, 2, 7, 16), (2, 2, 7, 8)]), {"attn_mask": mask.requires_grad_(differentiable)})
+
+
+@pytest.mark.parametrize("number", [1e20, 1e9, 1e4, -1e9, -1e20])
+def test_gradients_beside_large_numbers(number):
+    """The same for a row it changes nothing; where float32 has no room for scores beside it all keys are alike."""
+    q, k, v = leaves(*[(1, 2, 5, 16), (1, 2, 7, 16), (1, 2, 7, 8)])
+    mask = torch.full((5, 7), number, requires_grad=True)
+    grad = torch.randn(1, 2, 5, 8)
+    found = torch.autograd.grad((own(q, k, v, attn_mask=mask) * grad).sum(), (q, k, v))
+    wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    scores = wide[0] @ wide[1].mT / 4
+    weights = scores.softmax(-1) if abs(number) < 1e15 else torch.full((1, 2, 5, 7), 1 / 7).double()
+    if abs(number) < 1e15:
+        wanted = torch.autograd.grad((weights @ wide[2] * grad).sum(), wide)
+    else:
+        wanted = [None, None, weights.mT @ grad.double()]
+    for one, other in zip(found, wanted, strict=True):
+        if other is not None:
+            torch.testing.assert_close(one.double(), other, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype, bound", [("float16", 4 * 2.0**-10), ("bfloat16", 4 * 2.0**-7)])
@@ -435,6 +455,16 @@ def test_functional_takes_and_gives_tensors(chosen):
 
 
 # -- patched -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_block_that_ends_in_another_context():
+    """As that of a generator does which another task closes."""
+    own_function = tF.scaled_dot_product_attention
+    block = grilly.torch.patched()
+    contextvars.copy_context().run(block.__enter__)
+    assert tF.scaled_dot_product_attention is not own_function
+    contextvars.copy_context().run(block.__exit__, None, None, None)
+    assert tF.scaled_dot_product_attention is own_function
 
 
 def test_the_patch_counts_and_leaves():

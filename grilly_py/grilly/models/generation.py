@@ -187,14 +187,15 @@ class Generates:
         max_new_tokens = self._count(max_new_tokens, begun.shape[-1])
         given = (input_ids, attention_mask, decoder_input_ids, max_new_tokens)
         logits, state = self._making_room(self._prompt, *given)
-        seen = sampler.seen(self.backend, self._texts(begun, attention_mask), logits.shape[-1])
+        texts = self._texts(begun, attention_mask)
+        seen = sampler.seen(self.backend, texts, logits.shape[-1])
         graph = use_graph and max_new_tokens > CAPTURED
-        texts = [Stops(tokenizer, stops) for _ in begun] if tokenizer is not None and stops else []
+        endings = [Stops(tokenizer, stops, text) for text in texts] if tokenizer is not None and stops else []
 
         def ended(tokens: NDArray[np.int64], done: NDArray[np.bool_]) -> NDArray[np.bool_]:
             done = done | np.isin(tokens, ends)
-            for row, text in enumerate(texts):
-                done[row] = done[row] or text.add(int(tokens[row]))
+            for row, ending in enumerate(endings):
+                done[row] = done[row] or ending.add(int(tokens[row]))
             return done
 
         found = self._chosen(logits, state, seen, max_new_tokens, sampler, graph)
@@ -300,8 +301,8 @@ class Generates:
             What answers begin with, ``(B, T)``, for models with an encoder; by default the token that the folder names,
             which T5 also puts before ones that do not begin with it.
         stop_strings : str or sequence of str, optional
-            A text ends with the token whose text completes any of these, which may be names of special tokens, such as
-            "<|im_end|>". Needs ``tokenizer``.
+            A text ends with the token whose text completes any of these, also one that its prompt begins. They may be
+            names of special tokens, such as "<|im_end|>". Needs ``tokenizer``.
         tokenizer : Tokenizer, optional
             What turns tokens to texts.
         use_graph : bool

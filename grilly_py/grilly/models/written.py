@@ -27,6 +27,15 @@ class Tail:
     def _decode(self, tokens: list[int]) -> str:
         return self._tokenizer.decode(tokens, **self._options)
 
+    def begin(self, tokens: list[int], least: int) -> int:
+        """Put so many of the last tokens in the window that they have more than ``least`` letters; returns how many."""
+        count = KEPT
+        while count < len(tokens) and len(self._decode(tokens[-count:])) <= least:
+            count *= 2
+        self._tokens = tokens[-count:]
+        self.text = self._decode(self._tokens) if tokens else ""
+        return len(self.text)
+
     def add(self, token: int) -> str:
         """The text of the window with this token."""
         self._tokens.append(token)
@@ -78,18 +87,24 @@ class Written:
 
 
 class Stops:
-    """Whether a text has one of the texts that end it, which may be names of special tokens."""
+    """Whether a text has one of the texts that end it, which may be names of special tokens.
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
+    One may begin in what was there before, ``begun``, and ends behind it.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], begun: Sequence[int] = ()) -> None:
         self._tail, self._stops = Tail(tokenizer, skip_special_tokens=False), stops
         self._longest = max(map(len, stops))
+        #: Letters of the window that were there before.
+        self._begun = self._tail.begin([int(token) for token in begun], self._longest)
 
     def add(self, token: int) -> bool:
         """Whether the text has one with this token. It had none before, so one begins in the window, or not at all."""
         text = self._tail.add(token)
-        found = any(stop in text for stop in self._stops)
+        found = any(text.find(stop, max(self._begun - len(stop) + 1, 0)) >= 0 for stop in self._stops)
         if not found:
             self._tail.cut(self._longest)
+            self._begun = max(self._begun - len(text) + len(self._tail.text), 0)
         return found
 
 

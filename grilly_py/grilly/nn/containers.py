@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, SupportsIndex, TypeVar, overload
 
@@ -176,15 +175,16 @@ class Sequential(_Row):
         value = input
         backend = None
         modules = tuple(self)
-        shared = _shared(modules) if self._keeps else []
-        records = []  # of what stands at several places, after each of them
+        # What each module keeps, at any depth: another forward, of a part of them or at another place, keeps its own.
+        inner = [list(module.modules()) for module in modules] if self._keeps else []
+        records = []
         for place, module in enumerate(modules):
             if own and isinstance(value, np.ndarray) and is_float(value.dtype):
                 backend = backend or self._backend or backend_of("Sequential")
                 value = backend.tensor(value)
             value = module(value)
-            if shared:
-                records.append([(each, each._kept) for each in shared[place]])
+            if inner:
+                records.append([(each, each._kept) for each in inner[place]])
         self._keep(backend=backend, modules=modules, records=records)
         return value.numpy() if own and isinstance(value, Tensor) else value
 
@@ -209,15 +209,6 @@ class Sequential(_Row):
                 each._kept = record
             gradient = module.backward(gradient)
         return gradient.numpy() if own and isinstance(gradient, Tensor) else gradient
-
-
-def _shared(places: tuple[Module, ...]) -> list[list[Module]]:
-    """For each place, the modules at it that are at another as well, at any depth; nothing where there are none."""
-    inner = [list(module.modules()) for module in places]
-    counts = Counter(id(module) for modules in inner for module in modules)
-    if all(count == 1 for count in counts.values()):
-        return []
-    return [[module for module in modules if counts[id(module)] > 1] for modules in inner]
 
 
 class Identity(Module):

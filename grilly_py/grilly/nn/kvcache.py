@@ -207,9 +207,7 @@ class KVCache:
         """
         if not options.keys() <= _OPTIONS:
             raise foreign.unknown("KVCache.attend", options.keys() - _OPTIONS, _WORDS)
-        if k is not None:
-            self._filled = True
-        elif not self._filled and not self.k.backend.runtime.capturing and not self._lengths.now().any():
+        if k is None and not self._filled and not self.k.backend.runtime.capturing and not self._lengths.now().any():
             raise ValueError(
                 "KVCache.attend: the cache was never filled, and there are no k and v to add; fill(k, v) puts an "
                 "encoder's there (fill_cache of a layer)"
@@ -226,10 +224,12 @@ class KVCache:
         others = (options.get(name) for name in ("alibi_slopes", "t5_table", "sinks"))
         tables = pair if isinstance(pair, (tuple, list)) else ()
         device = device_of("KVCache.attend", q, self.k, k, v, *tables, *others)
-        return flash_attention_with_kvcache(
+        found = flash_attention_with_kvcache(
             device, q, self.k, self.v, k, v, self._lengths, rotary=pair, rotary_interleaved=interleaved,
             return_lse=return_lse, **options,
         )  # fmt: skip
+        self._filled |= k is not None
+        return found
 
     def _tables(self, rope: RoPE, count: int) -> tuple[Tensor, Tensor]:
         """The cosines and sines for so many next tokens."""

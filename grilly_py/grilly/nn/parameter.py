@@ -57,14 +57,24 @@ class Parameter:
         self.grad: NDArray[np.float32] | None = None
 
     def add_grad(self, gradient: ArrayLike | Tensor) -> None:
-        """Add an array or Tensor to ``grad``. Raises CaptureError in a captured function."""
+        """Add an array or Tensor of the parameter's shape to ``grad``.
+
+        Raises
+        ------
+        CaptureError
+            In a captured function.
+        ValueError
+            For another shape.
+        """
         if isinstance(gradient, Tensor) and gradient.backend.opened.runtime.capturing:
             raise CaptureError(
                 "backward: gradients of parameters are NumPy arrays, which a captured function cannot make; there call "
                 "what grilly.functional has for gradients, such as F.linear_backward"
             )
-        gradient = np.asarray(gradient, np.float32)
-        self.grad = gradient if self.grad is None else self.grad + gradient
+        gradient = np.array(gradient, np.float32)  # the caller's may be another parameter's too
+        if gradient.shape != self.shape:
+            raise ValueError(f"add_grad: a gradient of shape {gradient.shape}; expected the parameter's, {self.shape}")
+        self.grad = gradient if self.grad is None else np.asarray(self.grad + gradient)
 
     @property
     def data(self) -> Any:
@@ -121,6 +131,7 @@ class Parameter:
                 backend.opened.captured.filled.discard(tensor._storage)
             if before is not None and before is not tensor:
                 self._left()
+            self._copies = {key: held for key, held in self._copies.items() if not held[0].backend._closed}
             self._copies[id(backend)] = tensor, now
         stale = backend.opened.captured.stale
         if stale is not None:

@@ -21,8 +21,7 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 def array_of(tensor: torch.Tensor) -> np.ndarray:
     """A NumPy array over the memory of a dense CPU tensor, of any strides; its gradient is the caller's affair."""
     tensor = tensor.detach()
-    if tensor.is_neg():
-        tensor = tensor.resolve_neg()
+    tensor = tensor.resolve_conj().resolve_neg()  # views of PyTorch's own, which NumPy has not
     if tensor.dtype == torch.bfloat16:  # which NumPy lacks: by its bits
         return tensor.view(torch.int16).numpy().view(dtype_of("bfloat16"))
     return tensor.numpy()

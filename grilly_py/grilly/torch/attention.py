@@ -209,6 +209,8 @@ window_size, prefix_len, segment_ids, seqlens_q, seqlens_k, block_map, block_siz
             arrays["dropout_seed"] = drop_seed()
         else:
             seed = integer(NAME, "dropout_seed", dropout_seed)
+            if not 0 <= seed < 2**64:
+                raise ValueError(f"{NAME}: dropout_seed is {seed}; expected 0 to 2**64 - 1")
             arrays["dropout_seed"] = torch.tensor([seed - 2**64 if seed >= 2**63 else seed], dtype=torch.int64)
     if rank < 4:
         q, k, v = (tensor[(None,) * (4 - rank)] for tensor in (q, k, v))

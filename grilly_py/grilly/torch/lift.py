@@ -90,7 +90,7 @@ def _given(name: str, value: Any, exchange: PeerExchange | None) -> Any:
     if isinstance(value, (tuple, list)):
         items = [_given(name, item, exchange) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if type(value) is dict:
+    if isinstance(value, dict):
         return {key: _given(name, item, exchange) for key, item in value.items()}
     if not isinstance(value, torch.Tensor):
         return value

@@ -78,11 +78,12 @@ def patched() -> Iterator[Patched]:
     """
     report = Patched()
     _install()
-    token = _reports.set((*_reports.get(), report))
+    _reports.set((*_reports.get(), report))
     try:
         yield report
     finally:
-        _reports.reset(token)
+        # Which may be in another context, as where a generator is closed by another task: a token would not do there.
+        _reports.set(tuple(each for each in _reports.get() if each is not report))
         _remove()
 
 

@@ -48,10 +48,11 @@ class Host:
             return mask
         with np.errstate(over="ignore"):
             mask = mask.astype(np.float32, copy=False)
-        if not (mask < LOW).any():
+        if not ((mask < LOW) | (mask > -LOW)).any():
             return mask
         top = mask.max(axis=-1, keepdims=True)
-        top = np.where((top < LOW) & (top > LOST), top, np.float32(0))
+        size = -np.abs(top)
+        top = np.where((size < LOW) & (size > LOST), top, np.float32(0))
         return np.where(np.isneginf(mask), mask, np.maximum(mask - top, LOWEST))
 
     def shared_out(self, gradient: torch.Tensor, mask: torch.Tensor | None, keys: int) -> torch.Tensor:
@@ -66,7 +67,7 @@ class Host:
         mask = mask.detach().float()
         mask = torch.where(torch.isneginf(mask), mask, mask.clamp_min(float(LOWEST)))
         top = mask.amax(dim=-1, keepdim=True)
-        lost = torch.isfinite(top) & (top <= float(LOST))
+        lost = torch.isfinite(top) & (top.abs() >= -float(LOST))
         if not mask.is_cuda and not lost.any():  # on a GPU asking would wait
             return gradient
         count = (mask == top).sum(dim=-1, keepdim=True) * max(keys // mask.shape[-1], 1)
@@ -107,7 +108,8 @@ class Gpu(Host):
             return self.array(tensor)
         mask = tensor.detach().float()
         top = mask.amax(dim=-1, keepdim=True)
-        top = torch.where((top < float(LOW)) & (top > float(LOST)), top, 0)
+        size = -top.abs()
+        top = torch.where((size < float(LOW)) & (size > float(LOST)), top, 0)
         return self.array(torch.where(torch.isneginf(mask), mask, (mask - top).clamp_min(float(LOWEST))))
 
     def result(self, array: Any) -> torch.Tensor:

@@ -34,6 +34,8 @@ class OptionFacts(NamedTuple):
         Words that the headers of all dispatches share.
     contents : bool
         Whether the words depend on arrays' contents, or on numbers that change with every call.
+    partial : bool
+        Whether the arrays are a block of those of the call that the options are of.
     """
 
     bits: int = 0
@@ -43,6 +45,7 @@ class OptionFacts(NamedTuple):
     size: int = 0
     header: tuple[tuple[str, int], ...] = ()
     contents: bool = False
+    partial: bool = False
 
     def word(self, name: str) -> int:
         """A word of the header that all dispatches share; 0 where it was not set."""

@@ -20,7 +20,7 @@ from .call import MAX_KEYS, AttentionCall, mask_kind
 from .operands import WORDS, AttentionPlan, aligned, header, operands, outputs, words_slot
 from .pieces import Piece
 
-_WINDOW, _PREFIX = extras_bits(("window",)), extras_bits(("prefix",))
+_WINDOW, _PREFIX, _LENGTHS = (extras_bits((name,)) for name in ("window", "prefix", "lengths"))
 FAMILY = "flash-decode"
 MATRIX_FAMILY = "flash-decode-matrix"
 PROCESSOR_FAMILY = "flash-decode-llvmpipe"
@@ -159,7 +159,9 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
     processor = facts.architecture == "llvmpipe" and pays_on_processors(queries, max(head_dim, value_dim))
     if not forced and (not whole or not (processor or pays(*few, many=call.q.dtype.itemsize == 2))):
         return None
-    causal = call.causal and (queries > 1 or call.shift + right < keys - 1)
+    # The last row of a call sees every key. With lengths a block's row stands where its sample's own say.
+    anywhere = options.partial and bits & _LENGTHS
+    causal = call.causal and (queries > 1 or anywhere or call.shift + right < keys - 1)
     masked = call.mask is not None or causal
     planner = Planner(facts, [call.q, call.k, call.v, call.mask, call.bias, WORDS if options.contents else None])
     q, k, v, mask, bias, given = planner.inputs

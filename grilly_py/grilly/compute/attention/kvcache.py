@@ -199,8 +199,8 @@ def _again(device: Device, given: tuple, lengths, rotary, options: Options, term
     else:
         return None, None
     keys, own = most + count, least == most
-    if least < 0 or keys > room:
-        return None, None
+    if least < 0 or keys > room or (rotary is not None and tables[0].shape[0] < keys):
+        return None, None  # what is checked there says what is wrong
     planned = room if whole else _planned(keys, room)
     key = key_of(device, (scalars, terms, planned, own, whole), (*given, *tables))
     step = device.caches[REPEATED].get(key)

@@ -113,6 +113,8 @@ class CheckedOptions:
         Words of the headers that change with every call.
     size : int
         Words of the arrays.
+    partial : bool
+        As of OptionFacts.
     """
 
     def __init__(self, heads: int, causal: bool = False, bias_dtype: np.dtype = checks.FLOAT32):
@@ -128,6 +130,7 @@ class CheckedOptions:
         self.arrays: list[tuple[int, np.ndarray | Tensor]] = []
         self.live: dict[str, int] = {}
         self.size = 0
+        self.partial = False
         self._words: dict[str, int] = {"heads": heads, "left": 0, "right": 0}
 
     def offer(self, *names: str) -> None:
@@ -159,7 +162,7 @@ class CheckedOptions:
         """What a plan knows of them."""
         return OptionFacts(
             self.bits, self.right, self.left, self.page_steps, self.size, tuple(self._words.items()),
-            bool(self.arrays or self.live),
+            bool(self.arrays or self.live), self.partial,
         )  # fmt: skip
 
     def nbytes(self, dispatches: int = 1) -> int:

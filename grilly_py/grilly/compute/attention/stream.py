@@ -248,6 +248,7 @@ class _Streamed:
         causal, checked, options = part.causal, part.checked, NOTHING
         if checked is not None:
             checked = copy.copy(checked)
+            checked.partial = True
             if begun or part.first[3]:
                 checked.bits &= ~extras_bits(("sinks",))  # counted with the first keys
             causal, options = checked.causal, checked.facts()
