@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import time
+
 import ml_dtypes
 import numpy as np
 import pytest
 
 import grilly
+import grilly.functional as F
+from grilly import array_api as xp
 
 SIXTEEN = [np.float16, ml_dtypes.bfloat16]
 
@@ -314,3 +319,68 @@ def test_printed_where_nothing_can_be_read():
         assert shown[0].startswith("grilly.Tensor(shape=(3,)")
         assert str(t) == "[1. 1. 1.]" and str(backend.tensor(np.ones(1, np.float32)).astype("bfloat16")) == "[1]"
     assert str(t).startswith("grilly.Tensor(shape=(3,)")
+
+
+# -- what is no array, and what is too large --------------------------------------------------------------------------
+
+
+def test_limits_and_promotion_of_numpys_types():
+    assert xp.finfo(np.float32) == xp.finfo(xp.float32) and xp.iinfo(np.int32).max == 2**31 - 1
+    assert xp.result_type(np.uint8, np.int16) == np.int16 and xp.result_type(np.float32) == np.float32
+    assert xp.result_type(np.zeros(1, ">f4")).isnative and xp.can_cast(np.uint8, np.int16)
+
+
+def test_arrays_that_a_dtype_does_not_hold(vulkan_backend):
+    make = functools.partial(xp.asarray, device=vulkan_backend)
+
+    class Other:
+        """An array of another library."""
+
+        def __init__(self, array):
+            self.array = array
+
+        def __array__(self, dtype=None, copy=None):
+            return self.array
+
+    for wrap in (Other, np.asarray):
+        with pytest.raises(OverflowError):
+            make(wrap(np.array([np.nan, 300], np.float32)), dtype="int8")
+        with pytest.raises(TypeError, match="complex64; expected integers, floats or bool"):
+            make(wrap(np.array([1j], np.complex64)), dtype="float32")
+    with pytest.raises(OverflowError):
+        make(np.array([np.nan, 1e30], ml_dtypes.bfloat16), dtype="int32")
+    with pytest.raises(OverflowError):
+        xp.zeros(2, dtype="int32", device=vulkan_backend)[:] = np.array([np.nan, 1e30], ml_dtypes.bfloat16)
+    with pytest.raises(TypeError):
+        make(np.array([None, 1], object), dtype="float32")
+    assert make(np.array([2, 1], object), dtype="int8").numpy().tolist() == [2, 1]
+
+
+def test_ranges_at_the_ends_of_integers(vulkan_backend):
+    make = functools.partial(xp.arange, device=vulkan_backend)
+    assert make(-(2**63), 2**63 - 1, 2**63).numpy().tolist() == [-(2**63), 0]
+    assert make(0, 5, 2**64).numpy().tolist() == [0]
+    assert make(2**70, 2**70 + 3, dtype="float32").numpy().tolist() == [2.0**70] * 3
+    for many in ((2**63,), (10**13,), (0, 1e300, 1e-300)):
+        with pytest.raises(grilly.OutOfDeviceMemoryError, match="arange"):
+            make(*many)
+
+
+@pytest.mark.parametrize("call", [
+    lambda v: v[:, None] * v[None], lambda v: xp.repeat(v, 10**10), lambda v: xp.tile(v, (10**10,)),
+    lambda v: v[:1].broadcast_to((10**13,)).contiguous(), lambda v: F.gelu(v[:1].broadcast_to((10**13,))),
+    lambda v: xp.flip(v[:1].broadcast_to((10**13,))), lambda v: grilly.random.normal(2**35, device=v.backend),
+    lambda v: F.conv2d(v[:16].reshape((1, 1, 4, 4)), v[:4].reshape((1, 1, 2, 2)), padding=2**16),
+])  # fmt: skip
+def test_results_that_no_device_holds_are_refused_at_once(vulkan_backend, call):
+    """Their plans would take minutes, and some of their numbers do not fit the words of a dispatch."""
+    v = xp.ones(10**6, device=vulkan_backend)
+    started = time.perf_counter()
+    with pytest.raises(grilly.OutOfDeviceMemoryError):
+        call(v)
+    assert time.perf_counter() - started < 5
+
+
+def test_nested_lists_without_elements_are_indices(vulkan_backend):
+    x = xp.zeros((3, 2), device=vulkan_backend)
+    assert x[[[], []]].shape == (2, 0, 2) and x[[[]]].shape == (1, 0, 2)

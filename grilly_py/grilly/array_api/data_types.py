@@ -51,6 +51,11 @@ def astype(
     return found if copy and found is not x and found.dtype == dtype_of(dtype) else found.astype(dtype, copy=copy)
 
 
+def _dtype(given: Any) -> np.dtype:
+    """A dtype, or that of an array or a number of NumPy's."""
+    return dtype_of(given.dtype if isinstance(given, (Tensor, np.ndarray, np.generic)) else given)
+
+
 @functools.lru_cache(maxsize=256)
 def _casts(source: np.dtype, to: np.dtype) -> builtins.bool:
     return promoted(source, to) == to and (kind_of(source) == kind_of(to) or {kind_of(source), kind_of(to)} <= {
@@ -60,7 +65,7 @@ def _casts(source: np.dtype, to: np.dtype) -> builtins.bool:
 
 def can_cast(from_: Any, to: Any, /) -> builtins.bool:
     """Whether the standard's promotion, which mixes no kinds, leads from a dtype, or a tensor's, to another."""
-    return _casts(from_.dtype if isinstance(from_, (Tensor, np.ndarray)) else dtype_of(from_), dtype_of(to))
+    return _casts(_dtype(from_), dtype_of(to))
 
 
 def result_type(*arrays_and_dtypes: Any) -> np.dtype:
@@ -71,7 +76,7 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype:
     found: np.dtype | None = None
     for one in arrays_and_dtypes:
         if not isinstance(one, (builtins.bool, int, float)):
-            dtype = one.dtype if hasattr(one, "dtype") else dtype_of(one)
+            dtype = _dtype(one)
             found = dtype if found is None else promoted(found, dtype)
     if found is None:
         raise ValueError("result_type: expected an array or a dtype beside numbers")
@@ -112,7 +117,7 @@ class FloatInfo(NamedTuple):
 
 def finfo(type: Any, /) -> FloatInfo:
     """The limits of a floating dtype."""
-    dtype = type.dtype if hasattr(type, "dtype") and not isinstance(type, np.dtype) else dtype_of(type)
+    dtype = _dtype(type)
     if dtype.name == "bfloat16":
         import ml_dtypes
 
@@ -125,7 +130,7 @@ def finfo(type: Any, /) -> FloatInfo:
 
 def iinfo(type: Any, /) -> np.iinfo:
     """The limits of an integer dtype: ``bits``, ``max``, ``min``, ``dtype``."""
-    return np.iinfo(type.dtype if hasattr(type, "dtype") and not isinstance(type, np.dtype) else dtype_of(type))
+    return np.iinfo(_dtype(type))
 
 
 bool = np.dtype(np.bool_)

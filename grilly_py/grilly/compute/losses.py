@@ -13,7 +13,7 @@ from ..registry import Registry, Request
 from .arrays.elementwise import binary, cast, converts
 from .arrays.map import emit, gathered, halves, shown
 from .arrays.operations import code, spec
-from .arrays.promotion import FLOAT32, kind_of
+from .arrays.promotion import FLOAT32
 from .arrays.reductions import emit_sums, reduced
 from .device.arguments import check_backend, check_float, finish
 from .device.caches import Kept
@@ -117,7 +117,7 @@ def _checked(name: str, x, target, weight, terms: Terms):
     classes = shape[0] if len(shape) == 1 else shape[1]
     if not classes:
         raise ValueError(f"{name}: input has shape {shape}, which has no classes")
-    if kind_of(target.dtype) == "floating" if isinstance(target, Tensor) else target.dtype.kind not in "iu":
+    if target.dtype.kind not in "iu":
         raise TypeError(f"{name}: target is {target.dtype}; expected class indices (integers): probabilities of the "
                         "classes are not taken")  # fmt: skip
     if tuple(target.shape) != expected:

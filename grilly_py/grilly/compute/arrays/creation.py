@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 
+from ...errors import OutOfDeviceMemoryError
 from ..device.capsules import on_host
 from ..device.device import Device
-from ..device.dtypes import dtype_of, is_storable, refused
+from ..device.dtypes import dtype_of, is_float, is_storable, refused
 from ..device.numbers import extents, integer, number
 from ..device.other_arrays import refuse_hidden
 from ..device.tensor import Tensor
@@ -68,12 +69,15 @@ def asarray(device: Device, value, dtype=None, copy: bool | None = None) -> Tens
         raise ValueError("asarray: what is on the host needs a copy to be on the device; grilly.pinned has such memory")
     refuse_hidden("asarray", value)
     if isinstance(value, (np.ndarray, np.generic)) and not isinstance(value, float):
-        return device.tensor(np.asarray(value) if asked is None else within("asarray", np.asarray(value), asked))
+        array = np.asarray(value)
+        if asked is not None and array.dtype.kind == "O":
+            return device.tensor(host_numbers("asarray", array.tolist(), asked))
+        return device.tensor(array if asked is None else _converted(array, asked))
     if not isinstance(value, float) and (hasattr(value, "__dlpack__") or hasattr(value, "__array__")):
         array = _of_another_library(value)
         if not is_storable(array.dtype) and asked is None:  # it keeps its dtype, as NumPy's does
             raise TypeError(refused(array.dtype))
-        return device.tensor(array if asked is None else array.astype(asked))
+        return device.tensor(array if asked is None else _converted(array, asked))
     return device.tensor(host_numbers("asarray", value, asked))
 
 
@@ -87,10 +91,17 @@ def _of_another_library(value) -> np.ndarray:
     return on_host(value)
 
 
+def _converted(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    if array.dtype.kind not in "biuf" and not is_float(array.dtype):
+        raise TypeError(f"asarray: an array of {array.dtype}; expected integers, floats or bool")
+    return within("asarray", array, dtype)
+
+
 def within(name: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """A copy of a host's array as ``dtype``. Raises OverflowError for floats that an integer dtype does not hold."""
-    if array.dtype.kind == "f" and dtype.kind in "iu" and array.size:
-        check_range(name, dtype, float(array.min()), float(array.max()))  # NaN is both, where there is one
+    if is_float(array.dtype) and dtype.kind in "iu" and array.size:
+        numbers = array if array.dtype.kind == "f" else array.astype(FLOAT32)
+        check_range(name, dtype, float(numbers.min()), float(numbers.max()))  # NaN is both, where there is one
     return array.astype(dtype)
 
 
@@ -139,6 +150,8 @@ def arange(device: Device, start, stop=None, step=1, dtype=None) -> Tensor:
         For a step of 0, and what is not finite.
     OverflowError
         For integers that the dtype does not hold.
+    OutOfDeviceMemoryError
+        For more numbers than the device has room for.
     """
     if stop is None:
         start, stop = 0, start
@@ -147,10 +160,17 @@ def arange(device: Device, start, stop=None, step=1, dtype=None) -> Tensor:
     asked = (INT64 if whole else FLOAT32) if dtype is None else dtype_of(dtype)
     if not step or not all(map(math.isfinite, (start, stop, step))):
         raise ValueError(f"arange: from {start} to {stop} by {step}; expected finite numbers, and a step other than 0")
-    count = max(-((start - stop) // step) if whole else math.ceil((stop - start) / step), 0)
+    quotient = -((start - stop) // step) if whole else (stop - start) / step
+    if quotient * asked.itemsize > device.most_memory:
+        raise OutOfDeviceMemoryError(
+            f"arange: from {start} to {stop} by {step} are more numbers than the device has room for"
+        )
+    count = max(math.ceil(quotient), 0)
     if whole:
         if count:
             check_range("arange", asked, start, start + step * (count - 1))
+        if max(abs(start), abs(start + step * count), abs(step)) >= 2**63:  # as Python's, though each of them may fit
+            return device.tensor(np.array([start + step * place for place in range(count)], object).astype(asked))
         return device.tensor((start + step * np.arange(count, dtype=np.int64)).astype(asked))
     return device.tensor(within("arange", start + step * np.arange(count, dtype=np.float64), asked))
 

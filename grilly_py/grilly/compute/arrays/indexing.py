@@ -97,7 +97,8 @@ def _items(x: Tensor, index) -> tuple:
     found = []
     for item in items:
         if isinstance(item, list):
-            item = np.asarray(item, np.int64 if not item else None)
+            item = np.asarray(item)
+            item = item if item.size else item.astype(np.int64)  # which NumPy makes float64
         if isinstance(item, (bool, np.bool_)):
             raise TypeError("a single truth value is no index of a tensor")
         if isinstance(item, (Tensor, np.ndarray)):

@@ -69,6 +69,8 @@ class DeviceFacts:
         Floating-point operations from which on classes of tiles are made (attention/classes.py).
     class_read : float
         Such operations for each byte of mask that is read for them.
+    largest : float
+        Bytes that one array may take.
     workspace : int
         Bytes that a call may take for what it hands from one kernel to the next, where that makes it faster.
     paces : dict
@@ -88,6 +90,7 @@ class DeviceFacts:
     loop_trips: float = math.inf
     class_work: float = LEAST_WORK
     class_read: float = WORK_PER_BYTE
+    largest: float = math.inf
     workspace: int = 2**28
     paces: dict[tuple, float] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
@@ -107,6 +110,7 @@ class DeviceFacts:
             units_of(info),
             info.subgroup_sizes[0],
             LOOP_TRIPS.get(info.architecture, math.inf),
+            largest=limits.get("allocation") or math.inf,
             workspace=info.memory_bytes // WORKSPACE_SHARE,
         )
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...errors import UnsupportedError
+from ...errors import OutOfDeviceMemoryError, UnsupportedError
 from ...registry import Choice
 from .device import DeviceFacts
 from .tensor import Tensor
@@ -234,11 +234,19 @@ class Planner:
         return Slot(self._given + len(self._slots) - 1, nbytes)
 
     def empty(self, shape: tuple[int, ...], dtype=np.float32, zero: bool = False) -> Tensor:
-        """A new array of each recording, undefined or zero."""
+        """A new array of each recording, undefined or zero.
+
+        Raises OutOfDeviceMemoryError for more bytes than one array may take: a plan for it could take hours.
+        """
         dtype = np.dtype(dtype)
         nbytes = dtype.itemsize
         for extent in shape:
             nbytes *= extent
+        if nbytes > self.facts.largest:
+            raise OutOfDeviceMemoryError(
+                f"{self.facts.name} has no room for {nbytes:,} bytes: one array may take {self.facts.largest:,}. Work "
+                "on less at a time."
+            )
         nbytes = max(-(-nbytes // 4) * 4, 4)
         return Tensor(self._new(-nbytes if zero else nbytes, nbytes), tuple(shape), dtype)
 
