@@ -112,6 +112,15 @@ def test_transcriber(transcriber):
 
 
 @needs_tokenizers
+@pytest.mark.parametrize("options, words", [
+    ({"beam_size": 5}, "beam_size"), ({"decoder_input_ids": [[3]]}, "follow from language and task"),
+])  # fmt: skip
+def test_options_are_checked_before_any_work(transcriber, options, words):
+    with pytest.raises(TypeError, match=words):
+        transcriber.stream(SOUND, 16000, **options)
+
+
+@needs_tokenizers
 def test_the_language_is_found(transcriber, monkeypatch):
     features = models.log_mel(SOUND, 10, n_samples=16000)[None]
     logits = transcriber.model(features, np.array([[3]])).logits[0, 0]

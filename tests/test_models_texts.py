@@ -49,6 +49,9 @@ def test_tokenizer(folder):
     with pytest.raises(TypeError, match="Tokenizer.decode: a token is 1.5; expected an integer"):
         tokenizer.decode([1.5])
     assert models.Tokenizer(folder, longest=2).encode(["w5 w6 w7"])[0].tolist() == [[5, 6]]
+    for longest in (0, -1):
+        with pytest.raises(ValueError, match=f"longest is {longest}; expected at least 1"):
+            models.Tokenizer(folder, longest=longest)
     with pytest.raises(ValueError, match="no tokens"):
         tokenizer.encode([""])
     for texts, number in (("w5 \ud800", 0), (["w5", "w6 \udc80"], 1)):

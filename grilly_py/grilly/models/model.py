@@ -133,6 +133,8 @@ class Model(nn.Module):
         if isinstance(ids, Tensor):
             if ids.ndim != 2 or ids.dtype.kind not in "iu":
                 raise ValueError(f"{model}: {name} is {ids.dtype} {ids.shape}; expected integers (B, S)")
+            if not ids.size:
+                raise ValueError(f"{model}: {name} has shape {ids.shape}; expected (B, S), neither of them 0")
             return ids, False
         ids = on_host(f"{model}: {name}", ids)
         if ids.dtype.kind not in "iu":

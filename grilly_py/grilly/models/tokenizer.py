@@ -61,7 +61,14 @@ class Tokenizer:
             self.cut(longest)
 
     def cut(self, longest: int) -> None:
-        """Cut texts of more tokens there from now on; their beginnings where the folder's truncation_side is "left"."""
+        """Cut texts of more tokens there from now on; their beginnings where the folder's truncation_side is "left".
+
+        Raises TypeError for what is no integer, and ValueError for fewer than the tokens that are put around each text.
+        """
+        longest, least = integer("Tokenizer", "longest", longest), self._tokenizer.num_special_tokens_to_add(False)
+        if longest < max(least, 1):
+            raise ValueError(f"Tokenizer: longest is {longest}; expected at least {max(least, 1)}, as {least} tokens "
+                             "are put around each text")  # fmt: skip
         self._tokenizer.enable_truncation(longest, direction=self._side)
 
     def encode(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +12,18 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from ..compute import Compute
+from ..compute.attention import foreign
 from ..compute.device.arrays import NDArray
 from ..errors import ModelError
 from .config import Config, read_json
+from .generation import Generates
 from .languages import code_of
 from .loading import load
 from .spectrogram import log_mel
 from .tokenizer import Tokenizer
 from .whisper import Whisper
 from .whisper_tokens import read_tokens
+from .words import GENERATION
 from .written import Written
 
 
@@ -130,6 +134,10 @@ class Transcriber:
                 raise ValueError(f"Transcriber: the model's folder names no {what}s, and none can be chosen")
             if given is not None and given not in known:
                 raise ValueError(f"Transcriber: {what} is {given!r}; expected one of {', '.join(sorted(known))}")
+        if "decoder_input_ids" in options:
+            raise TypeError("Transcriber: decoder_input_ids follow from language and task; give these")
+        if strange := options.keys() - inspect.signature(Generates.stream).parameters.keys():
+            raise foreign.unknown("transcribe", strange, GENERATION)
         language, task = self.language if language is None else language, self.task if task is None else task
         return self._stream(sound, self._follow(language, task), options)
 
