@@ -99,7 +99,7 @@ def _converted(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 def within(name: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """A copy of a host's array as ``dtype``. Raises OverflowError for floats that an integer dtype does not hold."""
-    if is_float(array.dtype) and dtype.kind in "iu" and array.size:
+    if (array.dtype.kind == "f" or is_float(array.dtype)) and dtype.kind in "iu" and array.size:
         numbers = array if array.dtype.kind == "f" else array.astype(FLOAT32)
         check_range(name, dtype, float(numbers.min()), float(numbers.max()))  # NaN is both, where there is one
     return array.astype(dtype)
