@@ -6,6 +6,7 @@ runtime. Where a runtime cannot be opened its tests are left out, unless ``GRILL
 """
 
 import functools
+import gc
 from collections import Counter
 
 import pytest
@@ -44,6 +45,12 @@ def pytest_collection_modifyitems(config, items):
     if len(chosen) < len(items):
         config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
         items[:] = chosen
+
+
+def pytest_collection_finish(session):
+    # Tests of what is given back collect garbage: a second each time, were it looked for among tests and libraries too.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish(session):

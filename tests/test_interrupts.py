@@ -16,7 +16,7 @@ TOOL = TOOLS / "interrupts.py"
 pytestmark = pytest.mark.skipif(not TOOL.exists(), reason="tools/interrupts.py is not in an installed package")
 
 
-def interrupt(runtime: str, kind: str, *work: str, seconds: int = 6, seed: int = 0) -> str:
+def interrupt(runtime: str, kind: str, *work: str, seconds: int = 4, seed: int = 0) -> str:
     import grilly
 
     open_or_skip(runtime, lambda: grilly.Compute(runtime=runtime)).close()
@@ -37,7 +37,7 @@ def test_nothing_is_lost(kind, work):
 
 @pytest.mark.parametrize("kind", ["point", "signal"])
 def test_nothing_is_lost_with_kompute(kind):
-    interrupt("kompute", kind, "transfers", seconds=8)
+    interrupt("kompute", kind, "transfers", seconds=5)
 
 
 # -- the tool ---------------------------------------------------------------------------------------------------------
