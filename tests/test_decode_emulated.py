@@ -60,7 +60,7 @@ threads = 128
 shared_bytes = 32768
 offers = {offers}
 limits = {{ head_dim = [8, 64], value_dim = [8, 64] }}
-defines = {{ MATRIX = 1, MATRIX_ELEMENTS = 1, ALIGN = 8, CHUNKS = 1, EXTRAS = 1, DIM = 64, VDIM = 64 }}
+defines = {{ MATRIX_ELEMENTS = 1, ALIGN = 8, CHUNKS = 1, EXTRAS = 1, DIM = 64, VDIM = 64 }}
 tile = {{ rows = 64, fragment = 16, trip = 16, stages = 2, ahead = 2, keys = 128, resident = 1 }}
 """
 
