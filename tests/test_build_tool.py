@@ -303,6 +303,7 @@ def test_building_elsewhere_gives_the_same_bytes(repo, tmp_path_factory):
         ("include/more.glsl", "nothing yet", "something", 4),
         ("add.toml", "FACTOR = 3", "FACTOR = 5", 2),
         ("add.toml", "rank = 1\n", "rank = 1\noptimize = false\n", 4),
+        ("add.toml", "rank = 1\n", 'rank = 1\noptimize = "functions"\n', 4),
         ("add.toml", "rank = 1\n", 'rank = 1\ntarget = "vulkan1.2"\n', 4),
         ("add.toml", "rank = 7", "rank = 8", 0),
     ],

@@ -27,6 +27,7 @@ from grilly.registry.checkout import Checkout
 from grilly.registry.names import OFFERS as EVERY
 from grilly.registry.shared import extras_bits
 from kernels import pin, pretend, view_of, with_classes
+from test_matrix import far_from_zero, judge
 from test_matrix_extras import PLAIN, judge_cell
 from test_varlen import Problem
 
@@ -278,9 +279,7 @@ def test_options_of_wide_heads(vulkan_backend, manifest, kernel, monkeypatch):
     judge_cell(pin(with_classes(view_of(vulkan_backend)), choice), cell, choice.variant.family)
 
 
-@pytest.mark.parametrize(
-    ("name", "late"), [*((name, False) for name in ADDED), *((name, True) for name in READ_LATE)]
-)
+@pytest.mark.parametrize(("name", "late"), [*((name, False) for name in ADDED), *((name, True) for name in READ_LATE)])
 def test_what_is_added(vulkan_backend, manifest, name, late, monkeypatch):
     """Biases and additive masks, read two or four numbers at a time where they lie so, also beside distances."""
     options, wanted = ADDED[name]
@@ -384,6 +383,29 @@ def test_scores_that_outgrow_a_polynomial(vulkan_backend, manifest, cap, large, 
     )
     assert np.abs(out - want).max() <= 2e-3 * np.abs(call.v).max()
     assert np.abs(lse - want_lse).max() <= 1e-5 * max(1, np.abs(want_lse).max())
+
+
+@pytest.mark.parametrize("first", [30, 150])
+@pytest.mark.parametrize("kernel", ["quads-retry", "quads-ends-turns"])
+def test_maxima_far_from_zero(vulkan_backend, manifest, kernel, first, monkeypatch):
+    choice = chosen(vulkan_backend, manifest, kernel, monkeypatch)
+    view = pin(view_of(vulkan_backend), choice)
+    case, arrays, mask = far_from_zero(32, np.float16, first)
+    out, lse = view.attention.flash_attention2(*arrays, scale=case.scale, kernel=choice.variant.family, return_lse=True)
+    judge((out, lse), case, arrays, mask)
+
+
+def test_sinks_of_rows_without_keys(vulkan_backend, manifest, monkeypatch):
+    """The log-sum-exp is the sink, however small."""
+    choice = chosen(vulkan_backend, manifest, "quads-ends-turns", monkeypatch)
+    view = pin(view_of(vulkan_backend), choice)
+    q, k, v = (np.ones((2, 2, n, 32), np.float16) for n in (5, 7, 7))
+    sinks = np.array([-300, 3], np.float32)
+    out, lse = view.attention.flash_attention2(
+        q, k, v, sinks=sinks, seqlens_k=np.array([0, 7], np.int32), kernel=choice.variant.family, return_lse=True
+    )
+    assert (out[0] == 0).all() and (np.abs(lse[0] - sinks[:, None]) <= 1e-4).all()
+    assert np.isfinite(lse).all() and (out[1, 0] == 1).all()
 
 
 @pytest.mark.parametrize(("kernel", "name", "trips"), [

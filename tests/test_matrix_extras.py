@@ -17,12 +17,15 @@ import features
 from cases import assert_as_accurate
 from features import AXES, CALLED, CELLS, Cell
 from grilly.compute.attention import classes as tiles
+from grilly.compute.device.plan import Planner
 from kernels import pretend
 from test_matrix import FAMILY, VARIANTS, dtype_of, pinned
 
 #: With what is done at the ends of rows and samples, and nothing else.
 ENDS = [v for v in VARIANTS if set(v.offers) == {"sinks", "lengths"}]
-EXTRAS = [v for v in VARIANTS if v.offers and v not in ENDS]
+#: The same, and scores that are bent by a rule.
+COMPUTED = [v for v in VARIANTS if set(v.offers) == {"sinks", "lengths", "soft-cap", "alibi"}]
+EXTRAS = [v for v in VARIANTS if v.offers and v not in ENDS + COMPUTED]
 CLASSED = [v for v in EXTRAS if "tiles" in v.offers]
 FULL = os.environ.get("GRILLY_FULL_FEATURES", "0") not in ("", "0")
 #: What is read in different ways is tried in each.
@@ -55,6 +58,15 @@ def at_ends() -> list[Cell]:
     found = [cell for cell in alone() if not set(cell.features) & (set(CALLED) - {"sinks", "lengths"})]
     both = PLAIN | {"sinks": "heads", "lengths": "both", "hidden": "nan"}
     return [*found, _cell(both), _cell(both | {"causal": "on"}), _cell(both | {"mask": "bool-dead-rows"})]
+
+
+def computed() -> list[Cell]:
+    """Those with a soft-cap and ALiBi as well, alone and all together."""
+    found = [
+        cell for cell in alone() if not set(cell.features) & (set(CALLED) - {"sinks", "lengths", "softcap", "alibi"})
+    ]
+    all_ = PLAIN | {"sinks": "heads", "lengths": "both", "softcap": 1.5, "alibi": "heads", "hidden": "nan"}
+    return [*found, _cell(all_), _cell(all_ | {"causal": "on", "size": (150, 267)}), _cell(all_ | {"scale": -0.3})]
 
 
 def together() -> list[Cell]:
@@ -107,6 +119,15 @@ def test_at_ends(backend, variant, cell):
     check(backend, variant, cell)
 
 
+@pytest.mark.parametrize("cell", computed(), ids=str)
+@pytest.mark.parametrize("variant", COMPUTED, ids=lambda v: v.label + "." + v.dtype)
+def test_computed(backend, variant, cell):
+    causal = variant.limits.get("causal", (0, 1))
+    if not causal[0] <= (cell["causal"] == "on") <= causal[1]:
+        pytest.skip(f"{variant.label} is for causal {causal[0]}")
+    check(backend, variant, cell)
+
+
 @pytest.mark.parametrize("cell", together(), ids=str)
 @pytest.mark.parametrize("variant", EXTRAS, ids=lambda v: v.label + "." + v.dtype)
 def test_together(backend, variant, cell):
@@ -130,3 +151,47 @@ def test_classes_of_tiles(backend, variant, options, monkeypatch):
     monkeypatch.setattr(tiles.Classes, "dispatch", lambda *given: made.append(dispatch(*given)) or made[-1])
     check(backend, variant, _cell(PLAIN | options))
     assert made
+
+
+#: A tile of rows is 128 at most, so the first two and the last one are of one kind each.
+ROWS_APART = {"all": (300, 0), "none": (0, 0), "first": (128, 0), "last": (0, 90)}
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("where", ROWS_APART, ids=str)
+@pytest.mark.parametrize("variant", [v for v in CLASSED if "mixed-apart" in v.offers],
+                         ids=lambda v: v.label + "." + v.dtype)  # fmt: skip
+def test_rows_that_a_mask_mixes(backend, variant, where, causal, monkeypatch):
+    """Rows of which an additive mask mixes nearly all tiles are of a dispatch of their own, which knows no classes."""
+    dtype_of(variant)
+    pretend(monkeypatch, backend, class_work=0.0, class_read=0.0)
+    view, dim = pinned(backend, variant)
+    rng = np.random.default_rng(5)
+    queries, keys = 300, 260
+    dtype = features.BFLOAT16 if variant.dtype == "bfloat16" else np.dtype(variant.dtype)
+    clean = tuple(rng.standard_normal((2, 3, n, dim)).astype(dtype) for n in (queries, keys, keys))
+    first, last = ROWS_APART[where]
+    # Elsewhere a third of the keys is hidden and the rest clear, in whole tiles; the last key nobody sees.
+    mask = np.where(np.arange(keys) < 96, np.finfo(np.float32).min, np.float32(0)) * np.ones((queries, 1), np.float32)
+    mixed = (np.arange(queries) < first) | (np.arange(queries) >= queries - last)
+    mask[mixed] = rng.standard_normal((int(mixed.sum()), keys)).astype(np.float32)
+    mask[mixed, 7::9] = np.finfo(np.float32).min
+    mask[mixed & (np.arange(queries) % 50 == 11)] = mask[:, -1] = -np.inf
+    q, k, v = (a.copy() for a in clean)
+    k[:, :, -1] = v[:, :, -1] = np.nan
+    call = features.Call(q, k, v, clean, {"mask": mask, "causal": causal, "scale": None})
+    want = features.expect(call)
+    seen = []
+    dispatch = Planner.dispatch
+
+    def note(planner, choice, *rest):
+        seen.append(choice.variant.family)
+        return dispatch(planner, choice, *rest)
+
+    monkeypatch.setattr(Planner, "dispatch", note)
+    out, lse = view.attention.flash_attention2(
+        *map(view.tensor, (q, k, v)), return_lse=True, kernel=FAMILY, **call.options
+    )
+    assert seen == ["attention-tiles", FAMILY, FAMILY]
+    assert_as_accurate(out.numpy(), want.exact, want.rounded, "output", want.magnitude)
+    assert_as_accurate(lse.numpy(), want.exact_lse, want.plain_lse, "lse", features.lse_magnitude(want, dtype, True))

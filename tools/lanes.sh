@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Checks beside the tests:
 #   tools/lanes.sh faults       every call of the driver fails once, at every position there is time for, and grilly is
-#                               interrupted at thousands of random points (GRILLY_FAULT_SECONDS, default 150, for the
-#                               faults of both runtimes; GRILLY_INTERRUPT_SECONDS, default 45)
+#                               interrupted at thousands of random points (GRILLY_FAULT_SECONDS, default 120, for the
+#                               faults of both runtimes; GRILLY_INTERRUPT_SECONDS, default 30)
 # And those that need more than this machine's own drivers, run inside the folder that tools/lab makes:
 #   tools/lanes.sh validation   the device tests under the newest Vulkan validation layers, synchronization validation
 #                               included, on the newest CPU driver; any message fails
@@ -14,9 +14,9 @@
 # GRILLY_DEVICES              a pattern of names of devices: these only, and every pipeline for each of them; "." for all,
 #                             after a change to shaders (default: all but qualcomm-adreno640 and -adreno650, which are as the
 #                             630 and nearly as the 660)
-# GRILLY_VALIDATION_TESTS     what pytest runs under validation (default: tests --devices-only --every 16, less those of
+# GRILLY_VALIDATION_TESTS     what pytest runs under validation (default: tests --devices-only --every 24, less those of
 #                             commands, of documents and of kernels that are not shipped, in up to four processes)
-# GRILLY_VALIDATION_EVERY     of each test's cases every so many (default 16; 1 for all of them, which takes an hour or two)
+# GRILLY_VALIDATION_EVERY     of each test's cases every so many (default 24; 1 for all of them, which takes an hour or two)
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 python=${PYTHON:-$([[ -x .venv/bin/python ]] && echo .venv/bin/python || echo python3)}
@@ -98,7 +98,7 @@ validate_part() { # validate_part PART PARTS COMMAND...: the tests of every PART
     # Commands and documents have no need of it, nor has what no device gets.
     mapfile -t tests < <(find tests -name 'test_*.py' -printf '%s %p\n' | sort -rn | cut -d' ' -f2 |
       grep -vE '/test_(cli|pages|examples|adding_[a-z_]+|element_orders)\.py$' | awk -v part="$part" -v parts="$parts" 'NR % parts == part')
-    tests+=(--devices-only --every "${GRILLY_VALIDATION_EVERY:-16}")
+    tests+=(--devices-only --every "${GRILLY_VALIDATION_EVERY:-24}")
   fi
   inside "$@" python3 -m pytest -q -s -p no:cacheprovider --durations 10 -k "not kompute" "${tests[@]}"
 }
@@ -169,7 +169,7 @@ compile_all() {
 }
 
 faults() { # with the runtimes that can be opened here; GRILLY_REQUIRE_RUNTIMES names those that must
-  local seconds=${GRILLY_FAULT_SECONDS:-150} interrupts=${GRILLY_INTERRUPT_SECONDS:-45} status=0 runtimes=vulkan
+  local seconds=${GRILLY_FAULT_SECONDS:-120} interrupts=${GRILLY_INTERRUPT_SECONDS:-30} status=0 runtimes=vulkan
   if "$python" -c 'import kp' 2>/dev/null; then runtimes+=" kompute"; fi
   "$python" tools/faults.py --seconds $((seconds * 4 / 5)) || status=1
   if [[ $runtimes == *kompute* ]]; then "$python" tools/faults.py --seconds $((seconds / 5)) --runtime kompute || status=1; fi

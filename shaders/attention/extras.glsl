@@ -37,6 +37,9 @@ const int BIAS_PAIRS = 16384;  // its numbers are read two at a time: they lie b
 const int MASK_PAIRS = 32768;  // likewise an additive mask's
 const int ADDED_LATE = 65536;  // all of it is read after the products, which takes fewer registers
 const int ADDED_FOURS = 131072;  // all of it is read four numbers at a time: as with pairs, at places that are multiples of four
+// Tiles of rows of which what is added mixes nearly all tiles of keys are of a dispatch of their own, which has no use for
+// classes: with TILES all others, without TILES these alone. For kernels that are faster where they need not look.
+const int MIXED_APART = 262144;
 
 #ifdef TILED
 const int FEATURES = TILES;
@@ -184,7 +187,7 @@ bool sees(uint row, uint key) {
 // tile.keys): what mask, segments and blocks say of it, made by attention-tiles.comp. Causality, windows, prefixes and
 // lengths are not in it. TILE_HIDDEN holds whatever they say.
 uint tile_class(uint batch, uint head, uint row_tile, uint key_tile) {
-    if (!on(TILES)) return TILE_MIXED;
+    if (!on(TILES) && !on(MIXED_APART)) return TILE_MIXED;
     return tiles_data[batch * word(TILE_BATCH) + head * word(TILE_HEAD) + row_tile * word(TILE_ROW) + key_tile];
 }
 #endif

@@ -19,7 +19,8 @@ layout(push_constant, std430) uniform Push {
     uint rows, keys, heads, words, start;
 } pc;
 
-layout(set = 0, binding = 0, std430) restrict readonly buffer Mask { uint mask_data[]; };
+layout(set = 0, binding = 0, std430) readonly buffer Mask { uint mask_data[]; };
+layout(set = 0, binding = 0, std430) readonly buffer MaskFours { uvec4 mask_fours[]; };
 layout(set = 0, binding = 1, std430) restrict writeonly buffer Bits { uint bits[]; };
 
 #include "mask-words.glsl"

@@ -94,6 +94,7 @@ uint mask_found(uint lane, uint base, uint rows, uint keys) {
                 ++o;
             }
         }
+        if (result == (OPEN | CLOSED)) break;  // the tile is mixed, whatever follows
     }
     return result;
 }

@@ -24,9 +24,17 @@ from .toolchain import GLSLANG_VERSION, SPIRV_TOOLS_VERSION, Tool, ToolError
 
 #: Facts of a binary that the choice between variants needs. What a data file does not state of them is in facts.json.
 SIZES = ("threads", "shared_bytes")
-#: What spirv-opt does. Identifiers numbered in the order in which they appear make archives smaller: fourteen large
-#: binaries by 9 %.
-OPTIMIZE = ("-O", "--compact-ids")
+#: What spirv-opt does, by what a data file says of `optimize`. Identifiers numbered in the order in which they appear
+#: make archives smaller: fourteen large binaries by 9 %. With "functions" loops are unrolled in functions first, which
+#: are small: once -O has put all of them into main(), each loop that it unrolls costs as much as main() is long (64 of
+#: the 88 seconds of the largest kernel). A driver may make other code of that: one kernel took 10 % more on an H100.
+OPTIMIZE = {
+    False: (),
+    True: ("-O", "--compact-ids"),
+    "functions": (
+        "--eliminate-dead-branches", "--merge-return", "--ssa-rewrite", "--loop-unroll", "-O", "--compact-ids",
+    ),
+}  # fmt: skip
 #: What an entry calls the types of push constants, whose offsets follow from their order.
 _KINDS = {"u32": "uint", "i32": "int", "f32": "float"}
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+["<]([^">]+)[">]', re.MULTILINE)
@@ -175,7 +183,7 @@ class Builder:
         for table, right in (("features", [1 << n for n in range(99)]), ("header", list(range(999)))):
             values = sorted(tables.get(table, {}).values())
             if values != right[: len(values)]:
-                raise CompileError(f"the {table} among shared facts are {values}; expected {right[:len(values)]}")
+                raise CompileError(f"the {table} among shared facts are {values}; expected {right[: len(values)]}")
         return tables
 
     def check_python(self, written: bool) -> None:
@@ -269,7 +277,7 @@ class Builder:
         flags = ["-V", "--target-env", settings["target"], "-S", "comp"]
         flags += [f"-I{self.show(folder)}" for folder in self.include_folders]
         flags += [f"-D{name}={int(v) if isinstance(v, bool) else v}" for name, v in sorted(defines.items())]
-        parts = [self.compilers(case), *flags, *(OPTIMIZE if settings["optimize"] else [""])]
+        parts = [self.compilers(case), *flags, *(OPTIMIZE[settings["optimize"]] or [""])]
         parts.append(" ".join(name for name, _ in case.bindings))  # compared as it is compiled, and gone thereafter
         if case.dtype == "bfloat16":
             parts.append(self._rewriter)
@@ -363,7 +371,7 @@ class Builder:
                     raise CompileError(f"{case.name}: {error}") from error
             stages = [(self.validator, ["--target-env", target, path], "spirv-val")]
             if case.settings["optimize"]:
-                optimize = [*OPTIMIZE, "--target-env=" + target, path, "-o", path]
+                optimize = [*OPTIMIZE[case.settings["optimize"]], "--target-env=" + target, path, "-o", path]
                 stages += [(self.optimizer, optimize, "spirv-opt"), stages[0]]
             for tool, arguments, name in stages:
                 done = tool.run(arguments)

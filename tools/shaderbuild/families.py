@@ -128,7 +128,7 @@ _FAMILY = {
 }
 _SHARED = {
     "target": (lambda v: v in TARGETS, "one of vulkan1.0 ... vulkan1.3"),
-    "optimize": (lambda v: isinstance(v, bool), "true or false"),
+    "optimize": (lambda v: isinstance(v, bool) or v == "functions", 'true, false or "functions"'),
 }
 TARGETS = ("vulkan1.0", "vulkan1.1", "vulkan1.2", "vulkan1.3")
 _SETTINGS = {

@@ -66,6 +66,7 @@ READINGS = {
     "mask-pairs": "additive masks read in pairs",
     "added-late": "biases and additive masks read after the products",
     "added-fours": "biases and additive masks read in fours",
+    "mixed-apart": "rows that additive masks mix in a dispatch of their own",
 }
 #: All that a variant may offer.
 OFFERS = EXTRAS | READINGS

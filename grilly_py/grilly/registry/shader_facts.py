@@ -51,6 +51,7 @@ FACTS: dict[str, dict[str, int | float]] = {
         "MASK_PAIRS": 32768,
         "ADDED_LATE": 65536,
         "ADDED_FOURS": 131072,
+        "MIXED_APART": 262144,
     },
     "forms": {
         "ABSENT": 0,

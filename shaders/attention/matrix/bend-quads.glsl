@@ -141,8 +141,8 @@ void add_bias(float factor) {
     }
 }
 
-// The same of an additive mask, whose numbers below MASK_FLOOR hide keys: four times as much is minus infinity, and of NaN NaN.
-// Not a selection of `least`, which NVIDIA's driver makes a maximum, and that is not NaN.
+// The same of an additive mask, whose numbers below MASK_FLOOR hide keys: BENT_FACTOR makes minus infinity of each, and NaN of
+// NaN. Not a selection of `least`, which NVIDIA's driver makes a maximum, and that is not NaN.
 void add_mask(float factor) {
     float least = LEAST_ADDED;
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
@@ -151,7 +151,7 @@ void add_mask(float factor) {
                 uint n = (i * KF + f) * ELEMENTS + e;
                 float bias = uintBitsToFloat(held_mask[n / 2u][n % 2u]);
                 float bent = fma(s_frag[i][f][e], factor, max(bias, least));
-                s_frag[i][f][e] = mix(bias * 4.0, bent, bias >= MASK_FLOOR);
+                s_frag[i][f][e] = mix(bias, bent, bias >= MASK_FLOOR);
             }
         }
     }

@@ -76,13 +76,17 @@ void hide_scores(uint first_key, uint chunk) {
     }
 }
 
-// Raises `poisoned` where an output is NaN: what is hidden and not finite may have made it.
+bool is_nan(float x) { return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u; }
+
+// Raises `poisoned` where an output or a sum of weights is NaN: what is hidden and not finite may have made it. In bfloat16 a
+// weight that is NaN shows in the sum alone (factors.glsl).
 void note_output() {
     bool found = false;
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint r = 0u; r < SLOTS; ++r) found = found || is_nan(sum[i][r]);
         [[unroll]] for (uint c = 0u; c < VF; ++c) {
             [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {
-                found = found || (floatBitsToUint(o_frag[i][c][e]) & 0x7fffffffu) > 0x7f800000u;
+                found = found || is_nan(o_frag[i][c][e]);
             }
         }
     }

@@ -9,6 +9,9 @@
     v_base = v_index(batch, head, key_start());
     if (on(LENGTHS) && first_row >= QUERIES) return;
     find_keys();
+#ifdef BENDING
+    if (is_apart()) return;
+#endif
     uint first_key = hidden_keys(first_row) / KEYS * KEYS;
     if (on(TILES) && first_key < end) {
         fetch_tiles(first_key / KEYS);

@@ -37,8 +37,10 @@ bool causal_allows(uint row, uint key) { return CAUSAL == 0 || int(key) <= int(r
 #define ANYWHERE false
 #define ROW_PLACE(row) (row_start() + (row))
 
+// A row without keys has no maximum.
 #define SINK_INTO(row_top, row_sum, decay) \
     float decay; \
+    if (row_sum == 0.0) row_top = NEVER; \
     add_sink(row, row_top, row_sum, decay);
 #define SINK(decay) SINK_INTO(row_top, row_sum, decay)
 #define SINK_AND_DROP(decay) SINK(decay)

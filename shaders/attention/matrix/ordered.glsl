@@ -30,19 +30,25 @@
 #define SCRATCH_START 0
 #endif
 
+// What the running maximum begins with: weights-retry.glsl.
+#if RETRY && !defined(COMPUTED)
+#define FIRST_TOP 0.0
+#else
+#define FIRST_TOP NEVER
+#endif
 float top[RF][SLOTS];  // running maximum of base-2 scores
 #if SUM_COLUMNS
 SUM_MATRIX sum[RF];  // running sum of weights, all columns equal
 #define CLEAR_STATISTICS(i) \
     [[unroll]] for (uint r = 0u; r < SLOTS; ++r) { \
-        top[i][r] = NEVER; \
+        top[i][r] = FIRST_TOP; \
     } \
     sum[i] = SUM_MATRIX(0.0);
 #else
 float sum[RF][SLOTS];  // this invocation's part of the running sum of weights
 #define CLEAR_STATISTICS(i) \
     [[unroll]] for (uint r = 0u; r < SLOTS; ++r) { \
-        top[i][r] = NEVER; \
+        top[i][r] = FIRST_TOP; \
         sum[i][r] = 0.0; \
     }
 #endif

@@ -32,6 +32,16 @@ uint find_tile(uint first_key) {
     return first_key;
 }
 
+// Whether another dispatch makes the workgroup's rows (MIXED_APART). All subgroups find the same.
+bool is_apart() {
+    if (!on(MIXED_APART)) return false;
+    uint tiles = (end + KEYS - 1u) / KEYS, mixed = 0u;
+    [[dont_unroll]] for (uint n = lane; n < tiles; n += SUBGROUP) {
+        mixed += uint(tile_class(batch, head, first_row / ROWS, n) == TILE_MIXED);
+    }
+    return (8u * subgroupAdd(mixed) >= 7u * tiles) == on(TILES);
+}
+
 // Whether indices hide no key of a tile from any row of the workgroup.
 bool is_inside(uint first_key) { return first_key >= clear_from && first_key + KEYS <= clear_to; }
 

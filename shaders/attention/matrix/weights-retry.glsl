@@ -1,12 +1,16 @@
 // Make weights and multiply values with RETRY, in two steps. Nobody looks for a chunk's maximum: its weights are made with
 // the running one, and as long as a lane's sum of them is at most 2^15 none has left float16's range. So neither
-// comparisons nor a vote stand between a score and its exponential, which can run beside the products of other scores. A
-// first chunk, whose running maximum is NEVER, always has infinite weights.
+// comparisons nor a vote stand between a score and its exponential, which can run beside the products of other scores. Of a
+// first chunk FIRST_TOP is taken for the maximum. With COMPUTED that is NEVER, and its weights are infinite; else it is 0, which
+// is near enough for most inputs, and where a lane's sum is below LEAST_FIRST, so that weights could be too small for float16,
+// the chunk is done again as well.
 
 FACTOR_A p_frag[RF][PF];
 float part[RF][SLOTS];  // this invocation's part of the sum of the chunk's weights
 
 #define MOST_WEIGHT 32768.0
+#define LEAST_FIRST 0.25
+float least_weight = LEAST_FIRST;  // of the next chunk: 0 after the first
 
 #ifdef COMPUTED
 // Of scores that lean, and that the soft-cap is still to bend: bend-computed.glsl has FACTOR_OF and LEVEL_OF.
@@ -32,13 +36,25 @@ void make_weights(float factor) {
     }
 }
 
-// Whether some sum is too large, or NaN.
+// Whether some sum is too large, or NaN, or of a first chunk too small.
 bool weights_exceed() {
     bool fit = true;
     [[unroll]] for (uint i = 0u; i < RF; ++i) {
-        [[unroll]] for (uint r = 0u; r < SLOTS; ++r) fit = fit && part[i][r] <= MOST_WEIGHT;
+        [[unroll]] for (uint r = 0u; r < SLOTS; ++r) {
+            fit = fit && part[i][r] <= MOST_WEIGHT;
+#ifndef COMPUTED
+            fit = fit && part[i][r] >= least_weight;
+#endif
+        }
     }
     return !fit;
+}
+
+// What was taken for it may be far above the first chunk's.
+void forget_maximum() {
+    [[unroll]] for (uint i = 0u; i < RF; ++i) {
+        [[unroll]] for (uint r = 0u; r < SLOTS; ++r) top[i][r] = NEVER;
+    }
 }
 
 void add_parts() {

@@ -24,10 +24,10 @@ from ..device.device import DeviceFacts
 from ..device.plan import Layout, Planner, strided
 from ..device.tensor import Tensor
 from . import added
-from .call import BOOLEAN_MASK, NO_MASK, AttentionCall, OptionFacts, mask_kind
+from .call import ADDED_MASK, BOOLEAN_MASK, NO_MASK, AttentionCall, OptionFacts, mask_kind
 from .pieces import Piece
 
-TILES, BLOCKS, SEGMENTS = (extras_bits((name,)) for name in ("tiles", "blocks", "segments"))
+TILES, BLOCKS, SEGMENTS, APART = (extras_bits((name,)) for name in ("tiles", "blocks", "segments", "mixed-apart"))
 # Ranks that kernels alike but for what they offer lie apart, at most.
 NEAR = 3
 # Families of "attention-tiled" are called as the family that users name, and this.
@@ -307,6 +307,16 @@ def plan(
             return None
         planned.append(classes)
     return planned
+
+
+def features(choice: Choice, call: AttentionCall, bits: int) -> list[int]:
+    """FEATURES of each of the dispatches that share a piece's rows, of a kernel that uses its classes.
+
+    Two where an additive mask may mix nearly all tiles of some rows: those have a dispatch without classes.
+    """
+    if choice.variant.offered & APART and mask_kind(None if call.mask is None else call.mask.dtype) == ADDED_MASK:
+        return [bits | TILES | APART, bits | APART]
+    return [bits | TILES]
 
 
 def _classes(piece: Piece, tile, options: OptionFacts, lanes=None, causal: bool = False) -> Classes:

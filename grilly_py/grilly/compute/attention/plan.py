@@ -102,10 +102,9 @@ def plan(call: AttentionCall, facts: DeviceFacts, choice: Choice, registry: Regi
     if classes is None and choice.variant.operation == "attention-tiled":
         return None
     bits = options.bits | added.features(choice, pieces, facts, options.bits)
-    if classes is not None:
-        bits |= classes_.TILES
+    features = [bits] if classes is None else classes_.features(choice, call, bits)
     headers = []
-    if bits:
+    if any(features):
         tiles = [None] * len(pieces) if classes is None else [c.header() for c in classes]
         headers = [header(facts, *pair) for pair in zip(pieces, tiles, strict=True)]
     words, made = words_slot(planner, call, given, headers)
@@ -113,8 +112,6 @@ def plan(call: AttentionCall, facts: DeviceFacts, choice: Choice, registry: Regi
         "HEAD_DIM": head_dim, "VALUE_DIM": v.shape[3], "MASK": mask_kind(None if mask is None else mask.dtype),
         "CAUSAL": int(call.causal), "LSE": int(sums is not None),
     }  # fmt: skip
-    if "FEATURES" in choice.variant.constants:
-        constants["FEATURES"] = bits
     counted = call.counted and all(p.k.shape[2] == k.shape[2] for p in pieces)
     group = heads // k.shape[1]
     for number, p in enumerate(pieces):
@@ -123,5 +120,9 @@ def plan(call: AttentionCall, facts: DeviceFacts, choice: Choice, registry: Regi
         arrays, push = operands(choice, p, group, call.scale, words, place, tiles, counted)
         batch, heads, queries, _ = p.q.shape
         groups = (-(-queries // choice.tile["rows"]), heads, batch)
-        planner.dispatch(choice, {**constants, "MERGE": int(p.merge)}, arrays, push, groups, p.flops(), kind)
+        for bits in features:
+            own = {**constants, "MERGE": int(p.merge)}
+            if "FEATURES" in choice.variant.constants:
+                own["FEATURES"] = bits
+            planner.dispatch(choice, own, arrays, push, groups, p.flops() / len(features), kind)
     return AttentionPlan(planner.plan(*results), made, counted)
