@@ -57,6 +57,14 @@ uint or_lanes(uint word) {
     for (uint n = 0u; n < SUBGROUP; ++n) found |= exchanged[n];
     return found;
 }
+uint add_lanes(uint word) {
+    barrier();
+    exchanged[gl_LocalInvocationIndex] = word;
+    barrier();
+    uint sum_ = 0u;
+    for (uint n = 0u; n < SUBGROUP; ++n) sum_ += exchanged[n];
+    return sum_;
+}
 bool any_lane(bool x) { return or_lanes(uint(x)) != 0u; }
 
 float[8] filled_sums(float x) { return float[8](x, x, x, x, x, x, x, x); }
@@ -144,4 +152,5 @@ SUMS products(FACTOR_A a, FACTOR_B b, SUMS sums) {
 #define subgroupAny any_lane
 #define subgroupAll(each) (!any_lane(!(each)))
 #define subgroupOr or_lanes
+#define subgroupAdd add_lanes
 #define subgroupBarrier barrier
