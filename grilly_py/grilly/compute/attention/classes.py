@@ -3,7 +3,8 @@
 A kernel that offers "tiles" passes over tiles that a mask, a map of blocks or segment ids hide as a whole, and leaves
 the mask alone where a tile is seen as a whole. One dispatch of shaders/masks/attention-tiles.comp makes the classes,
 for each batch and head that differ in them. For kernels that want it, one of shaders/masks/attention-mask-bits.comp
-then packs a boolean mask to bits, behind the classes: rows of tiles that are seen in part read 32 keys at a time.
+then packs a boolean mask to bits, behind the classes: rows of tiles that are seen in part read 32 keys at a time. For
+kernels that offer "mixed-apart" two dispatches share the rows of a call with an additive mask: ``features``.
 
 Kernels of the operation "attention-tiled" are faster because nothing else hides keys from them: a boolean mask, which
 one dispatch of shaders/masks/attention-mask-lanes.comp makes classes and bits in the order in which the kernel's lanes
