@@ -28,7 +28,7 @@ from grilly.registry.names import OFFERS as EVERY
 from grilly.registry.shared import extras_bits
 from kernels import pin, pretend, view_of, with_classes
 from test_matrix import far_from_zero, judge
-from test_matrix_extras import PLAIN, judge_cell
+from test_matrix_extras import PLAIN, judge_cell, judge_rows_apart
 from test_varlen import Problem
 
 ROOT = Path(__file__).parents[1]
@@ -300,6 +300,13 @@ def test_what_is_added(vulkan_backend, manifest, name, late, monkeypatch):
     cell = Cell("float16", tuple((PLAIN | {"width": (32, 24), "heads": (4, 2)} | options).values()))
     judge_cell(view, cell, choice.variant.family, change)
     assert seen == [extras_bits(wanted)]
+
+
+@pytest.mark.parametrize(("where", "causal"), [("first", True)])
+def test_rows_that_a_mask_mixes(vulkan_backend, manifest, where, causal, monkeypatch):
+    choice = chosen(vulkan_backend, manifest, "quads-added", monkeypatch)
+    view = pin(with_classes(view_of(vulkan_backend)), choice)
+    judge_rows_apart(view, 32, np.dtype(np.float16), where, causal, choice.variant.family, monkeypatch)
 
 
 #: Scores that only the distance bends, in tiles on either side of the diagonal and on none (``leans``).

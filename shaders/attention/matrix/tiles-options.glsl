@@ -36,8 +36,9 @@ uint find_tile(uint first_key) {
 bool is_apart() {
     if (!on(MIXED_APART)) return false;
     uint tiles = (end + KEYS - 1u) / KEYS, mixed = 0u;
-    [[dont_unroll]] for (uint n = lane; n < tiles; n += SUBGROUP) {
-        mixed += uint(tile_class(batch, head, first_row / ROWS, n) == TILE_MIXED);
+    [[dont_unroll]] for (uint from = 0u; from < tiles; from += SUBGROUP) {  // as many turns for every lane
+        uint class_ = tile_class(batch, head, first_row / ROWS, min(from + lane, tiles - 1u));
+        mixed += from + lane < tiles && class_ == TILE_MIXED ? 1u : 0u;
     }
     return (8u * subgroupAdd(mixed) >= 7u * tiles) == on(TILES);
 }
