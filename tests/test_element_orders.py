@@ -144,7 +144,7 @@ WITH_OPTIONS = {
 #: What is added to scores by the kernel that reads it in pairs or fours, and how it is read then (``added.features``).
 ADDED_TO = SHARED | QUADS | {
     "EXTRAS": 1, "ORDER": 1, "B_ELEMENTS": 9, "Q_SHARED": 0, "KEYS": 64, "CHUNK": 32, "BUFFERS": 2, "RAISE_WHILE": 1,
-    "SPLIT_LOOPS": 1, "DRAWN_TOGETHER": 4,
+    "SPLIT_LOOPS": 1, "DRAWN_TOGETHER": 4, "APART": 1,
 }  # fmt: skip
 ADDED = {
     "bias": ({"bias": "full", "t5": "both-ways", "size": (54, 70)}, ["bias-pairs"]),

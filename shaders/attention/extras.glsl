@@ -38,7 +38,7 @@ const int MASK_PAIRS = 32768;  // likewise an additive mask's
 const int ADDED_LATE = 65536;  // all of it is read after the products, which takes fewer registers
 const int ADDED_FOURS = 131072;  // all of it is read four numbers at a time: as with pairs, at places that are multiples of four
 // Tiles of rows of which what is added mixes nearly all tiles of keys are of a dispatch of their own, which has no use for
-// classes: with TILES all others, without TILES these alone. For kernels that are faster where they need not look.
+// classes: with TILES all others, without TILES these alone. For kernels that define APART.
 const int MIXED_APART = 262144;
 
 #ifdef TILED
@@ -183,11 +183,16 @@ bool sees(uint row, uint key) {
 }
 
 #ifndef WITHOUT_TILES
+#ifdef APART
+#define HAS_CLASSES (on(TILES) || on(MIXED_APART))
+#else
+#define HAS_CLASSES on(TILES)
+#endif
 // The class of a tile of the dispatch, counted in tiles of the size that the kernel's data file states (tile.rows,
 // tile.keys): what mask, segments and blocks say of it, made by attention-tiles.comp. Causality, windows, prefixes and
 // lengths are not in it. TILE_HIDDEN holds whatever they say.
 uint tile_class(uint batch, uint head, uint row_tile, uint key_tile) {
-    if (!on(TILES) && !on(MIXED_APART)) return TILE_MIXED;
+    if (!HAS_CLASSES) return TILE_MIXED;
     return tiles_data[batch * word(TILE_BATCH) + head * word(TILE_HEAD) + row_tile * word(TILE_ROW) + key_tile];
 }
 #endif

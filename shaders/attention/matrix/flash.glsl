@@ -62,6 +62,7 @@
 //                                  which takes SUBGROUPS MATRIX_M (DIM / 8 + 1) words of 16 bytes. With ORDER and Q_SHARED 0,
 //                                  not with SPLIT or SHARED_KEYS, nor with EXTRAS other than ENDS
 //   LOCKSTEP                       defined where a subgroup's invocations run in lockstep and subgroupBarrier must not be used
+//   APART                          with EXTRAS: rows that an additive mask mixes nearly everywhere may be of another dispatch
 //   DRAWN_TOGETHER                 with EXTRAS: random generators that an invocation runs side by side for dropout (1)
 //   RAISE_WHILE                    1: the rare branch is written as a loop that runs at most once: compilers place it elsewhere
 // HEAD_DIM, VALUE_DIM, offsets and strides are multiples of 8 (ALIGN 8), with SPLIT of 4 (ALIGN 4).

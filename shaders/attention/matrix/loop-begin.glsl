@@ -9,7 +9,7 @@
     v_base = v_index(batch, head, key_start());
     if (on(LENGTHS) && first_row >= QUERIES) return;
     find_keys();
-#ifdef BENDING
+#ifdef APART
     if (is_apart()) return;
 #endif
     uint first_key = hidden_keys(first_row) / KEYS * KEYS;

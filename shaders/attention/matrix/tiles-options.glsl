@@ -32,6 +32,7 @@ uint find_tile(uint first_key) {
     return first_key;
 }
 
+#ifdef APART
 // Whether another dispatch makes the workgroup's rows (MIXED_APART). All subgroups find the same.
 bool is_apart() {
     if (!on(MIXED_APART)) return false;
@@ -42,6 +43,7 @@ bool is_apart() {
     }
     return (8u * subgroupAdd(mixed) >= 7u * tiles) == on(TILES);
 }
+#endif
 
 // Whether indices hide no key of a tile from any row of the workgroup.
 bool is_inside(uint first_key) { return first_key >= clear_from && first_key + KEYS <= clear_to; }
