@@ -53,18 +53,21 @@ def alone() -> list[Cell]:
     return found
 
 
+def alone_of(options: set[str]) -> list[Cell]:
+    """Those with these options, and with what every kernel has."""
+    return [cell for cell in alone() if not set(cell.features) & (set(CALLED) - options)]
+
+
 def at_ends() -> list[Cell]:
-    """Those with sinks and lengths, and with what every kernel has; and all of it together."""
-    found = [cell for cell in alone() if not set(cell.features) & (set(CALLED) - {"sinks", "lengths"})]
+    """Sinks and lengths alone, and all of it together."""
+    found = alone_of({"sinks", "lengths"})
     both = PLAIN | {"sinks": "heads", "lengths": "both", "hidden": "nan"}
     return [*found, _cell(both), _cell(both | {"causal": "on"}), _cell(both | {"mask": "bool-dead-rows"})]
 
 
 def computed() -> list[Cell]:
-    """Those with a soft-cap and ALiBi as well, alone and all together."""
-    found = [
-        cell for cell in alone() if not set(cell.features) & (set(CALLED) - {"sinks", "lengths", "softcap", "alibi"})
-    ]
+    """A soft-cap and ALiBi as well, alone and all together."""
+    found = alone_of({"sinks", "lengths", "softcap", "alibi"})
     all_ = PLAIN | {"sinks": "heads", "lengths": "both", "softcap": 1.5, "alibi": "heads", "hidden": "nan"}
     return [*found, _cell(all_), _cell(all_ | {"causal": "on", "size": (150, 267)}), _cell(all_ | {"scale": -0.3})]
 

@@ -1,4 +1,4 @@
-// A chunk with RETRY, before the second barrier of a tile and after it: scores and weights, again where these are too large,
+// A chunk with RETRY, before the second barrier of a tile and after it: scores and weights, again where these do not fit,
 // then values.
 
 void begin_chunk(uint first_key, uint chunk, bool masked, bool read) {

@@ -112,6 +112,10 @@ def plan(call: AttentionCall, facts: DeviceFacts, choice: Choice, registry: Regi
         "HEAD_DIM": head_dim, "VALUE_DIM": v.shape[3], "MASK": mask_kind(None if mask is None else mask.dtype),
         "CAUSAL": int(call.causal), "LSE": int(sums is not None),
     }  # fmt: skip
+    if "FEATURES" in choice.variant.constants:
+        own = [{**constants, "FEATURES": bits} for bits in features]
+    else:
+        own = [constants]
     counted = call.counted and all(p.k.shape[2] == k.shape[2] for p in pieces)
     group = heads // k.shape[1]
     for number, p in enumerate(pieces):
@@ -120,9 +124,7 @@ def plan(call: AttentionCall, facts: DeviceFacts, choice: Choice, registry: Regi
         arrays, push = operands(choice, p, group, call.scale, words, place, tiles, counted)
         batch, heads, queries, _ = p.q.shape
         groups = (-(-queries // choice.tile["rows"]), heads, batch)
-        for bits in features:
-            own = {**constants, "MERGE": int(p.merge)}
-            if "FEATURES" in choice.variant.constants:
-                own["FEATURES"] = bits
-            planner.dispatch(choice, own, arrays, push, groups, p.flops() / len(features), kind)
+        for values in own:
+            merged = {**values, "MERGE": int(p.merge)}
+            planner.dispatch(choice, merged, arrays, push, groups, p.flops() / len(own), kind)
     return AttentionPlan(planner.plan(*results), made, counted)
