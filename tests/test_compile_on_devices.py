@@ -44,15 +44,24 @@ def test_constants_follow_the_variants_limits(tmp_path):
     assert tool.constant_sets(dataclasses.replace(variant, operation="rope")) == [plain]
 
 
-def test_halves_share_the_pipelines():
-    """No half is left with little of an operation."""
-    found = collections.defaultdict(lambda: [0, 0])
+@pytest.mark.parametrize("parts", [2, 3])
+def test_parts_share_the_pipelines(parts):
+    """No part is left with little of an operation."""
+    found = collections.defaultdict(lambda: [0] * parts)
     for variant in default_manifest().variants:
         choice = Choice(variant, 32, default_manifest())
         for constants in tool.constant_sets(variant):
-            found[variant.operation][tool.half_of(choice, constants)] += 1
-    for operation, halves in found.items():
-        assert min(halves) >= sum(halves) // 4, operation
+            found[variant.operation][tool.part_of(choice, constants, parts)] += 1
+    for operation, counts in found.items():
+        assert min(counts) >= sum(counts) // (4 * parts), operation
+
+
+@pytest.mark.parametrize("given", ["0/2", "3/2", "2", "1/0", "-1/2", "a/b", ""])
+def test_parts_are_checked(given, monkeypatch, capsys):
+    monkeypatch.setattr(tool.sys, "argv", ["compile_on_devices.py", "name", f"--part={given}"])
+    with pytest.raises(SystemExit):
+        tool.main()
+    assert "expected K/N" in capsys.readouterr().err
 
 
 def test_any_two_options_meet():

@@ -18,6 +18,10 @@ def test_arrays_of_numpys_are_kept_as_they_were(default):
     loss(logits, target)
     target[:] = 7
     np.testing.assert_array_equal(loss.backward(), wanted)
+    target = [0, 1, 2]
+    loss(logits, target)
+    target[:] = [7, 7, 7]
+    np.testing.assert_array_equal(loss.backward(), wanted)
 
     rope, positions = nn.RoPE(8).train(), np.array([3, 1, 4])
     rope(X, positions=positions)

@@ -1,6 +1,6 @@
 """Compiles every shader that a device can take with the device's own driver, and reports registers and spills.
 
-    python tools/compile_on_devices.py NAME [--report FILE] [--only FAMILY] [--half 0|1]
+    python tools/compile_on_devices.py NAME [--report FILE] [--only FAMILY] [--part K/N]
 
 Nothing runs on the device, so a stand-in for a GPU will do (mesa-drm-shim; tools/lanes.sh lists them). NAME is for the
 report. Each binary is compiled for the largest head dimension that it serves; attention with mask, causality,
@@ -214,24 +214,24 @@ def spills(statistics: dict[str, float]) -> float:
     return sum(statistics[name] for name in found if not name.endswith("to reg"))  # NVK's, between register files
 
 
-def half_of(choice: Choice, constants: dict[str, int]) -> int:
-    """0 or 1: in which half of the pipelines one is, the same for every device."""
-    return zlib.crc32(f"{choice.variant.name} {sorted(constants.items())}".encode()) & 1
+def part_of(choice: Choice, constants: dict[str, int], parts: int) -> int:
+    """From 0: in which of so many parts of the pipelines one is, the same for every device."""
+    return zlib.crc32(f"{choice.variant.name} {sorted(constants.items())}".encode()) % parts
 
 
 def examine(
-    name: str, compiler: Compiler, only: str | None = None, half: int | None = None
+    name: str, compiler: Compiler, only: str | None = None, part: tuple[int, int] = (0, 1)
 ) -> tuple[list[dict], list[str]]:
     """Compile what the device can take, of family ``only`` if given; returns a row a pipeline, and the complaints.
 
-    ``half`` leaves out the other half of the pipelines.
+    ``part`` is which one, from 0, and of how many parts: the pipelines of others are left out.
     """
     info: DeviceInfo = compiler.info
     registry = Registry(info, info.features)
     judged = any(serves((name,), registry.architecture) for name in JUDGED)
     rows, complaints = [], []
     for choice, constants in asked(registry, info, judged, only):
-        if half is not None and half_of(choice, constants) != half:
+        if part_of(choice, constants, part[1]) != part[0]:
             continue
         row = {"device": name, "variant": choice.variant.name, "constants": constants}
         start, worked = time.perf_counter(), time.process_time()
@@ -285,10 +285,13 @@ def main() -> int:
     parser.add_argument("name", help="the device's name in the report")
     parser.add_argument("--report", type=Path, help="write all statistics to this file, as JSON")
     parser.add_argument("--only", metavar="FAMILY", help="this shader family only")
-    parser.add_argument("--half", type=int, choices=(0, 1), help="this half of the pipelines only")
+    parser.add_argument("--part", metavar="K/N", default="1/1", help="the K-th of N parts of the pipelines only")
     options = parser.parse_args()
+    place, _, parts = options.part.partition("/")
+    if not (place.isdecimal() and parts.isdecimal() and 1 <= int(place) <= int(parts)):
+        parser.error(f"--part is {options.part}; expected K/N, as 1/2")
     compiler = Compiler()
-    rows, complaints = examine(options.name, compiler, options.only, options.half)
+    rows, complaints = examine(options.name, compiler, options.only, (int(place) - 1, int(parts)))
     if options.report:
         options.report.write_text(json.dumps(rows, indent=1))
     for complaint in complaints:

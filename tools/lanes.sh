@@ -6,8 +6,8 @@
 # And those that need more than this machine's own drivers, run inside the folder that tools/lab makes:
 #   tools/lanes.sh validation   the device tests under the newest Vulkan validation layers, synchronization validation
 #                               included, on the newest CPU driver; any message fails
-#   tools/lanes.sh devices      every shader compiled by the drivers of 23 GPUs that are not here, each pipeline for half of
-#                               a vendor's chips; a refusal, or spilled registers, fails
+#   tools/lanes.sh devices      every shader compiled by the drivers of 23 GPUs that are not here, each pipeline for a third
+#                               of a vendor's chips; a refusal, or spilled registers, fails
 #   tools/lanes.sh              all
 # Where root or debootstrap is missing the last two are not run: that is said, and the status is 0
 # (GRILLY_REQUIRE_LANES=1: 1).
@@ -141,9 +141,9 @@ SETTINGS
     chroot "$lab" dpkg-query -W -f '${Package} ${Version}' mesa-vulkan-drivers))"
 }
 
-compile_one() { # compile_one HALF NAME VARIABLE=VALUE...: that half of the pipelines; of "", all
-  local half=$1 name=$2; shift 2
-  inside env "$@" MESA_SHADER_CACHE_DISABLE=1 python3 tools/compile_on_devices.py "$name" ${half:+--half "$half"} \
+compile_one() { # compile_one K/N NAME VARIABLE=VALUE...: the K-th of N parts of the pipelines
+  local part=$1 name=$2; shift 2
+  inside env "$@" MESA_SHADER_CACHE_DISABLE=1 python3 tools/compile_on_devices.py "$name" --part "$part" \
     --report "reports/$name.json" >"$lab/grilly/reports/$name.log" 2>&1
   local status=$?
   cat "$lab/grilly/reports/$name.log"
@@ -151,15 +151,19 @@ compile_one() { # compile_one HALF NAME VARIABLE=VALUE...: that half of the pipe
 }
 
 compile_all() {
-  local line half turn=0 failed=0 running=0
+  local line part turn=0 failed=0 running=0
   mkdir -p "$lab/grilly/reports"
   build_stand_ins
   while read -r line; do
-    half=$((turn++ % 2))
-    # A chip that is asked for compiles all, and so does a vendor's only one.
-    if [[ -n ${GRILLY_DEVICES:-} || $line == apple-* ]]; then half=; fi
+    # Of each vendor every part is compiled, for one chip or another. A chip that is asked for compiles all.
+    case $line in
+      nvidia-*) part=$((turn++ % 2 + 1))/2 ;;
+      apple-*) part=1/1 ;;
+      *) part=$((turn++ % 3 + 1))/3 ;;
+    esac
+    [[ -z ${GRILLY_DEVICES:-} ]] || part=1/1
     # shellcheck disable=SC2086  # the line is a name and variables
-    compile_one "$half" $line & running=$((running + 1))
+    compile_one "$part" $line & running=$((running + 1))
     if ((running >= $(nproc))); then wait -n || failed=1; running=$((running - 1)); fi
   done < <(devices | grep -E "^[^ ]*(${GRILLY_DEVICES:-})")
   while ((running > 0)); do wait -n || failed=1; running=$((running - 1)); done

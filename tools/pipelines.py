@@ -103,7 +103,7 @@ def together(registry: Registry, few: bool = False) -> Iterator[tuple[Choice, di
 
 def _readings(variant: Variant, mask: int, names: Iterable[str]) -> list[int]:
     """The ways in which a kernel may read what is added, as bits of FEATURES."""
-    if not set(READINGS) - {"added-late", "mixed-apart"} <= set(variant.offers) or (mask != 2 and "bias" not in names):
+    if not set(READINGS) - {"added-late"} <= set(variant.offers) or (mask != 2 and "bias" not in names):
         return [0]
     late, pairs = _late(variant), extras_bits(("bias-pairs", "mask-pairs"))
     found = [late, late | pairs]

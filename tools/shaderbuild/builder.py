@@ -25,14 +25,33 @@ from .toolchain import GLSLANG_VERSION, SPIRV_TOOLS_VERSION, Tool, ToolError
 #: Facts of a binary that the choice between variants needs. What a data file does not state of them is in facts.json.
 SIZES = ("threads", "shared_bytes")
 #: What spirv-opt does, by what a data file says of `optimize`. Identifiers numbered in the order in which they appear
-#: make archives smaller: fourteen large binaries by 9 %. With "functions" loops are unrolled in functions first, which
-#: are small: once -O has put all of them into main(), each loop that it unrolls costs as much as main() is long (64 of
-#: the 88 seconds of the largest kernel). A driver may make other code of that: one kernel took 10 % more on an H100.
+#: make archives smaller: fourteen large binaries by 9 %.
+#: "functions" is for the largest kernels. Loops are unrolled in functions first, which are small: once all of them are
+#: in main(), each loop that is unrolled costs as much as main() is long. Then follow the passes of -O, and one more:
+#: blocks are merged before redundancies are looked for, as that keeps a table of values for every block. Of the largest
+#: kernel (matrix-extra.d64.bfloat16): 115 s and 6.5 GB by -O, 82 s and 12.2 GB without the merging, 44 s and 3.8 GB
+#: so. A driver may make other code of loops unrolled first: one kernel took 10 % more on an H100.
 OPTIMIZE = {
     False: (),
     True: ("-O", "--compact-ids"),
-    "functions": (
-        "--eliminate-dead-branches", "--merge-return", "--ssa-rewrite", "--loop-unroll", "-O", "--compact-ids",
+    "functions": tuple(
+        f"--{name}" for name in (
+            "eliminate-dead-branches merge-return ssa-rewrite loop-unroll "
+            # -O of the pinned version
+            "wrap-opkill eliminate-dead-branches merge-return inline-entry-points-exhaustive "
+            "eliminate-dead-functions private-to-local eliminate-local-single-block eliminate-local-single-store "
+            "eliminate-dead-code-aggressive scalar-replacement=0 convert-local-access-chains "
+            "eliminate-local-single-block eliminate-local-single-store eliminate-dead-code-aggressive ssa-rewrite "
+            "eliminate-dead-code-aggressive ccp eliminate-dead-code-aggressive loop-unroll "
+            "eliminate-dead-branches "
+            "merge-blocks "  # the one more
+            "redundancy-elimination combine-access-chains simplify-instructions scalar-replacement=0 "
+            "convert-local-access-chains eliminate-local-single-block eliminate-local-single-store "
+            "eliminate-dead-code-aggressive ssa-rewrite eliminate-dead-code-aggressive vector-dce "
+            "eliminate-dead-inserts eliminate-dead-branches simplify-instructions if-conversion "
+            "copy-propagate-arrays reduce-load-size eliminate-dead-code-aggressive merge-blocks "
+            "redundancy-elimination eliminate-dead-branches merge-blocks simplify-instructions compact-ids "
+        ).split()
     ),
 }  # fmt: skip
 #: What an entry calls the types of push constants, whose offsets follow from their order.

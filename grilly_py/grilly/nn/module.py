@@ -23,14 +23,15 @@ from .parameter import Parameter
 from .states import LoadResult, check_range, to_numpy
 
 
-def _as_they_are(values: dict[str, Any]) -> dict[str, Any]:
-    """Values by names, with copies of arrays of NumPy's, also of those in mappings."""
-    found = {}
-    for name, value in values.items():
-        found[name] = value.copy() if isinstance(value, np.ndarray) else value
-        if isinstance(value, dict):
-            found[name] = _as_they_are(value)
-    return found
+def _as_it_is(value: Any) -> Any:
+    """The value, with copies of arrays of NumPy's, of lists and of mappings, also of those in one another."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, list):
+        return [_as_it_is(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _as_it_is(each) for name, each in value.items()}
+    return value
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
@@ -144,7 +145,7 @@ class Module:
         Weights and settings among it: what they are by then may be another forward's.
         """
         if self._keeps:
-            kept = _as_they_are(what)
+            kept = _as_it_is(what)
             tensors = list(_tensors(kept.values()))
             versions = [(tensor._storage, tensor._storage.version) for tensor in tensors]
             captures, before = _captures(tensors), None

@@ -66,10 +66,11 @@ READINGS = {
     "mask-pairs": "additive masks read in pairs",
     "added-late": "biases and additive masks read after the products",
     "added-fours": "biases and additive masks read in fours",
-    "mixed-apart": "rows that additive masks mix in a dispatch of their own",
 }
+#: Which rows of a call a dispatch does, another bit that no call asks for (compute/attention/classes.py).
+APART = {"mixed-apart": "rows that additive masks mix in a dispatch of their own"}
 #: All that a variant may offer.
-OFFERS = EXTRAS | READINGS
+OFFERS = EXTRAS | READINGS | APART
 
 #: Every architecture ``identify`` can answer. A bare vendor name stands for a device of that vendor that is not known.
 ARCHITECTURES = (

@@ -12,7 +12,7 @@ from ..compute.attention import foreign
 from ..compute.device.arrays import Precision, Unpack
 from ..compute.device.numbers import integer, number
 from .arrays import FLOATS, check_dense, in_autocast, plain_mask
-from .operators import attend, attend_at_once, nobody_looks
+from .operators import attend, attend_at_once, check_gradients, nobody_looks
 from .words import in_torch
 
 NAME = "grilly.torch.attention"
@@ -203,6 +203,8 @@ window_size, prefix_len, segment_ids, seqlens_q, seqlens_k, block_map, block_siz
         pair = segment_ids if isinstance(segment_ids, tuple) else (segment_ids, segment_ids)
         arrays["q_segments"], arrays["k_segments"] = pair
         check_dense(NAME, q_segments=pair[0], k_segments=pair[1])
+    if torch.is_grad_enabled():
+        check_gradients({name: array is not None and array.requires_grad for name, array in arrays.items()})
     left, right = _window(window_size)
     if dropout_p:
         if dropout_seed is None:

@@ -5,7 +5,7 @@ What runs is `attend` and `gradients`; tracing uses the fake kernels, which give
 """
 
 # No "from __future__ import annotations": torch.library reads the schema from the annotations themselves.
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 import torch
@@ -177,13 +177,18 @@ _ARRAYS = _ARGUMENTS.index("causal")  # what stands before are arrays
 _TERMS = _ARGUMENTS.index("kernel")  # from here on what backward does not take
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
-    for name, needed in zip(_ARGUMENTS, ctx.needs_input_grad, strict=False):
-        if needed and name not in _DIFFERENTIABLE:
+def check_gradients(needed: Mapping[str, bool]) -> None:
+    """Raise RuntimeError where grad is required of an argument that grilly finds none of."""
+    for name in needed:
+        if needed[name] and name not in _DIFFERENTIABLE:
             raise RuntimeError(
                 f"attention: {name} requires grad, which grilly does not find for it; give {name}.detach()"
                 + (", or give it as attn_bias" if name == "mask" else "")
             )
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    check_gradients(dict(zip(_ARGUMENTS, ctx.needs_input_grad, strict=False)))
     ctx.save_for_backward(*inputs[:_ARRAYS], *output)
     ctx.set_materialize_grads(False)  # who uses the output alone, as nearly all do, has no gradient of the other
     ctx.terms = inputs[_ARRAYS:_TERMS]

@@ -50,7 +50,7 @@ def features(choice: Choice, pieces: Sequence[Piece], facts: DeviceFacts, option
                 raise WideBias
             bits |= BIAS_HALVES
         read.append((BIAS_PAIRS, [p.bias for p in pieces]))
-    if first.mask is not None and mask_kind(first.mask.dtype) == ADDED_MASK:
+    if mask_kind(first.mask) == ADDED_MASK:
         read.append((MASK_PAIRS, [p.mask for p in pieces]))
         bits |= offered & LATE
     if read and offered & FOURS and not options & BY_DISTANCE and all(side_by_side(4, a, facts) for _, a in read):
@@ -75,7 +75,7 @@ def rather(call: AttentionCall, registry: Registry, request: Request, choice: Ch
 
     Without options such a kernel is the slower one, and under such a mask two to four times as fast.
     """
-    if choice.variant.offered & MASK_PAIRS or mask_kind(None if call.mask is None else call.mask.dtype) != ADDED_MASK:
+    if choice.variant.offered & MASK_PAIRS or mask_kind(call.mask) != ADDED_MASK:
         return choice
     asked = dict(request.facts)
     asked["extras"] = asked.get("extras", 0) | MASK_PAIRS

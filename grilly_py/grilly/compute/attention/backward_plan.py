@@ -76,7 +76,7 @@ class BackwardCall(NamedTuple):
         mask = views.get("mask")
         return {
             "HEAD_DIM": views["q"].shape[3], "VALUE_DIM": views["v"].shape[3],
-            "MASK": mask_kind(None if mask is None else mask.dtype), "CAUSAL": int(self.causal),
+            "MASK": mask_kind(mask), "CAUSAL": int(self.causal),
             "FEATURES": self.options.bits,
         }  # fmt: skip
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from ...registry.shared import value
 from ..device.device import DeviceFacts
 from ..device.plan import Layout
+from ..device.tensor import Tensor
 
 #: Keys in one dispatch at most. Rounding errors of a float32 sum grow with its length; ranges beyond this are summed by
 #: themselves and merged, which keeps the error of 200,000 keys at that of NumPy's blocked products for next to no time.
@@ -128,6 +127,6 @@ class AttentionCall(NamedTuple):
         return all(layout is None or (layout.nbytes or 0) <= facts.storage_range for layout in given)
 
 
-def mask_kind(dtype: np.dtype | None) -> int:
+def mask_kind(mask: Layout | Tensor | None) -> int:
     """The specialization constant MASK."""
-    return NO_MASK if dtype is None else BOOLEAN_MASK if dtype.kind == "b" else ADDED_MASK
+    return NO_MASK if mask is None else BOOLEAN_MASK if mask.dtype.kind == "b" else ADDED_MASK

@@ -238,7 +238,7 @@ def _tiled(
     call: AttentionCall, facts: DeviceFacts, registry: Registry, request: Request, work: float, least: float
 ) -> Choice | None:
     """One of rank ``least`` or more, if a call of this much work could use it."""
-    kind = mask_kind(None if call.mask is None else call.mask.dtype)
+    kind = mask_kind(call.mask)
     bits = call.options.bits
     if (kind, bits) not in ((BOOLEAN_MASK, 0), (NO_MASK, BLOCKS)) or work < facts.class_work:
         return None
@@ -315,7 +315,7 @@ def features(choice: Choice, call: AttentionCall, bits: int) -> list[int]:
 
     Two where an additive mask may mix nearly all tiles of some rows: those have a dispatch without classes.
     """
-    if choice.variant.offered & APART and mask_kind(None if call.mask is None else call.mask.dtype) == ADDED_MASK:
+    if choice.variant.offered & APART and mask_kind(call.mask) == ADDED_MASK:
         return [bits | TILES | APART, bits | APART]
     return [bits | TILES]
 
@@ -333,7 +333,7 @@ def _classes(piece: Piece, tile, options: OptionFacts, lanes=None, causal: bool 
     counts = (batch, heads, -(-queries // tile["rows"]))
     shape = (*(n if own else 1 for n, own in zip(counts, varies, strict=True)), -(-piece.k.shape[2] // tile["keys"]))
     steps = (0, 0, 0, 0) if piece.mask is None else piece.mask._steps
-    size, kind = (tile["rows"], tile["keys"]), mask_kind(None if piece.mask is None else piece.mask.dtype)
+    size, kind = (tile["rows"], tile["keys"]), mask_kind(piece.mask)
     if lanes is not None:
         unit = (lanes["rows"], lanes["keys"], lanes["lanes"])
         given = (options, (kind, steps), queries, piece.k.shape[2], piece.first, size, shape)

@@ -200,7 +200,7 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
             return None
     constants = {
         "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "CAUSAL": int(causal), "LSE": int(call.lse), "MERGE": 0,
-        "MASK": mask_kind(None if mask is None else mask.dtype), "FEATURES": bits,
+        "MASK": mask_kind(mask), "FEATURES": bits,
         "ROWS": dealt.rows, "LANES": dealt.lanes, "UNROLL": dealt.unroll, "SUBGROUP": size,
         "THREADS": choice.threads, "STAGES": dealt.stages, "SPLIT_KEYS": choice.tile.get("keys", 0),
         "LONG": int(walked >= choice.tile.get("long", walked + 1)),

@@ -109,7 +109,7 @@ def plan(call: AttentionCall, facts: DeviceFacts, choice: Choice, registry: Regi
         headers = [header(facts, *pair) for pair in zip(pieces, tiles, strict=True)]
     words, made = words_slot(planner, call, given, headers)
     constants = {
-        "HEAD_DIM": head_dim, "VALUE_DIM": v.shape[3], "MASK": mask_kind(None if mask is None else mask.dtype),
+        "HEAD_DIM": head_dim, "VALUE_DIM": v.shape[3], "MASK": mask_kind(mask),
         "CAUSAL": int(call.causal), "LSE": int(sums is not None),
     }  # fmt: skip
     if "FEATURES" in choice.variant.constants:

@@ -41,7 +41,7 @@ def plan(given: tuple[bool], layouts, facts: DeviceFacts, registry: Registry) ->
     scores, mask = planner.inputs
     out = planner.empty(scores.shape)
     choice = registry.resolve(Request("attention-mask", "float32"))
-    constants = {"MASK": mask_kind(None if mask is None else mask.dtype), "CAUSAL": int(given[0])}
+    constants = {"MASK": mask_kind(mask), "CAUSAL": int(given[0])}
     views = (four_axes(out), four_axes(scores), mask)
     shift = views[0].shape[3] - views[0].shape[2]
     groups = score_groups(choice)
