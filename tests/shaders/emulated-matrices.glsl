@@ -37,32 +37,34 @@
 #define COPIES (EMULATED <= IN_TURNS && A_ELEMENTS == 16 ? 2 : 1)
 #define COPY (COPIES == 2 ? gl_LocalInvocationIndex / 16u : 0u)
 
-shared float left[2][MATRIX_M][MATRIX_K], right[2][MATRIX_K][MATRIX_N];
-shared uint exchanged[SUBGROUP];
+// What invocations exchange has two places in turn, so that one barrier is enough: who writes to a place has met the others
+// once more since they read from it. Each barrier more makes the compiler of llvmpipe slower than all else here.
+shared float left[2][COPIES][MATRIX_M][MATRIX_K], right[2][COPIES][MATRIX_K][MATRIX_N];
+shared uint exchanged[2][SUBGROUP];
+uint turn = 0u;
 
+void exchange(uint word) {
+    turn ^= 1u;
+    exchanged[turn][gl_LocalInvocationIndex] = word;
+    barrier();
+}
 uint from_lane(uint word, uint other) {
-    barrier();
-    exchanged[gl_LocalInvocationIndex] = word;
-    barrier();
-    return exchanged[other];
+    exchange(word);
+    return exchanged[turn][other];
 }
 uint from_xor(uint word, uint bits) { return from_lane(word, gl_LocalInvocationIndex ^ bits); }
 float from_xor(float x, uint bits) { return uintBitsToFloat(from_xor(floatBitsToUint(x), bits)); }
 float from_one(float x, uint other) { return uintBitsToFloat(from_lane(floatBitsToUint(x), other)); }
 uint or_lanes(uint word) {
-    barrier();
-    exchanged[gl_LocalInvocationIndex] = word;
-    barrier();
+    exchange(word);
     uint found = 0u;
-    for (uint n = 0u; n < SUBGROUP; ++n) found |= exchanged[n];
+    [[dont_unroll]] for (uint n = 0u; n < SUBGROUP; ++n) found |= exchanged[turn][n];
     return found;
 }
 uint add_lanes(uint word) {
-    barrier();
-    exchanged[gl_LocalInvocationIndex] = word;
-    barrier();
+    exchange(word);
     uint sum_ = 0u;
-    for (uint n = 0u; n < SUBGROUP; ++n) sum_ += exchanged[n];
+    [[dont_unroll]] for (uint n = 0u; n < SUBGROUP; ++n) sum_ += exchanged[turn][n];
     return sum_;
 }
 bool any_lane(bool x) { return or_lanes(uint(x)) != 0u; }
@@ -70,7 +72,7 @@ bool any_lane(bool x) { return or_lanes(uint(x)) != 0u; }
 float[8] filled_sums(float x) { return float[8](x, x, x, x, x, x, x, x); }
 FACTOR_B filled_factor(float x) {
     FACTOR_B b;
-    for (uint e = 0u; e < B_ELEMENTS; ++e) b[e] = float16_t(x);
+    [[dont_unroll]] for (uint e = 0u; e < B_ELEMENTS; ++e) b[e] = float16_t(x);
     return b;
 }
 
@@ -81,7 +83,7 @@ float16_t half_at(uint start, uint stride, uint row, uint column) {
 }
 void load(out FACTOR_A a, uint start, uint stride, int order) {
     uint lane = gl_LocalInvocationIndex;
-    for (uint e = 0u; e < A_ELEMENTS; ++e) {
+    [[dont_unroll]] for (uint e = 0u; e < A_ELEMENTS; ++e) {
         uint row = A_ROW(lane, e), column = A_COLUMN(lane, e);
 #if EMULATED <= IN_TURNS
         a[e] = half_at(start, stride, row, column);  // B by columns is the same as A by rows
@@ -93,7 +95,7 @@ void load(out FACTOR_A a, uint start, uint stride, int order) {
 #if EMULATED > IN_TURNS
 void load(out FACTOR_B b, uint start, uint stride, int order) {
     uint lane = gl_LocalInvocationIndex;
-    for (uint e = 0u; e < MATRIX_K * MATRIX_N / SUBGROUP; ++e) {
+    [[dont_unroll]] for (uint e = 0u; e < MATRIX_K * MATRIX_N / SUBGROUP; ++e) {
         uint row = B_ROW(lane, e), column = B_COLUMN(lane, e);
         b[e] = order == ROW_MAJOR ? half_at(start, stride, row, column) : half_at(start, stride, column, row);
     }
@@ -101,14 +103,14 @@ void load(out FACTOR_B b, uint start, uint stride, int order) {
 #endif
 void load(out SUMS sums, uint start, uint stride, int order) {
     uint lane = gl_LocalInvocationIndex;
-    for (uint e = 0u; e < 8u; ++e) {
+    [[dont_unroll]] for (uint e = 0u; e < 8u; ++e) {
         uint row = SUM_ROW(lane, e), column = SUM_COLUMN(lane, e);
         sums[e] = uintBitsToFloat(tile[start + row * stride + column / 4u][column % 4u]);
     }
 }
 void store(SUMS sums, uint start, uint stride, int order) {
     uint lane = gl_LocalInvocationIndex;
-    for (uint e = 0u; e < 8u; ++e) {
+    [[dont_unroll]] for (uint e = 0u; e < 8u; ++e) {
         uint row = SUM_ROW(lane, e), column = SUM_COLUMN(lane, e);
         tile[start + row * stride + column / 4u][column % 4u] = floatBitsToUint(sums[e]);
     }
@@ -116,12 +118,12 @@ void store(SUMS sums, uint start, uint stride, int order) {
 // An accumulator of halves. Two of them share a word and may be another invocation's, so they meet in between.
 void store(float16_t[8] halves, uint start, uint stride, int order) {
     uint lane = gl_LocalInvocationIndex;
+    turn ^= 1u;
+    [[dont_unroll]] for (uint e = 0u; e < 8u; ++e) right[turn][0][SUM_ROW(lane, e)][SUM_COLUMN(lane, e)] = float(halves[e]);
     barrier();
-    for (uint e = 0u; e < 8u; ++e) right[0][SUM_ROW(lane, e)][SUM_COLUMN(lane, e)] = float(halves[e]);
-    barrier();
-    for (uint n = lane; n < MATRIX_M * MATRIX_N / 2; n += SUBGROUP) {
+    [[dont_unroll]] for (uint n = lane; n < MATRIX_M * MATRIX_N / 2; n += SUBGROUP) {
         uint row = n / (MATRIX_N / 2), column = n % (MATRIX_N / 2) * 2u;
-        f16vec2 pair = f16vec2(right[0][row][column], right[0][row][column + 1u]);
+        f16vec2 pair = f16vec2(right[turn][0][row][column], right[turn][0][row][column + 1u]);
         tile[start + row * stride + column / 8u][column % 8u / 2u] = packFloat2x16(pair);
     }
     barrier();
@@ -129,17 +131,17 @@ void store(float16_t[8] halves, uint start, uint stride, int order) {
 
 SUMS products(FACTOR_A a, FACTOR_B b, SUMS sums) {
     uint lane = gl_LocalInvocationIndex;
-    barrier();
-    for (uint e = 0u; e < (COPIES == 2 ? 16u : MATRIX_M * MATRIX_K / SUBGROUP); ++e) {
-        left[COPY][A_ROW(lane, e)][A_COLUMN(lane, e)] = float(a[e]);
+    turn ^= 1u;
+    [[dont_unroll]] for (uint e = 0u; e < (COPIES == 2 ? 16u : MATRIX_M * MATRIX_K / SUBGROUP); ++e) {
+        left[turn][COPY][A_ROW(lane, e)][A_COLUMN(lane, e)] = float(a[e]);
     }
-    for (uint e = 0u; e < (COPIES == 2 ? 16u : MATRIX_K * MATRIX_N / SUBGROUP); ++e) {
-        right[COPY][B_ROW(lane, e)][B_COLUMN(lane, e)] = float(b[e]);
+    [[dont_unroll]] for (uint e = 0u; e < (COPIES == 2 ? 16u : MATRIX_K * MATRIX_N / SUBGROUP); ++e) {
+        right[turn][COPY][B_ROW(lane, e)][B_COLUMN(lane, e)] = float(b[e]);
     }
     barrier();
-    for (uint e = 0u; e < 8u; ++e) {
+    [[dont_unroll]] for (uint e = 0u; e < 8u; ++e) {
         uint row = SUM_ROW(lane, e), column = SUM_COLUMN(lane, e);
-        for (uint k = 0u; k < MATRIX_K; ++k) sums[e] += left[COPY][row][k] * right[COPY][k][column];
+        [[dont_unroll]] for (uint k = 0u; k < MATRIX_K; ++k) sums[e] += left[turn][COPY][row][k] * right[turn][COPY][k][column];
     }
     return sums;
 }

@@ -4,24 +4,28 @@
 #define MATRICES 4  // subgroups of a workgroup at most
 #define MY_MATRIX (gl_LocalInvocationIndex / 32u)
 
-shared float left[MATRICES][16][16], right[MATRICES][16][16];
-shared uint exchanged[MATRICES * 32];
+// What invocations exchange has two places in turn, so that one barrier is enough: who writes to a place has met the others
+// once more since they read from it. Each barrier more makes the compiler of llvmpipe slower than all else here.
+shared float left[2][MATRICES][16][16], right[2][MATRICES][16][16];
+shared uint exchanged[2][MATRICES * 32];
+uint turn = 0u;
 
+void exchange(uint word) {
+    turn ^= 1u;
+    exchanged[turn][gl_LocalInvocationIndex] = word;
+    barrier();
+}
 uint from_lane(uint word, uint other) {
-    barrier();
-    exchanged[gl_LocalInvocationIndex] = word;
-    barrier();
-    return exchanged[MY_MATRIX * 32u + other];
+    exchange(word);
+    return exchanged[turn][MY_MATRIX * 32u + other];
 }
 float from_one(float x, uint other) { return uintBitsToFloat(from_lane(floatBitsToUint(x), other)); }
 float from_xor(float x, uint bits) { return from_one(x, gl_LocalInvocationIndex % 32u ^ bits); }
 // Of the workgroup: what is done where any needs it is right for those that do not, and barriers are met by all.
 bool any_lane(bool x) {
-    barrier();
-    exchanged[gl_LocalInvocationIndex] = uint(x);
-    barrier();
+    exchange(uint(x));
     bool found = false;
-    for (uint n = 0u; n < gl_WorkGroupSize.x; ++n) found = found || exchanged[n] != 0u;
+    [[dont_unroll]] for (uint n = 0u; n < gl_WorkGroupSize.x; ++n) found = found || exchanged[turn][n] != 0u;
     return found;
 }
 
@@ -33,16 +37,16 @@ float16_t[8] filled_factor(float x) {
 
 float[8] products(float16_t[8] a, float16_t[8] b, float[8] sums) {
     uint me = gl_LocalInvocationIndex % 32u;
-    barrier();
-    for (uint e = 0u; e < 8u; ++e) {
+    turn ^= 1u;
+    [[dont_unroll]] for (uint e = 0u; e < 8u; ++e) {
         uint row = me / 4u + 8u * (e >> 2), column = 2u * (me % 4u) + (e & 1u);
-        left[MY_MATRIX][row][column + 8u * ((e >> 1) & 1u)] = float(a[e]);
-        right[MY_MATRIX][column + 8u * ((e >> 1) & 1u)][row] = float(b[e]);
+        left[turn][MY_MATRIX][row][column + 8u * ((e >> 1) & 1u)] = float(a[e]);
+        right[turn][MY_MATRIX][column + 8u * ((e >> 1) & 1u)][row] = float(b[e]);
     }
     barrier();
-    for (uint e = 0u; e < 8u; ++e) {
+    [[dont_unroll]] for (uint e = 0u; e < 8u; ++e) {
         uint row = me / 4u + 8u * (e >> 2), column = 2u * (me % 4u) + (e & 1u) + 8u * ((e >> 1) & 1u);
-        for (uint k = 0u; k < 16u; ++k) sums[e] += left[MY_MATRIX][row][k] * right[MY_MATRIX][k][column];
+        [[dont_unroll]] for (uint k = 0u; k < 16u; ++k) sums[e] += left[turn][MY_MATRIX][row][k] * right[turn][MY_MATRIX][k][column];
     }
     return sums;
 }
