@@ -101,6 +101,9 @@ def test_live_torch_state():
     layer = nn.MultiheadAttention(8, 2)
     layer.load_state_dict(source.state_dict())
     np.testing.assert_array_equal(layer.in_proj_weight.numpy(), source.in_proj_weight.detach().float().numpy())
+    state = source.state_dict() | {"in_proj_weight": source.in_proj_weight.to(torch.float8_e4m3fn)}
+    with pytest.raises(TypeError, match=r"in_proj_weight is torch.float8_e4m3fn.*give in_proj_weight.float\(\)"):
+        layer.load_state_dict(state)
 
 
 def test_parameters_are_read_only_copies():

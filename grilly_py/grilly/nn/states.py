@@ -26,7 +26,10 @@ def to_numpy(name: str, value: Any) -> NDArray[Any]:
         value = value.detach().cpu()
         if "bfloat16" in str(value.dtype):  # which PyTorch does not give to NumPy
             value = value.float()
-        value = value.numpy()
+        try:
+            value = value.numpy()
+        except TypeError as error:  # numbers of 8 bits, which NumPy lacks
+            raise TypeError(f"load_state_dict: {name} is {value.dtype}: {error}; give {name}.float()") from error
     way = f"; give grilly.from_dlpack({name}), which takes what it exports by DLPack"
     way = way if hasattr(value, "__dlpack__") and not isinstance(value, (np.ndarray, Tensor)) else ""
     try:

@@ -115,7 +115,8 @@ def scaled_dot_product_attention(
         else:
             options["causal"] = True
     if dropout_p == 1.0:
-        options = {"mask": torch.zeros((1, 1, 1, 1), dtype=torch.bool, device=q.device), "scale": options["scale"]}
+        kept = {name: options[name] for name in ("scale", "attn_bias") if name in options}  # a bias has a gradient of 0
+        options = {"mask": torch.zeros((1, 1, 1, 1), dtype=torch.bool, device=q.device), **kept}
     elif dropout_p:
         options.update(dropout_p=float(dropout_p), dropout_seed=drop_seed())
     out = run(q, k, v, False, **options)[0]
