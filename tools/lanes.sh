@@ -31,6 +31,7 @@ not_run() {
 }
 
 late() { [[ -n ${GRILLY_UNTIL:-} ]] && (($(date +%s) >= GRILLY_UNTIL)); }
+is_over="the time was over (GRILLY_UNTIL)"
 
 # The stand-ins, by the variable that chooses the chip; the slowest compilers first.
 devices() {
@@ -174,7 +175,7 @@ compile_all() {
   while ((running > 0)); do wait -n || failed=1; running=$((running - 1)); done
   local reports; reports=$(find "$lab/grilly/reports" -name '*.json' | wc -l)
   echo "devices: $reports of $(devices | grep -cE "^[^ ]*(${GRILLY_DEVICES:-})") drivers compiled what they could take"
-  ((left == 0)) || not_run "devices: $left drivers" "the time was over (GRILLY_UNTIL)" || failed=1
+  ((left == 0)) || not_run "devices: $left drivers" "$is_over" || failed=1
   ((failed == 0))
 }
 
@@ -199,10 +200,12 @@ status=0
 rest=()
 for lane in "${lanes[@]}"; do
   if [[ $lane != faults ]]; then rest+=("$lane"); continue; fi
+  if late; then not_run faults "$is_over" || status=1; continue; fi
   part faults
   faults || { echo "faults: FAILED"; status=1; }
 done
 lanes=("${rest[@]}"); ((${#lanes[@]})) || exit $status
+if late; then not_run "${lanes[*]}" "$is_over" || status=1; exit $status; fi
 lab=$(tools/lab 2>/tmp/grilly-lab-reason.$$) || {
   reason=$(tail -1 /tmp/grilly-lab-reason.$$); rm -f /tmp/grilly-lab-reason.$$
   not_run "${lanes[*]} (newest validation layers; stand-ins for 23 GPUs)" "$reason" || status=1; exit $status; }
@@ -210,7 +213,7 @@ rm -f /tmp/grilly-lab-reason.$$
 exec 9>"$lab.lock"; flock 9  # one checkout at a time
 fill
 for lane in "${lanes[@]}"; do
-  if late; then not_run "$lane" "the time was over (GRILLY_UNTIL)" || status=1; continue; fi
+  if late; then not_run "$lane" "$is_over" || status=1; continue; fi
   part "$lane"
   case $lane in
     validation) validation || { echo "validation: FAILED"; status=1; } ;;
