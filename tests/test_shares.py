@@ -47,6 +47,9 @@ CASES = [
     Case("fewer-keys-than-shares", heads=2, queries=5, keys=3, dim=16),
     Case("one-key", heads=2, queries=5, keys=1, dim=16),
     Case("narrow", heads=3, kv_heads=1, queries=70, keys=211, dim=8, value_dim=16, causal=True),
+    Case("one-token-of-many-heads", batch=2, heads=71, kv_heads=1, queries=1, keys=301, dim=16),
+    Case("tokens-at-once", batch=2, heads=10, kv_heads=2, queries=5, keys=301, dim=16, causal=True),
+    Case("more-tokens-than-keys", heads=4, kv_heads=1, queries=9, keys=6, dim=16, causal=True),
     Case("scale-negative", heads=2, queries=33, keys=200, dim=16, scale=-0.4),
 ]
 
@@ -83,7 +86,7 @@ def test_heads_inside(backend, choice):
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 def test_what_a_row_does_not_see_does_not_reach_it(backend, choice, poison):
-    case = Case("poison", heads=2, queries=37, keys=301, dim=16, causal=True)
+    case = Case("poison", heads=4, kv_heads=2, queries=37, keys=301, dim=16, causal=True)
     q, k, v, _ = make_arrays(case, np.float16)
     want = run(backend, case, q, k, v).numpy()
     k[:, :, 290:], v[:, :, 290:] = poison, poison
@@ -134,9 +137,9 @@ def test_a_chunk_of_a_prefill_is_shared_out():
     for queries in (64, 128, 256, 512):
         steps = of(1, 32, 8, queries, 8192, 128, causal=True)
         assert [s.choice.variant.operation for s in steps] == ["attention-shares", "attention-join"]
-        tiles = 32 * -(-queries // 128)
-        count = steps[0].groups[0] // -(-queries // 128)
-        assert 0.7 * 132 <= tiles * count <= 4 * 132
+        heads, rows = (32, queries) if queries >= 128 else (8, 4 * queries)
+        count = steps[0].groups[0] // -(-rows // 128)
+        assert 0.7 * 132 <= heads * steps[0].groups[0] <= 4 * 132
         assert steps[1].words()["shares"] == count
     assert operations(1, 32, 8, 2048, 8192, 128, causal=True) == ["attention"], "tiles fill the device"
     assert operations(1, 8, 8, 1024, 1024, 128, causal=True) == ["attention"], "as many queries as keys"
@@ -145,18 +148,46 @@ def test_a_chunk_of_a_prefill_is_shared_out():
 
 
 def test_few_queries_of_all_heads_of_a_key_head_are_one_workgroups():
-    """A pass over the keys for up to 64 rows, whose splits fill the device."""
-    for batch, heads, queries, rows, passes in ((8, 32, 5, 20, 1), (1, 32, 16, 64, 1), (8, 64, 16, 64, 2)):
+    """A pass over the keys for up to 16 rows, or 32 of few keys, whose splits fill the device."""
+    for batch, heads, queries, rows in ((8, 32, 4, 16), (8, 16, 8, 16), (1, 32, 5, 20)):
         (step,) = of(batch, heads, 8, queries, 8192, 128, causal=True)
         assert step.choice.variant.label.startswith("flash-decode-matrix.quads-bands")
         assert dict(step.constants)["ROWS"] == rows and dict(step.constants)["CAUSAL"] == 1
-        assert step.groups[0] % passes == 0 and step.groups[1:] == (8, batch)
-        assert 0.8 * 132 <= step.groups[0] * 8 * batch <= 4 * 132
+        assert step.groups[1:] == (8, batch) and 0.8 * 132 <= step.groups[0] * 8 * batch <= 4 * 132
     (step,) = of(16, 32, 8, 1, 8192, 128)
     assert step.choice.variant.label == "flash-decode-matrix.quads.d128"
-    (step,) = of(1, 64, 1, 1, 65536, 128)
-    assert dict(step.constants)["ROWS"] == 64, "one key head"
-    assert operations(64, 32, 8, 32, 8192, 128, causal=True) != ["attention-decode"], "tiles fill the device"
+    assert operations(64, 32, 8, 128, 8192, 128, causal=True) == ["attention"], "tiles fill the device"
+
+
+@pytest.mark.parametrize(
+    ("shape", "label", "tiles"),
+    [
+        ((8, 32, 8, 5, 8192, 128), "matrix-few.d128", 1),
+        ((64, 32, 1, 1, 8192, 128), "matrix-few.d128", 1),
+        ((1, 32, 8, 16, 8192, 128), "matrix-short.d128", 1),
+        ((8, 64, 8, 8, 4096, 64), "matrix-short.d64", 1),
+        ((8, 71, 1, 1, 8192, 64), "matrix.d64", 1),
+        ((1, 32, 8, 40, 8192, 128), "matrix.d128", 2),
+        ((64, 32, 8, 32, 8192, 128), "matrix.d128", 1),
+    ],
+    ids=str,
+)
+def test_rows_of_all_heads_of_a_key_head_are_in_one_tile(shape, label, tiles):
+    """Where they are many: keys and values are read once for all of them, in shares that fill the device."""
+    batch, heads, kv_heads, queries = shape[:4]
+    tile, join = of(*shape, causal=queries > 1)
+    assert tile.choice.variant.label == f"{FAMILY}.{label}"
+    assert dict(tile.constants)["MEMBERS"] == heads // kv_heads and tile.groups[1:] == (kv_heads, batch)
+    count = join.words()["shares"]
+    assert tile.groups[0] == tiles * count and tile.words()["queries"] == queries
+    assert tile.groups[0] * kv_heads * batch >= 0.8 * 132
+    assert join.words()["members"] == heads // kv_heads and join.words()["heads"] == kv_heads
+    assert dict(join.constants)["TEAMS"] == (shares.TEAMS if count > shares.TEAMS else 1)
+
+
+def test_heads_are_put_together_where_that_makes_fewer_tiles():
+    assert shares.members(5, 4) == 4 and shares.members(1, 71) == 71
+    assert shares.members(5, 1) == 1 and shares.members(128, 4) == 1 and shares.members(300, 4) == 4
 
 
 def test_counts_of_shares():

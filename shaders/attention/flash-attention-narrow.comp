@@ -81,6 +81,7 @@ float base2_scale;
 // A workgroup has all keys of its rows.
 #define BEGIN 0u
 #define OUT_BATCH batch
+#include "matrix/members.glsl"
 #include "matrix/again.glsl"
 
 // Elements of a factor from the words that this invocation holds of it.

@@ -7,7 +7,7 @@ void compute_rows() {
     [[dont_unroll]] for (uint r = 0u; r < ROWS_EACH; ++r) {
         uint row = first_row + subgroup * ROWS_EACH + r;
         if (row >= QUERIES) break;
-        uint q_place = q_base + row * pc.q_row, mask_row = mask_index(batch, head, row);
+        uint q_place = q_base + Q_PLACE(row), mask_row = mask_index(batch, head, row);
         uint visible = min(end, VISIBLE_KEYS(row));
         float row_top = NEVER, row_sum = 0.0;
         vec2 o[columns];

@@ -33,7 +33,7 @@
 //   COMPUTED       beside ENDS: the soft-cap and ALiBi are offered as well, which bend scores by a rule: step-computed.glsl.
 //                  With ORDER 1, RETRY and BUFFERS up to 3
 //   SHARED_KEYS    the keys of a tile of rows are shared out among several workgroups, whose results are float32
-//                  (shares.glsl). Not with EXTRAS or SPLIT; MERGE is 0
+//                  (shares.glsl), and its rows may be of several heads (members.glsl). Not with EXTRAS or SPLIT; MERGE is 0
 //
 // The sizes:
 //   MATRIX_M, MATRIX_N, MATRIX_K   the matrix shape; MATRIX_M * MATRIX_N / SUBGROUP must be 8, and MATRIX_K a multiple of 8;
@@ -100,6 +100,7 @@
 #else
 #include "options-none.glsl"
 #endif
+#include "members.glsl"
 #include "state.glsl"
 
 // Fetch and store tiles and queries (flash-split.glsl has its own).

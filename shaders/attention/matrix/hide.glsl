@@ -10,7 +10,7 @@ void hide_scores(uint first_key) {
             // The last key that the row may see, counted from the first that this lane holds.
             int last = int(end) - 1;
             uint row = first_row + subgroup * ROWS_EACH + i * MATRIX_M + ROW_HELD(r);
-            if (CAUSAL != 0) last = min(last, int(row) + SHIFT);
+            if (CAUSAL != 0) last = min(last, int(QUERY_OF(row)) + SHIFT);
             HIDE_FROM_BLIND(row, last, -1)
             last -= int(first_key + COLUMN_HELD(r));
             [[unroll]] for (uint e = 0u; e < ELEMENTS; ++e) {

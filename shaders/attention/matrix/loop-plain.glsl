@@ -21,7 +21,7 @@ void main() {
     // Leading keys in whole tiles that every row of the workgroup sees.
     clear = 0u;
     if (MASK == 0) {
-        clear = CAUSAL == 0 ? end : uint(clamp(int(first_row) + SHIFT + 1, 0, int(end)));
+        clear = CAUSAL == 0 ? end : uint(clamp(int(QUERY_OF(first_row)) + SHIFT + 1, 0, int(end)));
         HIDE_FROM_BLIND(min(first_row + ROWS, QUERIES) - 1u, clear, 0u)
         clear -= clear % KEYS;  // shares begin with whole tiles
     }

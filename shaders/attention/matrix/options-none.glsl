@@ -7,7 +7,7 @@ uint clear;  // keys before this one are seen by every row of the workgroup
 #define ROW_START 0u
 #define KEY_START 0u
 #define SHIFT pc.causal_shift
-#define KEYS_SEEN(first_row, last_row) visible_keys(last_row)
+#define KEYS_SEEN(first_row, last_row) visible_keys(QUERY_OF(last_row))
 #define HIDE_FROM_BLIND(row, keys, none)
 #define ROWS_SEEING QUERIES
 

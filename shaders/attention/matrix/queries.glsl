@@ -15,7 +15,7 @@ void load_queries() {
         [[unroll]] for (uint n = 0u; n < MATRIX_M * D8 / SUBGROUP; ++n) {
             uint e = lane + n * SUBGROUP, row = min(MY_ROW + i * MATRIX_M + e / D8, QUERIES - 1u);
             held[i][n] = uvec4(0u);
-            if (HEAD_DIM == DIM || 8u * (e % D8) < HEAD_DIM) held[i][n] = q_data[(q_base + row * pc.q_row >> 3) + e % D8] ^ turn;
+            if (HEAD_DIM == DIM || 8u * (e % D8) < HEAD_DIM) held[i][n] = q_data[(q_base + Q_PLACE(row) >> 3) + e % D8] ^ turn;
         }
     }
     uint start = subgroup * WHOLE_VECTORS;
@@ -43,7 +43,7 @@ void load_queries() {
         [[unroll]] for (uint d = 0u; d < QF; ++d) {
             uint column = d * MATRIX_K + 8u * (lane % words);
             held[d] = uvec4(0u);
-            if (lane < FACTOR_VECTORS && column < HEAD_DIM) held[d] = q_data[(q_base + row * pc.q_row + column) >> 3] ^ turn;
+            if (lane < FACTOR_VECTORS && column < HEAD_DIM) held[d] = q_data[(q_base + Q_PLACE(row) + column) >> 3] ^ turn;
         }
 #if Q_SHARED < QF
         [[unroll]] for (uint d = 0u; d < QF - Q_SHARED; ++d) {

@@ -3,7 +3,7 @@
 
 uint begin;  // the first key of this workgroup's share; `end` is past its last one
 #define BEGIN begin
-#define ROW_TILES ((pc.queries + ROWS - 1u) / ROWS)
+#define ROW_TILES ((QUERIES + ROWS - 1u) / ROWS)
 #define OUT_BATCH (batch + gl_WorkGroupID.x / ROW_TILES * gl_NumWorkGroups.z)
 // Workgroups of a share follow each other: they read the same keys at the same time.
 #define FIND_ROWS first_row = gl_WorkGroupID.x % ROW_TILES * ROWS;

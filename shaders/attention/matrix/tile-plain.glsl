@@ -2,7 +2,7 @@
 
 // Whether this subgroup's last row sees any of the keys from here on.
 bool sees_some(uint first_key, bool masked) {
-    return CAUSAL == 0 || !masked || int(first_key) <= int(first_row + (subgroup + 1u) * ROWS_EACH) - 1 + SHIFT;
+    return CAUSAL == 0 || !masked || int(first_key) <= LAST_QUERY(first_row + (subgroup + 1u) * ROWS_EACH) + SHIFT;
 }
 
 #if BUFFERS == 4

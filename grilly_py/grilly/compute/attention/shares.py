@@ -1,13 +1,15 @@
 """Attention of so few rows over so many keys that tiles of rows leave most of a device idle: a chunk of a prefill.
 
 The keys of a tile of rows are shared out among workgroups of the families for "attention-shares", and "attention-join"
-makes one result of theirs. decode.py is for fewer rows still.
+makes one result of theirs. Where a head's queries do not fill a tile, its rows are those of all query heads that share a
+key head: several tokens at once, or one of many heads. decode.py is for fewer rows still.
 """
 
 from __future__ import annotations
 
 from ...errors import UnsupportedError
 from ...registry import Registry, Request
+from ...registry.measured import bucket
 from ..device.device import DeviceFacts
 from ..device.plan import At, Planner, strided
 from .call import AttentionCall, mask_kind
@@ -26,6 +28,31 @@ JOIN_KEYS = 140
 LONG_KEYS, NEARLY = 4096, 0.8
 # Shares must save so much of the time of whole tiles.
 SAVED = 0.1
+# Rows of the largest tiles.
+ROWS = 128
+# Invocations that join the shares of a word where there are more of them: one after another 132 shares took 20 us.
+TEAMS = 8
+# Up to FEW_ROWS rows of a key head the kernels of decode.py are faster, up to MORE_ROWS where keys and values are fewer bytes
+# than LARGE: they need no second dispatch. Measured: docs/benchmarks/decode.md.
+FEW_ROWS, MORE_ROWS = 16, 32
+LARGE = 1 << 26
+
+
+def members(queries: int, group: int) -> int:
+    """Query heads whose rows are in a tile: all ``group`` of a key head where that makes fewer tiles, else 1."""
+    return group if -(-queries * group // ROWS) < group * -(-queries // ROWS) else 1
+
+
+def crowded(call: AttentionCall) -> bool:
+    """Whether few queries are so many rows of a key head that tiles come before the kernels of decode.py."""
+    batch, heads, queries, head_dim = call.q.shape
+    kv_heads, keys = call.k.shape[1:3]
+    rows = queries * (heads // kv_heads)
+    read = batch * kv_heads * keys * (head_dim + call.v.shape[3]) * call.k.dtype.itemsize
+    # A recording for any number of keys has the same number of shares for all of them: decode.py.
+    if call.counted or members(queries, heads // kv_heads) == 1:
+        return False
+    return rows > MORE_ROWS or (rows > FEW_ROWS and read >= LARGE)
 
 
 def count(facts: DeviceFacts, tile, tiles: int, keys: int) -> int:
@@ -62,21 +89,29 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
     planner = Planner(facts, [call.q, call.k, call.v, call.mask, call.bias, None])
     q, k, v, *_ = planner.inputs
     o, sums, results = outputs(planner, call)
-    asked = (("align", aligned(call, o._steps)), ("head_dim", head_dim), ("value_dim", value_dim))
+    kv_heads = k.shape[1]
+    together = members(queries, heads // kv_heads)
+    own = queries * together  # rows of a key head, or of a head
+    asked = (
+        ("align", aligned(call, o._steps)), ("head_dim", head_dim), *bucket({"rows": own}).items(),
+        ("value_dim", value_dim),
+    )  # fmt: skip
     try:
         choice = registry.resolve(Request("attention-shares", call.q.dtype.name, facts=asked, prefer=call.kernel))
     except UnsupportedError:
         if forced:
             raise
         return None
-    row_tiles = -(-queries // choice.tile["rows"])
-    shares = count(facts, choice.tile, batch * heads * row_tiles, keys)
+    row_tiles = -(-own // choice.tile["rows"])
+    shares = count(facts, choice.tile, batch * heads // together * row_tiles, keys)
     if forced:
         shares = shares or 2
+    elif crowded(call):
+        shares = shares or 1  # even where they fill the device, tiles for each head would be mostly empty
     if not shares:
         return None
     rows = batch * heads * queries
-    groups = (row_tiles * shares, heads, batch)
+    groups = (row_tiles * shares, heads // together, batch)
     work = 2.0 * rows * keys * (head_dim + value_dim)
     for true, problem in (
         (not plain, "masks and options are not offered, nor arrays beyond a binding, nor other than 16-bit types"),
@@ -90,31 +125,35 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
             if forced:
                 raise UnsupportedError(f"{FAMILY}: {problem}; leave the kernel to the registry (kernel=None)")
             return None
-    part = planner.empty((shares * batch, heads, queries, value_dim))
-    part_lse = planner.empty((shares * batch, heads, queries))
+    part = planner.empty((shares * batch, heads // together, own, value_dim))
+    part_lse = planner.empty((shares * batch, heads // together, own))
     piece = Piece(q, k, v, part, part_lse, None, call.shift, False)
-    arrays, push = operands(choice, piece, heads // k.shape[1], call.scale, None, 0)
+    arrays, push = operands(choice, piece, heads // kv_heads, call.scale, None, 0)
     constants = {
         "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "MASK": mask_kind(None), "CAUSAL": int(call.causal), "LSE": 1,
-        "MERGE": 0,
+        "MERGE": 0, "MEMBERS": together,
     }  # fmt: skip
     arrays = {name: array for name, array in arrays.items() if name in choice.variant.bindings}
     planner.dispatch(choice, constants, arrays, push, groups, work)
-    join(planner, registry, call, (part, part_lse), (o, sums), shares)
+    join(planner, registry, call, (part, part_lse), (o, sums), shares, together)
     return AttentionPlan(planner.plan(*results), None)
 
 
-def join(planner: Planner, registry: Registry, call: AttentionCall, parts, made, shares: int) -> None:
-    """Add the dispatch that makes ``made``, o and perhaps lse, of the shares' ``parts``."""
+def join(
+    planner: Planner, registry: Registry, call: AttentionCall, parts, made, shares: int, members: int
+) -> None:  # fmt: skip
+    """Add the dispatch that makes ``made``, o and perhaps lse, of the shares' ``parts``, whose rows are those of
+    ``members`` heads."""
     batch, heads, queries, _ = call.q.shape
     value_dim = call.v.shape[3]
     (part, part_lse), (o, sums) = parts, made
     choice = registry.resolve(Request("attention-join", call.q.dtype.name))
     width = value_dim // 4
     push = {
-        **strided("o", o), "lse_offset": At(sums), "rows": batch * heads * queries, "heads": heads, "queries": queries,
-        "width": width, "shares": shares,
+        **strided("o", o), "lse_offset": At(sums), "rows": batch * heads * queries, "heads": heads // members,
+        "queries": queries, "members": members, "width": width, "shares": shares,
     }  # fmt: skip
     arrays = {"part": part, "part_lse": part_lse, "o": o, "lse": sums}
-    groups = min(-(-batch * heads * queries * width // choice.threads), planner.facts.groups[0])
-    planner.dispatch(choice, {"LSE": int(sums is not None)}, arrays, push, (groups, 1, 1))
+    teams = TEAMS if shares > TEAMS else 1
+    groups = min(-(-batch * heads * queries * width * teams // choice.threads), planner.facts.groups[0])
+    planner.dispatch(choice, {"LSE": int(sums is not None), "TEAMS": teams}, arrays, push, (groups, 1, 1))
