@@ -157,6 +157,7 @@ def test_few_queries_of_all_heads_of_a_key_head_are_one_workgroups():
     (step,) = of(16, 32, 8, 1, 8192, 128)
     assert step.choice.variant.label == "flash-decode-matrix.quads.d128"
     assert operations(64, 32, 8, 128, 8192, 128, causal=True) == ["attention"], "tiles fill the device"
+    assert operations(2, 24, 8, 3000, 3000, 128, causal=True) == ["attention"], "nor are those few"
 
 
 @pytest.mark.parametrize(

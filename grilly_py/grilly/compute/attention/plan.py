@@ -9,7 +9,7 @@ from ...registry import Choice, Registry, Request
 from ...registry.measured import bucket
 from ..device.device import DeviceFacts
 from ..device.plan import Planner
-from . import added, decode, shares
+from . import added, decode, shares, tails
 from . import classes as classes_
 from .call import MAX_KEYS, AttentionCall, mask_kind
 from .operands import FLOAT32, WORDS, AttentionPlan, aligned, header, operands, outputs, words_slot
@@ -27,13 +27,20 @@ def ragged(queries: int) -> bool:
     return -(-queries // 128) * 128 * SAVED >= -(-queries // 64) * 64
 
 
-def tall(heads: int, queries: int, units: int) -> bool:
+def tall(call: AttentionCall, facts: DeviceFacts) -> bool:
     """Whether tiles of 256 rows, one for each multiprocessor in a round, take less time than those of 128 rows.
 
-    ``heads`` are those of all batches. The last round costs as much as a full one.
+    The last round costs as much as a full one where its keys cannot be shared out.
     """
-    large, small = (-(-heads * -(-queries // rows) // max(units, 1)) for rows in (256, 128))
-    return 2 * TALL * large <= small
+    batch, heads, queries, _ = call.q.shape
+    kv_heads, keys = call.k.shape[1:3]
+    units = max(facts.units, 1)
+    large, small = (batch * heads * -(-queries // rows) for rows in (256, 128))
+    if tails.divisible(call, facts):
+        takes = [tails.rounds(tiles, batch * kv_heads, keys, units)[0] for tiles in (large, small)]
+    else:
+        takes = [-(-tiles // units) for tiles in (large, small)]
+    return 2 * TALL * takes[0] <= takes[1]
 
 
 def request(call: AttentionCall, facts: DeviceFacts) -> Request:
@@ -45,7 +52,7 @@ def request(call: AttentionCall, facts: DeviceFacts) -> Request:
     asked = (
         ("align", aligned(call, o._steps)), ("causal", int(call.causal)), ("head_dim", head_dim),
         ("high", int(call.high and call.q.dtype == FLOAT32 and head_dim >= SPLIT_DIM)), *counts.items(),
-        ("ragged", int(ragged(queries))), ("tall", int(tall(batch * heads, queries, facts.units))),
+        ("ragged", int(ragged(queries))), ("tall", int(tall(call, facts))),
         ("value_dim", call.v.shape[3]),
         *call.options.asked,
     )  # fmt: skip
@@ -96,6 +103,10 @@ def plan(call: AttentionCall, facts: DeviceFacts, choice: Choice, registry: Regi
     free = mask is None and not options.bits
     kind = (choice.variant.name, head_dim, v.shape[3], call.causal) if free else None
     pieces = split(facts, piece, max_keys, kind)
+    end = tails.tail(call, facts, registry, choice.tile["rows"]) if len(pieces) == 1 else None
+    last = None
+    if end is not None:
+        *pieces, last = tails.cut(piece, end.heads)
     if sums is None and any(p.merge for p in pieces):
         sums = planner.empty((batch, heads, queries))
         pieces = split(facts, dataclasses.replace(piece, lse=sums), max_keys, kind)
@@ -128,4 +139,6 @@ def plan(call: AttentionCall, facts: DeviceFacts, choice: Choice, registry: Regi
         for values in own:
             merged = {**values, "MERGE": int(p.merge)}
             planner.dispatch(choice, merged, arrays, push, groups, p.flops() / len(own), kind)
+    if last is not None:
+        shares.share_out(planner, registry, end.choice, call, last, end.shares, 1)
     return AttentionPlan(planner.plan(*results), made, counted)

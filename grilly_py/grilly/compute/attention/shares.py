@@ -1,14 +1,17 @@
 """Attention of so few rows over so many keys that tiles of rows leave most of a device idle: a chunk of a prefill.
 
 The keys of a tile of rows are shared out among workgroups of the families for "attention-shares", and "attention-join"
-makes one result of theirs. Where a head's queries do not fill a tile, its rows are those of all query heads that share a
-key head: several tokens at once, or one of many heads. decode.py is for fewer rows still.
+makes one result of theirs. Where a head's queries do not fill a tile, its rows are those of all query heads that share
+a key head: several tokens at once, or one of many heads. decode.py is for fewer rows still, tails.py for the end of a
+call of many.
 """
 
 from __future__ import annotations
 
+import dataclasses
+
 from ...errors import UnsupportedError
-from ...registry import Registry, Request
+from ...registry import Choice, Registry, Request
 from ...registry.measured import bucket
 from ..device.device import DeviceFacts
 from ..device.plan import At, Planner, strided
@@ -32,8 +35,8 @@ SAVED = 0.1
 ROWS = 128
 # Invocations that join the shares of a word where there are more of them: one after another 132 shares took 20 us.
 TEAMS = 8
-# Up to FEW_ROWS rows of a key head the kernels of decode.py are faster, up to MORE_ROWS where keys and values are fewer bytes
-# than LARGE: they need no second dispatch. Measured: docs/benchmarks/decode.md.
+# Up to FEW_ROWS rows of a key head the kernels of decode.py are faster, up to MORE_ROWS where keys and values are fewer
+# bytes than LARGE: they need no second dispatch. Measured: docs/benchmarks/decode.md.
 FEW_ROWS, MORE_ROWS = 16, 32
 LARGE = 1 << 26
 
@@ -50,7 +53,7 @@ def crowded(call: AttentionCall) -> bool:
     rows = queries * (heads // kv_heads)
     read = batch * kv_heads * keys * (head_dim + call.v.shape[3]) * call.k.dtype.itemsize
     # A recording for any number of keys has the same number of shares for all of them: decode.py.
-    if call.counted or members(queries, heads // kv_heads) == 1:
+    if call.counted or queries >= ROWS or members(queries, heads // kv_heads) == 1:
         return False
     return rows > MORE_ROWS or (rows > FEW_ROWS and read >= LARGE)
 
@@ -125,35 +128,44 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
             if forced:
                 raise UnsupportedError(f"{FAMILY}: {problem}; leave the kernel to the registry (kernel=None)")
             return None
-    part = planner.empty((shares * batch, heads // together, own, value_dim))
-    part_lse = planner.empty((shares * batch, heads // together, own))
-    piece = Piece(q, k, v, part, part_lse, None, call.shift, False)
-    arrays, push = operands(choice, piece, heads // kv_heads, call.scale, None, 0)
-    constants = {
-        "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "MASK": mask_kind(None), "CAUSAL": int(call.causal), "LSE": 1,
-        "MERGE": 0, "MEMBERS": together,
-    }  # fmt: skip
-    arrays = {name: array for name, array in arrays.items() if name in choice.variant.bindings}
-    planner.dispatch(choice, constants, arrays, push, groups, work)
-    join(planner, registry, call, (part, part_lse), (o, sums), shares, together)
+    piece = Piece(q, k, v, o, sums, None, call.shift, False)
+    share_out(planner, registry, choice, call, piece, shares, together)
     return AttentionPlan(planner.plan(*results), None)
 
 
-def join(
-    planner: Planner, registry: Registry, call: AttentionCall, parts, made, shares: int, members: int
+def share_out(
+    planner: Planner, registry: Registry, choice: Choice, call: AttentionCall, piece: Piece, shares: int, members: int
 ) -> None:  # fmt: skip
-    """Add the dispatch that makes ``made``, o and perhaps lse, of the shares' ``parts``, whose rows are those of
-    ``members`` heads."""
-    batch, heads, queries, _ = call.q.shape
-    value_dim = call.v.shape[3]
-    (part, part_lse), (o, sums) = parts, made
-    choice = registry.resolve(Request("attention-join", call.q.dtype.name))
+    """Add the dispatches of a piece of a call, whose keys are cut into shares; ``members`` heads are in a tile."""
+    batch, heads, queries, head_dim = piece.q.shape
+    keys, value_dim = piece.v.shape[2:]
+    own, units = queries * members, heads // members
+    part = planner.empty((shares * batch, units, own, value_dim))
+    part_lse = planner.empty((shares * batch, units, own))
+    to_parts = dataclasses.replace(piece, o=part, lse=part_lse)
+    arrays, push = operands(choice, to_parts, heads // piece.k.shape[1], call.scale, None, 0)
+    constants = {
+        "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "MASK": mask_kind(None), "CAUSAL": int(call.causal), "LSE": 1,
+        "MERGE": 0, "MEMBERS": members,
+    }  # fmt: skip
+    arrays = {name: array for name, array in arrays.items() if name in choice.variant.bindings}
+    groups = (-(-own // choice.tile["rows"]) * shares, units, batch)
+    work = 2.0 * batch * heads * queries * keys * (head_dim + value_dim)
+    planner.dispatch(choice, constants, arrays, push, groups, work)
+    join(planner, registry, piece, (part, part_lse), shares, members)
+
+
+def join(planner: Planner, registry: Registry, piece: Piece, parts, shares: int, members: int) -> None:
+    """Add the dispatch that makes a piece's results of its shares' ``parts``, in whose tiles are ``members`` heads."""
+    batch, heads, queries, value_dim = piece.o.shape
+    part, part_lse = parts
+    choice = registry.resolve(Request("attention-join", piece.o.dtype.name))
     width = value_dim // 4
     push = {
-        **strided("o", o), "lse_offset": At(sums), "rows": batch * heads * queries, "heads": heads // members,
-        "queries": queries, "members": members, "width": width, "shares": shares,
+        **strided("o", piece.o), "lse_offset": At(piece.lse), "rows": batch * heads * queries,
+        "heads": heads // members, "queries": queries, "members": members, "width": width, "shares": shares,
     }  # fmt: skip
-    arrays = {"part": part, "part_lse": part_lse, "o": o, "lse": sums}
+    arrays = {"part": part, "part_lse": part_lse, "o": piece.o, "lse": piece.lse}
     teams = TEAMS if shares > TEAMS else 1
     groups = min(-(-batch * heads * queries * width * teams // choice.threads), planner.facts.groups[0])
-    planner.dispatch(choice, {"LSE": int(sums is not None), "TEAMS": teams}, arrays, push, (groups, 1, 1))
+    planner.dispatch(choice, {"LSE": int(piece.lse is not None), "TEAMS": teams}, arrays, push, (groups, 1, 1))
