@@ -18,10 +18,12 @@ from ..device.tensor import Tensor
 from .call import AttentionCall
 from .operands import aligned, outputs
 from .pieces import Piece
-from .shares import FEWEST_KEYS, JOIN_KEYS, ROWS, START_KEYS
+from .shares import JOIN_KEYS, ROWS, START_KEYS
 
 #: Rounds beyond which the last one no longer matters; shares of a head's keys at most; what must be saved.
 MOST_ROUNDS, MOST_SHARES, SAVED = 12, 8, 0.04
+#: Keys of a share at least.
+FEWEST_KEYS = 256
 
 
 class Tail(NamedTuple):
