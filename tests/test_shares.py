@@ -148,8 +148,8 @@ def test_a_chunk_of_a_prefill_is_shared_out():
 
 
 def test_few_queries_of_all_heads_of_a_key_head_are_one_workgroups():
-    """A pass over the keys for up to 16 rows, or 32 of few keys, whose splits fill the device."""
-    for batch, heads, queries, rows in ((8, 32, 4, 16), (8, 16, 8, 16), (1, 32, 5, 20)):
+    """A pass over the keys for up to 16 rows, or more of few keys, whose splits fill the device."""
+    for batch, heads, queries, rows in ((8, 32, 4, 16), (8, 16, 8, 16), (1, 32, 5, 20), (1, 40, 5, 25)):
         (step,) = of(batch, heads, 8, queries, 8192, 128, causal=True)
         assert step.choice.variant.label.startswith("flash-decode-matrix.quads-bands")
         assert dict(step.constants)["ROWS"] == rows and dict(step.constants)["CAUSAL"] == 1

@@ -35,10 +35,10 @@ SAVED = 0.1
 ROWS = 128
 # Invocations that join the shares of a word where there are more of them: one after another 132 shares took 20 us.
 TEAMS = 8
-# Up to FEW_ROWS rows of a key head the kernels of decode.py are faster, up to MORE_ROWS where keys and values are fewer
-# bytes than LARGE: they need no second dispatch. Measured: docs/benchmarks/decode.md.
-FEW_ROWS, MORE_ROWS = 16, 32
-LARGE = 1 << 26
+# Up to so many rows of a key head, and below so many floating-point operations, the kernels of decode.py are faster:
+# they need no second dispatch. Measured: docs/benchmarks/decode.md.
+FEW_ROWS = 16
+MUCH = 1e9
 
 
 def members(queries: int, group: int) -> int:
@@ -49,13 +49,11 @@ def members(queries: int, group: int) -> int:
 def crowded(call: AttentionCall) -> bool:
     """Whether few queries are so many rows of a key head that tiles come before the kernels of decode.py."""
     batch, heads, queries, head_dim = call.q.shape
-    kv_heads, keys = call.k.shape[1:3]
-    rows = queries * (heads // kv_heads)
-    read = batch * kv_heads * keys * (head_dim + call.v.shape[3]) * call.k.dtype.itemsize
+    group = heads // call.k.shape[1]
+    work = 2.0 * batch * heads * queries * call.k.shape[2] * (head_dim + call.v.shape[3])
     # A recording for any number of keys has the same number of shares for all of them: decode.py.
-    if call.counted or queries >= ROWS or members(queries, heads // kv_heads) == 1:
-        return False
-    return rows > MORE_ROWS or (rows > FEW_ROWS and read >= LARGE)
+    few = queries < ROWS and members(queries, group) > 1 and not call.counted
+    return few and queries * group > FEW_ROWS and work >= MUCH
 
 
 def count(facts: DeviceFacts, tile, tiles: int, keys: int) -> int:

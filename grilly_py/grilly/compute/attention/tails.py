@@ -21,7 +21,7 @@ from .pieces import Piece
 from .shares import JOIN_KEYS, ROWS, START_KEYS
 
 #: Rounds beyond which the last one no longer matters; shares of a head's keys at most; what must be saved.
-MOST_ROUNDS, MOST_SHARES, SAVED = 12, 8, 0.04
+MOST_ROUNDS, MOST_SHARES, SAVED = 12, 8, 0.08
 #: Keys of a share at least.
 FEWEST_KEYS = 256
 
