@@ -3,11 +3,12 @@
 #extension GL_EXT_control_flow_attributes : require
 // What it computes: o and lse of attention whose keys were shared out: with L the log-sum-exps of the shares,
 //     o = sum_s exp(L_s - max L) part_s / sum_s exp(L_s - max L), zeros and minus infinity where no share has a key.
-// Shapes and layouts: part (shares, B, H, queries, M, VALUE_DIM) and part_lse (shares, B, H, queries, M) contiguous float32, H heads
-//     of M members each; o (B, H M, queries, VALUE_DIM) with rows of contiguous columns; lse (B, H M, queries) contiguous.
+// Shapes and layouts: part (shares, B, H, queries, M, VALUE_DIM) and part_lse (shares, B, H, queries, M) contiguous float32,
+//     H heads of M members each; o (B, H M, queries, VALUE_DIM) with rows of contiguous columns; lse (B, H M, queries)
+//     contiguous.
 // Bindings: 0 part, 1 part_lse, 2 o, 3 lse.
-// Specialization constants: LSE, 1: lse is wanted; TEAMS: how many invocations have parts of the shares of a word, for the sake of
-//     many shares of few rows. It divides THREADS.
+// Specialization constants: LSE, 1: lse is wanted; TEAMS: how many invocations have parts of the shares of a word, for the
+//     sake of many shares of few rows. It divides THREADS.
 // Push constants: see the block; offsets and strides in elements, width is VALUE_DIM / 4.
 // Workgroup: THREADS / TEAMS words of four columns; the grid walks on from there until all are done. Invocation: each TEAMS-th
 //     share of a word a step; the first team joins what the others found.

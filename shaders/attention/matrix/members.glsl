@@ -1,5 +1,5 @@
-// What a row of a tile is: a query of one head or, where keys are shared out, of all MEMBERS heads that share a key head, those of
-// a query beside each other. So few queries fill a tile, and what it reads of keys serves all of them.
+// What a row of a tile is: a query of one head or, where keys are shared out, of all MEMBERS heads that share a key head,
+// those of a query beside each other. So few queries fill a tile, and what it reads of keys serves all of them.
 
 #ifdef SHARED_KEYS
 layout(constant_id = 6) const uint MEMBERS = 1u;  // `head` counts key heads where there are several
