@@ -69,11 +69,9 @@ def planned(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Atte
         return AttentionPlan(planner.plan(*outputs(planner, call)[2]), None, call.counted)
     wide = added.widened(call) if added.is_narrow(call) else call
     few = None
-    if call.packed is None:
-        both = [(decode.plan, decode.FAMILIES), (shares.plan, (shares.FAMILY,))]
-        for plan_few, families in reversed(both) if shares.crowded(call) else both:
-            if few is None and (call.kernel is None or call.kernel in families):
-                few = plan_few(wide, facts, registry)
+    for way in (shares, decode) if shares.crowded(call) else (decode, shares):
+        if few is None and call.packed is None and call.kernel in (None, *way.FAMILIES):
+            few = way.plan(wide, facts, registry)
     if few is not None:
         if wide is not call:
             raise added.WideBias

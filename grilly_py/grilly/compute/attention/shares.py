@@ -15,11 +15,13 @@ from ...registry import Choice, Registry, Request
 from ...registry.measured import bucket
 from ..device.device import DeviceFacts
 from ..device.plan import At, Planner, strided
+from ..device.tensor import Tensor
 from .call import AttentionCall, mask_kind
 from .operands import AttentionPlan, aligned, operands, outputs
 from .pieces import Piece
 
 FAMILY = "flash-attention3-shares"
+FAMILIES = (FAMILY,)
 # Fewer keys than this are no share: they take about as long as a workgroup needs to begin and to end.
 FEWEST_KEYS = 512
 # What a workgroup does before its first key and after its last, in keys.
@@ -74,15 +76,29 @@ def count(facts: DeviceFacts, tile, tiles: int, keys: int) -> int:
     return best if cost(best) <= (1 - SAVED) * whole else 0
 
 
+def is_plain(call: AttentionCall, facts: DeviceFacts) -> bool:
+    """Whether the kernels offer what the call asks for, but for the sizes."""
+    return call.mask is None and not call.options.bits and call.q.dtype.itemsize == 2 and call.whole(facts)
+
+
+def request(call: AttentionCall, o: Tensor, rows: int, tall: bool = False) -> Request:
+    """What the registry is asked for: a kernel for so many rows of a key head or of a head; ``tall``, of 256 rows."""
+    asked = (
+        ("align", aligned(call, o._steps)), ("head_dim", call.q.shape[3]), *bucket({"rows": rows}).items(),
+        ("tall", int(tall)), ("value_dim", call.v.shape[3]),
+    )  # fmt: skip
+    return Request("attention-shares", call.q.dtype.name, facts=asked, prefer=call.kernel)
+
+
 def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> AttentionPlan | None:
     """The call planned; None where it does not pay or cannot be done.
 
     Raises UnsupportedError instead of returning None when the call's ``kernel`` names the family.
     """
     forced = call.kernel == FAMILY
-    batch, heads, queries, head_dim = call.q.shape
+    batch, heads, queries, _ = call.q.shape
     keys, value_dim = call.k.shape[2], call.v.shape[3]
-    plain = call.mask is None and not call.options.bits and call.q.dtype.itemsize == 2 and call.whole(facts)
+    plain = is_plain(call, facts)
     # Where queries are nearly as many as keys, causality makes the tiles' work too unlike for equal shares.
     even = not call.causal or keys >= 2 * queries
     if not forced and (facts.architecture == "llvmpipe" or not plain or not even or keys < 2 * FEWEST_KEYS):
@@ -93,12 +109,8 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
     kv_heads = k.shape[1]
     together = members(queries, heads // kv_heads)
     own = queries * together  # rows of a key head, or of a head
-    asked = (
-        ("align", aligned(call, o._steps)), ("head_dim", head_dim), *bucket({"rows": own}).items(),
-        ("value_dim", value_dim),
-    )  # fmt: skip
     try:
-        choice = registry.resolve(Request("attention-shares", call.q.dtype.name, facts=asked, prefer=call.kernel))
+        choice = registry.resolve(request(call, o, own))
     except UnsupportedError:
         if forced:
             raise
@@ -113,20 +125,19 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
         return None
     rows = batch * heads * queries
     groups = (row_tiles * shares, heads // together, batch)
-    work = 2.0 * rows * keys * (head_dim + value_dim)
+    piece = Piece(q, k, v, o, sums, None, call.shift, False)
     for true, problem in (
         (not plain, "masks and options are not offered, nor arrays beyond a binding, nor other than 16-bit types"),
         (4 * shares * rows * value_dim > facts.storage_range, "the shares' results are beyond a binding"),
         (any(n > most for n, most in zip(groups, facts.groups, strict=True)),
          f"{groups} workgroups are beyond the device's limits"),
-        (work > facts.work_limit or keys > facts.loop_trips * choice.keys_per_trip,
+        (piece.flops() > facts.work_limit or keys > facts.loop_trips * choice.keys_per_trip,
          "one submission would take too long"),
     ):  # fmt: skip
         if true:
             if forced:
                 raise UnsupportedError(f"{FAMILY}: {problem}; leave the kernel to the registry (kernel=None)")
             return None
-    piece = Piece(q, k, v, o, sums, None, call.shift, False)
     share_out(planner, registry, choice, call, piece, shares, together)
     return AttentionPlan(planner.plan(*results), None)
 
@@ -136,7 +147,7 @@ def share_out(
 ) -> None:  # fmt: skip
     """Add the dispatches of a piece of a call, whose keys are cut into shares; ``members`` heads are in a tile."""
     batch, heads, queries, head_dim = piece.q.shape
-    keys, value_dim = piece.v.shape[2:]
+    value_dim = piece.v.shape[3]
     own, units = queries * members, heads // members
     part = planner.empty((shares * batch, units, own, value_dim))
     part_lse = planner.empty((shares * batch, units, own))
@@ -148,8 +159,7 @@ def share_out(
     }  # fmt: skip
     arrays = {name: array for name, array in arrays.items() if name in choice.variant.bindings}
     groups = (-(-own // choice.tile["rows"]) * shares, units, batch)
-    work = 2.0 * batch * heads * queries * keys * (head_dim + value_dim)
-    planner.dispatch(choice, constants, arrays, push, groups, work)
+    planner.dispatch(choice, constants, arrays, push, groups, piece.flops())
     join(planner, registry, piece, (part, part_lse), shares, members)
 
 

@@ -10,15 +10,14 @@ import dataclasses
 from typing import NamedTuple
 
 from ...errors import UnsupportedError
-from ...registry import Choice, Registry, Request
-from ...registry.measured import bucket
+from ...registry import Choice, Registry
 from ..device.device import DeviceFacts
 from ..device.plan import Planner
 from ..device.tensor import Tensor
 from .call import AttentionCall
-from .operands import aligned, outputs
+from .operands import outputs
 from .pieces import Piece
-from .shares import JOIN_KEYS, ROWS, START_KEYS
+from .shares import JOIN_KEYS, ROWS, START_KEYS, is_plain, request
 
 #: Rounds beyond which the last one no longer matters; shares of a head's keys at most; what must be saved.
 MOST_ROUNDS, MOST_SHARES, SAVED = 12, 8, 0.08
@@ -86,12 +85,8 @@ def tail(call: AttentionCall, facts: DeviceFacts, registry: Registry, rows: int)
     batch, heads, queries, head_dim = call.q.shape
     kv_heads, keys, value_dim = call.k.shape[1], call.k.shape[2], call.v.shape[3]
     o, _, _ = outputs(Planner(facts, [call.q]), call)
-    asked = (
-        ("align", aligned(call, o._steps)), ("head_dim", head_dim), *bucket({"rows": queries}).items(),
-        ("tall", int(rows > ROWS)), ("value_dim", value_dim),
-    )  # fmt: skip
     try:
-        choice = registry.resolve(Request("attention-shares", call.q.dtype.name, facts=asked))
+        choice = registry.resolve(request(call, o, queries, tall=rows > ROWS))
     except UnsupportedError:
         return None
     alike = choice.tile["rows"] == rows and head_dim >= choice.tile.get("narrowest", head_dim + 1)
@@ -105,11 +100,10 @@ def tail(call: AttentionCall, facts: DeviceFacts, registry: Registry, rows: int)
 
 def divisible(call: AttentionCall, facts: DeviceFacts) -> bool:
     """Whether the keys of a call's last heads may be shared out: its tiles are equal, and it has no options."""
-    plain = call.mask is None and call.bias is None and not call.options.bits and call.q.dtype.itemsize == 2
     alone = call.kernel is None and call.packed is None and not call.counted
     # Else there would have to be more pieces, which wait for each other where they write to one array.
     flat = all(_is_flat(layout.shape, layout.steps) for layout in (call.q, call.k, call.v))
-    return plain and alone and flat and not call.causal and facts.architecture != "llvmpipe" and call.whole(facts)
+    return alone and flat and not call.causal and facts.architecture != "llvmpipe" and is_plain(call, facts)
 
 
 def cut(piece: Piece, last: int) -> tuple[Piece, Piece]:
