@@ -7,6 +7,7 @@ runtime. Where a runtime cannot be opened its tests are left out, unless ``GRILL
 
 import functools
 import gc
+import time
 from collections import Counter
 
 import pytest
@@ -18,11 +19,13 @@ from leftout import REQUIRED
 RUNTIMES = ("vulkan", "kompute")
 _causes: dict[str, str] = {}
 _LEFT_OUT = pytest.StashKey[Counter]()
+_TOO_LATE = "the time was over (--until)"
 
 
 def pytest_addoption(parser):
     parser.addoption("--devices-only", action="store_true", help="leave out the tests that take no fixture of a device")
     parser.addoption("--every", type=int, default=1, metavar="N", help="of each test's cases only every N-th")
+    parser.addoption("--until", type=int, metavar="SECONDS", help="since 1970: no test begins after them")
 
 
 def pytest_configure(config):
@@ -47,6 +50,13 @@ def pytest_collection_modifyitems(config, items):
         items[:] = chosen
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    until = item.config.getoption("--until")
+    if until is not None and time.time() >= until:
+        pytest.skip(_TOO_LATE)
+
+
 def pytest_collection_finish(session):
     # Tests of what is given back collect garbage: a second each time, were it looked for among tests and libraries too.
     gc.collect()
@@ -69,6 +79,8 @@ def pytest_terminal_summary(terminalreporter, config):
         terminalreporter.section("lists of other projects")
         for line in found:
             terminalreporter.line(line)
+    if late := sum(_TOO_LATE in str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())):
+        terminalreporter.line(f"{late} tests did not begin: {_TOO_LATE}")
     if why := config.stash.get(_LEFT_OUT, None):
         terminalreporter.section(f"left out: {why.total():,} tests that this machine cannot run")
         for line in leftout.lines(why):

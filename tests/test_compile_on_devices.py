@@ -111,7 +111,7 @@ def test_a_refusal_is_a_complaint(compiler, monkeypatch, tmp_path):
         return {"Spilled VGPRs": 4}
 
     monkeypatch.setattr(compiler, "compile", compile_)
-    rows, complaints = tool.examine("test", compiler)
+    rows, complaints, _ = tool.examine("test", compiler)
     assert {row["variant"].split(".")[1] for row in rows} == {"good"}
     assert any("refused" in text for text in complaints) and not any("spills" in text for text in complaints)
     for vendor, architecture in (
@@ -120,11 +120,11 @@ def test_a_refusal_is_a_complaint(compiler, monkeypatch, tmp_path):
     ):  # fmt: skip
         info = dataclasses.replace(compiler.info, vendor=vendor, architecture=architecture)
         monkeypatch.setattr(compiler, "info", info)
-        _, complaints = tool.examine("test", compiler)
+        _, complaints, _ = tool.examine("test", compiler)
         assert any("good" in text and "spills (4)" in text for text in complaints)
         assert not any("took" in text for text in complaints)
     monkeypatch.setattr(tool, "MOST_SECONDS", -1.0)
-    _, complaints = tool.examine("test", compiler)
+    _, complaints, _ = tool.examine("test", compiler)
     assert any("good" in text and "took" in text for text in complaints)
 
 
@@ -138,7 +138,7 @@ def test_what_a_device_is_not_given_is_not_compiled_there(compiler, monkeypatch,
     for vendor, compiled in (("intel", {"flash.good.float32"}), ("apple", {"flash.good.float32"}), ("amd", both)):
         info = dataclasses.replace(compiler.info, vendor=vendor, architecture=vendor)
         monkeypatch.setattr(compiler, "info", info)
-        rows, complaints = tool.examine("test", compiler)
+        rows, complaints, _ = tool.examine("test", compiler)
         assert ({row["variant"] for row in rows}, complaints) == (compiled, [])
 
 
@@ -147,5 +147,5 @@ def test_what_shuts_the_architecture_out_is_not_compiled(compiler, monkeypatch, 
     manifest = Manifest(write_manifest(tmp_path, [entry("flash.good.float32"), away]))
     monkeypatch.setattr(tool, "Registry", lambda info, features: Registry(info, features, manifest))
     monkeypatch.setattr(compiler, "compile", lambda spec: {"Spills": 0})
-    rows, complaints = tool.examine("test", compiler)
+    rows, complaints, _ = tool.examine("test", compiler)
     assert ([row["variant"] for row in rows], complaints) == (["flash.good.float32"], [])

@@ -1,6 +1,6 @@
 """Compiles every shader that a device can take with the device's own driver, and reports registers and spills.
 
-    python tools/compile_on_devices.py NAME [--report FILE] [--only FAMILY] [--part K/N]
+    python tools/compile_on_devices.py NAME [--report FILE] [--only FAMILY] [--part K/N] [--until SECONDS]
 
 Nothing runs on the device, so a stand-in for a GPU will do (mesa-drm-shim; tools/lanes.sh lists them). NAME is for the
 report. Each binary is compiled for the largest head dimension that it serves; attention with mask, causality,
@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import sys
 import time
 import zlib
@@ -220,18 +221,22 @@ def part_of(choice: Choice, constants: dict[str, int], parts: int) -> int:
 
 
 def examine(
-    name: str, compiler: Compiler, only: str | None = None, part: tuple[int, int] = (0, 1)
-) -> tuple[list[dict], list[str]]:
-    """Compile what the device can take, of family ``only`` if given; returns a row a pipeline, and the complaints.
+    name: str, compiler: Compiler, only: str | None = None, part: tuple[int, int] = (0, 1), until: float = math.inf
+) -> tuple[list[dict], list[str], int]:
+    """Compile what the device can take, of family ``only`` if given.
 
-    ``part`` is which one, from 0, and of how many parts: the pipelines of others are left out.
+    ``part`` is which one, from 0, and of how many parts: the pipelines of others are left out. None begins after
+    ``until``, seconds since 1970. Returns a row a pipeline, the complaints, and how many came too late.
     """
     info: DeviceInfo = compiler.info
     registry = Registry(info, info.features)
     judged = any(serves((name,), registry.architecture) for name in JUDGED)
-    rows, complaints = [], []
+    rows, complaints, late = [], [], 0
     for choice, constants in asked(registry, info, judged, only):
         if part_of(choice, constants, part[1]) != part[0]:
+            continue
+        if time.time() >= until:
+            late += 1
             continue
         row = {"device": name, "variant": choice.variant.name, "constants": constants}
         start, worked = time.perf_counter(), time.process_time()
@@ -247,11 +252,11 @@ def examine(
             complaints.append(f"{name}: {choice.variant.name} {constants}: spills ({spilled:g})")
         if judged and info.vendor == "intel" and worked > MOST_SECONDS:
             complaints.append(f"{name}: {choice.variant.name} {constants}: took {worked:.1f} s to compile")
-    if not rows:
+    if not rows and not late:
         complaints.append(f"{name}: no variant could be compiled")
-    if judged and not any(row["statistics"] for row in rows):
+    if rows and judged and not any(row["statistics"] for row in rows):
         complaints.append(f"{name}: the driver gave no statistics, so spills would not be seen")
-    return rows, complaints
+    return rows, complaints, late
 
 
 def asked(
@@ -286,12 +291,14 @@ def main() -> int:
     parser.add_argument("--report", type=Path, help="write all statistics to this file, as JSON")
     parser.add_argument("--only", metavar="FAMILY", help="this shader family only")
     parser.add_argument("--part", metavar="K/N", default="1/1", help="the K-th of N parts of the pipelines only")
+    parser.add_argument("--until", metavar="SECONDS", type=float, default=math.inf, help="of 1970: none begins after")
     options = parser.parse_args()
     place, _, parts = options.part.partition("/")
     if not (place.isdecimal() and parts.isdecimal() and 1 <= int(place) <= int(parts)):
         parser.error(f"--part is {options.part}; expected K/N, as 1/2")
     compiler = Compiler()
-    rows, complaints = examine(options.name, compiler, options.only, (int(place) - 1, int(parts)))
+    part = (int(place) - 1, int(parts))
+    rows, complaints, late = examine(options.name, compiler, options.only, part, options.until)
     if options.report:
         options.report.write_text(json.dumps(rows, indent=1))
     for complaint in complaints:
@@ -302,6 +309,7 @@ def main() -> int:
         f"{options.name}: {compiler.info.name}, {compiler.info.driver_version}: {len(rows)} pipelines of "
         f"{len({row['variant'] for row in rows})} binaries compiled, {len(spilling)} with spills, "
         f"slowest {slowest} s, {len(complaints)} complaints"
+        + (f"; {late} pipelines did not begin: the time was over (--until)" if late else "")
     )
     return 1 if complaints else 0
 

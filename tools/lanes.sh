@@ -11,8 +11,8 @@
 #   tools/lanes.sh              all
 # Where root or debootstrap is missing the last two are not run: that is said, and the status is 0
 # (GRILLY_REQUIRE_LANES=1: 1).
-# GRILLY_UNTIL                seconds since 1970: no lane, and no device's compiler, begins after them; what was left out is said
-#                             as above
+# GRILLY_UNTIL                seconds since 1970: no lane, no test under validation and no pipeline for a device begins after
+#                             them; what was left out is said as above
 # GRILLY_DEVICES              a pattern of names of devices: these only, and every pipeline for each of them; "." for all,
 #                             after a change to shaders (default: all but qualcomm-adreno640 and -adreno650, which are as the
 #                             630 and nearly as the 660)
@@ -32,6 +32,9 @@ not_run() {
 
 late() { [[ -n ${GRILLY_UNTIL:-} ]] && (($(date +%s) >= GRILLY_UNTIL)); }
 is_over="the time was over (GRILLY_UNTIL)"
+deadline=(${GRILLY_UNTIL:+--until "$GRILLY_UNTIL"})
+# How many tests or pipelines these logs say there was no time for.
+unbegun() { awk '{ for (i = 4; i <= NF; i++) if ($(i - 1) == "did" && $i == "not") n += $(i - 3) } END { print n + 0 }' "$@"; }
 
 # The stand-ins, by the variable that chooses the chip; the slowest compilers first.
 devices() {
@@ -105,11 +108,11 @@ validate_part() { # validate_part PART PARTS COMMAND...: the tests of every PART
       grep -vE '/test_(cli|pages|examples|adding_[a-z_]+|element_orders|linear_orders|narrow_matrices|decode_emulated)\.py$' | awk -v part="$part" -v parts="$parts" 'NR % parts == part')
     tests+=(--devices-only --every "${GRILLY_VALIDATION_EVERY:-24}")
   fi
-  inside "$@" python3 -m pytest -q -s -p no:cacheprovider --durations 10 -k "not kompute" "${tests[@]}"
+  inside "$@" python3 -m pytest -q -s -p no:cacheprovider --durations 10 -k "not kompute" "${deadline[@]}" "${tests[@]}"
 }
 
 validation() {
-  local log=$lab/grilly/validation.log fault parts part status=0
+  local log=$lab/grilly/validation.log fault parts part left status=0
   # A process a processor, up to four; each takes every n-th file, the longest first.
   parts=$(nproc); parts=$((parts < 4 ? parts : 4))
   [[ -z ${GRILLY_VALIDATION_TESTS:-} ]] || parts=1
@@ -142,13 +145,16 @@ SETTINGS
   fi
   for ((part = 0; part < parts; part++)); do tail -n "$((status ? 60 : 1))" "$log.$part"; done
   ((status == 0)) || return 1
+  left=$(unbegun "$log".[0-9])
+  ((left == 0)) || not_run "validation: $left tests" "$is_over" || status=1
   echo "validation: no messages ($(chroot "$lab" dpkg-query -W -f '${Package} ${Version}' vulkan-validationlayers), $(
     chroot "$lab" dpkg-query -W -f '${Package} ${Version}' mesa-vulkan-drivers))"
+  return $status
 }
 
 compile_one() { # compile_one K/N NAME VARIABLE=VALUE...: the K-th of N parts of the pipelines
   local part=$1 name=$2; shift 2
-  inside env "$@" MESA_SHADER_CACHE_DISABLE=1 python3 tools/compile_on_devices.py "$name" --part "$part" \
+  inside env "$@" MESA_SHADER_CACHE_DISABLE=1 python3 tools/compile_on_devices.py "$name" --part "$part" "${deadline[@]}" \
     --report "reports/$name.json" >"$lab/grilly/reports/$name.log" 2>&1
   local status=$?
   cat "$lab/grilly/reports/$name.log"
@@ -156,7 +162,7 @@ compile_one() { # compile_one K/N NAME VARIABLE=VALUE...: the K-th of N parts of
 }
 
 compile_all() {
-  local line part turn=0 failed=0 running=0 left=0
+  local line part turn=0 failed=0 running=0 left=0 pipelines
   mkdir -p "$lab/grilly/reports"
   build_stand_ins
   while read -r line; do
@@ -175,7 +181,8 @@ compile_all() {
   while ((running > 0)); do wait -n || failed=1; running=$((running - 1)); done
   local reports; reports=$(find "$lab/grilly/reports" -name '*.json' | wc -l)
   echo "devices: $reports of $(devices | grep -cE "^[^ ]*(${GRILLY_DEVICES:-})") drivers compiled what they could take"
-  ((left == 0)) || not_run "devices: $left drivers" "$is_over" || failed=1
+  pipelines=$(unbegun "$lab"/grilly/reports/*.log)
+  ((left + pipelines == 0)) || not_run "devices: $left drivers, and $pipelines pipelines of others" "$is_over" || failed=1
   ((failed == 0))
 }
 
