@@ -1,6 +1,6 @@
 """Compiles every shader that a device can take with the device's own driver, and reports registers and spills.
 
-    python tools/compile_on_devices.py NAME [--report FILE] [--only FAMILY] [--part K/N] [--until SECONDS]
+    python tools/compile_on_devices.py NAME [--report FILE] [--only FAMILY] [--part K/N] [--until TIME]
 
 Nothing runs on the device, so a stand-in for a GPU will do (mesa-drm-shim; tools/lanes.sh lists them). NAME is for the
 report. Each binary is compiled for the largest head dimension that it serves; attention with mask, causality,
@@ -291,7 +291,13 @@ def main() -> int:
     parser.add_argument("--report", type=Path, help="write all statistics to this file, as JSON")
     parser.add_argument("--only", metavar="FAMILY", help="this shader family only")
     parser.add_argument("--part", metavar="K/N", default="1/1", help="the K-th of N parts of the pipelines only")
-    parser.add_argument("--until", metavar="SECONDS", type=float, default=math.inf, help="of 1970: none begins after")
+    parser.add_argument(
+        "--until",
+        metavar="TIME",
+        type=float,
+        default=math.inf,
+        help="no pipeline begins after it (in seconds since 1970)",
+    )
     options = parser.parse_args()
     place, _, parts = options.part.partition("/")
     if not (place.isdecimal() and parts.isdecimal() and 1 <= int(place) <= int(parts)):

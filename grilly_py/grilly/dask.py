@@ -28,6 +28,7 @@ from .compute.attention.stream import Part, attend_part
 from .compute.device.arguments import check_precision
 from .compute.device.arrays import NDArray, Precision, Unpack
 from .compute.device.dtypes import is_float
+from .compute.structures import rebuilt
 from .runtime.lifetime import in_child
 
 NAME = "dask.flash_attention"
@@ -138,7 +139,7 @@ def flash_attention(
     q, k, v = (a[(None,) * (4 - rank)].rechunk({-1: -1}) for a in (q, k, v))
     q, k, v = _aligned(q, k, v)
     whole = (*q.shape[:3], k.shape[2])
-    settings = options_.options_of(NAME, {name: _as_it_is(option) for name, option in options.items()})
+    settings = options_.options_of(NAME, rebuilt(options, _as_it_is))
     # The checks of the options; what they make of them also tells which chunks are hidden.
     checked = options_.prepare(NAME, settings, whole, bool(causal))
     places = Part(NAME, bool(causal), scale, kernel, False, checked, whole[3] - whole[2])
@@ -174,8 +175,6 @@ def flash_attention(
 
 def _as_it_is(option: Any) -> Any:
     """An option for a graph that is computed later: what is written to an array meanwhile does not reach it."""
-    if isinstance(option, tuple):
-        return tuple(_as_it_is(each) for each in option)
     return option.copy() if isinstance(option, np.ndarray) else option
 
 

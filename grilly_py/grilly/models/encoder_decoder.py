@@ -64,15 +64,20 @@ class EncoderDecoder(Generates, Model):
         raise NotImplementedError
 
     def _called(self, inputs: Any, attention_mask: Any, decoder_input_ids: Any, decoder_attention_mask: Any) -> Output:
-        states, mask, host = self.encode(inputs, attention_mask)
+        name = type(self).__name__
         if decoder_input_ids is None:
-            raise ValueError(f"{type(self).__name__}: decoder_input_ids are missing: what was written so far, of which "
-                             f"the first token is decoder_start_token_id, {self.decoder_start_token_id}")  # fmt: skip
+            raise ValueError(f"{name}: decoder_input_ids are missing: what was written so far, of which the first "
+                             f"token is decoder_start_token_id, {self.decoder_start_token_id}")  # fmt: skip
         ids, _ = self._ids("decoder_input_ids", decoder_input_ids, self.rows)
-        if len(ids) != len(states):
-            raise ValueError(f"{type(self).__name__}: {len(states)} inputs and {len(ids)} answers")
         self._fits(ids.shape[1])
         call = Call(self._mask(decoder_attention_mask, *ids.shape), precision=self.precision)
+        try:
+            shape = np.shape(inputs)
+        except ValueError:  # rows of different lengths, of which encode() speaks
+            shape = ()
+        if len(shape) > 1 and shape[0] != len(ids):
+            raise ValueError(f"{name}: {shape[0]} inputs and {len(ids)} answers")
+        states, mask, host = self.encode(inputs, attention_mask)
         x = self.decode(ids, call, self.source(states, mask))
         return Output(host, logits=(lambda: self.head(x)) if self.has_head else None,
                       last_hidden_state=x, encoder_last_hidden_state=states)  # fmt: skip

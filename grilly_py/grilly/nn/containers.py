@@ -13,7 +13,7 @@ from ..compute.backend import backend_of
 from ..compute.device.device import UNDER_WAY
 from ..compute.device.dtypes import is_float
 from .changes import changed
-from .module import Module
+from .module import Like, Module
 
 RowT = TypeVar("RowT", bound="_Row")
 
@@ -185,7 +185,8 @@ class Sequential(_Row):
             value = module(value)
             if inner:
                 records.append([(each, each._kept) for each in inner[place]])
-        self._keep(backend=backend, modules=modules, records=records)
+        gave = [Like(tuple(value.shape), None)] if isinstance(value, (np.ndarray, Tensor)) else []
+        self._keep(*gave, backend=backend, modules=modules, records=records)
         return value.numpy() if own and isinstance(value, Tensor) else value
 
     def backward(self, grad_output: Any) -> Any:
@@ -198,7 +199,7 @@ class Sequential(_Row):
         NotImplementedError
             Where a module has no ``backward``.
         """
-        kept = self._take()
+        kept = self._take((grad_output,))
         backend = kept["backend"]
         gradient = grad_output
         own = isinstance(gradient, np.ndarray)

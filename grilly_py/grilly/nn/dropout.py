@@ -10,7 +10,7 @@ from ..compute.device.arrays import Array, FloatArray, FloatT, NDArray
 from ..compute.device.numbers import number
 from ..compute.dropout import CAPTURED
 from ..compute.random import drawn
-from .module import Module, shapes
+from .module import Like, Module, shapes
 
 
 class Dropout(Module):
@@ -52,14 +52,15 @@ class Dropout(Module):
             While training in a captured function (``Compute.capture``), whose replays would all drop the same elements:
             give ``F.dropout`` a seed that is a Tensor there.
         """
-        shapes("Dropout", input=input)
+        (shape,) = shapes("Dropout", input=input)
+        like = Like(shape, None)
         if not self.training or not self.p:
-            self._keep(backend=None)
+            self._keep(like, backend=None)
             return input
         backend, (sent,), keep = self._send(input)
         seed, offset = drawn(backend.opened, "Dropout", CAPTURED)
         y = F.dropout(sent, self.p, seed=seed, offset=offset)
-        self._keep(backend=backend, p=self.p, seed=seed, offset=offset)
+        self._keep(like, backend=backend, p=self.p, seed=seed, offset=offset)
         return y if keep else y.numpy()
 
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
@@ -77,7 +78,7 @@ class Dropout(Module):
         RuntimeError
             Where ``forward`` kept nothing: see `Module`.
         """
-        kept = self._take()
+        kept = self._take((grad_output,))
         backend = kept.pop("backend")
         if backend is None:
             return grad_output

@@ -12,7 +12,7 @@ from ..compute.backend import backend_of
 from ..compute.device.arrays import FloatArray, IntegersLike
 from ..compute.device.numbers import integer
 from ..compute.embedding import check_padding, checked
-from .module import Module
+from .module import Like, Module
 from .parameter import Parameter
 
 
@@ -74,7 +74,7 @@ class Embedding(Module):
         backend = backend_of("Embedding", ids) if keep or self._backend is None else self._backend
         sent = backend.tensor(ids)
         y = F.embedding(sent, self.weight.on(backend))
-        self._keep(ids=sent, rows=self.num_embeddings, padding=self.padding_idx)
+        self._keep(Like(tuple(y.shape), None), ids=sent, rows=self.num_embeddings, padding=self.padding_idx)
         return y if keep else y.numpy()
 
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
@@ -90,7 +90,7 @@ class Embedding(Module):
         ValueError, TypeError
             If grad_output is not of the output's shape and of a floating dtype.
         """
-        kept = self._take()
+        kept = self._take((grad_output,))
         ids = kept["ids"]
         grad = ids.backend.tensor(grad_output)
         self.weight.add_grad(F.embedding_backward(grad, ids, kept["rows"], kept["padding"]))

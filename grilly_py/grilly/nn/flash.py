@@ -10,7 +10,7 @@ from ..compute.device.arguments import check_precision
 from ..compute.device.arrays import Array, FloatArray, FloatT, HostMask, MaskArray, NDArray, Precision
 from ..compute.device.numbers import integer
 from ..compute.methods import join_heads
-from .module import Module, shapes
+from .module import Like, Module, shapes
 
 ArrayT = TypeVar("ArrayT", NDArray[Any], Tensor)
 
@@ -148,7 +148,9 @@ class FlashAttention2(Module):
             return self._attend(q, k, v, mask=mask, **options)
         output, lse = self._attend(q, k, v, mask=mask, return_lse=True, **options)
         del options["precision"]
-        self._keep(rank=rank, arrays=(q, k, v, output, lse), mask=mask, options=options)
+        batch, heads, rows, width = output.shape
+        shape = tuple(output.shape) if rank == 4 else (batch, rows, heads * width)[4 - rank - 1 :]
+        self._keep(Like(shape, output.dtype), rank=rank, arrays=(q, k, v, output, lse), mask=mask, options=options)
         return output
 
     @overload
@@ -165,16 +167,12 @@ class FlashAttention2(Module):
         ValueError, TypeError
             If grad_output is not of the output's shape and dtype.
         """
-        kept = self._take()
+        kept = self._take((grad_output,))
         backend = kept["arrays"][0].backend
         grad = backend.tensor(grad_output)
         if kept["rank"] == 2:
             grad = grad.reshape(1, *grad.shape)
         if kept["rank"] != 4:
-            width = kept["arrays"][3].shape[1] * kept["arrays"][3].shape[3]
-            if grad.ndim != 3 or grad.shape[2] != width:
-                name, shape = type(self).__name__, tuple(grad_output.shape)
-                raise ValueError(f"{name}.backward: grad_output has shape {shape}; expected the output's")
             grad = split_heads(grad, kept["arrays"][3].shape[1])
         found = F.flash_attention2_backward(grad, *kept["arrays"], mask=kept["mask"], **kept["options"])
         if kept["rank"] != 4:

@@ -14,7 +14,7 @@ from ..compute.device.arrays import Array, BoolArray, Float32Array, FloatArray, 
 from ..compute.device.numbers import number
 from ..compute.random import drawn
 from ..compute.unfused.attention import stored_attention
-from .module import Module, shapes
+from .module import Like, Module, shapes
 
 
 class FlashAttention(Module):
@@ -165,7 +165,7 @@ class FlashAttention(Module):
             out, lse = F.flash_attention2(q, k, v, return_lse=True, **options)
         else:
             out, lse = F.flash_attention2(q, k, v, **options), None
-        self._keep(arrays=(q, k, v), rank=len(k_shape), out=out, lse=lse, options=options)
+        self._keep(Like.of(out), arrays=(q, k, v), rank=len(k_shape), out=out, lse=lse, options=options)
         return out if keep else out.numpy()
 
     @overload
@@ -194,7 +194,7 @@ class FlashAttention(Module):
         ValueError, TypeError
             If grad_output is not of the output's shape and dtype.
         """
-        kept = self._take()
+        kept = self._take((grad_output,))
         q, k, v = kept["arrays"]
         out, lse, options = kept["out"], kept["lse"], kept["options"]
         if lse is None:  # whole matrices of scores have none: their gradients are found tile by tile as well

@@ -12,7 +12,7 @@ from ..compute.device.arrays import Array, FloatArray, FloatT, HostIntegers, Int
 from ..compute.device.numbers import integer, number
 from ..compute.losses import REDUCTIONS
 from ..functional.losses import Reduction
-from .module import Module
+from .module import Like, Module
 
 
 class CrossEntropyLoss(Module):
@@ -69,7 +69,7 @@ class CrossEntropyLoss(Module):
             "label_smoothing": self.label_smoothing,
         }  # fmt: skip
         loss = F.cross_entropy(sent, target, **options)
-        self._keep(input=sent, target=target, options=options)
+        self._keep(Like(tuple(loss.shape), None), input=sent, target=target, options=options)
         return loss if keep else loss.numpy()
 
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
@@ -88,7 +88,7 @@ class CrossEntropyLoss(Module):
         RuntimeError
             Where ``forward`` kept nothing: see `Module`.
         """
-        kept = self._take()
+        kept = self._take((grad_output,) if isinstance(grad_output, (np.ndarray, Tensor)) else None)
         logits, target, options = kept["input"], kept["target"], kept["options"]
         if not isinstance(grad_output, (np.ndarray, Tensor)):
             shape = np.shape(target) if options["reduction"] == "none" else ()

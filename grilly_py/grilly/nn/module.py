@@ -60,10 +60,23 @@ ModuleT = TypeVar("ModuleT", bound="Module")
 _OTHER_PARTS = "a parameter or module in a module was replaced, added or taken out since the capture"
 
 
+class Like(NamedTuple):
+    """What is known of an array without it; a dtype of None may be any floating one."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype | None
+
+    @classmethod
+    def of(cls, array: Array) -> Like:
+        return cls(tuple(array.shape), dtype_of(array.dtype))
+
+
 class _Record(NamedTuple):
     """What ``forward`` has kept for ``backward``."""
 
     what: dict[str, Any]
+    gave: tuple[Like, ...]  #: its results, which their gradients are like
+    parts: tuple[tuple[Module, _Record | None], ...]  #: what the modules in it have kept of the same forward
     versions: list[tuple[Any, int]]
     captures: list[Stale]  #: in which it ran
     before: _Record | None  #: of a captured one: the last that was not, which outlives the capture
@@ -139,10 +152,11 @@ class Module:
         for parameter in self.parameters():
             parameter.grad = None
 
-    def _keep(self, **what: Any) -> None:
+    def _keep(self, *gave: Like, parts: bool = False, **what: Any) -> None:
         """Keep what ``backward`` will need, after ``train()``; arrays of NumPy's as they are now.
 
-        Weights and settings among it: what they are by then may be another forward's.
+        Weights and settings among it: what they are by then may be another forward's. ``gave`` are the results, and
+        with ``parts`` the modules in this one, whose ``backward`` it will call, have what they keep now by then.
         """
         if self._keeps:
             kept = _as_it_is(what)
@@ -151,14 +165,17 @@ class Module:
             captures, before = _captures(tensors), None
             if captures and self._kept is not None:
                 before = self._kept.before if self._kept.captures else self._kept
-            self._kept = _Record(kept, versions, captures, before)
+            inside = tuple((part, part._kept) for part in self._modules.values()) if parts else ()
+            self._kept = _Record(kept, gave, inside, versions, captures, before)
 
-    def _take(self) -> dict[str, Any]:
-        """What the last ``forward`` kept, no longer kept.
+    def _take(self, grads: tuple[Any, ...] | None = None) -> dict[str, Any]:
+        """What the last ``forward`` kept, no longer kept, for the gradients of its results.
 
         Raises RuntimeError where it kept nothing, and where a Tensor was written to since; CaptureError where it ran
-        in another capture.
+        in another capture; ValueError or TypeError where the gradients are others', and then it stays kept.
         """
+        if self._kept is not None and self._kept.gave and grads is not None:
+            self._check_grads(grads, self._kept.gave)
         found, self._kept = self._kept, None
         if found is not None and found.captures:
             here = found.captures == _captures(list(_tensors(found.what.values())))
@@ -182,7 +199,25 @@ class Module:
                 f"{name}.backward: a Tensor that forward() was given, gave or had as a weight was changed in place "
                 "since, so that the gradient would be another's; change a copy, or after backward()"
             )
+        for part, record in found.parts:
+            part._kept = record
         return found.what
+
+    def _check_grads(self, grads: tuple[Any, ...], gave: tuple[Like, ...]) -> None:
+        """Raise TypeError for what is no array, ValueError for gradients that are not of the results' shapes."""
+        name = f"{type(self).__name__}.backward"
+        if len(grads) != len(gave):
+            raise ValueError(f"{name}: {len(grads)} gradients; expected {len(gave)}, one for each result")
+        for grad, like in zip(grads, gave, strict=True):
+            if not isinstance(grad, (np.ndarray, Tensor)):
+                raise no_array(name, "grad_output", grad)
+            if tuple(grad.shape) != like.shape:
+                raise ValueError(
+                    f"{name}: grad_output has shape {tuple(grad.shape)}; expected the output's, {like.shape}"
+                )
+            dtype = dtype_of(grad.dtype)
+            if not is_float(dtype) or like.dtype not in (None, dtype):
+                raise TypeError(f"{name}: grad_output is {dtype}; expected {like.dtype or FLOATS_TEXT}")
 
     # -- copies ----------------------------------------------------------------------------------------------------
 

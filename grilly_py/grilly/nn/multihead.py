@@ -29,7 +29,7 @@ from ..compute.methods import join_heads
 from .flash import check_heads, split_heads
 from .kvcache import KVCache
 from .linear import Linear, uniform
-from .module import Module, shapes
+from .module import Like, Module, shapes
 from .parameter import Parameter
 
 _ARCHITECTURES = ("generic", "gpt", "t5")
@@ -260,11 +260,6 @@ class MultiheadAttention(Module):
                     f"and {k.shape[2]} keys; call eval(), or give position_bias"
                 )
             attended, lse = F.flash_attention2(q, k, v, return_lse=True, **options, **self._own_precision())
-            self._keep(
-                rank=rank, given=given, inputs=(query, key, value), arrays=(q, k, v, attended, lse), options=options,
-                table_of=position_bias if isinstance(position_bias, MultiheadAttention) else self,
-                weights=self._weights(backend), precision=self._own_precision(),
-            )  # fmt: skip
         if attended is not None and not need_weights:
             output = attended
         elif options is not None and not need_weights:
@@ -282,6 +277,13 @@ class MultiheadAttention(Module):
         if rank == 2:
             output = output.reshape(output.shape[1:])
             weights = None if weights is None else weights.reshape(weights.shape[1:])
+        if attended is not None:
+            self._keep(
+                Like.of(output), parts=True, rank=rank, given=given, inputs=(query, key, value),
+                arrays=(q, k, v, attended, lse), options=options, weights=self._weights(backend),
+                table_of=position_bias if isinstance(position_bias, MultiheadAttention) else self,
+                precision=self._own_precision(),
+            )  # fmt: skip
         if not keep:
             output, weights = output.numpy(), None if weights is None else weights.numpy()
         return output, weights
@@ -423,7 +425,7 @@ class MultiheadAttention(Module):
         -----
         The gradient of a ``position_bias`` given to ``forward`` is then in ``position_bias_grad``, float32.
         """
-        kept = self._take()
+        kept = self._take((grad_output,))
         query, key, value = inputs = kept["inputs"]
         backend = query.backend
         grad = backend.tensor(grad_output)
@@ -540,7 +542,7 @@ class MultiheadAttention(Module):
 
     def _add_bias(self, backend: Compute, scores: Tensor, position_bias: Any, position_offset: Any) -> Tensor:
         if position_bias is not None and not isinstance(position_bias, MultiheadAttention):
-            return F.attention_mask(scores, mask=position_bias)  # a finite mask is a sum
+            return scores + backend.tensor(position_bias)  # float32's lowest number too: as without weights
         found = self._table(backend, position_bias)
         if not found:
             return scores
@@ -562,9 +564,7 @@ class MultiheadAttention(Module):
         return text if self.architecture == "generic" else f"{text}, architecture={self.architecture!r}"
 
 
-def _through(
-    backend: Compute, grads: list[Tensor], weights: list[Tensor], precision: dict[str, Any]
-) -> Tensor:
+def _through(backend: Compute, grads: list[Tensor], weights: list[Tensor], precision: dict[str, Any]) -> Tensor:
     """The sum of the products of grads ``(B, S, N)`` and weights ``(N, K)``, as one product of them side by side."""
     rows = grads[0].shape[0] * grads[0].shape[1]
     widths = [weight.shape[0] for weight in weights]

@@ -16,7 +16,7 @@ from ..compute.device.numbers import integer, number
 from ..compute.device.tensor import Tensor
 from ..compute.rope import rotary_tables
 from ..reference import rope_scaling
-from .module import Module, shapes
+from .module import Like, Module, shapes
 
 
 class RoPE(Module):
@@ -131,7 +131,8 @@ class RoPE(Module):
         arrays = (q,) if k is None else (q, k)
         options = {**self._options(q, operator.index(offset), positions), "interleaved": self.interleaved}
         turned = tuple(self._turn(array, self.dim, options) for array in arrays)
-        self._keep(dim=self.dim, options=options, count=len(arrays))
+        gave = [Like(tuple(array.shape), None) for array in arrays]
+        self._keep(*gave, dim=self.dim, options=options)
         return turned[0] if k is None else turned
 
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
@@ -160,12 +161,10 @@ class RoPE(Module):
         RuntimeError
             Where ``forward`` kept nothing: see `Module`.
         """
-        kept = self._take()
-        grads = (grad_output,) if kept["count"] == 1 else tuple(grad_output)
-        if len(grads) != kept["count"]:
-            raise ValueError(f"RoPE.backward: {len(grads)} gradients; expected {kept['count']}, one for each result")
+        grads = tuple(grad_output) if isinstance(grad_output, (tuple, list)) else (grad_output,)
+        kept = self._take(grads)
         turned = tuple(self._turn(grad, kept["dim"], kept["options"], reverse=True) for grad in grads)
-        return turned[0] if kept["count"] == 1 else turned
+        return turned[0] if len(turned) == 1 else turned
 
     def _turn(self, x: FloatArray, dim: int, options: dict[str, Any], reverse: bool = False) -> Array:
         _rows(x, dim)

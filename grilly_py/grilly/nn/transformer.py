@@ -12,7 +12,7 @@ from ..compute.device.arrays import Array, FloatArray, FloatT, HostMask, MaskArr
 from .activations import GELU, ReLU, SiLU
 from .dropout import Dropout
 from .linear import Linear
-from .module import Module, shapes
+from .module import Like, Module, shapes
 from .multihead import MultiheadAttention
 from .norms import LayerNorm
 
@@ -177,6 +177,7 @@ class TransformerEncoderLayer(_TransformerLayer):
         """
         _, (sent,), keep = self._send(x, mask=mask)
         y = self._joined(sent, mask, causal) if self._whole() else self._stepwise(sent, mask, causal)
+        self._keep(Like.of(y), parts=True, norm_first=self.norm_first)
         return y if keep else y.numpy()
 
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
@@ -190,7 +191,6 @@ class TransformerEncoderLayer(_TransformerLayer):
         return _added(self.norm2, self._narrowed(self._widened(x)), x)[0]
 
     def _stepwise(self, x: Tensor, mask: MaskArray | None, causal: bool) -> Tensor:
-        self._keep(norm_first=self.norm_first)
         if self.norm_first:
             x = x + self.dropout1(self._attend(self.norm1(x), mask, causal))
             return x + self.dropout2(self._feed_forward(self.norm2(x)))
@@ -211,7 +211,7 @@ class TransformerEncoderLayer(_TransformerLayer):
         ValueError, TypeError
             If grad_output is not of the output's shape and dtype.
         """
-        norm_first = self._take()["norm_first"]
+        norm_first = self._take((grad_output,))["norm_first"]
         _, (grad,), keep = self._send(grad_output)
         attend, feed = self.self_attn, self._feed_forward_backward
         if norm_first:
@@ -287,6 +287,7 @@ class TransformerDecoderLayer(_TransformerLayer):
         _, (sent, other), _ = self._send(x, memory, mask=mask if isinstance(mask, Tensor) else memory_mask)
         run = self._joined if self._whole() else self._stepwise
         y = run(sent, other, mask, memory_mask, causal)
+        self._keep(Like.of(y), parts=True, norm_first=self.norm_first)
         return y if keep else y.numpy()
 
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
@@ -309,7 +310,6 @@ class TransformerDecoderLayer(_TransformerLayer):
     def _stepwise(
         self, x: Tensor, memory: Tensor, mask: MaskArray | None, memory_mask: MaskArray | None, causal: bool
     ) -> Tensor:
-        self._keep(norm_first=self.norm_first)
         if self.norm_first:
             x = x + self.dropout1(self._attend(self.norm1(x), mask, causal))
             x = x + self.dropout2(self._look(self.norm2(x), memory, memory_mask))
@@ -332,7 +332,7 @@ class TransformerDecoderLayer(_TransformerLayer):
         ValueError, TypeError
             If grad_output is not of the output's shape and dtype.
         """
-        norm_first = self._take()["norm_first"]
+        norm_first = self._take((grad_output,))["norm_first"]
         _, (grad,), keep = self._send(grad_output)
         attend, look, feed = self.self_attn, self.multihead_attn, self._feed_forward_backward
         if norm_first:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ..compute import Compute, Tensor
 from ..compute.device.arrays import Array, FloatArray, FloatT, NDArray
-from .module import Module, shapes
+from .module import Like, Module, shapes
 
 
 class Unary(Module):
@@ -49,7 +49,7 @@ class Unary(Module):
         _, (x,), keep = self._send(input)
         y = self._run(x)
         if self._keeps:
-            self._keep(array=y if self._by_output else x, used=self._used(x.backend))
+            self._keep(Like.of(y), array=y if self._by_output else x, used=self._used(x.backend))
         return y if keep else y.numpy()
 
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
@@ -69,7 +69,7 @@ class Unary(Module):
         ValueError, TypeError
             If grad_output is not of the output's shape and dtype.
         """
-        record = self._take()
+        record = self._take((grad_output,))
         kept = record["array"]
         found = self._gradient(kept.backend.tensor(grad_output), kept, **record["used"])
         return found if isinstance(grad_output, Tensor) else found.numpy()

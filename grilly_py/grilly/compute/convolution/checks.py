@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from ..device.arguments import check_float, check_precision
 from ..device.numbers import integer
 
@@ -36,12 +38,20 @@ class Asked(NamedTuple):
     high: bool
 
 
+def plain(value):
+    """A sequence or an array of NumPy's as a tuple, by which a call can be found again; anything else as it is."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    return tuple(value) if isinstance(value, list) else value
+
+
 def numbers(name: str, what: str, value, axes: int, least: int) -> tuple[int, ...]:
     """One number for each axis, from one for all or a sequence.
 
     Raises TypeError, and ValueError below ``least`` and from 2**31 on, which kernels do not count to.
     """
-    if isinstance(value, (tuple, list)):
+    value = plain(value)
+    if isinstance(value, tuple):
         if len(value) != axes:
             raise ValueError(f"{name}: {what} is {value!r}; expected a number or {axes} of them")
         found = tuple(integer(name, what, one) for one in value)
@@ -67,9 +77,7 @@ def paddings(name: str, padding, stride: tuple[int, ...], reach: tuple[int, ...]
     return tuple((p, p) for p in numbers(name, "padding", padding, len(stride), 0))
 
 
-def checked(
-    name: str, axes: int, x, weight, bias, stride, padding, dilation, groups, precision, **others
-) -> Asked:
+def checked(name: str, axes: int, x, weight, bias, stride, padding, dilation, groups, precision, **others) -> Asked:
     """What is asked. Raises TypeError and ValueError for what does not go together.
 
     Parameters

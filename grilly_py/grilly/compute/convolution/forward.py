@@ -17,7 +17,7 @@ from ..device.sixteen_bits import widens
 from ..device.tensor import Tensor, reshaped
 from ..products.kept import find, keep
 from ..products.matmul import product
-from .checks import Window, checked
+from .checks import Window, checked, plain
 from .unfold import MOST, unfold
 
 #: Plans of convolutions.
@@ -31,7 +31,7 @@ def convolution(
 ):  # fmt: skip
     """``grilly.functional.conv1d`` and ``conv2d`` (``axes`` 1 and 2) on a device; documented there."""
     device.check_open()
-    sizes = tuple(tuple(value) if value.__class__ is list else value for value in (stride, padding, dilation))
+    sizes = tuple(plain(value) for value in (stride, padding, dilation))
     given = (axes, *sizes, groups, precision, room(device))
     high = precision == "high" and groups == 1
     if type(x) is type(weight) is Tensor and (bias is None or type(bias) is Tensor):
