@@ -12,7 +12,9 @@ import leftout
 from cases import Case, assert_as_accurate, expected, lse_magnitude, make_arrays, output_magnitude
 from grilly.compute.attention import decode, shares
 from grilly.compute.attention.call import AttentionCall
+from grilly.compute.attention.options import Options, prepare
 from grilly.compute.attention.plan import planned
+from grilly.compute.device import trial
 from grilly.compute.device.device import DeviceFacts
 from grilly.registry import Registry, Request
 from kernels import pretend
@@ -56,9 +58,7 @@ CASES = [
 
 def run(backend, case, q, k, v, **options):
     tensors = [backend.tensor(a) for a in (q, k, v)]
-    return backend.attention.flash_attention2(
-        *tensors, scale=case.scale, causal=case.causal, kernel=FAMILY, **options
-    )
+    return backend.attention.flash_attention2(*tensors, scale=case.scale, causal=case.causal, kernel=FAMILY, **options)
 
 
 @pytest.mark.parametrize("units", [1, 40])
@@ -103,6 +103,19 @@ def test_repeats_are_equal_to_the_bit(backend, choice):
         np.testing.assert_array_equal(run(backend, case, q, k, v).numpy(), first)
 
 
+@pytest.mark.parametrize("left", [None, -1])
+@pytest.mark.parametrize("right", [0, 1, 40, 400])
+def test_windows_that_end_behind_the_row(backend, choice, left, right):
+    """Without a left bound a window is no option of the kernels: only causality's place is another."""
+    case = Case("window", heads=4, kv_heads=2, queries=37, keys=301, dim=16)
+    q, k, v, _ = make_arrays(case, np.float16)
+    seen = np.arange(301) <= np.arange(37)[:, None] + 301 - 37 + right
+    want, lse = backend.attention.flash_attention2(q, k, v, mask=seen, return_lse=True)
+    got, got_lse = run(backend, case, q, k, v, window_size=(left, right), return_lse=True)
+    np.testing.assert_allclose(got.numpy().astype(np.float32), want.astype(np.float32), rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(got_lse.numpy(), lse, rtol=0, atol=2e-3)
+
+
 def test_masks_are_refused_by_name(backend, choice):
     q, k, v, mask = make_arrays(Case("mask", heads=2, queries=9, keys=100, dim=16, mask="bool-keys"), np.float16)
     with pytest.raises(grilly.UnsupportedError, match="masks and options are not offered"):
@@ -119,13 +132,17 @@ LARGE = dataclasses.replace(
 )  # fmt: skip
 
 
-def of(batch, heads, kv_heads, queries, keys, dim, causal=False, dtype=np.float16):
+def of(batch, heads, kv_heads, queries, keys, dim, causal=False, dtype=np.float16, window=None, registry=None, **facts):
     """The plan of a call on such a GPU."""
     q, k = layout(batch, heads, queries, dim, dtype=dtype), layout(batch, kv_heads, keys, dim, dtype=dtype)
-    facts = dataclasses.replace(DeviceFacts.of(LARGE, "none", LARGE.features), storage_range=1 << 31)
+    known = dataclasses.replace(DeviceFacts.of(LARGE, "none", LARGE.features), **{"storage_range": 1 << 31} | facts)
+    options = {}
+    if window is not None:
+        checked = prepare("test", Options(window_size=window), (batch, heads, queries, keys), causal)
+        causal, options = checked.causal, {"options": checked.facts()}
     terms = (None, None, causal, dim**-0.5, False, None, False, keys - queries)
-    found = planned(AttentionCall(q, k, k, *terms), facts, Registry(LARGE, LARGE.features))
-    return found.plan.steps
+    call = AttentionCall(q, k, k, *terms, **options)
+    return planned(call, known, registry or Registry(LARGE, LARGE.features)).plan.steps
 
 
 def operations(*args, **options):
@@ -145,6 +162,55 @@ def test_a_chunk_of_a_prefill_is_shared_out():
     assert operations(1, 8, 8, 1024, 1024, 128, causal=True) == ["attention"], "as many queries as keys"
     assert operations(1, 32, 8, 128, 700, 128) == ["attention"], "few keys"
     assert operations(1, 32, 8, 512, 8192, 128, dtype=np.float32)[0] == "attention"
+
+
+@pytest.mark.parametrize("left", [None, -1])
+@pytest.mark.parametrize("queries", [16, 128, 512])
+def test_the_last_row_of_a_window_sees_beyond_its_own_place(queries, left):
+    steps = of(1, 32, 8, queries, 8192, 128, window=(left, 64))
+    assert steps[0].choice.variant.operation == "attention-shares"
+    assert steps[0].words()["causal_shift"] == 8192 - queries + 64
+    assert of(1, 32, 8, queries, 8192, 128, window=(left, 0))[0].words()["causal_shift"] == 8192 - queries
+
+
+def test_what_shares_hand_on_is_workspace():
+    """Fewer shares where there is less of it, and where there is none tiles that see all keys."""
+    rows = 32 * 128
+    for most in (4, 2, 1):
+        steps = of(1, 32, 8, 128, 8192, 128, causal=True, workspace=most * shares.results_bytes(rows, 128))
+        assert [s.choice.variant.operation for s in steps][1:] == ["attention-join"] * (most > 1)
+        assert most == 1 or steps[1].words()["shares"] <= most
+    assert len(of(1, 32, 8, 128, 8192, 128, causal=True, workspace=0)) == 1
+    assert len(of(1, 24, 24, 4608, 4608, 128)) == 3
+    assert len(of(1, 24, 24, 4608, 4608, 128, workspace=1 << 20)) == 1, "a shared last round hands on 17 MB"
+
+
+def test_shares_that_no_array_holds_are_left():
+    for largest in (1 << 31, 1 << 25, 1 << 20):
+        steps = of(1, 32, 8, 128, 8192, 128, causal=True, largest=largest)
+        assert len(steps) == 1 + (largest > 1 << 20)
+        assert len(steps) == 1 or 4 * steps[1].words()["shares"] * 32 * 128 * 128 <= largest
+
+
+@pytest.mark.parametrize("shape", [(1, 24, 24, 4608, 4608, 128), (4, 12, 12, 2300, 2300, 64)], ids=str)
+def test_what_such_a_call_would_run_first_is_its_tiles(shape):
+    """Not the shares that it was asked about first, and which do its end."""
+    registry = trial._Pin(Registry(LARGE, LARGE.features))
+    registry.asked = {}
+    steps = of(*shape, registry=registry)
+    found = trial._first(registry.asked, type("Plan", (), {"steps": steps}))
+    assert found.operation == "attention" and len(steps) == 3
+    assert registry.registry.resolve(found).variant is steps[0].choice.variant
+
+
+def test_a_view_pinned_to_decoding_has_no_shares():
+    plain = Registry(LARGE, LARGE.features)
+    facts = {"align": 8, "head_dim": 128, "value_dim": 128, "masked": 1, "rows": 32, "extras": 0, "options": 0}
+    registry = trial._Pin(plain)
+    registry.pinned = plain.resolve(Request("attention-decode", "float16", facts=facts))
+    assert of(8, 32, 8, 8, 8192, 128, causal=True)[0].choice.variant.operation == "attention-shares"
+    (step,) = of(8, 32, 8, 8, 8192, 128, causal=True, registry=registry)
+    assert step.choice is registry.pinned
 
 
 def test_few_queries_of_all_heads_of_a_key_head_are_one_workgroups():
@@ -194,9 +260,9 @@ def test_heads_are_put_together_where_that_makes_fewer_tiles():
 def test_counts_of_shares():
     facts = dataclasses.replace(DeviceFacts.of(LARGE, "none", LARGE.features), units=100)
     tile = {"resident": 1}
-    assert shares.count(facts, tile, 50, 8192) == 2
-    assert shares.count(facts, tile, 100, 8192) == 1 and shares.count(facts, tile, 100, 2048) == 0
-    assert shares.count(facts, tile, 10, 8192) == 10
-    assert shares.count(facts, tile, 1000, 8192) == 0
-    assert shares.count(facts, {"resident": 2}, 100, 8192) == 2
+    assert shares.count(facts, tile, 50, 8192, 999) == 2
+    assert shares.count(facts, tile, 100, 8192, 999) == 1 and shares.count(facts, tile, 100, 2048, 999) == 0
+    assert shares.count(facts, tile, 10, 8192, 999) == 10
+    assert shares.count(facts, tile, 1000, 8192, 999) == 0
+    assert shares.count(facts, {"resident": 2}, 100, 8192, 999) == 2
     assert decode.bands(type("Choice", (), {"tile": {"fragment": 16}}), 20) == 2

@@ -118,16 +118,20 @@ void main() {
     }
 #endif
 
-    [[unroll]] for (int j = 0; j < C; j += 4) {
-        int col = col_first + j;
-        if (col < cols) {
-            vec4 bias = bias_at(col, cols);
-            [[unroll]] for (int i = 0; i < R; i++) {
-                vec4 value = vec4(sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]);
-                if (ROW(i) < rows) {
-                    value = finished(value * pc.scale + bias, batch, head, ROW(i), col, cols);
-                    store_c(c_first + uint(ROW(i)) * pc.c_row + uint(col), value, cols - col);
-                }
+    // A load or store is a loop over the lanes to the driver, and takes it longer to compile than anything else. So there is one
+    // place for those of all rows, in a loop that it cannot unroll; which sums they are, selections say.
+    const int there = min(R, (rows - row_first + 7) / 8);
+    for (int i = 0; i < there; i++) {
+        const int row = ROW(i);
+        [[unroll]] for (int j = 0; j < C; j += 4) {
+            vec4 value = vec4(sum[0][j], sum[0][j + 1], sum[0][j + 2], sum[0][j + 3]);
+            [[unroll]] for (int o = 1; o < R; o++) {
+                value = mix(value, vec4(sum[o][j], sum[o][j + 1], sum[o][j + 2], sum[o][j + 3]), bvec4(i == o));
+            }
+            const int col = col_first + j;
+            if (col < cols && row < rows) {
+                value = finished(value * pc.scale + bias_at(col, cols), batch, head, row, col, cols);
+                store_c(c_first + uint(row) * pc.c_row + uint(col), value, cols - col);
             }
         }
     }

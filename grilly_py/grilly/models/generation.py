@@ -349,10 +349,18 @@ def _until_ended(
 
 
 def _seen(ids: Any, padding: int) -> NDArray[np.int64] | None:
-    """The attention mask of tokens ``(B, S)``; None without padding, and for what are no tokens, such as sounds."""
+    """The attention mask of tokens ``(B, S)``; None without padding, and for what are no tokens, such as sounds.
+
+    Raises ValueError for a prompt that is padding throughout.
+    """
     ids = on_host("generate: input_ids", ids)
-    tokens = ids.ndim == 2 and ids.dtype.kind in "iu"
-    return (ids != padding).astype(np.int64) if tokens and (ids == padding).any() else None
+    if ids.ndim != 2 or ids.dtype.kind not in "iu" or not (ids == padding).any():
+        return None
+    seen = ids != padding
+    if not (any_seen := seen.any(axis=1)).all():
+        raise ValueError(f"generate: prompt {int(any_seen.argmin())} has no token but pad_token_id, {padding}; give an "
+                         "attention_mask where that is a token")  # fmt: skip
+    return seen.astype(np.int64)
 
 
 def _whole(name: str, number: Any) -> int:

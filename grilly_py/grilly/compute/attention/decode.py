@@ -188,7 +188,7 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
     groups = (dealt.splits * dealt.passes, kv_heads, batch)
     work = 2.0 * batch * heads * queries * walked * (head_dim + value_dim)
     for true, problem in (
-        (not whole or max(parts_bytes, o._storage.nbytes) > facts.storage_range, "an array is beyond a binding"),
+        (not whole or not facts.holds(max(parts_bytes, o._storage.nbytes)), "an array is beyond a binding"),
         (any(n > most for n, most in zip(groups, facts.groups, strict=True)),
          f"{groups} workgroups are beyond the device's limits"),
         (work > facts.work_limit, "one submission would take too long"),

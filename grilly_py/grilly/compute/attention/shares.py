@@ -31,6 +31,8 @@ START_KEYS = 256
 JOIN_KEYS = 140
 # Keys from which on one share each, in tall tiles that nearly fill the device, beats smaller tiles; and how nearly.
 LONG_KEYS, NEARLY = 4096, 0.8
+# Rounds of workgroups that shares make at most.
+ROUNDS = 4
 # Shares must save so much of the time of whole tiles.
 SAVED = 0.1
 # Rows of the largest tiles.
@@ -58,8 +60,8 @@ def crowded(call: AttentionCall) -> bool:
     return few and queries * group > FEW_ROWS and work >= MUCH
 
 
-def count(facts: DeviceFacts, tile, tiles: int, keys: int) -> int:
-    """Into how many shares the keys of ``tiles`` tiles of rows are to be cut; 0 where that does not pay.
+def count(facts: DeviceFacts, tile, tiles: int, keys: int, most: int) -> int:
+    """Into how many shares the keys of ``tiles`` tiles of rows are to be cut, at most; 0 where that does not pay.
 
     A round of workgroups, ``resident`` for each multiprocessor, costs as much as a full one where it is not.
     """
@@ -70,7 +72,8 @@ def count(facts: DeviceFacts, tile, tiles: int, keys: int) -> int:
         return -(-tiles * shares // at_once) * (share + START_KEYS) + JOIN_KEYS * shares * tiles / at_once
 
     whole = -(-tiles // at_once) * (keys + START_KEYS)
-    best = min(range(1, max(keys // FEWEST_KEYS, 1) + 1), key=cost)
+    most = min(most, keys // FEWEST_KEYS, ROUNDS * at_once // tiles)
+    best = min(range(1, max(most, 1) + 1), key=cost)
     if best == 1:
         return int(keys >= LONG_KEYS and NEARLY * at_once <= tiles <= at_once)
     return best if cost(best) <= (1 - SAVED) * whole else 0
@@ -79,6 +82,11 @@ def count(facts: DeviceFacts, tile, tiles: int, keys: int) -> int:
 def is_plain(call: AttentionCall, facts: DeviceFacts) -> bool:
     """Whether the kernels offer what the call asks for, but for the sizes."""
     return call.mask is None and not call.options.bits and call.q.dtype.itemsize == 2 and call.whole(facts)
+
+
+def results_bytes(rows: int, value_dim: int) -> int:
+    """What a share of so many rows hands on: a float32 row and its log-sum-exp of each."""
+    return 4 * rows * (value_dim + 1)
 
 
 def request(call: AttentionCall, o: Tensor, rows: int, tall: bool = False) -> Request:
@@ -116,19 +124,21 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
             raise
         return None
     row_tiles = -(-own // choice.tile["rows"])
-    shares = count(facts, choice.tile, batch * heads // together * row_tiles, keys)
+    rows = batch * heads * queries
+    most = facts.workspace // results_bytes(rows, value_dim)
+    shares = count(facts, choice.tile, batch * heads // together * row_tiles, keys, most)
     if forced:
         shares = shares or 2
     elif crowded(call):
         shares = shares or 1  # even where they fill the device, tiles for each head would be mostly empty
     if not shares:
         return None
-    rows = batch * heads * queries
     groups = (row_tiles * shares, heads // together, batch)
-    piece = Piece(q, k, v, o, sums, None, call.shift, False)
+    piece = Piece(q, k, v, o, sums, None, call.shift + call.options.right, False)
     for true, problem in (
         (not plain, "masks and options are not offered, nor arrays beyond a binding, nor other than 16-bit types"),
-        (4 * shares * rows * value_dim > facts.storage_range, "the shares' results are beyond a binding"),
+        (not facts.holds(4 * shares * rows * value_dim), "the shares' results are beyond a binding"),
+        (not forced and shares > most, "the shares' results take too much memory"),
         (any(n > most for n, most in zip(groups, facts.groups, strict=True)),
          f"{groups} workgroups are beyond the device's limits"),
         (piece.flops() > facts.work_limit or keys > facts.loop_trips * choice.keys_per_trip,
@@ -159,7 +169,8 @@ def share_out(
     }  # fmt: skip
     arrays = {name: array for name, array in arrays.items() if name in choice.variant.bindings}
     groups = (-(-own // choice.tile["rows"]) * shares, units, batch)
-    planner.dispatch(choice, constants, arrays, push, groups, piece.flops())
+    kind = (choice.variant.name, head_dim, value_dim, call.causal)
+    planner.dispatch(choice, constants, arrays, push, groups, piece.flops(), kind)
     join(planner, registry, piece, (part, part_lse), shares, members)
 
 

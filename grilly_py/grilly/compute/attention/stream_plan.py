@@ -12,7 +12,7 @@ from ...errors import OutOfDeviceMemoryError
 from ...registry.shared import extras_bits
 from ..device.device import Device
 from ..device.tensor import Tensor
-from . import decode
+from . import decode, tails
 from .call import MAX_KEYS
 from .options import CheckedOptions
 from .words import WORDS
@@ -38,8 +38,12 @@ def largest(device: Device) -> int:
     return most if device.facts.windows else min(most, int(limits["storage_range"]))
 
 
-def option_bytes(checked: CheckedOptions | None, mask, full: tuple[int, ...], value_dim: int) -> int:
+def option_bytes(
+    device: Device, size: int, checked: CheckedOptions | None, mask, full: tuple[int, ...], value_dim: int
+) -> int:
     """Bytes that a call, or a block of one, takes beside its operands and results; ``full`` is (B, H, Sq, Sk).
+
+    ``size`` is that of an element.
 
     They are the words of options, the bits and classes of tiles that are made of masks, maps and segments, and what
     kernels that split the keys leave of each part. An upper bound, but for what few queries leave on a large device.
@@ -54,6 +58,9 @@ def option_bytes(checked: CheckedOptions | None, mask, full: tuple[int, ...], va
         found += math.prod(rows) * (-(-columns // 32) * 4 + 4 * TILE)
     if queries <= FEW:
         found += 4 * batch * heads * queries * (value_dim + 4) * -(-keys // decode.FEWEST_KEYS)
+    elif size == 2 and mask is None:
+        shared = 4 * batch * heads * queries * (value_dim + 1) * -(-keys // tails.FEWEST_KEYS)
+        found += min(shared, device.facts.workspace)
     return found
 
 
@@ -72,7 +79,7 @@ def needed(device: Device, q, k, v, mask=None, checked: CheckedOptions | None = 
     biases = (mask, None if checked is None else checked.bias)
     sizes += [b.nbytes for b in biases if b is not None and not isinstance(b, Tensor)]
     full = (*((1,) * (4 - q.ndim) + q.shape)[:3], k.shape[-2])
-    sizes += [4 * rows, option_bytes(checked, mask, full, v.shape[-1])]
+    sizes += [4 * rows, option_bytes(device, q.dtype.itemsize, checked, mask, full, v.shape[-1])]
     if max(sizes) > largest(device):
         return True
     together = sum(_rounded(size) for size in sizes) + SLACK
@@ -173,7 +180,7 @@ def plan_blocks(
         mask = biases[0]
         if mask is not None:
             mask = np.broadcast_to(np.zeros((), mask.dtype), full)
-        return option_bytes(checked, mask, full, value_dim) + SLACK
+        return option_bytes(device, size, checked, mask, full, value_dim) + SLACK
 
     whole = Block(
         batch, kv_heads, queries, min(keys, KEYS),

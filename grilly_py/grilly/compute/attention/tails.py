@@ -17,7 +17,7 @@ from ..device.tensor import Tensor
 from .call import AttentionCall
 from .operands import outputs
 from .pieces import Piece
-from .shares import JOIN_KEYS, ROWS, START_KEYS, is_plain, request
+from .shares import JOIN_KEYS, ROWS, START_KEYS, is_plain, request, results_bytes
 
 #: Rounds beyond which the last one no longer matters; shares of a head's keys at most; what must be saved.
 MOST_ROUNDS, MOST_SHARES, SAVED = 12, 8, 0.08
@@ -94,8 +94,8 @@ def tail(call: AttentionCall, facts: DeviceFacts, registry: Registry, rows: int)
         return None
     tiles, at_once = batch * heads * -(-queries // rows), choice.tile["resident"] * facts.units
     _, last, shares = rounds(tiles, batch * kv_heads, keys, at_once)
-    largest = 4 * shares * last * (heads // kv_heads) * queries * value_dim  # of the shares' results
-    return Tail(choice, last, shares) if last and largest <= facts.storage_range else None
+    handed = results_bytes(shares * last * (heads // kv_heads) * queries, value_dim)
+    return Tail(choice, last, shares) if last and handed <= facts.workspace and facts.holds(handed) else None
 
 
 def divisible(call: AttentionCall, facts: DeviceFacts) -> bool:

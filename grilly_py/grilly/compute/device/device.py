@@ -29,7 +29,7 @@ _UNITS = {"cpu": 8, "integrated": 12}
 # Where the driver ends loops silently (docs/shader-files.md): trips of an invocation, with room for a kernel's outer
 # loops and for the trip in which it looks at a tile's class.
 LOOP_TRIPS = {"llvmpipe": 64_000}
-#: The part of a device's memory that a call may take as workspace is one of so many.
+#: The part of a device's memory, or of a backend's limit, that a call may take as workspace is one of so many.
 WORKSPACE_SHARE = 16
 #: Of a device's memory, what tensors may take without a limit: the rest is for others, and for what the driver keeps.
 HEAP_SHARE = 0.9
@@ -72,7 +72,8 @@ class DeviceFacts:
     largest : float
         Bytes that one array may take.
     workspace : int
-        Bytes that a call may take for what it hands from one kernel to the next, where that makes it faster.
+        Bytes that a call may take for what it hands from one kernel to the next, where that makes it faster: a part of
+        the device's memory, or of the backend's limit.
     paces : dict
         Floating-point operations a second that this device was seen to do, by ``Step.kind``; it grows (pace.py).
     """
@@ -113,6 +114,10 @@ class DeviceFacts:
             largest=limits.get("allocation") or math.inf,
             workspace=info.memory_bytes // WORKSPACE_SHARE,
         )
+
+    def holds(self, nbytes: int) -> bool:
+        """Whether one new array may have so many bytes and be bound as a whole."""
+        return nbytes <= min(self.storage_range, self.largest)
 
     def most_work(self, kind: tuple | None) -> float:
         """Most floating-point operations of a dispatch of this kind: what takes SUBMISSION_SECONDS."""
@@ -245,7 +250,7 @@ class Device:
         self.backend: Any = None
         self.exchange: Exchange | UnsupportedError | None = None
         self.sixteen_bits = "float16-storage" in runtime.features
-        self.memory_limit: int | None = None
+        self._memory_limit: int | None = None
         self.progress: Callable | None = None
         self.captured = Captured()
         self.profiled = False
@@ -257,6 +262,19 @@ class Device:
         other = object.__new__(Device)
         other.__dict__.update(self.__dict__, registry=registry, caches=Caches())
         return other
+
+    @property
+    def memory_limit(self) -> int | None:
+        return self._memory_limit
+
+    @memory_limit.setter
+    def memory_limit(self, limit: int | None) -> None:
+        self._memory_limit = limit
+        most = self.info.memory_bytes
+        workspace = (most if limit is None else min(limit, most)) // WORKSPACE_SHARE
+        if workspace != self.facts.workspace:
+            self.facts = dataclasses.replace(self.facts, workspace=workspace)
+            self.caches.forget()
 
     @property
     def most_memory(self) -> int:

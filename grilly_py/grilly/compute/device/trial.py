@@ -29,36 +29,38 @@ class _Pin:
     def __init__(self, registry: Registry):
         self.registry = registry
         self.pinned: Choice | None = None
-        #: In ``request_of``: what was asked for, and why not all of it was had.
-        self.asked: dict[Request, UnsupportedError | None] | None = None
+        #: In ``request_of``: what was asked for, and the answers, or why there was none.
+        self.asked: dict[Request, list[Choice] | UnsupportedError] | None = None
 
     def resolve(self, request: Request) -> Choice:
         if self.asked is None:
             return self._resolve(request)
-        self.asked[request] = None
         try:
-            return self._resolve(request)
+            found = self._resolve(request)
         except UnsupportedError as error:
             self.asked[request] = error
             raise
+        self.asked[request] = [found]
+        return found
 
     def _resolve(self, request: Request) -> Choice:
         if self.pinned is not None:
             operation = self.pinned.variant.operation
             if operation == request.operation:
                 return self.pinned
-            if request.operation in ("attention-tiled", "attention-shares") and operation == "attention":
+            others = {"attention": ("attention-tiled", "attention-shares"), "attention-decode": ("attention-shares",)}
+            if request.operation in others.get(operation, ()):
                 raise UnsupportedError("the view is to attend with another kernel")
             if (operation, request.operation) == ("attention-backward-dq", "attention-backward-dq-stored"):
                 raise UnsupportedError("the view is to find dq with another kernel")
         return self.registry.resolve(request)
 
     def equals(self, request: Request) -> list[Choice]:
+        pinned = self.pinned is not None and self.pinned.variant.operation == request.operation
+        found = [self.pinned] if pinned else self.registry.equals(request)
         if self.asked is not None:
-            self.asked[request] = None
-        if self.pinned is not None and self.pinned.variant.operation == request.operation:
-            return [self.pinned]
-        return self.registry.equals(request)
+            self.asked[request] = found
+        return found
 
     def __getattr__(self, name):
         return getattr(self.registry, name)
@@ -93,20 +95,35 @@ def request_of(view: Device, call: Callable[[], object]) -> Request | None:
     Kernels that the call asks for and then does without are not meant. Where it can do with none, this is the request
     that was refused. The call is ended before it prepares or records anything.
     """
-    asked: dict[Request, UnsupportedError | None] = {}
+    asked: dict[Request, list[Choice] | UnsupportedError] = {}
     view.registry.asked = asked
     view.planned = _stop
     view.caches.forget()
     try:
         call()
     except _Planned as stop:
-        operations = {step.choice.variant.operation for step in stop.plan.steps}
-        return next((request for request in asked if request.operation in operations), None)
+        return _first(asked, stop.plan)
     except UnsupportedError as error:
-        for request, reason in asked.items():
-            if reason is error:
+        for request, answer in asked.items():
+            if answer is error:
                 return request
         raise
     finally:
         view.registry.asked = view.planned = None
     return None
+
+
+def _first(asked: dict[Request, list[Choice] | UnsupportedError], plan: Plan) -> Request | None:
+    """Of what was asked for the first that the plan has; but what does work before that one's work comes before it.
+
+    What was asked for, and then done without, may serve the end of the plan.
+    """
+    work = {step.choice.variant.name: n for n, step in reversed(list(enumerate(plan.steps))) if step.work}
+    chosen = {step.choice.variant.name for step in plan.steps}
+    had = [
+        (request, choice.variant.name) for request, answer in asked.items() if isinstance(answer, list)
+        for choice in answer if choice.variant.name in chosen
+    ]  # fmt: skip
+    if had and had[0][1] in work:
+        return min((pair for pair in had if pair[1] in work), key=lambda pair: work[pair[1]])[0]
+    return had[0][0] if had else None
