@@ -247,7 +247,7 @@ X, W = np.zeros((2, 4, 8, 8), np.float32), np.zeros((6, 4, 3, 3), np.float32)
         (ValueError, r"stride is 8589934592; expected less than 2\*\*31", lambda: F.conv2d(X, W, None, 2**33)),
         (ValueError, r"stride is \(1, 1, 1\); expected a number or 2", lambda: F.conv2d(X, W, None, (1, 1, 1))),
         (TypeError, "dilation is 0.5; expected an integer", lambda: F.conv2d(X, W, dilation=0.5)),
-        (TypeError, "stride is 1.5; expected an integer", lambda: F.conv2d(X, W, None, np.array([1, 1.5]))),
+        (TypeError, "stride is 1.0; expected an integer", lambda: F.conv2d(X, W, None, np.array([1, 1.5]))),
         (ValueError, "padding is 'full'", lambda: F.conv2d(X, W, padding="full")),
         (ValueError, "padding 'same' with stride", lambda: F.conv2d(X, W, None, 2, "same")),
         (ValueError, "padding is -1; expected 0", lambda: F.conv2d(X, W, padding=-1)),

@@ -135,7 +135,7 @@ OPTIONS = {
     "t5": {"t5_table": RNG.standard_normal((32, 2)).astype(np.float32), "t5_max_distance": 2000},
     "slopes": {"alibi_slopes": np.array([0.1, 0.2], np.float32), "window_size": (100, 3)},
     "lengths": {"seqlens_q": [230], "seqlens_k": [231], "prefix_len": [5], "causal": True},
-    "dropout": {"dropout_p": 0.3, "sinks": [0.5, 1.0]},
+    "dropout": {"dropout_p": 0.3, "dropout_seed": 0, "sinks": [0.5, 1.0]},
 }
 
 

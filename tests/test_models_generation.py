@@ -344,6 +344,7 @@ def test_tensors_stay_on_the_device(model):
     ((np.array([[3, 61]]),), {}, "go from 3 to 61; expected 0 to 60"),
     ((np.array([[3, 4]]), np.zeros((1, 2))), {}, "prompt 0 has no token"),
     ((np.array([[3, 4]]), np.ones((1, 3))), {}, "attention_mask has shape"),
+    ((np.array([[3, 4]]), np.array([[0, -np.inf]])), {}, "attention_mask has other numbers than 1"),
     ((np.array([[3, 4], [9, 9]]),), {"pad_token_id": 9, "eos_token_id": 8}, "prompt 1 has no token but"),
     ((IDS,), {"max_new_tokens": 0}, "max_new_tokens is 0"),
     ((IDS,), {"eos_token_id": "</s>"}, "eos_token_id is '</s>'; expected a whole number"),

@@ -132,7 +132,7 @@ def test_flash_attention_of_split_heads(default, flash, shared):
     assert len(module.backward(normal(2, 4, 6, 4))) == 3
     with pytest.raises(RuntimeError, match="train"):
         module.backward(normal(2, 4, 6, 4))
-    with pytest.raises(ValueError, match="grad_out has shape"):
+    with pytest.raises(ValueError, match="grad_output has shape"):
         module(*arrays[:3])
         module.backward(normal(2, 4, 6, 5))
 

@@ -333,3 +333,20 @@ def test_indices_into_a_table_are_checked(axis):
 def test_an_extent_that_is_kept_and_not_there():
     with pytest.raises(grilly.ModelError, match=r"'it': the shape \[2, 0, 3\] keeps an extent, .*length 0"):
         run("Reshape", {"x": np.zeros(0, np.float32), "shape": np.array([2, 0, 3])}, constants=["shape"])
+
+
+def test_indices_are_checked_by_the_table_that_is_given():
+    """Not by its default, which may have more rows, or fewer."""
+    table = np.arange(6, dtype=np.float32).reshape(3, 2)
+    node = helper.make_node("Gather", ["t", "i"], ["y"])
+    infos = [helper.make_tensor_value_info("t", onnx.TensorProto.FLOAT, ("a", 2)),
+             helper.make_tensor_value_info("i", onnx.TensorProto.INT64, (2,))]  # fmt: skip
+    graph = helper.make_graph([node], "g", infos, [helper.make_value_info("y", onnx.TypeProto())],
+                              [numpy_helper.from_array(table, "t")])  # fmt: skip
+    model = grilly.onnx.Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)]))
+    large, small = np.arange(10, dtype=np.float32).reshape(5, 2), np.ones((2, 2), np.float32)
+    np.testing.assert_array_equal(model.run({"t": large, "i": np.array([4, -5])})["y"], large[[4, -5]])
+    for feeds, said in (({"t": small, "i": np.array([2, 0])}, "index 2; expected -2 to 1"),
+                        ({"i": np.array([0, 3])}, "index 3; expected -3 to 2")):  # fmt: skip
+        with pytest.raises(ValueError, match=said):
+            model.run(feeds)

@@ -472,3 +472,30 @@ def test_transforms_that_are_too_long_are_refused():
     given = {"x": np.zeros((1, 8192, 1), np.float32)}
     with pytest.raises(grilly.UnsupportedError, match="DFT 'it': a transform of 8192 numbers"):
         model_of("DFT", given, version=17).run(given)
+
+
+# -- edges -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64])
+def test_the_remainder_of_the_lowest_integer(dtype):
+    low = np.iinfo(dtype).min
+    x, y = np.array([low, low, 7, -7, 7, low], dtype), np.array([3, low, low, 3, -3, -1], dtype)
+    (found,) = run("Mod", {"x": x, "y": y}, fmod=1)
+    np.testing.assert_array_equal(found, np.fmod(x, y))
+
+
+def test_empty_rows_and_pictures():
+    assert run("Hardmax", {"x": np.zeros((2, 0), np.float32)})[0].shape == (2, 0)
+    given = {"x": np.zeros((0, 1, 3, 3), np.float32), "_r": None, "_s": None, "sizes": np.array([0, 1, 5, 5])}
+    assert model_of("Resize", given, constants=("sizes",)).run({"x": given["x"]})["y0"].shape == (0, 1, 5, 5)
+
+
+@pytest.mark.parametrize("dtypes", [(np.float16, np.float32), (np.float32, np.float16)])
+def test_present_keys_and_values_keep_their_dtypes(dtypes):
+    q, k, v = normal(1, 1, 2, 8).astype(dtypes[0]), normal(1, 1, 3, 8).astype(dtypes[0]), normal(1, 1, 3, 4)
+    v = v.astype(dtypes[1])
+    _, keys, values = run("Attention", {"q": q, "k": k, "v": v}, 3, version=24)
+    np.testing.assert_array_equal(keys, k)
+    np.testing.assert_array_equal(values, v)
+    assert (keys.dtype, values.dtype) == dtypes

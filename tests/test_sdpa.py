@@ -301,3 +301,37 @@ def test_attention_dropout_errors(backend, options, error, message):
 def test_manual_seed_errors(seed, error):
     with pytest.raises(error):
         grilly.manual_seed(seed)
+
+
+@pytest.mark.parametrize("function", [F.flash_attention2, F.flash_attention3], ids=lambda f: f.__name__)
+def test_attention_without_a_seed_draws_as_it_does(default, function):
+    """Each call drops other weights; the same seed, the same in the same order. Gradients ask for the seed."""
+    x = np.random.default_rng(0).standard_normal((1, 2, 9, 8), dtype=np.float32)
+    grilly.manual_seed(7)
+    first, second = (function(x, x, x, dropout_p=0.5) for _ in range(2))
+    assert not np.array_equal(first, second)
+    grilly.manual_seed(7)
+    np.testing.assert_array_equal(function(x, x, x, dropout_p=0.5), first)
+    given = function(x, x, x, dropout_p=0.5, dropout_seed=7, dropout_offset=1)
+    np.testing.assert_array_equal(given, second)
+    out, lse = function(x, x, x, dropout_p=0.5, return_lse=True)
+    with pytest.raises(ValueError, match="flash_attention2_backward: .* no dropout_seed; give that of"):
+        F.flash_attention2_backward(x, x, x, x, out, lse, dropout_p=0.5)
+
+
+def test_packed_sequences_without_a_seed_draw_too(default):
+    x, starts = np.random.default_rng(0).standard_normal((9, 2, 8), dtype=np.float32), np.array([0, 4, 9], np.int32)
+    grilly.manual_seed(7)
+    first, second = (F.flash_attention_varlen(x, x, x, starts, starts, 5, 5, dropout_p=0.5) for _ in range(2))
+    assert not np.array_equal(first, second)
+    grilly.manual_seed(7)
+    np.testing.assert_array_equal(F.flash_attention_varlen(x, x, x, starts, starts, 5, 5, dropout_p=0.5), first)
+
+
+@pytest.mark.parametrize("causal", ["False", "no", np.ones((9, 9), bool), 0.5])
+def test_causal_is_true_or_false(default, causal):
+    x = np.ones((1, 2, 9, 8), np.float32)
+    for call in (lambda: F.flash_attention2(x, x, x, causal=causal),
+                 lambda: F.scaled_dot_product_attention(x, x, x, is_causal=causal)):  # fmt: skip
+        with pytest.raises(TypeError, match="causal is a .*; expected True or False"):
+            call()

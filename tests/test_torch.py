@@ -544,6 +544,32 @@ def test_anothers_patch_within_is_not_undone():
         tF.scaled_dot_product_attention = before
 
 
+@pytest.mark.parametrize("level", [-1e15, -2e15, 2e15, -3e16, -7.3e22, -1e30, -1e38, 1e38])
+@pytest.mark.parametrize("queries", [1, 20])
+@pytest.mark.parametrize("needs_gradient", [False, True])
+def test_rows_in_which_scores_are_lost_beside_the_mask(level, queries, needs_gradient):
+    """Their largest keys share the weight, also where float32 has steps of millions between its numbers."""
+    q, k, v = leaves((1, 2, queries, 8), (1, 2, 33, 8), (1, 2, 33, 8))
+    mask = torch.full((queries, 33), level)
+    mask[:, 3::4] -= abs(level) / 8
+    mask[queries // 2 + 1 :] = 0
+    mask.requires_grad_(needs_gradient)
+    grad = torch.randn(1, 2, queries, 8)
+    shared = torch.where((mask == mask.amax(-1, keepdim=True)) & (mask != 0), 0.0, -math.inf).detach()
+    plain = (mask == 0).all(-1, keepdim=True)
+    scores = q @ k.transpose(-1, -2) / math.sqrt(8)
+    # Scores of lost rows count for nothing but still pass gradients on, as in a sum of float32.
+    weights = torch.softmax(torch.where(plain, scores, scores - scores.detach() + shared), -1)
+    inputs = (q, k, v, mask) if needs_gradient else (q, k, v)
+    want = torch.autograd.grad(weights @ v, (q, k, v), grad)
+    out = own(q, k, v, mask)
+    torch.testing.assert_close(out, weights @ v, rtol=1e-5, atol=1e-5)
+    got = torch.autograd.grad(out, inputs, grad)
+    for one, other in zip(got, want, strict=False):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    assert all(array.isfinite().all() for array in got)
+
+
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 PAGE = (Path(__file__).parents[1] / "docs" / "pytorch.md").read_text(encoding="utf-8")

@@ -28,6 +28,7 @@ from .compute.attention.stream import Part, attend_part
 from .compute.device.arguments import check_precision
 from .compute.device.arrays import NDArray, Precision, Unpack
 from .compute.device.dtypes import is_float
+from .compute.random import with_seed
 from .compute.structures import rebuilt
 from .runtime.lifetime import in_child
 
@@ -139,7 +140,7 @@ def flash_attention(
     q, k, v = (a[(None,) * (4 - rank)].rechunk({-1: -1}) for a in (q, k, v))
     q, k, v = _aligned(q, k, v)
     whole = (*q.shape[:3], k.shape[2])
-    settings = options_.options_of(NAME, rebuilt(options, _as_it_is))
+    settings = options_.options_of(NAME, with_seed(None, NAME, rebuilt(options, _as_it_is)))
     # The checks of the options; what they make of them also tells which chunks are hidden.
     checked = options_.prepare(NAME, settings, whole, bool(causal))
     places = Part(NAME, bool(causal), scale, kernel, False, checked, whole[3] - whole[2])

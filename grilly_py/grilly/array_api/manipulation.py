@@ -49,7 +49,7 @@ def unstack(x: Tensor | np.ndarray, /, axis: int = 0, **unknown: NoReturn) -> tu
         raise foreign.unknown("unstack", unknown, WORDS)
     x = tensor_of("unstack", x)
     place = _axes.axis_of("unstack", axis, x.ndim)
-    return tuple(x.view((slice(None),) * place + (n,)) for n in range(x.shape[place]))
+    return tuple(x._selected((slice(None),) * place + (n,)) for n in range(x.shape[place]))
 
 
 def split(

@@ -44,6 +44,6 @@ def diff(
     found = _shapes.concat(parts, place) if len(parts) > 1 else x
     lead = (slice(None),) * place
     for _ in range(n):
-        after, before = found.view((*lead, slice(1, None))), found.view((*lead, slice(0, -1)))
+        after, before = found._selected((*lead, slice(1, None))), found._selected((*lead, slice(0, -1)))
         found = _elementwise.binary("subtract", after, before)
     return found

@@ -26,6 +26,7 @@ from .device.arrays import (
 from .device.device import Device
 from .device.numbers import integer
 from .device.tensor import Tensor
+from .random import with_seed
 from .unfused import mask as unfused_mask
 from .unfused import output as unfused_output
 from .unfused import scores as unfused_scores
@@ -79,7 +80,7 @@ class Attention:
         return flash_attention(
             "flash_attention2", self._device, q, k, v,
             mask=mask, causal=causal, scale=scale, return_lse=return_lse, kernel=kernel, precision=precision,
-            options=options_of("flash_attention2", options),
+            options=options_of("flash_attention2", with_seed(self._device, "flash_attention2", options)),
         )  # fmt: skip
 
     @overload
@@ -142,7 +143,8 @@ class Attention:
         """Exact attention, also with joined heads: ``grilly.functional.flash_attention3`` on this backend."""
         options = {
             "mask": mask, "causal": causal, "scale": scale, "return_lse": return_lse, "kernel": kernel,
-            "precision": precision, "options": options_of("flash_attention3", options),
+            "precision": precision,
+            "options": options_of("flash_attention3", with_seed(self._device, "flash_attention3", options)),
         }  # fmt: skip
         name = "flash_attention3"
         if num_heads is None or len(getattr(q, "shape", ())) != 3:

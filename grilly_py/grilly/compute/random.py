@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import operator
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from ..errors import CaptureError
 from .arrays.promotion import kind_of
@@ -22,7 +23,8 @@ _sequence = 0, itertools.count()
 def manual_seed(seed: int) -> None:
     """Start the sequence of dropout masks that calls without a seed of their own draw from.
 
-    Such a call (``F.scaled_dot_product_attention``, a layer in training) takes this seed and the number of such calls
+    Such a call (attention with ``dropout_p`` and no ``dropout_seed``, ``F.dropout``, a layer in training, and
+    ``grilly.random``) takes this seed and the number of such calls
     since it was set, as the generator's seed and offset: the same calls in the same order drop the same weights, on any
     device. Without this call the seed is 0, in every process. Calls from several threads share one sequence.
 
@@ -59,15 +61,28 @@ def seed_of(device: Device, name: str, seed) -> tuple[int, Tensor | None]:
     return seed, None
 
 
-def drawn(device: Device, name: str, cure: str) -> tuple[int, int]:
+def with_seed(device: Device | None, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords of attention; where they have dropout and no seed, with the next of the sequence.
+
+    An offset that is given stays. Raises as ``drawn``.
+    """
+    if not options.get("dropout_p") or options.get("dropout_seed") is not None:
+        return dict(options)
+    seed, offset = drawn(device, name, "give dropout_seed")
+    return {"dropout_offset": offset, **options, "dropout_seed": seed}
+
+
+def drawn(device: Device | None, name: str, cure: str) -> tuple[int, int]:
     """The seed and the offset for one more call; offsets have 32 bits and begin anew after that.
+
+    Without a device nothing is captured.
 
     Raises
     ------
     CaptureError
         In a captured function, whose replays would all have what is drawn once; ``cure`` is what to call there.
     """
-    if device.runtime.capturing:
+    if device is not None and device.runtime.capturing:
         raise CaptureError(f"{name}: what is drawn in a captured function would be the same in every replay; {cure}")
     seed, calls = _sequence
     return seed, next(calls) % 2**32

@@ -118,7 +118,8 @@ def flash_attention2(
     dropout_p, dropout_seed, dropout_offset : float, int, int
         Each weight is dropped with probability dropout_p, and the others are divided by ``1 - dropout_p``.
         Which ones depends only on seed (64 bits), offset (32 bits), batch, head, query and key;
-        ``F.dropout_mask`` tells.
+        ``F.dropout_mask`` tells. Without a seed a call has the next ones of the sequence of ``grilly.manual_seed``;
+        gradients need the forward's, so give it one where it is to be trained.
 
     Returns
     -------

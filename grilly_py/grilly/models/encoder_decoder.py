@@ -68,13 +68,15 @@ class EncoderDecoder(Generates, Model):
         if decoder_input_ids is None:
             raise ValueError(f"{name}: decoder_input_ids are missing: what was written so far, of which the first "
                              f"token is decoder_start_token_id, {self.decoder_start_token_id}")  # fmt: skip
-        ids, _ = self._ids("decoder_input_ids", decoder_input_ids, self.rows)
-        self._fits(ids.shape[1])
-        call = Call(self._mask(decoder_attention_mask, *ids.shape), precision=self.precision)
         try:
             shape = np.shape(inputs)
         except ValueError:  # rows of different lengths, of which encode() speaks
             shape = ()
+        if shape[:1] == (0,):
+            self.encode(inputs, attention_mask)  # which says so
+        ids, _ = self._ids("decoder_input_ids", decoder_input_ids, self.rows)
+        self._fits(ids.shape[1])
+        call = Call(self._mask(decoder_attention_mask, *ids.shape), precision=self.precision)
         if len(shape) > 1 and shape[0] != len(ids):
             raise ValueError(f"{name}: {shape[0]} inputs and {len(ids)} answers")
         states, mask, host = self.encode(inputs, attention_mask)

@@ -19,7 +19,7 @@ from ..errors import OutOfDeviceMemoryError, UnsupportedError
 from .cache import Cache
 from .defaults import DRAWING
 from .graphs import Graphs
-from .model import on_host
+from .model import check_padding, on_host
 from .sampling import PLAIN, Sampler
 from .tokenizer import Tokenizer
 from .words import GENERATION
@@ -43,9 +43,11 @@ def packed(owner: str, input_ids: Any, attention_mask: Any) -> tuple[NDArray[Any
         raise ValueError(f"{owner}: input_ids has shape {ids.shape}; expected (B, S), neither of them 0")
     if attention_mask is None:
         return ids, np.full(len(ids), ids.shape[1])
-    mask = on_host(f"{owner}: attention_mask", attention_mask) != 0
+    mask = on_host(f"{owner}: attention_mask", attention_mask)
     if mask.shape != ids.shape:
         raise ValueError(f"{owner}: attention_mask has shape {mask.shape}; expected {ids.shape}, as input_ids")
+    check_padding(f"{owner}: attention_mask", mask)
+    mask = mask != 0
     lengths = mask.sum(axis=1)
     if not lengths.all():
         raise ValueError(f"{owner}: prompt {int(lengths.argmin())} has no token: its attention_mask is 0 throughout")

@@ -30,6 +30,15 @@ def on_host(name: str, array: Any) -> NDArray[Any]:
                          "attention_mask says where") from None  # fmt: skip
 
 
+def check_padding(name: str, mask: NDArray[Any]) -> None:
+    """Raise TypeError for a mask of padding that is not of numbers, ValueError for other numbers than 0 and 1."""
+    if mask.dtype.kind not in "biuf":
+        raise TypeError(f"{name} is of {mask.dtype}; expected 1 for tokens and 0 for padding")
+    if mask.dtype.kind != "b" and not ((mask == 0) | (mask == 1)).all():
+        raise ValueError(f"{name} has other numbers than 1, for tokens, and 0, for padding; one that is added to "
+                         "scores is (mask == 0) here")  # fmt: skip
+
+
 class Model(nn.Module):
     """Base of models. A subclass's constructor reads the configuration and asks for the weights.
 
@@ -165,15 +174,18 @@ class Model(nn.Module):
     def _mask(self, mask: Any, batch: int, keys: int) -> Tensor | None:
         """An attention mask ``(B, S)``, 1 for tokens and 0 for padding, as attention takes it; None for none.
 
-        Raises ValueError for another shape.
+        Raises ValueError for another shape and for numbers other than these, TypeError for what are no numbers. Those
+        in Tensors are not read.
         """
         if mask is None:
             return None
-        mask = mask if isinstance(mask, Tensor) else on_host(f"{type(self).__name__}: an attention mask", mask)
+        name = f"{type(self).__name__}: an attention mask"
+        mask = mask if isinstance(mask, Tensor) else on_host(name, mask)
         if tuple(mask.shape) != (batch, keys):
-            raise ValueError(f"{type(self).__name__}: an attention mask is {mask.shape}; expected {(batch, keys)}")
+            raise ValueError(f"{name} is {mask.shape}; expected {(batch, keys)}")
         if isinstance(mask, Tensor):
             return (mask != 0).reshape(batch, 1, 1, keys)
+        check_padding(name, mask)
         mask = mask != 0
         return None if mask.all() else self.backend.tensor(mask.reshape(batch, 1, 1, keys))
 

@@ -69,14 +69,14 @@ class CrossEntropyLoss(Module):
             "label_smoothing": self.label_smoothing,
         }  # fmt: skip
         loss = F.cross_entropy(sent, target, **options)
-        self._keep(Like(tuple(loss.shape), None), input=sent, target=target, options=options)
+        self._keep(Like(tuple(loss.shape), None), keep=keep, input=sent, target=target, options=options)
         return loss if keep else loss.numpy()
 
     if TYPE_CHECKING:  # calling a layer is forward: its arguments and results are known to type checkers
         __call__ = forward
 
     def backward(self, grad_output: FloatArray | float = 1.0) -> Array:
-        """The gradient of the last forward's logits; a Tensor, or a NumPy array where grad_output is one.
+        """The gradient of the last forward's logits, a Tensor where they or grad_output are one, else an array.
 
         Parameters
         ----------
@@ -96,7 +96,8 @@ class CrossEntropyLoss(Module):
         else:
             grad = logits.backend.tensor(grad_output)
         found = F.cross_entropy_backward(grad, logits, target, **options)
-        return found.numpy() if isinstance(grad_output, np.ndarray) else found
+        stays = isinstance(grad_output, Tensor) or kept["keep"] and not isinstance(grad_output, np.ndarray)
+        return found if stays else found.numpy()
 
     def extra_repr(self) -> str:
         return f"reduction={self.reduction!r}, ignore_index={self.ignore_index}, label_smoothing={self.label_smoothing}"

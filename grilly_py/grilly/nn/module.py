@@ -68,6 +68,7 @@ class Like(NamedTuple):
 
     @classmethod
     def of(cls, array: Array) -> Like:
+        """What is known of this array."""
         return cls(tuple(array.shape), dtype_of(array.dtype))
 
 
@@ -287,6 +288,9 @@ class Module:
         if before is not None:
             self._replaced(before)
         changed()
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._parameters, *self._modules})
 
     def __getattr__(self, name: str) -> Any:
         for home in ("_parameters", "_modules"):

@@ -52,22 +52,25 @@ def _checked(asked: Input, value: Any) -> np.ndarray | Tensor:
     return value
 
 
-def rows_of_tables(nodes: Iterable[Node], constants: Mapping[str, Any]) -> dict[str, int]:
-    """How many places a constant has that a name is directly an index into: the fewest, for each such name."""
-    found: dict[str, int] = {}
+def lookups(nodes: Iterable[Node], constants: Mapping[str, Any]) -> list[tuple[str, str, int, int]]:
+    """Which names are directly indices into constants: name, the constant's, the axis, and how many places that has."""
+    found = []
     for node in nodes:
         table = constants.get(node.inputs[0]) if node.name == "Gather" else None
         axis = int(node.attributes.get("axis", 0))
         if table is not None and -table.ndim <= axis < table.ndim:
-            extent = table.shape[axis]
-            found[node.inputs[1]] = min(extent, found.get(node.inputs[1], extent))
+            found.append((node.inputs[1], node.inputs[0], axis, table.shape[axis]))
     return found
 
 
-def check_indices(given: Mapping[str, np.ndarray | Tensor], rows: Mapping[str, int]) -> None:
-    """Raise ValueError for indices of the host that are out of bounds; the device takes the nearest place for them."""
-    for name, extent in rows.items():
-        value = given.get(name)
+def check_indices(given: Mapping[str, np.ndarray | Tensor], into: Iterable[tuple[str, str, int, int]]) -> None:
+    """Raise ValueError for indices of the host that are out of bounds; the device takes the nearest place for them.
+
+    ``into`` is what `lookups` found; a table that is given takes the place of the constant.
+    """
+    for name, table, axis, extent in into:
+        value, own = given.get(name), given.get(table)
+        extent = extent if own is None else own.shape[axis]
         if isinstance(value, np.ndarray) and value.size and not (-extent <= value.min() and value.max() < extent):
             wrong = value.min() if value.min() < -extent else value.max()
             raise ValueError(f"input {name} has the index {wrong}; expected {-extent} to {extent - 1}, by the table "

@@ -13,7 +13,7 @@ import onnx
 from ..compute import Compute, Tensor, default_backend
 from ..compute.graph import Graph
 from ..errors import CaptureError, GrillyError, ModelError, UnsupportedError
-from .feeds import check_indices, checked, rows_of_tables
+from .feeds import check_indices, checked, lookups
 from .graphs import Branch, Input, Loaded, Node, load
 from .table import Call
 
@@ -76,7 +76,7 @@ class Model:
             name: self._sent(f"constant {name}", array) if self._is_sent(name, array) else array
             for name, array in self._loaded.constants.items()
         }
-        self._rows = rows_of_tables(self._loaded.nodes, self._loaded.constants)
+        self._lookups = lookups(self._loaded.nodes, self._loaded.constants)
         self._on_device: dict[str, Tensor] = {}
         self._capturing = False
 
@@ -125,7 +125,7 @@ class Model:
         if others:
             raise TypeError(f"Model.run: takes no names of outputs before the feeds; {_RUN}")
         given = checked(feeds, self.inputs, self.optional)
-        check_indices(given, self._rows)
+        check_indices(given, self._lookups)
         host = {name: _array(value) for name, value in given.items() if name in self._loaded.host}
         device = {name: self._sent(f"input {name}", value) for name, value in given.items() if name not in host}
         self.graph = self.uncaptured = None

@@ -15,7 +15,7 @@ from .cuda import entered, give, taken
 #: Finite values of an additive mask are raised to this: to grilly a dtype's lowest number says "never".
 LOWEST = np.float32(-1e38)
 #: In rows of nothing above this, scores are lost beside the mask, and all keys at the row's maximum count alike, as in
-#: PyTorch.
+#: PyTorch. What they have becomes one number that forward and backward round alike, and other keys are hidden.
 LOST = np.float32(-1e15)
 #: Rows of nothing above this are moved up, which leaves their weights as they are: a log-sum-exp beside such numbers
 #: keeps too few bits for backward.
@@ -52,8 +52,11 @@ class Host:
             return mask
         top = mask.max(axis=-1, keepdims=True)
         size = -np.abs(top)
+        lost = (size <= LOST) & np.isfinite(top)
+        shared = np.where(mask == top, LOWEST, np.float32(-np.inf))
         top = np.where((size < LOW) & (size > LOST), top, np.float32(0))
-        return np.where(np.isneginf(mask), mask, np.maximum(mask - top, LOWEST))
+        moved = np.where(np.isneginf(mask), mask, np.maximum(mask - top, LOWEST))
+        return np.where(lost, shared, moved)
 
     def shared_out(self, gradient: torch.Tensor, mask: torch.Tensor | None, keys: int) -> torch.Tensor:
         """The output's gradient, divided in each row of an additive mask by how many keys its weight is shared among
@@ -65,7 +68,6 @@ class Host:
         if mask is None or mask.dtype == torch.bool or mask.numel() == 0:
             return gradient
         mask = mask.detach().float()
-        mask = torch.where(torch.isneginf(mask), mask, mask.clamp_min(float(LOWEST)))
         top = mask.amax(dim=-1, keepdim=True)
         lost = torch.isfinite(top) & (top.abs() >= -float(LOST))
         if not mask.is_cuda and not lost.any():  # on a GPU asking would wait
@@ -109,8 +111,11 @@ class Gpu(Host):
         mask = tensor.detach().float()
         top = mask.amax(dim=-1, keepdim=True)
         size = -top.abs()
+        lost = (size <= float(LOST)) & torch.isfinite(top)
+        shared = torch.full_like(mask, -torch.inf).masked_fill(mask == top, float(LOWEST))
         top = torch.where((size < float(LOW)) & (size > float(LOST)), top, 0)
-        return self.array(torch.where(torch.isneginf(mask), mask, (mask - top).clamp_min(float(LOWEST))))
+        moved = torch.where(torch.isneginf(mask), mask, (mask - top).clamp_min(float(LOWEST)))
+        return self.array(torch.where(lost, shared, moved))
 
     def result(self, array: Any) -> torch.Tensor:
         if isinstance(array, Tensor):

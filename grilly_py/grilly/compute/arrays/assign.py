@@ -50,7 +50,7 @@ def scatter(device: Device, target: Tensor, index: Tensor, values: Tensor) -> No
         mapped(device, spec("copy", x.dtype), (x, None, None)) if x._storage is target._storage else x
         for x in (values, index)
     )
-    places = index.view((slice(None), *(None,) * (target.ndim - 1)))
+    places = index._selected((slice(None), *(None,) * (target.ndim - 1)))
     rows = target._view(shape, (0, *target._steps[1:]))
     run(device, PLANS, plan, (Counted(target._steps[0], target.shape[0], False),), (values, places, rows))
 

@@ -34,7 +34,7 @@ def selected(x: Tensor, index) -> Tensor:
     items = _items(x, index)
     if not any(isinstance(item, _ARRAYS) for item in items):
         items, turned = _forward(x, items)
-        found = x.view(items)
+        found = x._selected(items)
         return flip(found, turned) if turned else found
     if len(items) == 1 and _is_mask(items[0]):
         mask = _host(items[0])
@@ -56,7 +56,7 @@ def assigned(x: Tensor, index, value) -> None:
     items = _items(x, index)
     if not any(isinstance(item, _ARRAYS) for item in items):
         items, turned = _forward(x, items)
-        target = x.view(items)
+        target = x._selected(items)
         if value.__class__ in _NUMBERS and replaceable(target, ()):
             check_range("a value", x.dtype, value)
             fill(device, target, value)
@@ -182,7 +182,7 @@ def _advanced(x: Tensor, items: tuple) -> tuple[Tensor, list[int], list, int, tu
         basic.append(item)
         axis += 1
     forward, turned = _forward(x, tuple(basic))
-    view = x.view(forward)
+    view = x._selected(forward)
     places = [n for n, kind in enumerate(kinds) if kind]
     # As in NumPy, "..." stands between arrays also where it is for no axis.
     cut = next((n for n, item in enumerate(items) if item is Ellipsis), 0)
@@ -268,7 +268,7 @@ def _values(x: Tensor, value, shape: tuple[int, ...]) -> Tensor:
     if value.shape == shape:
         return value
     while value.ndim > len(shape) and value.shape[0] == 1:
-        value = value.view(0)
+        value = value._selected(0)
     try:
         fits = np.broadcast_shapes(value.shape, shape) == tuple(shape)
     except ValueError:
@@ -300,7 +300,7 @@ def _assign_mask(x: Tensor, mask, value) -> None:
         shape = np.shape(value)
     if len(shape) <= len(rest):
         on_device = mask if isinstance(mask, Tensor) else device.tensor(mask)
-        on_device = on_device.view((..., *(None,) * len(rest)))
+        on_device = on_device._selected((..., *(None,) * len(rest)))
         values = _values(x, value, rest)
         chosen = where(on_device, values, x)
         assign(device, x, chosen)

@@ -59,8 +59,8 @@ def matmul(x, y) -> Tensor:
     dtype = promoted(x.dtype, y.dtype)
     if kind_of(dtype) == "bool":
         raise TypeError("matmul: operands are bool; expected numbers")
-    a = x.view(None) if x.ndim == 1 else x
-    b = y.view((slice(None), None)) if y.ndim == 1 else y
+    a = x._selected(None) if x.ndim == 1 else x
+    b = y._selected((slice(None), None)) if y.ndim == 1 else y
     if a.shape[-1] != b.shape[-2]:
         raise ValueError(f"matmul: shapes {x.shape} and {y.shape}; x's last axis and y's last but one differ")
     try:
@@ -68,8 +68,8 @@ def matmul(x, y) -> Tensor:
     except ValueError:
         raise ValueError(f"matmul: leading axes of {x.shape} and {y.shape} do not broadcast") from None
     if kind_of(dtype) != "floating":
-        columns = cast(b, dtype).swapaxes(-1, -2).view((..., None, slice(None), slice(None)))
-        terms = binary("multiply", cast(a, dtype).view((..., None, slice(None))), columns)
+        columns = cast(b, dtype).swapaxes(-1, -2)._selected((..., None, slice(None), slice(None)))
+        terms = binary("multiply", cast(a, dtype)._selected((..., None, slice(None))), columns)
         found = sum_of("sum", terms, -1, dtype)
     elif 0 in (*lead, a.shape[-2], b.shape[-1]):
         found = device.empty((*lead, a.shape[-2], b.shape[-1]), dtype)

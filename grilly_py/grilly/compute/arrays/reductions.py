@@ -356,7 +356,7 @@ def moment(name: str, x: Tensor, axis=None, keepdims: bool = False, correction: 
     if x.dtype.itemsize >= 4 and x.size:  # float32 does not hold all of these
         axes = axes_of(name, x, axis)
         if name != "mean":  # which what is taken from all does not change
-            first = x.view(tuple(slice(0, 1) if n in axes else slice(None) for n in range(x.ndim)))
+            first = x._selected(tuple(slice(0, 1) if n in axes else slice(None) for n in range(x.ndim)))
             x = _apart(x, first) if x.dtype == INT64 else binary("subtract", cast(x, INT64), cast(first, INT64))
         elif x.dtype != INT64:  # whose sums int64 may not hold
             count = math.prod(x.shape[n] for n in axes)

@@ -25,14 +25,14 @@ def unique(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return cast(flat, x.dtype, copy=True), none, none.reshape(x.shape), none
     order = argsort(flat)
     ordered = take(flat, order)
-    news = binary("not_equal", ordered.view(slice(1, None)), ordered.view(slice(0, -1)))
+    news = binary("not_equal", ordered._selected(slice(1, None)), ordered._selected(slice(0, -1)))
     news = concat([device.tensor(np.ones(1, np.bool_)), news])
     (begins,) = nonzero(news, "unique_values")
     which = binary("subtract", running("sum", news, 0, INT64), 1)
     inverse = device.empty((flat.size,), INT64)
     scatter(device, inverse, order, which)
     device.runtime.flush()
-    ends = concat([begins.view(slice(1, None)), device.tensor(np.array([flat.size]))])
+    ends = concat([begins._selected(slice(1, None)), device.tensor(np.array([flat.size]))])
     return take(ordered, begins), take(order, begins), inverse.reshape(x.shape), binary("subtract", ends, begins)
 
 

@@ -135,7 +135,7 @@ def split(x: Tensor, parts, axis: int = 0) -> list[Tensor]:
             raise ValueError(f"split: axis {axis} has extent {extent}, which is not {count} times another")
         places = [n * (extent // count) for n in range(1, count)]
     ends = zip([None, *places], [*places, None], strict=True)
-    return [x.view((slice(None),) * axis + (slice(start, stop),)) for start, stop in ends]
+    return [x._selected((slice(None),) * axis + (slice(start, stop),)) for start, stop in ends]
 
 
 def stack(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
@@ -154,7 +154,7 @@ def expand_dims(x: Tensor, axis: int = 0) -> Tensor:
     if not -x.ndim - 1 <= place <= x.ndim:
         raise IndexError(f"expand_dims: axis {place} is out of bounds for {x.ndim + 1} axes")
     place %= x.ndim + 1
-    return x.view((slice(None),) * place + (None,))
+    return x._selected((slice(None),) * place + (None,))
 
 
 def squeeze(x: Tensor, axis) -> Tensor:
@@ -162,7 +162,7 @@ def squeeze(x: Tensor, axis) -> Tensor:
     axes = {axis_of("squeeze", one, x.ndim) for one in (axis if isinstance(axis, tuple) else (axis,))}
     if any(x.shape[a] != 1 for a in axes):
         raise ValueError(f"squeeze: axes {sorted(axes)} of shape {x.shape} are not all of extent 1")
-    return x.view(tuple(0 if a in axes else slice(None) for a in range(x.ndim)))
+    return x._selected(tuple(0 if a in axes else slice(None) for a in range(x.ndim)))
 
 
 def roll(x: Tensor, shift, axis=None) -> Tensor:

@@ -181,7 +181,7 @@ def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tenso
     # A row beyond a binding: the largest of the largest of its pieces, which stand in the order of the pieces.
     rows, found = moved(x, (axis,), (x.ndim - 1,)), []
     for begin, end in pieces:
-        values, places = topk(rows.view((..., slice(begin, end))), min(k, end - begin), -1, largest)
+        values, places = topk(rows._selected((..., slice(begin, end))), min(k, end - begin), -1, largest)
         found.append((values, binary("add", places, begin)))
     values, which = topk(concat([values for values, _ in found], -1), k, -1, largest)
     places = take_along_axis(concat([places for _, places in found], -1), which, -1)
@@ -218,7 +218,7 @@ def searchsorted(x: Tensor, values: Tensor, side: str = "left", sorter: Tensor |
     own, sought = cast(x, dtype), cast(cast(values, dtype), wide).contiguous()
     found = None
     for begin, end in _fitting(device.facts, own):  # how many of all are below is how many of each piece are
-        (some,) = run(device, SEARCHES, _search, (side == "right",), (own.view(slice(begin, end)), sought))
+        (some,) = run(device, SEARCHES, _search, (side == "right",), (own._selected(slice(begin, end)), sought))
         found = some if found is None else binary("add", found, some)
     device.runtime.flush()
     return found
@@ -227,7 +227,7 @@ def searchsorted(x: Tensor, values: Tensor, side: str = "left", sorter: Tensor |
 def _fitting(facts: DeviceFacts, x: Tensor, parts: int = 1) -> list[tuple[int, int]]:
     """Ranges of the last axis whose views fit a binding, of equal lengths but for the last."""
     many = max(-(-x.shape[-1] // parts), 1)
-    if many > 1 and not fits_binding(facts, x.view((..., slice(0, many)))):
+    if many > 1 and not fits_binding(facts, x._selected((..., slice(0, many)))):
         return _fitting(facts, x, 2 * parts)
     return [(begin, min(begin + many, x.shape[-1])) for begin in range(0, max(x.shape[-1], 1), many)]
 

@@ -72,6 +72,16 @@ def check_kernel(operation: str, kernel) -> None:
         raise TypeError(f"{operation}: kernel is a {type(kernel).__name__}; expected the name of a shader family")
 
 
+def check_causal(operation: str, causal, name: str = "causal") -> bool:
+    """Whether attention is causal. Raises TypeError for what is neither true nor false, such as texts and masks."""
+    if causal.__class__ is bool:
+        return causal
+    if causal is not None and not isinstance(causal, (int, np.integer, np.bool_)):
+        mask = "; a mask is given as mask" if hasattr(causal, "shape") else ""
+        raise TypeError(f"{operation}: {name} is a {type(causal).__name__}; expected True or False{mask}")
+    return bool(causal)
+
+
 def check_scale(operation: str, scale, head_dim: int) -> float:
     """``scale``, or 1/sqrt(head_dim) for None. Raises TypeError, and ValueError unless float32 can do with it."""
     if scale is None:

@@ -13,7 +13,7 @@ from ..device.tensor import Tensor
 from . import stream, stream_plan
 from .added import WideBias
 from .call import NOTHING, Terms
-from .checks import check_kernel, check_mask, check_qkv, check_scale
+from .checks import check_causal, check_kernel, check_mask, check_qkv, check_scale
 from .operands import FLOAT32
 from .options import OFF, Options, prepare, scalar_key
 from .record import prepared
@@ -47,7 +47,7 @@ def flash_attention(
     """
     device.check_open()
     high = check_precision(operation, precision)
-    causal, return_lse = bool(causal), bool(return_lse)
+    causal, return_lse = check_causal(operation, causal), bool(return_lse)
     check_kernel(operation, kernel)
     check_backend(operation, device, q, k, v, mask)
     key = None

@@ -43,7 +43,7 @@ class DropoutKeywords(TypedDict, total=False):
     """Which weights are dropped."""
 
     dropout_p: float
-    dropout_seed: SupportsIndex
+    dropout_seed: SupportsIndex | None
     dropout_offset: SupportsIndex
 
 

@@ -18,7 +18,7 @@ from .cache_checks import NAME, CacheCall, checked_call
 from .cache_lengths import Lengths
 from .cache_plan import Rows, append_plan, words_plan
 from .call import NOTHING, Terms
-from .checks import check_kernel, check_scale
+from .checks import check_causal, check_kernel, check_scale
 from .decode import MANY_QUERIES
 from .option_checks import INT32
 from .options import CheckedOptions, Options, arrays_of, prepare, scalar_key
@@ -101,7 +101,7 @@ def _attended(
     rotary_interleaved, causal, options: Options, scale, return_lse, kernel, precision,
 ):  # fmt: skip
     """The call, which leaves the host's count to the caller."""
-    high, causal = check_precision(NAME, precision), bool(causal)
+    high, causal = check_precision(NAME, precision), check_causal(NAME, causal)
     check_kernel(NAME, kernel)
     given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v}
     key = None

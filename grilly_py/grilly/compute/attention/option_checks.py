@@ -168,6 +168,7 @@ def window(operation: str, given) -> tuple[int | None, int | None]:
 def dropout(operation: str, p, seed, offset) -> tuple[float, int, int]:
     """Probability, seed and offset. Raises TypeError, and ValueError for one out of range."""
     p = number(operation, "dropout_p", p)
+    missing, seed = seed is None, 0 if seed is None else seed
     seed, offset = integer(operation, "dropout_seed", seed), integer(operation, "dropout_offset", offset)
     if not 0.0 <= p < 1.0:
         raise ValueError(f"{operation}: dropout_p is {p}; expected at least 0 and below 1")
@@ -175,6 +176,8 @@ def dropout(operation: str, p, seed, offset) -> tuple[float, int, int]:
         raise ValueError(f"{operation}: dropout_seed is {seed}; expected 0 to 2**64 - 1")
     if not 0 <= offset < 2**32:
         raise ValueError(f"{operation}: dropout_offset is {offset}; expected 0 to 2**32 - 1")
+    if missing and p:
+        raise ValueError(f"{operation}: dropout_p is {p} and there is no dropout_seed; give that of the forward call")
     return p, seed, offset
 
 

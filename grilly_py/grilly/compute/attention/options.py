@@ -44,7 +44,7 @@ class Options:
     block_map: BoolArray | None = None
     block_size: Sequence[SupportsIndex] | None = None
     dropout_p: float = 0.0
-    dropout_seed: SupportsIndex = 0
+    dropout_seed: SupportsIndex | None = None
     dropout_offset: SupportsIndex = 0
 
 

@@ -11,7 +11,7 @@ from ..device.device import Device
 from ..device.numbers import number
 from ..device.tensor import Tensor
 from ..random import drawn
-from .checks import misplaced
+from .checks import check_causal, misplaced
 from .forward import flash_attention
 from .options import options_of
 
@@ -34,11 +34,12 @@ def scaled_dot_product_attention(
 ):
     """``grilly.functional.scaled_dot_product_attention`` on a device; documented there."""
     device.check_open()
+    is_causal = check_causal(NAME, is_causal, "is_causal")
     check_float(NAME, query=query, key=key, value=value)
     certain = attn_mask is None and dropout_p.__class__ is float and not dropout_p
     if certain and _are_plain(query, key, value, is_causal):
         return flash_attention(
-            NAME, device, query, key, value, mask=None, causal=bool(is_causal), scale=scale,
+            NAME, device, query, key, value, mask=None, causal=is_causal, scale=scale,
             shift=0 if is_causal else None, options=options_of(NAME, {}),
         )  # fmt: skip
     dropout_p = _probability(dropout_p)
@@ -65,7 +66,7 @@ def scaled_dot_product_attention(
         more.update(dropout_p=dropout_p, dropout_seed=seed, dropout_offset=offset)
     out = flash_attention(
         NAME, device, q, k, v,
-        mask=mask, causal=bool(is_causal), scale=scale, shift=0 if is_causal else None, options=options_of(NAME, more),
+        mask=mask, causal=is_causal, scale=scale, shift=0 if is_causal else None, options=options_of(NAME, more),
     )  # fmt: skip
     out = out.reshape(*lead, length, value.shape[-1])
     return out if kept else out.numpy()

@@ -11,11 +11,12 @@ from ..device.dtypes import is_sixteen_bits
 from ..device.record import key_of
 from ..device.sixteen_bits import widens
 from ..device.tensor import Tensor
+from ..random import drawn
 from . import backward
 from .backward_plan import BackwardTerms
 from .backward_sums import sinks_gradient
 from .call import Terms
-from .checks import check_kernel
+from .checks import check_causal, check_kernel
 from .options import Options, scalar_key
 from .record import Prepared, prepared
 from .varlen_checks import check_bindings, check_packed, sequences_of
@@ -45,7 +46,7 @@ def flash_attention_varlen(
     alibi_slopes=None,
     sinks=None,
     dropout_p=0.0,
-    dropout_seed=0,
+    dropout_seed=None,
     dropout_offset=0,
     return_lse=False,
     kernel=None,
@@ -53,8 +54,11 @@ def flash_attention_varlen(
 ):
     """``grilly.functional.flash_attention_varlen`` on a device; documented there."""
     device.check_open()
-    high, causal = check_precision(NAME, precision), bool(causal)
+    high, causal = check_precision(NAME, precision), check_causal(NAME, causal)
     check_kernel(NAME, kernel)
+    if dropout_p and dropout_seed is None:
+        dropout_seed, offset = drawn(device, NAME, "give dropout_seed")
+        dropout_offset = dropout_offset or offset
     options = Options(
         window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
         dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset,
@@ -118,7 +122,7 @@ def flash_attention_varlen_backward(
     alibi_slopes=None,
     sinks=None,
     dropout_p=0.0,
-    dropout_seed=0,
+    dropout_seed=None,
     dropout_offset=0,
     return_dsinks=False,
     grad_lse=None,

@@ -67,12 +67,12 @@ def convolution_backward(
 def _added(device: Device, parts: Tensor) -> Tensor:
     """The sum of parts (n, ...)."""
     if parts.shape[0] == 1:
-        return parts.view(0)
+        return parts._selected(0)
     if parts._storage.nbytes <= device.facts.storage_range:
         return reduced("sum", parts, 0, False, parts.dtype)
-    found = parts.view(0)  # a row of a reduction is to fit a binding
+    found = parts._selected(0)  # a row of a reduction is to fit a binding
     for number in range(1, parts.shape[0]):
-        found = binary("add", found, parts.view(number))
+        found = binary("add", found, parts._selected(number))
     return found
 
 

@@ -63,8 +63,8 @@ def sent(device: Device, array) -> Tensor:
 
 def four(x: Tensor, axes: int) -> Tensor:
     """``(N, C, H, W)`` of an array with ``axes`` of H and W, with or without N."""
-    x = x if x.ndim == axes + 2 else x.view(None)
-    return x if axes == 2 else x.view((slice(None), slice(None), None))
+    x = x if x.ndim == axes + 2 else x._selected(None)
+    return x if axes == 2 else x._selected((slice(None), slice(None), None))
 
 
 def room(device: Device) -> int:
@@ -121,8 +121,8 @@ def plan(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, reg
         operands = [rows, bias.broadcast_to(rows.shape), None]
         emit(planner, registry, spec("add", x.dtype), rows, operands, [4, layouts[2].offset, None])
     y = result.transpose(0, 3, 1, 2)
-    y = y if axes == 2 else y.view((slice(None), slice(None), 0))
-    return planner.plan(y if image.ndim == axes + 2 else y.view(0), made)
+    y = y if axes == 2 else y._selected((slice(None), slice(None), 0))
+    return planner.plan(y if image.ndim == axes + 2 else y._selected(0), made)
 
 
 def as_rows(x: Tensor, window: Window) -> Tensor | None:

@@ -265,6 +265,7 @@ class Device:
 
     @property
     def memory_limit(self) -> int | None:
+        """Bytes that tensors may take together before calls on arrays are streamed; workspace is a part of it."""
         return self._memory_limit
 
     @memory_limit.setter

@@ -76,7 +76,8 @@ _METHODS = {
     "half": 't.astype("float16")', "bfloat16": 't.astype("bfloat16")', "permute": "t.transpose(...)",
     "unsqueeze": "t[:, None], or grilly.expand_dims(t)", "dim": "t.ndim",
     **dict.fromkeys(("clone", "copy"), "t.astype(t.dtype), which copies"),
-    **dict.fromkeys(("flatten", "ravel"), "t.reshape(-1)"),
+    **dict.fromkeys(("flatten", "ravel"), "t.reshape(-1)"), "view": "t.reshape(shape)", "numel": "t.size",
+    "fill_": "t[:] = value", "dot": "grilly.matmul(t, other)",
 }  # fmt: skip
 
 

@@ -264,7 +264,7 @@ class Tensor(Operators):
             elif kind is int or item is None or item is Ellipsis:
                 continue
             return self._storage.device.arrays.selected(self, index)
-        return self.view(index)
+        return self._selected(index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Replace what ``self[index]`` selects by a number, or by an array that broadcasts to it, on the device.
@@ -274,7 +274,7 @@ class Tensor(Operators):
         """
         self._storage.device.arrays.assigned(self, index, value)
 
-    def view(self, index: _Index) -> Tensor:
+    def _selected(self, index: _Index) -> Tensor:
         """What integers, slices with positive steps, ``None`` and ``...`` select, without a copy.
 
         Raises TypeError for other indices, and IndexError for what is out of bounds.

@@ -157,6 +157,8 @@ def hardmax(call: Call, x: Tensor) -> Tensor:
 
     def of_rows(rows: Tensor, axis: int) -> Tensor:
         axis = within(int(axis), rows.ndim)
+        if not rows.size:
+            return rows
         places = xp.arange(rows.shape[axis], device=call.backend)
         places = places.reshape(tuple(-1 if a == axis else 1 for a in range(rows.ndim)))
         return xp.equal(places, xp.argmax(rows, axis=axis, keepdims=True)).astype(rows.dtype, copy=False)

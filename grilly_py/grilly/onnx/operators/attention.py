@@ -51,12 +51,13 @@ def attention(
     if joined:
         q = heads_apart(call, q, "q_num_heads")
         k, v = heads_apart(call, k, "kv_num_heads"), heads_apart(call, v, "kv_num_heads")
-    k, v = k.astype(q.dtype, copy=False), v.astype(q.dtype, copy=False)
     past = 0
     if past_k is not None and past_v is not None:
         past = past_k.shape[2]
-        past_k, past_v = past_k.astype(q.dtype, copy=False), past_v.astype(q.dtype, copy=False)
-        k, v = xp.concat([past_k, k], axis=2), xp.concat([past_v, v], axis=2)
+        k = xp.concat([past_k.astype(k.dtype, copy=False), k], axis=2)
+        v = xp.concat([past_v.astype(v.dtype, copy=False), v], axis=2)
+    present = k, v
+    k, v = k.astype(q.dtype, copy=False), v.astype(q.dtype, copy=False)
     keys = k.shape[2]
     sizes = (int(call.get(f"{side}_window_size", -1)) for side in ("left", "right"))
     left, right = (None if size < 0 else size for size in sizes)
@@ -88,12 +89,12 @@ def attention(
         found = F.flash_attention2(q, k, v, mask=flash_mask, **options)
         found = heads_joined(found) if joined else found
     if not call.wants(3):
-        return found, k, v
+        return found, *present
     offset = past if lengths is None else lengths.reshape(-1, 1, 1, 1) - rows
     seen = _visible(rows, keys, offset, left, right)
     if lengths is not None:
         seen = seen & (np.arange(keys) < lengths.reshape(-1, 1, 1, 1))
-    return found, k, v, _scores(call, q, k, mask, seen).astype(q.dtype, copy=False)
+    return found, *present, _scores(call, q, k, mask, seen).astype(q.dtype, copy=False)
 
 
 def heads_joined(x: Tensor) -> Tensor:

@@ -54,8 +54,13 @@ def modulo(call: Call, x: Tensor, y: Tensor) -> Tensor:
     """What division leaves, with the divisor's sign; with ``fmod`` the dividend's."""
     if not call.get("fmod", 0) or x.dtype.kind == "u":
         return xp.remainder(x, y)
-    left = xp.remainder(xp.abs(x), xp.abs(y))
-    return xp.where(xp.less(x, 0), xp.negative(left), left)
+    left = xp.remainder(x, y)
+    if is_floating(x):
+        left = xp.remainder(xp.abs(x), xp.abs(y))
+        return xp.where(xp.less(x, 0), xp.negative(left), left)
+    # Magnitudes would not do: that of the lowest integer is none of its dtype.
+    other = xp.logical_and(xp.not_equal(left, 0), xp.not_equal(xp.less(left, 0), xp.less(x, 0)))
+    return xp.where(other, xp.subtract(left, y), left)
 
 
 @operator("Pow", either=(1,))

@@ -93,7 +93,7 @@ def _sizes(
         # In float32, as models hold scales: 10 times 0.7 is 7, and in float64 less.
         return [math.floor(np.float32(e) * np.float32(scale)) for e, scale in zip(extents, by, strict=True)], by
     new = [int(size) for size in sizes]
-    by = [size / extent for size, extent in zip(new, extents, strict=True)]
+    by = [size / extent if extent else 1.0 for size, extent in zip(new, extents, strict=True)]
     policy = call.get("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
         return new, by
