@@ -110,6 +110,16 @@ def test_the_list_of_names_stays_the_slices_of_a_list_are_numbered_anew():
         row(1)
 
 
+@pytest.mark.parametrize("kind", [nn.ModuleList, lambda modules: nn.Sequential(*modules)], ids=["list", "sequential"])
+def test_sums_of_containers(kind):
+    first, second, third = nn.ReLU(), nn.Tanh(), nn.SiLU()
+    own = same = kind([first, second])
+    more = own + [third]
+    assert type(more) is type(own) and list(more) == [first, second, third] and len(own) == 2
+    own += [third]
+    assert own is same and list(own) == [first, second, third]
+
+
 @pytest.mark.parametrize("name", ["", "a.b", "forward", "training"])
 def test_names_that_are_refused(name):
     with pytest.raises(ValueError, match="names no module"):

@@ -224,9 +224,9 @@ def test_what_the_call_says_itself_is_not_warned_of(tmp_path, vulkan_backend):
     ({"temperature": 0.5}, "temperature is"), ({"top_p": 0.9}, "top_p is"), ({"top_k": 5}, "top_k is"),
     ({"seed": 3}, "seed is"), ({"seed": 3, "top_p": 0.5, "do_sample": False}, "top_p and seed are"),
 ])  # fmt: skip
-def test_numbers_of_drawing_without_drawing(model, options, said):
+def test_numbers_for_sampling_without_sampling(model, options, said):
     """As `grilly generate`: the text would be the likeliest one all the same."""
-    with pytest.raises(ValueError, match=f"generate: {said} of drawing; give do_sample=True too"):
+    with pytest.raises(ValueError, match=f"generate: {said} for sampling; give do_sample=True too"):
         model.generate(IDS, max_new_tokens=1, **options)
     model.generate(IDS, max_new_tokens=1, temperature=1.0, top_k=50, top_p=1.0, seed=None)
 

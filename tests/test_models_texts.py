@@ -116,8 +116,8 @@ def test_generate_command(vulkan_backend, folder, capsys):
     assert "temperature is -1.0" in capsys.readouterr().err
     for given, why in (
         (["--temperature", "0"], "--temperature must be above 0; leave it out for the likeliest"),
-        (["--top-p", "0.9", "--seed", "1"], "--top-p and --seed are of drawing; add --temperature 1"),
-        (["--seed", "3"], "--seed is of drawing; add --temperature 1"),
+        (["--top-p", "0.9", "--seed", "1"], "--top-p and --seed are for sampling; add --temperature 1"),
+        (["--seed", "3"], "--seed is for sampling; add --temperature 1"),
     ):
         assert main(["generate", str(folder), prompt, *given, *device]) == 1
         assert why in capsys.readouterr().err

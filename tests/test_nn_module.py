@@ -276,3 +276,15 @@ def test_to_a_dtype_that_does_not_hold_the_numbers(vulkan_backend, held):
     weight[1] = 65504
     layer[1].weight = nn.Parameter(vulkan_backend.tensor(weight) if held == "Tensor" else weight)
     assert layer.to(dtype="float16")[1].weight.numpy()[1].tolist() == [65504.0] * 3
+
+
+def test_names_of_parts_are_among_its_attributes():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, rng=0)
+    assert {"self_attn", "linear1", "forward", "training"} <= set(dir(layer))
+    assert {"weight", "bias"} <= set(dir(layer.linear1))
+
+
+@pytest.mark.parametrize("state", [None, "weights.npz", [("weight", 1)]])
+def test_a_state_that_is_no_mapping(state):
+    with pytest.raises(TypeError, match="load_state_dict: state is a .*; expected names with arrays"):
+        nn.Linear(2, 2).load_state_dict(state)

@@ -136,13 +136,15 @@ def roll(x: Tensor | np.ndarray, /, shift: int | tuple[int, ...], axis: Axes = N
 
 
 def repeat(
-    x: Tensor | np.ndarray, repeats: int | Tensor | np.ndarray, /, axis: int | None = None, **unknown: NoReturn
-) -> Tensor:
-    """Each element, or place along an axis, ``repeats`` times; an array has a number for each, which the host waits
-    for."""
+    x: Tensor | np.ndarray, repeats: int | Sequence[int] | Tensor | np.ndarray, /, axis: int | None = None,
+    **unknown: NoReturn,
+) -> Tensor:  # fmt: skip
+    """Each element, or place along an axis, ``repeats`` times; a sequence or an array has a number for each, and for
+    that of a Tensor the host waits."""
     if unknown:
         raise foreign.unknown("repeat", unknown, WORDS)
     x = tensor_of("repeat", x)
+    repeats = np.asarray(repeats) if isinstance(repeats, (list, tuple)) else repeats
     if not isinstance(repeats, (Tensor, np.ndarray)):
         return _shapes.repeat(x, repeats, axis)
     own = x.reshape(-1) if axis is None else x

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repetition-penalty", type=float, metavar="X",
                         help="divide logits of tokens that the text has by X (default: the folder's)")  # fmt: skip
     parser.add_argument("--stop", action="append", metavar="TEXT", help="end where the text has this; may come again")
-    parser.add_argument("--seed", type=int, metavar="N", help="of the drawing")
+    parser.add_argument("--seed", type=int, metavar="N", help="of the sampling")
     add_loading(parser)
     add_device(parser)
 
@@ -65,9 +65,9 @@ def _drawing(args: argparse.Namespace) -> None:
         raise CommandError("--temperature must be above 0; leave it out for the likeliest tokens")
     said = [f"--{name.replace('_', '-')}" for name in ("top_k", "top_p", "seed") if getattr(args, name) is not None]
     if args.temperature is None and said:
-        from ..models.sampling import of_drawing
+        from ..models.sampling import for_sampling
 
-        raise CommandError(f"{of_drawing(said)}; add --temperature 1 to draw")
+        raise CommandError(f"{for_sampling(said)}; add --temperature 1 to draw")
 
 
 def _prompt(args: argparse.Namespace, tokenizer):

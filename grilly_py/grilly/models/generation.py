@@ -103,7 +103,7 @@ class Generates:
 
     def left_out(self, do_sample: bool | None = None, stop_strings: Any = None) -> str:
         """What `generate` with these warns of: what the folder asks for and is not computed; empty for nothing."""
-        # What the call itself says is not of the folder; what is of drawing alone has no effect without it.
+        # What the call itself says is not of the folder; what is for sampling alone has no effect without it.
         said = {"do_sample": do_sample is not None, "stop_strings": stop_strings is not None}
         said |= dict.fromkeys(DRAWING, do_sample is False)
         left = ", ".join(f"{name}={value!r}" for name, value in self.not_applied.items() if not said.get(name))
@@ -113,7 +113,7 @@ class Generates:
         self, do_sample: bool, temperature: float | None, top_k: int | None, top_p: float | None, penalty: float,
         seed: int | None,
     ) -> Sampler:  # fmt: skip
-        """What chooses tokens. The folder's numbers of drawing count where tokens are drawn and the call has none."""
+        """What chooses tokens. The folder's numbers count where tokens are sampled and the call has none."""
         said: Mapping[str, Any] = {name: getattr(self, name) for name in PLAIN} if do_sample else PLAIN
         given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         numbers: dict[str, Any] = {name: said[name] if value is None else value for name, value in given.items()}
@@ -279,7 +279,7 @@ class Generates:
             its ``max_length``, in which tokens that are there count; else 20.
         do_sample : bool, optional
             Draw each token by its probability; else take the most probable one (greedy). None is False, with a warning
-            where the folder asks for drawing. What is only with it is refused without it.
+            where the folder asks for sampling. What is only with it is refused without it.
         temperature : float, optional
             Logits are divided by it; above 0. By default what the folder says, else 1. Only with ``do_sample``.
         top_k : int, optional
@@ -298,7 +298,7 @@ class Generates:
             What follows an ended text while others go on. By default what the folder says, else the first
             ``eos_token_id``.
         seed : int, optional
-            Of the drawing: the same seed gives the same tokens from the same logits. Only with ``do_sample``.
+            Of the sampling: the same seed gives the same tokens from the same logits. Only with ``do_sample``.
         decoder_input_ids : array or Tensor of int, optional
             What answers begin with, ``(B, T)``, for models with an encoder; by default the token that the folder names,
             which T5 also puts before ones that do not begin with it.

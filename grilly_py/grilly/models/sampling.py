@@ -19,9 +19,9 @@ LIKELIEST = 50
 PLAIN: Mapping[str, Any] = {"temperature": 1.0, "top_k": LIKELIEST, "top_p": 1.0}
 
 
-def of_drawing(said: Sequence[str]) -> str:
-    """What is wrong where these are given, and tokens are not drawn."""
-    return f"{' and '.join(said)} {'are' if len(said) > 1 else 'is'} of drawing"
+def for_sampling(said: Sequence[str]) -> str:
+    """What is wrong where these are given, and tokens are not sampled."""
+    return f"{' and '.join(said)} {'are' if len(said) > 1 else 'is'} for sampling"
 
 
 class Sampler:
@@ -30,7 +30,7 @@ class Sampler:
     Raises
     ------
     ValueError
-        For numbers out of their range, and numbers of drawing where tokens are not drawn.
+        For numbers out of their range, and numbers for sampling where tokens are not sampled.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Sampler:
                    "seed": seed is not None}  # fmt: skip
         said = [name for name, given in changed.items() if given]
         if said and not do_sample:
-            raise ValueError(f"generate: {of_drawing(said)}; give do_sample=True too")
+            raise ValueError(f"generate: {for_sampling(said)}; give do_sample=True too")
 
     def draws(self, batch: int) -> NDArray[np.float32] | None:
         """Numbers from 0 to below 1, ``(B, 1)``, by which tokens are drawn; None where none are."""

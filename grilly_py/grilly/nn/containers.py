@@ -61,6 +61,12 @@ class _Row(Module):
             self.append(module)
         return self
 
+    def __iadd__(self: RowT, modules: Iterable[Module]) -> RowT:
+        return self.extend(modules)
+
+    def __add__(self: RowT, modules: Iterable[Module]) -> RowT:
+        return self[:].extend(modules)
+
     def insert(self: RowT, index: SupportsIndex, module: Module) -> RowT:
         """Put a module before the one at an index; all are numbered anew. Returns the container."""
         modules = list(self)

@@ -409,10 +409,12 @@ class Module:
             For missing or unexpected names when ``strict``, and for shapes that differ; all of them are listed, and
             the module is left as it was.
         TypeError
-            If an entry is not a floating array.
+            If state is no mapping, or an entry not a floating array.
         OverflowError
             For finite numbers that a parameter's dtype does not hold; the module is left as it was.
         """
+        if not isinstance(state, Mapping):
+            raise TypeError(f"load_state_dict: state is a {type(state).__name__}; expected names with arrays")
         own = dict(self._entries())
         missing = [name for name in own if name not in state]
         unexpected = [name for name in state if name not in own]
