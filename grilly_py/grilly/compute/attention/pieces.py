@@ -71,7 +71,7 @@ class Piece:
         return pieces[0], pieces[1]
 
     def flops(self) -> float:
-        """Floating-point operations of the two products, halved where causal leaves out about half."""
+        """Floating-point operations of the two products with all keys, whatever hides some."""
         b, h, queries, dim = self.q.shape
         return 2.0 * b * h * queries * self.k.shape[2] * (dim + self.v.shape[3])
 

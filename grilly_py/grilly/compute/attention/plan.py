@@ -101,13 +101,13 @@ def plan(call: AttentionCall, facts: DeviceFacts, choice: Choice, registry: Regi
     free = mask is None and not options.bits
     kind = (choice.variant.name, head_dim, v.shape[3], call.causal) if free else None
     pieces = split(facts, piece, max_keys, kind)
+    if sums is None and any(p.merge for p in pieces):
+        sums = planner.empty((batch, heads, queries))
+        pieces = split(facts, dataclasses.replace(piece, lse=sums), max_keys, kind)
     end = tails.tail(call, facts, registry, choice.tile["rows"]) if len(pieces) == 1 else None
     last = None
     if end is not None:
         *pieces, last = tails.cut(piece, end.heads)
-    if sums is None and any(p.merge for p in pieces):
-        sums = planner.empty((batch, heads, queries))
-        pieces = split(facts, dataclasses.replace(piece, lse=sums), max_keys, kind)
     classes = classes_.plan(facts, registry, choice, pieces, options, call.causal)
     if classes is None and choice.variant.operation == "attention-tiled":
         return None

@@ -153,36 +153,36 @@ def plan(call: AttentionCall, facts: DeviceFacts, registry: Registry) -> Attenti
 
 
 def share_out(
-    planner: Planner, registry: Registry, choice: Choice, call: AttentionCall, piece: Piece, shares: int, members: int
+    planner: Planner, registry: Registry, choice: Choice, call: AttentionCall, piece: Piece, shares: int, together: int
 ) -> None:  # fmt: skip
-    """Add the dispatches of a piece of a call, whose keys are cut into shares; ``members`` heads are in a tile."""
+    """Add the dispatches of a piece of a call, whose keys are cut into shares; ``together`` heads are in a tile."""
     batch, heads, queries, head_dim = piece.q.shape
     value_dim = piece.v.shape[3]
-    own, units = queries * members, heads // members
+    own, units = queries * together, heads // together
     part = planner.empty((shares * batch, units, own, value_dim))
     part_lse = planner.empty((shares * batch, units, own))
     to_parts = dataclasses.replace(piece, o=part, lse=part_lse)
     arrays, push = operands(choice, to_parts, heads // piece.k.shape[1], call.scale, None, 0)
     constants = {
         "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "MASK": mask_kind(None), "CAUSAL": int(call.causal), "LSE": 1,
-        "MERGE": 0, "MEMBERS": members,
+        "MERGE": 0, "MEMBERS": together,
     }  # fmt: skip
     arrays = {name: array for name, array in arrays.items() if name in choice.variant.bindings}
     groups = (-(-own // choice.tile["rows"]) * shares, units, batch)
     kind = (choice.variant.name, head_dim, value_dim, call.causal)
     planner.dispatch(choice, constants, arrays, push, groups, piece.flops(), kind)
-    join(planner, registry, piece, (part, part_lse), shares, members)
+    join(planner, registry, piece, (part, part_lse), shares, together)
 
 
-def join(planner: Planner, registry: Registry, piece: Piece, parts, shares: int, members: int) -> None:
-    """Add the dispatch that makes a piece's results of its shares' ``parts``, in whose tiles are ``members`` heads."""
+def join(planner: Planner, registry: Registry, piece: Piece, parts, shares: int, together: int) -> None:
+    """Add the dispatch that makes a piece's results of its shares' ``parts``, in whose tiles are ``together`` heads."""
     batch, heads, queries, value_dim = piece.o.shape
     part, part_lse = parts
     choice = registry.resolve(Request("attention-join", piece.o.dtype.name))
     width = value_dim // 4
     push = {
         **strided("o", piece.o), "lse_offset": At(piece.lse), "rows": batch * heads * queries,
-        "heads": heads // members, "queries": queries, "members": members, "width": width, "shares": shares,
+        "heads": heads // together, "queries": queries, "members": together, "width": width, "shares": shares,
     }  # fmt: skip
     arrays = {"part": part, "part_lse": part_lse, "o": piece.o, "lse": piece.lse}
     teams = TEAMS if shares > TEAMS else 1
