@@ -27,7 +27,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "grilly_py")]
-LEAST = 20  # positions of a scenario, however slow the machine
+LEAST = 12  # positions of a scenario, however slow the machine
 HANGS = 60  # seconds after which a position counts as hung
 MODES = ("warm", "cold")
 
