@@ -246,7 +246,8 @@ def on_matrix_units(backend, **facts):
 
 @pytest.mark.parametrize(("dim", "workspace"), [(16, "none"), (16, "shares"), (48, "whole")])
 @pytest.mark.parametrize("options", [
-    {}, {"causal": True}, {"mask": "bool"}, {"window_size": (9, 4), "softcap": 3.0}, {"dropout_p": 0.4},
+    {}, {"causal": True}, {"mask": "bool"}, {"window_size": (9, 4), "softcap": 3.0},
+    {"dropout_p": 0.4, "dropout_seed": 3},
     {"alibi_slopes": np.float32([0.1, 0.2, 0.3, 0.4]), "seqlens_k": np.int32([40, 61]), "causal": True},
     {"prefix_len": np.int32([20, 3]), "causal": True, "seqlens_q": np.int32([50, 31])}, {"window_size": (3, -1)},
 ], ids=lambda options: "-".join(options) or "plain")  # fmt: skip
