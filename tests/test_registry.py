@@ -204,7 +204,7 @@ def test_prefer_looks_at_one_family_only(registry):
     r = registry(entry("a.x.float32", rank=9), entry("b.x.float32"), entry("b.y.float32", requires=["int8-storage"]))
     assert chosen(r) == "a.x.float32"
     assert chosen(r, PLAIN._replace(prefer="b")) == "b.x.float32"
-    with pytest.raises(UnsupportedError, match="no family c, only a, b"):
+    with pytest.raises(UnsupportedError, match="^attention: the operation has no family 'c', only a, b"):
         r.resolve(PLAIN._replace(prefer="c"))
 
 

@@ -394,6 +394,6 @@ class Registry:
             candidates = [c for c in candidates if c[0].family == request.prefer]
             if not candidates:
                 families = ", ".join(sorted({v.family for v in self.manifest.by_operation[request.operation]}))
-                return f"{text}; the operation has no family {request.prefer}, only {families}"
+                return f"{request.operation}: the operation has no family {request.prefer!r}, only {families}"
         lines = "\n".join(f"  {variant.name}: {reason}" for variant, reason in candidates)
         return f"{text}; candidates:\n{lines}"
