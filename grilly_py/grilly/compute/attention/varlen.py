@@ -11,7 +11,7 @@ from ..device.dtypes import is_sixteen_bits
 from ..device.record import key_of
 from ..device.sixteen_bits import widens
 from ..device.tensor import Tensor
-from ..random import drawn
+from ..random import with_seed
 from . import backward
 from .backward_plan import BackwardTerms
 from .backward_sums import sinks_gradient
@@ -56,12 +56,12 @@ def flash_attention_varlen(
     device.check_open()
     high, causal = check_precision(NAME, precision), check_causal(NAME, causal)
     check_kernel(NAME, kernel)
-    if dropout_p and dropout_seed is None:
-        dropout_seed, offset = drawn(device, NAME, "give dropout_seed")
-        dropout_offset = dropout_offset or offset
+    dropout = {"dropout_p": dropout_p, "dropout_seed": dropout_seed}
+    if dropout_offset:
+        dropout["dropout_offset"] = dropout_offset
     options = Options(
         window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
-        dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset,
+        **with_seed(device, NAME, dropout),
     )  # fmt: skip
     starts, longest = (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
     key = None
