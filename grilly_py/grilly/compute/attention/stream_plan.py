@@ -12,7 +12,7 @@ from ...errors import OutOfDeviceMemoryError
 from ...registry.shared import extras_bits
 from ..device.device import Device
 from ..device.tensor import Tensor
-from . import decode, tails
+from . import decode, shares, tails
 from .call import MAX_KEYS
 from .options import CheckedOptions
 from .words import WORDS
@@ -59,7 +59,7 @@ def option_bytes(
     if queries <= FEW:
         found += 4 * batch * heads * queries * (value_dim + 4) * -(-keys // decode.FEWEST_KEYS)
     elif size == 2 and mask is None:
-        shared = 4 * batch * heads * queries * (value_dim + 1) * -(-keys // tails.FEWEST_KEYS)
+        shared = shares.results_bytes(batch * heads * queries, value_dim) * -(-keys // tails.FEWEST_KEYS)
         found += min(shared, device.facts.workspace)
     return found
 
