@@ -196,6 +196,14 @@ def sizes_of(row: dict) -> list[int]:
     return [size for size in row["chosen"] if size]
 
 
+def readable(text: str) -> str:
+    """An argument's type: a text in UTF-8, which a locale's encoding need not be."""
+    try:
+        return text if text.isascii() else os.fsencode(text).decode()
+    except UnicodeError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a text in UTF-8") from None
+
+
 def numbers(text: str) -> tuple[int, ...]:
     """An argument's type: whole numbers above 0, separated by commas ("64,128")."""
     try:

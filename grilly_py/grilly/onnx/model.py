@@ -33,8 +33,8 @@ class Model:
 
     Parameters
     ----------
-    model : str, path, bytes or onnx.ModelProto
-        A file, what is in one, or a model; external data lies beside the file.
+    model : str, path, bytes, onnx.ModelProto or Loaded
+        A file, what is in one, or a model; external data lies beside the file. Or what `load` has read of one.
     backend : Compute, optional
         The default one where left out.
 
@@ -62,8 +62,10 @@ class Model:
         before 7, and for dtypes that no Tensor has.
     """
 
-    def __init__(self, model: str | os.PathLike[str] | bytes | onnx.ModelProto, backend: Compute | None = None):
-        self._loaded: Loaded = load(model)
+    def __init__(
+        self, model: str | os.PathLike[str] | bytes | onnx.ModelProto | Loaded, backend: Compute | None = None
+    ) -> None:
+        self._loaded: Loaded = model if isinstance(model, Loaded) else load(model)
         self.backend = default_backend() if backend is None else backend
         self.inputs: tuple[Input, ...] = self._loaded.inputs
         self.optional: tuple[Input, ...] = self._loaded.optional
