@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import sys
 
@@ -13,6 +14,7 @@ import pytest
 import goldens
 from grilly import ModelError, models
 from grilly.cli import embed, main
+from grilly.cli.common import readable
 from grilly.models import wav
 from model_folders import drawn, write_folder, write_safetensors
 from sounds import write_wav, write_whisper
@@ -43,11 +45,72 @@ def test_standard_input_that_is_no_text(tmp_path, monkeypatch, capsys, data, why
     assert capsys.readouterr().err.startswith(f"grilly embed: {why}")
 
 
+@pytest.mark.parametrize("encoding, mark", [("utf-16", "UTF-16"), ("utf-16-be", "UTF-16"), ("utf-32", "UTF-32")])
+def test_a_text_of_another_encoding(tmp_path, capsys, encoding, mark):
+    file = tmp_path / "lines.txt"
+    file.write_bytes(("\ufeff" * encoding.endswith("be") + "w3 w4\n").encode(encoding))
+    assert main(["embed", str(tmp_path), str(file)]) == 1
+    assert f"; expected UTF-8; it begins as {mark} does: iconv --from-code {mark} " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name, why", [("none.txt", "No such file or directory"), (".", "Is a directory")])
 def test_a_file_that_is_none(tmp_path, capsys, name, why):
     file = tmp_path / name
     assert main(["embed", str(tmp_path), str(file)]) == 1
     assert capsys.readouterr().err == f"grilly embed: {file} cannot be read: {why}\n"
+
+
+def with_tokenizer(folder, words):
+    """The folder, with a tokenizer of these words, between which are spaces."""
+    tokenizers = pytest.importorskip("tokenizers")
+    numbers = {word: number for number, word in enumerate(words)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(numbers, unk_token=words[0]))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def test_signs_that_standard_output_lacks(vulkan_backend, tmp_path, monkeypatch, capsys):
+    """They do not end a text in its midst. What the model does not use is said as a line of the command's."""
+    given = goldens.cases("models")["llama"].arguments
+    folder = with_tokenizer(write_folder(tmp_path, given), [f"é’日{number}" for number in range(61)])
+    write_safetensors(folder / "model.safetensors", drawn(given["tensors"], 0) | {"spin": np.zeros(1, np.float32)})
+    data = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(data, encoding="cp1252"))
+    device = ["--device", str(vulkan_backend.device.index)]
+    assert main(["generate", str(folder), "é’日5", "--max-new-tokens", "2", *device]) == 0
+    assert re.fullmatch(rb"(\xe9\x92\\u65e5\d+\s+){2}", data.getvalue())
+    assert capsys.readouterr().err.startswith(f"grilly generate: {folder}: LlamaLM does not use spin; that is right ")
+
+
+def test_texts_of_the_shell(tmp_path, capsys):
+    """A shell's bytes that its locale does not know are UTF-8, or no text."""
+    for arguments in (["\udcff"], ["w3", "--stop", "\udcff"], ["w3", "--system", "\udcff"]):
+        with pytest.raises(SystemExit):
+            main(["generate", str(tmp_path), *arguments])
+        assert r"'\udcff': expected a text in UTF-8" in capsys.readouterr().err
+    assert readable("w3 é") == readable("w3 é".encode().decode("ascii", "surrogateescape")) == "w3 é"
+
+
+def test_where_vectors_go(vulkan_backend, tmp_path, monkeypatch, capsys):
+    folder = with_tokenizer(write_bert(tmp_path / "model"), [f"w{number}" for number in range(61)])
+    file, device = tmp_path / "lines.txt", ["--device", str(vulkan_backend.device.index)]
+    file.write_text("w3\nw4\n")
+    for given, output, said in (
+        ("/dev/null", None, "/dev/null has no lines"), ("-", None, "--output must say where to write; standard input"),
+        (str(file), str(tmp_path), "Is a directory"),
+    ):  # fmt: skip
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"w3")))
+        assert main(["embed", str(folder), given, *(["--output", output] if output else []), *device]) == 1
+        assert said in capsys.readouterr().err
+    if not os.path.exists("/dev/fd"):
+        return
+    reads, writes = os.pipe()
+    assert main(["embed", str(folder), str(file), "--output", f"/dev/fd/{writes}", *device]) == 0
+    assert f"/dev/fd/{writes}: 2 vectors of 32" in capsys.readouterr().out
+    vectors = np.load(io.BytesIO(os.read(reads, 2**16)))
+    assert vectors.shape == (2, 32) and np.isfinite(vectors).all() and not np.array_equal(*vectors)
+    os.close(reads)
+    os.close(writes)
 
 
 # -- sounds -----------------------------------------------------------------------------------------------------------

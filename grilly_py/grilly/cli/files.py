@@ -46,6 +46,8 @@ def check_destination(path: str, names: Sequence[str] | None = None) -> None:
         check_writable(path)
     elif sys.stdout.isatty():
         raise CommandError("standard output is a terminal, which shows no arrays; send it to a file or a program")
+    elif getattr(sys.stdout, "name", None) == os.devnull:  # what `main` puts in the place of a closed one
+        raise CommandError("standard output cannot be written: it is closed")
     elif not hasattr(sys.stdout, "buffer"):
         raise CommandError("standard output takes texts alone here; give a file")
 

@@ -141,7 +141,7 @@ def is_stream(path: str) -> bool:
 
 
 def shown(name: str) -> str:
-    """A name from a file or the shell, as a line may have it: quoted where it would break or steer a terminal's line."""
+    """A name of a file or a model, as a line may have it: quoted where it would break the line or steer a terminal."""
     return name if name.isprintable() else repr(name)
 
 

@@ -120,6 +120,6 @@ def _as_asked(name: str, array: np.ndarray, kind: np.dtype) -> np.ndarray:
         found = array.astype(kind)
     other = (found.astype(array.dtype) != array) & ~np.isnan(array)
     if other.any():
-        raise CommandError(f"input {name} is bfloat16, which does not hold {array[other].flat[0]}; round the "
+        raise CommandError(f"input {name} is bfloat16, which does not hold {array[other].flat[0]!s}; round the "
                            "array before: array.astype(ml_dtypes.bfloat16)")  # fmt: skip
     return found
