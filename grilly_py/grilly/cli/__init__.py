@@ -94,9 +94,9 @@ def _streams(name: str) -> Iterator[None]:
             file = getattr(sys, stream)
             # A sign that an encoding lacks, and a byte of a file's name that is none in UTF-8, would end the command.
             # Where PYTHONIOENCODING asks for another way, that is taken.
-            if (errors := getattr(file, "errors", None)) in ("strict", "surrogateescape"):
+            if isinstance(file, io.TextIOWrapper) and file.errors in ("strict", "surrogateescape"):
+                after.callback(_again, file, file.errors)
                 file.reconfigure(errors="backslashreplace")
-                after.callback(_again, file, errors)
         warnings.showwarning = lambda message, *_: print(f"{name}: {message}", file=sys.stderr)
         yield
 

@@ -38,11 +38,9 @@ def beside(file: str, ending: str) -> str:
     return f"{file}{ending}"
 
 
-def check_destination(path: str, names: Sequence[str] | None = None) -> None:
-    """Raise CommandError for what `write_array` or, with names, `write_arrays` could not write. Changes nothing."""
-    if names is not None:
-        _check_names(path, names)
-    elif path != "-":
+def check_destination(path: str) -> None:
+    """Raise CommandError for where `write_array` and `write_arrays` could not write. Changes nothing."""
+    if path != "-":
         check_writable(path)
     elif sys.stdout.isatty():
         raise CommandError("standard output is a terminal, which shows no arrays; send it to a file or a program")
@@ -62,7 +60,8 @@ def is_one_array(path: str) -> bool:
     return path.lower().endswith(".npy")
 
 
-def _check_names(path: str, names: Sequence[str]) -> None:
+def check_names(path: str, names: Sequence[str]) -> None:
+    """Raise CommandError for arrays that `write_arrays` could not write by these names."""
     if is_one_array(path):
         if len(set(names)) != 1:
             raise CommandError(f"{path} would hold one array, and there are {len(set(names))}: "

@@ -12,7 +12,17 @@ import numpy as np
 
 from . import CommandError
 from .common import add_device, open_backend
-from .files import beside, beside_arrays, check_destination, destination, plain, read_array, read_arrays, write_arrays
+from .files import (
+    beside,
+    beside_arrays,
+    check_destination,
+    check_names,
+    destination,
+    plain,
+    read_array,
+    read_arrays,
+    write_arrays,
+)
 from .output import shown
 
 if TYPE_CHECKING:
@@ -54,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
             from ..onnx.graphs import load
 
             loaded = load(args.model)
-            check_destination(output, loaded.outputs)
+            check_names(output, loaded.outputs)
             feeds = _feeds(args.input, loaded)
             model = Model(loaded, backend)
             start = time.perf_counter()
