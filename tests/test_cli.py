@@ -302,7 +302,7 @@ def test_bench_plot(vulkan_backend, tmp_path, capsys):
     assert main(small_bench("--plot", str(path))) == 0
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert str(path) in capsys.readouterr().out
-    assert main(small_bench("--plot", str(tmp_path / "plain"))) == 0
+    assert main(small_bench("--lengths", "16", "--plot", str(tmp_path / "plain"))) == 0
     assert (tmp_path / "plain.png").exists() and f"Drawn in {tmp_path / 'plain.png'}" in capsys.readouterr().out
     if os.path.exists("/dev/null"):
         assert main(small_bench("--lengths", "16", "--plot", "/dev/null")) == 0
@@ -510,8 +510,8 @@ def test_without_standard_output(vulkan_backend, arguments):
 def test_without_standard_error(vulkan_backend, capsys, monkeypatch):
     """What is said there goes nowhere, and not among the output."""
     monkeypatch.setattr(sys, "stderr", None)
-    assert main(["bench", "--lengths", "16", "--heads", "1", "--dim", "20", "--repeat", "1", "--json", "-"]) == 0
-    json.loads(capsys.readouterr().out)
+    with pytest.raises(SystemExit):
+        main(["info", "--nonsense"])
     assert main(["info", "--device", "no such device"]) == 1
     assert capsys.readouterr().out == ""
 
