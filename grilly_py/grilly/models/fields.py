@@ -29,3 +29,8 @@ ONE_VALUE: dict[str, Any] = {
     "add_cross_attention": False, "chunk_size_feed_forward": 0, "is_decoder": False, "is_encoder_decoder": False,
     "pruned_heads": {}, "tie_encoder_decoder": False,
 }  # fmt: skip
+#: Fields of tokenizer_config.json that transformers reads as parts of a tokenizer: from a file they have no meaning.
+TOKENIZER_REFUSED = (
+    "fix_mistral_regex", "gguf_file", "init_inputs", "post_processor", "tokenizer_object", "tokenizer_padding",
+    "tokenizer_truncation",
+)  # fmt: skip
