@@ -6,8 +6,10 @@ import json
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 SENTENCES = ["hello World, hello wide worlds", "the lower new newest café isn't low .", "中文 don't we 've  2 spaces ?"]
-TEXTS = ["hello World", " hello  World <b> low", "café isn't the newest!", "中文 Zürich 42", "<a>hello<b>lower </s> new <s>",
-         "we 've <tool> don't\n", "[MASK] <|endoftext|>new<|startoftext|>"]  # fmt: skip
+TEXTS = [
+    "hello World", " hello  World <b> low", "café isn't the newest!", "中文 Zürich 42",
+    "<a>hello<b>lower </s> new <s>", "we 've <tool> don't\n", "[MASK] <|endoftext|>new<|startoftext|>",
+]  # fmt: skip
 WORDS = ("<s>", "</s>", "<unk>", "<pad>", "<mask>", "[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]", "<|endoftext|>",
          "<|startoftext|>", "<bos>", "<eos>", "<a>", "<b>", "low", "hello")  # fmt: skip
 #: Whisper's, the languages in its order.
@@ -113,7 +115,9 @@ def drawn(random, plain=()):
     elif random.random() < 0.3:
         config["tokenizer_class"] = chosen
     for field in random.sample(plain, min(len(plain), 5)):
-        told[field] = random.choice([True, False, None, 3, "left", "spin"])
+        kinds = {"chat_control_tokens": [["<a>"]], "model_input_names": [["input_ids", "attention_mask"]],
+                 "trim_offsets": [True, False]}  # fmt: skip
+        told[field] = random.choice(kinds.get(field, [True, False, None, 3, "left", "spin"]))
     files = {"tokenizer.json": json.loads(made.to_str()), "tokenizer_config.json": told, "config.json": config}
     if random.random() < 0.3:
         said = {}
@@ -185,7 +189,7 @@ def told_by_transformers(folder, random):
     ids = [made(text, add_special_tokens=special)["input_ids"] for text in TEXTS for special in (True, False)]
     rows = chosen + ids
     texts = [made.decode(row, skip_special_tokens=skip) for row in rows for skip in (True, False)]
-    cut = [made(text, truncation=True, max_length=4)["input_ids"] for text in TEXTS]
+    cut = [made(text, truncation=True, max_length=6)["input_ids"] for text in TEXTS]
     padded = made(TEXTS, padding=True, padding_side="right")["input_ids"] if made.pad_token is not None else None
     longest = made.model_max_length if made.model_max_length < 10**20 else None
     return rows, (ids, texts, cut, padded, longest, made.special_tokens_map)
@@ -200,5 +204,5 @@ def told_by_grilly(folder, rows, padded):
     texts = [made.decode(row, skip) for row in rows for skip in (True, False)]
     whole = made.encode(TEXTS)[0].tolist() if padded else None
     named, longest = made.special_tokens, made.longest
-    made.cut(4)
+    made.cut(6)
     return ids, texts, made.tokens_of(TEXTS), whole, longest, named

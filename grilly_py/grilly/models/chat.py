@@ -24,8 +24,8 @@ _THOUGHT = ("reasoning_content", "thinking", "reasoning")
 
 
 class ChatTemplates:
-    """The templates of a folder, by name: chat_template.jinja and additional_chat_templates/NAME.jinja, or the field
-    chat_template of tokenizer_config.json or chat_template.json.
+    """The templates of a folder, by name: chat_template.jinja and additional_chat_templates/NAME.jinja, or where there
+    is neither the field chat_template of tokenizer_config.json or chat_template.json.
 
     Parameters
     ----------
@@ -48,9 +48,8 @@ class ChatTemplates:
                 self._read(file, read_json(file).get("chat_template"))
         files = {"default": folder / "chat_template.jinja"}
         files |= {file.stem: file for file in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
-        for name, file in files.items():
-            if file.is_file():
-                self.sources[name] = file.read_text(encoding="utf-8"), str(file)
+        read = {name: (file.read_text("utf-8"), str(file)) for name, file in files.items() if file.is_file()}
+        self.sources = read or self.sources
 
     def _read(self, file: Path, found: Any) -> None:
         """Add what a field holds: a template, or a list of those with names."""

@@ -13,6 +13,8 @@ from .tokenizer_classes import KINDS, Kind
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _EXTRA, _OLD, _SPECIFIC = "extra_special_tokens", "additional_special_tokens", "model_specific_special_tokens"
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+#: They end with _token and are none; tokenizer.json says what is put around texts.
+_FLAGS_OF_ENDS = ("add_bos_token", "add_eos_token")
 _TOKEN = "a token, or an object with its content and flags such as lstrip"
 
 
@@ -48,22 +50,27 @@ class SpecialTokens:
         self._fields = {
             field: said for field, said in config.fields.items()
             if field in (_EXTRA, _OLD, _SPECIFIC) or field in SPECIAL
-            or field.endswith("_token") and isinstance(said, (str, Mapping))  # add_bos_token and its like are flags
+            or field.endswith("_token") and isinstance(said, (str, Mapping)) and field not in _FLAGS_OF_ENDS
         }  # fmt: skip
+        self._extra_field = _EXTRA if config.fields.get(_EXTRA) or _OLD not in config.fields else _OLD  # for messages
         self._specific = self._taken_apart()
         self._added: dict[int, Any] = {}  # by number
+        self._by_text: dict[str, Any] = {}  # also those whose numbers others took
         if (listed := config.inner("added_tokens_decoder")) is not None:
             for number, said in listed.fields.items():
                 if not number.isdigit():
                     raise listed.error(number, "a number as the name of this field")
-                self._added[int(number)] = self._token(listed, number, said)
+                self._add(int(number), self._token(listed, number, said))
         else:
             self._read_map(folder / "special_tokens_map.json")
             self._read_added(folder / "added_tokens.json")
             for said in data.get("added_tokens") or ():
-                self._added[said["id"]] = self._token(config, "added_tokens", said)
+                self._add(said["id"], self._token(config, "added_tokens", said))
         self._fill(KINDS[name], data.get("padding") or {})
         self.named = {field: None if token is None else str(token) for field, token in self._named.items()}
+
+    def _add(self, number: int, token: Any) -> None:
+        self._added[number] = self._by_text[token.content] = token
 
     def _token(self, where: Config, field: str, said: Any, **more: Any) -> Any:
         """A token of an object."""
@@ -91,7 +98,7 @@ class SpecialTokens:
                and field.endswith("_token")]  # fmt: skip
         specific = {field: fields.pop(field) for field in own}
         if isinstance(fields.get(_EXTRA), Mapping):
-            specific |= self._mapping(_EXTRA, fields.pop(_EXTRA))
+            specific |= self._mapping(self._extra_field, fields.pop(_EXTRA))
         told = fields.pop(_SPECIFIC, None)
         return specific or ({} if told is None else self._mapping(_SPECIFIC, told))
 
@@ -127,15 +134,15 @@ class SpecialTokens:
         for text, number in where.fields.items():
             if type(number) is not int:
                 raise where.error(text, "the number of this token")
-            self._added[number] = self._made(text, normalized=text not in special, special=text in special)
+            self._add(number, self._made(text, normalized=text not in special, special=text in special))
 
     def _fill(self, kind: Kind, padding: Mapping[str, Any]) -> None:
         """Set ``_named`` and ``_extra``, of the fields and of what the class has where they say nothing."""
-        fields, there = self._fields, {str(token): token for token in self._added.values()}
+        fields = self._fields
         for field in SPECIAL:
             if fields.get(field) is not None:
                 token = self._read(field, fields[field])
-                fields[field] = there.get(str(token), token)
+                fields[field] = self._by_text.get(str(token), token)
         for field, text in kind.tokens.items():
             fields.setdefault(field, text)
         for field, flags in kind.flags.items():
@@ -149,8 +156,8 @@ class SpecialTokens:
             fields[_EXTRA] = fields.pop(_OLD)
         extra = fields.get(_EXTRA)
         if extra is not None and not isinstance(extra, list):
-            raise self._config.error(_EXTRA, "a list of tokens")
-        self._extra = [self._read(_EXTRA, said) for said in extra or ()]
+            raise self._config.error(self._extra_field, "a list of tokens")
+        self._extra = [self._read(self._extra_field, said) for said in extra or ()]
         own = {field: self._read(field, said) for field, said in fields.items()
                if field.endswith("_token") and field not in SPECIAL and said is not None}  # fmt: skip
         self._named = {field: fields.get(field) for field in SPECIAL} | own | self._specific

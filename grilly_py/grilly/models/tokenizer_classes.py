@@ -193,13 +193,13 @@ KINDS = {
 }  # fmt: skip
 
 
-def class_of(config: Config, fields: Mapping[str, Any], text: str) -> str:
-    """The name in `KINDS` of a folder's class; ``fields`` are those of config.json, ``text`` is that of tokenizer.json.
+def class_of(config: Config, model: Config, text: str) -> str:
+    """The name in `KINDS` of a folder's class; ``model`` is its config.json, ``text`` that of its tokenizer.json.
 
     Raises ModelError for a class that is not there.
     """
-    said = config.fields.get("tokenizer_class") or fields.get("tokenizer_class")
-    model_type = fields.get("model_type")
+    where = config if config.fields.get("tokenizer_class") else model
+    said, model_type = where.fields.get("tokenizer_class"), model.fields.get("model_type")
     own = _OF_MODELS.get(model_type) if isinstance(model_type, str) else None
     if said is None or own == AS_IT_IS:
         return own or AS_IT_IS
@@ -213,7 +213,6 @@ def class_of(config: Config, fields: Mapping[str, Any], text: str) -> str:
     if own is not None and name != own and model_type in _MISNAMED:
         return own
     if name not in KINDS or name == said:
-        where = config if config.fields.get("tokenizer_class") else Config(str(fields.get("", "config.json")), fields)
         raise where.error("tokenizer_class", f"that of {', '.join(KINDS)}, such as 'BertTokenizer'; {AS_IT_IS!r} takes "
                           "the steps of tokenizer.json as they are")  # fmt: skip
     return name
@@ -225,7 +224,8 @@ def changed(config: Config, name: str, tokens: Mapping[str, str | None], data: S
     if kind.steps is None:
         return data
     model = data.get("model")
-    found = _type_of(model) if isinstance(model, dict) else None
+    model = model if isinstance(model, dict) else {}
+    found = _type_of(model)
     if found != kind.model:
         raise ModelError(
             f"{config.where}: the tokenizer's class is {name}Tokenizer, as tokenizer_class here or model_type in "
@@ -258,9 +258,9 @@ def around(config: Config, name: str, tokens: Mapping[str, str | None], tokenize
 
     kind = KINDS[name]
     if name == "Whisper":
-        before, after = _begun(config, tokens, tokenizer), [tokens.get("eos_token")]
-        if after == [None]:
+        if tokens.get("eos_token") is None:
             raise config.error("eos_token", "a token, as WhisperTokenizer puts it after texts")
+        before, after = _begun(config, tokens, tokenizer), [tokens["eos_token"]]
     elif kind.around is None:
         return None
     else:
@@ -280,7 +280,7 @@ def number_of(tokenizer: Any, tokens: Mapping[str, str | None], token: str | Non
     return tokenizer.token_to_id(unknown) if found is None and unknown is not None else found
 
 
-def _begun(config: Config, tokens: Mapping[str, str | None], tokenizer: Any) -> list[str]:
+def _begun(config: Config, tokens: Mapping[str, str | None], tokenizer: Any) -> list[str | None]:
     """The tokens that Whisper's texts begin with."""
     begun = ["<|startoftranscript|>"]
     language, task = config.fields.get("language"), config.fields.get("task")

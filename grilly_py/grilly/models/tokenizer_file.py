@@ -73,7 +73,7 @@ def read_tokenizer(folder: Path, read: Any) -> Files:
         data = json.loads(text)
         if not isinstance(data, dict):
             raise ModelError(f"{file} holds a {type(data).__name__}; expected an object with fields")
-        kind = class_of(config, {**fields, "": str(model)}, text)
+        kind = class_of(config, Config(str(model), fields), text)
         tokens = SpecialTokens(folder, config, kind, data)
         tokenizer = read(json.dumps(changed(config, kind, tokens.named, data)) if KINDS[kind].steps else text)
     except ModelError:
