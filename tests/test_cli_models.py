@@ -16,7 +16,7 @@ from grilly import ModelError, models
 from grilly.cli import embed, main
 from grilly.cli.common import readable
 from grilly.models import wav
-from model_folders import drawn, write_folder, write_safetensors
+from model_folders import drawn, write_folder, write_safetensors, write_tokenizer
 from sounds import write_wav, write_whisper
 
 BERT = goldens.cases("models")["bert"]
@@ -213,7 +213,7 @@ def test_fields_to_ignore(vulkan_backend, tmp_path, capsys, monkeypatch, name):
         folder, file = write_bert(tmp_path / "model", spin=1, charm=2), tmp_path / "lines.txt"
         words = {f"w{number}": number for number in range(61)}
         tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
-        tokenizer.save(str(folder / "tokenizer.json"))
+        write_tokenizer(folder, tokenizer.to_str())
         file.write_text("w3\n")
         given = [str(file)] if name == "embed" else ["w3"]
     arguments = [name, str(folder), *given, "--device", str(vulkan_backend.device.index)]
@@ -239,7 +239,7 @@ def test_what_cannot_continue_texts_is_said_before_weights_are_read(
     given = goldens.cases("models")[{"llama_bare": "llama", "system": "llama"}.get(case, case)].arguments
     folder = write_folder(tmp_path / "model", given)
     words = tokenizers.models.WordLevel({f"w{number}": number for number in range(61)}, unk_token="w0")
-    tokenizers.Tokenizer(words).save(str(folder / "tokenizer.json"))
+    write_tokenizer(folder, tokenizers.Tokenizer(words).to_str())
     if case == "llama_bare":
         (folder / "config.json").write_text(json.dumps({**given["config"], "architectures": ["LlamaModel"]}))
         bare = {name.removeprefix("model."): array for name, array in drawn(given["tensors"], 0).items()}

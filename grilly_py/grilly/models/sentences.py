@@ -104,8 +104,9 @@ class SentenceEncoder(nn.Module):
             Where the package tokenizers is not installed; the message says what to run.
         """
         folder = Path(folder)
-        steps = Steps.of(folder)
-        longest, lower = limits(folder)
+        ignored = options.get("ignore", ())
+        steps = Steps.of(folder, ignored)
+        longest, lower = limits(folder, ignored)
         prompts, default_prompt = prompts_of(folder, steps.pools_prompts)
         tokenizer = Tokenizer(folder)
 
