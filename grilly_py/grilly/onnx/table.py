@@ -119,6 +119,43 @@ def cut(shape: Sequence[int], before: Sequence[int], after: Sequence[int]) -> tu
     return tuple(index)
 
 
+#: Ends that stand for that of the axis, in the direction of the step.
+_TO_THE_END = (2**31 - 1, 2**63 - 1)
+
+
+def sliced(
+    shape: Sequence[int], starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None,
+    steps: Sequence[int] | None,
+) -> tuple[slice, ...]:  # fmt: skip
+    """The index of ONNX's Slice: steps back begin at the first element where the start lies before it, as in ONNX's
+    text and ONNX Runtime; NumPy's slices are empty then.
+
+    Raises
+    ------
+    ValueError
+        For other numbers of ends, axes or steps than of starts, a step of 0, and axes out of range or named twice.
+    """
+    over = all_within(range(len(starts)) if axes is None else axes, len(shape))
+    by = [1] * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(over) == len(by):
+        raise ValueError(f"{len(starts)} starts, {len(ends)} ends, {len(over)} axes and {len(by)} steps; expected as "
+                         "many of each")  # fmt: skip
+    index = [slice(None)] * len(shape)
+    for axis, start, end, step in zip(over, starts, ends, by, strict=True):
+        extent = shape[axis]
+        if not step:
+            raise ValueError(f"the step of axis {axis} is 0; expected another number")
+        step = min(max(step, -extent), extent) or step  # the same elements, and few enough bits for devices
+        first, least, most = start + extent * (start < 0), *((0, extent) if step > 0 else (-1, extent - 1))
+        if end in _TO_THE_END:
+            last = most if step > 0 else least
+        else:
+            last = min(max(end + extent * (end < 0), least), most)
+        first = min(max(first, 0), most)
+        index[axis] = slice(first, last if last >= 0 else None, step) if extent else slice(0, 0)
+    return tuple(index)
+
+
 def integral(dtype: np.dtype[Any], exponent: np.ndarray) -> np.ndarray:
     """A floating exponent of integers as integers of their dtype, where it is integral and none is negative.
 
