@@ -32,6 +32,8 @@ class Call(NamedTuple):
     branches : mapping
         For operators with graphs in them: runs a graph of inputs, and returns its outputs. Inputs of such operators
         are taken from where they are.
+    source : callable
+        For random numbers: a seed and an offset, others at each call in a run.
     """
 
     name: str
@@ -39,7 +41,8 @@ class Call(NamedTuple):
     version: int
     wanted: tuple[bool, ...]
     backend: Compute
-    branches: Mapping[str, Callable[..., tuple[Any, ...]]] = {}
+    branches: Mapping[str, Callable[..., tuple[Any, ...]]]
+    source: Callable[[], tuple[int | Tensor, int]]
 
     def get(self, name: str, default: Any = None) -> Any:
         """An attribute, or what it is where the node has none."""

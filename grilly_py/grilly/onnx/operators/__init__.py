@@ -6,6 +6,7 @@ from . import (
     attention,
     control,
     detection,
+    drawing,
     einsum,
     elementwise,
     fused,
@@ -30,7 +31,7 @@ from . import (
 )
 
 __all__ = [
-    "OPERATORS", "activations", "attention", "control", "detection", "einsum", "elementwise", "fused",
+    "OPERATORS", "activations", "attention", "control", "detection", "drawing", "einsum", "elementwise", "fused",
     "fused_attention", "indexing", "losses", "normalization", "pooling", "products", "quantization", "recurrence",
     "recurrent", "reductions", "resizing", "sampling", "scattering", "sequences", "shapes", "spectra", "transposed",
     "windows",

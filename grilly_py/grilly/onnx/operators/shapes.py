@@ -188,9 +188,10 @@ def constant(call: Call) -> np.ndarray:
                        ("value_ints", np.int64)):  # fmt: skip
         if name in call.attributes:
             return np.asarray(call.attributes[name], kind)
-    if "value" not in call.attributes:
+    found = call.get("value", call.get("sparse_value"))  # both are arrays by now
+    if found is None:
         raise call.refuse(f"a value of {', '.join(call.attributes)}")
-    return call.attributes["value"]
+    return found
 
 
 @operator("ConstantOfShape", host=(0,))
