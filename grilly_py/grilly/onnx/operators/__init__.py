@@ -11,6 +11,7 @@ from . import (
     elementwise,
     fused,
     fused_attention,
+    fused_quantized,
     indexing,
     losses,
     normalization,
@@ -32,7 +33,7 @@ from . import (
 
 __all__ = [
     "OPERATORS", "activations", "attention", "control", "detection", "drawing", "einsum", "elementwise", "fused",
-    "fused_attention", "indexing", "losses", "normalization", "pooling", "products", "quantization", "recurrence",
-    "recurrent", "reductions", "resizing", "sampling", "scattering", "sequences", "shapes", "spectra", "transposed",
-    "windows",
+    "fused_attention", "fused_quantized", "indexing", "losses", "normalization", "pooling", "products", "quantization",
+    "recurrence", "recurrent", "reductions", "resizing", "sampling", "scattering", "sequences", "shapes", "spectra",
+    "transposed", "windows",
 ]  # fmt: skip
