@@ -126,6 +126,7 @@ def cases() -> dict[str, Case]:
          ints([9], [2], dtype=np.int64), outputs=three, do_rotary=1, **grouped)  # fmt: skip
     add_products(case)
     add_quantized(case)
+    add_networks(case)
     return found
 
 
@@ -206,6 +207,24 @@ def add_quantized(case) -> None:
          pads=[1, 0, 1, 1])  # fmt: skip
     case("conv-clip", "FusedConv", f(1, 3, 6, 5), f(4, 3, 3, 2), activation="Clip", activation_params=[-0.5, 0.75])
     case("gemm-leaky", "FusedGemm", f(3, 5), f(4, 5), f(4), activation="LeakyRelu", activation_alpha=0.2, transB=1)
+
+
+def add_networks(case) -> None:
+    """LSTMs of integers."""
+    random = np.random.RandomState(10)
+
+    def f(*shape, scale=1.0):
+        return ((random.random_sample(shape) * 2 - 1) * scale).astype(np.float32)
+
+    for label, ways, dtype, columns in (("", 1, np.int8, ()), ("-ways", 2, np.uint8, (4 * 6,))):
+        low = -100 if dtype == np.int8 else 0
+        w, r = (random.randint(low, low + 201, (ways, n, 4 * 6)).astype(dtype) for n in (5, 6))
+        zeros = [np.full((ways, *columns), 3 if dtype == np.int8 else 110, dtype) for _ in range(2)]
+        units = [np.abs(f(ways, *columns, scale=0.01)) + np.float32(0.002) for _ in range(2)]
+        more = (f(ways, 48), ints(3, 2), f(ways, B, 6), f(ways, B, 6), f(ways, 18)) if columns else (None,) * 5
+        way = "bidirectional" if columns else "forward"
+        case(f"lstm{label}", "DynamicQuantizeLSTM", f(3, B, 5), w, r, *more, units[0], zeros[0], units[1], zeros[1],
+             outputs=(True, True, True), hidden_size=6, direction=way)  # fmt: skip
 
 
 def model(case: Case):
