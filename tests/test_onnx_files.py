@@ -114,6 +114,29 @@ def test_a_foreign_domain_is_named():
         grilly.onnx.Model(proto)
 
 
+def test_functions_in_a_file():
+    """One in another, with an attribute of its caller's, nodes in another order, and one of another operator set."""
+    own, older = [[helper.make_opsetid("", version), helper.make_opsetid("my", 1)] for version in (18, 11)]
+    inner = helper.make_function("my", "F", ["a", "b"], ["c"], [node("Neg", "t", "c"), node("Add", "a b", "t")], own)
+    outer = helper.make_function("my", "G", ["a"], ["c"], [node("Softmax", "a", "s"),
+                                 node("F", "s a", "c", domain="my")], own, ["axis"])  # fmt: skip
+    outer.node[0].attribute.add(name="axis", ref_attr_name="axis", type=onnx.AttributeProto.INT)
+    old = helper.make_function("my", "H", ["a"], ["c"], [node("ReduceSum", "a", "c", axes=[1])], older)
+    proto = proto_of([node("G", "x", "y", domain="my", axis=0), node("H", "x", "z", domain="my")], X, "y z",
+                     opsets=(("", 18), ("my", 1)))  # fmt: skip
+    proto.functions.extend([inner, outer, old])
+    found = run(proto, X)
+    softmax = np.exp(x) / np.exp(x).sum(0)
+    np.testing.assert_allclose(found["y"], -(softmax + x), rtol=1e-5)
+    np.testing.assert_array_equal(found["z"], [[3], [12]])
+    del outer.node[:]
+    outer.node.append(node("G", "a", "c", domain="my"))
+    del proto.functions[:]
+    proto.functions.extend([inner, outer, old])
+    with pytest.raises(grilly.ModelError, match="functions cannot be put in place of their calls: .*[Cc]ycle"):
+        grilly.onnx.Model(proto)
+
+
 # -- arrays -----------------------------------------------------------------------------------------------------------
 
 
@@ -144,6 +167,29 @@ def test_sparse_arrays_are_made_dense(indices):
 def test_sparse_arrays_that_are_refused(given, error, said):
     with pytest.raises(error, match=said):
         grilly.onnx.Model(proto_of([node("Add", "x c", "y")], X, sparse=[sparse(*given)]))
+
+
+@pytest.mark.parametrize("length", [True, False])
+def test_a_part_of_a_file(tmp_path, length):
+    """From an offset on, and as long as the array where no length is told."""
+    (tmp_path / "w.bin").write_bytes(bytes(64) + np.float32([5, 6, 7]).tobytes() + bytes(20))
+    proto = proto_of([node("Add", "x w", "y")], X)
+    held = proto.graph.initializer.add(name="w", data_type=TensorProto.FLOAT, dims=[3], data_location=1)
+    for key, value in {"location": "w.bin", "offset": "64", **({"length": "12"} if length else {})}.items():
+        held.external_data.add(key=key, value=value)
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    np.testing.assert_array_equal(run(tmp_path / "m.onnx", X)["y"], x + np.float32([5, 6, 7]))
+
+
+@pytest.mark.parametrize("kind, numbers", [
+    ("FLOAT16", [15360, 16384]), ("BFLOAT16", [16256, 16384]), ("BOOL", [1, 0]), ("INT8", [-3, 4]),
+    ("UINT16", [65535, 1]),
+])  # fmt: skip
+def test_arrays_of_a_dtype_in_the_field_of_another(kind, numbers):
+    proto = proto_of([node("Cast", "c", "w", to=TensorProto.FLOAT), node("Add", "x w", "y")], {"x": x[:, :2]})
+    proto.graph.initializer.add(name="c", data_type=getattr(TensorProto, kind), dims=[2], int32_data=numbers)
+    wanted = [1, 2] if "FLOAT" in kind else numbers
+    np.testing.assert_array_equal(run(proto, {"x": x[:, :2]})["y"], x[:, :2] + np.float32(wanted))
 
 
 @pytest.mark.parametrize("capture", [True, False])

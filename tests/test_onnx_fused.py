@@ -47,7 +47,8 @@ def test_a_node_agrees_with_onnx_runtime(label):
 
 
 @pytest.mark.parametrize(
-    "label", ["skip-norm-all", "embed", "attention-past", "heads-mask", "groups-ragged", "bits-4-40-zeros"]
+    "label",
+    ["skip-norm-all", "embed", "attention-past", "heads-mask", "groups-ragged", "bits-4-40-zeros", "q-gemm", "q-embed"],
 )
 def test_constants_and_runs_without_a_graph_give_the_same(label):
     case = CASES[label]

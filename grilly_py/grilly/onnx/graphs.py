@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
+import onnx.checker
 import onnx.inliner
 import onnx.shape_inference
 
@@ -106,8 +107,10 @@ def load(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Loaded:
         proto = _parsed(str(model), lambda: onnx.load(os.fspath(model), load_external_data=False))
     if not proto.graph.output:
         raise ModelError("the model has no outputs: is this an ONNX file?")
+    require_one_owner(proto.graph)
+    proto = in_order(proto)
     if proto.functions:
-        proto = onnx.inliner.inline_local_functions(proto)
+        proto = _inlined(proto)
     version = versions(proto.opset_import).get("")
     if version is None or version < OLDEST:
         raise UnsupportedError(f"the model is of operator set {version}; grilly has sets from {OLDEST} on. "
@@ -118,8 +121,6 @@ def load(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Loaded:
         raise UnsupportedError(f"the model has operators that grilly lacks: {named}")
     proto = with_dense(proto, folder)
     require_complete((node for graph in graphs(proto.graph) for node in graph.node), proto.opset_import)
-    require_one_owner(proto.graph)
-    proto = in_order(proto)
     require_defined(proto.graph)
     proto = unique(proto)
     constants = {
@@ -137,6 +138,17 @@ def load(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Loaded:
     sent = frozenset(name for node in _every(nodes) if not node.operator.known for name in node.inputs) - held
     draws = any(node.name in DRAWING and "seed" not in node.attributes for node in _every(nodes))
     return Loaded(nodes, inputs, optional, outputs, constants, host, held, sent, version, draws)
+
+
+def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the nodes of its functions in place of their calls."""
+    try:
+        found = onnx.inliner.inline_local_functions(model)
+        if found.functions and lacking(found):  # functions of other operator sets than the model's
+            found = onnx.inliner.inline_local_functions(model, convert_version=True)
+    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
+        raise ModelError(f"the model's functions cannot be put in place of their calls: {error}") from error
+    return found
 
 
 def lacking(model: onnx.ModelProto) -> Counter[str]:

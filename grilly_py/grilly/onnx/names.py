@@ -58,18 +58,19 @@ def require_one_owner(graph: onnx.GraphProto) -> None:
 
 
 def in_order(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model where each node comes after those that it reads; otherwise a copy with nodes in such an order.
+    """The model where each node comes after those that it reads; otherwise a copy with nodes in such an order, those of
+    functions too.
 
     Raises
     ------
     ModelError
         Where nodes wait for each other.
     """
-    if all(_order(graph, outside) == list(range(len(graph.node))) for graph, outside in _scopes(model.graph)):
+    if all(_order(graph, outside) == list(range(len(graph.node))) for graph, outside in _all_scopes(model)):
         return model
     found = onnx.ModelProto()
     found.CopyFrom(model)
-    for graph, outside in reversed(list(_scopes(found.graph))):  # graphs in nodes first: what they read is known then
+    for graph, outside in reversed(_all_scopes(found)):  # graphs in nodes first: what they read is known then
         nodes = [graph.node[place] for place in _order(graph, outside)]
         ordered = onnx.GraphProto(node=nodes)
         del graph.node[:]
@@ -77,18 +78,23 @@ def in_order(model: onnx.ModelProto) -> onnx.ModelProto:
     return found
 
 
-def _scopes(
-    graph: onnx.GraphProto, outside: frozenset[str] = frozenset()
-) -> Iterator[tuple[onnx.GraphProto, frozenset[str]]]:  # fmt: skip
+Body = onnx.GraphProto | onnx.FunctionProto
+
+
+def _all_scopes(model: onnx.ModelProto) -> list[tuple[Body, frozenset[str]]]:
+    return [each for body in (model.graph, *model.functions) for each in _scopes(body, frozenset())]
+
+
+def _scopes(graph: Body, outside: frozenset[str]) -> Iterator[tuple[Body, frozenset[str]]]:
     """A graph and those in its nodes, each with the names around it."""
     yield graph, outside
-    names = outside | _owned(graph)
+    names = outside | (_owned(graph) if isinstance(graph, onnx.GraphProto) else set(graph.input))
     for node in graph.node:
         for branch in inner(node).values():
             yield from _scopes(branch, names)
 
 
-def _order(graph: onnx.GraphProto, outside: frozenset[str]) -> list[int]:
+def _order(graph: Body, outside: frozenset[str]) -> list[int]:
     """Places of nodes, each after those that make what it reads, and otherwise as they are."""
     makers = {name: place for place, node in enumerate(graph.node) for name in node.output if name}
     waits: list[set[int]] = []

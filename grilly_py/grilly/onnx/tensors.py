@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnx.checker
 import onnx.external_data_helper
+import onnx.helper
 import onnx.numpy_helper
 
 from ..errors import ModelError, UnsupportedError
@@ -20,7 +21,7 @@ _LARGEST = 2**31 - 1
 def read_tensor(tensor: onnx.TensorProto, folder: str, said: str) -> np.ndarray:
     """The array of a tensor, which may lie in a file beside the model's. Raises ModelError."""
     try:
-        return onnx.numpy_helper.to_array(tensor, folder)
+        return onnx.numpy_helper.to_array(_with_length(tensor), folder)
     # onnx's ValidationError is no ValueError, and its reading of files raises what Python's does.
     except (OSError, ValueError, TypeError, RuntimeError, onnx.checker.ValidationError) as error:
         if onnx.external_data_helper.uses_external_data(tensor):
@@ -29,6 +30,18 @@ def read_tensor(tensor: onnx.TensorProto, folder: str, said: str) -> np.ndarray:
             raise ModelError(f"{said} cannot be read from its file {place!r} {beside}: is the file there, and whole? "
                              f"{error}") from error  # fmt: skip
         raise ModelError(f"{said} is damaged: {error}") from error
+
+
+def _with_length(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    """The tensor; where its file has it without a length, which onnx takes for all that follows, with its length."""
+    outside = onnx.external_data_helper.uses_external_data(tensor)
+    if not outside or any(each.key == "length" for each in tensor.external_data):
+        return tensor
+    found = onnx.TensorProto()
+    found.CopyFrom(tensor)
+    size = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    found.external_data.add(key="length", value=str(math.prod(tensor.dims) * size))
+    return found
 
 
 def read_sparse(sparse: onnx.SparseTensorProto, folder: str, said: str) -> np.ndarray:
