@@ -30,7 +30,7 @@ else:
 
 #: Why a case that has nothing but operators of grilly's is not run: each pattern is looked for in the error's text.
 REFUSED = {
-    "float64": r"(is float64|double is a dtype), which no Tensor has|^Cast\w*: double|^EyeLike: double",
+    "float64": r"(is float64|double is a dtype), which no Tensor has|^(Cast\w*|EyeLike|Bernoulli): double",
     "strings": r"is object, which no Tensor has|string is a dtype",
     "numbers of 8 bits and less": r"(float[468]\w*|u?int[24]) is a dtype|is (float[468]\w*|u?int[24]), which",
     "sequences and optional values": r"is a (sequence|optional)_type; grilly (takes|gives) tensors",
