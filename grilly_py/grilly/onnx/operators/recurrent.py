@@ -128,9 +128,13 @@ def network(
 @fused("DynamicQuantizeLSTM")
 def quantized_network(
     call: Call, x: Tensor, w: Tensor, r: Tensor, b: Tensor | None, lengths: Tensor | None, h: Tensor | None,
-    c: Tensor | None, p: Tensor | None, scale_w: Tensor, zero_w: Tensor, scale_r: Tensor, zero_r: Tensor,
+    c: Tensor | None, p: Tensor | None, *units: Tensor,
 ) -> Any:  # fmt: skip
-    """An LSTM with weights of integers, turned; what they are multiplied with is quantized at each token."""
+    """An LSTM with weights of integers, turned; what they are multiplied with is quantized at each token.
+
+    ``units``: the scale and the zero of w, and those of r.
+    """
+    scale_w, zero_w, scale_r, zero_r = units
     call = call._replace(name="LSTM")
     weights = [
         (Quantized(w[n], scale_w[n], zero_w[n]), Quantized(r[n], scale_r[n], zero_r[n])) for n in range(r.shape[0])
