@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="an .npz file; a .npy file for one output; - for standard output; default: MODEL with "
                         ".npz at its end")  # fmt: skip
     parser.add_argument("--no-capture", action="store_true", help="run node by node instead of as one captured graph")
+    parser.add_argument("--seed", type=int, metavar="N", help="of random numbers, where the model draws some")
     add_device(parser)
 
 
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
             feeds = _feeds(args.input, loaded)
             model = Model(loaded, backend)
             start = time.perf_counter()
-            found = model.run(feeds, capture=not args.no_capture)
+            found = model.run(feeds, capture=not args.no_capture, seed=args.seed)
             seconds = time.perf_counter() - start
     except (ImportError, ValueError, TypeError) as error:
         raise CommandError(str(error)) from error

@@ -30,9 +30,17 @@ def checked(
              *(f"{name} is no input" for name in feeds if name not in named)]  # fmt: skip
     if wrong:
         more = f", and {len(optional)} that have defaults (Model.optional)" if optional else ""
-        known = ", ".join(each.name for each in inputs) or "none"
+        known = ", ".join(map(_asked, inputs)) or "none"
         raise ValueError(f"{'; '.join(wrong)}; the model's inputs are {known}{more}")
     return {name: _checked(each, feeds[name]) for name, each in named.items() if name in feeds}
+
+
+def _asked(each: Input) -> str:
+    """What messages call an input: name, dtype and shape, with names or ? where it is free."""
+    if each.shape is None:
+        return f"{each.name} ({each.dtype.name} of any shape)"
+    extents = ", ".join("?" if extent is None else str(extent) for extent in each.shape)
+    return f"{each.name} ({each.dtype.name} [{extents}])"
 
 
 def _checked(asked: Input, value: Any) -> np.ndarray | Tensor:

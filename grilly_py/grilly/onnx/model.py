@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -11,7 +12,9 @@ import numpy as np
 import onnx
 
 from ..compute import Compute, Tensor, default_backend
+from ..compute.device.numbers import integer
 from ..compute.graph import Graph
+from ..compute.random import drawn
 from ..errors import CaptureError, GrillyError, ModelError, UnsupportedError
 from .feeds import check_indices, checked, lookups
 from .graphs import Branch, Input, Loaded, Node, load
@@ -81,6 +84,8 @@ class Model:
         self._lookups = lookups(self._loaded.nodes, self._loaded.constants)
         self._on_device: dict[str, Tensor] = {}
         self._capturing = False
+        self._seed: Tensor | None = None
+        self._draws: Counter[Any] = Counter()
 
     if not TYPE_CHECKING:  # type checkers know what there is
 
@@ -98,8 +103,9 @@ class Model:
         )
 
     def run(
-        self, feeds: Mapping[str, np.ndarray | Tensor], *others: NoReturn, capture: bool = True
-    ) -> dict[str, np.ndarray]:
+        self, feeds: Mapping[str, np.ndarray | Tensor], *others: NoReturn, capture: bool = True,
+        seed: int | None = None,
+    ) -> dict[str, np.ndarray]:  # fmt: skip
         """The outputs by name, as NumPy arrays.
 
         Parameters
@@ -111,12 +117,16 @@ class Model:
             Capture the work as one graph at the first run with these shapes, and replay it from then on. Inputs of
             integers that decide shapes have to have the same values then; others make another graph. Where a shape
             depends on what the device computes nothing can be captured, and ``uncaptured`` says which node it was.
+        seed : int, optional
+            For operators that draw random numbers: from 0 to 2**64 - 1. The same seed gives the same numbers on every
+            device, and each node others. Without one each run draws new numbers, in the sequence that
+            ``grilly.manual_seed`` begins. A node with a ``seed`` of its own has the same numbers in every run.
 
         Raises
         ------
         ValueError
-            For inputs that are missing, unknown, or of another shape than the model says, and for indices into a table
-            that are out of its bounds.
+            For inputs that are missing, unknown, or of another shape than the model says, for indices into a table
+            that are out of its bounds, and for a seed out of range.
         TypeError
             For inputs that are no arrays, or of another dtype.
         ModelError
@@ -126,6 +136,7 @@ class Model:
         """
         if others:
             raise TypeError(f"Model.run: takes no names of outputs before the feeds; {_RUN}")
+        seeds = self._seeds(seed)
         given = checked(feeds, self.inputs, self.optional)
         check_indices(given, self._lookups)
         host = {name: _array(value) for name, value in given.items() if name in self._loaded.host}
@@ -138,21 +149,21 @@ class Model:
             )
             found = self._graphs.get(key)
             if found is None:
-                found = self._captured(device, host)
+                found = self._captured(device, host, seeds)
                 if len(self._graphs) >= KEPT:
                     del self._graphs[next(iter(self._graphs))]
                 self._graphs[key] = found
             if isinstance(found, Graph):
                 self.graph = found
-                return {name: _own(value) for name, value in found(device).items()}
+                return {name: _own(value) for name, value in found(device, seeds).items()}
             self.uncaptured = found
-        return {name: _own(value) for name, value in self._pass({**device, **host}).items()}
+        return {name: _own(value) for name, value in self._pass({**device, **host}, seeds).items()}
 
     def _is_sent(self, name: str, array: np.ndarray) -> bool:
         """Whether a constant goes to the device at once: not single numbers and integers, which shapes may need."""
         if array.size <= 1 or name in self._loaded.held:
             return False
-        return array.dtype.kind not in "iub" or name in self._loaded.sent
+        return array.dtype.kind not in "iub" or name in self._loaded.sent and not _is_of_host(array)
 
     def _sent(self, said: str, value: np.ndarray | Tensor) -> Tensor:
         try:
@@ -160,21 +171,48 @@ class Model:
         except TypeError as error:
             raise UnsupportedError(f"{said} is {value.dtype.name}, which no Tensor has") from error
 
-    def _captured(self, device: dict[str, Tensor], host: dict[str, np.ndarray]) -> Graph[Any] | str:
+    def _seeds(self, seed: int | None) -> Tensor | None:
+        """The seed of a run for the device, which a graph is given as it is given inputs; None where nothing draws."""
+        if seed is not None:
+            seed = integer("Model.run", "seed", seed)
+            if not 0 <= seed < 2**64:
+                raise ValueError(f"Model.run: seed is {seed}; expected 0 to 2**64 - 1")
+        if not self._loaded.draws:
+            return None
+        if seed is None:  # one number of the two of the sequence: another for each run
+            seed = int(np.random.SeedSequence(drawn(None, "Model.run", "")).generate_state(1, np.uint64)[0])
+        return self.backend.tensor(np.array([seed], np.uint64).view(np.int64))
+
+    def _source(self, node: Node) -> tuple[int | Tensor, int]:
+        """What a node draws from: its own seed or that of the run, with the number of what was drawn from it before."""
+        own = node.attributes.get("seed")
+        key = "" if own is None else node.outputs
+        self._draws[key] += 1
+        seed = self._seed if own is None else int(np.float32(own).view(np.uint32))
+        return seed, self._draws[key] - 1
+
+    def _captured(
+        self, device: dict[str, Tensor], host: dict[str, np.ndarray], seeds: Tensor | None
+    ) -> Graph[Any] | str:
         """The graph for such inputs, or why there is none."""
         self._capturing = True
         try:
-            return self.backend.capture(lambda given: self._pass({**given, **host}), device)
+            return self.backend.capture(lambda given, of: self._pass({**given, **host}, of), device, seeds)
         except CaptureError as error:
             return str(error)
         finally:
             self._capturing = False
 
-    def _pass(self, values: dict[str, Any]) -> dict[str, Any]:
+    def _pass(self, values: dict[str, Any], seed: Tensor | None) -> dict[str, Any]:
         """All nodes one after the other; the outputs, on the device or the host."""
         values = {**self._constants, **values, "": None}
         self.folded = self.executed = 0
-        self._go(self._loaded.nodes, values)
+        self._seed = seed
+        self._draws.clear()
+        try:
+            self._go(self._loaded.nodes, values)
+        finally:
+            self._seed = None
         return {name: _named(values, name) for name in self.outputs}
 
     def _go(self, nodes: list[Node], values: dict[str, Any]) -> None:
@@ -203,9 +241,11 @@ class Model:
     def _node(self, node: Node, inputs: list[Value], values: dict[str, Any]) -> tuple[Value, ...]:
         on_host = all(value is None or isinstance(value, np.ndarray) for value in inputs)
         takes = node.operator
-        if on_host and takes.folds and takes.known and not node.branches:
+        if takes.folds and takes.known and not node.branches and (on_host or any(map(_is_of_host, inputs))):
+            if self._capturing and not on_host:
+                raise CaptureError("the host has what is uint64, and the device computes another input")
             self.folded += 1
-            return node.fold(inputs)
+            return node.fold([None if value is None else _array(value) for value in inputs])
         operands: list[Value] = []
         for place, (name, value) in enumerate(zip(node.inputs, inputs, strict=True)):
             if value is not None and place in takes.host:
@@ -218,7 +258,8 @@ class Model:
                 operands.append(value if isinstance(value, Tensor) else self._uploaded(name, value))
         branches = {name: partial(self._branch, branch, values) for name, branch in node.branches.items()}
         wanted = tuple(map(bool, node.outputs))
-        call = Call(node.name, node.attributes, self._loaded.version, wanted, self.backend, branches)
+        source = partial(self._source, node)
+        call = Call(node.name, node.attributes, self._loaded.version, wanted, self.backend, branches, source)
         found = takes.function(call, *operands)
         found = found if isinstance(found, tuple) else (found,)
         self.executed += any(isinstance(value, Tensor) for value in found)
@@ -235,6 +276,11 @@ class Model:
         if is_constant and not self._capturing:
             self._on_device[name] = found
         return found
+
+
+def _is_of_host(value: Value) -> bool:
+    """Whether a value cannot be on the device."""
+    return isinstance(value, np.ndarray) and value.dtype == np.uint64
 
 
 def _array(value: np.ndarray | Tensor) -> np.ndarray:
