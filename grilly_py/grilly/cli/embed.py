@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import io
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 
 from . import CommandError
-from .common import add_device, add_loading, default_device
+from .common import add_device, add_loading, called, default_device, read_input
 from .output import check_writable
 
 
@@ -31,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     # Not splitlines, to which a page break or a separator of Unicode's ends a line too: rows are those of other tools.
     lines = text.removesuffix("\n").split("\n")
     if not text:
-        raise CommandError(f"{_called(args.file)} has no lines")
+        raise CommandError(f"{called(args.file)} has no lines")
     if args.file == "-" and args.output is None:
         raise CommandError("--output must say where the vectors of standard input go")
     output = Path(args.output or f"{args.file}.npy")
@@ -52,22 +51,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _called(file: str) -> str:
-    return "standard input" if file == "-" else file
-
-
 def _text(file: str) -> str:
     """What a file or standard input holds: UTF-8, which a locale's encoding need not be."""
     try:
-        if file != "-":
-            data = Path(file).read_bytes()
-        elif sys.stdin is None:  # closed by the shell's <&-
-            raise CommandError("standard input cannot be read: it is closed")
-        else:
-            data = sys.stdin.buffer.read()
         # Some editors begin a file with a mark of its encoding.
-        return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig").read()
-    except OSError as error:
-        raise CommandError(f"{_called(file)} cannot be read: {error.strerror or error}") from error
+        return io.TextIOWrapper(io.BytesIO(read_input(file)), encoding="utf-8-sig").read()
     except UnicodeDecodeError as error:
-        raise CommandError(f"{_called(file)} cannot be read: {error}") from error
+        raise CommandError(f"{called(file)} cannot be read: {error}") from error
