@@ -191,8 +191,10 @@ def test_samples_that_are_no_numbers(tmp_path, value):
 def test_damaged_files(tmp_path):
     file, tone = tmp_path / "a.sound", np.sin(np.arange(20000) * 0.1)
     flac, aiff, mp3 = (encoded(tone, format=name) for name in ("FLAC", "AIFF", "MP3"))
+    piped = flac[:21] + bytes([flac[21] & 0xF0]) + bytes(4) + flac[26:]  # the header has the number of samples, or 0
     for data, why in (
         (flac[: len(flac) // 2], r"a.sound is no sound that libsndfile reads \(\w.*\w\)"),
+        (piped, r"a.sound is no sound that libsndfile reads \(\w.*\w\)"),
         (aiff[:30], r"a.sound is no sound that libsndfile reads \(\w.*\w\)"),
         (mp3 * 4, rf"a.sound: libsndfile finds 1.2 s of sound in {len(mp3)} of {4 * len(mp3)} bytes; run: ffmpeg"),
     ):  # fmt: skip
