@@ -15,7 +15,6 @@ import goldens
 from grilly import ModelError, models
 from grilly.cli import embed, main
 from grilly.cli.common import readable
-from grilly.models import wav
 from model_folders import drawn, write_folder, write_safetensors, write_tokenizer
 from sounds import write_wav, write_whisper
 
@@ -65,7 +64,7 @@ def with_tokenizer(folder, words):
     tokenizers = pytest.importorskip("tokenizers")
     numbers = {word: number for number, word in enumerate(words)}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(numbers, unk_token=words[0]))
-    tokenizer.save(str(folder / "tokenizer.json"))
+    write_tokenizer(folder, tokenizer.to_str())
     return folder
 
 
@@ -115,55 +114,6 @@ def test_where_vectors_go(vulkan_backend, tmp_path, monkeypatch, capsys):
 
 # -- sounds -----------------------------------------------------------------------------------------------------------
 
-OPEN = 0xFFFFFFFF
-
-
-def sized(file, whole, sound, after=b""):
-    """A WAV file with these sizes in its header, of the file and of the sound, and bytes after the sound."""
-    data = bytearray(file.read_bytes() + after)
-    place = data.index(b"data") + 4
-    for where, size in ((4, whole), (place, sound)):
-        data[where : where + 4] = size.to_bytes(4, "little")
-    file.write_bytes(data)
-    return file
-
-
-@pytest.mark.parametrize("width, channels", [(1, 1), (2, 1), (2, 2), (3, 2)])
-@pytest.mark.parametrize("whole, sound", [(OPEN, OPEN), (0, 0), (36, 0), (OPEN, 0), (0, OPEN)])
-@pytest.mark.parametrize("after", [b"", b"\x01"], ids=["whole", "cut"])
-def test_a_sound_from_a_pipe(tmp_path, width, channels, whole, sound, after):
-    numbers = np.arange(-50, 50)[:, None] * np.ones((1, channels), int)
-    file = write_wav(tmp_path / "a.wav", numbers, width, 8000)
-    wanted, _ = models.read_wav(file)
-    samples, rate = models.read_wav(sized(file, whole, sound, after if width * channels > 1 else b""))
-    assert rate == 8000
-    np.testing.assert_array_equal(samples, wanted)
-
-
-def test_a_sound_from_a_pipe_after_other_parts(tmp_path):
-    file = write_wav(tmp_path / "a.wav", np.arange(9)[:, None])
-    data = file.read_bytes()
-    file.write_bytes(data[:12] + b"LIST\3\0\0\0abc\0" + data[12:])  # as ffmpeg writes: a part of 3 bytes, and one more
-    samples, _ = models.read_wav(sized(file, OPEN, OPEN))
-    np.testing.assert_array_equal(samples * 32768, np.arange(9))
-
-
-def test_sounds_that_are_empty(tmp_path):
-    """Nothing after the header, or other parts of the file, which are no sound."""
-    file = write_wav(tmp_path / "a.wav", np.zeros((0, 1), int))
-    assert len(models.read_wav(file)[0]) == 0
-    for whole in (0, OPEN, 48):
-        assert len(models.read_wav(sized(file, whole, 0))[0]) == 0
-    assert len(models.read_wav(sized(file, 52, 0, b"id3 \4\0\0\0abcd"))[0]) == 0
-
-
-@pytest.mark.parametrize("data", [b"", b"RIFF", b"RIFF\0\0\0\0WAVE", b"RIFF\0\0\0\0WAVEdata", b"\0" * 40])
-def test_headers_that_end_too_early(tmp_path, data):
-    assert wav._sized(data) == data
-    (tmp_path / "a.wav").write_bytes(data)
-    with pytest.raises(ValueError, match="a.wav is no WAV file"):
-        models.read_wav(tmp_path / "a.wav")
-
 
 @pytest.mark.parametrize("name, why", [("none.wav", "No such file or directory"), (".", "Is a directory")])
 def test_a_sound_that_is_none(vulkan_backend, tmp_path, capsys, name, why):
@@ -171,7 +121,7 @@ def test_a_sound_that_is_none(vulkan_backend, tmp_path, capsys, name, why):
     assert main(["transcribe", str(tmp_path), str(file), "--device", str(vulkan_backend.device.index)]) == 1
     assert capsys.readouterr().err == f"grilly transcribe: {file} cannot be read: {why}\n"
     with pytest.raises(OSError, match=why):
-        models.read_wav(file)
+        models.read_sound(file)
 
 
 # -- fields of config.json --------------------------------------------------------------------------------------------

@@ -363,6 +363,7 @@ def test_embed_command(vulkan_backend, tmp_path, capsys):
     assert "cannot be read" in capsys.readouterr().err
 
 
+@pytest.mark.needs("soundfile", "soxr")
 def test_the_page_runs(vulkan_backend, tmp_path, folder, monkeypatch):
     """docs/models.md's blocks assert what they say, one after the other."""
     folder.rename(tmp_path / "llama")

@@ -23,7 +23,7 @@ COMMANDS = {
     "generate": "continue a text by a language model from a folder, and print it as it comes",
     "embed": "write the vectors of a file's lines, by an encoder of sentences from a folder",
     "run": "run a model of ONNX on arrays from files, as one captured graph",
-    "transcribe": "write down the speech in a WAV file, by Whisper from a folder, and print it as it comes",
+    "transcribe": "write down the speech in a file of sound, by Whisper from a folder, and print it as it comes",
     "demo": "embed sentences with all-MiniLM-L6-v2 on the device and check the result",
 }
 

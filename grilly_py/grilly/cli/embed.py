@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 import codecs
 import io
-import sys
 import time
-from pathlib import Path
 
 from . import CommandError
-from .common import add_device, add_loading, default_device
+from .common import add_device, add_loading, called, default_device, read_input
 from .files import beside, beside_arrays, check_destination, destination, write_array
 from .output import shown
 
@@ -36,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     # Not splitlines, to which a page break or a separator of Unicode's ends a line too: rows are those of other tools.
     lines = text.removesuffix("\n").split("\n")
     if not text:
-        raise CommandError(f"{_called(args.file)} has no lines")
+        raise CommandError(f"{called(args.file)} has no lines")
     output = args.output or beside(args.file, ".npy")
     check_destination(output)
     with default_device(args) as backend:
@@ -52,24 +50,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _called(file: str) -> str:
-    return "standard input" if file == "-" else file
-
-
 def _text(file: str) -> str:
     """What a file or standard input holds: UTF-8, which a locale's encoding need not be."""
+    data = read_input(file)
     try:
-        if file != "-":
-            data = Path(file).read_bytes()
-        elif sys.stdin is None:  # closed by the shell's <&-
-            raise CommandError("standard input cannot be read: it is closed")
-        else:
-            data = sys.stdin.buffer.read()
         # Some editors begin a file with a mark of its encoding.
         return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig").read()
-    except OSError as error:
-        raise CommandError(f"{_called(file)} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         known = next((name for mark, name in MARKS.items() if data.startswith(mark)), None)
         found = "" if known is None else f"; it begins as {known} does: iconv --from-code {known} --to-code UTF-8"
-        raise CommandError(f"{_called(file)} cannot be read: {error}; expected UTF-8{found}") from error
+        raise CommandError(f"{called(file)} cannot be read: {error}; expected UTF-8{found}") from error

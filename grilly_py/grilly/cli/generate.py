@@ -56,7 +56,7 @@ def _check(args: argparse.Namespace, model) -> None:
     from ..models.whisper import WhisperStates
 
     if isinstance(model, WhisperStates):
-        raise CommandError(f"{args.folder}: Whisper writes down sounds; run: grilly transcribe {args.folder} FILE.wav")
+        raise CommandError(f"{args.folder}: Whisper writes down sounds; run: grilly transcribe {args.folder} FILE")
     if not isinstance(model, Generates) or not model.has_head:
         raise CommandError(f"{args.folder}: {type(model).__name__} writes no texts")
 
