@@ -14,6 +14,14 @@ FACTS: dict[str, dict[str, int | float]] = {
         "ACTIVATION_GELU_TANH": 5,
         "ACTIVATION_GELU": 6,
     },
+    "convolution": {
+        "DEPTHWISE": 0,
+        "SHARED": 1,
+        "APART": 2,
+        "RUN": 4,
+        "TAPS_MOST": 8,
+        "HELD": 20,
+    },
     "draws": {
         "UNIFORM": 0,
         "NORMAL": 1,
