@@ -5,6 +5,14 @@ FACTS: dict[str, dict[str, int | float]] = {
         "ADD_TO_RESULT": 1,
         "KEYS_FOLLOW": 2,
     },
+    "accumulation": {
+        "ADD": 0,
+        "MAX": 1,
+        "MIN": 2,
+        "SCALES": 0,
+        "TERMS": 1,
+        "RESULT": 2,
+    },
     "activations": {
         "ACTIVATION_NONE": 0,
         "ACTIVATION_RELU": 1,
