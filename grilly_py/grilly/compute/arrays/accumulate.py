@@ -24,7 +24,7 @@ _MOST = 2**30  # terms, and elements with three words each that fit a binding
 
 
 def accumulates(how: str, x: Tensor, index: Tensor, terms: Tensor, axis: int) -> bool:
-    """Whether ``accumulated`` takes these: "add", and "max" and "min" of up to 32 bits, where all of them fit bindings."""
+    """Whether ``accumulated`` takes these: "add", and "max" and "min" of up to 32 bits, where all fit bindings."""
     facts = x._storage.device.facts
     if how not in ("add", "max", "min") or how != "add" and x.dtype == INT64 or kind_of(x.dtype) == "bool":
         return False

@@ -28,7 +28,7 @@ def _reduction(call: Call) -> str:
 
 
 def _reduced(call: Call, x: Tensor, places: Tensor, updates: Tensor) -> Tensor:
-    """Rows of x with all rows of updates that name them, by the node's reduction, for what ``accumulates`` does not take.
+    """Rows of x with all rows of updates that name them, by the node's reduction, where ``accumulates`` is False.
 
     Updates are sorted by their place. A running reduction, which starts anew with each place, doubles its reach in each
     pass; its last row for a place is the whole one. So the result is the same in each run, and sums are rounded as
