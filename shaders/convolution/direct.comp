@@ -5,16 +5,16 @@
 //     y[n, i, j, o] = b[o] + sum over channels k of o's group and places (a, b) of the kernel of
 //     x[n, group * own + k, h, w] * t[(a * kernel_w + b) * own + k, o], with h = (i * stride_h - padding_h + a * dilation_h) /
 //     UP_H where that is whole and within x, and w alike; else the term is 0.
-// Shapes and layouts: x (batch, channels, height, width), any strides; t (places * own, quads * 4) and y (batch, out_h, out_w,
+// Shapes and layouts: x (batch, channels, height, width), any strides; t (places * own, 4 * quads) and y (batch, out_h, out_w,
 //     outputs) contiguous.
 // Bindings: 0 x, 1 t (float32), 2 b, 3 y.
 // Specialization constants: TYPE, of x and b, TYPE_Y (words.glsl); FORM: DEPTHWISE, one channel and one output a group;
 //     SHARED, four outputs of a quad are of one group; APART, any groups; QUADS, whether x is read in fours along channels;
 //     HAS_BIAS; TAPS, of a row of the kernel that are taken together, and NEAR, whether what these read of x is held (of
-//     DEPTHWISE); STRIDE and DILATION along w, as they then are; UP_H, UP_W; HALVES (words.glsl).
+//     DEPTHWISE); STRIDE and DILATION along w, as they then are; UP_H, UP_W, KERNEL_W; HALVES (words.glsl).
 // Push constants: see the block; offsets and strides in elements. own and per: channels and outputs of a group.
-// Workgroup: THREADS quads (x and y together count the workgroups, STRIPE of them along x). Invocation: four outputs of RUN
-//     neighbours along w.
+// Workgroup: THREADS quads of a sample (z), which has `count`, `line` a row (x and y together count the workgroups of a sample,
+//     STRIPE of them along x). Invocation: four outputs of RUN neighbours along w.
 // Accumulation: float32, rows of the kernel after one another, rounded once.
 // Preconditions: t_offset and y_offset are multiples of 4; where 4 does not divide `outputs` y is float32. With QUADS x_offset
 //     and x's strides but that of channels, which is 1, are multiples of 4; so is own with SHARED.
@@ -36,6 +36,7 @@ layout(constant_id = 7) const uint STRIDE = 1u;
 layout(constant_id = 8) const uint DILATION = 1u;
 layout(constant_id = 9) const uint UP_H = 1u;
 layout(constant_id = 10) const uint UP_W = 1u;
+layout(constant_id = 11) const uint KERNEL_W = 1u;
 
 // facts: convolution
 const uint DEPTHWISE = 0u, SHARED = 1u, APART = 2u;
@@ -44,8 +45,8 @@ const uint RUN = 4u, TAPS_MOST = 8u, HELD = 20u;
 layout(local_size_x = THREADS) in;
 
 layout(push_constant, std430) uniform Push {
-    uint count, blocks, quads, outputs, own, per;
-    uint out_h, out_w, kernel_h, kernel_w, height, width;
+    uint count, line, quads, outputs, own, per;
+    uint out_h, out_w, kernel_h, height, width;
     uint stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w;
     uint x_offset, x_batch, x_channel, x_h, x_w, t_offset, b_offset, y_offset;
 } pc;
@@ -91,14 +92,27 @@ uint column(uint place) {
     return UP_W == 1u || place % UP_W == 0u ? w : 0xffffffffu;
 }
 
+vec4 x_each(uint first[4], uint i) {
+    return vec4(x_one(first[0] + i), x_one(first[1] + i), x_one(first[2] + i), x_one(first[3] + i));
+}
+
+// Of DEPTHWISE: four channels at a place along w, or 0 outside of x.
+vec4 x_there(uint first[4], uint line, uint place, bool whole) {
+    uint w = column(place);
+    bool there = whole && w < pc.width;
+    uint i = line + (there ? w : 0u) * pc.x_w;
+    vec4 x;
+    if (QUADS == 1u) x = x_four(first[0] + i); else x = x_each(first, i);
+    return mix(vec4(0.0), x, bvec4(there));
+}
+
 void main() {
     uint at = (gl_WorkGroupID.y * uint(STRIPE) + gl_WorkGroupID.x) * uint(THREADS) + gl_LocalInvocationIndex;
     if (at >= pc.count) return;
-    uint quad = at % pc.quads;
-    at /= pc.quads;
-    uint left = at % pc.blocks * RUN;
-    at /= pc.blocks;
-    uint row = at % pc.out_h, batch = at / pc.out_h, o = 4u * quad;
+    uint row = at / pc.line, batch = gl_WorkGroupID.z;
+    at -= row * pc.line;
+    uint left = at / pc.quads, quad = at - left * pc.quads, o = 4u * quad;
+    left *= RUN;
 
     vec4 sum[RUN];
     vec4 bias = vec4(0.0);
@@ -110,60 +124,49 @@ void main() {
     // of each of the four, the first of its group's channels
     uint first[4];
     [[unroll]] for (uint k = 0u; k < 4u; k++) {
-        uint channel = FORM == DEPTHWISE ? min(o + k, pc.outputs - 1u) : min(o + k, pc.outputs - 1u) / pc.per * pc.own;
+        uint channel = min(o + k, pc.outputs - 1u);
+        if (FORM != DEPTHWISE) channel = channel / pc.per * pc.own;
         first[k] = pc.x_offset + batch * pc.x_batch + channel * pc.x_channel;
     }
+    uint begin = left * pc.stride_w - pc.padding_w;
+    // What is outside of x is read from its beginning and dropped: branches are dear to processors, where lanes are masked.
     for (uint a = 0u; a < pc.kernel_h; a++) {
         uint up = row * pc.stride_h + a * pc.dilation_h - pc.padding_h;
-        if (up / UP_H >= pc.height || up % UP_H != 0u) continue;
-        uint line = up / UP_H * pc.x_h;
-        uint begin = left * pc.stride_w - pc.padding_w;
+        bool whole = up / UP_H < pc.height && up % UP_H == 0u;
+        uint line = (whole ? up / UP_H : 0u) * pc.x_h;
         if (FORM == DEPTHWISE) {
-            for (uint b = 0u; b < pc.kernel_w; b += TAPS) {
+            for (uint b = 0u; b < KERNEL_W; b += TAPS) {
                 vec4 held[HELD];
                 if (NEAR == 1u) {
                     [[unroll]] for (uint s = 0u; s < HELD; s++) {
-                        held[s] = vec4(0.0);
                         if (s <= (RUN - 1u) * STRIDE + (TAPS - 1u) * DILATION) {
-                            uint w = column(begin + b * DILATION + s);
-                            if (w < pc.width) {
-                                uint i = line + w * pc.x_w;
-                                if (QUADS == 1u) held[s] = x_four(first[0] + i);
-                                else held[s] = vec4(x_one(first[0] + i), x_one(first[1] + i), x_one(first[2] + i), x_one(first[3] + i));
-                            }
+                            held[s] = x_there(first, line, begin + b * DILATION + s, whole);
                         }
                     }
                 }
                 [[unroll]] for (uint c = 0u; c < TAPS_MOST; c++) {
-                    if (c < TAPS && b + c < pc.kernel_w) {
-                        vec4 weight = t_four(a * pc.kernel_w + b + c, quad);
+                    if (c < TAPS) {
+                        bool last = KERNEL_W % TAPS == 0u || b + c < KERNEL_W;
+                        vec4 weight = t_four(a * KERNEL_W + (last ? b + c : 0u), quad);
                         [[unroll]] for (uint r = 0u; r < RUN; r++) {
-                            if (NEAR == 1u) {
-                                sum[r] += held[r * STRIDE + c * DILATION] * weight;
-                            } else {
-                                uint w = column(begin + r * pc.stride_w + (b + c) * pc.dilation_w);
-                                if (w < pc.width) {
-                                    uint i = line + w * pc.x_w;
-                                    vec4 x;
-                                    if (QUADS == 1u) x = x_four(first[0] + i);
-                                    else x = vec4(x_one(first[0] + i), x_one(first[1] + i), x_one(first[2] + i), x_one(first[3] + i));
-                                    sum[r] += x * weight;
-                                }
-                            }
+                            vec4 x;
+                            if (NEAR == 1u) x = held[r * STRIDE + c * DILATION];
+                            else x = x_there(first, line, begin + r * pc.stride_w + (b + c) * pc.dilation_w, whole);
+                            sum[r] += mix(vec4(0.0), x * weight, bvec4(last));
                         }
                     }
                 }
             }
         } else {
-            for (uint b = 0u; b < pc.kernel_w; b++) {
+            for (uint b = 0u; b < KERNEL_W; b++) {
                 uint places[RUN];
                 bool there[RUN];
                 [[unroll]] for (uint r = 0u; r < RUN; r++) {
                     uint w = column(begin + r * pc.stride_w + b * pc.dilation_w);
-                    there[r] = w < pc.width;
+                    there[r] = whole && w < pc.width;
                     places[r] = line + (there[r] ? w : 0u) * pc.x_w;
                 }
-                uint tap = (a * pc.kernel_w + b) * pc.own;
+                uint tap = (a * KERNEL_W + b) * pc.own;
                 if (FORM == SHARED && QUADS == 1u) {
                     for (uint k = 0u; k < pc.own; k += 4u) {
                         vec4 weights[4];
@@ -180,7 +183,7 @@ void main() {
                             uint i = places[r] + k * pc.x_channel;
                             vec4 x;
                             if (FORM == SHARED) x = vec4(x_one(first[0] + i));
-                            else x = vec4(x_one(first[0] + i), x_one(first[1] + i), x_one(first[2] + i), x_one(first[3] + i));
+                            else x = x_each(first, i);
                             sum[r] += mix(vec4(0.0), x, bvec4(there[r])) * weight;
                         }
                     }

@@ -14,8 +14,8 @@ from .checks import Window
 from .unfold import MOST
 
 _NUMBERS = names_of("convolution")
-#: Outputs of a group up to which this is faster than products, whose tiles have 32 columns and more.
-FEW = 8
+#: Outputs of a group up to which this is faster than products, where these read x as it is.
+_FEW = 8
 _APART = 2  # outputs of a group whose quads have several groups
 _WORK = 1e11  # floating-point operations of a dispatch
 
@@ -32,12 +32,11 @@ def serves(planner: Planner, registry: Registry, window: Window, x: Tensor, grou
     facts = planner.facts
     own, per = x.shape[1] // groups, outputs // groups
     form = form_of(groups, own, per)
-    if own > 1 and per > (_APART if form == "apart" else FEW):
-        return False
-    if own == 1 and per % 4 == 0 and per > 2 * FEW:
+    choice = registry.resolve(Request("convolution", "float32"))
+    few = _APART if form == "apart" else _FEW if window.places == 1 else choice.tile["few"]
+    if own > 1 and per > few or own == 1 and per > choice.tile["few"]:
         return False
     terms = window.places * own
-    choice = registry.resolve(Request("convolution", "float32"))
     sample = 4 * outputs * window.outputs
     return (
         terms * (1 + outputs // 4 * 4) < MOST and terms <= facts.loop_trips * choice.keys_per_trip
@@ -94,8 +93,9 @@ def emit_direct(
         target = planner.empty(result.shape, FLOAT32)
     work = 2.0 * window.places * own * target.size
     step = target.shape[0]
+    facts = planner.facts
     while step > 1 and (
-        not fits_binding(planner.facts, x[:step]) or not fits_binding(planner.facts, target[:step])
+        step > facts.groups[2] or not fits_binding(facts, x[:step]) or not fits_binding(facts, target[:step])
         or step * target[0].size >= MOST or work * step / target.shape[0] > _WORK
     ):  # fmt: skip
         step = -(-step // 2)
@@ -119,7 +119,7 @@ def _dispatch(
     choice = registry.resolve(Request("convolution", "float32"))
     run, outputs = _NUMBERS["run"], result.shape[3]
     quads, blocks = table.shape[1] // 4, -(-window.out[1] // run)
-    count = result.shape[0] * window.out[0] * blocks * quads
+    count = blocks * quads * window.out[0]
     taps, stride, dilation = -(-window.kernel[1] // -(-window.kernel[1] // _NUMBERS["taps_most"])), 1, 1
     near = (run - 1) * window.stride[1] + (taps - 1) * window.dilation[1] < _NUMBERS["held"]
     if form != "depthwise":
@@ -127,20 +127,20 @@ def _dispatch(
     elif near:
         stride, dilation = window.stride[1], window.dilation[1]
     words: dict = {
-        "count": count, "blocks": blocks, "quads": quads, "outputs": outputs, "own": sizes[0], "per": sizes[1],
-        "height": x.shape[2], "width": x.shape[3], "x_offset": At(x), "t_offset": At(table), "b_offset": At(bias),
-        "y_offset": At(result),
+        "count": count, "line": blocks * quads, "quads": quads, "outputs": outputs, "own": sizes[0], "per": sizes[1],
+        "out_h": window.out[0], "out_w": window.out[1], "kernel_h": window.kernel[0], "height": x.shape[2],
+        "width": x.shape[3], "x_offset": At(x), "t_offset": At(table), "b_offset": At(bias), "y_offset": At(result),
     }  # fmt: skip
-    for name in ("out", "kernel", "stride", "padding", "dilation"):
+    for name in ("stride", "padding", "dilation"):
         both = getattr(window, name)
         words |= {f"{name}_h": both[0] % 2**32, f"{name}_w": both[1] % 2**32}
     words |= {f"x_{name}": step % 2**32 for name, step in zip(("batch", "channel", "h", "w"), x._steps, strict=True)}
     constants = {
         "TYPE": code(x.dtype), "TYPE_Y": code(result.dtype), "FORM": _NUMBERS[form], "QUADS": int(fours),
         "HAS_BIAS": int(bias is not None), "TAPS": taps, "NEAR": int(near), "STRIDE": stride, "DILATION": dilation,
-        "UP_H": up[0], "UP_W": up[1], "HALVES": halves(registry),
+        "UP_H": up[0], "UP_W": up[1], "KERNEL_W": window.kernel[1], "HALVES": halves(registry),
     }  # fmt: skip
     groups, stripe = -(-count // choice.threads), choice.tile["stripe"]
     arrays = {"x": x, "t": table, "b": bias, "y": result}
-    planner.dispatch(choice, constants, arrays, words, (min(groups, stripe), -(-groups // stripe), 1),
+    planner.dispatch(choice, constants, arrays, words, (min(groups, stripe), -(-groups // stripe), result.shape[0]),
                      2.0 * window.places * sizes[0] * result.size)  # fmt: skip
