@@ -86,9 +86,17 @@ def _from_zero(x: Tensor, zero: Tensor | None, rows: bool) -> tuple[Tensor, int]
     return xp.subtract(found, zero.reshape(()) if zero.size == 1 else zero), bounds.max - bounds.min
 
 
-def _product(a: tuple[Tensor, int], b: tuple[Tensor, int]) -> Tensor:
+def _terms(call: Call, high_a: int, high_b: int) -> int:
+    """How many products of whole numbers up to these have sums that float32 holds."""
+    most = EXACT // (high_a * high_b)
+    if not most:
+        raise call.refuse(f"products of integers up to {high_a:,} and {high_b:,}; expected those of 8 bits")
+    return most
+
+
+def _product(call: Call, a: tuple[Tensor, int], b: tuple[Tensor, int]) -> Tensor:
     """The product of matrices of whole numbers, int32."""
-    return whole_product(a[0], b[0], EXACT // (a[1] * b[1]))
+    return whole_product(a[0], b[0], _terms(call, a[1], b[1]))
 
 
 @operator("MatMulInteger")
@@ -96,7 +104,7 @@ def integer_product(
     call: Call, a: Tensor, b: Tensor, zero_a: Tensor | None = None, zero_b: Tensor | None = None
 ) -> Tensor:
     """The product of matrices of integers, int32."""
-    return _product(_from_zero(a, zero_a, True), _from_zero(b, zero_b, False))
+    return _product(call, _from_zero(a, zero_a, True), _from_zero(b, zero_b, False))
 
 
 @operator("QLinearMatMul")
@@ -105,7 +113,7 @@ def quantized_product(
     scale: Tensor, zero: Tensor,
 ) -> Tensor:  # fmt: skip
     """The product of quantized matrices, quantized."""
-    found = _product(_from_zero(a, zero_a, True), _from_zero(b, zero_b, False)).astype(np.float32, copy=False)
+    found = _product(call, _from_zero(a, zero_a, True), _from_zero(b, zero_b, False)).astype(np.float32, copy=False)
     of_rows, of_columns, of_result = (
         wide(each).reshape(()) if each.size == 1 else wide(each) for each in (scale_a, scale_b, scale)
     )
@@ -119,7 +127,7 @@ def _integer_convolution(call: Call, images: tuple[Tensor, int], weights: tuple[
     """The convolution of whole numbers, as int32, exact: by parts of the channels whose sums float32 holds."""
     (x, high_x), (weight, high_weight) = images, weights
     kernel, groups = weight.shape[2:], int(call.get("group", 1))
-    most, places = EXACT // (high_x * high_weight), math.prod(kernel)
+    most, places = _terms(call, high_x, high_weight), math.prod(kernel)
     if len(kernel) > 2 or places > most or groups > 1 and places * weight.shape[1] > most:
         return _of_windows(call, x, weight, most)
     before, after = padding(call, x.shape[2:], kernel)
