@@ -133,21 +133,22 @@ uvec4 with_range(uvec4 state, int range) {
     return state;
 }
 
+uvec4 combined_in(int range, uvec4 a, uvec4 b) {
+    uvec4 x = as_in_range(a, range), y = as_in_range(b, range);
+    if (OPERATION == SQUARES) return added(x, y);
+    float before = range == LARGE ? ONE_OF_SIZE : 1.0, after = range == SMALL ? SIZE : 1.0;
+    return joined(x, y, (of_bits(b.w) * before - of_bits(a.w) * before) * after);
+}
+
 // Two states of any ranges, in the first one from theirs on that holds the sum of squares.
 uvec4 combined_ranges(uvec4 a, uvec4 b) {
     if (OPERATION == MOMENTS && (a.x == 0u || b.x == 0u)) return b.x == 0u ? a : b;
     int range = max(range_of(a), range_of(b));
-    uvec4 both;
-    for (;; range++) {
-        uvec4 x = as_in_range(a, range), y = as_in_range(b, range);
-        if (OPERATION == SQUARES) {
-            both = added(x, y);
-        } else {
-            float before = range == LARGE ? ONE_OF_SIZE : 1.0, after = range == SMALL ? SIZE : 1.0;
-            both = joined(x, y, (of_bits(b.w) * before - of_bits(a.w) * before) * after);
-        }
-        if (range >= LARGE || is_within(both)) return with_range(both, range);
+    uvec4 both = combined_in(range, a, b);
+    for (uint more = 0u; more < 2u; more++) {
+        if (range < LARGE && !is_within(both)) both = combined_in(++range, a, b);
     }
+    return with_range(both, range);
 }
 
 // Up to eight floats as MOMENTS.
