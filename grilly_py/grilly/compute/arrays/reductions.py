@@ -54,7 +54,7 @@ class Terms(NamedTuple):
     Attributes
     ----------
     name : str
-        A name of NUMBERS, or "mean", "var", "std", "norm" (the root of the sum of squares) or "rms" (that of their mean).
+        A name of NUMBERS, or "mean", "var", "std", "norm" (the root of the sum of squares) or "rms" (that of the mean).
     axes : tuple of int
         Those that are reduced, from 0 on.
     keepdims : bool
@@ -378,7 +378,7 @@ def _apart(x: Tensor, first: Tensor) -> Tensor:
 
 
 def norm(name: str, x: Tensor, axis=None, keepdims: bool = False) -> Tensor:
-    """``name``, "norm" or "rms", the root of the sum or of the mean of squares of floating x over axes, in x's dtype."""
+    """``name``, "norm" or "rms": the root of the sum or the mean of squares over axes, of floating x, in its dtype."""
     return reduced(name, x, axis, keepdims, x.dtype)
 
 
