@@ -567,3 +567,33 @@ def test_present_keys_and_values_keep_their_dtypes(dtypes):
     np.testing.assert_array_equal(keys, k)
     np.testing.assert_array_equal(values, v)
     assert (keys.dtype, values.dtype) == dtypes
+
+
+# -- norms -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [1e30, 1.0, 1e-30])
+def test_norms_of_any_size(scale):
+    """Where squares are beyond float32 and the result is not."""
+    x = (scale * normal(2, 3, 4, 5)).astype(np.float32)
+    wide, axes, ones, zeros = x.astype(np.float64), (0, 2, 3), np.ones(3, np.float32), np.zeros(3, np.float32)
+    mean, deviation = wide.mean(axes, keepdims=True), wide.std(axes, keepdims=True)
+
+    def near(found, exact):
+        np.testing.assert_allclose(found, exact, rtol=0, atol=2e-6 * np.abs(exact).max())
+
+    near(run("ReduceL2", {"x": x})[0], np.sqrt(np.square(wide).sum(keepdims=True)))
+    for order in (1, 2):
+        size = np.linalg.norm(wide, order, axis=1, keepdims=True)
+        near(run("LpNormalization", {"x": x}, axis=1, p=order)[0], wide / size)
+    if scale >= 1:
+        near(run("MeanVarianceNormalization", {"x": x})[0], (wide - mean) / (deviation + 1e-9))
+    inverse = 1 / np.sqrt(np.square(wide).mean(-1, keepdims=True))
+    found = run("LayerNormalization", {"x": x, "scale": np.ones(5, np.float32)}, 3, epsilon=0.0)
+    near(found[2], 1 / wide.std(-1, keepdims=True))
+    near(run("RMSNormalization", {"x": x, "scale": np.ones(5, np.float32)}, version=23, epsilon=0.0)[0], wide * inverse)
+    given = {"x": x, "scale": ones, "bias": zeros, "mean": zeros, "variance": ones}
+    near(run("BatchNormalization", given, 3, training_mode=1, epsilon=0.0)[0], (wide - mean) / deviation)
+    near(run("LRN", {"x": x}, size=3, alpha=3.0, bias=0.0, beta=0.5)[0], wide / np.sqrt(
+        sum(np.pad(np.square(wide), ((0, 0), (1, 1), (0, 0), (0, 0)))[:, shift : shift + 3] for shift in range(3))
+    ))  # fmt: skip

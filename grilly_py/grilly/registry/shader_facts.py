@@ -254,6 +254,7 @@ FACTS: dict[str, dict[str, int | float]] = {
         "FIRST_MAXIMUM": 6,
         "FIRST_MINIMUM": 7,
         "MOMENTS": 8,
+        "SQUARES": 9,
         "STATES": 11,
     },
     "rotary": {
