@@ -71,8 +71,8 @@ class Loaded(NamedTuple):
     """A graph as it runs.
 
     ``optional`` are the inputs that a constant stands for where they are not given, ``host`` the inputs that decide
-    shapes, ``held`` the names that operators read on the host, ``sent`` those that operators read on the device which
-    nothing folds.
+    shapes, ``held`` the names that the host must have, ``sent`` those that operators read on the device which nothing
+    folds.
     """
 
     nodes: list[Node]
@@ -132,8 +132,10 @@ def load(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Loaded:
             raise UnsupportedError(f"output {each.name} is a {each.type.WhichOneof('value')}; grilly gives tensors")
     outputs = tuple(each.name for each in proto.graph.output)
     nodes = _nodes(proto.graph, proto.opset_import, outputs, folder)
-    host, held = _host_inputs(proto, nodes, (*inputs, *optional)), frozenset(_held(nodes))
-    sent = frozenset(name for node in _every(nodes) if not node.operator.known for name in node.inputs) - held
+    needed = _needed(proto, nodes)
+    host = frozenset(each.name for each in (*inputs, *optional) if each.name in needed)
+    held = needed.union(_held(nodes))
+    sent = frozenset(name for node in every(nodes) if not node.operator.known for name in node.inputs) - held
     return Loaded(nodes, inputs, optional, outputs, constants, host, held, sent, version)
 
 
@@ -218,15 +220,14 @@ def _read_tensor(tensor: onnx.TensorProto, folder: str, said: str) -> np.ndarray
         raise ModelError(f"{said} is damaged: {error}") from error
 
 
-def _host_inputs(proto: onnx.ModelProto, nodes: list[Node], inputs: tuple[Input, ...]) -> frozenset[str]:
-    """The inputs of integers that decide shapes: what operators read on the host, and what that is made of.
+def _needed(proto: onnx.ModelProto, nodes: list[Node]) -> frozenset[str]:
+    """The names of integers that decide shapes: what operators read on the host, and what that is made of.
 
     Floating numbers end the search: what is made of them is on the device, and is read where it is needed.
     """
-    floating = _floating(proto)
     needed: set[str] = set()
-    _add_needed(nodes, floating, needed)
-    return frozenset(each.name for each in inputs if each.name in needed)
+    _add_needed(nodes, _floating(proto), needed)
+    return frozenset(needed)
 
 
 def _add_needed(nodes: list[Node], floating: frozenset[str], needed: set[str]) -> None:
@@ -256,16 +257,16 @@ def _add_needed(nodes: list[Node], floating: frozenset[str], needed: set[str]) -
 
 def _held(nodes: list[Node]) -> Iterator[str]:
     """The names that operators read on the host, of any dtype."""
-    for node in _every(nodes):
+    for node in every(nodes):
         yield from (name for place, name in enumerate(node.inputs) if place in node.operator.host)
 
 
-def _every(nodes: list[Node]) -> Iterator[Node]:
+def every(nodes: list[Node]) -> Iterator[Node]:
     """Nodes, and those of the graphs in them."""
     for node in nodes:
         yield node
         for branch in node.branches.values():
-            yield from _every(branch.nodes)
+            yield from every(branch.nodes)
 
 
 def _floating(proto: onnx.ModelProto) -> frozenset[str]:

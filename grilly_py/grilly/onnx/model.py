@@ -13,7 +13,8 @@ import onnx
 from ..compute import Compute, Tensor, default_backend
 from ..compute.graph import Graph
 from ..errors import CaptureError, GrillyError, ModelError, UnsupportedError
-from .feeds import check_indices, checked, lookups
+from .constants import Settled, Settling, Value
+from .feeds import check_indices, checked
 from .graphs import Branch, Input, Loaded, Node, load
 from .table import Call
 
@@ -22,14 +23,13 @@ KEPT = 8
 _RUN = 'model.run({"input": array}) gives all outputs by name'
 #: Methods of ONNX Runtime's sessions.
 _WORDS = {"get_inputs": "inputs", "get_outputs": "outputs"}
-Value = Tensor | np.ndarray | list[Any] | None
 
 
 class Model:
     """A model of ONNX, whose arithmetic runs on a device.
 
-    Shapes, and integers that decide them, are computed by the host; so are nodes of which all inputs are constants.
-    Weights go to the device once.
+    Shapes, and integers that decide them, are computed by the host. What is made of constants alone is computed once,
+    and weights go to the device once.
 
     Parameters
     ----------
@@ -47,7 +47,8 @@ class Model:
     outputs : tuple of str
         Names of what it gives.
     folded, executed : int
-        Nodes that the host computed and nodes that the device did, when the graph was last gone through.
+        Nodes that were computed once, or by the host when the graph was last gone through; and nodes that the device
+        computed then.
     graph : Graph or None
         The captured work of the last run, or None where it was run node by node.
     uncaptured : str or None
@@ -69,16 +70,16 @@ class Model:
         self.optional: tuple[Input, ...] = self._loaded.optional
         self.outputs: tuple[str, ...] = self._loaded.outputs
         self.folded = self.executed = 0
+        self._capturing = False
+        self._on_device: dict[str, Tensor] = {}
         self.graph: Graph[Any] | None = None
         self.uncaptured: str | None = None
         self._graphs: dict[tuple[Any, ...], Graph[Any] | str] = {}
-        self._constants: dict[str, Value] = {
-            name: self._sent(f"constant {name}", array) if self._is_sent(name, array) else array
-            for name, array in self._loaded.constants.items()
-        }
-        self._lookups = lookups(self._loaded.nodes, self._loaded.constants)
-        self._on_device: dict[str, Tensor] = {}
-        self._capturing = False
+        self._settled: dict[frozenset[str], Settled] = {}
+        self._now = Settled([], {}, [], 0)
+        self._now = self._choose(frozenset())
+        if not self.optional:
+            self._loaded = self._loaded._replace(nodes=[], constants={})
 
     if not TYPE_CHECKING:  # type checkers know what there is
 
@@ -125,7 +126,8 @@ class Model:
         if others:
             raise TypeError(f"Model.run: takes no names of outputs before the feeds; {_RUN}")
         given = checked(feeds, self.inputs, self.optional)
-        check_indices(given, self._lookups)
+        self._now = self._choose(frozenset(each.name for each in self.optional if each.name in given))
+        check_indices(given, self._now.lookups)
         host = {name: _array(value) for name, value in given.items() if name in self._loaded.host}
         device = {name: self._sent(f"input {name}", value) for name, value in given.items() if name not in host}
         self.graph = self.uncaptured = None
@@ -146,17 +148,25 @@ class Model:
             self.uncaptured = found
         return {name: _own(value) for name, value in self._pass({**device, **host}).items()}
 
-    def _is_sent(self, name: str, array: np.ndarray) -> bool:
-        """Whether a constant goes to the device at once: not single numbers and integers, which shapes may need."""
-        if array.size <= 1 or name in self._loaded.held:
-            return False
-        return array.dtype.kind not in "iub" or name in self._loaded.sent
+    def _choose(self, given: frozenset[str]) -> Settled:
+        """What is left to run where the caller gives these optional inputs."""
+        if given not in self._settled:
+            made = {name: value for each in self._settled.values() for name, value in each.values.items()}
+            most = self.backend.opened.most_memory
+            settling = Settling(self._loaded, given, made, self._node, self._sent_constant, most)
+            if len(self._settled) >= KEPT:
+                del self._settled[next(iter(self._settled))]
+            self._settled[given] = settling.settled()
+        return self._settled[given]
 
     def _sent(self, said: str, value: np.ndarray | Tensor) -> Tensor:
         try:
             return self.backend.tensor(value)
         except TypeError as error:
             raise UnsupportedError(f"{said} is {value.dtype.name}, which no Tensor has") from error
+
+    def _sent_constant(self, name: str, value: np.ndarray) -> Tensor:
+        return self._sent(f"constant {name}", value)
 
     def _captured(self, device: dict[str, Tensor], host: dict[str, np.ndarray]) -> Graph[Any] | str:
         """The graph for such inputs, or why there is none."""
@@ -170,9 +180,9 @@ class Model:
 
     def _pass(self, values: dict[str, Any]) -> dict[str, Any]:
         """All nodes one after the other; the outputs, on the device or the host."""
-        values = {**self._constants, **values, "": None}
-        self.folded = self.executed = 0
-        self._go(self._loaded.nodes, values)
+        values = {**self._now.values, **values, "": None}
+        self.folded, self.executed = self._now.count, 0
+        self._go(self._now.nodes, values)
         return {name: _named(values, name) for name in self.outputs}
 
     def _go(self, nodes: list[Node], values: dict[str, Any]) -> None:
@@ -225,14 +235,13 @@ class Model:
         return found
 
     def _uploaded(self, name: str, value: np.ndarray) -> Tensor:
-        """A constant's tensor is kept, unless it is made in a capture, whose memory is the graph's own."""
-        is_constant = self._constants.get(name) is value  # and not what the caller gave in its place
-        if is_constant and name in self._on_device:
-            return self._on_device[name]
-        found = self._sent(name, value)
-        if is_constant and not self._capturing:
-            self._on_device[name] = found
-        return found
+        """The tensor of an array on the host. Those of constants are made once, also where a capture finds them."""
+        if self._now.values.get(name) is not value:  # the caller gave it in place of a constant, or a node made it
+            return self._sent(name, value)
+        if name not in self._on_device:
+            with self.backend.runtime.aside():
+                self._on_device[name] = self._sent(name, value)
+        return self._on_device[name]
 
 
 def _array(value: np.ndarray | Tensor) -> np.ndarray:
