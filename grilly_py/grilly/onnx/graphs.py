@@ -54,7 +54,7 @@ class Branch(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A node, ready to run: ``last`` are the names that nobody needs after it."""
+    """A node, ready to run: ``last`` are the names that nobody needs after it; ``fold`` computes it on the host."""
 
     label: str
     operator: Operator
@@ -63,7 +63,7 @@ class Node(NamedTuple):
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     last: tuple[str, ...]
-    fold: Fold
+    fold: Fold | None
     branches: dict[str, Branch]
 
 
@@ -190,10 +190,13 @@ def _nodes(graph: onnx.GraphProto, opsets: Any, outputs: Iterable[str], folder: 
             results = tuple(each.name for each in branch.output)
             takes = tuple(each.name for each in branch.input)
             branches[name] = Branch(_nodes(branch, opsets, results, folder), takes, results)
+        entry = OPERATORS[_name(node)]
+        folds = entry.folds and entry.known and not branches
         found.append(Node(
-            label(node), OPERATORS[_name(node)], _name(node),
+            label(node), entry, _name(node),
             {each.name: _attribute(each, folder, label(node)) for each in node.attribute if each.name not in inside},
-            tuple(node.input), tuple(node.output), tuple(ends.get(place, ())), Fold(node, opsets), branches,
+            tuple(node.input), tuple(node.output), tuple(ends.get(place, ())),
+            Fold(node, opsets) if folds else None, branches,
         ))  # fmt: skip
     return found
 

@@ -211,7 +211,7 @@ class Model:
     def _node(self, node: Node, inputs: list[Value], values: dict[str, Any]) -> tuple[Value, ...]:
         on_host = all(value is None or isinstance(value, np.ndarray) for value in inputs)
         takes = node.operator
-        if on_host and takes.folds and takes.known and not node.branches:
+        if on_host and node.fold is not None:
             self.folded += 1
             return node.fold(inputs)
         operands: list[Value] = []
