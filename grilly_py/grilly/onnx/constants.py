@@ -152,7 +152,9 @@ class Settling:
         """Whether a constant goes to the device at once: not single numbers and integers, which shapes may need."""
         if array.size <= 1 or name in self._loaded.held:
             return False
-        return array.dtype.kind not in "iub" or array.size >= LARGE or name in self._loaded.sent
+        if array.dtype.kind not in "iub":
+            return True
+        return is_storable(array.dtype) and (array.size >= LARGE or name in self._loaded.sent)
 
     def _placed(self, nodes: list[Node]) -> dict[str, Value]:
         """The values that are read, on the side that reads them and in an order that suits it."""
