@@ -40,14 +40,14 @@ class Settled(NamedTuple):
         The constants that these nodes read, and those that are outputs.
     lookups : list
         Which of them are tables that inputs are indices into, as `feeds.lookups` finds them.
-    count : int
+    computed : int
         Nodes that have inputs and are not among them.
     """
 
     nodes: list[Node]
     values: dict[str, Value]
     lookups: list[tuple[str, str, int, int]]
-    count: int
+    computed: int
 
 
 class Settling:
@@ -110,9 +110,9 @@ class Settling:
                 del self._values[name]
             self._readers.subtract(_read([node]))
         nodes = _without(self._loaded.nodes, self._apart)
-        count = sum(bool(node.inputs) and id(node) in self._apart for node in every(self._loaded.nodes))
+        computed = sum(bool(node.inputs) and id(node) in self._apart for node in every(self._loaded.nodes))
         values = self._placed(nodes)
-        return Settled(nodes, values, lookups(nodes, {**self._given, **values}), count)
+        return Settled(nodes, values, lookups(nodes, {**self._given, **values}), computed)
 
     def _freed(self, node: Node) -> list[tuple[str, Value]]:
         """What only this node still reads."""
@@ -166,16 +166,19 @@ class Settling:
         found: dict[str, Value] = {}
         while self._values:
             name, value = self._values.popitem()  # so that what is copied goes
-            swap = name in turned and not isinstance(value, list) and value is not None and value.ndim > 1
+            swap = name in turned and isinstance(value, (np.ndarray, Tensor)) and value.ndim > 1
             if isinstance(value, np.ndarray) and self._is_sent(name, value):
-                rows = np.ascontiguousarray(value.swapaxes(-1, -2)) if swap else value
-                value = self._send(name, rows).swapaxes(-1, -2) if swap else self._send(name, rows)
+                value = _swapped(self._send(name, np.ascontiguousarray(_swapped(value, swap))), swap)
             elif isinstance(value, Tensor) and (value.size <= 1 or name in self._loaded.held):
                 value = value.numpy()
             elif isinstance(value, Tensor) and shared[id(value._storage)] <= value._storage.nbytes:
-                value = _laid(value.swapaxes(-1, -2)).swapaxes(-1, -2) if swap else _laid(value)
+                value = _swapped(_laid(_swapped(value, swap)), swap)
             found[name] = value
         return found
+
+
+def _swapped(value: Any, swap: bool) -> Any:
+    return value.swapaxes(-1, -2) if swap else value
 
 
 def _laid(value: Tensor) -> Tensor:

@@ -181,7 +181,7 @@ class Model:
     def _pass(self, values: dict[str, Any]) -> dict[str, Any]:
         """All nodes one after the other; the outputs, on the device or the host."""
         values = {**self._now.values, **values, "": None}
-        self.folded, self.executed = self._now.count, 0
+        self.folded, self.executed = self._now.computed, 0
         self._go(self._now.nodes, values)
         return {name: _named(values, name) for name in self.outputs}
 
