@@ -61,7 +61,10 @@ def _checked(asked: Input, value: Any) -> np.ndarray | Tensor:
 
 
 def lookups(nodes: Iterable[Node], constants: Mapping[str, Any]) -> list[tuple[str, str, int, int]]:
-    """Which names are directly indices into constants: name, the constant's, the axis, and how many places that has."""
+    """Which names are directly indices into constants: name, the constant's, the axis, and how many places that has.
+
+    ``constants`` are NumPy arrays and Tensors.
+    """
     found = []
     for node in nodes:
         table = constants.get(node.inputs[0]) if node.name == "Gather" else None

@@ -75,8 +75,10 @@ class Fold:
     """A node's function for NumPy arrays, made at the first use."""
 
     def __init__(self, node: onnx.NodeProto, opsets: Sequence[onnx.OperatorSetIdProto]):
-        self._node = node
-        self._opsets = opsets
+        # Copies: a part of a model keeps all of it in memory, weights too.
+        self._node = onnx.NodeProto()
+        self._node.CopyFrom(node)
+        self._opsets = [onnx.helper.make_opsetid(each.domain, each.version) for each in opsets]
         self._run: onnx.reference.ReferenceEvaluator | None = None
 
     def __call__(self, inputs: Sequence[np.ndarray | None]) -> tuple[Any, ...]:
@@ -101,7 +103,7 @@ class Fold:
             )  # fmt: skip
             try:
                 self._run = onnx.reference.ReferenceEvaluator(
-                    onnx.helper.make_model(graph, opset_imports=list(self._opsets))
+                    onnx.helper.make_model(graph, opset_imports=self._opsets)
                 )
             except (RuntimeError, NotImplementedError) as error:
                 raise UnsupportedError(f"{node.op_type} of constants: {error}") from error

@@ -54,7 +54,7 @@ class Branch(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A node, ready to run: ``last`` are the names that nobody needs after it."""
+    """A node, ready to run: ``last`` are the names that nobody needs after it; ``fold`` computes it on the host."""
 
     label: str
     operator: Operator
@@ -63,7 +63,7 @@ class Node(NamedTuple):
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     last: tuple[str, ...]
-    fold: Fold
+    fold: Fold | None
     branches: dict[str, Branch]
 
 
@@ -71,8 +71,8 @@ class Loaded(NamedTuple):
     """A graph as it runs.
 
     ``optional`` are the inputs that a constant stands for where they are not given, ``host`` the inputs that decide
-    shapes, ``held`` the names that operators read on the host, ``sent`` those that operators read on the device which
-    nothing folds; ``draws``: whether a node draws random numbers of the run.
+    shapes, ``held`` the names that the host must have, ``sent`` those that operators read on the device which nothing
+    folds; ``draws``: whether a node draws random numbers of the run.
     """
 
     nodes: list[Node]
@@ -134,9 +134,11 @@ def load(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Loaded:
             raise UnsupportedError(f"output {each.name} is a {each.type.WhichOneof('value')}; grilly gives tensors")
     outputs = tuple(each.name for each in proto.graph.output)
     nodes = _nodes(proto.graph, proto.opset_import, outputs, folder)
-    host, held = _host_inputs(proto, nodes, (*inputs, *optional)), frozenset(_held(nodes))
-    sent = frozenset(name for node in _every(nodes) if not node.operator.known for name in node.inputs) - held
-    draws = any(node.name in DRAWING and "seed" not in node.attributes for node in _every(nodes))
+    needed = _needed(proto, nodes)
+    host = frozenset(each.name for each in (*inputs, *optional) if each.name in needed or each.dtype == np.uint64)
+    held = needed.union(_held(nodes))
+    sent = frozenset(name for node in every(nodes) if not node.operator.known for name in node.inputs) - held
+    draws = any(node.name in DRAWING and "seed" not in node.attributes for node in every(nodes))
     return Loaded(nodes, inputs, optional, outputs, constants, host, held, sent, version, draws)
 
 
@@ -203,10 +205,13 @@ def _nodes(graph: onnx.GraphProto, opsets: Any, outputs: Iterable[str], folder: 
             results = tuple(each.name for each in branch.output)
             takes = tuple(each.name for each in branch.input)
             branches[name] = Branch(_nodes(branch, opsets, results, folder), takes, results)
+        entry = OPERATORS[_name(node)]
+        folds = entry.folds and entry.known and not branches
         found.append(Node(
-            label(node), OPERATORS[_name(node)], _name(node),
+            label(node), entry, _name(node),
             {each.name: _attribute(each, folder, label(node)) for each in node.attribute if each.name not in inside},
-            tuple(node.input), tuple(node.output), tuple(ends.get(place, ())), Fold(node, opsets), branches,
+            tuple(node.input), tuple(node.output), tuple(ends.get(place, ())),
+            Fold(node, opsets) if folds else None, branches,
         ))  # fmt: skip
     return found
 
@@ -221,16 +226,14 @@ def _attribute(attribute: onnx.AttributeProto, folder: str, node: str) -> Any:
     return read_tensor(value, folder, said) if isinstance(value, onnx.TensorProto) else value
 
 
-def _host_inputs(proto: onnx.ModelProto, nodes: list[Node], inputs: tuple[Input, ...]) -> frozenset[str]:
-    """The inputs of integers that decide shapes: what operators read on the host, and what that is made of; and those
-    of uint64, which no Tensor has.
+def _needed(proto: onnx.ModelProto, nodes: list[Node]) -> frozenset[str]:
+    """The names of integers that decide shapes: what operators read on the host, and what that is made of.
 
     Floating numbers end the search: what is made of them is on the device, and is read where it is needed.
     """
-    floating = _floating(proto)
     needed: set[str] = set()
-    _add_needed(nodes, floating, needed)
-    return frozenset(each.name for each in inputs if each.name in needed or each.dtype == np.uint64)
+    _add_needed(nodes, _floating(proto), needed)
+    return frozenset(needed)
 
 
 def _add_needed(nodes: list[Node], floating: frozenset[str], needed: set[str]) -> None:
@@ -260,16 +263,16 @@ def _add_needed(nodes: list[Node], floating: frozenset[str], needed: set[str]) -
 
 def _held(nodes: list[Node]) -> Iterator[str]:
     """The names that operators read on the host, of any dtype."""
-    for node in _every(nodes):
+    for node in every(nodes):
         yield from (name for place, name in enumerate(node.inputs) if place in node.operator.host)
 
 
-def _every(nodes: list[Node]) -> Iterator[Node]:
+def every(nodes: list[Node]) -> Iterator[Node]:
     """Nodes, and those of the graphs in them."""
     for node in nodes:
         yield node
         for branch in node.branches.values():
-            yield from _every(branch.nodes)
+            yield from every(branch.nodes)
 
 
 def _floating(proto: onnx.ModelProto) -> frozenset[str]:

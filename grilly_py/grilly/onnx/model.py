@@ -16,7 +16,8 @@ from ..compute.device.numbers import integer
 from ..compute.graph import Graph
 from ..compute.random import drawn
 from ..errors import CaptureError, GrillyError, ModelError, UnsupportedError
-from .feeds import check_indices, checked, lookups
+from .constants import Settled, Settling, Value
+from .feeds import check_indices, checked
 from .graphs import Branch, Input, Loaded, Node, load
 from .table import Call
 
@@ -25,14 +26,13 @@ KEPT = 8
 _RUN = 'model.run({"input": array}) gives all outputs by name'
 #: Methods of ONNX Runtime's sessions.
 _WORDS = {"get_inputs": "inputs", "get_outputs": "outputs"}
-Value = Tensor | np.ndarray | list[Any] | None
 
 
 class Model:
     """A model of ONNX, whose arithmetic runs on a device.
 
-    Shapes, and integers that decide them, are computed by the host; so are nodes of which all inputs are constants.
-    Weights go to the device once.
+    Shapes, and integers that decide them, are computed by the host. What is made of constants alone is computed once,
+    and weights go to the device once.
 
     Parameters
     ----------
@@ -50,7 +50,8 @@ class Model:
     outputs : tuple of str
         Names of what it gives.
     folded, executed : int
-        Nodes that the host computed and nodes that the device did, when the graph was last gone through.
+        Nodes that were computed once, or by the host when the graph was last gone through; and nodes that the device
+        computed then.
     graph : Graph or None
         The captured work of the last run, or None where it was run node by node.
     uncaptured : str or None
@@ -74,18 +75,18 @@ class Model:
         self.optional: tuple[Input, ...] = self._loaded.optional
         self.outputs: tuple[str, ...] = self._loaded.outputs
         self.folded = self.executed = 0
+        self._capturing = False
+        self._on_device: dict[str, Tensor] = {}
         self.graph: Graph[Any] | None = None
         self.uncaptured: str | None = None
         self._graphs: dict[tuple[Any, ...], Graph[Any] | str] = {}
-        self._constants: dict[str, Value] = {
-            name: self._sent(f"constant {name}", array) if self._is_sent(name, array) else array
-            for name, array in self._loaded.constants.items()
-        }
-        self._lookups = lookups(self._loaded.nodes, self._loaded.constants)
-        self._on_device: dict[str, Tensor] = {}
-        self._capturing = False
         self._seed: Tensor | None = None
         self._draws: Counter[Any] = Counter()
+        self._settled: dict[frozenset[str], Settled] = {}
+        self._now = Settled([], {}, [], 0)
+        self._now = self._choose(frozenset())
+        if not self.optional:
+            self._loaded = self._loaded._replace(nodes=[], constants={})
 
     if not TYPE_CHECKING:  # type checkers know what there is
 
@@ -138,7 +139,8 @@ class Model:
             raise TypeError(f"Model.run: takes no names of outputs before the feeds; {_RUN}")
         seeds = self._seeds(seed)
         given = checked(feeds, self.inputs, self.optional)
-        check_indices(given, self._lookups)
+        self._now = self._choose(frozenset(each.name for each in self.optional if each.name in given))
+        check_indices(given, self._now.lookups)
         host = {name: _array(value) for name, value in given.items() if name in self._loaded.host}
         device = {name: self._sent(f"input {name}", value) for name, value in given.items() if name not in host}
         self.graph = self.uncaptured = None
@@ -159,17 +161,25 @@ class Model:
             self.uncaptured = found
         return {name: _own(value) for name, value in self._pass({**device, **host}, seeds).items()}
 
-    def _is_sent(self, name: str, array: np.ndarray) -> bool:
-        """Whether a constant goes to the device at once: not single numbers and integers, which shapes may need."""
-        if array.size <= 1 or name in self._loaded.held:
-            return False
-        return array.dtype.kind not in "iub" or name in self._loaded.sent and not _is_of_host(array)
+    def _choose(self, given: frozenset[str]) -> Settled:
+        """What is left to run where the caller gives these optional inputs."""
+        if given not in self._settled:
+            made = {name: value for each in self._settled.values() for name, value in each.values.items()}
+            most = self.backend.opened.most_memory
+            settling = Settling(self._loaded, given, made, self._node, self._sent_constant, most)
+            if len(self._settled) >= KEPT:
+                del self._settled[next(iter(self._settled))]
+            self._settled[given] = settling.settled()
+        return self._settled[given]
 
     def _sent(self, said: str, value: np.ndarray | Tensor) -> Tensor:
         try:
             return self.backend.tensor(value)
         except TypeError as error:
             raise UnsupportedError(f"{said} is {value.dtype.name}, which no Tensor has") from error
+
+    def _sent_constant(self, name: str, value: np.ndarray) -> Tensor:
+        return self._sent(f"constant {name}", value)
 
     def _seeds(self, seed: int | None) -> Tensor | None:
         """The seed of a run for the device, which a graph is given as it is given inputs; None where nothing draws."""
@@ -205,12 +215,12 @@ class Model:
 
     def _pass(self, values: dict[str, Any], seed: Tensor | None) -> dict[str, Any]:
         """All nodes one after the other; the outputs, on the device or the host."""
-        values = {**self._constants, **values, "": None}
-        self.folded = self.executed = 0
+        values = {**self._now.values, **values, "": None}
+        self.folded, self.executed = self._now.computed, 0
         self._seed = seed
         self._draws.clear()
         try:
-            self._go(self._loaded.nodes, values)
+            self._go(self._now.nodes, values)
         finally:
             self._seed = None
         return {name: _named(values, name) for name in self.outputs}
@@ -241,7 +251,7 @@ class Model:
     def _node(self, node: Node, inputs: list[Value], values: dict[str, Any]) -> tuple[Value, ...]:
         on_host = all(value is None or isinstance(value, np.ndarray) for value in inputs)
         takes = node.operator
-        if takes.folds and takes.known and not node.branches and (on_host or any(map(_is_of_host, inputs))):
+        if node.fold is not None and (on_host or any(map(_is_of_host, inputs))):
             if self._capturing and not on_host:
                 raise CaptureError("the host has what is uint64, and the device computes another input")
             self.folded += 1
@@ -268,14 +278,13 @@ class Model:
         return found
 
     def _uploaded(self, name: str, value: np.ndarray) -> Tensor:
-        """A constant's tensor is kept, unless it is made in a capture, whose memory is the graph's own."""
-        is_constant = self._constants.get(name) is value  # and not what the caller gave in its place
-        if is_constant and name in self._on_device:
-            return self._on_device[name]
-        found = self._sent(name, value)
-        if is_constant and not self._capturing:
-            self._on_device[name] = found
-        return found
+        """The tensor of an array on the host. Those of constants are made once, also where a capture finds them."""
+        if self._now.values.get(name) is not value:  # the caller gave it in place of a constant, or a node made it
+            return self._sent(name, value)
+        if name not in self._on_device:
+            with self.backend.runtime.aside():
+                self._on_device[name] = self._sent(name, value)
+        return self._on_device[name]
 
 
 def _is_of_host(value: Value) -> bool:
