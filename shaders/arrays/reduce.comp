@@ -18,7 +18,8 @@
 //     LANES-th run of a row's part, or element.
 // Accumulation: float32 sums of EACH elements, or of four such runs, which are added up with what is lost in rounding;
 //     then the invocations of a row by eights, then its parts. Variances: means and squared differences of EACH elements or
-//     four runs, combined in the same order. Squares beyond float32's range are scaled (arrays/states.glsl). Integers wrap at 64 bits. The order depends on the shape alone.
+//     four runs, combined in the same order. Squares beyond float32's range are scaled
+//     (arrays/states.glsl). Integers wrap at 64 bits. The order depends on the shape alone.
 // Preconditions: fewer than 2^31 elements; part_length is a multiple of EACH.
 // Defines: THREADS, STRIPE.
 
@@ -43,9 +44,9 @@ void take(uvec2 raw[8], uint base, uint at, uint many, uint step, float pivot) {
         numbers[k] = 0.0;
         if (k < EACH && k < many) {
             if (TYPE_X == STATES) {
-                found = combined(found, x_data[base + place]);
+                found = combined(found, in_this_range(x_data[base + place]));
             } else if (OPERATION == MOMENTS) {
-                numbers[k] = of_bits(number(KIND, TYPE_X, raw[k]).x);
+                numbers[k] = in_turn(of_bits(number(KIND, TYPE_X, raw[k]).x));
             } else {
                 uvec4 more = found_in(raw[k], pc.first + place);
                 if (adds_floats()) sum += of_bits(more.x);
@@ -76,101 +77,108 @@ void combine_lanes(uint id, uint lane) {
     }
 }
 
+// What an invocation finds in its part of a row in one turn.
+void find(uint row, uint part, uint lane) {
+    found = nothing_found();
+    if (row >= pc.rows) return;
+    uint base = base_of(row);
+    uint begin = part * pc.part_length, end = min(begin + pc.part_length, pc.extent);
+    float pivot = pivot_of(base);
+    uint step = RUNS == 1u ? 1u : LANES;
+    uint at = begin + (RUNS == 1u ? EACH * lane : lane);
+    // Runs that end before the part does are read without a test between them, which would end one read before the next.
+    if (RUNS == 1u) {
+        const uint next = EACH * LANES;
+        if (adds_floats() && SIXTEEN_BIT_FLOATS) {
+            for (; at + 3u * next + EACH <= end; at += 4u * next) {
+                uvec4 words[4];
+                float sums[4];
+                [[unroll]] for (uint n = 0u; n < 4u; n++) words[n] = x_data[base + at + n * next >> 3];
+                [[unroll]] for (uint n = 0u; n < 4u; n++) sums[n] = sum_of(words[n]);
+                found = with_sum(found, sums[0] + sums[1] + (sums[2] + sums[3]));
+            }
+        }
+        if (OPERATION == MOMENTS && SIXTEEN_BIT_FLOATS) {
+            const float from = in_turn(pivot);
+            for (; at + 3u * next + EACH <= end; at += 4u * next) {
+                uvec4 words[4];
+                [[unroll]] for (uint n = 0u; n < 4u; n++) words[n] = x_data[base + at + n * next >> 3];
+                float sum = 0.0, squares = 0.0;
+                [[unroll]] for (uint k = 0u; k < 32u; k++) sum += in_turn(value_of(words[k >> 3][k >> 1 & 3u], k & 1u)) - from;
+                const float mean = sum / 32.0;
+                [[unroll]] for (uint k = 0u; k < 32u; k++) {
+                    float apart = in_turn(value_of(words[k >> 3][k >> 1 & 3u], k & 1u)) - from - mean;
+                    squares += apart * apart;
+                }
+                found = joined(found, floatBitsToUint(vec4(32.0, mean, squares, pivot)));
+            }
+        }
+        if (wants_extremes() && SIXTEEN_BIT_FLOATS) {
+            const uint begun = at;
+            Bounds known = NO_BOUNDS;
+            // Of places: the runs that hold the extreme so far, where the first of them lies, the extreme and its rank.
+            uvec4 best[4];
+            uint best_at = 0u, best_extreme = 0u, best_rank = 0u;
+            for (; at + 3u * next + EACH <= end; at += 4u * next) {
+                uvec4 words[4];
+                [[unroll]] for (uint n = 0u; n < 4u; n++) words[n] = x_data[base + at + n * next >> 3];
+                if (FINDS_PLACES) known = NO_BOUNDS;
+                [[unroll]] for (uint n = 0u; n < 4u; n++) known = within(known, words[n]);
+                if (FINDS_PLACES) {
+                    uint extreme = extreme_of(known), rank = found_in(uvec2(extreme, 0u), 0u).y;
+                    if (best_rank < rank) {
+                        [[unroll]] for (uint n = 0u; n < 4u; n++) best[n] = words[n];
+                        best_at = at;
+                        best_extreme = extreme;
+                        best_rank = rank;
+                    }
+                }
+            }
+            if (FINDS_PLACES && at > begun) {
+                found = uvec4(0u, best_rank, pc.first + first_of(best, best_extreme, best_at, next), 0u);
+            }
+            if (!FINDS_PLACES && at > begun) found = found_in(uvec2(extreme_of(known), 0u), 0u);
+        }
+        for (; at + next + EACH <= end; at += 2u * next) {
+            uvec2 raw[2][8];
+            [[unroll]] for (uint n = 0u; n < 2u; n++) x_run(base + at + n * next, base + at + n * next + EACH, raw[n]);
+            [[unroll]] for (uint n = 0u; n < 2u; n++) take(raw[n], base, at + n * next, EACH, step, pivot);
+        }
+    }
+    for (; at < end; at += EACH * LANES) {
+        uvec2 raw[8];
+        if (RUNS == 1u) {
+            x_run(base + at, base + end, raw);
+        } else {
+            [[unroll]] for (uint k = 0u; k < 8u; k++) {
+                raw[k] = uvec2(0u);
+                if (TYPE_X != STATES && k < EACH && at + k * step < end) raw[k] = x_raw(base + place_of(at + k * step));
+            }
+        }
+        take(raw, base, at, (end - at + step - 1u) / step, step, pivot);
+    }
+}
+
 void main() {
     uint id = gl_LocalInvocationIndex, lane = id % LANES;
-    uint row = (gl_WorkGroupID.z * uint(STRIPE) + gl_WorkGroupID.x) * ROWS + id / LANES;
+    uint team = gl_WorkGroupID.z * uint(STRIPE) + gl_WorkGroupID.x, row = team * ROWS + id / LANES;
     uint part = gl_WorkGroupID.y;
-    found = nothing_found();
-    if (row < pc.rows) {
-        uint base = base_of(row);
-        uint begin = part * pc.part_length, end = min(begin + pc.part_length, pc.extent);
-        float pivot = pivot_of(base);
-        uint step = RUNS == 1u ? 1u : LANES;
-        uint at = begin + (RUNS == 1u ? EACH * lane : lane);
-        const uint own = at;
-        // Runs that end before the part does are read without a test between them, which would end one read before the next.
-        if (RUNS == 1u) {
-            const uint next = EACH * LANES;
-            if (adds_floats() && SIXTEEN_BIT_FLOATS) {
-                for (; at + 3u * next + EACH <= end; at += 4u * next) {
-                    uvec4 words[4];
-                    float sums[4];
-                    [[unroll]] for (uint n = 0u; n < 4u; n++) words[n] = x_data[base + at + n * next >> 3];
-                    [[unroll]] for (uint n = 0u; n < 4u; n++) sums[n] = sum_of(words[n]);
-                    found = with_sum(found, sums[0] + sums[1] + (sums[2] + sums[3]));
-                }
-            }
-            if (OPERATION == MOMENTS && SIXTEEN_BIT_FLOATS) {
-                for (; at + 3u * next + EACH <= end; at += 4u * next) {
-                    uvec4 words[4];
-                    [[unroll]] for (uint n = 0u; n < 4u; n++) words[n] = x_data[base + at + n * next >> 3];
-                    float sum = 0.0, squares = 0.0;
-                    [[unroll]] for (uint k = 0u; k < 32u; k++) sum += value_of(words[k >> 3][k >> 1 & 3u], k & 1u) - pivot;
-                    const float mean = sum / 32.0;
-                    [[unroll]] for (uint k = 0u; k < 32u; k++) {
-                        float apart = value_of(words[k >> 3][k >> 1 & 3u], k & 1u) - pivot - mean;
-                        squares += apart * apart;
-                    }
-                    found = joined(found, floatBitsToUint(vec4(32.0, mean, squares, pivot)));
-                }
-            }
-            if (wants_extremes() && SIXTEEN_BIT_FLOATS) {
-                const uint begun = at;
-                Bounds known = NO_BOUNDS;
-                // Of places: the runs that hold the extreme so far, where the first of them lies, the extreme and its rank.
-                uvec4 best[4];
-                uint best_at = 0u, best_extreme = 0u, best_rank = 0u;
-                for (; at + 3u * next + EACH <= end; at += 4u * next) {
-                    uvec4 words[4];
-                    [[unroll]] for (uint n = 0u; n < 4u; n++) words[n] = x_data[base + at + n * next >> 3];
-                    if (FINDS_PLACES) known = NO_BOUNDS;
-                    [[unroll]] for (uint n = 0u; n < 4u; n++) known = within(known, words[n]);
-                    if (FINDS_PLACES) {
-                        uint extreme = extreme_of(known), rank = found_in(uvec2(extreme, 0u), 0u).y;
-                        if (best_rank < rank) {
-                            [[unroll]] for (uint n = 0u; n < 4u; n++) best[n] = words[n];
-                            best_at = at;
-                            best_extreme = extreme;
-                            best_rank = rank;
-                        }
-                    }
-                }
-                if (FINDS_PLACES && at > begun) {
-                    found = uvec4(0u, best_rank, pc.first + first_of(best, best_extreme, best_at, next), 0u);
-                }
-                if (!FINDS_PLACES && at > begun) found = found_in(uvec2(extreme_of(known), 0u), 0u);
-            }
-            for (; at + next + EACH <= end; at += 2u * next) {
-                uvec2 raw[2][8];
-                [[unroll]] for (uint n = 0u; n < 2u; n++) x_run(base + at + n * next, base + at + n * next + EACH, raw[n]);
-                [[unroll]] for (uint n = 0u; n < 2u; n++) take(raw[n], base, at + n * next, EACH, step, pivot);
-            }
-        }
-        for (; at < end; at += EACH * LANES) {
-            uvec2 raw[8];
-            if (RUNS == 1u) {
-                x_run(base + at, base + end, raw);
-            } else {
-                [[unroll]] for (uint k = 0u; k < 8u; k++) {
-                    raw[k] = uvec2(0u);
-                    if (TYPE_X != STATES && k < EACH && at + k * step < end) raw[k] = x_raw(base + place_of(at + k * step));
-                }
-            }
-            take(raw, base, at, (end - at + step - 1u) / step, step, pivot);
-        }
-        if (may_leave_range() && reads_elements()) {
-            found = in_its_range(found, base, own, end, EACH, step, EACH * LANES);
-        }
-    }
-    combine_lanes(id, lane);
-    bool is_whole = true;
-    if (TOGETHER == 1u) {
-        if (lane == 0u && row < pc.rows) parts[row * pc.parts + part] = found;
-        is_whole = last_of_team(gl_WorkGroupID.z * uint(STRIPE) + gl_WorkGroupID.x, pc.parts);
-        if (is_whole) {
+    const bool is_first = lane == 0u && row < pc.rows;
+    int own = ORDINARY;
+    want_nothing(id);
+    do {
+        find(row, part, lane);
+        combine_lanes(id, lane);
+        if (is_first) settle(row, part, TOGETHER == 1u ? row * pc.parts + part : NO_PART, found, own);
+    } while (begin_another(turns_of(own), 0u, LANES == 1u));
+    if (TOGETHER == 1u && last_of_team(team, pc.parts)) {
+        own = ORDINARY;
+        begin_turn(ORDINARY);
+        do {
+            found = nothing_found();
             if (row < pc.rows) found = found_together(row * pc.parts, lane, LANES, 1u);
             combine_lanes(id, lane);
-        }
+            if (is_first) settle(row, part, NO_PART, found, own);
+        } while (begin_another(turns_of(own), 1u, LANES == 1u));
     }
-    if (is_whole && lane == 0u && row < pc.rows) put_found(row, part, found);
 }

@@ -25,9 +25,44 @@ layout(set = 0, binding = 1, std430) buffer Y { uint y_data[]; };
 layout(set = 0, binding = 2, std430) coherent restrict buffer Parts { uvec4 parts[]; };
 layout(set = 0, binding = 3, std430) coherent restrict buffer Arrived { uint arrived[]; };
 
+// Which turns some rows want, of their elements and of their parts: 1 that of LARGE, 2 that of SMALL.
+shared uint wanted[2];
+
+void want_nothing(uint id) {
+    if (may_leave_range() && id < 2u) wanted[id] = 0u;
+}
+
+void begin_turn(int of) {
+    range = of;
+    scale = of == LARGE ? ONE_OF_SIZE : of == SMALL ? SIZE : 1.0;
+}
+
+uint turns_of(int range) { return range == LARGE ? 1u : range == SMALL ? 2u : 0u; }
+
+// Whether there is another turn, of what a row wants that is its invocation's `alone`, or else of what any row of the
+// workgroup does; all invocations know it then, and have read what they share. The loop that this ends is the code of all
+// turns: processors jump backwards alone, and would run that of another one every time.
+bool begin_another(uint turns, uint of, bool alone) {
+    if (!may_leave_range()) return false;
+    if (!alone) {
+        if (turns != 0u) atomicOr(wanted[of], turns);
+        barrier();
+        turns = wanted[of];
+    }
+    if (range == ORDINARY && (turns & 1u) != 0u) {
+        begin_turn(LARGE);
+        return true;
+    }
+    if (range == SMALL || (turns & 2u) == 0u) return false;
+    begin_turn(SMALL);
+    return true;
+}
+
 shared uint is_last;
 #define REACH gl_ScopeDevice
 #include "last-of-team.glsl"
+
+const uint NO_PART = 0xffffffffu;
 
 // What the parts of a row from `part` on have found, each `apart` parts after the one before, `step` from part to part.
 uvec4 found_together(uint row_at, uint part, uint apart, uint step) {
@@ -35,7 +70,7 @@ uvec4 found_together(uint row_at, uint part, uint apart, uint step) {
     for (; part < pc.parts; part += 4u * apart) {
         uvec4 some[4];
         [[unroll]] for (uint k = 0u; k < 4u; k++) some[k] = parts[row_at + min(part + k * apart, pc.parts - 1u) * step];
-        [[unroll]] for (uint k = 0u; k < 4u; k++) if (part + k * apart < pc.parts) whole = combined(whole, some[k]);
+        [[unroll]] for (uint k = 0u; k < 4u; k++) if (part + k * apart < pc.parts) whole = combined(whole, in_this_range(some[k]));
     }
     return whole;
 }
@@ -55,8 +90,6 @@ float pivot_of(uint base) {
     return of_bits(number(KIND, TYPE_X, x_raw(base)).x);
 }
 
-bool reads_elements() { return TYPE_X != STATES; }
-
 // Sums of a few floats are rounded as they come; the sums of these are not.
 bool adds_floats() { return is_float_sum() && TYPE_X != STATES; }
 uvec4 with_sum(uvec4 before, float sum) { return added(before, uvec4(floatBitsToUint(sum), 0u, 0u, 0u)); }
@@ -73,48 +106,15 @@ float value_of(uint word, uint half_) {
 // ... and what is added up of it.
 float term_of(uint word, uint half_) {
     float x = value_of(word, half_);
-    return OPERATION == SQUARES ? x * x : x;
-}
-
-// The range in which an invocation's sum of squares is to be found, after it was found in ORDINARY.
-int range_for(uvec4 found) {
-    if (OPERATION == MOMENTS && found.x == 0u) return ORDINARY;
-    float squares = of_bits(OPERATION == SQUARES ? found.x : found.z);
-    if (size_of(squares) >= INFINITY) return LARGE;
-    return squares < SMALL_SQUARES && (OPERATION == SQUARES || magnitude(of_bits(found.y)) < SMALL_MEAN) ? SMALL : ORDINARY;
-}
-
-// What an invocation has found, with its range; in another one than ORDINARY from the elements once more, up to eight
-// at a time: those from `at` on, `step` from one to the next, and so on `stride` elements later. Rare, and out of
-// the way of the rest.
-uvec4 in_its_range(uvec4 found, uint base, uint at, uint end, uint many, uint step, uint stride) {
-    int range = range_for(found);
-    if (OPERATION == SQUARES) found.z = uint(range);
-    if (range == ORDINARY) return found;
-    float before = range == LARGE ? ONE_OF_SIZE : 1.0, after = range == SMALL ? SIZE : 1.0;
-    const float pivot = pivot_of(base);
-    uvec4 again = uvec4(0u);
-    for (; at < end; at += stride) {
-        float numbers[8], sum = 0.0;
-        uint here = 0u;
-        [[unroll]] for (uint k = 0u; k < 8u; k++) {
-            numbers[k] = 0.0;
-            if (k >= many || at + k * step >= end) continue;
-            float x = of_bits(number(KIND, TYPE_X, x_raw(base + place_of(at + k * step))).x);
-            numbers[k] = (x * before - pivot * before) * after;
-            sum += numbers[k] * numbers[k];
-            here++;
-        }
-        again = OPERATION == SQUARES ? with_sum(again, sum) : joined(again, moments_of(numbers, here, 0.0));
-    }
-    again = with_range(again, range);
-    if (OPERATION == MOMENTS) again.w = floatBitsToUint(pivot);
-    return again;
+    if (OPERATION != SQUARES) return x;
+    x = in_turn(x);
+    return x * x;
 }
 
 // What was found of a part of a row, or of the whole, goes to the memory: a state, or a number.
 void put_found(uint row, uint part, uvec4 found) {
     if (LAST == 0u) {
+        found = with_range(found);
         uint to = pc.y_offset + 4u * (row * pc.parts + part);
         [[unroll]] for (uint k = 0u; k < 4u; k++) y_data[to + k] = found[k];
         return;
@@ -123,10 +123,10 @@ void put_found(uint row, uint part, uvec4 found) {
     if (gives_float() && pc.divisor >= 0.0) result.x = floatBitsToUint(divided(of_bits(result.x), pc.divisor));
     if (ROOT == 1u) result.x = floatBitsToUint(root(of_bits(result.x)));
     if (may_leave_range()) {
-        int range = range_of(found);
-        if (range != ORDINARY) {
-            result.x = floatBitsToUint(scaled(of_bits(result.x), range * SIZE_POWER * (ROOT == 1u ? 1 : 2)));
-        }
+        const float back = range == LARGE ? SIZE : range == SMALL ? ONE_OF_SIZE : 1.0;
+        precise float x = of_bits(result.x) * back;
+        if (ROOT == 0u) x *= back;
+        result.x = floatBitsToUint(x);
     }
     result = element(TYPE_Y, gives_float() ? FLOATING : LONG, result);
     uint bits = width_of(TYPE_Y), to = pc.y_offset + row;
@@ -141,4 +141,13 @@ void put_found(uint row, uint part, uvec4 found) {
         atomicAnd(y_data[to / each], ~(bitfieldExtract(0xffffffffu, 0, int(bits)) << shift));
         atomicOr(y_data[to / each], result.x << shift);
     }
+}
+
+// What was found of a row in this turn, if it is the row's, or the first one, which says what the row's is; it is then
+// written over. But what the first turn found is right where numbers of SMALL differences become too large: they are equal.
+void settle(uint row, uint part, uint part_at, uvec4 found, inout int own) {
+    if (range == ORDINARY) own = range_for(found);
+    else if (range != own || range == SMALL && size_of(squares_of(found)) >= INFINITY) return;
+    if (part_at != NO_PART) parts[part_at] = with_range(found);
+    else put_found(row, part, found);
 }

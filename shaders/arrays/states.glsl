@@ -8,8 +8,10 @@
 //   SQUARES of FLOATING  as SUM of FLOATING, of squares; z the range
 // Ranges of MOMENTS and SQUARES (as of J. L. Blue 1978, A portable Fortran program to find the Euclidean norm of a vector):
 // in LARGE numbers are divided by SIZE, and their squares twice, so that sums of squares do not exceed float32; in SMALL
-// they are multiplied, so that no square that counts lies below it. States of MOMENTS say their range by how many
-// elements they have, times COUNTS in LARGE, divided by COUNTS in SMALL; their pivot stays as it is.
+// they are multiplied, so that no square that counts lies below it. All rows are looked at in ORDINARY, and those that do
+// not fit it once more, in a turn of their range: what a turn finds is combined as if there were no ranges. States of parts
+// of rows, in memory, have ranges of their own. Those of MOMENTS say them by how many elements they have, times COUNTS in
+// LARGE, divided by COUNTS in SMALL; their pivot stays as it is.
 
 #include "arrays/words.glsl"
 #include "arrays/floats.glsl"
@@ -27,7 +29,8 @@ const uint STATES = 11u;  // a TYPE_X: what another dispatch has found
 
 const int LARGE = 1, ORDINARY = 0, SMALL = -1;
 const float SIZE = 19342813113834066795298816.0, ONE_OF_SIZE = 1.0 / SIZE, COUNTS = 18446744073709551616.0;  // 2^84, 2^64
-const int SIZE_POWER = 84;
+int range = ORDINARY;  // of this turn
+float scale = 1.0;     // of numbers in it
 // Below these a sum of squares, and a mean's distance from the pivot, may be of squares that are below float32's range.
 const float SMALL_SQUARES = 1.0 / COUNTS, SMALL_MEAN = 2.0 / 4294967296.0;
 
@@ -51,10 +54,7 @@ bool gives_float() {  // else an int64
 uvec4 nothing_found() {
     if (OPERATION == PRODUCT) return uvec4(KIND == FLOATING ? floatBitsToUint(1.0) : 1u, 0u, 0u, 0u);
     if (OPERATION == MOMENTS) return uvec4(0u);
-    if (OPERATION == SQUARES) {
-        if (may_leave_range()) return uvec4(0u, 0u, uint(SMALL), 0u);
-        return uvec4(0u);
-    }
+    if (OPERATION == SQUARES) return uvec4(0u);
     return uvec4(OPERATION == ALL ? 1u : 0u, 0u, 0xffffffffu, 0u);
 }
 
@@ -85,91 +85,84 @@ uvec2 of_rank(uvec2 rank) {
     return uvec2(rank.y == 0xffffffffu ? NAN : own ^ mix(0xffffffffu, 0x80000000u, own >= 0x80000000u), 0u);
 }
 
-// Two states of MOMENTS of one range; between their pivots is `between`.
-uvec4 joined(uvec4 a, uvec4 b, float between) {
+// Two states of MOMENTS.
+uvec4 joined(uvec4 a, uvec4 b) {
     vec4 x = uintBitsToFloat(a), y = uintBitsToFloat(b);
-    float many = x.x + y.x, share = y.x / max(many, 1.0), apart = y.y - x.y + between;
+    float many = x.x + y.x, share = y.x / max(many, 1.0), apart = y.y - x.y + (y.w - x.w);
     vec4 both = vec4(many, x.y + apart * share, x.z + y.z + apart * apart * (x.x * share), x.w);
     return b.x == 0u ? a : a.x == 0u ? b : floatBitsToUint(both);
 }
-uvec4 joined(uvec4 a, uvec4 b) { return joined(a, b, of_bits(b.w) - of_bits(a.w)); }
 
-// Two sums, of SQUARES in one range.
+// Two sums.
 uvec4 added(uvec4 a, uvec4 b) {
     float high, low;
     split_sum(of_bits(a.x), of_bits(b.x), high, low);
     low += of_bits(a.y) + of_bits(b.y);
-    return uvec4(floatBitsToUint(high), floatBitsToUint(low), OPERATION == SQUARES ? a.z : 0u, 0u);
+    return uvec4(floatBitsToUint(high), floatBitsToUint(low), 0u, 0u);
 }
 
-int range_of(uvec4 state) {
-    if (OPERATION == SQUARES) return int(state.z);
-    return of_bits(state.x) >= COUNTS ? LARGE : of_bits(state.x) < 1.0 ? SMALL : ORDINARY;
+// The sum of squares of a state.
+float squares_of(uvec4 state) { return of_bits(OPERATION == SQUARES ? state.x : state.z); }
+
+// The range in which a row, or a part of it, is to be looked at, after it was in ORDINARY.
+int range_for(uvec4 found) {
+    if (!may_leave_range() || OPERATION == MOMENTS && found.x == 0u) return ORDINARY;
+    float squares = squares_of(found);
+    if (size_of(squares) >= INFINITY) return LARGE;
+    return squares < SMALL_SQUARES && (OPERATION == SQUARES || magnitude(of_bits(found.y)) < SMALL_MEAN) ? SMALL : ORDINARY;
 }
 
-// The sum of squares of a state is finite.
-bool is_within(uvec4 state) { return size_of(of_bits(OPERATION == SQUARES ? state.x : state.z)) < INFINITY; }
+// What was found in this turn's range, as a state that says so.
+uvec4 with_range(uvec4 found) {
+    if (!may_leave_range()) return found;
+    if (OPERATION == SQUARES) {
+        found.z = uint(range);
+        return found;
+    }
+    found.x = floatBitsToUint(of_bits(found.x) * (range == LARGE ? COUNTS : range == SMALL ? 1.0 / COUNTS : 1.0));
+    return found;
+}
 
-// A state in its range or one of larger numbers, without the range in its count.
-uvec4 as_in_range(uvec4 state, int range) {
-    int own = range_of(state);
+// A state of any range in this turn's, where it may be infinite, or nothing.
+uvec4 in_this_range(uvec4 state) {
+    if (!may_leave_range()) return state;
     precise vec4 x = uintBitsToFloat(state);  // one factor after the other: the factors' product is no float32
-    if (OPERATION == MOMENTS) x.x *= own == LARGE ? 1.0 / COUNTS : own == SMALL ? COUNTS : 1.0;
-    for (; own < range; own++) {
-        if (OPERATION == MOMENTS) x.y *= ONE_OF_SIZE;
-        for (uint twice = 0u; twice < 2u; twice++) {
-            if (OPERATION == MOMENTS) x.z *= ONE_OF_SIZE;
-            else x.xy *= ONE_OF_SIZE;
-        }
+    int own = x.x >= COUNTS ? LARGE : x.x < 1.0 ? SMALL : ORDINARY;
+    if (OPERATION == SQUARES) own = int(state.z);
+    const int more = own - range;
+    const float factor = more == 0 ? 1.0 : more > 0 ? SIZE : more == -1 ? ONE_OF_SIZE : 0.0;
+    if (OPERATION == SQUARES) {
+        x.xy *= factor;
+        x.xy *= factor;
+        return uvec4(floatBitsToUint(x.xy), 0u, 0u);
     }
-    state = floatBitsToUint(x);
-    if (OPERATION == SQUARES) state.z = uint(range);
-    return state;
+    x.x *= own == LARGE ? 1.0 / COUNTS : own == SMALL ? COUNTS : 1.0;
+    x.y *= factor;
+    x.z *= factor;
+    x.z *= factor;
+    x.w *= scale;
+    return floatBitsToUint(x);
 }
 
-uvec4 with_range(uvec4 state, int range) {
-    if (OPERATION == SQUARES) state.z = uint(range);
-    else state.x = floatBitsToUint(of_bits(state.x) * (range == LARGE ? COUNTS : range == SMALL ? 1.0 / COUNTS : 1.0));
-    return state;
-}
+// A number in this turn's range.
+float in_turn(float x) { return may_leave_range() ? x * scale : x; }
 
-uvec4 combined_in(int range, uvec4 a, uvec4 b) {
-    uvec4 x = as_in_range(a, range), y = as_in_range(b, range);
-    if (OPERATION == SQUARES) return added(x, y);
-    float before = range == LARGE ? ONE_OF_SIZE : 1.0, after = range == SMALL ? SIZE : 1.0;
-    return joined(x, y, (of_bits(b.w) * before - of_bits(a.w) * before) * after);
-}
-
-// Two states of any ranges, in the first one from theirs on that holds the sum of squares.
-uvec4 combined_ranges(uvec4 a, uvec4 b) {
-    if (OPERATION == MOMENTS && (a.x == 0u || b.x == 0u)) return b.x == 0u ? a : b;
-    int range = max(range_of(a), range_of(b));
-    uvec4 both = combined_in(range, a, b);
-    for (uint more = 0u; more < 2u; more++) {
-        if (range < LARGE && !is_within(both)) both = combined_in(++range, a, b);
-    }
-    return with_range(both, range);
-}
-
-// Up to eight floats as MOMENTS.
+// Up to eight floats, of this turn's range, as MOMENTS.
 uvec4 moments_of(float x[8], uint many, float pivot) {
+    const float from = in_turn(pivot);
     float sum = 0.0, squares = 0.0;
-    [[unroll]] for (uint k = 0u; k < 8u; k++) if (k < many) sum += x[k] - pivot;
+    [[unroll]] for (uint k = 0u; k < 8u; k++) if (k < many) sum += x[k] - from;
     float mean = sum / float(max(many, 1u));
     [[unroll]] for (uint k = 0u; k < 8u; k++) {
-        float apart = x[k] - pivot - mean;
+        float apart = x[k] - from - mean;
         if (k < many) squares += apart * apart;
     }
     return floatBitsToUint(vec4(many, mean, squares, pivot));
 }
 
 uvec4 combined(uvec4 a, uvec4 b) {
-    if (HAS_RANGES) {
-        bool ordinary = range_of(a) == ORDINARY && range_of(b) == ORDINARY;
-        uvec4 both = OPERATION == SQUARES ? added(a, b) : joined(a, b);
-        if (!may_leave_range()) return both;
-        return ordinary && is_within(both) ? both : combined_ranges(a, b);
-    }
+    if (OPERATION == MOMENTS) return joined(a, b);
+    if (OPERATION == SQUARES) return added(a, b);
     if (OPERATION == SUM) return KIND == LONG ? uvec4(add64(a.xy, b.xy), 0u, 0u) : added(a, b);
     if (OPERATION == PRODUCT) {
         if (KIND == LONG) return uvec4(multiply64(a.xy, b.xy), 0u, 0u);
@@ -197,7 +190,10 @@ uvec4 found_in(uvec2 raw, uint place) {
         bool is = KIND == FLOATING ? (x.x & 0x7fffffffu) != 0u : !zero64(x);
         return uvec4(uint(is), 0u, 0u, 0u);
     }
-    if (OPERATION == SQUARES) return uvec4(floatBitsToUint(of_bits(x.x) * of_bits(x.x)), 0u, 0u, 0u);
+    if (OPERATION == SQUARES) {
+        float own = in_turn(of_bits(x.x));
+        return uvec4(floatBitsToUint(own * own), 0u, 0u, 0u);
+    }
     if (OPERATION == SUM || OPERATION == PRODUCT) return uvec4(x.x, KIND == LONG ? x.y : 0u, 0u, 0u);
     return uvec4(rank_of(x), place, 0u);
 }

@@ -214,15 +214,15 @@ void load(uint block, bool writes) {
         }
     }
 #if MAY_LEAVE_RANGE
-    if (SQUARES && scale != 1.0) {
-        const float before = min(scale, 1.0), after = max(scale, 1.0), from = pivot * before;
-        [[unroll]] for (uint i = 0u; i < HELD; i++) held[i] = (held[i] * before - from) * after;
-        return;
+    if (SQUARES) {
+        const float from = pivot * scale;
+        [[unroll]] for (uint i = 0u; i < HELD; i++) held[i] = CENTRED ? held[i] * scale - from : held[i] * scale;
     }
-#endif
+#else
     if (CENTRED) {
         [[unroll]] for (uint i = 0u; i < HELD; i++) held[i] -= pivot;
     }
+#endif
     if (OPERATION == ATTENTION_SOFTMAX) {
         [[unroll]] for (uint i = 0u; i < HELD; i++) {
             held[i] = mix(held[i], vec4(minus_infinity()), lessThan(held[i], vec4(MASK_FLOOR)));
