@@ -20,8 +20,8 @@
 // Push constants: see the block; offsets and strides in elements.
 // Workgroup: THREADS / LANES rows (x and y together count the workgroups). Invocation: every LANES-th element or four of a
 //     row. Held rows are read once; others once for what is found in them, and once more to write.
-// Accumulation: float32, and where squares are beyond its range once more, scaled (found.glsl). What is found of a row's parts (found.glsl) is put together in an order that depends on the shape
-//     and the subgroup's size alone.
+// Accumulation: float32, and where squares are beyond its range once more, scaled (found.glsl). What is found of a row's
+//     parts (found.glsl) is put together in an order that depends on the shape and the subgroup's size alone.
 // Preconditions: with QUADS every offset, stride of rows and `cols`, and with CHANNELS w_div, are multiples of four, and
 //     elements of a row are neighbours. rows and cols are not 0.
 // Defines: SUBGROUPS, 1 to exchange between invocations of a subgroup; TEXELS, 1 where x, r, w and b are read as texels of 16
@@ -402,6 +402,9 @@ Found found_of(bool writes, out float top) {
     // Blocks are put together in runs, so that roundings of a long row grow with the root of its length.
     Found found = nothing_found(), run = nothing_found();
     uint blocks = 0u;
+    // Differences from a number of the row are nearly exact, where the row's mean is large and its deviation small.
+    pivot = CENTRED ? ONE(x, x_row) : 0.0;
+    if (CENTRED && ADDS == 1u) pivot = stored(pivot + ONE(r, r_row));
     for (uint block = 0u; block == 0u || LONG == 1u && block < pc.cols; block += BLOCK) {
         if (EARLY) fetch_factors();
         load(block, writes);
@@ -423,7 +426,7 @@ Found found_of(bool writes, out float top) {
 
 // The row's results, from what is held.
 void put(Found found, float own_top) {
-    float factor = 1.0, less = 0.0, more = 0.0;
+    float factor = 1.0, less = 0.0, more = 0.0, back = 1.0;
     float each = 1.0 / float(pc.cols);
     if (WEIGHS) {
         factor = (LONG == 1u ? 1.0 : power_of(own_top - found.centre)) / found.sum;
@@ -435,6 +438,7 @@ void put(Found found, float own_top) {
     } else if (HAS_SUM) {
         factor = inversesqrt(found.sum * each + pc.epsilon * scale * scale);
         more = found.product * each * factor;
+        if (BACKWARD) back = factor * scale;
     }
     for (uint block = 0u; block == 0u || LONG == 1u && block < pc.cols; block += BLOCK) {
         if (LONG == 1u) load(block, false);
@@ -462,7 +466,7 @@ void put(Found found, float own_top) {
                 if (TERMS == 1u) {
                     WRITE(t, y_row, block, i, y * gradients[i], float, WRITE_FLOATS)
                 }
-                y = (weighted(block, i) - found.gradient - y * more) * factor * scale;
+                y = (weighted(block, i) - found.gradient - y * more) * back;
             }
             WRITE(y, y_row, block, i, y, IO_STORE, WRITE_FOUR)
         }
@@ -486,24 +490,25 @@ void main() {
     r_row = pc.r_offset + first * pc.r_0 + middle * pc.r_1 + last * pc.r_2;
     y_row = pc.y_offset + first * pc.y_0 + middle * pc.y_1 + last * pc.y_2;
     w_row = CHANNELS == 1u ? row % pc.w_groups * pc.w_each : 0u;
-    // Differences from a number of the row are nearly exact, where the row's mean is large and its deviation small.
-    pivot = CENTRED ? ONE(x, x_row) : 0.0;
-    if (CENTRED && ADDS == 1u) pivot = stored(pivot + ONE(r, r_row));
 
     float own_top;
 #if MAY_LEAVE_RANGE
-    // All that a turn finds is used in it: Mesa 22.3's CPU driver loses what invocations that leave a loop early take along.
+    // A row that needs another turn is written over in it: between what is read and what is written there is no branch
+    // for its sake. What turns find is used in them: Mesa 22.3's CPU driver loses what invocations that leave a loop
+    // early take along.
     if (SQUARES && id == 0u) some_again = 0u;
-    bool is_first = true, again;
+    bool is_first = true, again = false;
     do {
         Found found = found_of(is_first, own_top);
+        // Numbers of small differences that become too large are equal: the first turn's results are right.
+        if (SQUARES && scale > 1.0 && non_finite(found.sum)) mine = false;
+        put(found, own_top);
         again = false;
         if (SQUARES && is_first) {
             const float own_scale = scale_for(found);
             again = is_again(own_scale != 1.0);
             if (again) scale = own_scale;
         }
-        if (!again) put(found, own_top);
         is_first = false;
     } while (again);
 #else
