@@ -373,7 +373,8 @@ Found of_row(Found own) {
 // What the row is to be multiplied by, so that squares and products of it that count are float32 numbers: mostly 1.
 float scale_for(Found found) {
     if (non_finite(found.sum)) return 1.0 / SIZE;
-    if (found.sum + pc.epsilon * float(pc.cols) < SMALL_SQUARES) return SIZE;
+    // Large numbers of small differences are equal; multiplied, they would be infinite.
+    if (found.sum + pc.epsilon * float(pc.cols) < SMALL_SQUARES && abs(pivot) < 1.0) return SIZE;
     if (!BACKWARD || !non_finite(found.product)) return 1.0;
     const int power = int(floatBitsToUint(found.sum) >> 23) - 127;
     return uintBitsToFloat(uint(127 - power / 2) << 23);
@@ -381,12 +382,17 @@ float scale_for(Found found) {
 
 shared uint some_again;
 
-// Whether the row is to be looked at again, or, where barriers are everyone's, some row of the workgroup.
+// Whether there is another turn, of this row or of one that goes with it: where barriers are everyone's, any of the
+// workgroup, else of the subgroup, as Mesa 22.3's CPU driver loses what invocations that leave a loop early take along.
 bool is_again(bool own) {
-    if (LANES == 1u) return own;
 #if SUBGROUPS
-    if (COLUMNS == 0u && LANES <= gl_SubgroupSize) return own;
+    if (LANES == 1u || COLUMNS == 0u && LANES <= gl_SubgroupSize) {
+        uint some = own ? 1u : 0u;
+        for (uint step = LANES; step < gl_SubgroupSize; step *= 2u) some |= subgroupShuffleXor(some, step);
+        return some != 0u;
+    }
 #endif
+    if (LANES == 1u) return own;
     if (LANES == THREADS) {
         if (own) barrier();  // others may still read what together() has shared
         return own;
@@ -398,16 +404,17 @@ bool is_again(bool own) {
 #endif
 
 // What all of the row has found, its elements multiplied by `scale`; `top` is what this invocation's softmax began with.
-Found found_of(bool writes, out float top) {
+Found found_of(out float top) {
     // Blocks are put together in runs, so that roundings of a long row grow with the root of its length.
     Found found = nothing_found(), run = nothing_found();
     uint blocks = 0u;
     // Differences from a number of the row are nearly exact, where the row's mean is large and its deviation small.
     pivot = CENTRED ? ONE(x, x_row) : 0.0;
     if (CENTRED && ADDS == 1u) pivot = stored(pivot + ONE(r, r_row));
-    for (uint block = 0u; block == 0u || LONG == 1u && block < pc.cols; block += BLOCK) {
+    uint block = 0u;
+    do {
         if (EARLY) fetch_factors();
-        load(block, writes);
+        load(block, true);
         Found own = found_in(block);
         if (LONG == 1u) {
             run = combined(run, own);
@@ -418,7 +425,8 @@ Found found_of(bool writes, out float top) {
         } else {
             found = own;
         }
-    }
+        block += BLOCK;
+    } while (LONG == 1u && block < pc.cols);
     if (LONG == 1u) found = combined(found, run);
     top = found.centre;
     return of_row(found);
@@ -493,16 +501,12 @@ void main() {
 
     float own_top;
 #if MAY_LEAVE_RANGE
-    // A row that needs another turn is written over in it: between what is read and what is written there is no branch
-    // for its sake. What turns find is used in them: Mesa 22.3's CPU driver loses what invocations that leave a loop
-    // early take along.
+    // A turn of its own is the same code: processors jump backwards alone, and would run that of another one every time.
     if (SQUARES && id == 0u) some_again = 0u;
     bool is_first = true, again = false;
+    Found found;
     do {
-        Found found = found_of(is_first, own_top);
-        // Numbers of small differences that become too large are equal: the first turn's results are right.
-        if (SQUARES && scale > 1.0 && non_finite(found.sum)) mine = false;
-        put(found, own_top);
+        found = found_of(own_top);
         again = false;
         if (SQUARES && is_first) {
             const float own_scale = scale_for(found);
@@ -511,7 +515,8 @@ void main() {
         }
         is_first = false;
     } while (again);
+    put(found, own_top);
 #else
-    put(found_of(true, own_top), own_top);
+    put(found_of(own_top), own_top);
 #endif
 }
