@@ -91,7 +91,7 @@ uvec4 in_its_range(uvec4 found, uint base, uint at, uint end, uint many, uint st
     int range = range_for(found);
     if (OPERATION == SQUARES) found.z = uint(range);
     if (range == ORDINARY) return found;
-    float before = range == LARGE ? ONE_OF_SIZE : 1.0, after = range == SMALL ? SIZE : 1.0;
+    float before = range == LARGE ? INVERSE_SCALE : 1.0, after = range == SMALL ? SCALE : 1.0;
     const float pivot = pivot_of(base);
     uvec4 again = uvec4(0u);
     for (; at < end; at += stride) {
@@ -125,7 +125,7 @@ void put_found(uint row, uint part, uvec4 found) {
     if (may_leave_range()) {
         int range = range_of(found);
         if (range != ORDINARY) {
-            result.x = floatBitsToUint(scaled(of_bits(result.x), range * SIZE_POWER * (ROOT == 1u ? 1 : 2)));
+            result.x = floatBitsToUint(scaled(of_bits(result.x), range * SCALE_POWER * (ROOT == 1u ? 1 : 2)));
         }
     }
     result = element(TYPE_Y, gives_float() ? FLOATING : LONG, result);

@@ -7,7 +7,7 @@
 //                     the mean, the pivot (Chan, Golub and LeVeque 1979, updating formulae for sample variances)
 //   SQUARES of FLOATING  as SUM of FLOATING, of squares; z the range
 // Ranges of MOMENTS and SQUARES (as of J. L. Blue 1978, A portable Fortran program to find the Euclidean norm of a vector):
-// in LARGE numbers are divided by SIZE, and their squares twice, so that sums of squares do not exceed float32; in SMALL
+// in LARGE numbers are divided by SCALE, and their squares twice, so that sums of squares do not exceed float32; in SMALL
 // they are multiplied, so that no square that counts lies below it. States of MOMENTS say their range by how many
 // elements they have, times COUNTS in LARGE, divided by COUNTS in SMALL; their pivot stays as it is.
 
@@ -26,8 +26,8 @@ const uint STATES = 11u;  // a TYPE_X: what another dispatch has found
 #define FINDS_PLACES (OPERATION == FIRST_MAXIMUM || OPERATION == FIRST_MINIMUM)
 
 const int LARGE = 1, ORDINARY = 0, SMALL = -1;
-const float SIZE = 19342813113834066795298816.0, ONE_OF_SIZE = 1.0 / SIZE, COUNTS = 18446744073709551616.0;  // 2^84, 2^64
-const int SIZE_POWER = 84;
+const float SCALE = 19342813113834066795298816.0, INVERSE_SCALE = 1.0 / SCALE, COUNTS = 18446744073709551616.0;  // 2^84, 2^64
+const int SCALE_POWER = 84;
 // Below these a sum of squares, and a mean's distance from the pivot, may be of squares that are below float32's range.
 const float SMALL_SQUARES = 1.0 / COUNTS, SMALL_MEAN = 2.0 / 4294967296.0;
 
@@ -116,10 +116,10 @@ uvec4 as_in_range(uvec4 state, int range) {
     precise vec4 x = uintBitsToFloat(state);  // one factor after the other: the factors' product is no float32
     if (OPERATION == MOMENTS) x.x *= own == LARGE ? 1.0 / COUNTS : own == SMALL ? COUNTS : 1.0;
     for (; own < range; own++) {
-        if (OPERATION == MOMENTS) x.y *= ONE_OF_SIZE;
+        if (OPERATION == MOMENTS) x.y *= INVERSE_SCALE;
         for (uint twice = 0u; twice < 2u; twice++) {
-            if (OPERATION == MOMENTS) x.z *= ONE_OF_SIZE;
-            else x.xy *= ONE_OF_SIZE;
+            if (OPERATION == MOMENTS) x.z *= INVERSE_SCALE;
+            else x.xy *= INVERSE_SCALE;
         }
     }
     state = floatBitsToUint(x);
@@ -136,7 +136,7 @@ uvec4 with_range(uvec4 state, int range) {
 uvec4 combined_in(int range, uvec4 a, uvec4 b) {
     uvec4 x = as_in_range(a, range), y = as_in_range(b, range);
     if (OPERATION == SQUARES) return added(x, y);
-    float before = range == LARGE ? ONE_OF_SIZE : 1.0, after = range == SMALL ? SIZE : 1.0;
+    float before = range == LARGE ? INVERSE_SCALE : 1.0, after = range == SMALL ? SCALE : 1.0;
     return joined(x, y, (of_bits(b.w) * before - of_bits(a.w) * before) * after);
 }
 

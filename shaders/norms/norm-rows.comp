@@ -372,8 +372,8 @@ Found of_row(Found own) {
 #if MAY_LEAVE_RANGE
 // What the row is to be multiplied by, so that squares and products of it that count are float32 numbers: mostly 1.
 float scale_for(Found found) {
-    if (non_finite(found.sum)) return 1.0 / SIZE;
-    if (found.sum + pc.epsilon * float(pc.cols) < SMALL_SQUARES) return SIZE;
+    if (non_finite(found.sum)) return 1.0 / SCALE;
+    if (found.sum + pc.epsilon * float(pc.cols) < SMALL_SQUARES) return SCALE;
     if (!BACKWARD || !non_finite(found.product)) return 1.0;
     const int power = int(floatBitsToUint(found.sum) >> 23) - 127;
     return uintBitsToFloat(uint(127 - power / 2) << 23);
