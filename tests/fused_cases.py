@@ -124,7 +124,107 @@ def cases() -> dict[str, Case]:
          f(H, scale=2), outputs=three, **grouped)  # fmt: skip
     case("groups-places", "GroupQueryAttention", *one, *past, ints(6, 6), ints(7), *turn,
          ints([9], [2], dtype=np.int64), outputs=three, do_rotary=1, **grouped)  # fmt: skip
+    add_products(case)
+    add_quantized(case)
+    add_networks(case)
     return found
+
+
+def add_products(case) -> None:
+    """Matrices with turned batches, and packed ones with orders and zeros of each kind."""
+    random = np.random.RandomState(8)
+
+    def f(*shape, scale=1.0):
+        return ((random.random_sample(shape) * 2 - 1) * scale).astype(np.float32)
+
+    case("matmul-batch-a", "FusedMatMul", f(5, 2, 3), f(2, 3, 4), transBatchA=1)
+    case("matmul-batch-both", "FusedMatMul", f(3, 2, 4, 5), f(7, 2, 4, 3), transBatchA=1, transBatchB=1, transA=1,
+         transB=1, alpha=0.5)  # fmt: skip
+    for n in (2, 4):  # of 8 bits ONNX Runtime lacks both
+        sizes = {"K": 40, "N": 7, "bits": n, "block_size": 16}
+        order = random.permutation(np.arange(48) // 16)[:40].astype(np.int32)
+        packed = random.randint(0, 256, (7, 3, 2 * n)).astype(np.uint8)
+        a, scales = f(2, 3, 40), f(7, 3, scale=0.1)
+        if n == 4:  # with 2 bits, and with zeros, ONNX Runtime 1.32 does not go by its formula
+            case("bits-4-order", "MatMulNBits", a, packed, scales, None, order, **sizes)
+        case(f"bits-{n}-real", "MatMulNBits", a, packed, scales, f(7, 3, scale=2.0**n), None, f(7), **sizes)
+
+
+def add_quantized(case) -> None:
+    """Operators between a scale and a zero of what they take and give."""
+    random = np.random.RandomState(9)
+
+    def q(*shape, dtype=np.uint8):
+        low = -128 if dtype == np.int8 else 0
+        return random.randint(low, low + 256, shape).astype(dtype)
+
+    def of(scale, zero, dtype=np.uint8):
+        return np.array(scale, np.float32), np.array(zero, dtype)
+
+    def f(*shape, scale=1.0):
+        return ((random.random_sample(shape) * 2 - 1) * scale).astype(np.float32)
+
+    a, b, c = of(0.031, 117), of(0.017, 90), of(0.053, 121)
+    case("q-add", "QLinearAdd", q(2, 3, 5), *a, q(3, 1), *b, *c)
+    case("q-mul", "QLinearMul", q(2, 3, 5, dtype=np.int8), *of(0.031, 7, np.int8), q(5, dtype=np.int8),
+         *of(0.017, -9, np.int8), *of(0.03, -3, np.int8))  # fmt: skip
+    case("q-sigmoid", "QLinearSigmoid", q(3, 7), *a, *of(1 / 256, 0))
+    case("q-leaky", "QLinearLeakyRelu", q(3, 7), *a, *c, alpha=0.2)
+    case("q-softmax", "QLinearSoftmax", q(3, 2, 7), *a, *of(1 / 256, 0), axis=1, opset=13)
+    case("q-softmax-rows", "QLinearSoftmax", q(3, 2, 7), *a, *of(1 / 256, 0), axis=1, opset=12)
+    case("q-concat", "QLinearConcat", *c, q(2, 3), *a, q(2, 4), *b, axis=-1)
+    case("q-where", "QLinearWhere", random.randint(0, 2, (3, 1)).astype(bool), q(3, 5), *a, q(5), *b, *c)
+    case("q-mean", "QLinearGlobalAveragePool", q(2, 3, 4, 5), *a, *b)
+    case("q-mean-last", "QLinearGlobalAveragePool", q(2, 4, 5, 3), *a, *b, channels_last=1)
+    case("q-pool", "QLinearAveragePool", q(2, 3, 6, 5), *a, *b, kernel_shape=[3, 2], pads=[1, 0, 1, 1], strides=[2, 1])
+    case("q-pool-last", "QLinearAveragePool", q(2, 6, 5, 3), *a, *b, kernel_shape=[3, 2], channels_last=1)
+    case("q-largest", "NhwcMaxPool", q(2, 6, 5, 3), kernel_shape=[3, 2], pads=[1, 0, 1, 1])
+    case("q-conv-last", "QLinearConv", q(1, 5, 4, 3), *a, q(2, 3, 3, 2, dtype=np.int8), f(2, scale=0.01),
+         np.zeros(2, np.int8), *c, ints(300, -200), channels_last=1, pads=[1, 0, 1, 1])  # fmt: skip
+    case("q-in", "QuantizeLinear", f(3, 5, scale=3), f(3, scale=0.1) ** 2 + np.float32(0.02), q(3), axis=0)
+    case("q-out", "DequantizeLinear", q(3, 5).astype(np.uint16), np.float32([0.1, 0.2, 0.3]),
+         np.array([1, 30000, 7], np.uint16), axis=0)  # fmt: skip
+    columns = f(5, scale=0.01)
+    case("q-product", "MatMulIntegerToFloat", q(2, 3, 8), q(8, 5, dtype=np.int8), a[0], columns, a[1],
+         q(5, dtype=np.int8), f(5))  # fmt: skip
+    case("q-product-plain", "MatMulIntegerToFloat", q(3, 8, dtype=np.int8), q(8, 5, dtype=np.int8), a[0], b[0])
+    case("q-dynamic", "DynamicQuantizeMatMul", f(2, 3, 8), q(8, 5, dtype=np.int8), columns, q(5, dtype=np.int8), f(5))
+    case("q-gemm", "QGemm", q(3, 8), *a, q(5, 8, dtype=np.int8), columns, np.zeros(5, np.int8), ints(5, -80, 300, 7, 0),
+         *of(0.02, 128), transB=1)  # fmt: skip
+    case("q-gemm-real", "QGemm", q(8, 3), *a, q(8, 5), *b, transA=1, alpha=0.5)
+    heads = q(B, S, 16), q(16, 3 * 16, dtype=np.int8), f(48)
+    small = of(0.002, 0)[0]
+    case("q-attention", "QAttention", *heads, a[0], f(48, scale=0.002), ints(5, 3), a[1], np.zeros(48, np.int8),
+         num_heads=2)  # fmt: skip
+    case("q-attention-past", "QAttention", *heads, a[0], small, None, a[1], np.array(3, np.int8), f(2, B, 2, 3, 8),
+         num_heads=2, unidirectional=1, outputs=(True, True))  # fmt: skip
+    tables = q(11, 16), q(9, 16), q(2, 16), q(16), q(16)
+    units = np.float32([0.01, 0.02, 0.03, 0.02, 0.01]), np.uint8([128, 120, 90, 100, 110])
+    case("q-embed", "QEmbedLayerNormalization", random.randint(0, 11, (B, S)).astype(np.int32),
+         random.randint(0, 2, (B, S)).astype(np.int32), *tables, ints([1] * 5, [1] * 3 + [0] * 2),
+         *(np.array(each) for unit in units for each in unit), outputs=(True, True))  # fmt: skip
+    case("conv-relu", "FusedConv", f(1, 3, 6, 5), f(4, 3, 3, 2), f(4), f(1, 4, 6, 5), activation="Relu",
+         pads=[1, 0, 1, 1])  # fmt: skip
+    case("conv-clip", "FusedConv", f(1, 3, 6, 5), f(4, 3, 3, 2), activation="Clip", activation_params=[-0.5, 0.75])
+    case("gemm-leaky", "FusedGemm", f(3, 5), f(4, 5), f(4), activation="LeakyRelu", activation_alpha=0.2, transB=1)
+
+
+def add_networks(case) -> None:
+    """LSTMs of integers."""
+    random = np.random.RandomState(10)
+
+    def f(*shape, scale=1.0):
+        return ((random.random_sample(shape) * 2 - 1) * scale).astype(np.float32)
+
+    for label, ways, dtype, columns in (("", 1, np.int8, ()), ("-ways", 2, np.uint8, (4 * 6,))):
+        low = -100 if dtype == np.int8 else 0
+        w, r = (random.randint(low, low + 201, (ways, n, 4 * 6)).astype(dtype) for n in (5, 6))
+        zeros = [np.full((ways, *columns), 3 if dtype == np.int8 else 110, dtype) for _ in range(2)]
+        units = [np.abs(f(ways, *columns, scale=0.01)) + np.float32(0.002) for _ in range(2)]
+        more = (f(ways, 48), ints(3, 2), f(ways, B, 6), f(ways, B, 6), f(ways, 18)) if columns else (None,) * 5
+        way = "bidirectional" if columns else "forward"
+        case(f"lstm{label}", "DynamicQuantizeLSTM", f(3, B, 5), w, r, *more, units[0], zeros[0], units[1], zeros[1],
+             outputs=(True, True, True), hidden_size=6, direction=way)  # fmt: skip
 
 
 def model(case: Case):

@@ -50,6 +50,12 @@ def write_folder(folder, arguments):
     return folder
 
 
+def write_tokenizer(folder, text, **told):
+    """A tokenizer.json of this text, and a tokenizer_config.json by which it is taken as it is."""
+    (folder / "tokenizer.json").write_text(text, encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "TokenizersBackend", **told}))
+
+
 def change(folder, **fields):
     """Write other fields into config.json; ``...`` takes one out."""
     file = folder / "config.json"

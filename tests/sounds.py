@@ -4,7 +4,7 @@ import json
 import wave
 
 import goldens
-from model_folders import write_folder
+from model_folders import write_folder, write_tokenizer
 
 #: generation_config.json: what follows the first token, 3.
 GENERATION = {
@@ -32,7 +32,7 @@ def write_whisper(folder, generation=GENERATION, features=FEATURES):
     words = {f"w{number}": number for number in range(61)}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
     made.decoder = tokenizers.decoders.Fuse()
-    made.save(str(folder / "tokenizer.json"))
+    write_tokenizer(folder, made.to_str())
     (folder / "generation_config.json").write_text(json.dumps(generation))
     (folder / "preprocessor_config.json").write_text(json.dumps(features))
     return folder

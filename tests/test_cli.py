@@ -302,8 +302,11 @@ def test_bench_plot(vulkan_backend, tmp_path, capsys):
     assert main(small_bench("--plot", str(path))) == 0
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert str(path) in capsys.readouterr().out
-    assert main(small_bench("--plot", str(tmp_path / "plain"))) == 0
+    assert main(small_bench("--lengths", "16", "--plot", str(tmp_path / "plain"))) == 0
     assert (tmp_path / "plain.png").exists() and f"Drawn in {tmp_path / 'plain.png'}" in capsys.readouterr().out
+    if os.path.exists("/dev/null"):
+        assert main(small_bench("--lengths", "16", "--plot", "/dev/null")) == 0
+        assert "Drawn in /dev/null\n" in capsys.readouterr().out and not os.path.exists("/dev/null.png")
 
 
 def test_bench_without_matplotlib(monkeypatch, capsys):
@@ -335,6 +338,23 @@ def test_looking_whether_a_file_can_be_written_leaves_it_alone(tmp_path):
     output.check_writable(str(kept))
     output.check_writable(str(tmp_path / "new.json"))
     assert kept.read_text() == "{}" and list(tmp_path.iterdir()) == [kept]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+def test_looking_whether_a_pipe_can_be_written_is_not_seen_at_its_other_end(tmp_path):
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    output.check_writable(str(pipe))  # to open it would wait for a reader
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    output.check_writable(str(pipe))
+    writer = os.open(pipe, os.O_WRONLY)
+    with pytest.raises(BlockingIOError):  # a writer that had come and gone would have ended it
+        os.read(reader, 1)
+    os.close(reader)
+    os.close(writer)
+    link.symlink_to(tmp_path / "new.json")
+    output.check_writable(str(link))
+    assert sorted(tmp_path.iterdir()) == [link, pipe] and link.is_symlink()
 
 
 def test_where_naive_ends():
@@ -485,6 +505,15 @@ def test_without_standard_output(vulkan_backend, arguments):
     command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "grilly", *arguments]
     done = subprocess.run(command, env=children.environment(), capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_without_standard_error(vulkan_backend, capsys, monkeypatch):
+    """What is said there goes nowhere, and not among the output."""
+    monkeypatch.setattr(sys, "stderr", None)
+    with pytest.raises(SystemExit):
+        main(["info", "--nonsense"])
+    assert main(["info", "--device", "no such device"]) == 1
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("error, said", [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import sys
 
@@ -13,8 +14,8 @@ import pytest
 import goldens
 from grilly import ModelError, models
 from grilly.cli import embed, main
-from grilly.models import wav
-from model_folders import drawn, write_folder, write_safetensors
+from grilly.cli.common import readable
+from model_folders import drawn, write_folder, write_safetensors, write_tokenizer
 from sounds import write_wav, write_whisper
 
 BERT = goldens.cases("models")["bert"]
@@ -43,6 +44,14 @@ def test_standard_input_that_is_no_text(tmp_path, monkeypatch, capsys, data, why
     assert capsys.readouterr().err.startswith(f"grilly embed: {why}")
 
 
+@pytest.mark.parametrize("encoding, mark", [("utf-16", "UTF-16"), ("utf-16-be", "UTF-16"), ("utf-32", "UTF-32")])
+def test_a_text_of_another_encoding(tmp_path, capsys, encoding, mark):
+    file = tmp_path / "lines.txt"
+    file.write_bytes(("\ufeff" * encoding.endswith("be") + "w3 w4\n").encode(encoding))
+    assert main(["embed", str(tmp_path), str(file)]) == 1
+    assert f"; expected UTF-8; it begins as {mark} does: iconv --from-code {mark} " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name, why", [("none.txt", "No such file or directory"), (".", "Is a directory")])
 def test_a_file_that_is_none(tmp_path, capsys, name, why):
     file = tmp_path / name
@@ -50,56 +59,60 @@ def test_a_file_that_is_none(tmp_path, capsys, name, why):
     assert capsys.readouterr().err == f"grilly embed: {file} cannot be read: {why}\n"
 
 
+def with_tokenizer(folder, words):
+    """The folder, with a tokenizer of these words, between which are spaces."""
+    tokenizers = pytest.importorskip("tokenizers")
+    numbers = {word: number for number, word in enumerate(words)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(numbers, unk_token=words[0]))
+    write_tokenizer(folder, tokenizer.to_str())
+    return folder
+
+
+def test_signs_that_standard_output_lacks(vulkan_backend, tmp_path, monkeypatch, capsys):
+    """They do not end a text in its midst. What the model does not use is said as a line of the command's."""
+    given = goldens.cases("models")["llama"].arguments
+    folder = with_tokenizer(write_folder(tmp_path, given), [f"é’日{number}" for number in range(61)])
+    write_safetensors(folder / "model.safetensors", drawn(given["tensors"], 0) | {"spin": np.zeros(1, np.float32)})
+    data = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(data, encoding="cp1252"))
+    device = ["--device", str(vulkan_backend.device.index)]
+    assert main(["generate", str(folder), "é’日5", "--max-new-tokens", "2", *device]) == 0
+    assert re.fullmatch(rb"(\xe9\x92\\u65e5\d+\s+){2}", data.getvalue())
+    assert capsys.readouterr().err.startswith(f"grilly generate: {folder}: LlamaLM does not use spin; that is right ")
+
+
+def test_texts_of_the_shell(tmp_path, capsys):
+    """A shell's bytes that its locale does not know are UTF-8, or no text."""
+    for arguments in (["\udcff"], ["w3", "--stop", "\udcff"], ["w3", "--system", "\udcff"]):
+        with pytest.raises(SystemExit):
+            main(["generate", str(tmp_path), *arguments])
+        assert r"'\udcff': expected a text in UTF-8" in capsys.readouterr().err
+    assert readable("w3 é") == readable("w3 é".encode().decode("ascii", "surrogateescape")) == "w3 é"
+
+
+def test_where_vectors_go(vulkan_backend, tmp_path, monkeypatch, capsys):
+    folder = with_tokenizer(write_bert(tmp_path / "model"), [f"w{number}" for number in range(61)])
+    file, device = tmp_path / "lines.txt", ["--device", str(vulkan_backend.device.index)]
+    file.write_text("w3\nw4\n")
+    for given, output, said in (
+        ("/dev/null", None, "/dev/null has no lines"), ("-", None, "--output must say where to write; standard input"),
+        (str(file), str(tmp_path), "Is a directory"),
+    ):  # fmt: skip
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"w3")))
+        assert main(["embed", str(folder), given, *(["--output", output] if output else []), *device]) == 1
+        assert said in capsys.readouterr().err
+    if not os.path.exists("/dev/fd"):
+        return
+    reads, writes = os.pipe()
+    assert main(["embed", str(folder), str(file), "--output", f"/dev/fd/{writes}", *device]) == 0
+    assert f"/dev/fd/{writes}: 2 vectors of 32" in capsys.readouterr().out
+    vectors = np.load(io.BytesIO(os.read(reads, 2**16)))
+    assert vectors.shape == (2, 32) and np.isfinite(vectors).all() and not np.array_equal(*vectors)
+    os.close(reads)
+    os.close(writes)
+
+
 # -- sounds -----------------------------------------------------------------------------------------------------------
-
-OPEN = 0xFFFFFFFF
-
-
-def sized(file, whole, sound, after=b""):
-    """A WAV file with these sizes in its header, of the file and of the sound, and bytes after the sound."""
-    data = bytearray(file.read_bytes() + after)
-    place = data.index(b"data") + 4
-    for where, size in ((4, whole), (place, sound)):
-        data[where : where + 4] = size.to_bytes(4, "little")
-    file.write_bytes(data)
-    return file
-
-
-@pytest.mark.parametrize("width, channels", [(1, 1), (2, 1), (2, 2), (3, 2)])
-@pytest.mark.parametrize("whole, sound", [(OPEN, OPEN), (0, 0), (36, 0), (OPEN, 0), (0, OPEN)])
-@pytest.mark.parametrize("after", [b"", b"\x01"], ids=["whole", "cut"])
-def test_a_sound_from_a_pipe(tmp_path, width, channels, whole, sound, after):
-    numbers = np.arange(-50, 50)[:, None] * np.ones((1, channels), int)
-    file = write_wav(tmp_path / "a.wav", numbers, width, 8000)
-    wanted, _ = models.read_wav(file)
-    samples, rate = models.read_wav(sized(file, whole, sound, after if width * channels > 1 else b""))
-    assert rate == 8000
-    np.testing.assert_array_equal(samples, wanted)
-
-
-def test_a_sound_from_a_pipe_after_other_parts(tmp_path):
-    file = write_wav(tmp_path / "a.wav", np.arange(9)[:, None])
-    data = file.read_bytes()
-    file.write_bytes(data[:12] + b"LIST\3\0\0\0abc\0" + data[12:])  # as ffmpeg writes: a part of 3 bytes, and one more
-    samples, _ = models.read_wav(sized(file, OPEN, OPEN))
-    np.testing.assert_array_equal(samples * 32768, np.arange(9))
-
-
-def test_sounds_that_are_empty(tmp_path):
-    """Nothing after the header, or other parts of the file, which are no sound."""
-    file = write_wav(tmp_path / "a.wav", np.zeros((0, 1), int))
-    assert len(models.read_wav(file)[0]) == 0
-    for whole in (0, OPEN, 48):
-        assert len(models.read_wav(sized(file, whole, 0))[0]) == 0
-    assert len(models.read_wav(sized(file, 52, 0, b"id3 \4\0\0\0abcd"))[0]) == 0
-
-
-@pytest.mark.parametrize("data", [b"", b"RIFF", b"RIFF\0\0\0\0WAVE", b"RIFF\0\0\0\0WAVEdata", b"\0" * 40])
-def test_headers_that_end_too_early(tmp_path, data):
-    assert wav._sized(data) == data
-    (tmp_path / "a.wav").write_bytes(data)
-    with pytest.raises(ValueError, match="a.wav is no WAV file"):
-        models.read_wav(tmp_path / "a.wav")
 
 
 @pytest.mark.parametrize("name, why", [("none.wav", "No such file or directory"), (".", "Is a directory")])
@@ -108,7 +121,7 @@ def test_a_sound_that_is_none(vulkan_backend, tmp_path, capsys, name, why):
     assert main(["transcribe", str(tmp_path), str(file), "--device", str(vulkan_backend.device.index)]) == 1
     assert capsys.readouterr().err == f"grilly transcribe: {file} cannot be read: {why}\n"
     with pytest.raises(OSError, match=why):
-        models.read_wav(file)
+        models.read_sound(file)
 
 
 # -- fields of config.json --------------------------------------------------------------------------------------------
@@ -150,7 +163,7 @@ def test_fields_to_ignore(vulkan_backend, tmp_path, capsys, monkeypatch, name):
         folder, file = write_bert(tmp_path / "model", spin=1, charm=2), tmp_path / "lines.txt"
         words = {f"w{number}": number for number in range(61)}
         tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
-        tokenizer.save(str(folder / "tokenizer.json"))
+        write_tokenizer(folder, tokenizer.to_str())
         file.write_text("w3\n")
         given = [str(file)] if name == "embed" else ["w3"]
     arguments = [name, str(folder), *given, "--device", str(vulkan_backend.device.index)]
@@ -176,7 +189,7 @@ def test_what_cannot_continue_texts_is_said_before_weights_are_read(
     given = goldens.cases("models")[{"llama_bare": "llama", "system": "llama"}.get(case, case)].arguments
     folder = write_folder(tmp_path / "model", given)
     words = tokenizers.models.WordLevel({f"w{number}": number for number in range(61)}, unk_token="w0")
-    tokenizers.Tokenizer(words).save(str(folder / "tokenizer.json"))
+    write_tokenizer(folder, tokenizers.Tokenizer(words).to_str())
     if case == "llama_bare":
         (folder / "config.json").write_text(json.dumps({**given["config"], "architectures": ["LlamaModel"]}))
         bare = {name.removeprefix("model."): array for name, array in drawn(given["tensors"], 0).items()}

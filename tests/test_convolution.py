@@ -108,13 +108,13 @@ def test_views_without_a_batch_and_channels_last(vulkan_backend):
         exact = reference.conv2d(view(x), w, None, 1, 1, dtype=np.float64)
         np.testing.assert_allclose(F.conv2d(view(tensor), w, None, 1, 1).numpy(), exact, rtol=0, atol=1e-5)
     last = vulkan_backend.tensor(draw(2, 30, 16)).transpose(0, 2, 1)  # (N, C, L) as the layer before leaves it
-    weight = draw(8, 16, 3, seed=1)
+    weight = draw(40, 16, 3, seed=1)
     exact = reference.conv1d(last.numpy(), weight, None, 2, 1, dtype=np.float64)
     y = F.conv1d(last, weight, None, 2, 1)
     np.testing.assert_allclose(y.numpy(), exact, rtol=0, atol=2e-5)
     assert y.transpose(0, 2, 1).is_contiguous
     single = F.conv1d(last, weight[:, :, :1])
-    (ready,) = [r for r in plans(vulkan_backend, forward.PLANS) if r.plan.results[0].shape == (2, 8, 30)]
+    (ready,) = [r for r in plans(vulkan_backend, forward.PLANS) if r.plan.results[0].shape == (2, 40, 30)]
     assert len(ready.plan.steps) == 1  # windows of one element are the array itself
     exact = reference.conv1d(last.numpy(), weight[:, :, :1], dtype=np.float64)
     np.testing.assert_allclose(single.numpy(), exact, rtol=0, atol=2e-5)
@@ -134,7 +134,7 @@ def test_patches(vulkan_backend):
 @pytest.mark.parametrize("groups", [1, 2])
 def test_windows_in_parts(vulkan_backend, monkeypatch, dtype, groups):
     """As where a matrix of windows is larger than a binding or a quarter of the memory limit."""
-    x, w = draw(3, 4, 9, 7, dtype=dtype), draw(6, 4 // groups, 3, 3, seed=1, dtype=dtype)
+    x, w = draw(3, 4, 9, 7, dtype=dtype), draw(70, 4 // groups, 3, 3, seed=1, dtype=dtype)
     options = (1, 1, 1, groups)
     sample = 9 * 7 * 4 * 9 * x.itemsize
     for most in (2 * sample, sample // 2 + 64):  # samples with all channels; channels of one sample
@@ -156,7 +156,7 @@ def test_windows_in_parts(vulkan_backend, monkeypatch, dtype, groups):
 def test_a_window_that_does_not_fit(vulkan_backend, monkeypatch):
     monkeypatch.setattr(vulkan_backend, "memory_limit", 200)
     with pytest.raises(grilly.UnsupportedError, match="a window of 72 elements is larger than 50 bytes"):
-        F.conv2d(vulkan_backend.tensor(draw(1, 8, 4, 4)), draw(2, 8, 3, 3))
+        F.conv2d(vulkan_backend.tensor(draw(1, 8, 4, 4)), draw(40, 8, 3, 3))
 
 
 def test_nothing(vulkan_backend):
@@ -275,3 +275,56 @@ def test_numbers_of_axes_may_be_lists_and_arrays(default, kind):
     for _ in range(2):  # the second is found again
         got = F.conv2d(*sent, stride=both, padding=both, dilation=both)
         np.testing.assert_array_equal(got.numpy(), want)
+
+
+# (N, C, H, W), O, kernel, (stride, padding, dilation, groups): groups of few channels, and few outputs
+FEW = [
+    ((2, 8, 9, 13), 8, (3, 3), (1, 1, 1, 8)),
+    ((1, 7, 9, 13), 7, (5, 3), ((2, 1), (0, 2), (1, 2), 7)),  # no fours of channels
+    ((1, 12, 9, 13), 12, (3, 5), ((2, 2), (1, 2), 1, 12)),
+    ((1, 6, 6, 7), 12, (3, 3), (1, 1, 1, 6)),  # two outputs a channel
+    ((1, 3, 6, 7), 12, (3, 3), (2, 1, 1, 3)),
+    ((1, 12, 6, 7), 3, (3, 3), (1, 1, 2, 3)),
+    ((1, 8, 6, 7), 8, (3, 3), (1, 1, 1, 2)),
+    ((2, 8, 9, 13), 1, (3, 3), (2, 1)),
+    ((1, 5, 9, 13), 3, (3, 3), (1, 2, 2)),
+    ((1, 4, 1, 50), 4, (1, 31), (1, (0, 15), 1, 4)),  # taps in parts that do not divide them
+    ((1, 4, 3, 50), 4, (1, 4), (1, (0, 30), (1, 9), 4)),  # taps far apart
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_groups_of_few_channels_and_few_outputs(vulkan_backend, dtype):
+    for number, (shape, outputs, kernel, options) in enumerate(FEW if dtype == np.float32 else FEW[:8:3]):
+        groups = options[3] if len(options) > 3 else 1
+        x, w = draw(*shape, dtype=dtype), draw(outputs, shape[1] // groups, *kernel, seed=1, dtype=dtype)
+        b = draw(outputs, seed=2, dtype=dtype)
+        exact = reference.conv2d(x, w, b, *options, dtype=np.float64)
+        sizes = reference.conv2d(*(np.abs(a.astype(np.float64)) for a in (x, w, b)), *options)
+        tensor = vulkan_backend.tensor(x)
+        if number % 2:  # channels last
+            tensor = tensor.transpose(0, 2, 3, 1).contiguous().transpose(0, 3, 1, 2)
+        close(F.conv2d(tensor, w, b, *options).numpy(), exact, sizes, w[0].size, dtype)
+
+
+def test_few_channels_of_views_in_one_axis_and_both_runtimes(backend):
+    def view(a):
+        return a.transpose(0, 2, 1)[1:, 2:, ::2]  # (2, 39, 5)
+
+    x = draw(3, 10, 41)
+    for w in (draw(39, 1, 3, seed=1), draw(4, 39, 3, seed=2)):
+        groups = 39 // w.shape[1]
+        exact = reference.conv1d(view(x), w, None, 1, 1, 1, groups, dtype=np.float64)
+        found = F.conv1d(view(backend.tensor(x)), w, None, 1, 1, 1, groups).numpy()
+        np.testing.assert_allclose(found, exact, rtol=0, atol=2e-5)
+    assert F.conv1d(backend.tensor(x)[:0], draw(10, 1, 3), None, 1, 1, 1, 10).shape == (0, 10, 41)
+
+
+def test_what_lies_outside_is_not_read_into_a_sum(vulkan_backend):
+    """What a window has beyond an image counts as 0, also where the image begins with NaN."""
+    x, w = np.ones((1, 4, 5, 9), np.float32), np.ones((4, 1, 3, 3), np.float32)
+    x[0, :, 0, 0] = np.nan
+    found = F.conv2d(vulkan_backend.tensor(x), w, None, 1, 1, 1, 4).numpy()
+    assert np.isnan(found[0, :, :2, :2]).all() and np.isnan(found).sum() == 16
+    found = F.conv2d(vulkan_backend.tensor(x), np.ones((2, 4, 3, 3), np.float32), None, 1, 1).numpy()
+    assert np.isnan(found[0, :, :2, :2]).all() and np.isnan(found).sum() == 8

@@ -126,11 +126,12 @@ def test_users_floors_say_no_vulkan(path):
             assert "vulkan" not in name.lower()
 
 
-def test_import_touches_no_vulkan():
+def test_import_touches_no_vulkan_and_no_extra():
     code = (
         "import sys; sys.modules['vulkan'] = None; sys.modules['kp'] = None\n"
-        "import grilly, grilly.functional, grilly.nn, grilly.reference\n"
-        "print(sorted(m for m in sys.modules if m.startswith('grilly.runtime.vulkan')))"
+        "import grilly, grilly.functional, grilly.models, grilly.nn, grilly.reference\n"
+        "extras = ('tokenizers', 'jinja2', 'soundfile', 'soxr')\n"
+        "print(sorted(m for m in sys.modules if m.startswith('grilly.runtime.vulkan') or m in extras))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=children.environment())
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,9 @@
 """What grilly.models.load says of folders that are no models, before anything is on a device."""
 
 import json
+import re
 import shutil
+import warnings
 
 import numpy as np
 import pytest
@@ -92,6 +94,57 @@ def test_tensors_are_compared_all_at_once(folder):
         "too many: model.layers.2.extra in model.safetensors",
         "wrong: model.layers.0.mlp.up_proj.weight has shape [48, 31] of F32 in model.safetensors; expected [48, 32]",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("case, bare, unused", [
+    ("bert_masked_lm", "BertModel", ["cls.predictions.bias", "cls.predictions.transform.LayerNorm.bias"]),
+    ("roberta_tokens", "RobertaModel", ["classifier.bias", "classifier.weight"]),
+    ("llama", "LlamaModel", ["lm_head.weight"]), ("gpt2_untied", "GPT2Model", ["lm_head.weight"]),
+    ("vit", "ViTModel", ["classifier.bias", "classifier.weight"]), ("t5", "T5EncoderModel", []),
+])  # fmt: skip
+def test_a_head_of_which_config_says_nothing_is_not_used(tmp_path, case, bare, unused):
+    """As in transformers; also where the names lack the prefix that those of models with heads have."""
+    made = write_folder(tmp_path / case, CASES[case].arguments)
+    change(made, architectures=[bare])
+    tensors = drawn(CASES[case].arguments["tensors"], 0)
+    for prefix in ("", "bert.", "roberta.", "model.", "transformer.", "vit."):
+        named = {name.removeprefix(prefix): array for name, array in tensors.items()}
+        write_safetensors(made / "model.safetensors", named)
+        with warnings.catch_warnings(record=True) as caught, pytest.raises(AssertionError, match="went on"):
+            warnings.simplefilter("always")
+            models.load(made)
+        text = f"{made}: .* does not use {', '.join(unused)}.*; that is right for a head of another task"
+        assert [bool(re.match(text, str(warning.message))) for warning in caught] == [True] * bool(unused)
+        assert all(warning.filename == __file__ for warning in caught)
+
+
+def test_unused_tensors_are_named(folder):
+    change(folder, architectures=["LlamaModel"])
+    tensors = drawn(CASES["llama"].arguments["tensors"], 0)
+    more = {f"spin.{number}": np.zeros(1, np.float32) for number in range(30)}
+    write_safetensors(folder / "model.safetensors", tensors | more)
+    with pytest.warns(UserWarning, match="Llama does not use lm_head.weight, spin.0.* and 11 more;"):
+        with pytest.raises(AssertionError, match="went on"):
+            models.load(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="does not use"):
+            models.load(folder)
+
+
+@pytest.mark.parametrize("case, headed, missing", [
+    ("bert", "BertForMaskedLM", "cls.predictions.bias"), ("bert", "BertForTokenClassification", "classifier.weight"),
+    ("bert_masked_lm", "BertForQuestionAnswering", "qa_outputs.weight"),
+    ("llama", "LlamaForCausalLM", "lm_head.weight"),
+    ("t5_encoder", "T5Model", "decoder.block.0.layer.0.SelfAttention.q.weight"),
+])  # fmt: skip
+def test_a_head_that_is_not_there_is_missing(tmp_path, case, headed, missing):
+    made = write_folder(tmp_path / case, CASES[case].arguments)
+    change(made, architectures=[headed], is_encoder_decoder=headed.startswith("T5"))
+    tensors = {name: array for name, array in drawn(CASES[case].arguments["tensors"], 0).items() if name != missing}
+    write_safetensors(made / "model.safetensors", tensors)
+    text = refused(made, f"missing: {missing}")
+    assert ("too many: cls.predictions.bias" in text) == (case == "bert_masked_lm")
 
 
 @pytest.mark.parametrize("name, copy, of", [

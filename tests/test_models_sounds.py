@@ -1,8 +1,9 @@
-"""Sound to features and to text: log_mel against transformers, WAV files, Transcriber and the command transcribe."""
+"""Sound to features and to text: log_mel against transformers, Transcriber and the command transcribe."""
 
 import importlib.util
+import io
 import json
-import struct
+import sys
 import warnings
 
 import numpy as np
@@ -39,35 +40,6 @@ def test_log_mel_of_what_is_no_sound():
     with pytest.raises(ValueError, match="200 samples; expected at least 201"):
         models.log_mel(np.zeros(200))
     assert models.log_mel(np.zeros(0), n_samples=1600).shape == (80, 10)
-
-
-@pytest.mark.parametrize("width", [1, 2, 3, 4])
-@pytest.mark.parametrize("channels", [1, 2])
-def test_wav(tmp_path, width, channels):
-    top = 2 ** (8 * width - 1)
-    numbers = np.array([[0, 1], [-top, -top], [top - 1, top - 1], [-1, top // 2], [3, -3]])[:, :channels]
-    samples, rate = models.read_wav(write_wav(tmp_path / "a.wav", numbers, width, 8000))
-    assert rate == 8000 and samples.dtype == np.float32
-    np.testing.assert_array_equal(samples, (numbers.mean(axis=1) / top).astype(np.float32))
-
-
-def test_files_that_are_no_sound(tmp_path):
-    file = tmp_path / "a.wav"
-    with pytest.raises(FileNotFoundError):
-        models.read_wav(file)
-    for text in (b"", b"RIFF", b"some text that is no sound"):
-        file.write_bytes(text)
-        with pytest.raises(ValueError, match=r"a.wav is no WAV file .*; run: ffmpeg -i a.wav -ac 1 -ar 16000"):
-            models.read_wav(file)
-    floats = struct.pack("<HHIIHH", 3, 1, 16000, 64000, 4, 32)
-    body = b"WAVEfmt " + struct.pack("<I", len(floats)) + floats + b"data" + struct.pack("<I", 4) + bytes(4)
-    file.write_bytes(b"RIFF" + struct.pack("<I", len(body)) + body)
-    with pytest.raises(ValueError, match=r"unknown format: 3\); run: ffmpeg"):
-        models.read_wav(file)
-    whole = write_wav(file, np.zeros((100, 1), int)).read_bytes()
-    file.write_bytes(whole[:-20])
-    with pytest.raises(ValueError, match="truncated: it says 200 bytes of sound, and has 180"):
-        models.read_wav(file)
 
 
 SOUND = FEATURES["cut"].samples[:12000].astype(np.float32) / 32768
@@ -109,6 +81,20 @@ def test_transcriber(transcriber):
     assert other != transcriber.transcribe(SOUND, 16000, language="de")
     for named in ("English", "english", "<|en|>"):
         assert transcriber.transcribe(SOUND, 16000, language=named) == other
+
+
+@needs_tokenizers
+@pytest.mark.needs("soxr")
+def test_sounds_of_other_rates(transcriber, monkeypatch):
+    import soxr
+
+    fast, options = np.repeat(SOUND, 3).astype(np.float16), {"language": "en", "max_new_tokens": 8}
+    wanted = transcriber.transcribe(soxr.resample(fast.astype(np.float32), 48000, 16000), 16000, **options)
+    assert transcriber.transcribe(fast, 48000, **options) == wanted != transcriber.transcribe(fast, 16000, **options)
+    monkeypatch.setitem(sys.modules, "soxr", None)
+    why = r"Transcriber: the sound has 48000 samples a second and 16000 are wanted, .*; run: pip install"
+    with pytest.raises(ImportError, match=why):
+        transcriber.stream(fast, 48000)
 
 
 @needs_tokenizers
@@ -186,7 +172,8 @@ def test_what_the_folder_asks_for_in_vain(vulkan_backend, tmp_path, capsys):
 @needs_tokenizers
 def test_what_cannot_be_transcribed(transcriber):
     for options, why in (
-        ({"sampling_rate": 8000}, "8000 samples a second; the model takes 16000"),
+        ({"sampling_rate": 0}, "sampling_rate is 0; expected a number above 0"),
+        ({"samples": np.where(np.arange(36000) < 35999, LONG, np.nan)}, "Transcriber: samples are not all finite"),
         ({"language": "xx"}, "language is 'xx'; expected one of de, en"),
         ({"language": "French"}, "language is 'French'; expected one of de, en"),
         ({"language": 3}, "language is 3; expected one of de, en"),
@@ -242,16 +229,18 @@ def test_transcribe_command(vulkan_backend, transcriber, folder, tmp_path, capsy
     file = write_wav(tmp_path / "a.wav", np.round(LONG * 32768).astype(int)[:, None])
     device = ["--device", str(vulkan_backend.device.index)]
     options = ["--language", "de", "--max-new-tokens", "5"]
-    assert main(["transcribe", str(folder), str(file), *options, *device]) == 0
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
+    assert main(["transcribe", str(folder), "-", *options, *device]) == 0
     out, err = capsys.readouterr()
     assert out == by_hand(transcriber, LONG, [3, 12, 13, 15], max_new_tokens=5) + "\n"
     assert err.startswith("2.2 s of sound in")
     for arguments, why in (
         ([folder, file, "--language", "xx"], "language is 'xx'"),
         ([folder, tmp_path / "none.wav"], "none.wav cannot be read: No such file"),
-        ([folder, __file__], "is no WAV file"),
+        ([folder, __file__], f"{__file__} is no "),
+        ([folder, "-"], "standard input is empty; expected a sound"),
         ([tmp_path / "none", file], "none is no folder"),
-        ([folder, write_wav(tmp_path / "b.wav", np.zeros((9, 1), int), rate=44100)], "-ar 16000"),
+        ([folder, write_wav(tmp_path / "b.wav", np.zeros((0, 1), int))], "b.wav has no samples"),
     ):
         assert main(["transcribe", *map(str, arguments), *device]) == 1
         out, err = capsys.readouterr()

@@ -151,6 +151,18 @@ def test_every_kernel(vulkan_backend, name, held, wanted):
     x = draw(6, 700, 33).astype(np.float32)
     check_along(softmax.softmax(view.opened, view.tensor(x), 1).numpy(), x, 1)
     check_gradients(view.opened, draw(6, 4096).astype(np.float32), f"{name}", ("layer_norm",))
+    for cols in (3, 772):  # squares beyond float32, in some rows of a workgroup
+        x = (draw(10, cols) * np.resize([1e-30, 1.0, 1e25, 1e-20, 1.0], (10, 1))).astype(np.float32)
+        wide = x.astype(np.float64)
+        for given in (view.tensor(x), view.tensor(np.ascontiguousarray(x.T)).T):
+            for norm in ("layer_norm", "rms_norm"):
+                exact = getattr(reference, norm)(wide, cols, eps=0.0)
+                found = getattr(forward, norm)(view.opened, given, cols, eps=0.0).numpy()
+                assert np.abs(found - exact).max() <= 1e-5 * np.abs(exact).max(), f"{name} {norm} {cols}"
+            exact = reference.rms_norm_backward(np.ones_like(wide), wide, cols, eps=0.0)[0]
+            ones = view.tensor(np.ones_like(x))
+            found = backward.rms_norm_backward(view.opened, ones, given, cols, eps=0.0)[0].numpy()
+            assert (np.abs(found - exact) <= 1e-5 * np.abs(exact).max(1, keepdims=True)).all(), f"{name} {cols}"
 
 
 @pytest.mark.parametrize("dtype", ["float32", *SIXTEEN_BITS])

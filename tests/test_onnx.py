@@ -82,7 +82,7 @@ def test_a_model_is_captured_once_for_each_shape():
         graphs.append(model.graph)
         np.testing.assert_allclose(found, expected(proto, each), rtol=0, atol=1e-5)
         assert np.array_equal(found, model.run({"ids": each}, capture=False)["logits"])
-        assert model.graph is None and (model.executed, model.folded) == (11, 1)  # Concat; Shape is of the host's own
+        assert model.graph is None and (model.executed, model.folded) == (10, 2)  # Transpose, once; Concat
     assert graphs[0] is graphs[1] is graphs[3] is not graphs[2]
 
 

@@ -30,12 +30,10 @@ else:
 
 #: Why a case that has nothing but operators of grilly's is not run: each pattern is looked for in the error's text.
 REFUSED = {
-    "float64": r"(is float64|double is a dtype), which no Tensor has|^Cast\w*: double|^EyeLike: double",
-    "uint64": r"is uint64, which no Tensor has",
+    "float64": r"(is float64|double is a dtype), which no Tensor has|^(Cast\w*|EyeLike|Bernoulli): double",
     "strings": r"is object, which no Tensor has|string is a dtype",
     "numbers of 8 bits and less": r"(float[468]\w*|u?int[24]) is a dtype|is (float[468]\w*|u?int[24]), which",
     "sequences and optional values": r"is a (sequence|optional)_type; grilly (takes|gives) tensors",
-    "dropout while training": r"training_mode drops",
     "old operator sets": r"of operator set [1-6];|Scan before operator set 9",
 }  # fmt: skip
 #: Why grilly lacks an operator.
@@ -44,7 +42,6 @@ LACKED = {
         "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer",
         "ai.onnx.ml.LabelEncoder",
     },
-    "random numbers": {"Bernoulli", "RandomUniformLike"},
     "training": {f"ai.onnx.preview.training.{name}" for name in ("Adagrad", "Adam", "Momentum")},
     "pictures in files": {"ImageDecoder"},
     "trees and features": {f"ai.onnx.ml.{name}" for name in ("ArrayFeatureExtractor", "Binarizer", "TreeEnsemble")},
@@ -60,6 +57,10 @@ TRANSFORMS = ("test_dft_inverse", "test_dft_inverse_opset19")
 #: Cases whose expected numbers go by the extent times the scale where ONNX's text has the length of the result. ONNX
 #: Runtime 1.32 gives the text's too; test_places_go_by_the_length_of_the_result holds grilly to them.
 LENGTHS = ("test_resize_downsample_scales_cubic_align_corners", "test_resize_downsample_scales_linear_align_corners")
+#: Cases of random numbers, whose expected ones are those of NumPy's generator: only shapes and dtypes are compared.
+RANDOM = tuple(
+    name for name in CASES if name.startswith(("test_bernoulli", "test_training_dropout")) and "zero_ratio" not in name
+)
 #: In one part each, so that several processes can share them.
 PARTS = 4
 
@@ -77,6 +78,8 @@ def check(case) -> grilly.onnx.Model:
         assert len(found) == len(wanted)
         for one, other in zip(found, wanted, strict=True):
             assert one.shape == other.shape and one.dtype == other.dtype
+            if case.name in RANDOM:
+                continue
             rtol = case.rtol
             if one.dtype.name == "bfloat16":
                 one, other, rtol = one.astype(np.float32), other.astype(np.float32), max(rtol, 2**-6)
@@ -120,7 +123,8 @@ def test_cases_of_onnx(part, count):
         except (AssertionError, grilly.GrillyError, ValueError, TypeError) as error:
             wrong.append(f"{name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
         else:
-            seen["passed" if model.executed else "passed, folded by the host"] += 1
+            passed = "passed" if model.executed else "passed, folded by the host"
+            seen["random numbers" if name in RANDOM else passed] += 1
     numbers = {"cases": len(sorted(CASES)[part::PARTS]), **dict(sorted(seen.items())), "unexpected": len(wrong)}
     count(f"ONNX's cases of operators, onnx {onnx.__version__}", numbers)
     assert not wrong, "\n".join(wrong)

@@ -66,8 +66,6 @@ def test_names_that_nobody_makes():
     neg, add = helper.make_node("Neg", ["x"], ["n"]), helper.make_node("Add", ["n", "q"], ["y"], name="sum")
     with pytest.raises(grilly.ModelError, match="^Add 'sum': input 'q' is undefined: no node makes it, and it is no"):
         grilly.onnx.Model(proto_of([neg, add], {"x": x}))
-    with pytest.raises(grilly.ModelError, match="^Add 'sum': input 'n' is undefined: Neg, which makes it, comes later"):
-        grilly.onnx.Model(proto_of([add, neg], {"x": x, "q": x}))
     with pytest.raises(grilly.ModelError, match="^output 'z' of the model is undefined"):
         grilly.onnx.Model(proto_of([neg], {"x": x}, ["n", "z"]))
     branches = [
@@ -76,7 +74,7 @@ def test_names_that_nobody_makes():
         for name, out in (("x", "r"), ("x", "gone"), ("later", "r"))
     ]  # fmt: skip
     for other, said in ((1, "^output 'gone' of else_branch of If 'which' is undefined"),
-                        (2, "^Neg: input 'later' is undefined: .* of else_branch of If 'which'")):  # fmt: skip
+                        (2, "^If 'which', Neg of 'later': each reads what the next one makes")):  # fmt: skip
         nodes = [
             helper.make_node("If", ["c"], ["y"], "which", then_branch=branches[0], else_branch=branches[other]),
             helper.make_node("Neg", ["y"], ["later"]),

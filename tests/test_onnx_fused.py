@@ -37,11 +37,18 @@ def test_a_node_agrees_with_onnx_runtime(label):
         # Neither rows of padding nor what lies behind a text in a cache are anybody's.
         parts = [(text, *before, slice(count)) for text, count in enumerate(case.rows)] or [...]
         for part in parts:
-            np.testing.assert_allclose(found[name][part], value[part], rtol=0, atol=2e-5, err_msg=name)
+            one, other = (each[part].astype(np.float64) for each in (found[name], value))
+            # Integers may lie one apart, where a number lies between them but for its last bit.
+            # So may the states of networks, which are quantized on the way: ONNX Runtime's functions are approximate.
+            atol = (2e-3 if "lstm" in label else 2e-5) if value.dtype.kind == "f" else 1
+            np.testing.assert_allclose(one, other, rtol=0, atol=atol, err_msg=name)
+            if value.dtype.kind != "f":
+                assert np.count_nonzero(one != other) <= value.size // 20, name
 
 
 @pytest.mark.parametrize(
-    "label", ["skip-norm-all", "embed", "attention-past", "heads-mask", "groups-ragged", "bits-4-40-zeros"]
+    "label",
+    ["skip-norm-all", "embed", "attention-past", "heads-mask", "groups-ragged", "bits-4-40-zeros", "q-gemm", "q-embed"],
 )
 def test_constants_and_runs_without_a_graph_give_the_same(label):
     case = CASES[label]
@@ -58,6 +65,24 @@ def test_constants_and_runs_without_a_graph_give_the_same(label):
     for capture in (True, False, True):
         found = built.run({kept: feeds[kept]}, capture=capture)
         assert all(np.array_equal(found[name], value) for name, value in wanted.items())
+
+
+@pytest.mark.parametrize("bits", [2, 8])
+def test_an_order_of_columns_and_zeros(bits):
+    """By the formula, ``(b - zero) scale``: ONNX Runtime lacks these."""
+    random = np.random.default_rng(bits)
+    order, x = random.permutation(np.arange(48) // 16)[:40], random.standard_normal((3, 40)).astype(np.float32)
+    numbers, zeros = random.integers(0, 2**bits, (7, 48)), random.integers(0, 2**bits, (7, 4))
+    scales = random.random((7, 3)).astype(np.float32)
+
+    def packed(values):
+        each = values.reshape(7, -1, 8 // bits) << np.arange(0, 8, bits)
+        return each.sum(-1).astype(np.uint8)
+
+    weight = (numbers[:, :40] - zeros[:, order]) * scales[:, order].astype(np.float64)
+    inputs = x, packed(numbers).reshape(7, 3, -1), scales, packed(zeros[:, : 3 + (bits == 2)]), order.astype(np.int32)
+    found = ran(Case("MatMulNBits", inputs, (True,), {"K": 40, "N": 7, "bits": bits, "block_size": 16}))["y0"]
+    np.testing.assert_allclose(found, x @ weight.T, rtol=0, atol=1e-6 * np.abs(weight).sum(1).max())
 
 
 def test_packed_heads_are_those_apart():
@@ -86,12 +111,13 @@ def test_half_precision(label, dtype):
 
 
 @pytest.mark.parametrize("label, changes, why", [
-    ("matmul", {"transBatchA": 1}, "FusedMatMul: transBatchA is 1"),
     ("attention", {"do_rotary": 1}, "Attention: do_rotary is given"),
     ("attention", {"num_heads": 5}, r"num_heads is 5; an input of shape \(2, 5, 64\) cannot have so many heads"),
-    ("bits-4-32", {"bits": 2}, "MatMulNBits: bits is 2; grilly has 4 and 8"),
+    ("bits-4-32", {"bits": 3}, "MatMulNBits: bits is 3; grilly has 2, 4 and 8"),
     ("rotary", {"scale": 2.0}, "RotaryEmbedding: scale is given"),
     ("groups-step", {"do_rotary": 1, "num_heads": 3}, "num_heads is 3"),
+    ("conv-relu", {"activation": "Gelu"}, "FusedConv: activation is 'Gelu'; grilly has Relu, .* and Clip"),
+    ("q-attention", {"do_rotary": 1}, "QAttention: do_rotary is given"),
 ])  # fmt: skip
 def test_what_is_refused(label, changes, why):
     case = CASES[label]
@@ -130,9 +156,11 @@ def test_a_packed_matrix_goes_to_the_device_once():
     del proto.graph.input[1:]
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     built = grilly.onnx.Model(proto)
-    assert isinstance(built._constants["x1"], grilly.Tensor)
+    given = grilly.onnx.Model(model(CASES["bits-4-32"])[0])  # a graph has what it is given in its own memory
+    given.run(feeds)
     for batch in (1, 2):
         found = built.run({"x0": feeds["x0"][:batch]})["y0"]
+        assert built.graph.memory + feeds["x1"].nbytes <= given.graph.memory
         np.testing.assert_allclose(found, GOLDEN["bits-4-32/y0"][:batch], rtol=0, atol=2e-5)
 
 

@@ -28,6 +28,10 @@ def model_of(nodes, inputs, outputs, constants):
     return grilly.onnx.Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
 
 
+#: What `powers` multiplies by.
+W = np.random.default_rng(0).uniform(0, 0.6, (3, 3)).astype(np.float32)
+
+
 def powers(condition: str) -> grilly.onnx.Model:
     """``h = tanh(h w)`` so many times, or while a condition holds, with all of them and how many there were.
 
@@ -55,8 +59,7 @@ def powers(condition: str) -> grilly.onnx.Model:
         helper.make_node("Expand", ["whole", "width"], ["wide"]),
     ]  # fmt: skip
     inputs = [info("x", 1, [2, 3]), info("count", 7, []), info("first", 7, [])]
-    w = np.random.default_rng(0).uniform(0, 0.6, (3, 3)).astype(np.float32)
-    return model_of(nodes, inputs, ["last", "all", "numbers", "wide"], {"w": w, "start": np.array([2])})
+    return model_of(nodes, inputs, ["last", "all", "numbers", "wide"], {"w": W, "start": np.array([2])})
 
 
 def expected(x, w, count, least=None):
@@ -72,12 +75,11 @@ def expected(x, w, count, least=None):
 def test_loops_of_counts_that_inputs_give_are_captured():
     """Each count makes a graph of its own, which has the rounds one after the other; states may stay on the host."""
     model = powers("count")
-    w = model._loaded.constants["w"]
     x = np.random.default_rng(1).standard_normal((2, 3)).astype(np.float32)
     graphs = set()
     for count, first in ((3, 0), (5, 10), (3, 0)):
         feeds = {"x": x, "count": np.array(count), "first": np.array(first)}
-        found, exact = model.run(feeds), expected(x, w, count)
+        found, exact = model.run(feeds), expected(x, W, count)
         graphs.add(model.graph)
         np.testing.assert_allclose(found["all"], exact, rtol=0, atol=1e-5)
         np.testing.assert_array_equal(found["last"], found["all"][-1])
@@ -91,9 +93,8 @@ def test_loops_of_counts_that_inputs_give_are_captured():
 
 def test_a_loop_that_the_device_ends_is_not_captured():
     model = powers("device")
-    w = model._loaded.constants["w"]
     x = np.abs(np.random.default_rng(1).standard_normal((2, 3))).astype(np.float32)
-    exact = expected(x, w, 50, least=0.5)
+    exact = expected(x, W, 50, least=0.5)
     found = model.run({"x": x, "count": np.array(50), "first": np.array(0)})
     assert 2 < len(exact) < 50 and found["all"].shape == exact.shape
     np.testing.assert_allclose(found["all"], exact, rtol=0, atol=1e-5)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import grilly
+from grilly import reference
 
 pytestmark = [pytest.mark.needs("onnx", "ml_dtypes"), pytest.mark.usefixtures("default")]
 if importlib.util.find_spec("onnx"):
@@ -125,6 +126,73 @@ def test_quantized_products_are_exact():
     exact = (wide[0] - int(zeros[0])) @ (wide[1] - int(zeros[1])) / 4096  # scales of powers of 2: nothing is rounded
     assert np.abs(exact).max() < 2**24
     np.testing.assert_array_equal(found, np.clip(np.rint(exact) + 3, -128, 127))
+
+
+@pytest.mark.parametrize("depth", [1024, 1025, 100_003])
+def test_products_of_bytes_at_their_ends_are_exact(depth):
+    """All terms as large as they are, so that sums pass what float32 and int32 hold."""
+    for ends in ((0, 127, 255, -128), (255, 127, 0, -128), (255, -128, 0, 0)):
+        a, b = np.full((2, depth), ends[0], np.uint8), np.full((depth, 3), ends[1], np.int8)
+        zeros = np.array(ends[2], np.uint8), np.array(ends[3], b.dtype)
+        node = helper.make_node("MatMulInteger", ["a", "b", "za", "zb"], ["y"])
+        (found,) = grilly.onnx.Backend.run_node(node, [a, b, *zeros])
+        exact = depth * (ends[0] - ends[2]) * (ends[1] - ends[3])
+        assert (found == np.array(exact, np.int64).astype(np.int32)).all() and found.dtype == np.int32
+
+
+def test_integer_convolutions_of_many_channels_are_exact():
+    """Channels in parts, whose sums float32 holds; groups and kernels that are not cut so."""
+    rng = np.random.default_rng(1)
+    for shape, outputs, kernel, groups in (
+        ((1, 100, 5, 6), 40, (3, 3), 1), ((1, 6, 5, 6), 6, (3, 3), 6), ((2, 80, 5, 6), 4, (3, 3), 2),
+        ((1, 2, 20, 21), 3, (17, 17), 1),
+    ):  # fmt: skip
+        x = rng.integers(250, 256, shape, np.uint8)
+        w = rng.integers(250, 256, (outputs, shape[1] // groups, *kernel), np.uint8)
+        (found,) = run("ConvInteger", {"x": x, "w": w}, version=10, group=groups)
+        exact = reference.conv2d(x.astype(np.float64), w.astype(np.float64), groups=groups, dtype=np.float64)
+        np.testing.assert_array_equal(found, exact)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32, np.int64, np.uint8])
+@pytest.mark.parametrize("how", ["add", "max", "min"])
+def test_scattering_of_any_dtype_and_axes(how, dtype):
+    rng = np.random.default_rng(2)
+    merge = {"add": np.add, "max": np.maximum, "min": np.minimum}[how]
+    for shape, many, axis in (((3, 4, 5), (2, 9, 5), 1), ((700,), (3000,), 0)):
+        x, updates = (rng.integers(0, 100, size).astype(dtype) for size in (shape, many))
+        index = rng.integers(-shape[axis], shape[axis], many)
+        places = list(np.indices(many))
+        places[axis] = index % shape[axis]
+        exact = x.copy()
+        merge.at(exact, tuple(places), updates)
+        given = {"x": x, "index": index, "updates": updates}
+        (found,) = run("ScatterElements", given, version=18, axis=axis, reduction=how)
+        np.testing.assert_array_equal(found, exact)
+
+
+def test_sums_of_scattered_numbers_of_any_size():
+    """Each place has its own scale; what is not finite stays where it is, and the order counts for nothing."""
+    rng = np.random.default_rng(3)
+    index = rng.integers(0, 50, 4000)
+    updates = normal(4000) * (10.0 ** (index % 7 * 10 - 30)).astype(np.float32)
+    x = np.zeros(52, np.float32)
+    x[51] = -0.0
+    for place, value in ((7, np.inf), (8, -np.inf), (9, np.nan)):
+        updates[np.flatnonzero(index == place)[0]] = value
+    updates[np.flatnonzero(index == 10)[:2]] = np.inf, -np.inf
+    exact, sizes = np.zeros(52), np.zeros(52)
+    with np.errstate(invalid="ignore"):
+        np.add.at(exact, index, updates.astype(np.float64))
+        np.add.at(sizes, index, np.abs(updates.astype(np.float64)))
+    (found,) = run("ScatterElements", {"x": x, "i": index, "u": updates}, version=18, reduction="add")
+    order = rng.permutation(4000)
+    (other,) = run("ScatterElements", {"x": x, "i": index[order], "u": updates[order]}, version=18, reduction="add")
+    np.testing.assert_array_equal(found, other)
+    whole = np.isfinite(exact)
+    np.testing.assert_array_equal(found[~whole], exact[~whole].astype(np.float32))
+    assert (np.abs(found[whole] - exact[whole]) <= 2.0**-24 * np.abs(exact[whole]) + 2.0**-30 * sizes[whole]).all()
+    assert np.signbit(found[51])
 
 
 # -- transposed convolutions ------------------------------------------------------------------------------------------
@@ -499,3 +567,33 @@ def test_present_keys_and_values_keep_their_dtypes(dtypes):
     np.testing.assert_array_equal(keys, k)
     np.testing.assert_array_equal(values, v)
     assert (keys.dtype, values.dtype) == dtypes
+
+
+# -- norms -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [1e30, 1.0, 1e-30])
+def test_norms_of_any_size(scale):
+    """Where squares are beyond float32 and the result is not."""
+    x = (scale * normal(2, 3, 4, 5)).astype(np.float32)
+    wide, axes, ones, zeros = x.astype(np.float64), (0, 2, 3), np.ones(3, np.float32), np.zeros(3, np.float32)
+    mean, deviation = wide.mean(axes, keepdims=True), wide.std(axes, keepdims=True)
+
+    def near(found, exact):
+        np.testing.assert_allclose(found, exact, rtol=0, atol=2e-6 * np.abs(exact).max())
+
+    near(run("ReduceL2", {"x": x})[0], np.sqrt(np.square(wide).sum(keepdims=True)))
+    for order in (1, 2):
+        size = np.linalg.norm(wide, order, axis=1, keepdims=True)
+        near(run("LpNormalization", {"x": x}, axis=1, p=order)[0], wide / size)
+    if scale >= 1:
+        near(run("MeanVarianceNormalization", {"x": x})[0], (wide - mean) / (deviation + 1e-9))
+    inverse = 1 / np.sqrt(np.square(wide).mean(-1, keepdims=True))
+    found = run("LayerNormalization", {"x": x, "scale": np.ones(5, np.float32)}, 3, epsilon=0.0)
+    near(found[2], 1 / wide.std(-1, keepdims=True))
+    near(run("RMSNormalization", {"x": x, "scale": np.ones(5, np.float32)}, version=23, epsilon=0.0)[0], wide * inverse)
+    given = {"x": x, "scale": ones, "bias": zeros, "mean": zeros, "variance": ones}
+    near(run("BatchNormalization", given, 3, training_mode=1, epsilon=0.0)[0], (wide - mean) / deviation)
+    near(run("LRN", {"x": x}, size=3, alpha=3.0, bias=0.0, beta=0.5)[0], wide / np.sqrt(
+        sum(np.pad(np.square(wide), ((0, 0), (1, 1), (0, 0), (0, 0)))[:, shift : shift + 3] for shift in range(3))
+    ))  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 import goldens
 from grilly import models
 from grilly.models.packing import by_tokens, packed
-from model_folders import write_folder
+from model_folders import write_folder, write_tokenizer
 
 CASES = goldens.cases("models")
 
@@ -40,7 +40,7 @@ def test_texts_together_are_as_each_alone(vulkan_backend, tmp_path, case, poolin
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel({f"w{n}": n for n in range(61)}, unk_token="w0"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     folder = write_folder(tmp_path / "model", CASES[case].arguments)
-    made.save(str(folder / "tokenizer.json"))
+    write_tokenizer(folder, made.to_str())
     encoder = models.SentenceEncoder.load(folder, backend=vulkan_backend)
     encoder.pooling = pooling
     random = np.random.RandomState(0)

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def written(folder, made, **told):
     return folder
 
 
-@pytest.mark.parametrize("kind", ["BertTokenizer", "BertTokenizerFast", "DistilBertTokenizer", "MPNetTokenizerFast"])
+@pytest.mark.parametrize("kind", ["BertTokenizer", "DistilBertTokenizerFast", "MPNetTokenizerFast"])
 @pytest.mark.parametrize("told, meant", [
     ({"do_lower_case": False}, {"lowercase": False}), ({"strip_accents": False}, {"strip_accents": False}),
     ({"tokenize_chinese_chars": False}, {"handle_chinese_chars": False}), ({"do_lower_case": True}, {}),
@@ -55,18 +56,55 @@ def written(folder, made, **told):
 def test_normalised_as_the_configuration_says(tmp_path, kind, told, meant):
     wanted = [one.ids for one in pieces(**meant).encode_batch(TEXTS)]
     found = models.Tokenizer(written(tmp_path / "a", pieces(lowercase=True), tokenizer_class=kind, **told))
-    assert [found.encode(text)[0][0].tolist() for text in TEXTS] == wanted
+    assert found.tokens_of(TEXTS, add_special_tokens=False) == wanted
     if meant:
         assert wanted != [one.ids for one in pieces().encode_batch(TEXTS)], "the case shows nothing otherwise"
 
 
-@pytest.mark.parametrize("kind", ["GPT2Tokenizer", "RobertaTokenizerFast", "Qwen2Tokenizer"])
+@pytest.mark.parametrize("kind", ["GPT2Tokenizer", "RobertaTokenizerFast", "Qwen2Tokenizer", "WhisperTokenizer"])
 @pytest.mark.parametrize("space", [False, True])
-@pytest.mark.parametrize("within", [False, True])
-def test_a_space_before_texts(tmp_path, kind, space, within):
-    folder = written(tmp_path / "a", runs(not space, within), tokenizer_class=kind, add_prefix_space=space)
+def test_a_space_before_texts(tmp_path, kind, space):
+    told = {"tokenizer_class": kind, "add_prefix_space": space, "unk_token": "#", "eos_token": "$"}
+    folder = written(tmp_path / "a", runs(not space), **told)
     found = models.Tokenizer(folder)
-    assert [found.encode(text)[0][0].tolist() for text in TEXTS] == [runs(space).encode(text).ids for text in TEXTS]
+    assert found.tokens_of(TEXTS, add_special_tokens=False) == [runs(space).encode(text).ids for text in TEXTS]
+
+
+@pytest.mark.parametrize("told, type_of", [
+    ({"tokenizer_class": "CLIPTokenizerFast"}, "clip"), ({}, "clip"), ({"tokenizer_class": "CLIPTokenizer"}, "vit"),
+])  # fmt: skip
+def test_texts_of_tokens_of_clip(tmp_path, told, type_of):
+    """Words of which end with </w>, where a space stands in a text, as transformers 5.24 has it."""
+    import tokenizers
+
+    words = ["<|startoftext|>", "<|endoftext|>", "a", "b", "a</w>", "b</w>", "ab</w>", ".</w>"]
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(
+        {word: i for i, word in enumerate(words)}, [("a", "b</w>")], end_of_word_suffix="</w>"))  # fmt: skip
+    made.decoder = tokenizers.decoders.ByteLevel()
+    folder = written(tmp_path / "a", made, **told)
+    (folder / "config.json").write_text(json.dumps({"model_type": type_of}))
+    found = models.Tokenizer(folder)
+    assert found.encode("AB  a.")[0].tolist() == [[0, 6, 4, 7, 1]]
+    assert found.decode([0, 6, 4, 7, 1]) == "ab a ."
+    assert found.decode([0, 6, 4, 7, 1], skip_special_tokens=False) == "<|startoftext|>ab a . <|endoftext|>"
+    written(folder, made, tokenizer_class="PreTrainedTokenizerFast")
+    assert models.Tokenizer(folder).decode([6, 4]) == "ab</w>a</w>"
+    text = Written(found)
+    assert "".join(text.add(token) for token in [2, 5, 6, 4, 7] * 20) + text.rest() == " ".join(["ab ab a ."] * 20)
+
+
+def test_times_and_prompts_of_whisper(tmp_path):
+    """They are in no text."""
+    folder = written(tmp_path / "a", runs(False), tokenizer_class="WhisperTokenizer", bos_token="x", unk_token="x")
+    told = ["<|startofprev|>", "<|startoftranscript|>", "<|0.00|>", "<|2.40|>", "<|notimestamps|>"]
+    (folder / "added_tokens.json").write_text(json.dumps({text: 256 + n for n, text in enumerate(told)}))
+    found = models.Tokenizer(folder)
+    ids = found.encode("a")[0][0].tolist()
+    assert [ids[0], ids[1], len(ids)] == [257, 260, 4] and found.decode(ids, False).endswith("a<|endoftext|>")
+    a = ids[2]
+    assert found.decode([258, a, 259]) == found.decode([256, a, a, 257, a]) .removeprefix(told[1]) == "a"
+    assert found.decode([256, a]) == ""
+    assert found.decode([256, a, 257, a], skip_special_tokens=False) == "<|startofprev|>a<|startoftranscript|>a"
 
 
 def test_classes_that_do_not_read_these_fields(tmp_path):
@@ -203,8 +241,10 @@ def test_parts_of_a_text_whose_signs_are_joined(tmp_path):
 
 
 def test_a_configuration_of_another_tokenizer(tmp_path):
-    with pytest.raises(ModelError, match="tokenizer_class is 'BertTokenizer', and tokenizer.json has no place for"):
+    with pytest.raises(ModelError, match="class is BertTokenizer, .* is WordPiece, and tokenizer.json has BPE; for"):
         models.Tokenizer(written(tmp_path / "a", runs(False), tokenizer_class="BertTokenizer", do_lower_case=True))
+    with pytest.raises(ModelError, match="tokenizer_class is 'SpinTokenizer'; expected that of Bert, .*Backend' takes"):
+        models.Tokenizer(written(tmp_path / "a", runs(False), tokenizer_class="SpinTokenizer"))
     with pytest.raises(ModelError, match="tokenizer_config.json: truncation_side is 'middle'; expected one of"):
         models.Tokenizer(written(tmp_path / "a", runs(False), truncation_side="middle"))
     with pytest.raises(ModelError, match="tokenizer_config.json: model_max_length is 'many'"):
@@ -243,7 +283,7 @@ def test_white_space_around_sentences(vulkan_backend, encoder):
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "xlm-roberta"])
 def test_where_the_longest_text_is_said(vulkan_backend, encoder, name):
     def vectors(**told):
-        (encoder / "tokenizer_config.json").write_text(json.dumps(told))
+        (encoder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "TokenizersBackend", **told}))
         return models.SentenceEncoder.load(encoder, backend=vulkan_backend).encode(["abcdefgh", "abcde", "abc"])
 
     whole = vectors(model_max_length=1e30)
@@ -260,6 +300,26 @@ def test_where_the_longest_text_is_said(vulkan_backend, encoder, name):
     file.write_text(json.dumps({"max_seq_length": None}))
     cut = vectors(model_max_length=5)
     np.testing.assert_allclose(cut[0], cut[1], atol=1e-6)
+
+
+@pytest.mark.parametrize("file, told, said", [
+    ("sentence_bert_config.json", {"transformer_task": "text-generation"}, "transformer_task is 'text-generation'"),
+    ("sentence_bert_config.json", {"query_length": 32}, "query_length is 32; expected None"),
+    ("sentence_bert_config.json", {"modality_config": {"image": {}}}, "modality_config is {'image': {}}; expected "),
+    ("sentence_bert_config.json", {"unpad_inputs": True, "spin": 1}, "not known: spin"),
+    ("config_sentence_transformers.json", {"truncate_dim": 8}, "truncate_dim is 8; expected none: vectors"),
+    ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "model_type is 'SparseEncoder'; expected "),
+])  # fmt: skip
+def test_files_of_sentence_transformers_that_ask_for_more(encoder, file, told, said):
+    (encoder / file).write_text(json.dumps(told))
+    with pytest.raises(ModelError, match=f"{file}: {re.escape(said)}"):
+        models.SentenceEncoder.load(encoder)
+
+
+def test_fields_of_sentence_transformers_to_ignore(vulkan_backend, encoder):
+    (encoder / "sentence_bert_config.json").write_text(json.dumps({"spin": 1, "unpad_inputs": True}))
+    (encoder / "config_sentence_transformers.json").write_text(json.dumps({"similarity_fn_name": "dot", "spin": 1}))
+    models.SentenceEncoder.load(encoder, backend=vulkan_backend, ignore=["spin"]).encode("a")
 
 
 def test_words_of_sentence_transformers(vulkan_backend, encoder):

@@ -13,13 +13,15 @@ import operator
 from typing import Any, Literal, NoReturn
 
 from .array_api.creation import eye
-from .array_api.elementwise import abs, multiply, pow, sqrt, square, subtract
+from .array_api.elementwise import abs, divide, isfinite, logical_and, multiply, pow, subtract
 from .array_api.linear_algebra import matmul, matrix_transpose, tensordot, vecdot
-from .array_api.manipulation import broadcast_to, moveaxis, stack
+from .array_api.manipulation import broadcast_to, moveaxis, squeeze, stack
 from .array_api.operands import WORDS, tensor_of, tensors_of, wide
+from .array_api.searching import where
 from .array_api.statistical import max, min, sum
 from .compute.arrays.elementwise import cast, check_broadcast
 from .compute.arrays.promotion import FLOAT32, kind_of
+from .compute.arrays.reductions import axes_of, norm
 from .compute.arrays.shapes import diagonal_of
 from .compute.attention import foreign
 from .compute.device.tensor import Tensor
@@ -170,7 +172,7 @@ def vector_norm(
         Of a floating dtype.
     ord : float
         p of ``sum(|x|^p)^(1/p)``; inf and -inf for the largest and the smallest magnitude, 0 for how many elements are
-        not 0. Sums are float32, so squares beyond its range are infinite.
+        not 0. Powers may lie beyond float32's range where the norm does not.
 
     Returns
     -------
@@ -189,6 +191,8 @@ def vector_norm(
     if isinstance(ord, str) or ord is None:
         raise ValueError(f"vector_norm: ord is {ord!r}; expected a number; grilly.linalg.matrix_norm has 'fro'")
     x = _floating("vector_norm", x)
+    if ord == 2:
+        return norm("norm", x, axis, keepdims)
     if math.isinf(ord):
         return (max if ord > 0 else min)(abs(x), axis=axis, keepdims=keepdims)
     wide = cast(x, FLOAT32)
@@ -196,11 +200,19 @@ def vector_norm(
         found = sum(cast(wide != 0, FLOAT32), axis=axis, keepdims=keepdims)
     elif ord == 1:
         found = sum(abs(wide), axis=axis, keepdims=keepdims)
-    elif ord == 2:
-        found = sqrt(sum(square(wide), axis=axis, keepdims=keepdims))
     else:
-        found = pow(sum(pow(abs(wide), float(ord)), axis=axis, keepdims=keepdims), 1 / ord)
+        found = _root_of_powers(abs(wide), axis, keepdims, float(ord))
     return cast(found, x.dtype)
+
+
+def _root_of_powers(size: Tensor, axis: int | tuple[int, ...] | None, keepdims: bool, ord: float) -> Tensor:
+    """``sum(size^ord)^(1/ord)``, of quotients by the size that counts most, whose powers are at most 1."""
+    most: Tensor | float = 1.0
+    if all(size.shape[a] for a in axes_of("vector_norm", size, axis)):
+        most = (max if ord > 0 else min)(size, axis=axis, keepdims=True)
+        most = where(logical_and(isfinite(most), most > 0), most, 1.0)  # or infinity by infinity were NaN
+    found = multiply(pow(sum(pow(divide(size, most), ord), axis=axis, keepdims=True), 1 / ord), most)
+    return found if keepdims else squeeze(found, axes_of("vector_norm", size, axis))
 
 
 def _floating(name: str, x: Any) -> Tensor:

@@ -56,8 +56,8 @@ void main() {
                 [[unroll]] for (uint i = 0u; i < 8u; i++) words[i] = x_data[base + place_of(at + i * LANES) >> 3];
                 [[unroll]] for (uint k = 0u; k < 8u; k++) {
                     float numbers[8];
-                    [[unroll]] for (uint i = 0u; i < 8u; i++) numbers[i] = term_of(words[i][k >> 1], k & 1u);
-                    found[k] = combined(found[k], moments_of(numbers, 8u, pivot[k]));
+                    [[unroll]] for (uint i = 0u; i < 8u; i++) numbers[i] = value_of(words[i][k >> 1], k & 1u);
+                    found[k] = joined(found[k], moments_of(numbers, 8u, pivot[k]));
                 }
             }
         }
@@ -107,7 +107,21 @@ void main() {
                     }
                 }
                 if (adds_floats()) found[k] = with_sum(found[k], sum);
-                if (OPERATION == MOMENTS) found[k] = combined(found[k], moments_of(numbers, many, pivot[k]));
+                if (OPERATION == MOMENTS) found[k] = joined(found[k], moments_of(numbers, many, pivot[k]));
+            }
+        }
+        if (may_leave_range() && reads_elements()) {
+            uint beyond = 0u;
+            [[unroll]] for (uint k = 0u; k < 8u; k++) {
+                if (k < EACH && range_for(found[k]) != ORDINARY) beyond |= 1u << k;
+                else if (OPERATION == SQUARES) found[k].z = 0u;
+            }
+            for (; beyond != 0u; beyond &= beyond - 1u) {
+                const uint which = findLSB(beyond);
+                uvec4 one = uvec4(0u);
+                [[unroll]] for (uint k = 0u; k < 8u; k++) if (k == which) one = found[k];
+                one = in_its_range(one, base_of(row + which), begin + lane, end, 8u, LANES, 8u * LANES);
+                [[unroll]] for (uint k = 0u; k < 8u; k++) if (k == which) found[k] = one;
             }
         }
     }

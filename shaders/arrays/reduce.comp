@@ -2,8 +2,8 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_memory_scope_semantics : require
-// What it computes: sums, products, extremes and their places, any and all, sums of squared differences from the mean
-//     (arrays/states.glsl) of the rows of an array.
+// What it computes: sums, products, extremes and their places, any and all, sums of squares and of squared
+//     differences from the mean (arrays/states.glsl) of the rows of an array.
 // Shapes and layouts: x has rows over two axes and elements of a row over two, of any strides. y has one number a row,
 //     or `parts` states of four words, which another dispatch takes as rows of `parts` elements.
 // Bindings: 0 x, 1 y; with TOGETHER 2 parts, states (rows, parts), and 3 arrived, one for the workgroups of the same rows
@@ -18,7 +18,7 @@
 //     LANES-th run of a row's part, or element.
 // Accumulation: float32 sums of EACH elements, or of four such runs, which are added up with what is lost in rounding;
 //     then the invocations of a row by eights, then its parts. Variances: means and squared differences of EACH elements or
-//     four runs, combined in the same order. Integers wrap at 64 bits. The order depends on the shape alone.
+//     four runs, combined in the same order. Squares beyond float32's range are scaled (arrays/states.glsl). Integers wrap at 64 bits. The order depends on the shape alone.
 // Preconditions: fewer than 2^31 elements; part_length is a multiple of EACH.
 // Defines: THREADS, STRIPE.
 
@@ -54,7 +54,7 @@ void take(uvec2 raw[8], uint base, uint at, uint many, uint step, float pivot) {
         }
     }
     if (adds_floats()) found = with_sum(found, sum);
-    if (OPERATION == MOMENTS && TYPE_X != STATES) found = combined(found, moments_of(numbers, min(many, EACH), pivot));
+    if (OPERATION == MOMENTS && TYPE_X != STATES) found = joined(found, moments_of(numbers, min(many, EACH), pivot));
 }
 
 // The sum of a run of 16-bit floats.
@@ -87,6 +87,7 @@ void main() {
         float pivot = pivot_of(base);
         uint step = RUNS == 1u ? 1u : LANES;
         uint at = begin + (RUNS == 1u ? EACH * lane : lane);
+        const uint own = at;
         // Runs that end before the part does are read without a test between them, which would end one read before the next.
         if (RUNS == 1u) {
             const uint next = EACH * LANES;
@@ -104,13 +105,13 @@ void main() {
                     uvec4 words[4];
                     [[unroll]] for (uint n = 0u; n < 4u; n++) words[n] = x_data[base + at + n * next >> 3];
                     float sum = 0.0, squares = 0.0;
-                    [[unroll]] for (uint k = 0u; k < 32u; k++) sum += term_of(words[k >> 3][k >> 1 & 3u], k & 1u) - pivot;
+                    [[unroll]] for (uint k = 0u; k < 32u; k++) sum += value_of(words[k >> 3][k >> 1 & 3u], k & 1u) - pivot;
                     const float mean = sum / 32.0;
                     [[unroll]] for (uint k = 0u; k < 32u; k++) {
-                        float apart = term_of(words[k >> 3][k >> 1 & 3u], k & 1u) - pivot - mean;
+                        float apart = value_of(words[k >> 3][k >> 1 & 3u], k & 1u) - pivot - mean;
                         squares += apart * apart;
                     }
-                    found = combined(found, floatBitsToUint(vec4(32.0, mean, squares, pivot)));
+                    found = joined(found, floatBitsToUint(vec4(32.0, mean, squares, pivot)));
                 }
             }
             if (wants_extremes() && SIXTEEN_BIT_FLOATS) {
@@ -156,6 +157,9 @@ void main() {
                 }
             }
             take(raw, base, at, (end - at + step - 1u) / step, step, pivot);
+        }
+        if (may_leave_range() && reads_elements()) {
+            found = in_its_range(found, base, own, end, EACH, step, EACH * LANES);
         }
     }
     combine_lanes(id, lane);

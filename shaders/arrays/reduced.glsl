@@ -55,17 +55,61 @@ float pivot_of(uint base) {
     return of_bits(number(KIND, TYPE_X, x_raw(base)).x);
 }
 
+bool reads_elements() { return TYPE_X != STATES; }
+
 // Sums of a few floats are rounded as they come; the sums of these are not.
 bool adds_floats() { return is_float_sum() && TYPE_X != STATES; }
-uvec4 with_sum(uvec4 before, float sum) { return combined(before, uvec4(floatBitsToUint(sum), 0u, 0u, 0u)); }
+uvec4 with_sum(uvec4 before, float sum) { return added(before, uvec4(floatBitsToUint(sum), 0u, 0u, 0u)); }
 
 #define SIXTEEN_BIT_FLOATS (TYPE_X == FLOAT16 || TYPE_X == BFLOAT16)
 
 // What half a word is, a 16-bit float.
-float term_of(uint word, uint half_) {
+float value_of(uint word, uint half_) {
     uint bits = bitfieldExtract(word, int(half_) * 16, 16);
     if (TYPE_X == FLOAT16) return HALVES == 1u ? unpackHalf2x16(bits).x : float16_value(bits);
     return uintBitsToFloat(bits << 16);
+}
+
+// ... and what is added up of it.
+float term_of(uint word, uint half_) {
+    float x = value_of(word, half_);
+    return OPERATION == SQUARES ? x * x : x;
+}
+
+// The range in which an invocation's sum of squares is to be found, after it was found in ORDINARY.
+int range_for(uvec4 found) {
+    if (OPERATION == MOMENTS && found.x == 0u) return ORDINARY;
+    float squares = of_bits(OPERATION == SQUARES ? found.x : found.z);
+    if (size_of(squares) >= INFINITY) return LARGE;
+    return squares < SMALL_SQUARES && (OPERATION == SQUARES || magnitude(of_bits(found.y)) < SMALL_MEAN) ? SMALL : ORDINARY;
+}
+
+// What an invocation has found, with its range; in another one than ORDINARY from the elements once more, up to eight
+// at a time: those from `at` on, `step` from one to the next, and so on `stride` elements later. Rare, and out of
+// the way of the rest.
+uvec4 in_its_range(uvec4 found, uint base, uint at, uint end, uint many, uint step, uint stride) {
+    int range = range_for(found);
+    if (OPERATION == SQUARES) found.z = uint(range);
+    if (range == ORDINARY) return found;
+    float before = range == LARGE ? INVERSE_SCALE : 1.0, after = range == SMALL ? SCALE : 1.0;
+    const float pivot = pivot_of(base);
+    uvec4 again = uvec4(0u);
+    for (; at < end; at += stride) {
+        float numbers[8], sum = 0.0;
+        uint here = 0u;
+        [[unroll]] for (uint k = 0u; k < 8u; k++) {
+            numbers[k] = 0.0;
+            if (k >= many || at + k * step >= end) continue;
+            float x = of_bits(number(KIND, TYPE_X, x_raw(base + place_of(at + k * step))).x);
+            numbers[k] = (x * before - pivot * before) * after;
+            sum += numbers[k] * numbers[k];
+            here++;
+        }
+        again = OPERATION == SQUARES ? with_sum(again, sum) : joined(again, moments_of(numbers, here, 0.0));
+    }
+    again = with_range(again, range);
+    if (OPERATION == MOMENTS) again.w = floatBitsToUint(pivot);
+    return again;
 }
 
 // What was found of a part of a row, or of the whole, goes to the memory: a state, or a number.
@@ -78,6 +122,12 @@ void put_found(uint row, uint part, uvec4 found) {
     uvec2 result = number_of(found);
     if (gives_float() && pc.divisor >= 0.0) result.x = floatBitsToUint(divided(of_bits(result.x), pc.divisor));
     if (ROOT == 1u) result.x = floatBitsToUint(root(of_bits(result.x)));
+    if (may_leave_range()) {
+        int range = range_of(found);
+        if (range != ORDINARY) {
+            result.x = floatBitsToUint(scaled(of_bits(result.x), range * SCALE_POWER * (ROOT == 1u ? 1 : 2)));
+        }
+    }
     result = element(TYPE_Y, gives_float() ? FLOATING : LONG, result);
     uint bits = width_of(TYPE_Y), to = pc.y_offset + row;
     if (bits == 64u) {

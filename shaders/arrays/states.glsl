@@ -5,6 +5,11 @@
 //                     FIRST_MAXIMUM, FIRST_MINIMUM  the same, z its place
 //   MOMENTS of FLOATING  floats: how many, their mean as its distance from a pivot, the sum of their squared differences from
 //                     the mean, the pivot (Chan, Golub and LeVeque 1979, updating formulae for sample variances)
+//   SQUARES of FLOATING  as SUM of FLOATING, of squares; z the range
+// Ranges of MOMENTS and SQUARES (as of J. L. Blue 1978, A portable Fortran program to find the Euclidean norm of a vector):
+// in LARGE numbers are divided by SCALE, and their squares twice, so that sums of squares do not exceed float32; in SMALL
+// they are multiplied, so that no square that counts lies below it. States of MOMENTS say their range by how many
+// elements they have, times COUNTS in LARGE, divided by COUNTS in SMALL; their pivot stays as it is.
 
 #include "arrays/words.glsl"
 #include "arrays/floats.glsl"
@@ -15,24 +20,41 @@ layout(constant_id = 2) const uint KIND = 0u;  // FLOATING or LONG
 
 // facts: reductions
 const uint SUM = 0u, PRODUCT = 1u, MAXIMUM = 2u, MINIMUM = 3u, ANY = 4u, ALL = 5u;
-const uint FIRST_MAXIMUM = 6u, FIRST_MINIMUM = 7u, MOMENTS = 8u;
+const uint FIRST_MAXIMUM = 6u, FIRST_MINIMUM = 7u, MOMENTS = 8u, SQUARES = 9u;
 const uint STATES = 11u;  // a TYPE_X: what another dispatch has found
 
 #define FINDS_PLACES (OPERATION == FIRST_MAXIMUM || OPERATION == FIRST_MINIMUM)
 
+const int LARGE = 1, ORDINARY = 0, SMALL = -1;
+const float SCALE = 19342813113834066795298816.0, INVERSE_SCALE = 1.0 / SCALE, COUNTS = 18446744073709551616.0;  // 2^84, 2^64
+const int SCALE_POWER = 84;
+// Below these a sum of squares, and a mean's distance from the pivot, may be of squares that are below float32's range.
+const float SMALL_SQUARES = 1.0 / COUNTS, SMALL_MEAN = 2.0 / 4294967296.0;
+
+#define HAS_RANGES (OPERATION == MOMENTS || OPERATION == SQUARES)
+
+bool may_leave_range() {  // squares of other types' elements stay in float32's
+    if (!HAS_RANGES) return false;
+    return TYPE_X == FLOAT32 || TYPE_X == BFLOAT16 || TYPE_X == STATES;
+}
+
 bool is_float_sum() {
     if (KIND != FLOATING) return false;
-    return OPERATION == SUM;
+    return OPERATION == SUM || OPERATION == SQUARES;
 }
 
 bool gives_float() {  // else an int64
     if (KIND != FLOATING) return false;
-    return OPERATION < ANY || OPERATION == MOMENTS;
+    return OPERATION < ANY || HAS_RANGES;
 }
 
 uvec4 nothing_found() {
     if (OPERATION == PRODUCT) return uvec4(KIND == FLOATING ? floatBitsToUint(1.0) : 1u, 0u, 0u, 0u);
     if (OPERATION == MOMENTS) return uvec4(0u);
+    if (OPERATION == SQUARES) {
+        if (may_leave_range()) return uvec4(0u, 0u, uint(SMALL), 0u);
+        return uvec4(0u);
+    }
     return uvec4(OPERATION == ALL ? 1u : 0u, 0u, 0xffffffffu, 0u);
 }
 
@@ -63,11 +85,70 @@ uvec2 of_rank(uvec2 rank) {
     return uvec2(rank.y == 0xffffffffu ? NAN : own ^ mix(0xffffffffu, 0x80000000u, own >= 0x80000000u), 0u);
 }
 
-uvec4 combined_moments(uvec4 a, uvec4 b) {
+// Two states of MOMENTS of one range; between their pivots is `between`.
+uvec4 joined(uvec4 a, uvec4 b, float between) {
     vec4 x = uintBitsToFloat(a), y = uintBitsToFloat(b);
-    float many = x.x + y.x, share = y.x / max(many, 1.0), apart = y.y - x.y + (y.w - x.w);
+    float many = x.x + y.x, share = y.x / max(many, 1.0), apart = y.y - x.y + between;
     vec4 both = vec4(many, x.y + apart * share, x.z + y.z + apart * apart * (x.x * share), x.w);
     return b.x == 0u ? a : a.x == 0u ? b : floatBitsToUint(both);
+}
+uvec4 joined(uvec4 a, uvec4 b) { return joined(a, b, of_bits(b.w) - of_bits(a.w)); }
+
+// Two sums, of SQUARES in one range.
+uvec4 added(uvec4 a, uvec4 b) {
+    float high, low;
+    split_sum(of_bits(a.x), of_bits(b.x), high, low);
+    low += of_bits(a.y) + of_bits(b.y);
+    return uvec4(floatBitsToUint(high), floatBitsToUint(low), OPERATION == SQUARES ? a.z : 0u, 0u);
+}
+
+int range_of(uvec4 state) {
+    if (OPERATION == SQUARES) return int(state.z);
+    return of_bits(state.x) >= COUNTS ? LARGE : of_bits(state.x) < 1.0 ? SMALL : ORDINARY;
+}
+
+// The sum of squares of a state is finite.
+bool is_within(uvec4 state) { return size_of(of_bits(OPERATION == SQUARES ? state.x : state.z)) < INFINITY; }
+
+// A state in its range or one of larger numbers, without the range in its count.
+uvec4 as_in_range(uvec4 state, int range) {
+    int own = range_of(state);
+    precise vec4 x = uintBitsToFloat(state);  // one factor after the other: the factors' product is no float32
+    if (OPERATION == MOMENTS) x.x *= own == LARGE ? 1.0 / COUNTS : own == SMALL ? COUNTS : 1.0;
+    for (; own < range; own++) {
+        if (OPERATION == MOMENTS) x.y *= INVERSE_SCALE;
+        for (uint twice = 0u; twice < 2u; twice++) {
+            if (OPERATION == MOMENTS) x.z *= INVERSE_SCALE;
+            else x.xy *= INVERSE_SCALE;
+        }
+    }
+    state = floatBitsToUint(x);
+    if (OPERATION == SQUARES) state.z = uint(range);
+    return state;
+}
+
+uvec4 with_range(uvec4 state, int range) {
+    if (OPERATION == SQUARES) state.z = uint(range);
+    else state.x = floatBitsToUint(of_bits(state.x) * (range == LARGE ? COUNTS : range == SMALL ? 1.0 / COUNTS : 1.0));
+    return state;
+}
+
+uvec4 combined_in(int range, uvec4 a, uvec4 b) {
+    uvec4 x = as_in_range(a, range), y = as_in_range(b, range);
+    if (OPERATION == SQUARES) return added(x, y);
+    float before = range == LARGE ? INVERSE_SCALE : 1.0, after = range == SMALL ? SCALE : 1.0;
+    return joined(x, y, (of_bits(b.w) * before - of_bits(a.w) * before) * after);
+}
+
+// Two states of any ranges, in the first one from theirs on that holds the sum of squares.
+uvec4 combined_ranges(uvec4 a, uvec4 b) {
+    if (OPERATION == MOMENTS && (a.x == 0u || b.x == 0u)) return b.x == 0u ? a : b;
+    int range = max(range_of(a), range_of(b));
+    uvec4 both = combined_in(range, a, b);
+    for (uint more = 0u; more < 2u; more++) {
+        if (range < LARGE && !is_within(both)) both = combined_in(++range, a, b);
+    }
+    return with_range(both, range);
 }
 
 // Up to eight floats as MOMENTS.
@@ -83,14 +164,13 @@ uvec4 moments_of(float x[8], uint many, float pivot) {
 }
 
 uvec4 combined(uvec4 a, uvec4 b) {
-    if (OPERATION == MOMENTS) return combined_moments(a, b);
-    if (OPERATION == SUM) {
-        if (KIND == LONG) return uvec4(add64(a.xy, b.xy), 0u, 0u);
-        float high, low;
-        split_sum(of_bits(a.x), of_bits(b.x), high, low);
-        low += of_bits(a.y) + of_bits(b.y);
-        return uvec4(floatBitsToUint(high), floatBitsToUint(low), 0u, 0u);
+    if (HAS_RANGES) {
+        bool ordinary = range_of(a) == ORDINARY && range_of(b) == ORDINARY;
+        uvec4 both = OPERATION == SQUARES ? added(a, b) : joined(a, b);
+        if (!may_leave_range()) return both;
+        return ordinary && is_within(both) ? both : combined_ranges(a, b);
     }
+    if (OPERATION == SUM) return KIND == LONG ? uvec4(add64(a.xy, b.xy), 0u, 0u) : added(a, b);
     if (OPERATION == PRODUCT) {
         if (KIND == LONG) return uvec4(multiply64(a.xy, b.xy), 0u, 0u);
         return uvec4(floatBitsToUint(of_bits(a.x) * of_bits(b.x)), 0u, 0u, 0u);
@@ -117,6 +197,7 @@ uvec4 found_in(uvec2 raw, uint place) {
         bool is = KIND == FLOATING ? (x.x & 0x7fffffffu) != 0u : !zero64(x);
         return uvec4(uint(is), 0u, 0u, 0u);
     }
+    if (OPERATION == SQUARES) return uvec4(floatBitsToUint(of_bits(x.x) * of_bits(x.x)), 0u, 0u, 0u);
     if (OPERATION == SUM || OPERATION == PRODUCT) return uvec4(x.x, KIND == LONG ? x.y : 0u, 0u, 0u);
     return uvec4(rank_of(x), place, 0u);
 }

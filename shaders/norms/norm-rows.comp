@@ -20,7 +20,7 @@
 // Push constants: see the block; offsets and strides in elements.
 // Workgroup: THREADS / LANES rows (x and y together count the workgroups). Invocation: every LANES-th element or four of a
 //     row. Held rows are read once; others once for what is found in them, and once more to write.
-// Accumulation: float32. What is found of a row's parts (found.glsl) is put together in an order that depends on the shape
+// Accumulation: float32, and where squares are beyond its range once more, scaled (found.glsl). What is found of a row's parts (found.glsl) is put together in an order that depends on the shape
 //     and the subgroup's size alone.
 // Preconditions: with QUADS every offset, stride of rows and `cols`, and with CHANNELS w_div, are multiples of four, and
 //     elements of a row are neighbours. rows and cols are not 0.
@@ -119,6 +119,7 @@ shared vec4 shared_parts[2][THREADS];
 uint lane, x_row, r_row, y_row, w_row;
 bool mine;  // whether the row exists, and is not another's once more
 float pivot;
+float scale = 1.0;  // of what is held: a power of two
 vec4 held[HELD], gradients[HELD];
 // Few weights and biases are fetched with the row, and wait for what is found in it; not where they take more registers
 // than the row.
@@ -212,6 +213,13 @@ void load(uint block, bool writes) {
             if (writes) WRITE(s, y_row, block, i, held[i], IO_STORE, WRITE_FOUR)
         }
     }
+#if MAY_LEAVE_RANGE
+    if (SQUARES && scale != 1.0) {
+        const float before = min(scale, 1.0), after = max(scale, 1.0), from = pivot * before;
+        [[unroll]] for (uint i = 0u; i < HELD; i++) held[i] = (held[i] * before - from) * after;
+        return;
+    }
+#endif
     if (CENTRED) {
         [[unroll]] for (uint i = 0u; i < HELD; i++) held[i] -= pivot;
     }
@@ -361,33 +369,42 @@ Found of_row(Found own) {
     return own;
 }
 
-void main() {
-    uint id = gl_LocalInvocationIndex;
-    lane = COLUMNS == 1u ? id / ROWS : id % LANES;
-    uint row = (gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * ROWS
-        + (COLUMNS == 1u ? id % ROWS : id / LANES);
-    mine = row < pc.rows;
-    row = min(row, pc.rows - 1u);
-    uint last = row, middle = 0u, first = 0u;
-    if (pc.e_2 < pc.rows) {  // most arrays have one axis of rows, and quotients are long
-        last = row % pc.e_2;
-        middle = row / pc.e_2 % pc.e_1;
-        first = row / pc.e_2 / pc.e_1;
-    }
-    x_row = pc.x_offset + first * pc.x_0 + middle * pc.x_1 + last * pc.x_2;
-    r_row = pc.r_offset + first * pc.r_0 + middle * pc.r_1 + last * pc.r_2;
-    y_row = pc.y_offset + first * pc.y_0 + middle * pc.y_1 + last * pc.y_2;
-    w_row = CHANNELS == 1u ? row % pc.w_groups * pc.w_each : 0u;
-    // Differences from a number of the row are nearly exact, where the row's mean is large and its deviation small.
-    pivot = CENTRED ? ONE(x, x_row) : 0.0;
-    if (CENTRED && ADDS == 1u) pivot = stored(pivot + ONE(r, r_row));
+#if MAY_LEAVE_RANGE
+// What the row is to be multiplied by, so that squares and products of it that count are float32 numbers: mostly 1.
+float scale_for(Found found) {
+    if (non_finite(found.sum)) return 1.0 / SCALE;
+    if (found.sum + pc.epsilon * float(pc.cols) < SMALL_SQUARES) return SCALE;
+    if (!BACKWARD || !non_finite(found.product)) return 1.0;
+    const int power = int(floatBitsToUint(found.sum) >> 23) - 127;
+    return uintBitsToFloat(uint(127 - power / 2) << 23);
+}
 
+shared uint some_again;
+
+// Whether the row is to be looked at again, or, where barriers are everyone's, some row of the workgroup.
+bool is_again(bool own) {
+    if (LANES == 1u) return own;
+#if SUBGROUPS
+    if (COLUMNS == 0u && LANES <= gl_SubgroupSize) return own;
+#endif
+    if (LANES == THREADS) {
+        if (own) barrier();  // others may still read what together() has shared
+        return own;
+    }
+    if (own) some_again = 1u;
+    barrier();
+    return some_again == 1u;
+}
+#endif
+
+// What all of the row has found, its elements multiplied by `scale`; `top` is what this invocation's softmax began with.
+Found found_of(bool writes, out float top) {
     // Blocks are put together in runs, so that roundings of a long row grow with the root of its length.
     Found found = nothing_found(), run = nothing_found();
     uint blocks = 0u;
     for (uint block = 0u; block == 0u || LONG == 1u && block < pc.cols; block += BLOCK) {
         if (EARLY) fetch_factors();
-        load(block, true);
+        load(block, writes);
         Found own = found_in(block);
         if (LONG == 1u) {
             run = combined(run, own);
@@ -400,9 +417,12 @@ void main() {
         }
     }
     if (LONG == 1u) found = combined(found, run);
-    float own_top = found.centre;
-    found = of_row(found);
+    top = found.centre;
+    return of_row(found);
+}
 
+// The row's results, from what is held.
+void put(Found found, float own_top) {
     float factor = 1.0, less = 0.0, more = 0.0;
     float each = 1.0 / float(pc.cols);
     if (WEIGHS) {
@@ -413,7 +433,7 @@ void main() {
         less = log_accurate(found.sum);
         if (found.sum == 0.0 || non_finite(found.sum)) less = uintBitsToFloat(0x7fc00000u);
     } else if (HAS_SUM) {
-        factor = inversesqrt(found.sum * each + pc.epsilon);
+        factor = inversesqrt(found.sum * each + pc.epsilon * scale * scale);
         more = found.product * each * factor;
     }
     for (uint block = 0u; block == 0u || LONG == 1u && block < pc.cols; block += BLOCK) {
@@ -442,9 +462,51 @@ void main() {
                 if (TERMS == 1u) {
                     WRITE(t, y_row, block, i, y * gradients[i], float, WRITE_FLOATS)
                 }
-                y = (weighted(block, i) - found.gradient - y * more) * factor;
+                y = (weighted(block, i) - found.gradient - y * more) * factor * scale;
             }
             WRITE(y, y_row, block, i, y, IO_STORE, WRITE_FOUR)
         }
     }
+}
+
+void main() {
+    uint id = gl_LocalInvocationIndex;
+    lane = COLUMNS == 1u ? id / ROWS : id % LANES;
+    uint row = (gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * ROWS
+        + (COLUMNS == 1u ? id % ROWS : id / LANES);
+    mine = row < pc.rows;
+    row = min(row, pc.rows - 1u);
+    uint last = row, middle = 0u, first = 0u;
+    if (pc.e_2 < pc.rows) {  // most arrays have one axis of rows, and quotients are long
+        last = row % pc.e_2;
+        middle = row / pc.e_2 % pc.e_1;
+        first = row / pc.e_2 / pc.e_1;
+    }
+    x_row = pc.x_offset + first * pc.x_0 + middle * pc.x_1 + last * pc.x_2;
+    r_row = pc.r_offset + first * pc.r_0 + middle * pc.r_1 + last * pc.r_2;
+    y_row = pc.y_offset + first * pc.y_0 + middle * pc.y_1 + last * pc.y_2;
+    w_row = CHANNELS == 1u ? row % pc.w_groups * pc.w_each : 0u;
+    // Differences from a number of the row are nearly exact, where the row's mean is large and its deviation small.
+    pivot = CENTRED ? ONE(x, x_row) : 0.0;
+    if (CENTRED && ADDS == 1u) pivot = stored(pivot + ONE(r, r_row));
+
+    float own_top;
+#if MAY_LEAVE_RANGE
+    // All that a turn finds is used in it: Mesa 22.3's CPU driver loses what invocations that leave a loop early take along.
+    if (SQUARES && id == 0u) some_again = 0u;
+    bool is_first = true, again;
+    do {
+        Found found = found_of(is_first, own_top);
+        again = false;
+        if (SQUARES && is_first) {
+            const float own_scale = scale_for(found);
+            again = is_again(own_scale != 1.0);
+            if (again) scale = own_scale;
+        }
+        if (!again) put(found, own_top);
+        is_first = false;
+    } while (again);
+#else
+    put(found_of(true, own_top), own_top);
+#endif
 }

@@ -17,7 +17,8 @@
 // Workgroup (x, y, z) owns COLUMNS * THREADS / (SUBGROUP * DEEP) columns (GATED half as many) of y from x, ROWS rows from y % row blocks, head
 //     y / row blocks, batch z.
 // Invocation: every SUBGROUP * DEEP-th word of its rows, so that neighbours read neighbouring words.
-// Accumulation: float32, words first, then the invocation's words, then invocations and subgroups.
+// Accumulation: float32, words first, then the invocation's words, then invocations and subgroups. Rows of x whose squares
+//     are beyond float32's range once more, by one invocation for each result.
 // Preconditions: SUBGROUP * DEEP divides THREADS; ROWS <= SUBGROUP; offsets, strides and K are multiples of 8 (float32: 4),
 //     but those of y and b, and N.
 
@@ -73,6 +74,33 @@ shared float sums[SUBGROUPS * VALUES];
 shared float squares[SUBGROUPS * ROWS];  // of x
 
 #include "fours.glsl"
+
+#if !defined(DTYPE_float16)
+const float SCALE = 19342813113834066795298816.0;            // 2^84
+const float SMALL_SQUARES = 1.0 / 18446744073709551616.0;  // 2^-64
+
+// A row of x, normalised, times a row of W, where `squares`, the sum of the row's, is beyond float32's range or may have lost
+// squares below it: from x times a power of two. `a` and `b` are the rows' first words.
+float scaled_product(uint a, uint b, float squares) {
+    const float scale = non_finite(squares) ? 1.0 / SCALE : SCALE;
+    const uint words = pc.depth / uint(WIDE);
+    float all = 0.0, total = 0.0;
+    for (uint first = 0u; first < words; first += 32u) {
+        vec4 square = vec4(0.0), sum = vec4(0.0);
+        for (uint word = first; word < min(first + 32u, words); word++) {
+            WORD x = a_data[a + word], w = b_data[b + word], g = norm_data[pc.norm_offset / uint(WIDE) + word];
+            [[unroll]] for (int i = 0; i < QUADS; i++) {
+                vec4 own = quad(x, i) * scale;
+                square += own * own;
+                sum += own * (quad(g, i) + pc.norm_added) * quad(w, i);
+            }
+        }
+        all += dot(square, vec4(1.0));
+        total += dot(sum, vec4(1.0));
+    }
+    return total * (pc.scale / sqrt(all / float(pc.depth) + pc.norm_eps * scale * scale));
+}
+#endif
 
 void main() {
     const uint wide = uint(WIDE);
@@ -172,21 +200,28 @@ void main() {
             // The place of W's row in the workgroup; its neighbour's sum is the next one.
             const uint own = i % uint(OWN) * uint(PAIRED);
             uint at = own / uint(COLUMNS) * uint(DEEP * VALUES) + i / uint(OWN) * uint(COLUMNS) + own % uint(COLUMNS);
-            float scale = pc.scale;
+            float scale = pc.scale, all = 0.0;
             if (NORM == 1) {
-                float all = 0.0;
                 for (uint d = 0u; d < uint(DEEP); d++) all += squares[d * uint(ROWS) + i / uint(OWN)];
                 scale /= sqrt(all / float(pc.depth) + pc.norm_eps);
             }
             float value = 0.0;
             for (uint d = 0u; d < uint(DEEP); d++) value += sums[at + d * uint(VALUES)];
             value *= scale;
+#if !defined(DTYPE_float16)
+            const bool is_beyond = NORM == 1 && (non_finite(all) || all + pc.norm_eps * float(pc.depth) < SMALL_SQUARES);
+            const uint own_a = a_first + row * (pc.a_row / wide), own_b = b_first + col * (pc.b_row / wide);
+            if (is_beyond) value = scaled_product(own_a, own_b, all);
+#endif
             if (HAS_BIAS == 1) value += IO_LOAD(bias_data[pc.bias_offset + col]);
             value = activation(value);
             if (GATED == 1) {
                 float other = 0.0;
                 for (uint d = 0u; d < uint(DEEP); d++) other += sums[at + 1u + d * uint(VALUES)];
                 other *= scale;
+#if !defined(DTYPE_float16)
+                if (is_beyond) other = scaled_product(own_a, own_b + pc.cols * (pc.b_row / wide), all);
+#endif
                 if (HAS_BIAS == 1) other += IO_LOAD(bias_data[pc.bias_offset + pc.cols + col]);
                 value *= other;
             }

@@ -546,7 +546,7 @@ def whole_models(mask: NDArray[np.int64], cache: models.Cache) -> None:
     encoder = models.SentenceEncoder.load("folder", progress=True)
     assert_type(encoder.encode("text", batch_size=2), Floats)
     assert_type(cache.max_len, int)
-    samples, rate = models.read_wav("speech.wav")
+    samples, rate = models.read_sound("speech.flac", 16000)
     assert_type(rate, int)
     assert_type(models.log_mel(samples, 128, n_samples=480000), Floats)
     transcriber = models.Transcriber.load("folder", "float16", progress=False)
@@ -556,7 +556,7 @@ def whole_models(mask: NDArray[np.int64], cache: models.Cache) -> None:
     assert_type(transcriber.detect_language(samples), str)
     transcriber.transcribe(samples)  # type: ignore[call-arg]
     models.log_mel(samples, bands=80)  # type: ignore[call-arg]
-    models.read_wav(3)  # type: ignore[arg-type]
+    models.read_sound(3)  # type: ignore[arg-type]
     models.load(3)  # type: ignore[arg-type]
     models.load("folder", precision="low")  # type: ignore[arg-type]
     models.Tokenizer()  # type: ignore[call-arg]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import io
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 
 from .. import __version__
 from ..errors import GrillyError
@@ -21,7 +23,7 @@ COMMANDS = {
     "generate": "continue a text by a language model from a folder, and print it as it comes",
     "embed": "write the vectors of a file's lines, by an encoder of sentences from a folder",
     "run": "run a model of ONNX on arrays from files, as one captured graph",
-    "transcribe": "write down the speech in a WAV file, by Whisper from a folder, and print it as it comes",
+    "transcribe": "write down the speech in a file of sound, by Whisper from a folder, and print it as it comes",
     "demo": "embed sentences with all-MiniLM-L6-v2 on the device and check the result",
 }
 
@@ -66,21 +68,42 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in argv if word in COMMANDS), None)
     name = "grilly" if command is None else f"grilly {command}"
-    if sys.stdout is None:  # closed by the shell's >&-
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")
-    try:
-        return _run(argv, command)
-    except BrokenPipeError:  # the reader (head, less) has seen enough
-        return 1
-    except (GrillyError, CommandError) as error:
-        return _failed(f"{name}: {error}")
-    except OSError as error:
-        where = "" if error.filename is None else f"{error.filename}: "
-        return _failed(f"{name}: {where}{error.strerror or error}")
-    except KeyboardInterrupt:
-        return _failed(f"{name}: interrupted", 130)
-    finally:
-        _let_go()
+    with _streams(name):
+        try:
+            return _run(argv, command)
+        except BrokenPipeError:  # the reader (head, less) has seen enough
+            return 1
+        except (GrillyError, CommandError) as error:
+            return _failed(f"{name}: {error}")
+        except OSError as error:
+            where = "" if error.filename is None else f"{error.filename}: "
+            return _failed(f"{name}: {where}{error.strerror or error}")
+        except KeyboardInterrupt:
+            return _failed(f"{name}: interrupted", 130)
+        finally:
+            _let_go()
+
+
+@contextlib.contextmanager
+def _streams(name: str) -> Iterator[None]:
+    """Standard output and error that take every text, and warnings as lines of the command's."""
+    with contextlib.ExitStack() as after, warnings.catch_warnings():
+        for stream in ("stdout", "stderr"):
+            if getattr(sys, stream) is None:  # closed by the shell's >&-
+                setattr(sys, stream, open(os.devnull, "w", encoding="utf-8"))
+            file = getattr(sys, stream)
+            # A sign that an encoding lacks, and a byte of a file's name that is none in UTF-8, would end the command.
+            # Where PYTHONIOENCODING asks for another way, that is taken.
+            if isinstance(file, io.TextIOWrapper) and file.errors in ("strict", "surrogateescape"):
+                after.callback(_again, file, file.errors)
+                file.reconfigure(errors="backslashreplace")
+        warnings.showwarning = lambda message, *_: print(f"{name}: {message}", file=sys.stderr)
+        yield
+
+
+def _again(file: io.TextIOWrapper, errors: str) -> None:
+    with contextlib.suppress(OSError):  # of what could not be written; `main` has said it
+        file.reconfigure(errors=errors)
 
 
 def _run(argv: Sequence[str], command: str | None) -> int:

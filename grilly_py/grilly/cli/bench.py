@@ -9,6 +9,7 @@ import importlib.util
 from ..registry.names import DTYPES
 from . import CommandError
 from .common import add_device, measured_on, numbers, open_backend
+from .files import destination
 from .output import Progress, bytes_text, check_writable, heading, table, time_text, write_json
 
 LENGTHS = (256, 512, 1024, 2048, 4096)
@@ -28,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-seconds", type=float, default=10.0, metavar="T",
                         help="time for a method at a length; a method whose next length would take longer for one call "
                         "is left out from there on (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--json", metavar="FILE", help="write the results as JSON; - prints them in place of the table")
+    parser.add_argument("--json", metavar="FILE", type=destination,
+                        help="write the results as JSON; - prints them in place of the table")  # fmt: skip
     parser.add_argument("--plot", metavar="FILE.png", help="draw time and memory (needs matplotlib)")
 
 

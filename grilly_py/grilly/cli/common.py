@@ -11,6 +11,7 @@ import platform
 import shlex
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from .. import __version__
 from ..compute import Compute, devices, use
@@ -69,6 +70,23 @@ def default_device(args: argparse.Namespace) -> Iterator[Compute]:
                 use(former)
     except (ImportError, ValueError, TypeError) as error:
         raise CommandError(str(error)) from error
+
+
+def called(file: str) -> str:
+    """A file as errors name it."""
+    return "standard input" if file == "-" else file
+
+
+def read_input(file: str) -> bytes:
+    """What a file holds, or standard input where it is "-". Raises CommandError where it cannot be read."""
+    try:
+        if file != "-":
+            return Path(file).read_bytes()
+        if sys.stdin is None:  # closed by the shell's <&-
+            raise CommandError("standard input cannot be read: it is closed")
+        return sys.stdin.buffer.read()
+    except OSError as error:
+        raise CommandError(f"{called(file)} cannot be read: {error.strerror or error}") from error
 
 
 def choose(args: argparse.Namespace) -> DeviceInfo:
@@ -194,6 +212,14 @@ def chosen_rows(table: list[dict]) -> list[dict]:
 def sizes_of(row: dict) -> list[int]:
     """The dimensions a row of ``Registry.table`` is chosen for; empty where the operation has no dimension limits."""
     return [size for size in row["chosen"] if size]
+
+
+def readable(text: str) -> str:
+    """An argument's type: a text in UTF-8, which a locale's encoding need not be."""
+    try:
+        return text if text.isascii() else os.fsencode(text).decode()
+    except UnicodeError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a text in UTF-8") from None
 
 
 def numbers(text: str) -> tuple[int, ...]:

@@ -12,7 +12,8 @@ import numpy as np
 
 from ..compute import Compute, Profile, use
 from . import CommandError
-from .common import add_device, open_backend, versions
+from .common import add_device, open_backend, readable, versions
+from .files import destination
 from .output import Progress, check_writable, heading, table, time_text, write_json
 
 #: Three pairs that mean nearly the same in other words, and two sentences that fit none.
@@ -32,11 +33,12 @@ TOLERANCE = 1e-4
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("sentences", nargs="*", default=SENTENCES, metavar="SENTENCE",
+    parser.add_argument("sentences", nargs="*", default=SENTENCES, metavar="SENTENCE", type=readable,
                         help="what to compare (default: eight examples)")  # fmt: skip
     add_device(parser)
     parser.add_argument("--repeat", type=int, default=5, metavar="N", help="timed runs (default: %(default)s)")
-    parser.add_argument("--json", metavar="FILE", help="write the result as JSON; - prints it in place of the table")
+    parser.add_argument("--json", metavar="FILE", type=destination,
+                        help="write the result as JSON; - prints it in place of the table")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,17 +7,18 @@ import sys
 import time
 
 from . import CommandError
-from .common import add_device, add_loading, default_device, tell_left_out
+from .common import add_device, add_loading, default_device, readable, tell_left_out
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("folder", metavar="FOLDER", help="config.json, safetensors and tokenizer.json of a model")
-    parser.add_argument("prompt", metavar="PROMPT", help="the text to continue, or for T5 the one to answer")
+    parser.add_argument("prompt", metavar="PROMPT", type=readable,
+                        help="the text to continue, or for T5 the one to answer")  # fmt: skip
     parser.add_argument("--chat", action=argparse.BooleanOptionalAction,
                         help="the prompt is a message of a user, put into the folder's chat template "
                         "(default: where it has one)")  # fmt: skip
-    parser.add_argument("--system", metavar="TEXT", help="what a chat is told before the prompt")
+    parser.add_argument("--system", metavar="TEXT", type=readable, help="what a chat is told before the prompt")
     parser.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="default: %(default)s")
     parser.add_argument("--temperature", type=float, metavar="T",
                         help="draw tokens, with logits divided by T (default: the likeliest)")  # fmt: skip
@@ -28,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "(default: the folder's, else 1)")  # fmt: skip
     parser.add_argument("--repetition-penalty", type=float, metavar="X",
                         help="divide logits of tokens that the text has by X (default: the folder's)")  # fmt: skip
-    parser.add_argument("--stop", action="append", metavar="TEXT", help="end where the text has this; may come again")
+    parser.add_argument("--stop", action="append", metavar="TEXT", type=readable,
+                        help="end where the text has this; may come again")  # fmt: skip
     parser.add_argument("--seed", type=int, metavar="N", help="of the sampling")
     add_loading(parser)
     add_device(parser)
@@ -54,7 +56,7 @@ def _check(args: argparse.Namespace, model) -> None:
     from ..models.whisper import WhisperStates
 
     if isinstance(model, WhisperStates):
-        raise CommandError(f"{args.folder}: Whisper writes down sounds; run: grilly transcribe {args.folder} FILE.wav")
+        raise CommandError(f"{args.folder}: Whisper writes down sounds; run: grilly transcribe {args.folder} FILE")
     if not isinstance(model, Generates) or not model.has_head:
         raise CommandError(f"{args.folder}: {type(model).__name__} writes no texts")
 

@@ -6,9 +6,11 @@ else they are aligned text without colour, which other programs can read.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import stat
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -121,11 +123,26 @@ def check_writable(path: str) -> None:
     """Raise CommandError when a file cannot be written, before work whose results would be lost. Changes nothing."""
     existed = os.path.exists(path)
     try:
+        if existed and is_stream(path):  # to open it is seen at its other end
+            if not os.access(path, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
         open(path, "ab").close()
     except OSError as error:
         raise CommandError(f"{path} cannot be written: {error.strerror}") from error
     if not existed:
-        os.remove(path)
+        os.remove(os.path.realpath(path))  # what a link names, not the link
+
+
+def is_stream(path: str) -> bool:
+    """Whether a path is a device or a pipe."""
+    mode = os.stat(path).st_mode
+    return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode) or stat.S_ISBLK(mode)
+
+
+def shown(name: str) -> str:
+    """A name of a file or a model, as a line may have it: quoted where it would break the line or steer a terminal."""
+    return name if name.isprintable() else repr(name)
 
 
 def bytes_text(number: float | None) -> str | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 
 from . import CommandError
-from .output import check_writable
+from .output import check_writable, is_stream
 
 #: Method -> colour and marker. Flash is drawn thick; the rest recede.
 STYLES = {
@@ -31,7 +32,7 @@ def written(path: str) -> str:
     known = FigureCanvasAgg.get_supported_filetypes()
     if ending and ending not in known:
         raise CommandError(f"{path} cannot be written: the ending is none of {', '.join(sorted(known))}")
-    path = path if ending else f"{path}.png"
+    path = path if ending or (os.path.exists(path) and is_stream(path)) else f"{path}.png"
     check_writable(path)
     return path
 
@@ -88,8 +89,11 @@ def draw(path: str, report: dict) -> None:
         + (", causal" if p["causal"] else ""),
         fontsize=11,
     )
+    drawn = io.BytesIO()  # some formats are not written from the first byte to the last, as pipes take them
     try:
-        figure.savefig(path, dpi=150)
+        figure.savefig(drawn, dpi=150, format=os.path.splitext(path)[1][1:].lower() or "png")
+        with open(path, "wb") as file:
+            file.write(drawn.getbuffer())
     except (OSError, ValueError) as error:
         raise CommandError(f"{path} cannot be written: {error}") from error
     finally:

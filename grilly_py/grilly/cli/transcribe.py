@@ -7,14 +7,15 @@ import sys
 import time
 
 from . import CommandError
-from .common import add_device, add_loading, default_device, tell_left_out
+from .common import add_device, add_loading, called, default_device, read_input, tell_left_out
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("folder", metavar="FOLDER", help="Whisper: config.json, generation_config.json, "
                         "preprocessor_config.json, safetensors and tokenizer.json")  # fmt: skip
-    parser.add_argument("file", metavar="FILE.wav", help="speech: WAV of 16,000 samples a second")
+    parser.add_argument("file", metavar="FILE", help="speech: WAV, FLAC, OGG, MP3 or another format of "
+                        "libsndfile (without the package soundfile: WAV); - for stdin")  # fmt: skip
     parser.add_argument("--language", metavar="CODE",
                         help="what is spoken, such as en (default: the folder's, or what is heard)")  # fmt: skip
     parser.add_argument("--task", metavar="TASK",
@@ -28,19 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the text as it comes, and on stderr how long it took."""
     with default_device(args) as backend:
-        from ..models import Transcriber, read_wav
-        from ..models.wav import remedy
+        from ..models import Transcriber
+        from ..models.sounds import decode
 
-        try:
-            samples, rate = read_wav(args.file)
-        except OSError as error:
-            raise CommandError(f"{args.file} cannot be read: {error.strerror or error}") from error
+        samples, rate = decode(read_input(args.file), called(args.file))
+        if not samples.size:
+            raise CommandError(f"{called(args.file)} has no samples")
         transcriber = Transcriber.load(args.folder, args.dtype, backend, ignore=args.ignore)
         tell_left_out(args, transcriber.model)
-        wanted = transcriber.features.sampling_rate
-        if rate != wanted:
-            raise CommandError(f"{args.file} has {rate} samples a second; the model takes {wanted}; "
-                               f"{remedy(args.file, wanted)}")  # fmt: skip
         return _print(args, transcriber, samples, rate)
 
 

@@ -8,12 +8,12 @@ from .loading import ARCHITECTURES, load
 from .model import Model
 from .output import Output
 from .sentences import SentenceEncoder
+from .sounds import read_sound
 from .spectrogram import log_mel
 from .tokenizer import Tokenizer
 from .transcription import Transcriber
-from .wav import read_wav
 
 __all__ = [
     "ARCHITECTURES", "Cache", "Model", "Output", "SentenceEncoder", "Tokenizer", "Transcriber", "load", "log_mel",
-    "read_wav",
+    "read_sound",
 ]  # fmt: skip

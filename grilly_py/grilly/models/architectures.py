@@ -107,7 +107,7 @@ def encoder_of(folder: Path, fields: dict[str, Any]) -> Make:
     found = _found(ENCODERS[name])
 
     def make(config: Config, weights: Weights) -> Model:
-        weights.allow(*(name for name in weights.checkpoint.entries if name.startswith(HEADS)))
+        weights.allow_below(*HEADS)
         return found(config, weights)
 
     return make

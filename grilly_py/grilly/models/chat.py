@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,14 @@ _THOUGHT = ("reasoning_content", "thinking", "reasoning")
 
 
 class ChatTemplates:
-    """The templates of a folder, by name: chat_template.jinja and additional_chat_templates/NAME.jinja, or the field
-    chat_template of tokenizer_config.json or chat_template.json.
+    """The templates of a folder, by name: chat_template.jinja and additional_chat_templates/NAME.jinja, or where there
+    is neither the field chat_template of tokenizer_config.json or chat_template.json.
 
     Parameters
     ----------
     folder : Path
+    tokens : mapping of str to str
+        The special tokens by the names that templates know them by: bos_token and its like.
 
     Attributes
     ----------
@@ -38,8 +39,8 @@ class ChatTemplates:
         The text of each template, and the file, for messages. Empty where the folder has none.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, tokens: Mapping[str, str]) -> None:
+        self._folder, self.tokens = folder, tokens
         self.sources: dict[str, tuple[str, str]] = {}
         for name in ("chat_template.json", "tokenizer_config.json"):
             file = folder / name
@@ -47,9 +48,8 @@ class ChatTemplates:
                 self._read(file, read_json(file).get("chat_template"))
         files = {"default": folder / "chat_template.jinja"}
         files |= {file.stem: file for file in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
-        for name, file in files.items():
-            if file.is_file():
-                self.sources[name] = file.read_text(encoding="utf-8"), str(file)
+        read = {name: (file.read_text("utf-8"), str(file)) for name, file in files.items() if file.is_file()}
+        self.sources = read or self.sources
 
     def _read(self, file: Path, found: Any) -> None:
         """Add what a field holds: a template, or a list of those with names."""
@@ -59,18 +59,6 @@ class ChatTemplates:
                 raise ModelError(f"{file}: chat_template is {str(found)[:200]}; expected a text, or a list of objects "
                                  "with name and template")  # fmt: skip
             self.sources[one["name"]] = one["template"], f"{file}: chat_template"
-
-    @cached_property
-    def tokens(self) -> dict[str, str]:
-        """The special tokens by the names that templates know them by: bos_token and its like."""
-        found: dict[str, str] = {}
-        for name in ("special_tokens_map.json", "tokenizer_config.json"):
-            file = self._folder / name
-            for key, value in (read_json(file) if file.is_file() else {}).items():
-                value = value.get("content") if isinstance(value, Mapping) else value
-                if key.endswith("_token") and isinstance(value, str):
-                    found[key] = value
-        return found
 
     def render(self, name: str | None, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
         """The text of messages, by the template of that name; by default "tool_use" where there are tools, else

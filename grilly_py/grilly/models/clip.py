@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import array_api as xp
 from .. import functional as F
-from .. import nn
+from .. import linalg, nn
 from ..compute import Tensor
 from .config import Config
 from .encoder import Block, Patches, sides
@@ -125,7 +125,7 @@ def pictures_of(model: Model, encoder: PictureEncoder, pixels: Any) -> tuple[Any
 def unit(x: Tensor) -> Tensor:
     """Rows scaled to length 1, in float32."""
     wide = x.astype("float32", copy=False)
-    return (wide / xp.sqrt(xp.sum(wide * wide, axis=-1, keepdims=True))).astype(x.dtype, copy=False)
+    return (wide / linalg.vector_norm(wide, axis=-1, keepdims=True)).astype(x.dtype, copy=False)
 
 
 class CLIP(Model):

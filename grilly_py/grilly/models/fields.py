@@ -1,4 +1,6 @@
-"""Fields of config.json that files of any family may have, and that change nothing of what is computed."""
+"""Fields of config.json that change nothing of what is computed, and of tokenizer_config.json that ask for too much.
+
+docs/models.md has the fields of a tokenizer's and of generation's files, and a test holds it."""
 
 from __future__ import annotations
 
@@ -29,3 +31,8 @@ ONE_VALUE: dict[str, Any] = {
     "add_cross_attention": False, "chunk_size_feed_forward": 0, "is_decoder": False, "is_encoder_decoder": False,
     "pruned_heads": {}, "tie_encoder_decoder": False,
 }  # fmt: skip
+#: Fields of tokenizer_config.json that transformers reads as parts of a tokenizer: from a file they have no meaning.
+TOKENIZER_REFUSED = (
+    "_json_padding", "_json_truncation", "_spm_precompiled_charsmap", "fix_mistral_regex", "gguf_file", "init_inputs",
+    "post_processor", "tokenizer_object", "tokenizer_padding", "tokenizer_truncation",
+)  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,6 +17,7 @@ from ..compute import Compute, default_backend
 from ..compute.attention import foreign
 from ..compute.device.arguments import check_precision
 from ..compute.device.arrays import Precision
+from ..compute.device.callers import callers_level
 from ..compute.device.dtypes import FLOATS_TEXT, dtype_of, is_float
 from ..errors import ModelError
 from .architectures import ARCHITECTURES, Make, class_of
@@ -24,7 +26,7 @@ from .config import Config, read_json
 from .defaults import Defaults
 from .model import Model
 from .room import mib, room
-from .weights import Weights
+from .weights import LISTED, Weights
 
 #: Keyword arguments of transformers' from_pretrained.
 _WORDS = {
@@ -72,8 +74,8 @@ def load(
     ------
     ModelError
         For an architecture that is not there, fields of config.json that are missing, unknown or of values that are
-        not computed, and files or tensors that are missing, damaged, of another shape, or too many. It lists them, and
-        nothing is on the device then. Also for numbers that float16 does not hold.
+        not computed, and files or tensors that are missing, damaged or of another shape. It lists them, and nothing is
+        on the device then. Also for numbers that float16 does not hold.
     TypeError
         For another dtype, a backend that is none, and ``ignore`` that is one text.
     ValueError
@@ -82,6 +84,12 @@ def load(
         For bfloat16 without the package ml_dtypes.
     OutOfDeviceMemoryError
         When the device, or its ``memory_limit``, has no room for the weights; it says how much they take.
+
+    Warns
+    -----
+    UserWarning
+        Of tensors that the architecture has no use for, such as the head of another task; as in transformers they are
+        not read.
     """
     if unknown:
         raise foreign.unknown("load", unknown, _WORDS)
@@ -116,9 +124,10 @@ def load_as(
     model = make(config, on_paper)
     config.finish()
     defaults = Defaults(folder, fields)
-    on_paper.check()
+    unused = on_paper.check()
     if check is not None:
         check(model)
+    _tell_unused(folder, model, unused)
     on_paper.dtype = dtype_of(_dtype_of(fields, on_paper) if dtype is None else dtype)
     total = sum(checkpoint.entries[name].nbytes for name in on_paper.asked)
     report = _Progress(folder.name, total, progress)
@@ -139,6 +148,16 @@ def load_as(
     ):  # fmt: skip
         setattr(model, name, getattr(defaults, name))
     return model
+
+
+def _tell_unused(folder: Path, model: Model, names: list[str]) -> None:
+    if names:
+        more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+        warnings.warn(
+            f"{folder}: {type(model).__name__} does not use {', '.join(names[:LISTED])}{more}; that is right for a "
+            "head of another task, else config.json is not that of these tensors",
+            UserWarning, stacklevel=callers_level(),
+        )  # fmt: skip
 
 
 def _dtype_of(fields: dict[str, Any], weights: Weights) -> str:

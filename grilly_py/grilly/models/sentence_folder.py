@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +25,8 @@ POOLING = {
 }  # fmt: skip
 #: By which the file of limits is called, the usual one first: older versions had one for each family.
 NAMED = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+#: What the usual Transformer step reads, and takes of the model.
+MODALITY = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 #: What a Dense step's activation_function may end with.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "Identity": lambda x: x, "Tanh": F.tanh, "ReLU": F.relu, "GELU": F.gelu, "Sigmoid": F.sigmoid, "SiLU": F.silu,
@@ -42,7 +44,8 @@ class Dense(nn.Module):
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__()
-        config.only(module_input_name="sentence_embedding", module_output_name=(None, "sentence_embedding"))
+        config.only(use_residual=False, module_input_name="sentence_embedding",
+                    module_output_name=(None, "sentence_embedding"))  # fmt: skip
         self.inputs, self.outputs = config.integer("in_features"), config.integer("out_features")
         name = config.fields.get("activation_function", "Tanh")
         last = name.rsplit(".", 1)[-1] if isinstance(name, str) else None
@@ -79,8 +82,9 @@ class Steps:
     dense: list[tuple[Config, Checkpoint]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, folder: Path) -> Steps:
-        """What modules.json says; without it the mean, scaled. Raises ModelError for other steps."""
+    def of(cls, folder: Path, ignored: Iterable[str] = ()) -> Steps:
+        """What modules.json says; without it the mean, scaled. Raises ModelError for other steps, and for fields of
+        their files that are not known; ``ignored``: those that the user vouches for."""
         file = folder / "modules.json"
         if not file.is_file():
             return cls()
@@ -101,7 +105,7 @@ class Steps:
                 f"{file}: the steps are {names}; expected Transformer, Pooling and perhaps Dense, and perhaps Normalize"
             )
         where = folder / steps[1][1] / "config.json"
-        config = Config(str(where), read_json(where))
+        config = Config(str(where), read_json(where), ignored)
         config.unused("word_embedding_dimension", "embedding_dimension")
         pools_prompts = config.flag("include_prompt", True)
         chosen = [name for name, told in POOLING.items() if config.flag(told, False)]
@@ -112,7 +116,7 @@ class Steps:
         if len(chosen) != 1:
             raise ModelError(f"{where}: pooling is {chosen}; expected one of {', '.join(POOLING.values())}")
         dense = [
-            (Config(str(at / "config.json"), read_json(at / "config.json")), Checkpoint(at))
+            (Config(str(at / "config.json"), read_json(at / "config.json"), ignored), Checkpoint(at))
             for at in (folder / path for name, path in steps if name == "Dense")
         ]
         return cls(chosen[0], last, pools_prompts, dense)
@@ -136,19 +140,29 @@ class Steps:
         return found
 
 
-def limits(folder: Path) -> tuple[int | None, bool]:
-    """How many tokens a text may have, and whether it is put in lower case."""
+def limits(folder: Path, ignored: Iterable[str] = ()) -> tuple[int | None, bool]:
+    """How many tokens a text may have, and whether it is put in lower case. Raises ModelError, as `Steps.of`."""
     file = next((file for file in (folder / f"sentence_{name}_config.json" for name in NAMED) if file.is_file()), None)
     if file is None:
         return None, False
-    config = Config(str(file), read_json(file))
-    return config.integer("max_seq_length", None), config.flag("do_lower_case", False)
+    config = Config(str(file), read_json(file), ignored)
+    config.only(transformer_task="feature-extraction", module_output_name="token_embeddings", modality_config=MODALITY,
+                processing_kwargs={}, model_args={}, tokenizer_args={}, config_args={})  # fmt: skip
+    config.only(**dict.fromkeys(("query_length", "document_length", "query_expansion", "tokenizer_name_or_path"), None))
+    config.unused("unpad_inputs")
+    found = config.integer("max_seq_length", None), config.flag("do_lower_case", False)
+    config.finish()
+    return found
 
 
 def prompts(folder: Path, pooled: bool) -> tuple[dict[str, str], str | None]:
     """What texts may be begun with, by name, and the name of the default; ``pooled``: whether with their tokens."""
     file = folder / "config_sentence_transformers.json"
     fields = read_json(file) if file.is_file() else {}
+    config = Config(str(file), fields)
+    config.only(model_type="SentenceTransformer")
+    if "truncate_dim" in config:
+        raise config.error("truncate_dim", "none: vectors[:, :n] has the first n elements")
     named, default = fields.get("prompts") or {}, fields.get("default_prompt_name")
     if not isinstance(named, dict) or not all(isinstance(prompt, str) for prompt in named.values()):
         raise ModelError(f"{file}: prompts is {named!r}; expected names, each with a text")

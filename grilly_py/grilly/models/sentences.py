@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from .. import array_api as xp
-from .. import nn
+from .. import linalg, nn
 from ..compute import Compute, Tensor
 from ..compute.attention import foreign
 from ..compute.device.arrays import NDArray
@@ -104,8 +104,9 @@ class SentenceEncoder(nn.Module):
             Where the package tokenizers is not installed; the message says what to run.
         """
         folder = Path(folder)
-        steps = Steps.of(folder)
-        longest, lower = limits(folder)
+        ignored = options.get("ignore", ())
+        steps = Steps.of(folder, ignored)
+        longest, lower = limits(folder, ignored)
         prompts, default_prompt = prompts_of(folder, steps.pools_prompts)
         tokenizer = Tokenizer(folder)
 
@@ -232,7 +233,7 @@ class SentenceEncoder(nn.Module):
             found = layer(found)
         if not self.normalized:
             return found
-        return found / xp.maximum(xp.sqrt(xp.sum(found * found, axis=-1, keepdims=True)), 1e-12)
+        return found / xp.maximum(linalg.vector_norm(found, axis=-1, keepdims=True), 1e-12)
 
 
 def checked(owner: str, sentences: str | Sequence[str], batch_size: int) -> tuple[list[str], int]:

@@ -18,6 +18,8 @@ from .weights import Weights
 class T5Encoder(Model):
     """T5's encoder alone, which reads prompts for models of pictures: ``last_hidden_state`` ``(B, S, width)``."""
 
+    unread: tuple[str, ...] = ("decoder.", "lm_head.")  # the rest of the model that the encoder is of
+
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)
         config.unused("tie_word_embeddings", "n_positions", "scale_decoder_outputs")
@@ -25,6 +27,7 @@ class T5Encoder(Model):
         self.width, self.rows = config.integer("d_model"), config.integer("vocab_size")
         self.tokens = Embedding(weights, "shared", self.rows, self.width)
         weights.allow("encoder.embed_tokens.weight", copies="shared.weight")
+        weights.allow_below(*self.unread)
         self.encoder = Stack(config, weights.at("encoder"), config.integer("num_layers"), decoder=False)
 
     def encode(self, inputs: Any, attention_mask: Any) -> tuple[Tensor, Tensor | None, bool]:
@@ -59,6 +62,7 @@ class T5(T5Encoder, EncoderDecoder):
     """T5 without a head."""
 
     has_head = False
+    unread = ()
 
     def __init__(self, config: Config, weights: Weights) -> None:
         super().__init__(config, weights)

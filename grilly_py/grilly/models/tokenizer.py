@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,12 +13,15 @@ import numpy as np
 from ..compute.attention import foreign
 from ..compute.device.arrays import NDArray
 from ..compute.device.numbers import integer
+from ..errors import ModelError
 from .chat import INSTALL, ChatTemplates
 from .tokenizer_file import read_tokenizer
 from .words import CHATS
 
 #: Signs that lose the spaces around them, in this order, where a folder says so (clean_up_tokenization_spaces).
 _SPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
+#: Times, which texts of sounds are without.
+_TIME = r"<\|\d+\.\d+\|>"
 _BEGUN = {sign[:length] for sign in _SPACED for length in range(1, len(sign))}
 
 
@@ -35,6 +39,8 @@ class Tokenizer:
     ----------
     longest : int or None
         The folder's ``model_max_length``. Nothing is cut there unless asked for.
+    special_tokens : dict of str to str
+        Special tokens by their names, such as ``eos_token``, as templates of chats know them.
 
     Raises
     ------
@@ -53,7 +59,8 @@ class Tokenizer:
         self._folder = Path(folder)
         files = read_tokenizer(self._folder, tokenizers.Tokenizer.from_str)
         self._tokenizer, self._padding, self._side = files.tokenizer, files.padding, files.side
-        self._joined = files.joined
+        self._joined, self._suffix, self._timed, self._prompt = files.joined, files.suffix, files.timed, files.prompt
+        self.special_tokens = files.named
         self.longest = files.longest
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
@@ -84,13 +91,16 @@ class Tokenizer:
     def tokens_of(self, texts: list[str], add_special_tokens: bool = True) -> list[list[int]]:
         """Each text's tokens, as `encode` has them before they are padded.
 
-        Raises ValueError for a text with a lone surrogate.
+        Raises ValueError for a text with a lone surrogate, ModelError for unknown words where the vocabulary lacks the
+        token that stands for them.
         """
         try:
             found = self._tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens)
         except TypeError:  # which says this of any text that is no UTF-8
             _check_surrogates(texts)
             raise
+        except Exception as error:  # the package raises Exception itself
+            raise ModelError(f"{self._folder / 'tokenizer.json'} has no tokens of a text: {error}") from None
         return [one.ids for one in found]
 
     def padded(self, rows: Sequence[list[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -103,7 +113,7 @@ class Tokenizer:
 
     @cached_property
     def _chat(self) -> ChatTemplates:
-        return ChatTemplates(self._folder)
+        return ChatTemplates(self._folder, self.special_tokens)
 
     @property
     def has_chat_template(self) -> bool:
@@ -170,10 +180,14 @@ class Tokenizer:
         given = [integer("Tokenizer.decode", "a token", token) for token in tokens]
         if given and not 0 <= min(given) <= max(given) < 2**32:
             raise ValueError(f"Tokenizer.decode: tokens from {min(given)} to {max(given)}; expected 0 to 2**32 - 1")
+        if skip_special_tokens and self._prompt is not None and given[:1] == [self._prompt[0]]:
+            given = given[given.index(self._prompt[1]) :] if self._prompt[1] in given else []
         text = str(self._tokenizer.decode(given, skip_special_tokens=skip_special_tokens))
+        if self._suffix:
+            text = text.replace(self._suffix, " ").strip()
         for sign in _SPACED if self._joined else ():
             text = text.replace(sign, sign.strip())
-        return text
+        return re.sub(_TIME, "", text) if self._timed else text
 
     def settled(self, text: str) -> int:
         """How many letters of a decoded text stay, whatever comes after it: a sign may take spaces from its end."""

@@ -1,27 +1,22 @@
-"""The files of a tokenizer: tokenizer.json, and what tokenizer_config.json changes of it, as in transformers."""
+"""The files of a tokenizer: tokenizer.json, and what the files beside it change of it, as in transformers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import ModelError
 from .config import Config, read_json
+from .fields import TOKENIZER_REFUSED
+from .special_tokens import SpecialTokens
+from .tokenizer_classes import KINDS, around, changed, class_of, number_of
 
-#: Classes of tokenizers in transformers whose tokenizer_config.json says how a text is normalised: the field, and its
-#: name in tokenizer.json.
-_NORMALISING = ("Bert", "DistilBert", "MPNet")
-_NORMALISED = {
-    "do_lower_case": "lowercase", "strip_accents": "strip_accents", "tokenize_chinese_chars": "handle_chinese_chars",
-}  # fmt: skip
-#: ... and those whose tokenizer_config.json says whether a space comes before a text.
-_SPACING = ("GPT2", "Qwen2", "Roberta")
-#: Fields that name special tokens. Those that tokenizer.json lacks get their numbers in this order, as in transformers.
-_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+#: Files from which other programs make a tokenizer.json.
+_SLOW = ("vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
+         "tekken.json", "tiktoken.model")  # fmt: skip
 
 
 @dataclass
@@ -39,6 +34,14 @@ class Files:
         The token that stands where a text has none.
     joined : bool
         Whether signs lose the spaces before them when tokens become text.
+    suffix : str
+        What words end with in tokens: a space stands for it in texts.
+    timed : bool
+        Whether texts are without times such as "<|0.02|>".
+    prompt : tuple of int or None
+        The token that what was said before begins with, and the one that follows it.
+    named : dict of str to str
+        Special tokens by their names, as templates of chats know them.
     """
 
     tokenizer: Any
@@ -46,6 +49,10 @@ class Files:
     side: str
     padding: int
     joined: bool
+    suffix: str
+    timed: bool
+    prompt: tuple[int | None, int | None] | None
+    named: dict[str, str]
 
 
 def read_tokenizer(folder: Path, read: Any) -> Files:
@@ -54,129 +61,76 @@ def read_tokenizer(folder: Path, read: Any) -> Files:
         raise ModelError(f"{folder} is no folder")
     file = folder / "tokenizer.json"
     if not file.is_file():
-        raise ModelError(f"{file} is missing")
-    told = folder / "tokenizer_config.json"
+        others = ", ".join(name for name in _SLOW if (folder / name).is_file())
+        made = f"; of {others} transformers makes one: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+        raise ModelError(f"{file} is missing" + (made if others else ""))
+    told, model = folder / "tokenizer_config.json", folder / "config.json"
     config = Config(str(told), read_json(told) if told.is_file() else {})
-    model = folder / "config.json"
+    _refuse(config)
     fields = read_json(model) if model.is_file() else {}
     try:
         text = file.read_text(encoding="utf-8")
-        tokenizer = read(_changed(text, config, fields.get("model_type")))
+        data = json.loads(text)
+        if not isinstance(data, dict):
+            raise ModelError(f"{file} holds a {type(data).__name__}; expected an object with fields")
+        kind = class_of(config, Config(str(model), fields), text)
+        tokens = SpecialTokens(folder, config, kind, data)
+        tokenizer = read(json.dumps(changed(config, kind, tokens.named, data)) if KINDS[kind].steps else text)
     except ModelError:
         raise
     except Exception as error:  # the package raises Exception itself
         raise ModelError(f"{file} cannot be read: {error}") from None
-    _add_special(tokenizer, config)
-    # transformers writes 1e30 for one without an end.
-    longest = config.number("model_max_length", None, least=1)
-    padding = fields.get("pad_token_id")
+    tokens.add_to(tokenizer)
+    if (post := around(config, kind, tokens.named, tokenizer)) is not None:
+        tokenizer.post_processor = post
+    _split_special(config, tokenizer)
+    bpe = type(tokenizer.model).__name__ == "BPE"
+    forced = config.flag("clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", False)
     # The words of a BPE have their spaces in them, and none is to be lost.
-    joined = config.flag("clean_up_tokenization_spaces", False) and type(tokenizer.model).__name__ != "BPE"
+    joined = config.flag("clean_up_tokenization_spaces", False) and (forced or not bpe)
+    side = (data.get("truncation") or {}).get("direction", "right").lower()
+    prompt = None
+    if kind == "Whisper":
+        begun, follows = (
+            number_of(tokenizer, tokens.named, token) for token in ("<|startofprev|>", "<|startoftranscript|>"))
+        prompt = begun, follows
     return Files(
-        tokenizer, None if longest is None or longest >= 2**31 else int(longest),
-        config.text("truncation_side", ("right", "left"), "right"),
-        padding if isinstance(padding, int) and padding >= 0 else 0,  # -1 stands for none
-        joined,
+        tokenizer, _longest(config), config.text("truncation_side", ("right", "left"), side),
+        _padding(fields, number_of(tokenizer, {}, tokens.named.get("pad_token"))), joined,
+        "</w>" if kind == "CLIP" else "", kind == "Whisper", prompt,
+        {name: token for name, token in tokens.named.items() if token is not None},
     )  # fmt: skip
 
 
-def _changed(text: str, config: Config, model_type: Any) -> str:
-    """The text of tokenizer.json, with what tokenizer_config.json says instead."""
-    name = config.fields.get("tokenizer_class")
-    family = str(name).removesuffix("Fast").removesuffix("Tokenizer")
-    # In a folder of another model transformers leaves the file's steps alone.
-    if family == "Llama" and model_type == "llama":
-        return _llama(text, config)
-    wanted = {}
-    if family in _NORMALISING:
-        for field, inner in _NORMALISED.items():
-            if field in config.fields:
-                # Where null is told of accents, they follow lower case.
-                wanted["BertNormalizer", inner] = config.flag(field, None)
-    elif family in _SPACING and "add_prefix_space" in config:
-        for kind in ("ByteLevel", "RobertaProcessing"):
-            wanted[kind, "add_prefix_space"] = config.flag("add_prefix_space")
-    if not wanted:
-        return text
-    data, found = json.loads(text), set()
-    parts = [*_parts(data.get("normalizer")), *_parts(data.get("pre_tokenizer")), *_parts(data.get("post_processor"))]
-    for part in parts:
-        for (kind, field), value in wanted.items():
-            if part.get("type") == kind:
-                found.add(field)
-                part[field] = value
-    missing = {field for _, field in wanted} - found
-    if missing:
-        raise ModelError(
-            f"{config.where}: tokenizer_class is {name!r}, and tokenizer.json has no place for its "
-            + ", ".join(sorted(missing))
-        )
-    return json.dumps(data)
+def _refuse(config: Config) -> None:
+    """Raise ModelError for fields that ask for what is not done."""
+    config.only(**dict.fromkeys(TOKENIZER_REFUSED, (False, [], {})))
+    config.only(fast_tokenizer_files=([], ["tokenizer.json"]))
+    code = config.fields.get("auto_map")
+    if code and (not isinstance(code, Mapping) or "AutoTokenizer" in code):
+        raise config.error("auto_map", "none of AutoTokenizer: a folder's code is not run")
 
 
-def _llama(text: str, config: Config) -> str:
-    """The text of a Llama's tokenizer.json with other steps, which follow from tokenizer_config.json alone."""
-    data = json.loads(text)
-    steps = [*_parts(data.get("pre_tokenizer")), *_parts(data.get("decoder"))]
-    # Llama 3 has a tokenizer of bytes, which transformers takes as it is, whatever its class is called.
-    if "merges" not in data["model"] or any(step.get("type") == "ByteLevel" for step in steps):
-        return text
-    space = config.flag("add_prefix_space", True)
-    scheme = "never" if not space else "always" if config.flag("legacy", False) else "first"
-    data["normalizer"] = None
-    data["pre_tokenizer"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": False}
-    decoders = [
-        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
-    ]  # fmt: skip
-    if space:
-        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
-    data["decoder"] = {"type": "Sequence", "decoders": decoders}
-    return json.dumps(data)
+def _longest(config: Config) -> int | None:
+    """The most tokens of a text."""
+    name = "model_max_length" if "model_max_length" in config.fields else "max_len"
+    longest = config.number(name, None, least=1)
+    # transformers writes 1e30 for one without an end.
+    return None if longest is None or longest >= 2**31 else int(longest)
 
 
-def _add_special(tokenizer: Any, config: Config) -> None:
-    """Add the tokens that tokenizer_config.json alone has, and those that it alone says are special."""
-    from tokenizers import AddedToken
-
-    def made(where: Config, field: str, said: Any) -> Any:
-        fields: Any = {"content": said, "special": True} if isinstance(said, str) else said
-        try:
-            return AddedToken(fields["content"], **{name: fields[name] for name in _FLAGS if name in fields})
-        except (KeyError, TypeError):
-            raise where.error(field, "a token, or an object with its content and flags such as lstrip") from None
-
-    tokens = {token.content: token for token in tokenizer.get_added_tokens_decoder().values()}
-    there = {content: repr(token) for content, token in tokens.items()}
-    if (listed := config.inner("added_tokens_decoder")) is not None:
-        for number, said in listed.fields.items():
-            token = made(listed, number, said)
-            tokens[token.content] = token
-    named = [(name, config.fields[name]) for name in _SPECIAL if name in config]
-    # add_bos_token and its like are flags.
-    others = {name: said for name, said in config.fields.items() if isinstance(said, (str, Mapping))}
-    named += [(name, said) for name, said in others.items() if name.endswith("_token") and name not in _SPECIAL]
-    field = "extra_special_tokens"
-    extra = config.fields.get(field)
-    if isinstance(extra, Mapping):
-        named += [(field, said) for said in extra.values()]
-    if not extra or isinstance(extra, Mapping):
-        field = "additional_special_tokens"  # its name in older files
-    for name, said in named:
-        token = made(config, name, said)
-        tokens.setdefault(token.content, token).special = True
-    for said in config.list(field, []):
-        token = made(config, field, said)
-        tokens.setdefault(token.content, token)
-    tokenizer.add_tokens([token for content, token in tokens.items() if repr(token) != there.get(content)])
+def _padding(fields: Mapping[str, Any], named: int | None) -> int:
+    """The token that stands where a text has none."""
+    told = fields.get("pad_token_id")
+    return named if named is not None else told if isinstance(told, int) and told >= 0 else 0  # -1 stands for none
 
 
-def _parts(part: Any) -> Iterator[dict[str, Any]]:
-    """A step of a tokenizer, or those that are in it."""
-    if isinstance(part, dict):
-        yield part
-        for name in ("normalizers", "pretokenizers", "processors", "decoders"):
-            for inner in part.get(name) or ():
-                yield from _parts(inner)
+def _split_special(config: Config, tokenizer: Any) -> None:
+    """Have special tokens in texts split, where the configuration says so."""
+    if config.flag("split_special_tokens", False):
+        if not hasattr(tokenizer, "encode_special_tokens"):
+            raise config.error("split_special_tokens", "false, or the package tokenizers 0.16 or newer")
+        tokenizer.encode_special_tokens = True
 
 
 __all__ = ["Files", "read_tokenizer"]

@@ -19,6 +19,7 @@ from .config import Config, read_json
 from .generation import Generates
 from .languages import code_of
 from .loading import load
+from .sounds import resample
 from .spectrogram import log_mel
 from .tokenizer import Tokenizer
 from .whisper import Whisper
@@ -122,11 +123,10 @@ class Transcriber:
         """The text of a sound, part by part as it is found. Parameters and errors are those of `transcribe`."""
         sound = np.asarray(samples)
         _check_not_empty(sound)
-        if sampling_rate != self.features.sampling_rate:
-            raise ValueError(f"Transcriber: the sound has {sampling_rate} samples a second; the model takes "
-                             f"{self.features.sampling_rate}")  # fmt: skip
         if sound.ndim != 1 or sound.dtype.kind != "f":
             raise ValueError(f"Transcriber: samples are {sound.dtype} {sound.shape}; expected floats (N,)")
+        if not np.isfinite(sound).all():
+            raise ValueError("Transcriber: samples are not all finite")
         if isinstance(language, str) and code_of(language) in self.languages:
             language = code_of(language)
         for what, known, given in (("language", self.languages, language), ("task", self.tasks, task)):
@@ -139,6 +139,7 @@ class Transcriber:
         if strange := options.keys() - inspect.signature(Generates.stream).parameters.keys():
             raise foreign.unknown("transcribe", strange, GENERATION)
         language, task = self.language if language is None else language, self.task if task is None else task
+        sound = resample("Transcriber", sound, sampling_rate, self.features.sampling_rate)
         return self._stream(sound, self._follow(language, task), options)
 
     def _stream(
@@ -166,7 +167,7 @@ class Transcriber:
         samples : array
             ``(N,)`` floats, from -1 to 1.
         sampling_rate : int
-            Samples a second: those that the model takes, 16,000.
+            Samples a second. The package soxr makes of others those that the model takes, 16,000.
         language : str, optional
             What is spoken: "en", "English" or "<|en|>". By default the folder's, ``self.language``, else what the model
             finds likeliest in the first piece.
@@ -183,8 +184,10 @@ class Transcriber:
         Raises
         ------
         ValueError
-            For samples that are no such sound, an empty one, another sampling rate, and languages and tasks that the
-            model lacks.
+            For samples that are no such sound, an empty one, impossible rates, and languages and tasks that the model
+            lacks.
+        ImportError
+            Where soxr is needed and not installed; the message says what to run.
         """
         return "".join(self.stream(samples, sampling_rate, language=language, task=task, **options)).strip()
 

@@ -82,6 +82,11 @@ class Weights:
         if copies is not None:
             self._copies |= {self.prefix + name: copies for name in names}
 
+    def allow_below(self, *beginnings: str) -> None:
+        """Tensors whose names begin so, as `allow`."""
+        full = tuple(self.prefix + beginning for beginning in beginnings)
+        self.allowed.update(name for name in self.checkpoint.entries if name.startswith(full))
+
     def parameter(self, name: str, *shape: int) -> nn.Parameter | None:
         """A tensor of this shape."""
         if not shape:  # a number, which becomes an array of one
@@ -159,10 +164,11 @@ class Weights:
                 "dtype='bfloat16' or 'float32':\n" + "\n".join(lines)
             )
 
-    def check(self) -> None:
-        """Compare what was asked for with what the files have.
+    def check(self) -> list[str]:
+        """Compare what was asked for with what the files have, and give the names of tensors that are not used.
 
-        Raises ModelError, which lists tensors that are missing, of another shape or dtype, or too many.
+        Raises ModelError for tensors that are missing, or of another shape or dtype. It lists them, and beside them
+        those that are too many: a name that is not the expected one is among both.
         """
         entries = self.checkpoint.entries
         missing = [name for name in self.asked if name not in entries]
@@ -178,16 +184,14 @@ class Weights:
             if name in entries and of in entries and not self.checkpoint.same(name, of)
         ]
         known = self.asked.keys() | self.allowed
-        many = [
-            f"{name} in {entry.file.name}"
-            for name, entry in entries.items()
-            if name not in known and not name.endswith(BUFFERS)
-        ]
-        problems = [*_some("missing", missing), *_some("wrong", wrong), *_some("too many", many)]
-        if problems:
+        unused = [name for name in entries if name not in known and not name.endswith(BUFFERS)]
+        many = [f"{name} in {entries[name].file.name}" for name in unused]
+        if missing or wrong:
+            problems = [*_some("missing", missing), *_some("wrong", wrong), *_some("too many", many)]
             raise ModelError(
                 f"{self.checkpoint.folder}: the tensors are not those of the configuration:\n" + "\n".join(problems)
             )
+        return unused
 
 
 def _from_bits(array: NDArray[np.uint16]) -> NDArray[Any]:

@@ -26,6 +26,8 @@ class Prepared(onnx.backend.base.BackendRep):
         ----------
         inputs : sequence or mapping of arrays
             In the order of the model's inputs, or by their names; inputs that have defaults by their names only.
+        seed : int, optional
+            As in ``Model.run``.
 
         Returns
         -------
@@ -42,7 +44,8 @@ class Prepared(onnx.backend.base.BackendRep):
             if len(given) != len(self.model.inputs):
                 raise ValueError(f"{len(given)} inputs are given; the model has {len(self.model.inputs)}")
             inputs = {each.name: value for each, value in zip(self.model.inputs, given, strict=True)}
-        return tuple(self.model.run(inputs, capture=self._capture).values())
+        found = self.model.run(inputs, capture=self._capture, seed=kwargs.get("seed"))
+        return tuple(found[name] for name in self.model.outputs)  # of which two may be the same
 
 
 class Backend(onnx.backend.base.Backend):

@@ -30,9 +30,17 @@ def checked(
              *(f"{name} is no input" for name in feeds if name not in named)]  # fmt: skip
     if wrong:
         more = f", and {len(optional)} that have defaults (Model.optional)" if optional else ""
-        known = ", ".join(each.name for each in inputs) or "none"
+        known = ", ".join(map(_asked, inputs)) or "none"
         raise ValueError(f"{'; '.join(wrong)}; the model's inputs are {known}{more}")
     return {name: _checked(each, feeds[name]) for name, each in named.items() if name in feeds}
+
+
+def _asked(each: Input) -> str:
+    """What messages call an input: name, dtype and shape, with names or ? where it is free."""
+    if each.shape is None:
+        return f"{each.name} ({each.dtype.name} of any shape)"
+    extents = ", ".join("?" if extent is None else str(extent) for extent in each.shape)
+    return f"{each.name} ({each.dtype.name} [{extents}])"
 
 
 def _checked(asked: Input, value: Any) -> np.ndarray | Tensor:
@@ -53,7 +61,10 @@ def _checked(asked: Input, value: Any) -> np.ndarray | Tensor:
 
 
 def lookups(nodes: Iterable[Node], constants: Mapping[str, Any]) -> list[tuple[str, str, int, int]]:
-    """Which names are directly indices into constants: name, the constant's, the axis, and how many places that has."""
+    """Which names are directly indices into constants: name, the constant's, the axis, and how many places that has.
+
+    ``constants`` are NumPy arrays and Tensors.
+    """
     found = []
     for node in nodes:
         table = constants.get(node.inputs[0]) if node.name == "Gather" else None

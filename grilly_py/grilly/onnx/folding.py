@@ -11,7 +11,7 @@ import onnx
 import onnx.reference
 
 from ..errors import UnsupportedError
-from .table import all_within, around, cut, integral, within
+from .table import all_within, around, cut, integral, sliced, within
 
 
 def _gather_elements(attributes: dict[str, Any], x: np.ndarray, indices: np.ndarray) -> np.ndarray:
@@ -38,9 +38,18 @@ def _power(attributes: dict[str, Any], x: np.ndarray, y: np.ndarray) -> np.ndarr
     return np.power(x, integral(x.dtype, y)).astype(x.dtype, copy=False)
 
 
+def _slice(attributes: dict[str, Any], x: np.ndarray, *given: np.ndarray | None) -> np.ndarray:
+    numbers = [None if each is None else each.reshape(-1).tolist() for each in given]
+    numbers = numbers or [attributes.get("starts"), attributes.get("ends"), attributes.get("axes")]
+    starts, ends, axes, steps = (*numbers, None, None)[:4]
+    return x[sliced(x.shape, starts or (), ends or (), axes, steps)]
+
+
 #: Where ONNX's function is not to be had: its GatherElements fails for more than 32 elements (numpy.choose), its Pow
-#: rounds integers to a floating exponent's dtype, and its ReduceMean adds them up in their own.
-_OWN: dict[str, Callable[..., np.ndarray]] = {"GatherElements": _gather_elements, "Pow": _power, "ReduceMean": _mean}
+#: rounds integers to a floating exponent's dtype, its ReduceMean adds them up in their own, and its Slice is NumPy's.
+_OWN: dict[str, Callable[..., np.ndarray]] = {
+    "GatherElements": _gather_elements, "Pow": _power, "ReduceMean": _mean, "Slice": _slice,
+}  # fmt: skip
 
 
 def _cut_for_pad(attributes: dict[str, Any], *inputs: np.ndarray | None) -> tuple[np.ndarray | None, ...]:
@@ -66,8 +75,10 @@ class Fold:
     """A node's function for NumPy arrays, made at the first use."""
 
     def __init__(self, node: onnx.NodeProto, opsets: Sequence[onnx.OperatorSetIdProto]):
-        self._node = node
-        self._opsets = opsets
+        # Copies: a part of a model keeps all of it in memory, weights too.
+        self._node = onnx.NodeProto()
+        self._node.CopyFrom(node)
+        self._opsets = [onnx.helper.make_opsetid(each.domain, each.version) for each in opsets]
         self._run: onnx.reference.ReferenceEvaluator | None = None
 
     def __call__(self, inputs: Sequence[np.ndarray | None]) -> tuple[Any, ...]:
@@ -92,7 +103,7 @@ class Fold:
             )  # fmt: skip
             try:
                 self._run = onnx.reference.ReferenceEvaluator(
-                    onnx.helper.make_model(graph, opset_imports=list(self._opsets))
+                    onnx.helper.make_model(graph, opset_imports=self._opsets)
                 )
             except (RuntimeError, NotImplementedError) as error:
                 raise UnsupportedError(f"{node.op_type} of constants: {error}") from error

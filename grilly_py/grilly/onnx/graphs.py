@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 import onnx.checker
-import onnx.external_data_helper
 import onnx.inliner
-import onnx.numpy_helper
 import onnx.shape_inference
 
 from ..errors import ModelError, UnsupportedError
 from .folding import Fold
-from .names import graphs, inner, label, read, require_defined, unique
+from .names import graphs, in_order, inner, label, read, require_defined, require_one_owner, unique
 from .operators import OPERATORS
-from .schemas import require_complete
+from .operators.drawing import DRAWING
+from .schemas import require_complete, versions
 from .table import Operator
+from .tensors import read_sparse, read_tensor, with_dense
 
 #: The first operator set in which elementwise operators broadcast as NumPy's.
 OLDEST = 7
@@ -54,7 +54,7 @@ class Branch(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A node, ready to run: ``last`` are the names that nobody needs after it."""
+    """A node, ready to run: ``last`` are the names that nobody needs after it; ``fold`` computes it on the host."""
 
     label: str
     operator: Operator
@@ -63,7 +63,7 @@ class Node(NamedTuple):
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     last: tuple[str, ...]
-    fold: Fold
+    fold: Fold | None
     branches: dict[str, Branch]
 
 
@@ -71,8 +71,8 @@ class Loaded(NamedTuple):
     """A graph as it runs.
 
     ``optional`` are the inputs that a constant stands for where they are not given, ``host`` the inputs that decide
-    shapes, ``held`` the names that operators read on the host, ``sent`` those that operators read on the device which
-    nothing folds.
+    shapes, ``held`` the names that the host must have, ``sent`` those that operators read on the device which nothing
+    folds; ``draws``: whether a node draws random numbers of the run.
     """
 
     nodes: list[Node]
@@ -84,6 +84,7 @@ class Loaded(NamedTuple):
     held: frozenset[str]
     sent: frozenset[str]
     version: int
+    draws: bool
 
 
 def load(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Loaded:
@@ -106,9 +107,11 @@ def load(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Loaded:
         proto = _parsed(str(model), lambda: onnx.load(os.fspath(model), load_external_data=False))
     if not proto.graph.output:
         raise ModelError("the model has no outputs: is this an ONNX file?")
+    require_one_owner(proto.graph)
+    proto = in_order(proto)
     if proto.functions:
-        proto = onnx.inliner.inline_local_functions(proto)
-    version = next((each.version for each in proto.opset_import if each.domain in ("", "ai.onnx")), None)
+        proto = _inlined(proto)
+    version = versions(proto.opset_import).get("")
     if version is None or version < OLDEST:
         raise UnsupportedError(f"the model is of operator set {version}; grilly has sets from {OLDEST} on. "
                                "Convert it with onnx.version_converter")  # fmt: skip
@@ -116,13 +119,12 @@ def load(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Loaded:
     if missing:
         named = ", ".join(f"{name} ({count})" for name, count in sorted(missing.items()))
         raise UnsupportedError(f"the model has operators that grilly lacks: {named}")
-    if any(graph.sparse_initializer for graph in graphs(proto.graph)):
-        raise UnsupportedError("the model has sparse initializers; store them dense")
+    proto = with_dense(proto, folder)
     require_complete((node for graph in graphs(proto.graph) for node in graph.node), proto.opset_import)
     require_defined(proto.graph)
     proto = unique(proto)
     constants = {
-        each.name: _read_tensor(each, folder, f"initializer {each.name!r}")
+        each.name: read_tensor(each, folder, f"initializer {each.name!r}")
         for graph in graphs(proto.graph) for each in graph.initializer
     }  # fmt: skip
     inputs = tuple(_input(each) for each in proto.graph.input if each.name not in constants)
@@ -132,9 +134,23 @@ def load(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Loaded:
             raise UnsupportedError(f"output {each.name} is a {each.type.WhichOneof('value')}; grilly gives tensors")
     outputs = tuple(each.name for each in proto.graph.output)
     nodes = _nodes(proto.graph, proto.opset_import, outputs, folder)
-    host, held = _host_inputs(proto, nodes, (*inputs, *optional)), frozenset(_held(nodes))
-    sent = frozenset(name for node in _every(nodes) if not node.operator.known for name in node.inputs) - held
-    return Loaded(nodes, inputs, optional, outputs, constants, host, held, sent, version)
+    needed = _needed(proto, nodes)
+    host = frozenset(each.name for each in (*inputs, *optional) if each.name in needed or each.dtype == np.uint64)
+    held = needed.union(_held(nodes))
+    sent = frozenset(name for node in every(nodes) if not node.operator.known for name in node.inputs) - held
+    draws = any(node.name in DRAWING and "seed" not in node.attributes for node in every(nodes))
+    return Loaded(nodes, inputs, optional, outputs, constants, host, held, sent, version, draws)
+
+
+def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the nodes of its functions in place of their calls."""
+    try:
+        found = onnx.inliner.inline_local_functions(model)
+        if found.functions and lacking(found):  # functions of other operator sets than the model's
+            found = onnx.inliner.inline_local_functions(model, convert_version=True)
+    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
+        raise ModelError(f"the model's functions cannot be put in place of their calls: {error}") from error
+    return found
 
 
 def lacking(model: onnx.ModelProto) -> Counter[str]:
@@ -166,8 +182,9 @@ def _input(value: onnx.ValueInfoProto) -> Input:
     tensor = value.type.tensor_type
     shape = None
     if tensor.HasField("shape"):
-        shape = tuple(
-            each.dim_value if each.HasField("dim_value") else each.dim_param or None for each in tensor.shape.dim
+        shape = tuple(  # some exporters write -1 for a free extent
+            (each.dim_value if each.dim_value >= 0 else None) if each.HasField("dim_value") else each.dim_param or None
+            for each in tensor.shape.dim
         )
     return Input(value.name, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)), shape)
 
@@ -188,10 +205,13 @@ def _nodes(graph: onnx.GraphProto, opsets: Any, outputs: Iterable[str], folder: 
             results = tuple(each.name for each in branch.output)
             takes = tuple(each.name for each in branch.input)
             branches[name] = Branch(_nodes(branch, opsets, results, folder), takes, results)
+        entry = OPERATORS[_name(node)]
+        folds = entry.folds and entry.known and not branches
         found.append(Node(
-            label(node), OPERATORS[_name(node)], _name(node),
+            label(node), entry, _name(node),
             {each.name: _attribute(each, folder, label(node)) for each in node.attribute if each.name not in inside},
-            tuple(node.input), tuple(node.output), tuple(ends.get(place, ())), Fold(node, opsets), branches,
+            tuple(node.input), tuple(node.output), tuple(ends.get(place, ())),
+            Fold(node, opsets) if folds else None, branches,
         ))  # fmt: skip
     return found
 
@@ -201,32 +221,19 @@ def _attribute(attribute: onnx.AttributeProto, folder: str, node: str) -> Any:
     if isinstance(value, bytes):
         return value.decode()
     said = f"{node}: attribute {attribute.name!r}"
-    return _read_tensor(value, folder, said) if isinstance(value, onnx.TensorProto) else value
+    if isinstance(value, onnx.SparseTensorProto):
+        return read_sparse(value, folder, said)
+    return read_tensor(value, folder, said) if isinstance(value, onnx.TensorProto) else value
 
 
-def _read_tensor(tensor: onnx.TensorProto, folder: str, said: str) -> np.ndarray:
-    """The array of a tensor, which may lie in a file beside the model's."""
-    try:
-        return onnx.numpy_helper.to_array(tensor, folder)
-    # onnx's ValidationError is no ValueError, and its reading of files raises what Python's does.
-    except (OSError, ValueError, TypeError, RuntimeError, onnx.checker.ValidationError) as error:
-        if onnx.external_data_helper.uses_external_data(tensor):
-            place = next((each.value for each in tensor.external_data if each.key == "location"), "")
-            beside = f"in {folder}" if folder else "in the working folder, as the model is given without its path"
-            raise ModelError(f"{said} cannot be read from its file {place!r} {beside}: is the file there, and whole? "
-                             f"{error}") from error  # fmt: skip
-        raise ModelError(f"{said} is damaged: {error}") from error
-
-
-def _host_inputs(proto: onnx.ModelProto, nodes: list[Node], inputs: tuple[Input, ...]) -> frozenset[str]:
-    """The inputs of integers that decide shapes: what operators read on the host, and what that is made of.
+def _needed(proto: onnx.ModelProto, nodes: list[Node]) -> frozenset[str]:
+    """The names of integers that decide shapes: what operators read on the host, and what that is made of.
 
     Floating numbers end the search: what is made of them is on the device, and is read where it is needed.
     """
-    floating = _floating(proto)
     needed: set[str] = set()
-    _add_needed(nodes, floating, needed)
-    return frozenset(each.name for each in inputs if each.name in needed)
+    _add_needed(nodes, _floating(proto), needed)
+    return frozenset(needed)
 
 
 def _add_needed(nodes: list[Node], floating: frozenset[str], needed: set[str]) -> None:
@@ -256,16 +263,16 @@ def _add_needed(nodes: list[Node], floating: frozenset[str], needed: set[str]) -
 
 def _held(nodes: list[Node]) -> Iterator[str]:
     """The names that operators read on the host, of any dtype."""
-    for node in _every(nodes):
+    for node in every(nodes):
         yield from (name for place, name in enumerate(node.inputs) if place in node.operator.host)
 
 
-def _every(nodes: list[Node]) -> Iterator[Node]:
+def every(nodes: list[Node]) -> Iterator[Node]:
     """Nodes, and those of the graphs in them."""
     for node in nodes:
         yield node
         for branch in node.branches.values():
-            yield from _every(branch.nodes)
+            yield from every(branch.nodes)
 
 
 def _floating(proto: onnx.ModelProto) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -11,9 +12,12 @@ import numpy as np
 import onnx
 
 from ..compute import Compute, Tensor, default_backend
+from ..compute.device.numbers import integer
 from ..compute.graph import Graph
+from ..compute.random import drawn
 from ..errors import CaptureError, GrillyError, ModelError, UnsupportedError
-from .feeds import check_indices, checked, lookups
+from .constants import Settled, Settling, Value
+from .feeds import check_indices, checked
 from .graphs import Branch, Input, Loaded, Node, load
 from .table import Call
 
@@ -22,19 +26,18 @@ KEPT = 8
 _RUN = 'model.run({"input": array}) gives all outputs by name'
 #: Methods of ONNX Runtime's sessions.
 _WORDS = {"get_inputs": "inputs", "get_outputs": "outputs"}
-Value = Tensor | np.ndarray | list[Any] | None
 
 
 class Model:
     """A model of ONNX, whose arithmetic runs on a device.
 
-    Shapes, and integers that decide them, are computed by the host; so are nodes of which all inputs are constants.
-    Weights go to the device once.
+    Shapes, and integers that decide them, are computed by the host. What is made of constants alone is computed once,
+    and weights go to the device once.
 
     Parameters
     ----------
-    model : str, path, bytes or onnx.ModelProto
-        A file, what is in one, or a model; external data lies beside the file.
+    model : str, path, bytes, onnx.ModelProto or Loaded
+        A file, what is in one, or a model; external data lies beside the file. Or what `load` has read of one.
     backend : Compute, optional
         The default one where left out.
 
@@ -47,7 +50,8 @@ class Model:
     outputs : tuple of str
         Names of what it gives.
     folded, executed : int
-        Nodes that the host computed and nodes that the device did, when the graph was last gone through.
+        Nodes that were computed once, or by the host when the graph was last gone through; and nodes that the device
+        computed then.
     graph : Graph or None
         The captured work of the last run, or None where it was run node by node.
     uncaptured : str or None
@@ -62,23 +66,27 @@ class Model:
         before 7, and for dtypes that no Tensor has.
     """
 
-    def __init__(self, model: str | os.PathLike[str] | bytes | onnx.ModelProto, backend: Compute | None = None):
-        self._loaded: Loaded = load(model)
+    def __init__(
+        self, model: str | os.PathLike[str] | bytes | onnx.ModelProto | Loaded, backend: Compute | None = None
+    ) -> None:
+        self._loaded: Loaded = model if isinstance(model, Loaded) else load(model)
         self.backend = default_backend() if backend is None else backend
         self.inputs: tuple[Input, ...] = self._loaded.inputs
         self.optional: tuple[Input, ...] = self._loaded.optional
         self.outputs: tuple[str, ...] = self._loaded.outputs
         self.folded = self.executed = 0
+        self._capturing = False
+        self._on_device: dict[str, Tensor] = {}
         self.graph: Graph[Any] | None = None
         self.uncaptured: str | None = None
         self._graphs: dict[tuple[Any, ...], Graph[Any] | str] = {}
-        self._constants: dict[str, Value] = {
-            name: self._sent(f"constant {name}", array) if self._is_sent(name, array) else array
-            for name, array in self._loaded.constants.items()
-        }
-        self._lookups = lookups(self._loaded.nodes, self._loaded.constants)
-        self._on_device: dict[str, Tensor] = {}
-        self._capturing = False
+        self._seed: Tensor | None = None
+        self._draws: Counter[Any] = Counter()
+        self._settled: dict[frozenset[str], Settled] = {}
+        self._now = Settled([], {}, [], 0)
+        self._now = self._choose(frozenset())
+        if not self.optional:
+            self._loaded = self._loaded._replace(nodes=[], constants={})
 
     if not TYPE_CHECKING:  # type checkers know what there is
 
@@ -96,8 +104,9 @@ class Model:
         )
 
     def run(
-        self, feeds: Mapping[str, np.ndarray | Tensor], *others: NoReturn, capture: bool = True
-    ) -> dict[str, np.ndarray]:
+        self, feeds: Mapping[str, np.ndarray | Tensor], *others: NoReturn, capture: bool = True,
+        seed: int | None = None,
+    ) -> dict[str, np.ndarray]:  # fmt: skip
         """The outputs by name, as NumPy arrays.
 
         Parameters
@@ -109,12 +118,16 @@ class Model:
             Capture the work as one graph at the first run with these shapes, and replay it from then on. Inputs of
             integers that decide shapes have to have the same values then; others make another graph. Where a shape
             depends on what the device computes nothing can be captured, and ``uncaptured`` says which node it was.
+        seed : int, optional
+            For operators that draw random numbers: from 0 to 2**64 - 1. The same seed gives the same numbers on every
+            device, and each node others. Without one each run draws new numbers, in the sequence that
+            ``grilly.manual_seed`` begins. A node with a ``seed`` of its own has the same numbers in every run.
 
         Raises
         ------
         ValueError
-            For inputs that are missing, unknown, or of another shape than the model says, and for indices into a table
-            that are out of its bounds.
+            For inputs that are missing, unknown, or of another shape than the model says, for indices into a table
+            that are out of its bounds, and for a seed out of range.
         TypeError
             For inputs that are no arrays, or of another dtype.
         ModelError
@@ -124,8 +137,10 @@ class Model:
         """
         if others:
             raise TypeError(f"Model.run: takes no names of outputs before the feeds; {_RUN}")
+        seeds = self._seeds(seed)
         given = checked(feeds, self.inputs, self.optional)
-        check_indices(given, self._lookups)
+        self._now = self._choose(frozenset(each.name for each in self.optional if each.name in given))
+        check_indices(given, self._now.lookups)
         host = {name: _array(value) for name, value in given.items() if name in self._loaded.host}
         device = {name: self._sent(f"input {name}", value) for name, value in given.items() if name not in host}
         self.graph = self.uncaptured = None
@@ -136,21 +151,26 @@ class Model:
             )
             found = self._graphs.get(key)
             if found is None:
-                found = self._captured(device, host)
+                found = self._captured(device, host, seeds)
                 if len(self._graphs) >= KEPT:
                     del self._graphs[next(iter(self._graphs))]
                 self._graphs[key] = found
             if isinstance(found, Graph):
                 self.graph = found
-                return {name: _own(value) for name, value in found(device).items()}
+                return {name: _own(value) for name, value in found(device, seeds).items()}
             self.uncaptured = found
-        return {name: _own(value) for name, value in self._pass({**device, **host}).items()}
+        return {name: _own(value) for name, value in self._pass({**device, **host}, seeds).items()}
 
-    def _is_sent(self, name: str, array: np.ndarray) -> bool:
-        """Whether a constant goes to the device at once: not single numbers and integers, which shapes may need."""
-        if array.size <= 1 or name in self._loaded.held:
-            return False
-        return array.dtype.kind not in "iub" or name in self._loaded.sent
+    def _choose(self, given: frozenset[str]) -> Settled:
+        """What is left to run where the caller gives these optional inputs."""
+        if given not in self._settled:
+            made = {name: value for each in self._settled.values() for name, value in each.values.items()}
+            most = self.backend.opened.most_memory
+            settling = Settling(self._loaded, given, made, self._node, self._sent_constant, most)
+            if len(self._settled) >= KEPT:
+                del self._settled[next(iter(self._settled))]
+            self._settled[given] = settling.settled()
+        return self._settled[given]
 
     def _sent(self, said: str, value: np.ndarray | Tensor) -> Tensor:
         try:
@@ -158,21 +178,51 @@ class Model:
         except TypeError as error:
             raise UnsupportedError(f"{said} is {value.dtype.name}, which no Tensor has") from error
 
-    def _captured(self, device: dict[str, Tensor], host: dict[str, np.ndarray]) -> Graph[Any] | str:
+    def _sent_constant(self, name: str, value: np.ndarray) -> Tensor:
+        return self._sent(f"constant {name}", value)
+
+    def _seeds(self, seed: int | None) -> Tensor | None:
+        """The seed of a run for the device, which a graph is given as it is given inputs; None where nothing draws."""
+        if seed is not None:
+            seed = integer("Model.run", "seed", seed)
+            if not 0 <= seed < 2**64:
+                raise ValueError(f"Model.run: seed is {seed}; expected 0 to 2**64 - 1")
+        if not self._loaded.draws:
+            return None
+        if seed is None:  # one number of the two of the sequence: another for each run
+            seed = int(np.random.SeedSequence(drawn(None, "Model.run", "")).generate_state(1, np.uint64)[0])
+        return self.backend.tensor(np.array([seed], np.uint64).view(np.int64))
+
+    def _source(self, node: Node) -> tuple[int | Tensor, int]:
+        """What a node draws from: its own seed or that of the run, with the number of what was drawn from it before."""
+        own = node.attributes.get("seed")
+        key = "" if own is None else node.outputs
+        self._draws[key] += 1
+        seed = self._seed if own is None else int(np.float32(own).view(np.uint32))
+        return seed, self._draws[key] - 1
+
+    def _captured(
+        self, device: dict[str, Tensor], host: dict[str, np.ndarray], seeds: Tensor | None
+    ) -> Graph[Any] | str:
         """The graph for such inputs, or why there is none."""
         self._capturing = True
         try:
-            return self.backend.capture(lambda given: self._pass({**given, **host}), device)
+            return self.backend.capture(lambda given, of: self._pass({**given, **host}, of), device, seeds)
         except CaptureError as error:
             return str(error)
         finally:
             self._capturing = False
 
-    def _pass(self, values: dict[str, Any]) -> dict[str, Any]:
+    def _pass(self, values: dict[str, Any], seed: Tensor | None) -> dict[str, Any]:
         """All nodes one after the other; the outputs, on the device or the host."""
-        values = {**self._constants, **values, "": None}
-        self.folded = self.executed = 0
-        self._go(self._loaded.nodes, values)
+        values = {**self._now.values, **values, "": None}
+        self.folded, self.executed = self._now.computed, 0
+        self._seed = seed
+        self._draws.clear()
+        try:
+            self._go(self._now.nodes, values)
+        finally:
+            self._seed = None
         return {name: _named(values, name) for name in self.outputs}
 
     def _go(self, nodes: list[Node], values: dict[str, Any]) -> None:
@@ -201,9 +251,11 @@ class Model:
     def _node(self, node: Node, inputs: list[Value], values: dict[str, Any]) -> tuple[Value, ...]:
         on_host = all(value is None or isinstance(value, np.ndarray) for value in inputs)
         takes = node.operator
-        if on_host and takes.folds and takes.known and not node.branches:
+        if node.fold is not None and (on_host or any(map(_is_of_host, inputs))):
+            if self._capturing and not on_host:
+                raise CaptureError("the host has what is uint64, and the device computes another input")
             self.folded += 1
-            return node.fold(inputs)
+            return node.fold([None if value is None else _array(value) for value in inputs])
         operands: list[Value] = []
         for place, (name, value) in enumerate(zip(node.inputs, inputs, strict=True)):
             if value is not None and place in takes.host:
@@ -216,7 +268,8 @@ class Model:
                 operands.append(value if isinstance(value, Tensor) else self._uploaded(name, value))
         branches = {name: partial(self._branch, branch, values) for name, branch in node.branches.items()}
         wanted = tuple(map(bool, node.outputs))
-        call = Call(node.name, node.attributes, self._loaded.version, wanted, self.backend, branches)
+        source = partial(self._source, node)
+        call = Call(node.name, node.attributes, self._loaded.version, wanted, self.backend, branches, source)
         found = takes.function(call, *operands)
         found = found if isinstance(found, tuple) else (found,)
         self.executed += any(isinstance(value, Tensor) for value in found)
@@ -225,14 +278,18 @@ class Model:
         return found
 
     def _uploaded(self, name: str, value: np.ndarray) -> Tensor:
-        """A constant's tensor is kept, unless it is made in a capture, whose memory is the graph's own."""
-        is_constant = self._constants.get(name) is value  # and not what the caller gave in its place
-        if is_constant and name in self._on_device:
-            return self._on_device[name]
-        found = self._sent(name, value)
-        if is_constant and not self._capturing:
-            self._on_device[name] = found
-        return found
+        """The tensor of an array on the host. Those of constants are made once, also where a capture finds them."""
+        if self._now.values.get(name) is not value:  # the caller gave it in place of a constant, or a node made it
+            return self._sent(name, value)
+        if name not in self._on_device:
+            with self.backend.runtime.aside():
+                self._on_device[name] = self._sent(name, value)
+        return self._on_device[name]
+
+
+def _is_of_host(value: Value) -> bool:
+    """Whether a value cannot be on the device."""
+    return isinstance(value, np.ndarray) and value.dtype == np.uint64
 
 
 def _array(value: np.ndarray | Tensor) -> np.ndarray:

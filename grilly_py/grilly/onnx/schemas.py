@@ -11,13 +11,23 @@ from ..errors import ModelError
 from .names import label
 
 
+def versions(opsets: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    """The version of each domain, as in ONNX Runtime: the last where it is named twice; "ai.onnx" is another name of
+    "", which goes before it.
+    """
+    found = {each.domain: each.version for each in opsets}
+    if "ai.onnx" in found:
+        found.setdefault("", found.pop("ai.onnx"))
+    return found
+
+
 def require_complete(nodes: Iterable[onnx.NodeProto], opsets: Iterable[onnx.OperatorSetIdProto]) -> None:
     """Raise ModelError for a node without an attribute, or without inputs, that its operator must have."""
-    versions = {"" if each.domain == "ai.onnx" else each.domain: each.version for each in opsets}
+    known = versions(opsets)
     for node in nodes:
         domain = "" if node.domain == "ai.onnx" else node.domain
         try:
-            schema = onnx.defs.get_schema(node.op_type, versions[domain], domain)
+            schema = onnx.defs.get_schema(node.op_type, known[domain], domain)
         except (KeyError, onnx.defs.SchemaError):
             continue  # not known to this package: its operator says what it lacks
         given = {each.name for each in node.attribute}

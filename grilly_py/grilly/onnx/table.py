@@ -32,6 +32,8 @@ class Call(NamedTuple):
     branches : mapping
         For operators with graphs in them: runs a graph of inputs, and returns its outputs. Inputs of such operators
         are taken from where they are.
+    source : callable
+        For random numbers: a seed and an offset, others at each call in a run.
     """
 
     name: str
@@ -39,7 +41,8 @@ class Call(NamedTuple):
     version: int
     wanted: tuple[bool, ...]
     backend: Compute
-    branches: Mapping[str, Callable[..., tuple[Any, ...]]] = {}
+    branches: Mapping[str, Callable[..., tuple[Any, ...]]]
+    source: Callable[[], tuple[int | Tensor, int]]
 
     def get(self, name: str, default: Any = None) -> Any:
         """An attribute, or what it is where the node has none."""
@@ -116,6 +119,43 @@ def cut(shape: Sequence[int], before: Sequence[int], after: Sequence[int]) -> tu
         if first > last:
             raise ValueError(f"pads {before[axis]} and {after[axis]} cut off more than the {extent} of axis {axis}")
         index.append(slice(first, last))
+    return tuple(index)
+
+
+#: Ends that stand for that of the axis, in the direction of the step.
+_TO_THE_END = (2**31 - 1, 2**63 - 1)
+
+
+def sliced(
+    shape: Sequence[int], starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None,
+    steps: Sequence[int] | None,
+) -> tuple[slice, ...]:  # fmt: skip
+    """The index of ONNX's Slice: steps back begin at the first element where the start lies before it, as in ONNX's
+    text and ONNX Runtime; NumPy's slices are empty then.
+
+    Raises
+    ------
+    ValueError
+        For other numbers of ends, axes or steps than of starts, a step of 0, and axes out of range or named twice.
+    """
+    over = all_within(range(len(starts)) if axes is None else axes, len(shape))
+    by = [1] * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(over) == len(by):
+        raise ValueError(f"{len(starts)} starts, {len(ends)} ends, {len(over)} axes and {len(by)} steps; expected as "
+                         "many of each")  # fmt: skip
+    index = [slice(None)] * len(shape)
+    for axis, start, end, step in zip(over, starts, ends, by, strict=True):
+        extent = shape[axis]
+        if not step:
+            raise ValueError(f"the step of axis {axis} is 0; expected another number")
+        step = min(max(step, -extent), extent) or step  # the same elements, and few enough bits for devices
+        first, least, most = start + extent * (start < 0), *((0, extent) if step > 0 else (-1, extent - 1))
+        if end in _TO_THE_END:
+            last = most if step > 0 else least
+        else:
+            last = min(max(end + extent * (end < 0), least), most)
+        first = min(max(first, 0), most)
+        index[axis] = slice(first, last if last >= 0 else None, step) if extent else slice(0, 0)
     return tuple(index)
 
 

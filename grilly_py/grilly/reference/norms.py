@@ -25,11 +25,18 @@ def _axes(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
     return tuple(range(-len(np.atleast_1d(normalized_shape)), 0))
 
 
-def _centred(x: np.ndarray, axes: tuple[int, ...], eps: float) -> tuple[np.ndarray, np.ndarray]:
-    """``(x - mean) / s`` and ``1 / s`` for ``s = sqrt(variance + eps)``."""
-    apart = x - x.mean(axis=axes, keepdims=True)
-    scale = 1 / np.sqrt(np.square(apart).mean(axis=axes, keepdims=True) + x.dtype.type(eps))
-    return apart * scale, scale
+def _normed(x: np.ndarray, axes: tuple[int, ...], eps: float, centred: bool) -> tuple[np.ndarray, np.ndarray]:
+    """``x / s`` and ``1 / s`` for ``s = sqrt(mean(x^2) + eps)``, of x less its mean if ``centred``.
+
+    Rows are multiplied by powers of two, so that squares stay within the dtype's range.
+    """
+    power = np.frexp(np.abs(x).max(axis=axes, keepdims=True, initial=0))[1]
+    power = np.maximum(power, math.frexp(math.sqrt(eps))[1]) if eps else power
+    x = np.ldexp(x, -power)
+    apart = x - x.mean(axis=axes, keepdims=True) if centred else x
+    added = np.ldexp(np.float64(eps), -2 * power).astype(x.dtype)
+    scale = 1 / np.sqrt(np.square(apart).mean(axis=axes, keepdims=True) + added)
+    return apart * scale, np.ldexp(scale, -power)
 
 
 def layer_norm(
@@ -39,7 +46,7 @@ def layer_norm(
     """``(x - mean) / sqrt(variance + eps) * weight + bias`` over the last axes, of extents ``normalized_shape``."""
     x, weight, bias = _arrays(dtype, input, weight, bias)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        y, _ = _centred(x, _axes(normalized_shape), eps)
+        y, _ = _normed(x, _axes(normalized_shape), eps, True)
         y = y if weight is None else y * weight
         return y if bias is None else y + bias
 
@@ -52,7 +59,7 @@ def rms_norm(
     x, weight = _arrays(dtype, input, weight)
     eps = 2.0**-23 if eps is None else eps
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        y = x / np.sqrt(np.square(x).mean(axis=_axes(normalized_shape), keepdims=True) + x.dtype.type(eps))
+        y, _ = _normed(x, _axes(normalized_shape), eps, False)
         return y if weight is None else y * (weight + x.dtype.type(weight_offset))
 
 
@@ -98,7 +105,7 @@ def layer_norm_backward(
     """The gradients of ``sum(grad_output * layer_norm(...))`` by input, weight and bias; the last two may be None."""
     grad, x, weight = _arrays(dtype, grad_output, input, weight)
     axes = _axes(normalized_shape)
-    y, scale = _centred(x, axes, eps)
+    y, scale = _normed(x, axes, eps, True)
     weighted = grad if weight is None else grad * weight
     found = weighted - weighted.mean(axis=axes, keepdims=True) - y * (weighted * y).mean(axis=axes, keepdims=True)
     if weight is None:
@@ -116,8 +123,7 @@ def rms_norm_backward(
     grad, x, weight = _arrays(dtype, grad_output, input, weight)
     axes = _axes(normalized_shape)
     eps = 2.0**-23 if eps is None else eps
-    scale = 1 / np.sqrt(np.square(x).mean(axis=axes, keepdims=True) + x.dtype.type(eps))
-    y = x * scale
+    y, scale = _normed(x, axes, eps, False)
     weighted = grad if weight is None else grad * (weight + x.dtype.type(weight_offset))
     found = (weighted - y * (weighted * y).mean(axis=axes, keepdims=True)) * scale
     return found, None if weight is None else (grad * y).sum(axis=tuple(range(x.ndim - len(axes))))
@@ -135,7 +141,7 @@ def group_norm_backward(
     if weight is None:
         return found, None, None
     axes = tuple(axis for axis in range(x.ndim) if axis != 1)
-    y = _centred(rows, (-1,), eps)[0].reshape(x.shape)
+    y = _normed(rows, (-1,), eps, True)[0].reshape(x.shape)
     return found, (grad * y).sum(axis=axes), grad.sum(axis=axes)
 
 

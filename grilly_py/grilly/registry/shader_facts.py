@@ -5,6 +5,14 @@ FACTS: dict[str, dict[str, int | float]] = {
         "ADD_TO_RESULT": 1,
         "KEYS_FOLLOW": 2,
     },
+    "accumulation": {
+        "ADD": 0,
+        "MAX": 1,
+        "MIN": 2,
+        "SCALES": 0,
+        "TERMS": 1,
+        "RESULT": 2,
+    },
     "activations": {
         "ACTIVATION_NONE": 0,
         "ACTIVATION_RELU": 1,
@@ -13,6 +21,14 @@ FACTS: dict[str, dict[str, int | float]] = {
         "ACTIVATION_QUICK_GELU": 4,
         "ACTIVATION_GELU_TANH": 5,
         "ACTIVATION_GELU": 6,
+    },
+    "convolution": {
+        "DEPTHWISE": 0,
+        "SHARED": 1,
+        "APART": 2,
+        "RUN": 4,
+        "TAPS_MOST": 8,
+        "HELD": 20,
     },
     "draws": {
         "UNIFORM": 0,
@@ -238,6 +254,7 @@ FACTS: dict[str, dict[str, int | float]] = {
         "FIRST_MAXIMUM": 6,
         "FIRST_MINIMUM": 7,
         "MOMENTS": 8,
+        "SQUARES": 9,
         "STATES": 11,
     },
     "rotary": {

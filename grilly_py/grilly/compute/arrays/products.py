@@ -15,10 +15,13 @@ from ..device.record import Ready, again, run
 from ..device.tensor import Tensor
 from ..products.matmul import product
 from .elementwise import binary, cast, operand
-from .map import shown
-from .promotion import FLOAT32, kind_of, promoted
+from .map import mapped, shown
+from .operations import spec
+from .promotion import FLOAT32, INT32, kind_of, promoted
 from .reductions import sum_of
 
+#: Whole numbers up to which every one is a float32.
+EXACT = 2**24
 #: Plans of batched products.
 PLANS: Kept[tuple, Ready] = Kept("plans of matmul", 512)
 
@@ -36,7 +39,7 @@ def matmul(x, y) -> Tensor:
     -------
     Tensor
         ``(..., M, N)``, of the dtype that both promote to; sums are float32, or wrap in the integer dtype. A product of
-        integers takes memory for all its terms.
+        integers of more than 8 bits takes memory for all its terms.
 
     Raises
     ------
@@ -67,6 +70,9 @@ def matmul(x, y) -> Tensor:
         lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     except ValueError:
         raise ValueError(f"matmul: leading axes of {x.shape} and {y.shape} do not broadcast") from None
+    if x.dtype.itemsize == y.dtype.itemsize == 1 and dtype.itemsize <= 2:
+        most = EXACT // (largest(x.dtype) * largest(y.dtype))
+        return cast(whole_product(cast(x, FLOAT32), cast(y, FLOAT32), most), dtype)
     if kind_of(dtype) != "floating":
         columns = cast(b, dtype).swapaxes(-1, -2)._selected((..., None, slice(None), slice(None)))
         terms = binary("multiply", cast(a, dtype)._selected((..., None, slice(None))), columns)
@@ -85,6 +91,46 @@ def matmul(x, y) -> Tensor:
         found = found.reshape(shape[:-1])
     if x.ndim == 1:
         found = found.reshape((*shape[:-2], *shape[len(shape) - 1 :][: y.ndim != 1]))
+    return found
+
+
+def largest(dtype: np.dtype) -> int:
+    """The largest magnitude of an integer dtype."""
+    info = np.iinfo(dtype)
+    return max(-int(info.min), int(info.max))
+
+
+def whole_product(x: Tensor, y: Tensor, most: int) -> Tensor:
+    """The product of float32 arrays of whole numbers, exact, as int32 that wraps.
+
+    ``most`` terms have sums within ``EXACT``, in any order. So the depth is cut into parts of that many, which are
+    products of floats, and these are added as integers.
+    """
+    step, parts = even(x.shape[-1], most), []
+    for first in range(0, max(x.shape[-1], 1), step):
+        some = slice(first, first + step)
+        parts.append(matmul(x[..., some], y[some] if y.ndim == 1 else y[..., some, :]))
+    return added_as_integers(parts)
+
+
+def even(depth: int, most: int) -> int:
+    """The length of parts of a depth, up to ``most``: about equal, and where there are several in whole sixteens."""
+    parts = -(-depth // most)
+    if parts <= 1:
+        return max(depth, 1)
+    step = -(-depth // parts)
+    return min(-(-step // 16) * 16, most // 16 * 16 or most)
+
+
+def added_as_integers(parts: Sequence[Tensor]) -> Tensor:
+    """The sum of float32 arrays of whole numbers within ``EXACT`` as int32, which wraps."""
+    device: Device = parts[0]._storage.device
+    if len(parts) == 1:
+        return cast(parts[0], INT32)
+    found = parts[0]
+    for part in parts[1:]:
+        found = mapped(device, spec("add", INT32), (found, part, None))
+    device.runtime.flush()
     return found
 
 

@@ -4,7 +4,8 @@ The kernels are shaders/arrays/reduce.comp and reduce-columns.comp. Sums are flo
 them, whatever the elements are, or 64-bit integers; the order of the additions depends on the shape alone, but for rows
 beyond a binding, which are taken in pieces. What workgroups have found of parts of rows is put together by the last
 of them to finish, or, of pieces and of very many parts, by a dispatch of its own. Variances need one pass: Chan, Golub
-and LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances".
+and LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances". Squares beyond float32's
+range are scaled.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from .promotion import BOOL, FLOAT32, FLOATING, INT64, LONG, kind_of
 PLANS: Kept[tuple, Ready] = Kept("plans of reductions", 1024)
 
 #: Reductions as kernels number them (shaders/arrays/states.glsl).
-NUMBERS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "any": 4, "all": 5, "argmax": 6, "argmin": 7, "moments": 8}
+NUMBERS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "any": 4, "all": 5, "argmax": 6, "argmin": 7, "moments": 8,
+           "squares": 9}  # fmt: skip
 #: A type of elements: what another dispatch has found.
 STATES = 11
 _STATE = 16  # bytes
@@ -52,7 +54,7 @@ class Terms(NamedTuple):
     Attributes
     ----------
     name : str
-        A name of NUMBERS, or "mean", "var" or "std".
+        A name of NUMBERS, or "mean", "var", "std", "norm" (the root of the sum of squares) or "rms" (that of the mean).
     axes : tuple of int
         Those that are reduced, from 0 on.
     keepdims : bool
@@ -87,13 +89,15 @@ def plan(given: tuple[Terms], layouts: Sequence[Layout], facts: DeviceFacts, reg
     x, offset = _laid(planner, registry, x, layouts[0].offset, kept)
     divisor = -1.0
     floats = kind_of(x.dtype) == "floating" or terms.name in ("mean", "var", "std")
-    name = terms.name
+    name, root = terms.name, terms.name in ("std", "norm", "rms")
     if name in ("mean", "var", "std"):
         divisor, name = float(count), "sum"
     if terms.name in ("var", "std"):
         divisor, name = max(count - terms.correction, 0.0), "moments"
+    if terms.name in ("norm", "rms"):
+        divisor, name = float(count) if terms.name == "rms" else -1.0, "squares"
     kind = FLOATING if floats else LONG
-    _reduce(planner, registry, name, kind, x, kept, offset, result.reshape(rows), divisor, terms.name == "std")
+    _reduce(planner, registry, name, kind, x, kept, offset, result.reshape(rows), divisor, root)
     return planner.plan(result)
 
 
@@ -371,6 +375,11 @@ def _apart(x: Tensor, first: Tensor) -> Tensor:
         for name in ("bitwise_right_shift", "bitwise_and")
     )
     return binary("add", binary("multiply", cast(halves, FLOAT32), 2.0), cast(bits, FLOAT32))
+
+
+def norm(name: str, x: Tensor, axis=None, keepdims: bool = False) -> Tensor:
+    """``name``, "norm" or "rms": the root of the sum or the mean of squares over axes, of floating x, in its dtype."""
+    return reduced(name, x, axis, keepdims, x.dtype)
 
 
 def extreme(name: str, x: Tensor, axis=None, keepdims: bool = False) -> Tensor:

@@ -18,6 +18,7 @@ from ..device.tensor import Tensor, reshaped
 from ..products.kept import find, keep
 from ..products.matmul import product
 from .checks import Window, checked, plain
+from .direct import emit_direct, serves
 from .unfold import MOST, unfold
 
 #: Plans of convolutions.
@@ -89,6 +90,10 @@ def plan(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, reg
     batch, channels = x.shape[:2]
     outputs, depth = table.shape
     result = planner.empty((batch, *window.out, outputs), x.dtype)
+    if serves(planner, registry, window, x, groups, outputs):
+        kernels = weight if axes == 2 else weight._selected((slice(None), slice(None), None))
+        emit_direct(planner, registry, window, x, kernels, bias, groups, result, (layouts[0].offset, layouts[1].offset))
+        return planner.plan(_as_asked(result, axes, image.ndim))
     rows = result.reshape(-1, outputs)
     b = table.reshape(1, groups, outputs // groups, depth)
     parts = kept[0] if kept else None
@@ -120,9 +125,14 @@ def plan(given: tuple, layouts: Sequence[Layout | None], facts: DeviceFacts, reg
     if bias is not None and own is None:
         operands = [rows, bias.broadcast_to(rows.shape), None]
         emit(planner, registry, spec("add", x.dtype), rows, operands, [4, layouts[2].offset, None])
+    return planner.plan(_as_asked(result, axes, image.ndim), made)
+
+
+def _as_asked(result: Tensor, axes: int, ndim: int) -> Tensor:
+    """``(N, h, w, O)`` as a view in the order and with the axes that the input has."""
     y = result.transpose(0, 3, 1, 2)
     y = y if axes == 2 else y._selected((slice(None), slice(None), 0))
-    return planner.plan(y if image.ndim == axes + 2 else y._selected(0), made)
+    return y if ndim == axes + 2 else y._selected(0)
 
 
 def as_rows(x: Tensor, window: Window) -> Tensor | None:

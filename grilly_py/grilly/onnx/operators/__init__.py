@@ -6,10 +6,12 @@ from . import (
     attention,
     control,
     detection,
+    drawing,
     einsum,
     elementwise,
     fused,
     fused_attention,
+    fused_quantized,
     indexing,
     losses,
     normalization,
@@ -30,8 +32,8 @@ from . import (
 )
 
 __all__ = [
-    "OPERATORS", "activations", "attention", "control", "detection", "einsum", "elementwise", "fused",
-    "fused_attention", "indexing", "losses", "normalization", "pooling", "products", "quantization", "recurrence",
-    "recurrent", "reductions", "resizing", "sampling", "scattering", "sequences", "shapes", "spectra", "transposed",
-    "windows",
+    "OPERATORS", "activations", "attention", "control", "detection", "drawing", "einsum", "elementwise", "fused",
+    "fused_attention", "fused_quantized", "indexing", "losses", "normalization", "pooling", "products", "quantization",
+    "recurrence", "recurrent", "reductions", "resizing", "sampling", "scattering", "sequences", "shapes", "spectra",
+    "transposed", "windows",
 ]  # fmt: skip

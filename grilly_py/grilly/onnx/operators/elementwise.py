@@ -10,6 +10,7 @@ import onnx
 
 from ... import array_api as xp
 from ...compute import Tensor
+from ...errors import CaptureError
 from ..table import Call, integral, is_floating, operator, wide
 
 _UNARY = {
@@ -141,8 +142,15 @@ def dtype_of(call: Call, number: int) -> np.dtype[Any]:
 
 
 @operator("Cast")
-def cast(call: Call, x: Tensor) -> Tensor:
-    """Elements as another dtype."""
+def cast(call: Call, x: Tensor) -> Tensor | np.ndarray:
+    """Elements as another dtype; those of uint64, which no Tensor has, on the host."""
+    if call.attributes["to"] == onnx.TensorProto.UINT64:
+        try:
+            found = x.numpy()
+        except CaptureError as error:
+            raise CaptureError("the host has what is uint64, and the device computes this") from error
+        with np.errstate(all="ignore"):
+            return found.astype(np.uint64)
     return x.astype(dtype_of(call, call.attributes["to"]), copy=False)
 
 
@@ -156,11 +164,3 @@ def cast_like(call: Call, x: Tensor, like: Tensor) -> Tensor:
 def identity(call: Call, x: Any) -> Any:
     """The same tensor, or sequence."""
     return x
-
-
-@operator("Dropout", host=(1, 2))
-def dropout(call: Call, x: Tensor, ratio: np.ndarray | None = None, training: np.ndarray | None = None) -> Any:
-    """The same tensor, and a mask that keeps everything: nothing is dropped where nothing is learned."""
-    if training is not None and training.item() and (ratio is None or ratio.item()):
-        raise call.refuse("training_mode drops elements at random; export the model for inference")
-    return x, xp.ones(x.shape, dtype=np.bool_, device=call.backend)

@@ -55,8 +55,9 @@ def _whole(packed: Tensor, bits: int) -> Tensor:
     """The numbers in bytes, along the last axis, the lowest bits first."""
     if bits == 8:
         return packed
-    pairs = xp.stack([xp.bitwise_and(packed, 15), xp.bitwise_right_shift(packed, 4)], axis=-1)
-    return pairs.reshape((*packed.shape[:-1], 2 * packed.shape[-1]))
+    shifted = [xp.bitwise_right_shift(packed, shift) if shift else packed for shift in range(0, 8, bits)]
+    found = xp.bitwise_and(xp.stack(shifted, axis=-1), 2**bits - 1)
+    return found.reshape((*packed.shape[:-1], 8 // bits * packed.shape[-1]))
 
 
 @fused("MatMulNBits")
@@ -64,40 +65,47 @@ def matmul_bits(
     call: Call, x: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor | None = None, order: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """The product with a matrix of 4 or 8 bits, turned, whose rows lie in blocks that each have a scale and a zero.
+    """The product with a matrix of 2, 4 or 8 bits, turned. Its rows lie in blocks that each have a scale and a zero;
+    ``order`` says of each column to which block it belongs, where that is not the one that it lies in.
 
     The matrix is unpacked at each run: memory holds it packed, and one unpacked at a time.
     """
     depth, rows, block = (int(call.attributes[name]) for name in ("K", "N", "block_size"))
     bits = int(call.get("bits", 4))
-    if bits not in (4, 8) or order is not None:
-        raise call.refuse(f"bits is {bits}; grilly has 4 and 8" if order is None else "g_idx is given")
+    if bits not in (2, 4, 8):
+        raise call.refuse(f"bits is {bits}; grilly has 2, 4 and 8")
     blocks = -(-depth // block)
     weight = _whole(packed.reshape((rows, blocks, block * bits // 8)), bits).astype(x.dtype)
-    scales = scales.reshape((rows, blocks, 1))
     if zeros is None:
-        weight = xp.subtract(weight, 2.0 ** (bits - 1))
+        zeros = xp.full((rows, blocks), 2.0 ** (bits - 1), dtype=x.dtype, device=call.backend)
     elif zeros.dtype.kind == "u":  # rows of whole bytes
         zeros = _whole(zeros.reshape((rows, -1)), bits)[:, :blocks]
-        weight = xp.subtract(weight, zeros.astype(x.dtype).reshape((rows, blocks, 1)))
+    units = [each.reshape((rows, blocks)).astype(x.dtype, copy=False) for each in (zeros, scales)]
+    if order is None:
+        zeros, scales = (each.reshape((rows, blocks, 1)) for each in units)
     else:
-        weight = xp.subtract(weight, zeros.reshape((rows, blocks, 1)))
-    weight = xp.multiply(weight, scales.astype(x.dtype, copy=False)).reshape((rows, blocks * block))
+        weight = weight.reshape((rows, blocks * block))[:, :depth]
+        zeros, scales = (xp.take(each, order.reshape(-1)[:depth], axis=1) for each in units)
+    weight = xp.multiply(xp.subtract(weight, zeros), scales).reshape((rows, -1))
     return F.linear(x, weight[:, :depth], bias)
 
 
 @fused("FusedMatMul")
 def fused_matmul(call: Call, a: Tensor, b: Tensor) -> Tensor:
-    """``alpha A B``, the last two axes of A and B swapped where attributes say so."""
-    for name in ("transBatchA", "transBatchB"):
-        if call.get(name, 0):
-            raise call.refuse(f"{name} is {call.get(name)}")
-    a = a.mT if call.get("transA", 0) and a.ndim > 1 else a
-    b = b.mT if call.get("transB", 0) and b.ndim > 1 else b
+    """``alpha A B``, with axes moved where attributes say so: the first one behind all but the last one, and then the
+    last two swapped.
+    """
+    a, b = (_turned(call, x, side) for x, side in ((a, "A"), (b, "B")))
     alpha = call.get("alpha", 1.0)
     if alpha == 1:
         return xp.matmul(a, b)
     return xp.multiply(xp.matmul(wide(a), wide(b)), alpha).astype(a.dtype, copy=False)
+
+
+def _turned(call: Call, x: Tensor, side: str) -> Tensor:
+    if call.get(f"transBatch{side}", 0) and x.ndim > 2:
+        x = xp.permute_dims(x, (*range(1, x.ndim - 1), 0, x.ndim - 1))
+    return x.mT if call.get(f"trans{side}", 0) and x.ndim > 1 else x
 
 
 def _sum(call: Call, x: Tensor, skip: Tensor, bias: Tensor | None) -> Tensor:

@@ -57,10 +57,17 @@ def attention(
     past: Tensor | None = None, added: Tensor | None = None, past_length: Tensor | None = None,
 ) -> Any:  # fmt: skip
     """Projections of x to q, k and v, attention, and keys and values with those of before, ``(2, B, H, S, D)``."""
-    _refuse_all(call, {"past_sequence_length": past_length, "do_rotary": call.get("do_rotary", 0)})
+    _refuse_all(call, {"past_sequence_length": past_length})
+    return attention_of(call, biased(xp.matmul(x, weight), bias), mask, past, added)
+
+
+def attention_of(
+    call: Call, projected: Tensor, mask: Tensor | None, past: Tensor | None, added: Tensor | None = None
+) -> Any:
+    """Attention of q, k and v, one behind the other, and keys and values with those of before."""
+    _refuse_all(call, {"do_rotary": call.get("do_rotary", 0)})
     widths = call.get("qkv_hidden_sizes")
-    widths = list(widths) if widths else [weight.shape[1] // 3] * 3
-    projected = biased(xp.matmul(x, weight), bias)
+    widths = list(widths) if widths else [projected.shape[2] // 3] * 3
     ends = np.cumsum(widths).tolist()
     every = [projected[..., end - width : end] for end, width in zip(ends, widths, strict=True)]
     q, k, v = (heads_apart(call, each, "num_heads") for each in every)

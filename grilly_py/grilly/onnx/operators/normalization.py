@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
 
 from ... import array_api as xp
 from ... import functional as F
+from ... import linalg
 from ...compute import Tensor
+from ...compute.arrays.reductions import norm
 from ..table import Call, operator, wide, within
 from .shapes import padded
 
@@ -25,6 +28,11 @@ def _weight(given: Tensor | None, x: Tensor, shape: tuple[int, ...]) -> Tensor |
     return given.astype(x.dtype, copy=False).broadcast_to(shape).contiguous()
 
 
+def _with_epsilon(root: Tensor, epsilon: float) -> Tensor:
+    """``sqrt(root^2 + epsilon)``."""
+    return xp.hypot(root, math.sqrt(epsilon))
+
+
 @operator("LayerNormalization")
 def layer_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Any:
     """The layer norm, and the mean and the reciprocal deviation of each row where the graph asks for them."""
@@ -35,8 +43,8 @@ def layer_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor | Non
         return found
     axes = tuple(range(axis, x.ndim))
     mean = xp.mean(wide(x), axis=axes, keepdims=True)
-    inverse = xp.reciprocal(xp.sqrt(xp.add(xp.var(wide(x), axis=axes, keepdims=True), eps)))
-    return found, mean, inverse
+    deviation = xp.std(wide(x), axis=axes, keepdims=True)
+    return found, mean, xp.reciprocal(_with_epsilon(deviation, eps))
 
 
 @operator("RMSNormalization", "SimplifiedLayerNormalization")
@@ -46,8 +54,8 @@ def rms_normalization(call: Call, x: Tensor, scale: Tensor) -> Any:
     found = F.rms_norm(x, x.shape[axis:], _weight(scale, x, x.shape[axis:]), eps)
     if not call.wants(1):
         return found
-    squares = xp.mean(xp.square(wide(x)), axis=tuple(range(axis, x.ndim)), keepdims=True)
-    return found, xp.reciprocal(xp.sqrt(xp.add(squares, eps)))
+    root = norm("rms", wide(x), tuple(range(axis, x.ndim)), True)
+    return found, xp.reciprocal(_with_epsilon(root, eps))
 
 
 @operator("GroupNormalization")
@@ -70,7 +78,7 @@ def instance_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -
 def batch_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> Any:
     """The norm of channels by means and variances that are given; or by x's own, and then both mixed."""
     shape, wider = (-1, *(1,) * (x.ndim - 2)), wide(x)
-    given = [wide(mean), wide(variance)]
+    epsilon, given = call.get("epsilon", 1e-5), [wide(mean), wide(variance)]
     if call.get("training_mode", 0):
         axes = (0, *range(2, x.ndim))
         own, kept = [xp.mean(wider, axis=axes), xp.var(wider, axis=axes)], call.get("momentum", 0.9)
@@ -78,11 +86,11 @@ def batch_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor, mean
             xp.add(xp.multiply(one, kept), xp.multiply(other, 1 - kept)).astype(each.dtype, copy=False)
             for one, other, each in zip(given, own, (mean, variance), strict=True)
         ]
-        given = own
+        given, spread = own, _with_epsilon(xp.std(wider, axis=axes), epsilon)
     else:
-        mixed = []
-    middle, spread, factor, shift = (each.reshape(shape) for each in (*given, wide(scale), wide(bias)))
-    factor = xp.divide(factor, xp.sqrt(xp.add(spread, call.get("epsilon", 1e-5))))
+        mixed, spread = [], xp.sqrt(xp.add(given[1], epsilon))
+    middle, spread, factor, shift = (each.reshape(shape) for each in (given[0], spread, wide(scale), wide(bias)))
+    factor = xp.divide(factor, spread)
     found = xp.add(xp.multiply(xp.subtract(wider, middle), factor), shift).astype(x.dtype, copy=False)
     return (found, *mixed) if mixed else found
 
@@ -90,12 +98,13 @@ def batch_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor, mean
 @operator("LpNormalization")
 def lp_normalization(call: Call, x: Tensor) -> Tensor:
     """Rows divided by their norm of order 1 or 2; rows of zeros stay."""
-    axis, wider = call.get("axis", -1), wide(x)
-    if call.get("p", 2) == 1:
-        norm = xp.sum(xp.abs(wider), axis=axis, keepdims=True)
-    else:
-        norm = xp.sqrt(xp.sum(xp.square(wider), axis=axis, keepdims=True))
-    return xp.where(xp.equal(norm, 0.0), 0.0, xp.divide(wider, norm)).astype(x.dtype, copy=False)
+    axis, order, wider = call.get("axis", -1), int(call.get("p", 2)), wide(x)
+    if not x.size:
+        return x
+    most = xp.max(xp.abs(wider), axis=axis, keepdims=True)  # norms of rows may exceed float32
+    parts = xp.divide(wider, xp.where(xp.logical_and(xp.isfinite(most), xp.greater(most, 0.0)), most, 1.0))
+    size = linalg.vector_norm(parts, axis=axis, keepdims=True, ord=order)
+    return xp.where(xp.equal(size, 0.0), 0.0, xp.divide(parts, size)).astype(x.dtype, copy=False)
 
 
 @operator("MeanVarianceNormalization")
@@ -114,7 +123,10 @@ def local_response_normalization(call: Call, x: Tensor) -> Tensor:
     wider = wide(x)
     before, after = [0] * x.ndim, [0] * x.ndim
     before[1], after[1] = (size - 1) // 2, size // 2
-    squares = padded(call, xp.square(wider), before, after, 0.0)
-    near = functools.reduce(xp.add, (squares[:, shift : shift + channels] for shift in range(size)))
-    under = xp.add(xp.multiply(near, call.get("alpha", 1e-4) / size), call.get("bias", 1.0))
-    return xp.divide(wider, xp.pow(under, call.get("beta", 0.75))).astype(x.dtype, copy=False)
+    alpha, bias = call.get("alpha", 1e-4), call.get("bias", 1.0)
+    if alpha < 0 or bias < 0:
+        raise call.refuse(f"alpha is {alpha} and bias {bias}; grilly has numbers of at least 0")
+    wider_rows = padded(call, wider, before, after, 0.0)
+    near = functools.reduce(xp.hypot, (wider_rows[:, shift : shift + channels] for shift in range(size)))
+    under = _with_epsilon(xp.multiply(near, math.sqrt(alpha / size)), bias)  # the root, as squares may exceed float32
+    return xp.divide(wider, xp.pow(under, 2 * call.get("beta", 0.75))).astype(x.dtype, copy=False)

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from ... import array_api as xp
+from ... import functional as F
 from ...compute import Tensor
+from ...compute.arrays.products import EXACT, added_as_integers, even, largest, whole_product
 from ..table import Call, operator, wide, within
 from .elementwise import dtype_of
 from .products import padding
@@ -69,15 +71,32 @@ def quantize_by_extremes(call: Call, x: Tensor) -> Any:
     return _quantized(x, scale, zero, np.dtype(np.uint8)), scale, zero
 
 
-def _from_zero(x: Tensor, zero: Tensor | None, rows: bool) -> Tensor:
-    """Integers less their zeros, of which there is one, one for each row or one for each column of matrices."""
-    found = x.astype(np.int32, copy=False)
+def _from_zero(x: Tensor, zero: Tensor | None, rows: bool) -> tuple[Tensor, int]:
+    """Integers less their zeros, as float32, and the largest magnitude that they may have.
+
+    There is one zero, one for each row or one for each column of matrices.
+    """
+    found = x.astype(np.float32, copy=False)
     if zero is None:
-        return found
-    zero = zero.astype(np.int32, copy=False)
+        return found, largest(x.dtype)
+    zero = zero.astype(np.float32, copy=False)
     if zero.ndim == 1 and zero.size > 1 and rows:
         zero = zero.reshape((-1, 1))
-    return xp.subtract(found, zero.reshape(()) if zero.size == 1 else zero)
+    bounds = np.iinfo(x.dtype)
+    return xp.subtract(found, zero.reshape(()) if zero.size == 1 else zero), bounds.max - bounds.min
+
+
+def _terms(call: Call, high_a: int, high_b: int) -> int:
+    """How many products of whole numbers up to these have sums that float32 holds."""
+    most = EXACT // (high_a * high_b)
+    if not most:
+        raise call.refuse(f"products of integers up to {high_a:,} and {high_b:,}; expected those of 8 bits")
+    return most
+
+
+def _product(call: Call, a: tuple[Tensor, int], b: tuple[Tensor, int]) -> Tensor:
+    """The product of matrices of whole numbers, int32."""
+    return whole_product(a[0], b[0], _terms(call, a[1], b[1]))
 
 
 @operator("MatMulInteger")
@@ -85,7 +104,7 @@ def integer_product(
     call: Call, a: Tensor, b: Tensor, zero_a: Tensor | None = None, zero_b: Tensor | None = None
 ) -> Tensor:
     """The product of matrices of integers, int32."""
-    return xp.matmul(_from_zero(a, zero_a, True), _from_zero(b, zero_b, False))
+    return _product(call, _from_zero(a, zero_a, True), _from_zero(b, zero_b, False))
 
 
 @operator("QLinearMatMul")
@@ -94,7 +113,7 @@ def quantized_product(
     scale: Tensor, zero: Tensor,
 ) -> Tensor:  # fmt: skip
     """The product of quantized matrices, quantized."""
-    found = xp.matmul(_from_zero(a, zero_a, True), _from_zero(b, zero_b, False)).astype(np.float32, copy=False)
+    found = _product(call, _from_zero(a, zero_a, True), _from_zero(b, zero_b, False)).astype(np.float32, copy=False)
     of_rows, of_columns, of_result = (
         wide(each).reshape(()) if each.size == 1 else wide(each) for each in (scale_a, scale_b, scale)
     )
@@ -104,13 +123,39 @@ def quantized_product(
     return _quantized(xp.multiply(found, factor), of_result, zero, zero.dtype)
 
 
-def _integer_convolution(call: Call, x: Tensor, weight: Tensor) -> Tensor:
-    """The convolution of int32 with int32, exact: windows as a matrix, and its product."""
+def _integer_convolution(call: Call, images: tuple[Tensor, int], weights: tuple[Tensor, int]) -> Tensor:
+    """The convolution of whole numbers, as int32, exact: by parts of the channels whose sums float32 holds."""
+    (x, high_x), (weight, high_weight) = images, weights
+    kernel, groups = weight.shape[2:], int(call.get("group", 1))
+    most, places = _terms(call, high_x, high_weight), math.prod(kernel)
+    if len(kernel) > 2 or places > most or groups > 1 and places * weight.shape[1] > most:
+        return _of_windows(call, x, weight, most)
+    before, after = padding(call, x.shape[2:], kernel)
+    if before != after:
+        x = padded(call, x, [0, 0, *before], [0, 0, *after], 0.0)
+        before = [0] * len(kernel)
+    step = weight.shape[1] if groups > 1 else even(weight.shape[1], most // places)
+    options = dict(
+        stride=tuple(call.get("strides", [1] * len(kernel))), padding=tuple(before),
+        dilation=tuple(call.get("dilations", [1] * len(kernel))), groups=groups,
+    )  # fmt: skip
+    convolve = F.conv1d if len(kernel) == 1 else F.conv2d
+    order = (0, *range(2, x.ndim), 1)  # as the results lie in memory
+    parts = []
+    for first in range(0, weight.shape[1], step):
+        some = slice(first, first + step)
+        found = convolve(x[:, some] if groups == 1 else x, weight[:, some], **options)
+        parts.append(xp.permute_dims(found, order))
+    return xp.permute_dims(added_as_integers(parts), (0, x.ndim - 1, *range(1, x.ndim - 1)))
+
+
+def _of_windows(call: Call, x: Tensor, weight: Tensor, most: int) -> Tensor:
+    """The same by windows as a matrix, and products of it whose sums of ``most`` terms float32 holds."""
     (batch, channels), kernel, outputs = x.shape[:2], weight.shape[2:], weight.shape[0]
     count, groups = len(kernel), int(call.get("group", 1))
     strides, dilations = call.get("strides", [1] * count), call.get("dilations", [1] * count)
     before, after = padding(call, x.shape[2:], kernel)
-    x = padded(call, x, [0, 0, *before], [0, 0, *after], 0)
+    x = padded(call, x, [0, 0, *before], [0, 0, *after], 0.0)
     counts = [
         (e - d * (k - 1) - 1) // s + 1 for e, d, k, s in zip(x.shape[2:], dilations, kernel, strides, strict=True)
     ]
@@ -123,7 +168,7 @@ def _integer_convolution(call: Call, x: Tensor, weight: Tensor) -> Tensor:
     ], axis=2)  # fmt: skip
     places = math.prod(kernel)
     windows = windows.reshape((batch, groups, channels // groups * places, math.prod(counts)))
-    found = xp.matmul(weight.reshape((groups, outputs // groups, channels // groups * places)), windows)
+    found = whole_product(weight.reshape((groups, outputs // groups, channels // groups * places)), windows, most)
     return found.reshape((batch, outputs, *counts))
 
 

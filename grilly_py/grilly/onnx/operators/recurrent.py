@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from ... import array_api as xp
 from ... import functional as F
 from ...compute import Tensor
 from ..table import Call, operator, wide
 from . import activations as act
+from .fused import fused
+from .fused_quantized import product_of_numbers
 
 Function = Callable[[Tensor], Tensor]
+
+
+class Quantized(NamedTuple):
+    """A matrix of integers, (inputs, outputs), with its scale and zero."""
+
+    matrix: Tensor
+    scale: Tensor
+    zero: Tensor
+
+
+Weight = Tensor | Quantized
+
+
+def _linear(call: Call, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
+    """A linear layer; of integers with x quantized too, by its extremes."""
+    if isinstance(weight, Quantized):
+        return product_of_numbers(call, x, *weight, bias)
+    return F.linear(x, weight, bias)
 
 
 def _affine(call: Call, x: Tensor) -> Tensor:
@@ -68,10 +88,10 @@ def _gru(call: Call, x: Tensor, state: list[Tensor], r: Tensor, b: Tensor | None
 
 
 def _lstm(
-    call: Call, x: Tensor, state: list[Tensor], r: Tensor, b: Tensor | None, p: Tensor | None, f: list[Function]
+    call: Call, x: Tensor, state: list[Tensor], r: Weight, b: Tensor | None, p: Tensor | None, f: list[Function]
 ) -> Any:
     (h, c), size = state, state[0].shape[1]
-    gates = xp.add(x, F.linear(h, r, b))
+    gates = xp.add(x, _linear(call, h, r, b))
     i, o, forget, cell = (gates[:, n * size : (n + 1) * size] for n in range(4))
     peepholes = [None] * 3 if p is None else [p[n * size : (n + 1) * size] for n in range(3)]
     i, forget = (g if w is None else xp.add(g, xp.multiply(w, c)) for g, w in zip((i, forget), peepholes[::2],
@@ -100,12 +120,38 @@ def network(
     call: Call, x: Tensor, w: Tensor, r: Tensor, b: Tensor | None = None, lengths: Tensor | None = None,
     h: Tensor | None = None, c: Tensor | None = None, p: Tensor | None = None,
 ) -> Any:  # fmt: skip
+    """A recurrent network, with weights for each direction."""
+    weights = [(wide(w)[n], wide(r)[n]) for n in range(r.shape[0])]
+    return _through(call, x, weights, r.shape[2], b, lengths, [h, c] if call.name == "LSTM" else [h], p)
+
+
+@fused("DynamicQuantizeLSTM")
+def quantized_network(
+    call: Call, x: Tensor, w: Tensor, r: Tensor, b: Tensor | None, lengths: Tensor | None, h: Tensor | None,
+    c: Tensor | None, p: Tensor | None, *units: Tensor,
+) -> Any:  # fmt: skip
+    """An LSTM with weights of integers, turned; what they are multiplied with is quantized at each token.
+
+    ``units``: the scale and the zero of w, and those of r.
+    """
+    scale_w, zero_w, scale_r, zero_r = units
+    call = call._replace(name="LSTM")
+    weights = [
+        (Quantized(w[n], scale_w[n], zero_w[n]), Quantized(r[n], scale_r[n], zero_r[n])) for n in range(r.shape[0])
+    ]
+    return _through(call, x, weights, r.shape[1], b, lengths, [h, c], p)
+
+
+def _through(
+    call: Call, x: Tensor, weights: Sequence[tuple[Weight, Weight]], size: int, b: Tensor | None,
+    lengths: Tensor | None, first: Sequence[Tensor | None], p: Tensor | None,
+) -> Any:  # fmt: skip
     """A recurrent network in one or both directions: all of its outputs, and its last states.
 
     Past its length a sample's outputs are zeros, and its state stays. A sample that is gone through from its end begins
     at its last token.
     """
-    dtype, directions, size = x.dtype, r.shape[0], r.shape[2]
+    dtype, directions = x.dtype, len(weights)
     way = call.get("direction", "forward")
     if way not in ("forward", "reverse", "bidirectional") or directions != 1 + (way == "bidirectional"):
         raise call.refuse(f"direction is {way!r}, for weights of {directions}")
@@ -113,25 +159,24 @@ def network(
     x = xp.permute_dims(wide(x), (1, 0, 2)) if batch_first else wide(x)
     steps, batch, _ = x.shape
     step, default = _STEPS[call.name]
-    states = [h, c] if call.name == "LSTM" else [h]
     states = [
         xp.zeros((directions, batch, size), dtype="float32", device=call.backend) if each is None
         else xp.permute_dims(wide(each), (1, 0, 2)) if batch_first else wide(each)
-        for each in states
+        for each in first
     ]  # fmt: skip
     outputs, ends = [], []
     for way_number, functions in enumerate(_functions(call, default, directions)):
-        table = wide(r)[way_number]
         biases = [None, None]
         if b is not None:
             whole = wide(b)[way_number]
-            biases = [whole[: table.shape[0]], whole[table.shape[0] :]]
-        given = F.linear(x, wide(w)[way_number], biases[0])
+            biases = [whole[: whole.shape[0] // 2], whole[whole.shape[0] // 2 :]]
+        of_inputs, of_states = weights[way_number]
+        given = _linear(call, x, of_inputs, biases[0])
         peepholes = None if p is None else wide(p)[way_number]
         state, found = [each[way_number] for each in states], []
         backwards = way == "reverse" or way_number == 1
         for token in reversed(range(steps)) if backwards else range(steps):
-            new = step(call, given[token], state, table, biases[1], peepholes, functions)
+            new = step(call, given[token], state, of_states, biases[1], peepholes, functions)
             if lengths is None:
                 state, out = new, new[0]
             else:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ... import array_api as xp
 from ...compute import Tensor
+from ...compute.arrays.reductions import norm
 from ..table import Call, all_within, is_floating, operator, wide, within
 
 Axes = tuple[int, ...]
@@ -50,6 +51,10 @@ def _log_sum_exp(x: Tensor, axes: Axes, keep: bool) -> Tensor:
     return found if keep else xp.squeeze(found, axes)
 
 
+def _norm(x: Tensor, axes: Axes, keep: bool) -> Tensor:
+    return norm("norm", x if is_floating(x) else x.astype(np.float32), axes, keep)
+
+
 _REDUCTIONS: dict[str, Callable[[Tensor, Axes, bool], Tensor]] = {
     "ReduceSum": _sum,
     "ReduceMean": _mean,
@@ -57,7 +62,7 @@ _REDUCTIONS: dict[str, Callable[[Tensor, Axes, bool], Tensor]] = {
     "ReduceMax": lambda x, axes, keep: _extreme(x, axes, keep, 1),
     "ReduceMin": lambda x, axes, keep: _extreme(x, axes, keep, -1),
     "ReduceL1": lambda x, axes, keep: _sum(xp.abs(x), axes, keep),
-    "ReduceL2": lambda x, axes, keep: xp.sqrt(_sum(xp.square(x), axes, keep)),
+    "ReduceL2": _norm,
     "ReduceSumSquare": lambda x, axes, keep: _sum(xp.square(x), axes, keep),
     "ReduceLogSum": lambda x, axes, keep: xp.log(_sum(x, axes, keep)),
     "ReduceLogSumExp": _log_sum_exp,

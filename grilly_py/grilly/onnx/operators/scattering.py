@@ -10,6 +10,7 @@ import numpy as np
 
 from ... import array_api as xp
 from ...compute import Tensor
+from ...compute.arrays.accumulate import accumulated, accumulates
 from ..table import Call, operator, wide, within
 from .indexing import flat_index, from_zero
 
@@ -18,19 +19,24 @@ _REDUCTIONS: dict[str, Callable[[Any, Any], Tensor]] = {
 }  # fmt: skip
 
 
+def _reduction(call: Call) -> str:
+    """The node's reduction. Raises UnsupportedError for one that ONNX does not have."""
+    how = str(call.get("reduction", "none"))
+    if how != "none" and how not in _REDUCTIONS:
+        raise call.refuse(f"reduction is {how!r}; expected one of none, {', '.join(_REDUCTIONS)}")
+    return how
+
+
 def _reduced(call: Call, x: Tensor, places: Tensor, updates: Tensor) -> Tensor:
-    """Rows of x with all rows of updates that name them, by the node's reduction.
+    """Rows of x with all rows of updates that name them, by the node's reduction, where ``accumulates`` is False.
 
     Updates are sorted by their place. A running reduction, which starts anew with each place, doubles its reach in each
     pass; its last row for a place is the whole one. So the result is the same in each run, and sums are rounded as
     those of a tree.
     """
-    how = call.get("reduction")
-    if how not in _REDUCTIONS:
-        raise call.refuse(f"reduction is {how!r}; expected one of none, {', '.join(_REDUCTIONS)}")
     if not places.size:
         return x
-    merge, count = _REDUCTIONS[how], places.size
+    merge, count = _REDUCTIONS[_reduction(call)], places.size
     order = xp.argsort(places)
     places, found = xp.take(places, order, axis=0), xp.take(wide(updates), order, axis=0)
     reach = 1
@@ -50,10 +56,12 @@ def _reduced(call: Call, x: Tensor, places: Tensor, updates: Tensor) -> Tensor:
 @operator("ScatterElements", "Scatter")
 def scatter_elements(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     """A copy of x with elements replaced at indices along an axis, or added to and the like."""
-    axis = within(int(call.get("axis", 0)), x.ndim)
+    axis, how = within(int(call.get("axis", 0)), x.ndim), _reduction(call)
+    if how != "none" and updates.size and accumulates(how, x, indices, updates, axis):
+        return accumulated(how, x, indices, updates, axis)
     places: list[Any] = list(np.indices(indices.shape))
     places[axis] = from_zero(indices, x.shape[axis])
-    if call.get("reduction", "none") == "none":
+    if how == "none":
         found = x.astype(x.dtype, copy=True)
         found[tuple(places)] = updates
         return found
@@ -66,12 +74,16 @@ def scatter_elements(call: Call, x: Tensor, indices: Tensor, updates: Tensor) ->
 @operator("ScatterND")
 def scatter_nd(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     """A copy of x with parts replaced at rows of indices, or added to and the like."""
-    last = indices.shape[-1]
+    last, how = indices.shape[-1], _reduction(call)
     rows, rest = math.prod(x.shape[:last]), math.prod(x.shape[last:])
     flat = flat_index(x, indices, 0).reshape((-1,))
     updates = updates.reshape((flat.size, rest))
-    if call.get("reduction", "none") != "none":
-        return _reduced(call, x.reshape((rows, rest)), flat, updates).reshape(x.shape)
+    if how != "none":
+        whole, named = x.reshape((rows, rest)), flat[:, None]
+        named = xp.broadcast_to(named, updates.shape)
+        if updates.size and accumulates(how, whole, named, updates, 0):
+            return accumulated(how, whole, named, updates, 0).reshape(x.shape)
+        return _reduced(call, whole, flat, updates).reshape(x.shape)
     found = x.astype(x.dtype, copy=True).reshape((rows, rest))
     found[(flat,)] = updates
     return found.reshape(x.shape)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ... import array_api as xp
 from ...compute import Tensor
-from ..table import Call, Value, all_within, around, cut, operator, within
+from ..table import Call, Value, all_within, around, cut, operator, sliced, within
 from .elementwise import dtype_of
 
 
@@ -120,15 +120,9 @@ def slices(
     call: Call, x: Tensor, starts: np.ndarray | None = None, ends: np.ndarray | None = None,
     axes: np.ndarray | None = None, steps: np.ndarray | None = None,
 ) -> Tensor:  # fmt: skip
-    """Parts of axes, as slices of Python."""
+    """Parts of axes."""
     first, last = call.axes(starts, "starts") or (), call.axes(ends, "ends") or ()
-    over = call.axes(axes)
-    over = tuple(range(len(first))) if over is None else over
-    by = (1,) * len(first) if steps is None else tuple(steps.tolist())
-    index = [slice(None)] * x.ndim
-    for axis, start, end, step in zip(over, first, last, by, strict=True):
-        index[within(axis, x.ndim)] = slice(start, end, step)
-    return x[tuple(index)]
+    return x[sliced(x.shape, first, last, call.axes(axes), call.axes(steps, "steps"))]
 
 
 def _cut(x: Tensor, before: Sequence[int], after: Sequence[int]) -> tuple[Tensor, list[int], list[int]]:
@@ -194,9 +188,10 @@ def constant(call: Call) -> np.ndarray:
                        ("value_ints", np.int64)):  # fmt: skip
         if name in call.attributes:
             return np.asarray(call.attributes[name], kind)
-    if "value" not in call.attributes:
+    found = call.get("value", call.get("sparse_value"))  # both are arrays by now
+    if found is None:
         raise call.refuse(f"a value of {', '.join(call.attributes)}")
-    return call.attributes["value"]
+    return found
 
 
 @operator("ConstantOfShape", host=(0,))

@@ -1,0 +1,216 @@
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+// What it computes: a convolution without a matrix of windows, for groups of few channels and for few outputs:
+//     y[n, i, j, o] = b[o] + sum over channels k of o's group and places (a, b) of the kernel of
+//     x[n, group * own + k, h, w] * t[(a * kernel_w + b) * own + k, o], with h = (i * stride_h - padding_h + a * dilation_h) /
+//     UP_H where that is whole and within x, and w alike; else the term is 0.
+// Shapes and layouts: x (batch, channels, height, width), any strides; t (places * own, 4 * quads) and y (batch, out_h, out_w,
+//     outputs) contiguous.
+// Bindings: 0 x, 1 t (float32), 2 b, 3 y.
+// Specialization constants: TYPE, of x and b, TYPE_Y (words.glsl); FORM: DEPTHWISE, one channel and one output a group;
+//     SHARED, four outputs of a quad are of one group; APART, any groups; QUADS, whether x is read in fours along channels;
+//     HAS_BIAS; TAPS, of a row of the kernel that are taken together, and NEAR, whether what these read of x is held (of
+//     DEPTHWISE); STRIDE and DILATION along w, as they then are; UP_H, UP_W, KERNEL_W; HALVES (words.glsl).
+// Push constants: see the block; offsets and strides in elements. own and per: channels and outputs of a group.
+// Workgroup: THREADS quads of a sample (z), which has `count`, `line` a row (x and y together count the workgroups of a sample,
+//     STRIPE of them along x). Invocation: four outputs of RUN neighbours along w.
+// Accumulation: float32, rows of the kernel after one another, rounded once.
+// Preconditions: t_offset and y_offset are multiples of 4; where 4 does not divide `outputs` y is float32. With QUADS x_offset
+//     and x's strides but that of channels, which is 1, are multiples of 4; so is own with SHARED.
+// Defines: THREADS, STRIPE; TEXELS, 1 where x and t are read as texels of 16 bytes.
+
+const uint EACH = 4u;  // (words.glsl)
+layout(constant_id = 13) const uint HALVES = 0u;
+
+#include "arrays/words.glsl"
+
+layout(constant_id = 0) const uint TYPE = 8u;
+layout(constant_id = 1) const uint TYPE_Y = 8u;
+layout(constant_id = 2) const uint FORM = 0u;
+layout(constant_id = 3) const uint QUADS = 1u;
+layout(constant_id = 4) const uint HAS_BIAS = 0u;
+layout(constant_id = 5) const uint TAPS = 3u;
+layout(constant_id = 6) const uint NEAR = 1u;
+layout(constant_id = 7) const uint STRIDE = 1u;
+layout(constant_id = 8) const uint DILATION = 1u;
+layout(constant_id = 9) const uint UP_H = 1u;
+layout(constant_id = 10) const uint UP_W = 1u;
+layout(constant_id = 11) const uint KERNEL_W = 1u;
+
+// facts: convolution
+const uint DEPTHWISE = 0u, SHARED = 1u, APART = 2u;
+const uint RUN = 4u, TAPS_MOST = 8u, HELD = 20u;
+
+layout(local_size_x = THREADS) in;
+
+layout(push_constant, std430) uniform Push {
+    uint count, line, quads, outputs, own, per;
+    uint out_h, out_w, kernel_h, height, width;
+    uint stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w;
+    uint x_offset, x_batch, x_channel, x_h, x_w, t_offset, b_offset, y_offset;
+} pc;
+
+#if TEXELS
+layout(set = 0, binding = 0) uniform usamplerBuffer x_data;
+layout(set = 0, binding = 1) uniform usamplerBuffer t_data;
+#define X_TEXEL(at) texelFetch(x_data, int(at))
+#define T_TEXEL(at) texelFetch(t_data, int(at))
+#else
+layout(set = 0, binding = 0, std430) restrict readonly buffer X { uvec4 x_data[]; };
+layout(set = 0, binding = 1, std430) restrict readonly buffer T { uvec4 t_data[]; };
+#define X_TEXEL(at) x_data[at]
+#define T_TEXEL(at) t_data[at]
+#endif
+layout(set = 0, binding = 2, std430) restrict readonly buffer Bias { uint b_data[]; };
+layout(set = 0, binding = 3, std430) restrict writeonly buffer Y { uvec4 y_data[]; };
+
+float float_of(uint bits) { return uintBitsToFloat(natural(TYPE, uvec2(bits, 0u)).x); }
+
+vec4 x_four(uint i) {
+    if (TYPE == FLOAT32) return uintBitsToFloat(X_TEXEL(i >> 2));
+    uvec4 texel = X_TEXEL(i >> 3);
+    uvec2 pairs = (i & 4u) != 0u ? texel.zw : texel.xy;
+    return vec4(float_of(pairs.x & 0xffffu), float_of(pairs.x >> 16), float_of(pairs.y & 0xffffu), float_of(pairs.y >> 16));
+}
+
+float x_one(uint i) {
+    if (TYPE == FLOAT32) return uintBitsToFloat(X_TEXEL(i >> 2)[i & 3u]);
+    return float_of(X_TEXEL(i >> 3)[i >> 1 & 3u] >> (i & 1u) * 16u & 0xffffu);
+}
+
+float b_one(uint i) {
+    if (TYPE == FLOAT32) return uintBitsToFloat(b_data[i]);
+    return float_of(b_data[i >> 1] >> (i & 1u) * 16u & 0xffffu);
+}
+
+vec4 t_four(uint row, uint quad) { return uintBitsToFloat(T_TEXEL((pc.t_offset >> 2) + row * pc.quads + quad)); }
+
+// The place along w of x, or what is beyond it: below 0 wraps to there.
+uint column(uint place) {
+    uint w = place / UP_W;
+    return UP_W == 1u || place % UP_W == 0u ? w : 0xffffffffu;
+}
+
+vec4 x_each(uint first[4], uint i) {
+    return vec4(x_one(first[0] + i), x_one(first[1] + i), x_one(first[2] + i), x_one(first[3] + i));
+}
+
+// Of DEPTHWISE: four channels at a place along w, or 0 outside of x.
+vec4 x_there(uint first[4], uint line, uint place, bool whole) {
+    uint w = column(place);
+    bool there = whole && w < pc.width;
+    uint i = line + (there ? w : 0u) * pc.x_w;
+    vec4 x;
+    if (QUADS == 1u) x = x_four(first[0] + i); else x = x_each(first, i);
+    return mix(vec4(0.0), x, bvec4(there));
+}
+
+void main() {
+    uint at = (gl_WorkGroupID.y * uint(STRIPE) + gl_WorkGroupID.x) * uint(THREADS) + gl_LocalInvocationIndex;
+    if (at >= pc.count) return;
+    uint row = at / pc.line, batch = gl_WorkGroupID.z;
+    at -= row * pc.line;
+    uint left = at / pc.quads, quad = at - left * pc.quads, o = 4u * quad;
+    left *= RUN;
+
+    vec4 sum[RUN];
+    vec4 bias = vec4(0.0);
+    if (HAS_BIAS == 1u) {
+        [[unroll]] for (uint k = 0u; k < 4u; k++) bias[k] = b_one(pc.b_offset + min(o + k, pc.outputs - 1u));
+    }
+    [[unroll]] for (uint r = 0u; r < RUN; r++) sum[r] = bias;
+
+    // of each of the four, the first of its group's channels
+    uint first[4];
+    [[unroll]] for (uint k = 0u; k < 4u; k++) {
+        uint channel = min(o + k, pc.outputs - 1u);
+        if (FORM != DEPTHWISE) channel = channel / pc.per * pc.own;
+        first[k] = pc.x_offset + batch * pc.x_batch + channel * pc.x_channel;
+    }
+    uint begin = left * pc.stride_w - pc.padding_w;
+    // What is outside of x is read from its beginning and dropped: branches are dear to processors, where lanes are masked.
+    for (uint a = 0u; a < pc.kernel_h; a++) {
+        uint up = row * pc.stride_h + a * pc.dilation_h - pc.padding_h;
+        bool whole = up / UP_H < pc.height && up % UP_H == 0u;
+        uint line = (whole ? up / UP_H : 0u) * pc.x_h;
+        if (FORM == DEPTHWISE) {
+            for (uint b = 0u; b < KERNEL_W; b += TAPS) {
+                vec4 held[HELD];
+                if (NEAR == 1u) {
+                    [[unroll]] for (uint s = 0u; s < HELD; s++) {
+                        if (s <= (RUN - 1u) * STRIDE + (TAPS - 1u) * DILATION) {
+                            held[s] = x_there(first, line, begin + b * DILATION + s, whole);
+                        }
+                    }
+                }
+                [[unroll]] for (uint c = 0u; c < TAPS_MOST; c++) {
+                    if (c < TAPS) {
+                        bool last = KERNEL_W % TAPS == 0u || b + c < KERNEL_W;
+                        vec4 weight = t_four(a * KERNEL_W + (last ? b + c : 0u), quad);
+                        [[unroll]] for (uint r = 0u; r < RUN; r++) {
+                            vec4 x;
+                            if (NEAR == 1u) x = held[r * STRIDE + c * DILATION];
+                            else x = x_there(first, line, begin + r * pc.stride_w + (b + c) * pc.dilation_w, whole);
+                            sum[r] += mix(vec4(0.0), x * weight, bvec4(last));
+                        }
+                    }
+                }
+            }
+        } else {
+            for (uint b = 0u; b < KERNEL_W; b++) {
+                uint places[RUN];
+                bool there[RUN];
+                [[unroll]] for (uint r = 0u; r < RUN; r++) {
+                    uint w = column(begin + r * pc.stride_w + b * pc.dilation_w);
+                    there[r] = whole && w < pc.width;
+                    places[r] = line + (there[r] ? w : 0u) * pc.x_w;
+                }
+                uint tap = (a * KERNEL_W + b) * pc.own;
+                if (FORM == SHARED && QUADS == 1u) {
+                    for (uint k = 0u; k < pc.own; k += 4u) {
+                        vec4 weights[4];
+                        [[unroll]] for (uint j = 0u; j < 4u; j++) weights[j] = t_four(tap + k + j, quad);
+                        [[unroll]] for (uint r = 0u; r < RUN; r++) {
+                            vec4 x = mix(vec4(0.0), x_four(first[0] + places[r] + k), bvec4(there[r]));
+                            sum[r] += (x.x * weights[0] + x.y * weights[1]) + (x.z * weights[2] + x.w * weights[3]);
+                        }
+                    }
+                } else {
+                    for (uint k = 0u; k < pc.own; k++) {
+                        vec4 weight = t_four(tap + k, quad);
+                        [[unroll]] for (uint r = 0u; r < RUN; r++) {
+                            uint i = places[r] + k * pc.x_channel;
+                            vec4 x;
+                            if (FORM == SHARED) x = vec4(x_one(first[0] + i));
+                            else x = x_each(first, i);
+                            sum[r] += mix(vec4(0.0), x, bvec4(there[r])) * weight;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    uint to = pc.y_offset + ((batch * pc.out_h + row) * pc.out_w + left) * pc.outputs + o;
+    [[unroll]] for (uint r = 0u; r < RUN; r++) {
+        if (left + r < pc.out_w) {
+            uvec4 bits;
+            [[unroll]] for (uint k = 0u; k < 4u; k++) {
+                bits[k] = element(TYPE_Y, FLOATING, uvec2(floatBitsToUint(sum[r][k]), 0u)).x;
+            }
+            uint i = to + r * pc.outputs;
+            if (pc.outputs % 4u != 0u) {
+                [[unroll]] for (uint k = 0u; k < 4u; k++) {
+                    if (o + k < pc.outputs) y_data[i + k >> 2][i + k & 3u] = bits[k];
+                }
+            } else if (TYPE_Y == FLOAT32) {
+                y_data[i >> 2] = bits;
+            } else {
+                uvec2 pairs = uvec2(bits.x | bits.y << 16, bits.z | bits.w << 16);
+                if ((i & 4u) == 0u) { y_data[i >> 3].x = pairs.x; y_data[i >> 3].y = pairs.y; }
+                else { y_data[i >> 3].z = pairs.x; y_data[i >> 3].w = pairs.y; }
+            }
+        }
+    }
+}
