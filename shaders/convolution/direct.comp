@@ -11,17 +11,18 @@
 // Specialization constants: TYPE, of x and b, TYPE_Y (words.glsl); FORM: DEPTHWISE, one channel and one output a group;
 //     SHARED, four outputs of a quad are of one group; APART, any groups; QUADS, whether x is read in fours along channels;
 //     HAS_BIAS; TAPS, of a row of the kernel that are taken together, and NEAR, whether what these read of x is held (of
-//     DEPTHWISE); STRIDE and DILATION along w, as they then are; KERNEL_W; HALVES (words.glsl).
+//     DEPTHWISE); STRIDE and DILATION along w, as they then are; KERNEL_W; SPLIT, whether RUN neighbouring invocations share
+//     out the channels, so that they read these together (of SHARED with QUADS); HALVES (words.glsl).
 // Push constants: see the block; offsets and strides in elements. own and per: channels and outputs of a group.
-// Workgroup: THREADS quads of a sample (z), which has `count`, `line` a row (x and y together count the workgroups of a sample,
-//     STRIPE of them along x). Invocation: four outputs of RUN neighbours along w.
-// Accumulation: float32, rows of the kernel after one another, rounded once.
+// Workgroup: THREADS quads, with SPLIT as many by RUN, of a sample (z), which has `count`, `line` a row (x and y together count the workgroups of a sample,
+//     STRIPE of them along x). Invocation: four outputs of RUN neighbours along w; with SPLIT of every RUN-th four channels.
+// Accumulation: float32, rows of the kernel after one another, with SPLIT then the invocations' sums; rounded once.
 // Preconditions: t_offset and y_offset are multiples of 4; where 4 does not divide `outputs` y is float32. With QUADS x_offset
 //     and x's strides but that of channels, which is 1, are multiples of 4; so is own with SHARED.
 // Defines: THREADS, STRIPE; TEXELS, 1 where x and t are read as texels of 16 bytes.
 
 const uint EACH = 4u;  // (words.glsl)
-layout(constant_id = 10) const uint HALVES = 0u;
+layout(constant_id = 11) const uint HALVES = 0u;
 
 #include "arrays/words.glsl"
 
@@ -35,6 +36,7 @@ layout(constant_id = 6) const uint NEAR = 1u;
 layout(constant_id = 7) const uint STRIDE = 1u;
 layout(constant_id = 8) const uint DILATION = 1u;
 layout(constant_id = 9) const uint KERNEL_W = 1u;
+layout(constant_id = 10) const uint SPLIT = 0u;
 
 // facts: convolution
 const uint DEPTHWISE = 0u, SHARED = 1u, APART = 2u;
@@ -102,9 +104,37 @@ vec4 x_there(uint first[4], uint line, uint w, bool whole) {
     return mix(vec4(0.0), x, bvec4(there));
 }
 
+// Four outputs of one place.
+void store(uint i, uint o, vec4 found) {
+    uvec4 bits;
+    [[unroll]] for (uint k = 0u; k < 4u; k++) {
+        bits[k] = element(TYPE_Y, FLOATING, uvec2(floatBitsToUint(found[k]), 0u)).x;
+    }
+    if (pc.outputs % 4u != 0u) {
+        [[unroll]] for (uint k = 0u; k < 4u; k++) {
+            if (o + k < pc.outputs) y_data[i + k >> 2][i + k & 3u] = bits[k];
+        }
+    } else if (TYPE_Y == FLOAT32) {
+        y_data[i >> 2] = bits;
+    } else {
+        uvec2 pairs = uvec2(bits.x | bits.y << 16, bits.z | bits.w << 16);
+        if ((i & 4u) == 0u) { y_data[i >> 3].x = pairs.x; y_data[i >> 3].y = pairs.y; }
+        else { y_data[i >> 3].z = pairs.x; y_data[i >> 3].w = pairs.y; }
+    }
+}
+
+#if !TEXELS
+shared vec4 sums[THREADS * RUN];
+#endif
+
 void main() {
-    uint at = (gl_WorkGroupID.y * uint(STRIPE) + gl_WorkGroupID.x) * uint(THREADS) + gl_LocalInvocationIndex;
-    if (at >= pc.count) return;
+    const uint parts = SPLIT == 1u ? RUN : 1u;
+    uint part = gl_LocalInvocationIndex % parts;
+    uint at = (gl_WorkGroupID.y * uint(STRIPE) + gl_WorkGroupID.x) * (uint(THREADS) / parts)
+        + gl_LocalInvocationIndex / parts;
+    bool live = at < pc.count;
+    if (SPLIT == 0u && !live) return;
+    at = min(at, pc.count - 1u);
     uint row = at / pc.line, batch = gl_WorkGroupID.z;
     at -= row * pc.line;
     uint left = at / pc.quads, quad = at - left * pc.quads, o = 4u * quad;
@@ -112,7 +142,7 @@ void main() {
 
     vec4 sum[RUN];
     vec4 bias = vec4(0.0);
-    if (HAS_BIAS == 1u) {
+    if (HAS_BIAS == 1u && part == 0u) {
         [[unroll]] for (uint k = 0u; k < 4u; k++) bias[k] = b_one(pc.b_offset + min(o + k, pc.outputs - 1u));
     }
     [[unroll]] for (uint r = 0u; r < RUN; r++) sum[r] = bias;
@@ -164,7 +194,7 @@ void main() {
                 }
                 uint tap = (a * KERNEL_W + b) * pc.own;
                 if (FORM == SHARED && QUADS == 1u) {
-                    for (uint k = 0u; k < pc.own; k += 4u) {
+                    for (uint k = 4u * part; k < pc.own; k += 4u * parts) {
                         vec4 weights[4];
                         [[unroll]] for (uint j = 0u; j < 4u; j++) weights[j] = t_four(tap + k + j, quad);
                         [[unroll]] for (uint r = 0u; r < RUN; r++) {
@@ -189,24 +219,18 @@ void main() {
     }
 
     uint to = pc.y_offset + ((batch * pc.out_h + row) * pc.out_w + left) * pc.outputs + o;
+#if !TEXELS
+    if (SPLIT == 1u) {  // each invocation adds up the sums of one place
+        uint first = gl_LocalInvocationIndex - part;
+        [[unroll]] for (uint r = 0u; r < RUN; r++) sums[gl_LocalInvocationIndex * RUN + r] = sum[r];
+        barrier();
+        vec4 found = sums[first * RUN + part];
+        [[unroll]] for (uint p = 1u; p < RUN; p++) found += sums[(first + p) * RUN + part];
+        if (live && left + part < pc.out_w) store(to + part * pc.outputs, o, found);
+        return;
+    }
+#endif
     [[unroll]] for (uint r = 0u; r < RUN; r++) {
-        if (left + r < pc.out_w) {
-            uvec4 bits;
-            [[unroll]] for (uint k = 0u; k < 4u; k++) {
-                bits[k] = element(TYPE_Y, FLOATING, uvec2(floatBitsToUint(sum[r][k]), 0u)).x;
-            }
-            uint i = to + r * pc.outputs;
-            if (pc.outputs % 4u != 0u) {
-                [[unroll]] for (uint k = 0u; k < 4u; k++) {
-                    if (o + k < pc.outputs) y_data[i + k >> 2][i + k & 3u] = bits[k];
-                }
-            } else if (TYPE_Y == FLOAT32) {
-                y_data[i >> 2] = bits;
-            } else {
-                uvec2 pairs = uvec2(bits.x | bits.y << 16, bits.z | bits.w << 16);
-                if ((i & 4u) == 0u) { y_data[i >> 3].x = pairs.x; y_data[i >> 3].y = pairs.y; }
-                else { y_data[i >> 3].z = pairs.x; y_data[i >> 3].w = pairs.y; }
-            }
-        }
+        if (left + r < pc.out_w) store(to + r * pc.outputs, o, sum[r]);
     }
 }

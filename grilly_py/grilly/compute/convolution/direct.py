@@ -124,6 +124,7 @@ def _dispatch(
         taps, near = 1, False
     elif near:
         stride, dilation = window.stride[1], window.dilation[1]
+    split = form == "shared" and fours and sizes[0] >= choice.tile.get("split", 2**32)
     words: dict = {
         "count": count, "line": blocks * quads, "quads": quads, "outputs": outputs, "own": sizes[0], "per": sizes[1],
         "out_h": window.out[0], "out_w": window.out[1], "kernel_h": window.kernel[0], "height": x.shape[2],
@@ -136,9 +137,10 @@ def _dispatch(
     constants = {
         "TYPE": code(x.dtype), "TYPE_Y": code(result.dtype), "FORM": _NUMBERS[form], "QUADS": int(fours),
         "HAS_BIAS": int(bias is not None), "TAPS": taps, "NEAR": int(near), "STRIDE": stride, "DILATION": dilation,
-        "KERNEL_W": window.kernel[1], "HALVES": halves(registry),
+        "KERNEL_W": window.kernel[1], "SPLIT": int(split), "HALVES": halves(registry),
     }  # fmt: skip
-    groups, stripe = -(-count // choice.threads), choice.tile["stripe"]
+    each = choice.threads // run if split else choice.threads
+    groups, stripe = -(-count // each), choice.tile["stripe"]
     arrays = {"x": x, "t": table, "b": bias, "y": result}
     planner.dispatch(choice, constants, arrays, words, (min(groups, stripe), -(-groups // stripe), result.shape[0]),
                      2.0 * window.places * sizes[0] * result.size)  # fmt: skip

@@ -94,8 +94,8 @@ def _terms(call: Call, high_a: int, high_b: int) -> int:
 
 
 def _longest(call: Call, sizes: np.ndarray[Any, Any], high: int) -> int:
-    """Rows of ``sizes`` (rows, columns), magnitudes of weights, whose products with numbers up to ``high`` have sums that
-    float32 holds: of all parts of so many rows."""
+    """How many rows of ``sizes``, magnitudes of weights ``(rows, columns)``, a part may have: sums of products of its
+    rows with numbers up to ``high`` are held by float32."""
     depth, least = sizes.shape[0], _terms(call, high, 1)
     for parts in range(1, depth + 1):
         step = even(depth, -(-depth // parts))
