@@ -61,7 +61,7 @@ def table_of(planner: Planner, registry: Registry, weight: Tensor, offset: int) 
 
 def emit_direct(
     planner: Planner, registry: Registry, window: Window, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int,
-    result: Tensor, offsets: tuple[int, int], up: tuple[int, int] = (1, 1),
+    result: Tensor, offsets: tuple[int, int],
 ) -> None:  # fmt: skip
     """Write the convolution of x ``(N, C, H, W)`` to ``result`` ``(N, h, w, O)``, contiguous.
 
@@ -73,8 +73,6 @@ def emit_direct(
         ``(O,)``, contiguous.
     offsets : tuple of int
         What divides the offsets of x and the weight (``Layout.offset``).
-    up : tuple of int
-        Places of x that lie between its elements, along both axes: zeros that are not stored.
     """
     outputs, own = weight.shape[:2]
     per = outputs // groups
@@ -101,7 +99,7 @@ def emit_direct(
         step = -(-step // 2)
     for first in range(0, target.shape[0], step):
         some = slice(first, first + step)
-        _dispatch(planner, registry, window, x[some], table, bias, form, fours, (own, per), target[some], up)
+        _dispatch(planner, registry, window, x[some], table, bias, form, fours, (own, per), target[some])
     if target is not result:
         emit(planner, registry, spec("copy", FLOAT32, result.dtype), result, [target, None, None],
              [ALIGN_MOST, None, None])  # fmt: skip
@@ -114,7 +112,7 @@ def _steps(x: Tensor) -> tuple[int, ...]:
 
 def _dispatch(
     planner: Planner, registry: Registry, window: Window, x: Tensor, table: Tensor, bias: Tensor | None, form: str,
-    fours: bool, sizes: tuple[int, int], result: Tensor, up: tuple[int, int],
+    fours: bool, sizes: tuple[int, int], result: Tensor,
 ) -> None:  # fmt: skip
     choice = registry.resolve(Request("convolution", "float32"))
     run, outputs = _NUMBERS["run"], result.shape[3]
@@ -126,6 +124,7 @@ def _dispatch(
         taps, near = 1, False
     elif near:
         stride, dilation = window.stride[1], window.dilation[1]
+    split = form == "shared" and fours and sizes[0] >= choice.tile.get("split", 2**32)
     words: dict = {
         "count": count, "line": blocks * quads, "quads": quads, "outputs": outputs, "own": sizes[0], "per": sizes[1],
         "out_h": window.out[0], "out_w": window.out[1], "kernel_h": window.kernel[0], "height": x.shape[2],
@@ -138,9 +137,10 @@ def _dispatch(
     constants = {
         "TYPE": code(x.dtype), "TYPE_Y": code(result.dtype), "FORM": _NUMBERS[form], "QUADS": int(fours),
         "HAS_BIAS": int(bias is not None), "TAPS": taps, "NEAR": int(near), "STRIDE": stride, "DILATION": dilation,
-        "UP_H": up[0], "UP_W": up[1], "KERNEL_W": window.kernel[1], "HALVES": halves(registry),
+        "KERNEL_W": window.kernel[1], "SPLIT": int(split), "HALVES": halves(registry),
     }  # fmt: skip
-    groups, stripe = -(-count // choice.threads), choice.tile["stripe"]
+    each = choice.threads // run if split else choice.threads
+    groups, stripe = -(-count // each), choice.tile["stripe"]
     arrays = {"x": x, "t": table, "b": bias, "y": result}
     planner.dispatch(choice, constants, arrays, words, (min(groups, stripe), -(-groups // stripe), result.shape[0]),
                      2.0 * window.places * sizes[0] * result.size)  # fmt: skip
