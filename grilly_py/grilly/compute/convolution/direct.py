@@ -13,7 +13,6 @@ from ..device.tensor import Tensor
 from .checks import Window
 from .unfold import MOST
 
-_NUMBERS = names_of("convolution")
 #: Outputs of a group up to which this is faster than products, where these read x as it is.
 _FEW = 8
 _APART = 2  # outputs of a group whose quads have several groups
@@ -115,11 +114,12 @@ def _dispatch(
     fours: bool, sizes: tuple[int, int], result: Tensor,
 ) -> None:  # fmt: skip
     choice = registry.resolve(Request("convolution", "float32"))
-    run, outputs = _NUMBERS["run"], result.shape[3]
+    numbers = names_of("convolution")
+    run, outputs = numbers["run"], result.shape[3]
     quads, blocks = table.shape[1] // 4, -(-window.out[1] // run)
     count = blocks * quads * window.out[0]
-    taps, stride, dilation = -(-window.kernel[1] // -(-window.kernel[1] // _NUMBERS["taps_most"])), 1, 1
-    near = (run - 1) * window.stride[1] + (taps - 1) * window.dilation[1] < _NUMBERS["held"]
+    taps, stride, dilation = -(-window.kernel[1] // -(-window.kernel[1] // numbers["taps_most"])), 1, 1
+    near = (run - 1) * window.stride[1] + (taps - 1) * window.dilation[1] < numbers["held"]
     if form != "depthwise":
         taps, near = 1, False
     elif near:
@@ -135,7 +135,7 @@ def _dispatch(
         words |= {f"{name}_h": both[0] % 2**32, f"{name}_w": both[1] % 2**32}
     words |= {f"x_{name}": step % 2**32 for name, step in zip(("batch", "channel", "h", "w"), x._steps, strict=True)}
     constants = {
-        "TYPE": code(x.dtype), "TYPE_Y": code(result.dtype), "FORM": _NUMBERS[form], "QUADS": int(fours),
+        "TYPE": code(x.dtype), "TYPE_Y": code(result.dtype), "FORM": numbers[form], "QUADS": int(fours),
         "HAS_BIAS": int(bias is not None), "TAPS": taps, "NEAR": int(near), "STRIDE": stride, "DILATION": dilation,
         "KERNEL_W": window.kernel[1], "SPLIT": int(split), "HALVES": halves(registry),
     }  # fmt: skip
