@@ -14,21 +14,27 @@ import pytest
 
 import counts
 import leftout
+import selection
 from leftout import REQUIRED
 
 RUNTIMES = ("vulkan", "kompute")
 _causes: dict[str, str] = {}
 _LEFT_OUT = pytest.StashKey[Counter]()
+_OF_ALL = pytest.StashKey[tuple]()
 _TOO_LATE = "the time was over (--until)"
 
 
 def pytest_addoption(parser):
     parser.addoption("--devices-only", action="store_true", help="leave out the tests that take no fixture of a device")
     parser.addoption("--every", type=int, default=1, metavar="N", help="of each test's cases only every N-th")
+    parser.addoption("--turn", type=int, default=0, metavar="K", help="with --every: from the K-th case on")
+    parser.addoption("--short", action="store_true", help="only what a short run takes; see `selection`")
+    parser.addoption("--rest", metavar="K/N", help="only the K-th of N shares of what a short run leaves out")
     parser.addoption("--until", type=int, metavar="SECONDS", help="since 1970: no test begins after them")
 
 
 def pytest_configure(config):
+    config.addinivalue_line("markers", "long(why): not in a short run")
     config.addinivalue_line("markers", "needs(package): leave the test out where the package is not installed")
 
 
@@ -39,13 +45,13 @@ def pytest_collection_modifyitems(config, items):
         items[:] = chosen
     items[:], out, config.stash[_LEFT_OUT] = leftout.sort_out(items)
     config.hook.pytest_deselected(items=out)
-    every, seen, chosen = config.getoption("--every"), Counter(), []
-    for item in items:
-        test = (item.nodeid.partition("[")[0], "kompute" in item.nodeid)
-        if seen[test] % every == 0:
-            chosen.append(item)
-        seen[test] += 1
-    if len(chosen) < len(items):
+    if config.getoption("--short") or config.getoption("--rest"):
+        taken = selection.taken(items, config.getoption("--rest"))
+        config.stash[_OF_ALL] = (len(taken), len(items))
+        config.hook.pytest_deselected(items=list(set(items) - set(taken)))
+        items[:] = taken
+    if config.getoption("--every") > 1:
+        chosen = selection.every(items, config.getoption("--every"), config.getoption("--turn"))
         config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
         items[:] = chosen
 
@@ -66,11 +72,14 @@ def pytest_collection_finish(session):
 def pytest_sessionfinish(session):
     if hasattr(session.config, "workeroutput"):  # of pytest-xdist, whose workers collect and whose controller reports
         session.config.workeroutput["left_out"] = dict(session.config.stash.get(_LEFT_OUT, {}))
+        session.config.workeroutput["of_all"] = session.config.stash.get(_OF_ALL, None)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node, error):
-    node.config.stash[_LEFT_OUT] = Counter(getattr(node, "workeroutput", {}).get("left_out", {}))
+    output = getattr(node, "workeroutput", {})
+    node.config.stash[_LEFT_OUT] = Counter(output.get("left_out", {}))
+    node.config.stash[_OF_ALL] = output.get("of_all")
 
 
 def pytest_terminal_summary(terminalreporter, config):
@@ -79,6 +88,9 @@ def pytest_terminal_summary(terminalreporter, config):
         terminalreporter.section("lists of other projects")
         for line in found:
             terminalreporter.line(line)
+    if of_all := config.stash.get(_OF_ALL, None):
+        terminalreporter.section("what was covered")
+        terminalreporter.line(selection.line(*of_all, config.getoption("--rest")))
     if late := sum(_TOO_LATE in str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())):
         terminalreporter.line(f"{late} tests did not begin: {_TOO_LATE}")
     if why := config.stash.get(_LEFT_OUT, None):

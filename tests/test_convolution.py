@@ -8,7 +8,7 @@ import grilly.functional as F
 from cases import DTYPES, epsilon
 from grilly import nn, reference
 from grilly.compute.convolution import backward, forward
-from kernels import plans, pretend
+from kernels import only, plans, pretend
 
 UNIT = 2.0**-24
 
@@ -328,3 +328,22 @@ def test_what_lies_outside_is_not_read_into_a_sum(vulkan_backend):
     assert np.isnan(found[0, :, :2, :2]).all() and np.isnan(found).sum() == 16
     found = F.conv2d(vulkan_backend.tensor(x), np.ones((2, 4, 3, 3), np.float32), None, 1, 1).numpy()
     assert np.isnan(found[0, :, :2, :2]).all() and np.isnan(found).sum() == 8
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_channels_shared_out(vulkan_backend, dtype):
+    """The kernel of GPUs, on any device: groups of many channels, and images whose last elements fill half a word of 16
+    bytes."""
+    (variant,) = (v for v in vulkan_backend.registry.manifest.by_operation["convolution"] if not v.architectures)
+    own = only(vulkan_backend, variant)
+    for shape, outputs, kernel, options in (
+        ((2, 64, 9, 13), 8, (3, 3), (1, 1)), ((1, 20, 7, 9), 1, (3, 3), (2, 1)),
+        ((1, 48, 7, 7), 12, (3, 3), (1, 1, 1, 3)), ((1, 4, 1, 7), 3, (1, 2), ()),
+    ):  # fmt: skip
+        groups = options[3] if len(options) > 3 else 1
+        x, w = draw(*shape, dtype=dtype), draw(outputs, shape[1] // groups, *kernel, seed=1, dtype=dtype)
+        b = draw(outputs, seed=2, dtype=dtype)
+        found = F.conv2d(own.tensor(x), own.tensor(w), own.tensor(b), *options).numpy()
+        whole = [np.abs(a.astype(np.float64)) for a in (x, w, b)]
+        close(found, reference.conv2d(x, w, b, *options, dtype=np.float64), reference.conv2d(*whole, *options),
+              w[0].size, dtype)  # fmt: skip

@@ -36,7 +36,7 @@ def lane(*options: str) -> str:
 
 @here
 def test_a_sample_of_the_lane(vulkan):
-    """Each position of a few calls; tools/test runs the rest."""
+    """Each position of a few calls; tools/lanes.sh runs the rest."""
     assert "0 problems" in lane("--seconds", "15", "--jobs", "1", "--scenario", "transfers")
 
 

@@ -1,4 +1,4 @@
-"""A sample of interrupts at random points (tools/interrupts.py); tools/test makes thousands more."""
+"""A sample of interrupts at random points (tools/interrupts.py); tools/lanes.sh makes thousands more."""
 
 from __future__ import annotations
 

@@ -154,6 +154,52 @@ def test_integer_convolutions_of_many_channels_are_exact():
         np.testing.assert_array_equal(found, exact)
 
 
+def test_integer_weights_that_are_constants():
+    """Made once, and cut into parts by the weights' own values: many small ones, and some as large as can be."""
+    rng = np.random.default_rng(2)
+    weight = np.where(np.arange(3000)[:, None] < 700, 127, rng.integers(-3, 4, (3000, 5))).astype(np.int8)
+    kernels = np.where(np.arange(90)[:, None, None] < 40, -128, rng.integers(-9, 9, (7, 90, 3, 3))).astype(np.int8)
+    a, x = (rng.integers(250, 256, shape, np.uint8) for shape in ((4, 3000), (1, 90, 6, 7)))
+    zero = np.array(3, np.uint8)
+    nodes = [helper.make_node("MatMulInteger", ["a", "b", "", "z"], ["y"]),
+             helper.make_node("ConvInteger", ["x", "w", "za"], ["c"])]  # fmt: skip
+    constants = {"b": weight, "z": np.array(-1, np.int8), "w": kernels, "za": zero}
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info(n, TensorProto.UINT8, v.shape) for n, v in (("a", a), ("x", x))],
+        [helper.make_tensor_value_info(n, TensorProto.INT32, None) for n in "yc"],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )  # fmt: skip
+    model = grilly.onnx.Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]))
+    for _ in range(3):
+        found = model.run({"a": a, "x": x})
+        np.testing.assert_array_equal(found["y"], a.astype(np.int64) @ (weight.astype(np.int64) + 1))
+        exact = reference.conv2d(x - zero.astype(np.float64), kernels.astype(np.float64), dtype=np.float64)
+        np.testing.assert_array_equal(found["c"], exact)
+    assert model.graph is not None
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_single_numbers_beside_tensors(dtype):
+    """Constants of one element, before and behind a tensor, of more axes than it has, and not a number."""
+    x = np.random.default_rng(3).standard_normal((3, 5)).astype(dtype)
+    one, column = np.array(0.1, dtype), np.array([[[0.3]]], dtype)
+    for kind, function in (("Sub", np.subtract), ("Div", np.divide), ("Less", np.less), ("Add", np.add)):
+        for given in ((x, one), (one, x), (x, column), (np.array([np.nan], dtype), x)):
+            names = ["x" if value is x else "c" for value in given]
+            constant = next(value for value in given if value is not x)
+            graph = helper.make_graph(
+                [helper.make_node(kind, names, ["y"])], "g",
+                [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)],
+                [helper.make_tensor_value_info("y", TensorProto.BOOL if kind == "Less" else
+                                               helper.np_dtype_to_tensor_dtype(x.dtype), None)],
+                [numpy_helper.from_array(constant, "c")],
+            )  # fmt: skip
+            model = grilly.onnx.Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]))
+            found, want = model.run({"x": x})["y"], function(*given)
+            assert found.dtype == want.dtype
+            np.testing.assert_array_equal(found, want)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32, np.int64, np.uint8])
 @pytest.mark.parametrize("how", ["add", "max", "min"])
 def test_scattering_of_any_dtype_and_axes(how, dtype):

@@ -2,6 +2,7 @@
 """Builds the wheel twice, from the checkout and from the source archive, and uses it in empty environments.
 
     python tools/check_wheel.py [--python 3.12 ...]
+    python tools/check_wheel.py --quick             one build, without the shaders for matrix units, and this Python
 
 Fails unless both wheels are the same bytes, are tagged py3-none-any, carry what they must and no more, say what
 pyproject.toml says, and take at most 10 MB, packed and unpacked; and unless attention on the device is right in an
@@ -24,11 +25,14 @@ import time
 import zipfile
 from pathlib import Path
 
+from shaderbuild.builder import Builder
 from shaderbuild.families import tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 LARGEST = 10_000_000  # bytes
+#: What most large shaders need: three quarters of the compiler's time.
+MATRIX_UNITS = "cooperative-matrix"
 USE = """\
 import sys, time
 import numpy as np
@@ -63,9 +67,13 @@ def run(*command, **options) -> str:
     return done.stdout
 
 
-def built(folder: Path) -> Path:
-    """The wheel, made twice and compared."""
+def built(folder: Path, quick: bool) -> Path:
+    """The wheel, made twice and compared; or ``quick``, once and without the shaders for matrix units."""
     wheels = []
+    if quick:
+        lean = os.environ | {"GRILLY_WHEEL_WITHOUT": MATRIX_UNITS}
+        run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, ROOT, cwd=folder, env=lean)
+        return next(folder.glob("*.whl"))
     run(sys.executable, "-m", "build", "--sdist", "--outdir", folder, ROOT, cwd=folder)
     (archive,) = folder.glob("*.tar.gz")
     for source, name in ((ROOT, "checkout"), (archive, "archive")):
@@ -86,14 +94,15 @@ def differing(first: Path, second: Path) -> list[str]:
         return sorted(names - there | {name for name in there if a.read(name) != b.read(name)})
 
 
-def checked(wheel: Path) -> str:
+def checked(wheel: Path, quick: bool) -> str:
     """A sentence about the wheel's contents and sizes; exits where they are not as they must be."""
     with zipfile.ZipFile(wheel) as archive:
         names, unpacked = archive.namelist(), sum(info.file_size for info in archive.infolist())
         (metadata,) = (archive.read(name).decode() for name in names if name.endswith(".dist-info/METADATA"))
         manifest = json.loads(gzip.decompress(archive.read("grilly/spirv/manifest.json.gz")))
-    files = [path for path in (ROOT / "shaders").rglob("*.toml") if path.parent.name != "include"]
-    odd = {path.stem for path in files} ^ manifest["families"].keys()
+    cases = Builder(ROOT).families()[0]
+    odd = {case.family for case in cases if not quick or MATRIX_UNITS not in case.settings["requires"]}
+    odd ^= manifest["families"].keys()
     if odd:
         sys.exit(f"check_wheel: families that the manifest lacks, or has too many: {sorted(odd)}")
     shaders = {f"grilly/spirv/{family['archive']}" for family in manifest["families"].values()}
@@ -108,7 +117,8 @@ def checked(wheel: Path) -> str:
     for size, what in ((wheel.stat().st_size, "the wheel"), (unpacked, "the installed package")):
         if size > LARGEST:
             sys.exit(f"check_wheel: {what} has {size:,} bytes, {LARGEST:,} are allowed")
-    return f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, {unpacked / 1e6:.1f} MB installed, two builds the same"
+    builds = "without the shaders for matrix units" if quick else "two builds the same"
+    return f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, {unpacked / 1e6:.1f} MB installed, {builds}"
 
 
 def check_metadata(metadata: str, wheel: Path) -> None:
@@ -156,13 +166,15 @@ def used(python: str, wheel: Path, folder: Path) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", action="append", metavar="VERSION", help=f"default: {', '.join(PYTHONS)}")
+    parser.add_argument("--quick", action="store_true", help="one build, without the shaders for matrix units")
     options = parser.parse_args()
+    pythons = options.python or ([".".join(map(str, sys.version_info[:2]))] if options.quick else PYTHONS)
     start, missing = time.perf_counter(), []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        wheel = built(folder)
-        print(f"{checked(wheel)} ({time.perf_counter() - start:.0f} s)", flush=True)
-        for version in options.python or PYTHONS:
+        wheel = built(folder, options.quick)
+        print(f"{checked(wheel, options.quick)} ({time.perf_counter() - start:.0f} s)", flush=True)
+        for version in pythons:
             python = interpreter(version)
             if python is None:
                 missing.append(version)

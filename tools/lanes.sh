@@ -16,6 +16,8 @@
 # GRILLY_DEVICES              a pattern of names of devices: these only, and every pipeline for each of them; "." for all,
 #                             after a change to shaders (default: all but qualcomm-adreno640 and -adreno650, which are as the
 #                             630 and nearly as the 660)
+# GRILLY_TURN                 a number: a third of the devices, each with a third of the pipelines (nine numbers in a row have
+#                             every device and every pipeline), and other cases of the tests under validation
 # GRILLY_VALIDATION_TESTS     what pytest runs under validation (default: tests --devices-only --every 24, less those of
 #                             commands, of documents and of kernels that are not shipped, in up to four processes)
 # GRILLY_VALIDATION_EVERY     of each test's cases every so many (default 24; 1 for all of them, which takes an hour or two)
@@ -108,7 +110,7 @@ validate_part() { # validate_part PART PARTS COMMAND...: the tests of every PART
     # Commands and documents have no need of it, nor has what no device gets.
     mapfile -t tests < <(find tests -name 'test_*.py' -printf '%s %p\n' | sort -rn | cut -d' ' -f2 |
       grep -vE '/test_(cli|pages|examples|adding_[a-z_]+|element_orders|linear_orders|narrow_matrices|decode_emulated)\.py$' | awk -v part="$part" -v parts="$parts" 'NR % parts == part')
-    tests+=(--devices-only --every "${GRILLY_VALIDATION_EVERY:-24}")
+    tests+=(--devices-only --every "${GRILLY_VALIDATION_EVERY:-24}" --turn "${GRILLY_TURN:-0}")
   fi
   inside "$@" python3 -m pytest -q -s -p no:cacheprovider --durations 10 -k "not kompute" "${deadline[@]}" "${tests[@]}"
 }
@@ -164,7 +166,7 @@ compile_one() { # compile_one K/N NAME VARIABLE=VALUE...: the K-th of N parts of
 }
 
 compile_all() {
-  local line part turn=0 failed=0 running=0 left=0 pipelines
+  local line part turn=0 number=0 failed=0 running=0 left=0 pipelines
   mkdir -p "$lab/grilly/reports"
   build_stand_ins
   while read -r line; do
@@ -175,6 +177,11 @@ compile_all() {
       *) part=$((turn++ % 3 + 1))/3 ;;
     esac
     [[ -z ${GRILLY_DEVICES:-} ]] || part=1/1
+    if [[ -n ${GRILLY_TURN:-} ]]; then
+      number=$((number + 1))
+      (((number + GRILLY_TURN) % 3 == 0)) || continue
+      part=$(((number / 3 + GRILLY_TURN / 3) % 3 + 1))/3
+    fi
     if late; then left=$((left + 1)); continue; fi
     # shellcheck disable=SC2086  # the line is a name and variables
     compile_one "$part" $line & running=$((running + 1))

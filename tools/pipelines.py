@@ -252,7 +252,7 @@ def _reduced(variant: Variant) -> list[dict[str, int]]:
 
 
 def _sorts(variant: Variant) -> list[dict[str, int]]:
-    found = {"OPERATION": 6, "SIZE": variant.tile["block"], "PUTS": 2}  # places of 64 bits
+    found = {"OPERATION": 6, "LENGTH": variant.tile["block"], "PUTS": 2}  # places of 64 bits
     longs = {"TYPE_X": _INT64, "KIND": _LONG}
     return [found | own | {"MODE": mode} for own in ({"TYPE_X": _FLOAT16}, longs) for mode in range(3)]
 

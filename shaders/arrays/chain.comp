@@ -7,9 +7,8 @@
 // Bindings: 0 a, 1 b, 2 c, 3 d, 4 y.
 // Specialization constants: STEP_n, the n-th operation in bits 0 to 7, the kind of number that it computes with in 8 and 9,
 //     that which comes out in 10 and 11, and the type of its result in 12 to 15. FROM_n, whence its operands come, five bits
-//     each: 0 to 3 are a to d, from 4 on numbers, from 12 on the results of steps, 31 is none; UNUSED where there is no
-//     such step. TYPE_A to TYPE_D, TYPE_Y; FORM_A to FORM_D (arrays/places.glsl;
-//     no NUMBER); AXES; EACH, 4 or 8 elements of a run; HALVES (arrays/words.glsl).
+//     each: 0 to 3 are a to d, from 4 on numbers, 10 is zero, from 12 on the results of steps, 31 is none; UNUSED where
+//     there is no such step. TYPE_A to TYPE_D, TYPE_Y; FORM_A to FORM_D (arrays/places.glsl; no NUMBER); AXES; EACH, 4 or 8 elements of a run; HALVES (arrays/words.glsl).
 // Push constants: see the block; offsets and strides in elements; `count` elements are made. n_0 to n_5: numbers, in the
 //     kind of the step that takes them.
 // Workgroup: THREADS runs of EACH elements (x and y together count the workgroups, STRIPE of them along x).

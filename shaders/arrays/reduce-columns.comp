@@ -50,13 +50,14 @@ void find(uint row, uint part, uint lane) {
         }
     }
     if (RUNS == 1u && OPERATION == MOMENTS && SIXTEEN_BIT_FLOATS) {
-        for (; at + 7u * LANES < end; at += 8u * LANES) {
+        const uint many = may_leave_range() ? 4u : 8u;  // ranges take registers
+        for (; at + (many - 1u) * LANES < end; at += many * LANES) {
             uvec4 words[8];
-            [[unroll]] for (uint i = 0u; i < 8u; i++) words[i] = x_data[base + place_of(at + i * LANES) >> 3];
+            [[unroll]] for (uint i = 0u; i < 8u; i++) if (i < many) words[i] = x_data[base + place_of(at + i * LANES) >> 3];
             [[unroll]] for (uint k = 0u; k < 8u; k++) {
                 float numbers[8];
-                [[unroll]] for (uint i = 0u; i < 8u; i++) numbers[i] = in_turn(value_of(words[i][k >> 1], k & 1u));
-                found[k] = joined(found[k], moments_of(numbers, 8u, pivot[k]));
+                [[unroll]] for (uint i = 0u; i < 8u; i++) if (i < many) numbers[i] = in_turn(value_of(words[i][k >> 1], k & 1u));
+                found[k] = joined(found[k], moments_of(numbers, many, pivot[k]));
             }
         }
     }

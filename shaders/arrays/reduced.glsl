@@ -34,7 +34,7 @@ void want_nothing(uint id) {
 
 void begin_turn(int of) {
     range = of;
-    scale = of == LARGE ? ONE_OF_SIZE : of == SMALL ? SIZE : 1.0;
+    scale = of == LARGE ? INVERSE_SCALE : of == SMALL ? SCALE : 1.0;
 }
 
 uint turns_of(int range) { return range == LARGE ? 1u : range == SMALL ? 2u : 0u; }
@@ -123,7 +123,7 @@ void put_found(uint row, uint part, uvec4 found) {
     if (gives_float() && pc.divisor >= 0.0) result.x = floatBitsToUint(divided(of_bits(result.x), pc.divisor));
     if (ROOT == 1u) result.x = floatBitsToUint(root(of_bits(result.x)));
     if (may_leave_range()) {
-        const float back = range == LARGE ? SIZE : range == SMALL ? ONE_OF_SIZE : 1.0;
+        const float back = range == LARGE ? SCALE : range == SMALL ? INVERSE_SCALE : 1.0;
         precise float x = of_bits(result.x) * back;
         if (ROOT == 0u) x *= back;
         result.x = floatBitsToUint(x);

@@ -8,7 +8,7 @@
 //     dispatch wrote: records of two words (rank, place), of three for KIND LONG (its upper half, its lower one, place),
 //     rows by `extent` of them. y has such rows, or int32 or int64 places.
 // Bindings: 0 x, 1 values (SEARCH: what is looked for, contiguous, as KIND has numbers), 2 y.
-// Specialization constants: OPERATION, FIRST_MAXIMUM always; TYPE_X (STATES: records), KIND; MODE; SIZE of a block, a
+// Specialization constants: OPERATION, FIRST_MAXIMUM always; TYPE_X (STATES: records), KIND; MODE; LENGTH of a block, a
 //     power of two up to BLOCK; DESCENDING, 1 or 0 (SEARCH: 1 counts what is equal, too); PUTS, what y has.
 // Push constants: see the block; offsets and strides in elements, y_offset in words. Of a block (BLOCKS)
 //     or a row (MERGED) `keep` records go to y, if there are as many. `rows` are those values that are looked for.
@@ -22,7 +22,7 @@ const uint EACH = 4u, HALVES = 0u;  // (words.glsl)
 #include "arrays/states.glsl"
 
 layout(constant_id = 3) const uint MODE = 0u;
-layout(constant_id = 4) const uint SIZE = 1024u;
+layout(constant_id = 4) const uint LENGTH = 1024u;
 layout(constant_id = 5) const uint DESCENDING = 0u;
 layout(constant_id = 6) const uint PUTS = 0u;
 
@@ -95,19 +95,19 @@ void hold(uint at, uvec3 record) {
 void sort_blocks(uint group) {
     uint id = gl_LocalInvocationIndex;
     [[unroll]] for (uint k = 0u; k < 4u; k++) {
-        uint own = k * uint(THREADS) + id, block = group * (uint(BLOCK) / SIZE) + own / SIZE;
-        uint row = block / pc.blocks, at = block % pc.blocks * SIZE + own % SIZE;
+        uint own = k * uint(THREADS) + id, block = group * (uint(BLOCK) / LENGTH) + own / LENGTH;
+        uint row = block / pc.blocks, at = block % pc.blocks * LENGTH + own % LENGTH;
         // what there is not comes last
         hold(own, row < pc.rows && at < pc.extent ? record_at(row, at) : uvec3(0xffffffffu));
     }
-    for (uint size = 2u; size <= SIZE; size *= 2u) {
+    for (uint size = 2u; size <= LENGTH; size *= 2u) {
         for (uint reach = size / 2u; reach > 0u; reach /= 2u) {
             barrier();
             [[unroll]] for (uint k = 0u; k < 2u; k++) {
                 uint pair = k * uint(THREADS) + id;
                 uint first = 2u * pair - pair % reach, second = first + reach;
                 uvec3 a = held(first), b = held(second);
-                if (before(b, a) == ((first & size) == 0u || size == SIZE)) {
+                if (before(b, a) == ((first & size) == 0u || size == LENGTH)) {
                     hold(first, b);
                     hold(second, a);
                 }
@@ -116,9 +116,9 @@ void sort_blocks(uint group) {
     }
     barrier();
     [[unroll]] for (uint k = 0u; k < 4u; k++) {
-        uint own = k * uint(THREADS) + id, block = group * (uint(BLOCK) / SIZE) + own / SIZE;
-        uint row = block / pc.blocks, which = block % pc.blocks, at = own % SIZE;
-        if (row < pc.rows && at < pc.keep && which * SIZE + at < pc.extent) {
+        uint own = k * uint(THREADS) + id, block = group * (uint(BLOCK) / LENGTH) + own / LENGTH;
+        uint row = block / pc.blocks, which = block % pc.blocks, at = own % LENGTH;
+        if (row < pc.rows && at < pc.keep && which * LENGTH + at < pc.extent) {
             put(row * pc.kept + which * pc.keep + at, held(own));
         }
     }

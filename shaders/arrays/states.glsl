@@ -7,7 +7,7 @@
 //                     the mean, the pivot (Chan, Golub and LeVeque 1979, updating formulae for sample variances)
 //   SQUARES of FLOATING  as SUM of FLOATING, of squares; z the range
 // Ranges of MOMENTS and SQUARES (as of J. L. Blue 1978, A portable Fortran program to find the Euclidean norm of a vector):
-// in LARGE numbers are divided by SIZE, and their squares twice, so that sums of squares do not exceed float32; in SMALL
+// in LARGE numbers are divided by SCALE, and their squares twice, so that sums of squares do not exceed float32; in SMALL
 // they are multiplied, so that no square that counts lies below it. All rows are looked at in ORDINARY, and those that do
 // not fit it once more, in a turn of their range: what a turn finds is combined as if there were no ranges. States of parts
 // of rows, in memory, have ranges of their own. Those of MOMENTS say them by how many elements they have, times COUNTS in
@@ -28,7 +28,7 @@ const uint STATES = 11u;  // a TYPE_X: what another dispatch has found
 #define FINDS_PLACES (OPERATION == FIRST_MAXIMUM || OPERATION == FIRST_MINIMUM)
 
 const int LARGE = 1, ORDINARY = 0, SMALL = -1;
-const float SIZE = 19342813113834066795298816.0, ONE_OF_SIZE = 1.0 / SIZE, COUNTS = 18446744073709551616.0;  // 2^84, 2^64
+const float SCALE = 19342813113834066795298816.0, INVERSE_SCALE = 1.0 / SCALE, COUNTS = 18446744073709551616.0;  // 2^84, 2^64
 int range = ORDINARY;  // of this turn
 float scale = 1.0;     // of numbers in it
 // Below these a sum of squares, and a mean's distance from the pivot, may be of squares that are below float32's range.
@@ -130,7 +130,7 @@ uvec4 in_this_range(uvec4 state) {
     int own = x.x >= COUNTS ? LARGE : x.x < 1.0 ? SMALL : ORDINARY;
     if (OPERATION == SQUARES) own = int(state.z);
     const int more = own - range;
-    const float factor = more == 0 ? 1.0 : more > 0 ? SIZE : more == -1 ? ONE_OF_SIZE : 0.0;
+    const float factor = more == 0 ? 1.0 : more > 0 ? SCALE : more == -1 ? INVERSE_SCALE : 0.0;
     if (OPERATION == SQUARES) {
         x.xy *= factor;
         x.xy *= factor;
@@ -144,8 +144,11 @@ uvec4 in_this_range(uvec4 state) {
     return floatBitsToUint(x);
 }
 
-// A number in this turn's range.
-float in_turn(float x) { return may_leave_range() ? x * scale : x; }
+// A number in this turn's range. Rounded at once: compilers may multiply differences and squares after they were made.
+float in_turn(float x) {
+    precise float scaled = x * scale;
+    return may_leave_range() ? scaled : x;
+}
 
 // Up to eight floats, of this turn's range, as MOMENTS.
 uvec4 moments_of(float x[8], uint many, float pivot) {

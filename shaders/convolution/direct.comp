@@ -3,25 +3,26 @@
 #extension GL_EXT_control_flow_attributes : require
 // What it computes: a convolution without a matrix of windows, for groups of few channels and for few outputs:
 //     y[n, i, j, o] = b[o] + sum over channels k of o's group and places (a, b) of the kernel of
-//     x[n, group * own + k, h, w] * t[(a * kernel_w + b) * own + k, o], with h = (i * stride_h - padding_h + a * dilation_h) /
-//     UP_H where that is whole and within x, and w alike; else the term is 0.
+//     x[n, group * own + k, h, w] * t[(a * kernel_w + b) * own + k, o], with h = i * stride_h - padding_h + a * dilation_h
+//     where that is within x, and w alike; else the term is 0.
 // Shapes and layouts: x (batch, channels, height, width), any strides; t (places * own, 4 * quads) and y (batch, out_h, out_w,
 //     outputs) contiguous.
 // Bindings: 0 x, 1 t (float32), 2 b, 3 y.
 // Specialization constants: TYPE, of x and b, TYPE_Y (words.glsl); FORM: DEPTHWISE, one channel and one output a group;
 //     SHARED, four outputs of a quad are of one group; APART, any groups; QUADS, whether x is read in fours along channels;
 //     HAS_BIAS; TAPS, of a row of the kernel that are taken together, and NEAR, whether what these read of x is held (of
-//     DEPTHWISE); STRIDE and DILATION along w, as they then are; UP_H, UP_W, KERNEL_W; HALVES (words.glsl).
+//     DEPTHWISE); STRIDE and DILATION along w, as they then are; KERNEL_W; SPLIT, whether RUN neighbouring invocations share
+//     out the channels, so that they read these together (of SHARED with QUADS); HALVES (words.glsl).
 // Push constants: see the block; offsets and strides in elements. own and per: channels and outputs of a group.
-// Workgroup: THREADS quads of a sample (z), which has `count`, `line` a row (x and y together count the workgroups of a sample,
-//     STRIPE of them along x). Invocation: four outputs of RUN neighbours along w.
-// Accumulation: float32, rows of the kernel after one another, rounded once.
+// Workgroup: THREADS quads, with SPLIT as many by RUN, of a sample (z), which has `count`, `line` a row (x and y together count the workgroups of a sample,
+//     STRIPE of them along x). Invocation: four outputs of RUN neighbours along w; with SPLIT of every RUN-th four channels.
+// Accumulation: float32, rows of the kernel after one another, with SPLIT then the invocations' sums; rounded once.
 // Preconditions: t_offset and y_offset are multiples of 4; where 4 does not divide `outputs` y is float32. With QUADS x_offset
 //     and x's strides but that of channels, which is 1, are multiples of 4; so is own with SHARED.
 // Defines: THREADS, STRIPE; TEXELS, 1 where x and t are read as texels of 16 bytes.
 
 const uint EACH = 4u;  // (words.glsl)
-layout(constant_id = 13) const uint HALVES = 0u;
+layout(constant_id = 11) const uint HALVES = 0u;
 
 #include "arrays/words.glsl"
 
@@ -34,9 +35,8 @@ layout(constant_id = 5) const uint TAPS = 3u;
 layout(constant_id = 6) const uint NEAR = 1u;
 layout(constant_id = 7) const uint STRIDE = 1u;
 layout(constant_id = 8) const uint DILATION = 1u;
-layout(constant_id = 9) const uint UP_H = 1u;
-layout(constant_id = 10) const uint UP_W = 1u;
-layout(constant_id = 11) const uint KERNEL_W = 1u;
+layout(constant_id = 9) const uint KERNEL_W = 1u;
+layout(constant_id = 10) const uint SPLIT = 0u;
 
 // facts: convolution
 const uint DEPTHWISE = 0u, SHARED = 1u, APART = 2u;
@@ -69,8 +69,13 @@ float float_of(uint bits) { return uintBitsToFloat(natural(TYPE, uvec2(bits, 0u)
 
 vec4 x_four(uint i) {
     if (TYPE == FLOAT32) return uintBitsToFloat(X_TEXEL(i >> 2));
+#if TEXELS
     uvec4 texel = X_TEXEL(i >> 3);
     uvec2 pairs = (i & 4u) != 0u ? texel.zw : texel.xy;
+#else
+    // word by word: half of the last sixteen bytes may be outside of the binding, where devices read zeros for all of them
+    uvec2 pairs = uvec2(x_data[i >> 3][i >> 1 & 2u], x_data[i >> 3][(i >> 1 & 2u) + 1u]);
+#endif
     return vec4(float_of(pairs.x & 0xffffu), float_of(pairs.x >> 16), float_of(pairs.y & 0xffffu), float_of(pairs.y >> 16));
 }
 
@@ -86,19 +91,12 @@ float b_one(uint i) {
 
 vec4 t_four(uint row, uint quad) { return uintBitsToFloat(T_TEXEL((pc.t_offset >> 2) + row * pc.quads + quad)); }
 
-// The place along w of x, or what is beyond it: below 0 wraps to there.
-uint column(uint place) {
-    uint w = place / UP_W;
-    return UP_W == 1u || place % UP_W == 0u ? w : 0xffffffffu;
-}
-
 vec4 x_each(uint first[4], uint i) {
     return vec4(x_one(first[0] + i), x_one(first[1] + i), x_one(first[2] + i), x_one(first[3] + i));
 }
 
 // Of DEPTHWISE: four channels at a place along w, or 0 outside of x.
-vec4 x_there(uint first[4], uint line, uint place, bool whole) {
-    uint w = column(place);
+vec4 x_there(uint first[4], uint line, uint w, bool whole) {
     bool there = whole && w < pc.width;
     uint i = line + (there ? w : 0u) * pc.x_w;
     vec4 x;
@@ -106,9 +104,37 @@ vec4 x_there(uint first[4], uint line, uint place, bool whole) {
     return mix(vec4(0.0), x, bvec4(there));
 }
 
+// Four outputs of one place.
+void store(uint i, uint o, vec4 found) {
+    uvec4 bits;
+    [[unroll]] for (uint k = 0u; k < 4u; k++) {
+        bits[k] = element(TYPE_Y, FLOATING, uvec2(floatBitsToUint(found[k]), 0u)).x;
+    }
+    if (pc.outputs % 4u != 0u) {
+        [[unroll]] for (uint k = 0u; k < 4u; k++) {
+            if (o + k < pc.outputs) y_data[i + k >> 2][i + k & 3u] = bits[k];
+        }
+    } else if (TYPE_Y == FLOAT32) {
+        y_data[i >> 2] = bits;
+    } else {
+        uvec2 pairs = uvec2(bits.x | bits.y << 16, bits.z | bits.w << 16);
+        if ((i & 4u) == 0u) { y_data[i >> 3].x = pairs.x; y_data[i >> 3].y = pairs.y; }
+        else { y_data[i >> 3].z = pairs.x; y_data[i >> 3].w = pairs.y; }
+    }
+}
+
+#if !TEXELS
+shared vec4 sums[THREADS * RUN];
+#endif
+
 void main() {
-    uint at = (gl_WorkGroupID.y * uint(STRIPE) + gl_WorkGroupID.x) * uint(THREADS) + gl_LocalInvocationIndex;
-    if (at >= pc.count) return;
+    const uint parts = SPLIT == 1u ? RUN : 1u;
+    uint part = gl_LocalInvocationIndex % parts;
+    uint at = (gl_WorkGroupID.y * uint(STRIPE) + gl_WorkGroupID.x) * (uint(THREADS) / parts)
+        + gl_LocalInvocationIndex / parts;
+    bool live = at < pc.count;
+    if (SPLIT == 0u && !live) return;
+    at = min(at, pc.count - 1u);
     uint row = at / pc.line, batch = gl_WorkGroupID.z;
     at -= row * pc.line;
     uint left = at / pc.quads, quad = at - left * pc.quads, o = 4u * quad;
@@ -116,7 +142,7 @@ void main() {
 
     vec4 sum[RUN];
     vec4 bias = vec4(0.0);
-    if (HAS_BIAS == 1u) {
+    if (HAS_BIAS == 1u && part == 0u) {
         [[unroll]] for (uint k = 0u; k < 4u; k++) bias[k] = b_one(pc.b_offset + min(o + k, pc.outputs - 1u));
     }
     [[unroll]] for (uint r = 0u; r < RUN; r++) sum[r] = bias;
@@ -132,8 +158,8 @@ void main() {
     // What is outside of x is read from its beginning and dropped: branches are dear to processors, where lanes are masked.
     for (uint a = 0u; a < pc.kernel_h; a++) {
         uint up = row * pc.stride_h + a * pc.dilation_h - pc.padding_h;
-        bool whole = up / UP_H < pc.height && up % UP_H == 0u;
-        uint line = (whole ? up / UP_H : 0u) * pc.x_h;
+        bool whole = up < pc.height;  // below 0 wraps to what is beyond any extent
+        uint line = (whole ? up : 0u) * pc.x_h;
         if (FORM == DEPTHWISE) {
             for (uint b = 0u; b < KERNEL_W; b += TAPS) {
                 vec4 held[HELD];
@@ -162,13 +188,13 @@ void main() {
                 uint places[RUN];
                 bool there[RUN];
                 [[unroll]] for (uint r = 0u; r < RUN; r++) {
-                    uint w = column(begin + r * pc.stride_w + b * pc.dilation_w);
+                    uint w = begin + r * pc.stride_w + b * pc.dilation_w;
                     there[r] = whole && w < pc.width;
                     places[r] = line + (there[r] ? w : 0u) * pc.x_w;
                 }
                 uint tap = (a * KERNEL_W + b) * pc.own;
                 if (FORM == SHARED && QUADS == 1u) {
-                    for (uint k = 0u; k < pc.own; k += 4u) {
+                    for (uint k = 4u * part; k < pc.own; k += 4u * parts) {
                         vec4 weights[4];
                         [[unroll]] for (uint j = 0u; j < 4u; j++) weights[j] = t_four(tap + k + j, quad);
                         [[unroll]] for (uint r = 0u; r < RUN; r++) {
@@ -193,24 +219,18 @@ void main() {
     }
 
     uint to = pc.y_offset + ((batch * pc.out_h + row) * pc.out_w + left) * pc.outputs + o;
+#if !TEXELS
+    if (SPLIT == 1u) {  // each invocation adds up the sums of one place
+        uint first = gl_LocalInvocationIndex - part;
+        [[unroll]] for (uint r = 0u; r < RUN; r++) sums[gl_LocalInvocationIndex * RUN + r] = sum[r];
+        barrier();
+        vec4 found = sums[first * RUN + part];
+        [[unroll]] for (uint p = 1u; p < RUN; p++) found += sums[(first + p) * RUN + part];
+        if (live && left + part < pc.out_w) store(to + part * pc.outputs, o, found);
+        return;
+    }
+#endif
     [[unroll]] for (uint r = 0u; r < RUN; r++) {
-        if (left + r < pc.out_w) {
-            uvec4 bits;
-            [[unroll]] for (uint k = 0u; k < 4u; k++) {
-                bits[k] = element(TYPE_Y, FLOATING, uvec2(floatBitsToUint(sum[r][k]), 0u)).x;
-            }
-            uint i = to + r * pc.outputs;
-            if (pc.outputs % 4u != 0u) {
-                [[unroll]] for (uint k = 0u; k < 4u; k++) {
-                    if (o + k < pc.outputs) y_data[i + k >> 2][i + k & 3u] = bits[k];
-                }
-            } else if (TYPE_Y == FLOAT32) {
-                y_data[i >> 2] = bits;
-            } else {
-                uvec2 pairs = uvec2(bits.x | bits.y << 16, bits.z | bits.w << 16);
-                if ((i & 4u) == 0u) { y_data[i >> 3].x = pairs.x; y_data[i >> 3].y = pairs.y; }
-                else { y_data[i >> 3].z = pairs.x; y_data[i >> 3].w = pairs.y; }
-            }
-        }
+        if (left + r < pc.out_w) store(to + r * pc.outputs, o, sum[r]);
     }
 }

@@ -20,8 +20,8 @@
 // Push constants: see the block; offsets and strides in elements.
 // Workgroup: THREADS / LANES rows (x and y together count the workgroups). Invocation: every LANES-th element or four of a
 //     row. Held rows are read once; others once for what is found in them, and once more to write.
-// Accumulation: float32, and where squares are beyond its range once more, scaled (found.glsl). What is found of a row's
-//     parts (found.glsl) is put together in an order that depends on the shape and the subgroup's size alone.
+// Accumulation: float32, and where squares are beyond its range once more, scaled (found.glsl). What is found of a row's parts (found.glsl) is put together in an order that depends on the shape
+//     and the subgroup's size alone.
 // Preconditions: with QUADS every offset, stride of rows and `cols`, and with CHANNELS w_div, are multiples of four, and
 //     elements of a row are neighbours. rows and cols are not 0.
 // Defines: SUBGROUPS, 1 to exchange between invocations of a subgroup; TEXELS, 1 where x, r, w and b are read as texels of 16
@@ -214,15 +214,22 @@ void load(uint block, bool writes) {
         }
     }
 #if MAY_LEAVE_RANGE
-    if (SQUARES) {
-        const float from = pivot * scale;
-        [[unroll]] for (uint i = 0u; i < HELD; i++) held[i] = CENTRED ? held[i] * scale - from : held[i] * scale;
+    if (SQUARES && scale != 1.0) {
+        // One operation after the other: compilers may multiply differences after they were made.
+        const float before = min(scale, 1.0), after = max(scale, 1.0);
+        precise float from = pivot * before;
+        [[unroll]] for (uint i = 0u; i < HELD; i++) {
+            precise vec4 scaled = held[i] * before;
+            scaled -= from;
+            scaled *= after;
+            held[i] = scaled;
+        }
+        return;
     }
-#else
+#endif
     if (CENTRED) {
         [[unroll]] for (uint i = 0u; i < HELD; i++) held[i] -= pivot;
     }
-#endif
     if (OPERATION == ATTENTION_SOFTMAX) {
         [[unroll]] for (uint i = 0u; i < HELD; i++) {
             held[i] = mix(held[i], vec4(minus_infinity()), lessThan(held[i], vec4(MASK_FLOOR)));
@@ -372,9 +379,8 @@ Found of_row(Found own) {
 #if MAY_LEAVE_RANGE
 // What the row is to be multiplied by, so that squares and products of it that count are float32 numbers: mostly 1.
 float scale_for(Found found) {
-    if (non_finite(found.sum)) return 1.0 / SIZE;
-    // Large numbers of small differences are equal; multiplied, they would be infinite.
-    if (found.sum + pc.epsilon * float(pc.cols) < SMALL_SQUARES && abs(pivot) < 1.0) return SIZE;
+    if (non_finite(found.sum)) return 1.0 / SCALE;
+    if (found.sum + pc.epsilon * float(pc.cols) < SMALL_SQUARES) return SCALE;
     if (!BACKWARD || !non_finite(found.product)) return 1.0;
     const int power = int(floatBitsToUint(found.sum) >> 23) - 127;
     return uintBitsToFloat(uint(127 - power / 2) << 23);
@@ -382,17 +388,12 @@ float scale_for(Found found) {
 
 shared uint some_again;
 
-// Whether there is another turn, of this row or of one that goes with it: where barriers are everyone's, any of the
-// workgroup, else of the subgroup, as Mesa 22.3's CPU driver loses what invocations that leave a loop early take along.
+// Whether the row is to be looked at again, or, where barriers are everyone's, some row of the workgroup.
 bool is_again(bool own) {
-#if SUBGROUPS
-    if (LANES == 1u || COLUMNS == 0u && LANES <= gl_SubgroupSize) {
-        uint some = own ? 1u : 0u;
-        for (uint step = LANES; step < gl_SubgroupSize; step *= 2u) some |= subgroupShuffleXor(some, step);
-        return some != 0u;
-    }
-#endif
     if (LANES == 1u) return own;
+#if SUBGROUPS
+    if (COLUMNS == 0u && LANES <= gl_SubgroupSize) return own;
+#endif
     if (LANES == THREADS) {
         if (own) barrier();  // others may still read what together() has shared
         return own;
@@ -404,17 +405,13 @@ bool is_again(bool own) {
 #endif
 
 // What all of the row has found, its elements multiplied by `scale`; `top` is what this invocation's softmax began with.
-Found found_of(out float top) {
+Found found_of(bool writes, out float top) {
     // Blocks are put together in runs, so that roundings of a long row grow with the root of its length.
     Found found = nothing_found(), run = nothing_found();
     uint blocks = 0u;
-    // Differences from a number of the row are nearly exact, where the row's mean is large and its deviation small.
-    pivot = CENTRED ? ONE(x, x_row) : 0.0;
-    if (CENTRED && ADDS == 1u) pivot = stored(pivot + ONE(r, r_row));
-    uint block = 0u;
-    do {
+    for (uint block = 0u; block == 0u || LONG == 1u && block < pc.cols; block += BLOCK) {
         if (EARLY) fetch_factors();
-        load(block, true);
+        load(block, writes);
         Found own = found_in(block);
         if (LONG == 1u) {
             run = combined(run, own);
@@ -425,8 +422,7 @@ Found found_of(out float top) {
         } else {
             found = own;
         }
-        block += BLOCK;
-    } while (LONG == 1u && block < pc.cols);
+    }
     if (LONG == 1u) found = combined(found, run);
     top = found.centre;
     return of_row(found);
@@ -434,7 +430,7 @@ Found found_of(out float top) {
 
 // The row's results, from what is held.
 void put(Found found, float own_top) {
-    float factor = 1.0, less = 0.0, more = 0.0, back = 1.0;
+    float factor = 1.0, less = 0.0, more = 0.0;
     float each = 1.0 / float(pc.cols);
     if (WEIGHS) {
         factor = (LONG == 1u ? 1.0 : power_of(own_top - found.centre)) / found.sum;
@@ -444,9 +440,10 @@ void put(Found found, float own_top) {
         less = log_accurate(found.sum);
         if (found.sum == 0.0 || non_finite(found.sum)) less = uintBitsToFloat(0x7fc00000u);
     } else if (HAS_SUM) {
-        factor = inversesqrt(found.sum * each + pc.epsilon * scale * scale);
+        precise float added = pc.epsilon * scale;  // one factor after the other: their product is no float32
+        added *= scale;
+        factor = inversesqrt(found.sum * each + added);
         more = found.product * each * factor;
-        if (BACKWARD) back = factor * scale;
     }
     for (uint block = 0u; block == 0u || LONG == 1u && block < pc.cols; block += BLOCK) {
         if (LONG == 1u) load(block, false);
@@ -474,7 +471,11 @@ void put(Found found, float own_top) {
                 if (TERMS == 1u) {
                     WRITE(t, y_row, block, i, y * gradients[i], float, WRITE_FLOATS)
                 }
-                y = (weighted(block, i) - found.gradient - y * more) * back;
+                y = (weighted(block, i) - found.gradient - y * more) * factor;
+#if MAY_LEAVE_RANGE
+                precise vec4 back = y * scale;
+                y = back;
+#endif
             }
             WRITE(y, y_row, block, i, y, IO_STORE, WRITE_FOUR)
         }
@@ -498,25 +499,27 @@ void main() {
     r_row = pc.r_offset + first * pc.r_0 + middle * pc.r_1 + last * pc.r_2;
     y_row = pc.y_offset + first * pc.y_0 + middle * pc.y_1 + last * pc.y_2;
     w_row = CHANNELS == 1u ? row % pc.w_groups * pc.w_each : 0u;
+    // Differences from a number of the row are nearly exact, where the row's mean is large and its deviation small.
+    pivot = CENTRED ? ONE(x, x_row) : 0.0;
+    if (CENTRED && ADDS == 1u) pivot = stored(pivot + ONE(r, r_row));
 
     float own_top;
 #if MAY_LEAVE_RANGE
-    // A turn of its own is the same code: processors jump backwards alone, and would run that of another one every time.
+    // All that a turn finds is used in it: Mesa 22.3's CPU driver loses what invocations that leave a loop early take along.
     if (SQUARES && id == 0u) some_again = 0u;
-    bool is_first = true, again = false;
-    Found found;
+    bool is_first = true, again;
     do {
-        found = found_of(own_top);
+        Found found = found_of(is_first, own_top);
         again = false;
         if (SQUARES && is_first) {
             const float own_scale = scale_for(found);
             again = is_again(own_scale != 1.0);
             if (again) scale = own_scale;
         }
+        if (!again) put(found, own_top);
         is_first = false;
     } while (again);
-    put(found, own_top);
 #else
-    put(found_of(own_top), own_top);
+    put(found_of(true, own_top), own_top);
 #endif
 }

@@ -76,13 +76,13 @@ shared float squares[SUBGROUPS * ROWS];  // of x
 #include "fours.glsl"
 
 #if !defined(DTYPE_float16)
-const float SIZE = 19342813113834066795298816.0;            // 2^84
+const float SCALE = 19342813113834066795298816.0;            // 2^84
 const float SMALL_SQUARES = 1.0 / 18446744073709551616.0;  // 2^-64
 
 // A row of x, normalised, times a row of W, where `squares`, the sum of the row's, is beyond float32's range or may have lost
 // squares below it: from x times a power of two. `a` and `b` are the rows' first words.
 float scaled_product(uint a, uint b, float squares) {
-    const float scale = non_finite(squares) ? 1.0 / SIZE : SIZE;
+    const float scale = non_finite(squares) ? 1.0 / SCALE : SCALE;
     const uint words = pc.depth / uint(WIDE);
     float all = 0.0, total = 0.0;
     for (uint first = 0u; first < words; first += 32u) {
@@ -90,7 +90,7 @@ float scaled_product(uint a, uint b, float squares) {
         for (uint word = first; word < min(first + 32u, words); word++) {
             WORD x = a_data[a + word], w = b_data[b + word], g = norm_data[pc.norm_offset / uint(WIDE) + word];
             [[unroll]] for (int i = 0; i < QUADS; i++) {
-                vec4 own = quad(x, i) * scale;
+                precise vec4 own = quad(x, i) * scale;
                 square += own * own;
                 sum += own * (quad(g, i) + pc.norm_added) * quad(w, i);
             }
@@ -98,7 +98,9 @@ float scaled_product(uint a, uint b, float squares) {
         all += dot(square, vec4(1.0));
         total += dot(sum, vec4(1.0));
     }
-    return total * (pc.scale / sqrt(all / float(pc.depth) + pc.norm_eps * scale * scale));
+    precise float added = pc.norm_eps * scale;  // one factor after the other: their product is no float32
+    added *= scale;
+    return total * (pc.scale / sqrt(all / float(pc.depth) + added));
 }
 #endif
 

@@ -67,11 +67,8 @@ void main() {
 #else
 #define VALUE_B(j, m) subgroupShuffle(b[(j) / 32 * 4 + (m)][(j) % 4], uint((j) / 4 % 8))
 #endif
-#ifdef CAUSAL
-#define TRIM(value, i, k) mix(vec4(0.0), value, lessThan(ivec4(0, 1, 2, 3), ivec4(row_depth(ROW(i)) - (k))))
-#else
-#define TRIM(value, i, k) value
-#endif
+#define TRIM(value, i, k) \
+    (CAUSAL == 0 ? value : mix(vec4(0.0), value, lessThan(ivec4(0, 1, 2, 3), ivec4(row_depth(ROW(i)) - (k)))))
 #define TRIPS(OWN, FIRST, END, PRODUCT) \
     for (int k = FIRST; k < END; k += 4) { \
         vec4 a[OWN]; \

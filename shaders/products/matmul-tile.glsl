@@ -96,12 +96,12 @@ void main() {
 #define IN_ORDER_A(along, across) along
 #define IN_ORDER_B(along, across) across
 #endif
-#if defined(CAUSAL) && ALIGN == 4
+#if ALIGN == 4
     // A vector may straddle the row's end: what lies past it is dropped.
 #define A_DEPTH(row) depth
 #define TRIM_A(value, row, k) { \
         int left = row_depth(row) - (k); \
-        value = mix(vec4(0.0), value, lessThan(ivec4(0, 1, 2, 3), ivec4(left))); \
+        if (CAUSAL != 0) value = mix(vec4(0.0), value, lessThan(ivec4(0, 1, 2, 3), ivec4(left))); \
     }
 #else
 #define A_DEPTH(row) row_depth(row)

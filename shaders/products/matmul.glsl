@@ -14,7 +14,6 @@
 //   WEIGHTS            a holds attention weights: a weight of exactly 0 keeps its row of b out of the result, whatever
 //                      bits it holds. The product is computed plainly first; where that gave NaN or infinity, again
 //                      with selection, so that the usual case costs nothing.
-//   CAUSAL             row i uses no element of a and no row of b past i + shift
 //   LANES_OWN_ROWS     the shape for CPUs (below) instead of the shape for GPUs
 //   TEXELS             that shape with a, b and the residual, all of the dtype, read as texel buffers of 16 bytes a texel
 //   SPAN, HALVES       how sums go in blocks: matmul-tile.glsl, matmul-lanes.glsl
@@ -131,14 +130,14 @@ GRILLY_LOAD(load_residual, residual_data, IO_LOAD, IO_LOAD4)
 #endif
 #endif
 
-// The columns of a that `row` may use.
-int row_depth(int row) {
-#ifdef CAUSAL
-    return clamp(row + pc.shift + 1, 0, int(pc.depth));
+#ifdef WEIGHTS
+layout(constant_id = 0) const int CAUSAL = 0;  // row i uses no element of a and no row of b past i + shift
 #else
-    return int(pc.depth);
+const int CAUSAL = 0;
 #endif
-}
+
+// The columns of a that `row` may use.
+int row_depth(int row) { return CAUSAL == 0 ? int(pc.depth) : clamp(row + pc.shift + 1, 0, int(pc.depth)); }
 
 vec4 bias_at(int col, int cols) {
     vec4 bias = vec4(0.0);

@@ -28,7 +28,7 @@ class Built:
 
 def build(
     builder: Builder, jobs: int, only: list[str] | None = None, check: bool = False, rebuild: bool = False,
-    show: Callable[[int, int, Job], None] = lambda done, total, job: None,
+    show: Callable[[int, int, Job], None] = lambda done, total, job: None, without: frozenset[str] = frozenset(),
 ) -> Built:  # fmt: skip
     """Compile what the cache lacks, compare every binary with its data file, and record sizes in shaders/facts.json.
 
@@ -42,6 +42,8 @@ def build(
         Compile everything; a binary unlike the one in the cache is a problem.
     show : callable
         Told of each binary that was compiled: how many are done, of how many, which.
+    without : frozenset of str
+        Features: binaries that need one of them are left out.
     """
     built = Built()
     cases, built.problems = builder.families(only)
@@ -53,7 +55,8 @@ def build(
         builder.check_python(written=not check)
     except CompileError as error:
         built.problems.append(str(error))
-    planned = _each(builder.job, cases, jobs)
+    chosen = [case for case in cases if not without.intersection(case.settings["requires"])]
+    planned = _each(builder.job, chosen, jobs)
     built.problems += [str(job) for job in planned if isinstance(job, CompileError)]
     wanted = [job for job in planned if isinstance(job, Job)]
     cached = [builder.cache.get(job.key) for job in wanted]
@@ -87,7 +90,7 @@ def build(
             built.compiled += job.case.name in fresh
         except CompileError as error:
             built.problems.append(str(error))
-    text = facts_text(cases, sizes, recorded, keep=only is not None or bool(built.problems))
+    text = facts_text(cases, sizes, recorded, keep=bool(only or without or built.problems))
     now = builder.facts_file.read_text(encoding="utf-8") if builder.facts_file.is_file() else None
     if check and text != now and not built.problems:
         stale = builder.show(builder.facts_file)
@@ -95,7 +98,7 @@ def build(
     elif not check and text != now:
         files.replace_file(builder.facts_file, text.encode())
         builder.facts_file.chmod(0o644)
-    if not only and not built.problems:
+    if not only and not without and not built.problems:
         builder.cache.prune(job.key for job, _ in built.made)
     return built
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -77,6 +77,7 @@ class Model:
         self.folded = self.executed = 0
         self._capturing = False
         self._on_device: dict[str, Tensor] = {}
+        self._made: dict[tuple[Any, ...], Any] = {}
         self.graph: Graph[Any] | None = None
         self.uncaptured: str | None = None
         self._graphs: dict[tuple[Any, ...], Graph[Any] | str] = {}
@@ -264,12 +265,15 @@ class Model:
                 operands.append(_array(value))
             elif value is None or place in takes.either or node.branches or not takes.folds:
                 operands.append(value)  # a graph in a node takes it to where it needs it
+            elif takes.is_number(value, inputs):
+                operands.append(value.item())
             else:
                 operands.append(value if isinstance(value, Tensor) else self._uploaded(name, value))
         branches = {name: partial(self._branch, branch, values) for name, branch in node.branches.items()}
         wanted = tuple(map(bool, node.outputs))
         source = partial(self._source, node)
-        call = Call(node.name, node.attributes, self._loaded.version, wanted, self.backend, branches, source)
+        once = partial(self._once, node)
+        call = Call(node.name, node.attributes, self._loaded.version, wanted, self.backend, branches, source, once)
         found = takes.function(call, *operands)
         found = found if isinstance(found, tuple) else (found,)
         self.executed += any(isinstance(value, Tensor) for value in found)
@@ -285,6 +289,24 @@ class Model:
             with self.backend.runtime.aside():
                 self._on_device[name] = self._sent(name, value)
         return self._on_device[name]
+
+    def _once(self, node: Node, given: Sequence[Tensor | None], key: Any, make: Callable[[bool], Any]) -> Any:
+        """What ``make`` gives for inputs of a node: where they are constants, which it is told, made once."""
+        names = []
+        for value in given:
+            constant = (
+                name for name in node.inputs
+                if value is None or value is self._now.values.get(name) or value is self._on_device.get(name)
+            )  # fmt: skip
+            name = next(constant, None)
+            if name is None:
+                return make(False)
+            names.append("" if value is None else name)
+        known = (*names, key)
+        if known not in self._made:
+            with self.backend.runtime.aside():
+                self._made[known] = make(True)
+        return self._made[known]
 
 
 def _is_of_host(value: Value) -> bool:

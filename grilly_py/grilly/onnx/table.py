@@ -34,6 +34,9 @@ class Call(NamedTuple):
         are taken from where they are.
     source : callable
         For random numbers: a seed and an offset, others at each call in a run.
+    once : callable
+        Takes inputs, a key and a function, and returns what the function gives, which is told whether the inputs are
+        constants: then it is made once, and kept with the model.
     """
 
     name: str
@@ -43,6 +46,7 @@ class Call(NamedTuple):
     backend: Compute
     branches: Mapping[str, Callable[..., tuple[Any, ...]]]
     source: Callable[[], tuple[int | Tensor, int]]
+    once: Callable[[Sequence[Tensor | None], Any, Callable[[bool], Any]], Any]
 
     def get(self, name: str, default: Any = None) -> Any:
         """An attribute, or what it is where the node has none."""
@@ -187,6 +191,9 @@ class Operator(NamedTuple):
         which are lists, take and give arrays from where they are.
     known : bool
         Whether ONNX has such a function. Without one arrays on the host go to the device.
+    numbers : bool
+        Whether single floating elements beside a tensor may be given as Python's numbers, which kernels do not read
+        from memory.
     """
 
     function: Callable[..., Any]
@@ -194,6 +201,14 @@ class Operator(NamedTuple):
     either: frozenset[int]
     folds: bool
     known: bool
+    numbers: bool
+
+    def is_number(self, value: Any, inputs: Sequence[Any]) -> bool:
+        """Whether an array of the host is given as a number: the result keeps its dtype and shape."""
+        if not self.numbers or not isinstance(value, np.ndarray) or value.size != 1 or value.dtype.kind != "f":
+            return False
+        tensor = next((each for each in inputs[:2] if isinstance(each, Tensor)), None)
+        return tensor is not None and tensor.dtype == value.dtype and tensor.ndim >= value.ndim
 
 
 #: Operators by name, those of other domains than ONNX's own with the domain before it.
@@ -201,15 +216,16 @@ OPERATORS: dict[str, Operator] = {}
 
 
 def operator(
-    *names: str, host: Sequence[int] = (), either: Sequence[int] = (), folds: bool = True, known: bool = True
-) -> Callable[[Any], Any]:
+    *names: str, host: Sequence[int] = (), either: Sequence[int] = (), folds: bool = True, known: bool = True,
+    numbers: bool = False,
+) -> Callable[[Any], Any]:  # fmt: skip
     """Enter a function under the names of operators; the options are fields of Operator."""
 
     def enter(function: Any) -> Any:
         for name in names:
             if name in OPERATORS:
                 raise ValueError(f"{name} is entered twice")
-            OPERATORS[name] = Operator(function, frozenset(host), frozenset(either), folds, known)
+            OPERATORS[name] = Operator(function, frozenset(host), frozenset(either), folds, known, numbers)
         return function
 
     return enter

@@ -39,6 +39,7 @@ from ..errors import (
 from .binary import instructions, verify
 from .interface import REENTERED, Buffer, DeviceInfo, MemoryUse, Program, ProgramSpec, Runtime, Timing
 from .lifetime import CLOSED, FORKED, check_alive, closed, track
+from .pruned import code_for
 
 INSTALL_HINT = """Kompute (kp 0.9.0) is built from source:
   apt-get install g++ cmake libvulkan-dev libfmt-dev pybind11-dev python3-dev
@@ -97,12 +98,13 @@ class _End(weakref.ref):
 
 
 class KomputeProgram(Program):
-    """A checked binary with its specialization constants in kp's form."""
+    """A checked binary as the driver gets it, with its specialization constants in kp's form."""
 
-    __slots__ = ("constants", "push_words")
+    __slots__ = ("code", "constants", "push_words")
 
-    def __init__(self, spec: ProgramSpec, constants: np.ndarray):
+    def __init__(self, spec: ProgramSpec, code: bytes, constants: np.ndarray):
         super().__init__(spec)
+        self.code = code
         self.constants = constants
         self.push_words = spec.push_bytes // 4
 
@@ -414,7 +416,7 @@ class KomputeRuntime(Runtime):
                         f"to {self.device.limits['push_bytes']}"
                     )
                 verify(spec)
-                program = self._programs[spec] = KomputeProgram(spec, _constants(spec))
+                program = self._programs[spec] = KomputeProgram(spec, code_for(self.device, spec), _constants(spec))
             return program
 
     def dispatch(self, program, bindings, push, groups, seconds: float = 0.0) -> None:
@@ -476,7 +478,7 @@ class KomputeRuntime(Runtime):
         try:
             algorithm = self._manager.algorithm(
                 [buffer.tensor for buffer in buffers],
-                program.spec.spirv,
+                program.code,
                 list(key[2]),
                 program.constants,
                 np.zeros(program.push_words, np.uint32),

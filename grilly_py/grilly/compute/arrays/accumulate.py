@@ -18,7 +18,6 @@ from .promotion import FLOAT32, INT32, INT64, kind_of
 
 #: Plans of accumulations.
 PLANS: Kept[tuple, Ready] = Kept("plans of accumulations", 256)
-_NUMBERS = names_of("accumulation")
 _AXES = 4
 _MOST = 2**30  # terms, and elements with three words each that fit a binding
 
@@ -69,6 +68,7 @@ def plan(
 ) -> Plan:
     """The dispatches of an accumulation."""
     how, axis = given
+    numbers = names_of("accumulation")
     planner = Planner(facts, layouts)
     x, index, terms = planner.inputs
     floating = kind_of(x.dtype) == "floating"
@@ -93,7 +93,7 @@ def plan(
         count = x.size if stage == "result" else terms.size
         groups, stripe = -(-count // choice.threads), choice.tile["stripe"]
         constants = {"TYPE_X": code(x.dtype), "TYPE": code(terms.dtype), "INDEX": code(index.dtype),
-                     "REDUCTION": _NUMBERS[how], "STAGE": _NUMBERS[stage]}  # fmt: skip
+                     "REDUCTION": numbers[how], "STAGE": numbers[stage]}  # fmt: skip
         planner.dispatch(choice, constants, arrays, words | {"count": count},
                          (min(groups, stripe), -(-groups // stripe), 1), count)  # fmt: skip
     if wide == x.dtype:

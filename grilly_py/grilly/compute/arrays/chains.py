@@ -30,7 +30,7 @@ PROGRAMS: Kept[tuple, Program] = Kept("programs of chains", 256)
 #: What a chain has at most (shaders/arrays/chain.comp).
 STEPS, OPERANDS, CONSTANTS = 12, 4, 6
 _AXES, _RUN = 4, 8
-_FIRST_CONSTANT, _FIRST_STEP, _NONE = 4, 12, 31
+_FIRST_CONSTANT, _ZERO, _FIRST_STEP, _NONE = 4, 10, 12, 31
 _UNUSED = 0xFFFFFFFF
 #: Operations that a chain takes.
 CHAINED = frozenset((
@@ -224,7 +224,9 @@ class _Chain:
             sources = 0
             for place, operand in enumerate(each.operands):
                 source = _NONE
-                if isinstance(operand, int):
+                if operand == 0:
+                    source = _ZERO
+                elif isinstance(operand, int):
                     if operand not in self.numbers:
                         self.numbers.append(operand)
                     source = _FIRST_CONSTANT + self.numbers.index(operand)

@@ -104,14 +104,38 @@ def plan(given: tuple[Spec | Gather], layouts: Sequence[Layout | None], facts: D
     operands = list(planner.inputs[:3])
     shape = np.broadcast_shapes(*(t.shape for t in operands if t is not None))
     given_result = planner.inputs[3] if len(layouts) > 3 else None
-    result = planner.empty(shape, spec.gives) if given_result is None else given_result
+    offsets = [None if layout is None else layout.offset for layout in layouts]
+    if given_result is not None:
+        views = [None if t is None else t.broadcast_to(given_result.shape) for t in operands]
+        if given_result.size:
+            emit(planner, registry, asked, given_result, views, offsets)
+        return planner.plan()
+    views = [None if t is None else t.broadcast_to(shape) for t in operands]
+    order = None if isinstance(asked, Gather) or asked.name == "copy" else _order(operands, shape)
+    if order is not None:
+        views = [None if t is None else t.transpose(order) for t in views]
+        shape = tuple(shape[axis] for axis in order)
+    result = planner.empty(shape, spec.gives)
     if result.size:
-        if given_result is not None:
-            shape = result.shape
-        views = [None if t is None else t.broadcast_to(shape) for t in operands]
-        offsets = [None if layout is None else layout.offset for layout in layouts]
         emit(planner, registry, asked, result, views, offsets)
-    return planner.plan(*(() if given_result is not None else (result,)))
+    if order is not None:
+        result = result.transpose([order.index(axis) for axis in range(len(order))])
+    return planner.plan(result)
+
+
+def _order(operands: Sequence[Tensor | None], shape: tuple[int, ...]) -> list[int] | None:
+    """The axes in the order in which the first operand of the result's shape has them in memory; None for C order.
+
+    As ``order="K"`` of NumPy: images with their channels last stay so.
+    """
+    for t in operands:
+        if t is not None and t.shape == shape:
+            if any(step <= 0 and extent > 1 for extent, step in zip(shape, t._steps, strict=True)):
+                continue
+            found = sorted(range(len(shape)), key=lambda axis: (shape[axis] > 1, -t._steps[axis] * (shape[axis] > 1)))
+            counted = [axis for axis in found if shape[axis] > 1]
+            return None if counted == sorted(counted) else found
+    return None
 
 
 def emit(planner: Planner, registry: Registry, asked, result: Tensor, operands: list, offsets: list) -> None:

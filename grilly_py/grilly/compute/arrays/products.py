@@ -100,6 +100,15 @@ def largest(dtype: np.dtype) -> int:
     return max(-int(info.min), int(info.max))
 
 
+def from_zero(x: Tensor, zero: Tensor | None) -> Tensor:
+    """Integers less their zeros, as float32: one dispatch, in the order of axes that x has in memory."""
+    if zero is None:
+        return cast(x, FLOAT32)
+    found = mapped(x._storage.device, spec("subtract", FLOAT32), (x, zero, None))
+    x._storage.device.runtime.flush()
+    return found
+
+
 def whole_product(x: Tensor, y: Tensor, most: int) -> Tensor:
     """The product of float32 arrays of whole numbers, exact, as int32 that wraps.
 

@@ -113,7 +113,7 @@ def _order(planner: Planner, registry: Registry, terms: Terms, x: Tensor, places
         }  # fmt: skip
         constants = {
             "OPERATION": NUMBERS["argmax"], "TYPE_X": code(x.dtype) if source is x else STATES, "KIND": kind,
-            "MODE": mode, "SIZE": size, "DESCENDING": int(terms.descending), "PUTS": puts,
+            "MODE": mode, "LENGTH": size, "DESCENDING": int(terms.descending), "PUTS": puts,
         }  # fmt: skip
         if mode == BLOCKS:
             count = -(-rows * blocks * size // block)
@@ -247,7 +247,7 @@ def _search(given: tuple[bool], layouts: Sequence[Layout], facts: DeviceFacts, r
         }  # fmt: skip
         constants = {
             "OPERATION": NUMBERS["argmax"], "TYPE_X": code(x.dtype),
-            "KIND": FLOATING if values.dtype == np.float32 else LONG, "MODE": SEARCH, "SIZE": choice.tile["block"],
+            "KIND": FLOATING if values.dtype == np.float32 else LONG, "MODE": SEARCH, "LENGTH": choice.tile["block"],
             "DESCENDING": int(given[0]), "PUTS": INT64_PLACES,
         }  # fmt: skip
         count = -(-values.size // choice.threads)

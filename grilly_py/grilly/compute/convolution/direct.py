@@ -13,7 +13,6 @@ from ..device.tensor import Tensor
 from .checks import Window
 from .unfold import MOST
 
-_NUMBERS = names_of("convolution")
 #: Outputs of a group up to which this is faster than products, where these read x as it is.
 _FEW = 8
 _APART = 2  # outputs of a group whose quads have several groups
@@ -61,7 +60,7 @@ def table_of(planner: Planner, registry: Registry, weight: Tensor, offset: int) 
 
 def emit_direct(
     planner: Planner, registry: Registry, window: Window, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int,
-    result: Tensor, offsets: tuple[int, int], up: tuple[int, int] = (1, 1),
+    result: Tensor, offsets: tuple[int, int],
 ) -> None:  # fmt: skip
     """Write the convolution of x ``(N, C, H, W)`` to ``result`` ``(N, h, w, O)``, contiguous.
 
@@ -73,8 +72,6 @@ def emit_direct(
         ``(O,)``, contiguous.
     offsets : tuple of int
         What divides the offsets of x and the weight (``Layout.offset``).
-    up : tuple of int
-        Places of x that lie between its elements, along both axes: zeros that are not stored.
     """
     outputs, own = weight.shape[:2]
     per = outputs // groups
@@ -101,7 +98,7 @@ def emit_direct(
         step = -(-step // 2)
     for first in range(0, target.shape[0], step):
         some = slice(first, first + step)
-        _dispatch(planner, registry, window, x[some], table, bias, form, fours, (own, per), target[some], up)
+        _dispatch(planner, registry, window, x[some], table, bias, form, fours, (own, per), target[some])
     if target is not result:
         emit(planner, registry, spec("copy", FLOAT32, result.dtype), result, [target, None, None],
              [ALIGN_MOST, None, None])  # fmt: skip
@@ -114,18 +111,20 @@ def _steps(x: Tensor) -> tuple[int, ...]:
 
 def _dispatch(
     planner: Planner, registry: Registry, window: Window, x: Tensor, table: Tensor, bias: Tensor | None, form: str,
-    fours: bool, sizes: tuple[int, int], result: Tensor, up: tuple[int, int],
+    fours: bool, sizes: tuple[int, int], result: Tensor,
 ) -> None:  # fmt: skip
     choice = registry.resolve(Request("convolution", "float32"))
-    run, outputs = _NUMBERS["run"], result.shape[3]
+    numbers = names_of("convolution")
+    run, outputs = numbers["run"], result.shape[3]
     quads, blocks = table.shape[1] // 4, -(-window.out[1] // run)
     count = blocks * quads * window.out[0]
-    taps, stride, dilation = -(-window.kernel[1] // -(-window.kernel[1] // _NUMBERS["taps_most"])), 1, 1
-    near = (run - 1) * window.stride[1] + (taps - 1) * window.dilation[1] < _NUMBERS["held"]
+    taps, stride, dilation = -(-window.kernel[1] // -(-window.kernel[1] // numbers["taps_most"])), 1, 1
+    near = (run - 1) * window.stride[1] + (taps - 1) * window.dilation[1] < numbers["held"]
     if form != "depthwise":
         taps, near = 1, False
     elif near:
         stride, dilation = window.stride[1], window.dilation[1]
+    split = form == "shared" and fours and sizes[0] >= choice.tile.get("split", 2**32)
     words: dict = {
         "count": count, "line": blocks * quads, "quads": quads, "outputs": outputs, "own": sizes[0], "per": sizes[1],
         "out_h": window.out[0], "out_w": window.out[1], "kernel_h": window.kernel[0], "height": x.shape[2],
@@ -136,11 +135,12 @@ def _dispatch(
         words |= {f"{name}_h": both[0] % 2**32, f"{name}_w": both[1] % 2**32}
     words |= {f"x_{name}": step % 2**32 for name, step in zip(("batch", "channel", "h", "w"), x._steps, strict=True)}
     constants = {
-        "TYPE": code(x.dtype), "TYPE_Y": code(result.dtype), "FORM": _NUMBERS[form], "QUADS": int(fours),
+        "TYPE": code(x.dtype), "TYPE_Y": code(result.dtype), "FORM": numbers[form], "QUADS": int(fours),
         "HAS_BIAS": int(bias is not None), "TAPS": taps, "NEAR": int(near), "STRIDE": stride, "DILATION": dilation,
-        "UP_H": up[0], "UP_W": up[1], "KERNEL_W": window.kernel[1], "HALVES": halves(registry),
+        "KERNEL_W": window.kernel[1], "SPLIT": int(split), "HALVES": halves(registry),
     }  # fmt: skip
-    groups, stripe = -(-count // choice.threads), choice.tile["stripe"]
+    each = choice.threads // run if split else choice.threads
+    groups, stripe = -(-count // each), choice.tile["stripe"]
     arrays = {"x": x, "t": table, "b": bias, "y": result}
     planner.dispatch(choice, constants, arrays, words, (min(groups, stripe), -(-groups // stripe), result.shape[0]),
                      2.0 * window.places * sizes[0] * result.size)  # fmt: skip

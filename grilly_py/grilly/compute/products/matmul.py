@@ -223,7 +223,8 @@ def product(
         known = {
             "HAS_BIAS": int(bias is not None), "WHOLE": int(whole), "ACTIVATION": ACTIVATIONS[epilogue.activation],
             "HAS_RESIDUAL": int(residual is not None), "GATED": int(epilogue.gated), "EIGHTS": int(read % 8 == 0),
-            "NORM": int(factors is not None), "TURNED_A": int(turned[0]), "TURNED_B": int(turned[1]), **dealt.constants,
+            "NORM": int(factors is not None), "TURNED_A": int(turned[0]), "TURNED_B": int(turned[1]),
+            "CAUSAL": int(model == "gpt"), **dealt.constants,
         }  # fmt: skip
         constants = {name: known[name] for name in choice.variant.constants}
         arrays = {"a": a, "b": b, "c": c, "bias": bias, "residual": residual, "norm": factors}

@@ -31,16 +31,16 @@ def _enter_all() -> None:
     for name, function in _UNARY.items():
         operator(name)(lambda call, x, function=function: function(x))
     for name, function in _BINARY.items():
-        operator(name)(lambda call, x, y, function=function: function(x, y))
+        operator(name, numbers=True)(lambda call, x, y, function=function: function(x, y))
 
 
 _enter_all()
 
 
-@operator("Div")
-def divide(call: Call, x: Tensor, y: Tensor) -> Tensor:
+@operator("Div", numbers=True)
+def divide(call: Call, x: Tensor | float, y: Tensor | float) -> Tensor:
     """The quotient; of integers cut off towards zero."""
-    if is_floating(x):
+    if isinstance(x, float) or isinstance(y, float) or is_floating(x):
         return xp.divide(x, y)
     found = xp.floor_divide(x, y)
     if x.dtype.kind == "u":
@@ -116,8 +116,8 @@ def mean(call: Call, *given: Tensor) -> Tensor:
     return xp.divide(functools.reduce(xp.add, map(wide, given)), len(given)).astype(given[0].dtype, copy=False)
 
 
-@operator("Clip")
-def clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
+@operator("Clip", numbers=True)
+def clip(call: Call, x: Tensor, low: Tensor | float | None = None, high: Tensor | float | None = None) -> Tensor:
     """Elements kept between two bounds; the upper one where they cross."""
     least = call.get("min") if low is None else low
     most = call.get("max") if high is None else high

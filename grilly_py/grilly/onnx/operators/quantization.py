@@ -11,7 +11,8 @@ import numpy as np
 from ... import array_api as xp
 from ... import functional as F
 from ...compute import Tensor
-from ...compute.arrays.products import EXACT, added_as_integers, even, largest, whole_product
+from ...compute.arrays.products import EXACT, added_as_integers, even, from_zero, largest, whole_product
+from ...errors import UnsupportedError
 from ..table import Call, operator, wide, within
 from .elementwise import dtype_of
 from .products import padding
@@ -76,14 +77,12 @@ def _from_zero(x: Tensor, zero: Tensor | None, rows: bool) -> tuple[Tensor, int]
 
     There is one zero, one for each row or one for each column of matrices.
     """
-    found = x.astype(np.float32, copy=False)
     if zero is None:
-        return found, largest(x.dtype)
-    zero = zero.astype(np.float32, copy=False)
+        return from_zero(x, None), largest(x.dtype)
     if zero.ndim == 1 and zero.size > 1 and rows:
         zero = zero.reshape((-1, 1))
     bounds = np.iinfo(x.dtype)
-    return xp.subtract(found, zero.reshape(()) if zero.size == 1 else zero), bounds.max - bounds.min
+    return from_zero(x, zero.reshape(()) if zero.size == 1 else zero), bounds.max - bounds.min
 
 
 def _terms(call: Call, high_a: int, high_b: int) -> int:
@@ -94,9 +93,54 @@ def _terms(call: Call, high_a: int, high_b: int) -> int:
     return most
 
 
-def _product(call: Call, a: tuple[Tensor, int], b: tuple[Tensor, int]) -> Tensor:
-    """The product of matrices of whole numbers, int32."""
-    return whole_product(a[0], b[0], _terms(call, a[1], b[1]))
+def _longest(call: Call, sizes: np.ndarray[Any, Any], high: int) -> int:
+    """How many rows of ``sizes``, magnitudes of weights ``(rows, columns)``, a part may have: sums of products of its
+    rows with numbers up to ``high`` are held by float32."""
+    depth, least = sizes.shape[0], _terms(call, high, 1)
+    for parts in range(1, depth + 1):
+        step = even(depth, -(-depth // parts))
+        if np.add.reduceat(sizes, range(0, depth, step), axis=0).max(initial=0) <= least:
+            return step
+    raise call.refuse(f"products of integers up to {high:,} and {int(sizes.max()):,}; expected those of 8 bits")
+
+
+def _columns(call: Call, b: Tensor, zero: Tensor | None, high: int) -> tuple[Tensor, int]:
+    """Second factors less their zeros, in the order in which products read them, and how many terms sums may have.
+
+    Of constants they are made once, and the terms are counted by what the weights are.
+    """
+
+    def make(constant: bool) -> tuple[Tensor, int]:
+        found, own = _from_zero(b, zero, False)
+        if not constant or b.ndim != 2 or not b.size:
+            return found, _terms(call, high, own)
+        laid = found.T.contiguous()
+        return laid.T, _longest(call, np.abs(laid.numpy()).T.astype(np.int64), high)
+
+    return call.once((b, zero), ("columns", high), make)
+
+
+def _kernels(call: Call, weight: Tensor, zero: Tensor | None, high: int) -> tuple[Tensor, int]:
+    """Weights of a convolution less their zeros, and of how many channels sums may be; as ``_columns``."""
+
+    def make(constant: bool) -> tuple[Tensor, int]:
+        found, own = _from_zero(weight, _of_channels(zero, weight, 0), False)
+        if not constant or not weight.size:
+            return found, _terms(call, high, own) // math.prod(weight.shape[2:])
+        sizes = np.abs(found.numpy()).astype(np.int64)
+        try:
+            return found, _longest(call, sizes.sum(axis=tuple(range(2, weight.ndim))).T, high)
+        except UnsupportedError:
+            return found, 0
+
+    return call.once((weight, zero), ("kernels", high), make)
+
+
+def _product(call: Call, a: Tensor, zero_a: Tensor | None, b: Tensor, zero_b: Tensor | None) -> Tensor:
+    """The product of matrices of integers less their zeros, int32."""
+    rows, high = _from_zero(a, zero_a, True)
+    columns, most = _columns(call, b, zero_b, high)
+    return whole_product(rows, columns, most)
 
 
 @operator("MatMulInteger")
@@ -104,7 +148,7 @@ def integer_product(
     call: Call, a: Tensor, b: Tensor, zero_a: Tensor | None = None, zero_b: Tensor | None = None
 ) -> Tensor:
     """The product of matrices of integers, int32."""
-    return _product(call, _from_zero(a, zero_a, True), _from_zero(b, zero_b, False))
+    return _product(call, a, zero_a, b, zero_b)
 
 
 @operator("QLinearMatMul")
@@ -113,7 +157,7 @@ def quantized_product(
     scale: Tensor, zero: Tensor,
 ) -> Tensor:  # fmt: skip
     """The product of quantized matrices, quantized."""
-    found = _product(call, _from_zero(a, zero_a, True), _from_zero(b, zero_b, False)).astype(np.float32, copy=False)
+    found = _product(call, a, zero_a, b, zero_b).astype(np.float32, copy=False)
     of_rows, of_columns, of_result = (
         wide(each).reshape(()) if each.size == 1 else wide(each) for each in (scale_a, scale_b, scale)
     )
@@ -123,18 +167,23 @@ def quantized_product(
     return _quantized(xp.multiply(found, factor), of_result, zero, zero.dtype)
 
 
-def _integer_convolution(call: Call, images: tuple[Tensor, int], weights: tuple[Tensor, int]) -> Tensor:
-    """The convolution of whole numbers, as int32, exact: by parts of the channels whose sums float32 holds."""
-    (x, high_x), (weight, high_weight) = images, weights
+def _integer_convolution(
+    call: Call, x: Tensor, zero: Tensor | None, weight: Tensor, zero_weight: Tensor | None
+) -> Tensor:
+    """The convolution of integers less their zeros, as int32, exact: by parts of the channels whose sums float32
+    holds."""
     kernel, groups = weight.shape[2:], int(call.get("group", 1))
-    most, places = _terms(call, high_x, high_weight), math.prod(kernel)
-    if len(kernel) > 2 or places > most or groups > 1 and places * weight.shape[1] > most:
-        return _of_windows(call, x, weight, most)
+    bounds = np.iinfo(weight.dtype)
+    own = largest(weight.dtype) if zero_weight is None else bounds.max - bounds.min
+    x, high = _from_zero(x, zero, False)
+    weight, most = _kernels(call, weight, zero_weight, high)
+    if len(kernel) > 2 or not most or groups > 1 and weight.shape[1] > most:
+        return _of_windows(call, x, weight, _terms(call, high, own))
     before, after = padding(call, x.shape[2:], kernel)
     if before != after:
         x = padded(call, x, [0, 0, *before], [0, 0, *after], 0.0)
         before = [0] * len(kernel)
-    step = weight.shape[1] if groups > 1 else even(weight.shape[1], most // places)
+    step = weight.shape[1] if groups > 1 else even(weight.shape[1], most)
     options = dict(
         stride=tuple(call.get("strides", [1] * len(kernel))), padding=tuple(before),
         dilation=tuple(call.get("dilations", [1] * len(kernel))), groups=groups,
@@ -184,8 +233,7 @@ def integer_convolution(
     call: Call, x: Tensor, weight: Tensor, zero: Tensor | None = None, zero_weight: Tensor | None = None
 ) -> Tensor:
     """The convolution of integers, int32."""
-    own = _from_zero(weight, _of_channels(zero_weight, weight, 0), False)
-    return _integer_convolution(call, _from_zero(x, zero, False), own)
+    return _integer_convolution(call, x, zero, weight, zero_weight)
 
 
 @operator("QLinearConv")
@@ -194,8 +242,7 @@ def quantized_convolution(
     scale: Tensor, zero: Tensor, bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The convolution of quantized images, quantized; its bias is int32 in units of both scales."""
-    own = _from_zero(weight, _of_channels(zero_weight, weight, 0), False)
-    found = _integer_convolution(call, _from_zero(x, zero_x, False), own)
+    found = _integer_convolution(call, x, zero_x, weight, zero_weight)
     if bias is not None:
         found = xp.add(found, bias.reshape((-1, *(1,) * (x.ndim - 2))))
     factor = xp.multiply(wide(scale_x).reshape(()), _of_channels(wide(scale_weight), x, 1))

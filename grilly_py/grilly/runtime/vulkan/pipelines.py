@@ -11,6 +11,7 @@ from ...errors import DeviceLostError, GrillyError, OutOfDeviceMemoryError, Shad
 from ..binary import verify
 from ..files import cache_folder, read_file, replace_file
 from ..interface import Program, ProgramSpec
+from ..pruned import code_for
 from .api import NULL, ffi, lib, out
 from .descriptors import SetLayout
 from .device import Device
@@ -167,11 +168,12 @@ class Pipelines:
         # Drivers are free to crash on anything that is not SPIR-V, so what can be seen here is refused here.
         if len(spec.spirv) < 20 or len(spec.spirv) % 4 or spec.spirv[:4] != b"\x03\x02\x23\x07":
             raise ShaderError(f"{spec.name}: the shader binary is not SPIR-V")
-        code = ffi.new("uint32_t[]", len(spec.spirv) // 4)
-        ffi.memmove(code, spec.spirv, len(spec.spirv))
+        spirv = code_for(self._device.info, spec)
+        code = ffi.new("uint32_t[]", len(spirv) // 4)
+        ffi.memmove(code, spirv, len(spirv))
         info = ffi.new("VkShaderModuleCreateInfo*")
         info.sType = lib.VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO
-        info.codeSize = len(spec.spirv)
+        info.codeSize = len(spirv)
         info.pCode = code
         try:
             return self._device.objects.create("ShaderModule", info)
