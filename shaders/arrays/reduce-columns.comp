@@ -55,7 +55,7 @@ void main() {
                     }
                 }
             }
-            if (RUNS == 1u && OPERATION == MOMENTS && SIXTEEN_BIT_FLOATS) {
+            if (RUNS == 1u && EACH == 8u && OPERATION == MOMENTS && SIXTEEN_BIT_FLOATS) {
                 for (; at + 7u * LANES < end; at += 8u * LANES) {
                     uvec4 words[8];
                     [[unroll]] for (uint i = 0u; i < 8u; i++) words[i] = x_data[base + place_of(at + i * LANES) >> 3];
@@ -130,10 +130,16 @@ void main() {
                     whole = combined(whole, states[lane * uint(THREADS) + k * uint(NEAR) + near]);
                 }
                 uint one = row + first + lane;
-                settle(one, part, TOGETHER == 1u ? part * pc.rows + one : NO_PART, whole, own[first / 4u]);
+                if (may_leave_range()) {
+                    settle(one, part, TOGETHER == 1u ? part * pc.rows + one : NO_PART, whole, own[first / 4u]);
+                } else if (TOGETHER == 1u) {
+                    parts[part * pc.rows + one] = whole;
+                } else {
+                    put_found(one, part, whole);
+                }
             }
         }
-    } while (begin_another(turns_of(own[0]) | turns_of(own[1]), 0u, false));
+    } while (may_leave_range() && begin_another(turns_of(own[0]) | turns_of(own[1]), 0u, false));
     if (TOGETHER == 1u && last_of_team(team, pc.parts)) {
         uint one = team * uint(NEAR) * EACH + id;
         int its = ORDINARY;

@@ -154,10 +154,15 @@ float in_turn(float x) {
 uvec4 moments_of(float x[8], uint many, float pivot) {
     const float from = in_turn(pivot);
     float sum = 0.0, squares = 0.0;
-    [[unroll]] for (uint k = 0u; k < 8u; k++) if (k < many) sum += x[k] - from;
+    // Differences are rounded at once, or a compiler may multiply those that have become infinite.
+    [[unroll]] for (uint k = 0u; k < 8u; k++) {
+        precise float apart = x[k] - from;
+        if (k < many) sum += apart;
+    }
     float mean = sum / float(max(many, 1u));
     [[unroll]] for (uint k = 0u; k < 8u; k++) {
-        float apart = x[k] - from - mean;
+        precise float apart = x[k] - from;
+        apart -= mean;
         if (k < many) squares += apart * apart;
     }
     return floatBitsToUint(vec4(many, mean, squares, pivot));

@@ -254,7 +254,9 @@ def _first_pass(registry: Registry, name: str, kind: int, x: Tensor, kept: int, 
     columns = outer[-1] > 8 and outer_steps[-1] == 1 and inner_steps[-1] != 1
     choice = registry.resolve(Request("reduce-columns" if columns else "reduce", "float32"))
     threads = choice.threads
-    each = 4 if x.dtype.itemsize >= 4 else 8
+    # Of variances by columns, which may leave float32's range, eight take more registers than there are.
+    wide = x.dtype.itemsize >= 4 or columns and name == "moments" and x.dtype.kind == "V"
+    each = 4 if wide else 8
     # Whether a run of `each` elements, along the rows or along a row, begins at a multiple of as many.
     aligned = [step for step, many in zip(outer_steps, outer, strict=True) if many > 1 and (step != 1 or not columns)]
     if columns:
