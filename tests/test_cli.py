@@ -192,8 +192,8 @@ def test_shaders_text(vulkan_backend, capsys):
 
 
 def test_shaders_of_an_unknown_operation(vulkan_backend, capsys):
-    assert main(["shaders", "--operation", "convolution"]) == 1
-    assert "no operation is called 'convolution'; there are attention" in capsys.readouterr().err
+    assert main(["shaders", "--operation", "fourier"]) == 1
+    assert "no operation is called 'fourier'; there are attention" in capsys.readouterr().err
 
 
 # -- bench ------------------------------------------------------------------------------------------------------------

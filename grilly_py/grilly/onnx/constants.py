@@ -156,6 +156,7 @@ class Settling:
     def _placed(self, nodes: list[Node]) -> dict[str, Value]:
         """The values that are read, on the side that reads them and in an order that suits it."""
         turned = _turned(nodes, self._loaded.outputs)
+        read = {name for node in every(nodes) for name in node.inputs}
         shared: dict[int, int] = defaultdict(int)
         for value in self._values.values():
             if isinstance(value, Tensor):
@@ -164,7 +165,10 @@ class Settling:
         while self._values:
             name, value = self._values.popitem()  # so that what is copied goes
             swap = name in turned and isinstance(value, (np.ndarray, Tensor)) and value.ndim > 1
-            if isinstance(value, np.ndarray) and self._is_sent(name, value):
+            is_array = isinstance(value, np.ndarray)
+            if is_array and name not in read and not is_storable(value.dtype):
+                swap = False  # an output alone, which no Tensor could be
+            elif is_array and self._is_sent(name, value):
                 value = _swapped(self._send(name, np.ascontiguousarray(_swapped(value, swap))), swap)
             elif isinstance(value, Tensor) and (value.size <= 1 or name in self._loaded.held):
                 value = value.numpy()
