@@ -19,7 +19,7 @@ from pathlib import Path
 from . import names
 
 #: Bytes of SPIR-V in a block, if it has more than one binary.
-BLOCK = 10 << 20
+BLOCK = 13 << 20
 # Words of four bytes, most of them small.
 _FILTERS = [
     {"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 16 << 20, "lc": 0, "lp": 2, "pb": 2, "nice_len": 273}
