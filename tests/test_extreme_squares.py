@@ -18,6 +18,13 @@ LIMITS = {"float32": (2e-6, 3.4028235e38, 2.0**-126), "bfloat16": (2.0**-8, 3.38
 DTYPES = list(LIMITS)
 
 
+@pytest.fixture(autouse=True)
+def same_numbers():
+    """Each test draws the same numbers, whichever ran before."""
+    global RNG
+    RNG = np.random.default_rng(3)
+
+
 def type_of(dtype: str) -> np.dtype:
     return np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
 
