@@ -9,7 +9,7 @@ MANIFEST = "manifest.json.gz"
 MANIFEST_SCHEMA = 6
 
 #: Digits of the hashes in it: 128 bits, as whole ones would be two thirds of the file.
-HASH_DIGITS = 16
+HASH_DIGITS = 32
 
 #: Element types a binary may be compiled for.
 DTYPES = ("float32", "float16", "bfloat16")
