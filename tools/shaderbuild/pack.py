@@ -19,10 +19,10 @@ from pathlib import Path
 from . import names
 
 #: Bytes of SPIR-V in a block, if it has more than one binary.
-BLOCK = 28 << 20
+BLOCK = 48 << 20
 # Words of four bytes, most of them small.
 _FILTERS = [
-    {"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 32 << 20, "lc": 0, "lp": 2, "pb": 2, "nice_len": 273}
+    {"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 48 << 20, "lc": 0, "lp": 2, "pb": 2, "nice_len": 273}
 ]
 
 
